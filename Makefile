@@ -1,0 +1,58 @@
+# Everything the project needs on a machine that has only Python (3.11+), pip and make.
+#   make arena   environment, install, then the main job on generated data, with a report at the end
+#   make test    environment, install with the developers' tools, lint, types, all the tests
+#   make quick   lint, types and the quick tests (under a minute once installed)
+#   make bench   the benchmarks: ratios to torch's own attention, on this machine
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+RUNS := runs
+
+.DEFAULT_GOAL := help
+.PHONY: help arena test quick lint types tests bench browser clean
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+$(VENV)/made:
+	$(PYTHON) -m venv $(VENV)
+	touch $@
+
+# The stamps depend on the files that say what is installed, so a second run installs nothing.
+$(VENV)/core: $(VENV)/made pyproject.toml constraints.txt
+	$(PIP) --editable .
+	touch $@
+
+$(VENV)/dev: $(VENV)/made pyproject.toml constraints.txt
+	$(PIP) --editable '.[dev]'
+	touch $@ $(VENV)/core
+
+arena: $(VENV)/core
+	@mkdir -p $(RUNS)
+	$(BIN)/longspan audit --all --json $(RUNS)/audit.json --html $(RUNS)/audit.html
+
+test: lint types tests
+
+quick: lint types
+	$(BIN)/python -m pytest -q -n 2 -m "not slow and not browser"
+
+lint: $(VENV)/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/dev
+	$(BIN)/mypy
+
+tests: $(VENV)/dev browser
+	$(BIN)/python -m pytest -q -n 2
+
+bench: $(VENV)/dev
+	$(BIN)/python benchmarks/attention.py
+
+# The pages are looked at in a real browser; Debian's Chromium is the one that can be had offline.
+browser:
+	@command -v chromium >/dev/null || { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null; }
+
+clean:
+	rm -rf $(VENV) $(RUNS) .pytest_cache .mypy_cache .ruff_cache .hypothesis

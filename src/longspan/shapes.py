@@ -1,0 +1,18 @@
+"""The shapes that the contract speaks of, written once.
+
+They are annotations, free at run time; `tests/test_shapes.py` runs the library with them checked.
+"""
+
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+Queries = Float[Tensor, "batch heads queries head_dim"]
+Keys = Float[Tensor, "batch key_heads keys head_dim"]
+Values = Float[Tensor, "batch key_heads keys value_dim"]
+Output = Float[Tensor, "batch heads queries value_dim"]
+Weights = Float[Tensor, "batch heads queries keys"]
+KeyMask = Bool[Tensor, "batch keys"]  # True: this key may be read
+Bias = Float[Tensor, "heads offsets"]  # one number per offset (key - query); the middle one is offset 0
+Hidden = Float[Tensor, "batch length width"]
+
+__all__ = ["Bias", "Hidden", "KeyMask", "Keys", "Output", "Queries", "Values", "Weights"]
