@@ -1,0 +1,342 @@
+"""The one contract: projected heads in, heads out.
+
+Conventions, stated once and held by `tests/contract` for every mechanism:
+
+- q, k, v are (batch, heads, length, width), the order of torch's `scaled_dot_product_attention`.
+- Masks are boolean, and True means *may be read*. The one for padding is `key_mask` (batch, keys). It says which keys
+  may be read and nothing about queries.
+- A row with nothing to read is exactly 0, with gradient 0: never NaN, never a uniform average.
+- `causal` is fixed when the module is built. What a mechanism cannot do raises `Unsupported`.
+- Any length works. Blocks are anchored at position 0, padded on the right, masked and sliced off.
+- `forward` draws no random numbers but dropout. In evaluation it is deterministic and independent of the batch.
+
+A mechanism writes `attend` (fast), `define` (the paper), `cost`, and, where it decodes, `start` and `decode`. The
+public faces `forward`, `oracle` and `extend` check their input once and call those.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, NamedTuple, final
+
+import torch
+from torch import Tensor, nn
+
+from longspan import config
+from longspan.attention.state import State
+from longspan.errors import InvalidInput, InvalidOption, Unsupported
+from longspan.shapes import Bias, KeyMask, Keys, Output, Queries, Values, Weights
+
+
+@dataclass(frozen=True, kw_only=True)
+class Supports:
+    """What a mechanism can do; what is False here raises `Unsupported`."""
+
+    causal: bool = False  # a form in which no row can read the future
+    bidirectional: bool = True  # a form in which it can
+    cross: bool = False  # another number of keys than of queries
+    key_mask: bool = True  # padding
+    streaming: bool = False  # start() and extend(), when causal
+    bias: bool = False  # a term per offset added to the scores (ALiBi, T5)
+    dropout: bool = False  # on the attention weights
+    grouped: bool = False  # fewer key heads than query heads
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stream:
+    """A further input that a mechanism reads, and that `nn.MultiHead` makes for it or hands on."""
+
+    name: str
+    kind: Literal["heads", "hidden", "mask"]  # a projection of its own; the hidden states; a boolean from the user
+    help: str
+    like: Literal["q", "k", "v"] = "q"  # heads only: which projection it starts as a copy of
+    required: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """The sizes that a mechanism is built for."""
+
+    heads: int
+    head_dim: int
+    max_length: int | None = None  # needed only where a table is fixed
+
+    def __post_init__(self) -> None:
+        for name in ("heads", "head_dim", "max_length"):
+            value = getattr(self, name)
+            if value is None and name == "max_length":
+                continue
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise InvalidOption(f"{name} must be an int of at least 1, not {value!r}")
+
+
+class Cost(NamedTuple):
+    """What the fast path does for one sequence of a batch, exactly."""
+
+    flops: int  # multiplications and additions of the matrix products, forward
+    floats: int  # numbers kept for the backward pass beyond q, k, v and the mechanism's own weights
+
+
+@dataclass(frozen=True)
+class Side:
+    """What may come beside q, k and v; already checked when a mechanism sees it."""
+
+    key_mask: KeyMask | None = None
+    bias: Bias | None = None
+    streams: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+class Attention(nn.Module, ABC):
+    """The base of every mechanism; see the module's docstring for the contract."""
+
+    name: ClassVar[str]  # the same as the file and the registry
+    paper: ClassVar[str]  # "Vaswani et al. 2017"
+    family: ClassVar[tuple[str, ...]]  # the survey's classes: FP, M, LP, LR, KR, RC; () for dense
+    order: ClassVar[str]  # time in the length n, with the option it depends on: "n·window"
+    exponent: ClassVar[float]  # the power of n in `order`, at fixed options
+    supports: ClassVar[Supports]
+    streams: ClassVar[tuple[Stream, ...]] = ()
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(config.Options):
+        pass
+
+    def __init__(self, shape: Shape, options: Any = None, *, causal: bool = False, dropout: float = 0.0) -> None:
+        super().__init__()
+        if causal and not self.supports.causal:
+            raise Unsupported(f"{self.name} has no causal form; {_alternatives('causal')}")
+        if not causal and not self.supports.bidirectional:
+            raise Unsupported(f"{self.name} is causal only; build it with causal=True")
+        if not 0.0 <= dropout < 1.0:
+            raise InvalidOption(f"dropout must be at least 0 and below 1, not {dropout!r}")
+        if dropout and not self.supports.dropout:
+            raise Unsupported(f"{self.name} has no attention weights to drop; use dropout on its output instead")
+        self.shape, self.causal, self.dropout = shape, causal, dropout
+        self.options = self.Options() if options is None else options
+
+    # What a user calls
+
+    @final
+    def forward(  # type: ignore[misc]  # nn.Module declares forward as an attribute
+        self,
+        q: Queries,
+        k: Keys,
+        v: Values,
+        *,
+        key_mask: KeyMask | None = None,
+        bias: Bias | None = None,
+        streams: Mapping[str, Tensor] | None = None,
+    ) -> Output:
+        """Attention by the fast path."""
+        return self.attend(q, k, v, self._check(q, k, v, key_mask, bias, streams))
+
+    @final
+    def oracle(
+        self,
+        q: Queries,
+        k: Keys,
+        *,
+        key_mask: KeyMask | None = None,
+        bias: Bias | None = None,
+        streams: Mapping[str, Tensor] | None = None,
+    ) -> Weights:
+        """The weights as the paper defines them, O(n²): the truth that the fast path answers to."""
+        side = self._check(q, k, k, key_mask, bias, streams)
+        return self.define(q, share_heads(k, q.shape[1]), side)
+
+    @final
+    def reference(
+        self,
+        q: Queries,
+        k: Keys,
+        v: Values,
+        *,
+        key_mask: KeyMask | None = None,
+        bias: Bias | None = None,
+        streams: Mapping[str, Tensor] | None = None,
+    ) -> Output:
+        """What `forward` must give: the oracle's weights on the values."""
+        side = self._check(q, k, v, key_mask, bias, streams)
+        weights = self.define(q, share_heads(k, q.shape[1]), side)
+        return weights @ self.sources(share_heads(v, q.shape[1]), side)
+
+    @final
+    @torch.no_grad()
+    def weights(
+        self,
+        q: Queries,
+        k: Keys,
+        *,
+        key_mask: KeyMask | None = None,
+        bias: Bias | None = None,
+        streams: Mapping[str, Tensor] | None = None,
+    ) -> Weights:
+        """The map that the fast path really applies, whatever the mechanism: its output on the identity."""
+        heads, keys = k.shape[1], k.shape[2]
+        identity = torch.eye(keys, dtype=k.dtype, device=k.device)
+        columns = []
+        for part in identity.split(self.shape.head_dim, dim=-1):
+            missing = self.shape.head_dim - part.shape[-1]  # the fused kernels want values as wide as keys
+            values = nn.functional.pad(part, (0, missing)).expand(k.shape[0], heads, keys, -1)
+            out = self(q, k, values, key_mask=key_mask, bias=bias, streams=streams)
+            columns.append(out[..., : part.shape[-1]])
+        return torch.cat(columns, dim=-1)
+
+    @final
+    def extend(
+        self,
+        q: Queries,
+        k: Keys,
+        v: Values,
+        state: State,
+        *,
+        key_mask: KeyMask | None = None,
+        bias: Bias | None = None,
+        streams: Mapping[str, Tensor] | None = None,
+    ) -> tuple[Output, State]:
+        """The rows of the next tokens, any number of them, and the state after them.
+
+        `key_mask` and `streams` speak of the new tokens only; the state remembers those of the old ones.
+        """
+        self._refuse_streaming()
+        return self.decode(q, k, v, state, self._check(q, k, v, key_mask, bias, streams))
+
+    # What a mechanism writes
+
+    @abstractmethod
+    def attend(self, q: Queries, k: Keys, v: Values, side: Side) -> Output:
+        """The fast path."""
+
+    @abstractmethod
+    def define(self, q: Queries, k: Keys, side: Side) -> Weights:
+        """The paper's definition, so that a reader can check it against the paper."""
+
+    def sources(self, v: Values, side: Side) -> Tensor:
+        """What the defined weights are applied to; the values themselves unless the paper transforms them."""
+        return v
+
+    @abstractmethod
+    def cost(self, queries: int, keys: int) -> Cost:
+        """What `attend` costs on one sequence without masks."""
+
+    def start(self, batch: int, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> State:
+        """The state before the first token."""
+        raise Unsupported(f"{self.name} cannot decode step by step; {_alternatives('streaming')}")
+
+    def decode(self, q: Queries, k: Keys, v: Values, state: Any, side: Side) -> tuple[Output, State]:
+        """The rows of the next tokens and the new state; equal to the rows of the parallel pass."""
+        raise Unsupported(f"{self.name} cannot decode step by step; {_alternatives('streaming')}")
+
+    def extra_repr(self) -> str:
+        return f"heads={self.shape.heads}, head_dim={self.shape.head_dim}, causal={self.causal}, {self.options}"
+
+    # Checks, made once and before any work
+
+    def _refuse_streaming(self) -> None:
+        if not self.supports.streaming:
+            raise Unsupported(f"{self.name} cannot decode step by step; {_alternatives('streaming')}")
+        if not self.causal:
+            raise Unsupported(f"{self.name} was built with causal=False, and only a causal form decodes step by step")
+
+    def _check(
+        self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, bias: Tensor | None, streams: Any
+    ) -> Side:
+        heads, head_dim = self.shape.heads, self.shape.head_dim
+        _check_heads("q", q, heads, head_dim)
+        key_heads = k.shape[1] if self.supports.grouped and k.dim() == 4 and k.shape[1] else heads
+        if heads % key_heads:
+            raise InvalidInput(f"k has {key_heads} heads, which do not divide the {heads} heads of q")
+        _check_heads("k", k, key_heads, head_dim)
+        _check_heads("v", v, key_heads, None)
+        for name, tensor in (("k", k), ("v", v)):
+            if tensor.dtype != q.dtype:
+                raise InvalidInput(f"q is {q.dtype} and {name} {tensor.dtype}; they must be of one type")
+            if tensor.device != q.device:
+                raise InvalidInput(f"q is on {q.device} and {name} on {tensor.device}; they must be on one device")
+            if tensor.shape[0] != q.shape[0]:
+                raise InvalidInput(f"q has batch {q.shape[0]} and {name} {tensor.shape[0]}")
+        queries, keys = q.shape[2], k.shape[2]
+        if v.shape[2] != keys:
+            raise InvalidInput(f"k has length {keys} and v {v.shape[2]}; each key needs one value")
+        if queries != keys and (self.causal or not self.supports.cross):
+            what = "in its causal form needs" if self.supports.cross else "needs"
+            raise Unsupported(f"{self.name} {what} as many queries as keys, not {queries} and {keys}")
+        if key_mask is not None:
+            if not self.supports.key_mask:
+                raise Unsupported(f"{self.name} cannot mask keys; {_alternatives('key_mask')}")
+            _check_mask("key_mask", key_mask, (q.shape[0], keys), q.device)
+        if bias is not None:
+            if not self.supports.bias:
+                raise Unsupported(f"{self.name} takes no bias on its scores; {_alternatives('bias')}")
+            if bias.dim() != 2 or bias.shape[0] != heads or bias.shape[1] % 2 == 0:
+                raise InvalidInput(
+                    f"bias must be (heads {heads}, an odd number of offsets), not {tuple(bias.shape)}; "
+                    "the middle offset is 0"
+                )
+        return Side(key_mask, bias, self._check_streams(q, k, streams))
+
+    def _check_streams(self, q: Tensor, k: Tensor, given: Mapping[str, Tensor] | None) -> Mapping[str, Tensor]:
+        given = {} if given is None else given
+        known = {stream.name: stream for stream in self.streams}
+        for name in given:
+            if name not in known:
+                reads = ", ".join(known) or "none"
+                raise InvalidInput(f"{self.name} reads no stream {name!r}; it reads: {reads}")
+        for name, stream in known.items():
+            tensor = given.get(name)
+            if tensor is None:
+                if stream.required:
+                    raise InvalidInput(f"{self.name} needs the stream {name!r}: {stream.help}")
+            elif stream.kind == "heads":
+                _check_heads(name, tensor, self.shape.heads, self.shape.head_dim)
+            elif stream.kind == "mask":
+                _check_mask(name, tensor, (q.shape[0], k.shape[2]), q.device)
+            elif tensor.dim() != 3 or tensor.shape[0] != q.shape[0]:
+                raise InvalidInput(f"{name} must be (batch {q.shape[0]}, length, width), not {tuple(tensor.shape)}")
+        return given
+
+
+def share_heads(x: Tensor, heads: int) -> Tensor:
+    """Key heads repeated for the query heads that read them (grouped queries)."""
+    return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], dim=1)
+
+
+def masked_softmax(scores: Tensor, keep: Tensor) -> Tensor:
+    """Softmax over what may be read; a row with nothing to read is 0, and so is its gradient."""
+    alive = keep.any(dim=-1, keepdim=True)
+    finite = scores.masked_fill(~keep, float("-inf")).masked_fill(~alive, 0.0)
+    return finite.softmax(dim=-1).masked_fill(~keep, 0.0)
+
+
+def readable(queries: int, keys: int, causal: bool, key_mask: Tensor | None, device: torch.device) -> Tensor:
+    """Which key each query may read by time and padding alone: (batch or 1, 1, queries, keys)."""
+    keep = torch.ones(queries, keys, dtype=torch.bool, device=device)
+    if causal:
+        keep = keep.tril()
+    return keep[None, None] if key_mask is None else keep & key_mask[:, None, None, :]
+
+
+def _check_heads(name: str, tensor: Tensor, heads: int, width: int | None) -> None:
+    width_seen = tensor.shape[-1] if tensor.dim() else 0
+    if tensor.dim() != 4 or tensor.shape[1] != heads or (width is not None and width_seen != width):
+        wanted = f"(batch, heads {heads}, length, {'width' if width is None else f'head_dim {width}'})"
+        raise InvalidInput(f"{name} must be {wanted}, not {tuple(tensor.shape)}")
+    if not tensor.is_floating_point():
+        raise InvalidInput(f"{name} must be of a floating-point type, not {tensor.dtype}")
+
+
+def _check_mask(name: str, mask: Tensor, shape: tuple[int, int], device: torch.device) -> None:
+    if mask.dtype != torch.bool:
+        raise InvalidInput(f"{name} must be boolean, True where it may be read, not {mask.dtype}; try {name}.bool()")
+    if mask.dim() != 2 or tuple(mask.shape) != shape:
+        raise InvalidInput(f"{name} must be (batch {shape[0]}, length {shape[1]}), not {tuple(mask.shape)}")
+    if mask.device != device:
+        raise InvalidInput(f"{name} is on {mask.device} and q on {device}; they must be on one device")
+
+
+def _alternatives(ability: str) -> str:
+    """Which mechanisms can do what this one cannot."""
+    from longspan.attention import registry  # the table knows the mechanisms, and they this file
+
+    able = [name for name in registry.names() if getattr(registry.find(name).supports, ability)]
+    return f"these can: {', '.join(able)}"

@@ -1,0 +1,47 @@
+"""The table of mechanisms. To add one: its file, and its line here."""
+
+from importlib import import_module
+from typing import Any
+
+from longspan import config
+from longspan.attention.base import Attention, Shape
+from longspan.errors import UnknownName, suggest
+
+MECHANISMS: dict[str, str] = {
+    "softmax": "longspan.attention.softmax:Softmax",
+    "window": "longspan.attention.window:Window",
+}
+
+
+def names() -> list[str]:
+    """The names of all mechanisms."""
+    return list(MECHANISMS)
+
+
+def find(name: str) -> type[Attention]:
+    """The class of a mechanism."""
+    if name not in MECHANISMS:
+        raise UnknownName(f"no attention is called {name!r}: {suggest(name, MECHANISMS)}")
+    module, _, attribute = MECHANISMS[name].partition(":")
+    found = getattr(import_module(module), attribute)
+    assert issubclass(found, Attention)
+    return found
+
+
+def build(
+    name: str,
+    *,
+    heads: int,
+    head_dim: int,
+    causal: bool = False,
+    max_length: int | None = None,
+    dropout: float = 0.0,
+    **options: Any,
+) -> Attention:
+    """A mechanism by its name, with its options by theirs (see `longspan show NAME`).
+
+    >>> attention = build("window", heads=8, head_dim=64, causal=True, window=256)
+    """
+    found = find(name)
+    shape = Shape(heads=heads, head_dim=head_dim, max_length=max_length)
+    return found(shape, config.make(found.Options, options, name), causal=causal, dropout=dropout)

@@ -1,0 +1,104 @@
+"""What a mechanism remembers between decoding steps.
+
+A state is a value: `extend` returns a new one and the old one stays good, so a prompt can be read once and continued
+in many ways. `Rows` makes that cheap: it appends in place to a shared buffer for as long as nobody else has appended
+there, and copies otherwise.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+MINIMUM = 32  # rows of a first buffer
+
+
+@dataclass(frozen=True)
+class State:
+    """The base of every mechanism's state: tensors and `Rows` with the batch first, and plain numbers."""
+
+    @property
+    def bytes(self) -> int:
+        """What the remembered numbers take; the spare room of growing buffers is not counted."""
+        return sum(t.numel() * t.element_size() for t in self._tensors())
+
+    def select(self, rows: Tensor) -> Self:
+        """The state of the batch rows `rows` (beam search reorders with it; a row may be taken more than once)."""
+        return replace(self, **{name: _select(value, rows) for name, value in self._fields()})
+
+    def _fields(self) -> Iterator[tuple[str, Any]]:
+        return ((item.name, getattr(self, item.name)) for item in fields(self))
+
+    def _tensors(self) -> Iterator[Tensor]:
+        for _, value in self._fields():
+            if isinstance(value, Tensor):
+                yield value
+            elif isinstance(value, Rows):
+                yield value.value
+
+
+def _select(value: Any, rows: Tensor) -> Any:
+    if isinstance(value, Tensor):
+        return value.index_select(0, rows)
+    return value.select(rows) if isinstance(value, Rows) else value
+
+
+class Rows:
+    """An append-only tensor (batch, heads, rows, width); with `keep`, only the last `keep` rows.
+
+    Growth is amortised: room is doubled when it runs out, so n appends copy O(n) rows in all, and with `keep` a step
+    costs the same however long the text is.
+    """
+
+    def __init__(self, buffer: Tensor, begin: int, end: int, keep: int | None, mark: list[int]) -> None:
+        self._buffer, self._begin, self._end, self._keep = buffer, begin, end, keep
+        self._mark = mark  # how far the shared buffer is filled; whoever stands at the mark may write behind it
+
+    @classmethod
+    def empty(
+        cls,
+        batch: int,
+        heads: int,
+        width: int,
+        *,
+        keep: int | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> "Rows":
+        return cls(torch.empty(batch, heads, 0, width, dtype=dtype, device=device), 0, 0, keep, [0])
+
+    def __len__(self) -> int:
+        return self._end - self._begin
+
+    @property
+    def value(self) -> Tensor:
+        """The rows, oldest first: a view, not to be written to."""
+        return self._buffer[:, :, self._begin : self._end]
+
+    def append(self, new: Tensor) -> "Rows":
+        """These rows and `new` behind them, all of them visible; `trim` then forgets what is past `keep`."""
+        count = new.shape[2]
+        if new.requires_grad or self._buffer.requires_grad:  # in-place writes would spoil the graph
+            rows = torch.cat([self.value, new], dim=2)
+            return Rows(rows, 0, rows.shape[2], self._keep, [rows.shape[2]])
+        buffer, begin, end, mark = self._buffer, self._begin, self._end, self._mark
+        if mark[0] != end or end + count > buffer.shape[2]:
+            room = max(MINIMUM, 2 * (len(self) + count))
+            buffer = new.new_empty(*self._buffer.shape[:2], room, self._buffer.shape[3])
+            buffer[:, :, : len(self)] = self.value
+            begin, end, mark = 0, len(self), [0]
+        buffer[:, :, end : end + count] = new
+        mark[0] = end + count
+        return Rows(buffer, begin, end + count, self._keep, mark)
+
+    def trim(self) -> "Rows":
+        """The last `keep` rows (all of them without `keep`)."""
+        if self._keep is None or len(self) <= self._keep:
+            return self
+        return Rows(self._buffer, self._end - self._keep, self._end, self._keep, self._mark)
+
+    def select(self, rows: Tensor) -> "Rows":
+        value = self.value.index_select(0, rows)
+        return Rows(value, 0, value.shape[2], self._keep, [value.shape[2]])
