@@ -112,12 +112,12 @@ class Attention(nn.Module, ABC):
         if dropout and not self.supports.dropout:
             raise Unsupported(f"{self.name} has no attention weights to drop; use dropout on its output instead")
         self.shape, self.causal, self.dropout = shape, causal, dropout
-        self.options = self.Options() if options is None else options
+        self.options: Any = self.Options() if options is None else options
 
     # What a user calls
 
-    @final
-    def forward(  # type: ignore[misc]  # nn.Module declares forward as an attribute
+    @final  # type: ignore[misc]  # nn.Module declares forward as an attribute
+    def forward(
         self,
         q: Queries,
         k: Keys,
@@ -256,6 +256,8 @@ class Attention(nn.Module, ABC):
             if tensor.shape[0] != q.shape[0]:
                 raise InvalidInput(f"q has batch {q.shape[0]} and {name} {tensor.shape[0]}")
         queries, keys = q.shape[2], k.shape[2]
+        if queries == 0 or keys == 0:
+            raise InvalidInput(f"there must be a query and a key at least, not {queries} and {keys}")
         if v.shape[2] != keys:
             raise InvalidInput(f"k has length {keys} and v {v.shape[2]}; each key needs one value")
         if queries != keys and (self.causal or not self.supports.cross):

@@ -57,17 +57,9 @@ class Rows:
         self._mark = mark  # how far the shared buffer is filled; whoever stands at the mark may write behind it
 
     @classmethod
-    def empty(
-        cls,
-        batch: int,
-        heads: int,
-        width: int,
-        *,
-        keep: int | None = None,
-        dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
-    ) -> "Rows":
-        return cls(torch.empty(batch, heads, 0, width, dtype=dtype, device=device), 0, 0, keep, [0])
+    def empty(cls, batch: int, keep: int | None = None) -> "Rows":
+        """No rows yet; the first ones appended say how many heads there are and how wide."""
+        return cls(torch.empty(batch, 1, 0, 1), 0, 0, keep, [0])
 
     def __len__(self) -> int:
         return self._end - self._begin
@@ -81,13 +73,14 @@ class Rows:
         """These rows and `new` behind them, all of them visible; `trim` then forgets what is past `keep`."""
         count = new.shape[2]
         if new.requires_grad or self._buffer.requires_grad:  # in-place writes would spoil the graph
-            rows = torch.cat([self.value, new], dim=2)
+            rows = torch.cat([self.value, new], dim=2) if len(self) else new
             return Rows(rows, 0, rows.shape[2], self._keep, [rows.shape[2]])
         buffer, begin, end, mark = self._buffer, self._begin, self._end, self._mark
         if mark[0] != end or end + count > buffer.shape[2]:
             room = max(MINIMUM, 2 * (len(self) + count))
-            buffer = new.new_empty(*self._buffer.shape[:2], room, self._buffer.shape[3])
-            buffer[:, :, : len(self)] = self.value
+            buffer = new.new_empty(*new.shape[:2], room, new.shape[3])
+            if len(self):
+                buffer[:, :, : len(self)] = self.value
             begin, end, mark = 0, len(self), [0]
         buffer[:, :, end : end + count] = new
         mark[0] = end + count
@@ -102,3 +95,17 @@ class Rows:
     def select(self, rows: Tensor) -> "Rows":
         value = self.value.index_select(0, rows)
         return Rows(value, 0, value.shape[2], self._keep, [value.shape[2]])
+
+
+def append_mask(
+    seen: Rows | None, past: int, key_mask: Tensor | None, like: Tensor, keep: int | None = None
+) -> Rows | None:
+    """Which keys may be read, remembered from the first step that brought a mask."""
+    if key_mask is None and seen is None:
+        return None
+    batch, new = like.shape[0], like.shape[2]
+    if seen is None:
+        seen = Rows.empty(batch, keep).append(torch.ones(batch, 1, past, 1, dtype=torch.bool, device=like.device))
+    if key_mask is None:
+        key_mask = torch.ones(batch, new, dtype=torch.bool, device=like.device)
+    return seen.append(key_mask[:, None, :, None])

@@ -1,0 +1,215 @@
+"""Dense softmax attention, with the six alignment scores (Bahdanau 2015, Luong 2015, Graves 2014, Vaswani 2017).
+
+Five of the six are a product of a query and a key after a change of either, so the fused kernel serves them all; the
+additive score is not, and is streamed over queries.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention, softplus
+
+from longspan import config
+from longspan.attention.base import Attention, Cost, Shape, Side, Supports, masked_softmax, readable, share_heads
+from longspan.attention.joint import Source, joint
+from longspan.attention.layouts import Dense, check_reach, offset_bias, stream_queries
+from longspan.attention.state import Rows, State, append_mask
+from longspan.config import option
+from longspan.errors import InvalidInput, InvalidOption
+from longspan.shapes import Keys, Output, Queries, Values, Weights
+
+SCORES = ("scaled_dot", "dot", "general", "additive", "location", "cosine")
+PLAIN = ("scaled_dot", "dot")  # these compare queries and keys as they come
+EPSILON = 1e-8  # a zero vector has cosine 0, not NaN
+
+
+@dataclass(frozen=True)
+class SoftmaxState(State):
+    k: Rows  # as the score needs them: changed keys for `general`, `cosine` and `additive`
+    v: Rows
+    seen: Rows | None  # which of them may be read; None while all may
+
+
+class Softmax(Attention):
+    name = "softmax"
+    paper = "Vaswani et al. 2017"
+    family = ()
+    order = "n²"
+    exponent = 2.0
+    supports = Supports(causal=True, cross=True, streaming=True, bias=True, dropout=True, grouped=True)
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(config.Options):
+        score: str = option("scaled_dot", "how a query is compared with a key", choices=SCORES)
+        scale: float | None = option(
+            None, "what the products are multiplied by; 1/sqrt(head_dim) for scaled_dot and 1 otherwise"
+        )
+
+    def __init__(self, shape: Shape, options: Any = None, *, causal: bool = False, dropout: float = 0.0) -> None:
+        super().__init__(shape, options, causal=causal, dropout=dropout)
+        score, heads, width = self.options.score, shape.heads, shape.head_dim
+        if self.options.scale is not None and score != "scaled_dot":
+            raise InvalidOption(f"option scale goes with score scaled_dot, not {score}")
+        if score == "general":  # s · W h
+            self.change = nn.Parameter(torch.empty(heads, width, width))
+            nn.init.xavier_uniform_(self.change)
+        elif score == "additive":  # v · tanh(W_q s + W_k h)
+            self.change_query = nn.Parameter(torch.empty(heads, width, width))
+            self.change_key = nn.Parameter(torch.empty(heads, width, width))
+            self.direction = nn.Parameter(torch.empty(heads, width))
+            for weight in (self.change_query, self.change_key, self.direction):
+                nn.init.xavier_uniform_(weight)
+        elif score == "location":  # softmax(W s), one row of W per position
+            if shape.max_length is None:
+                raise InvalidOption("score location has one row per position: give max_length")
+            self.places = nn.Parameter(torch.empty(heads, shape.max_length, width))
+            nn.init.xavier_uniform_(self.places)
+        elif score == "cosine":  # key strength β = softplus(·), 1 at the start (Graves 2014)
+            self.strength = nn.Parameter(torch.full((heads,), 1.0).expm1().log())
+
+    # The paper
+
+    def define(self, q: Queries, k: Keys, side: Side) -> Weights:
+        keep = readable(q.shape[2], k.shape[2], self.causal, side.key_mask, q.device)
+        scores = self._scores_by_definition(q, k)
+        if side.bias is not None:
+            scores = scores + offset_bias(side.bias, q.shape[2], k.shape[2])
+        return masked_softmax(scores, keep)
+
+    def _scores_by_definition(self, q: Tensor, k: Tensor) -> Tensor:
+        score = self.options.score
+        if score == "general":
+            return torch.einsum("bhid,hde,bhje->bhij", q, self.change, k)
+        if score == "additive":
+            queries = torch.einsum("hde,bhie->bhid", self.change_query, q)
+            keys = torch.einsum("hde,bhje->bhjd", self.change_key, k)
+            return torch.einsum("hd,bhijd->bhij", self.direction, torch.tanh(queries[:, :, :, None] + keys[:, :, None]))
+        if score == "location":
+            return torch.einsum("hjd,bhid->bhij", self._places(k.shape[2]), q)
+        if score == "cosine":
+            lengths = torch.einsum("bhix,bhjx->bhij", _length(q), _length(k))
+            return softplus(self.strength)[:, None, None] * torch.einsum("bhid,bhjd->bhij", q, k) / lengths
+        return torch.einsum("bhid,bhjd->bhij", q, k) * self._scale
+
+    # The fast path
+
+    def attend(self, q: Queries, k: Keys, v: Values, side: Side) -> Output:
+        k, v = self._change_keys(k), self._values(v)
+        if self.options.score == "additive":
+            return self._additive(q, k, v, side.key_mask, side.bias)
+        dropout = self.dropout if self.training else 0.0
+        q = self._change_queries(q)
+        if side.key_mask is None and side.bias is None:
+            grouped = k.shape[1] != q.shape[1]
+            return scaled_dot_product_attention(
+                q, k, v, dropout_p=dropout, is_causal=self.causal, scale=self._scale, enable_gqa=grouped
+            )
+        return self._joint(q, k, v, side.key_mask, side.bias, dropout)
+
+    def _joint(
+        self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, bias: Tensor | None, dropout: float = 0.0
+    ) -> Tensor:
+        if bias is not None:
+            check_reach(bias, k.shape[2] - 1)
+        k, v = share_heads(k, q.shape[1]), share_heads(v, q.shape[1])
+        source = Source(Dense(causal=self.causal), k, v, keep, bias)
+        return joint(q, [source], scale=self._scale, dropout=dropout)
+
+    def _additive(self, q: Tensor, keys: Tensor, v: Tensor, keep: Tensor | None, bias: Tensor | None) -> Tensor:
+        """Rows in pieces, so that the (rows, keys, width) tensor of the tanh stays small."""
+        past = keys.shape[2] - q.shape[2]
+        if bias is not None:
+            check_reach(bias, keys.shape[2] - 1)
+        may = readable(keys.shape[2], keys.shape[2], self.causal, keep, q.device)
+
+        def rows(piece: Tensor, begin: int) -> Tensor:
+            here = (
+                slice(past + begin, past + begin + piece.shape[2])
+                if self.causal
+                else slice(begin, begin + piece.shape[2])
+            )
+            changed = piece @ self.change_query.mT
+            mixed = torch.tanh(changed[:, :, :, None] + keys[:, :, None])
+            scores = (mixed @ self.direction[:, None, :, None])[..., 0]
+            if bias is not None:
+                scores = scores + offset_bias(bias, keys.shape[2], keys.shape[2])[:, here]
+            weights = masked_softmax(scores, may[:, :, here] if self.causal else may[:, :, :1])
+            weights = nn.functional.dropout(weights, self.dropout, self.training)
+            return weights @ v
+
+        return stream_queries(rows, q, rows=32)
+
+    def cost(self, queries: int, keys: int) -> Cost:
+        heads, width, score = self.shape.heads, self.shape.head_dim, self.options.score
+        flops = 4 * heads * queries * keys * width
+        kept = heads * queries * (width + 1)  # the output and the log-sum-exp
+        if score == "general":
+            flops += 2 * heads * keys * width * width
+            kept += heads * keys * width
+        elif score == "additive":
+            flops += 2 * heads * (queries + keys) * width * width
+            kept = heads * keys * width
+        elif score == "cosine":
+            kept += heads * (queries + keys) * (width + 1)
+        return Cost(flops, kept)
+
+    # Decoding
+
+    def start(
+        self, batch: int, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None
+    ) -> SoftmaxState:
+        self._refuse_streaming()
+        return SoftmaxState(Rows.empty(batch), Rows.empty(batch), None)
+
+    def decode(self, q: Queries, k: Keys, v: Values, state: SoftmaxState, side: Side) -> tuple[Output, State]:
+        seen = append_mask(state.seen, len(state.k), side.key_mask, q)
+        changed = self._change_keys(k, len(state.k))
+        state = SoftmaxState(state.k.append(changed), state.v.append(self._values(v)), seen)
+        keep = None if seen is None else seen.value[:, 0, :, 0]
+        keys, values = state.k.value, state.v.value
+        if self.options.score == "additive":
+            return self._additive(q, keys, values, keep, side.bias), state
+        return self._joint(self._change_queries(q), keys, values, keep, side.bias), state
+
+    # The scores as products
+
+    @property
+    def _scale(self) -> float:
+        if self.options.score != "scaled_dot":
+            return 1.0
+        return self.shape.head_dim**-0.5 if self.options.scale is None else self.options.scale
+
+    def _change_queries(self, q: Tensor) -> Tensor:
+        if self.options.score != "cosine":
+            return q
+        return q * (softplus(self.strength)[:, None, None] / _length(q))
+
+    def _change_keys(self, k: Tensor, first: int = 0) -> Tensor:
+        """The keys at positions `first` and on, as the products want them."""
+        score = self.options.score
+        if score in PLAIN:
+            return k
+        k = share_heads(k, self.shape.heads)
+        if score == "general":
+            return k @ self.change.mT
+        if score == "additive":
+            return k @ self.change_key.mT
+        if score == "location":
+            return self._places(first + k.shape[2])[:, first:].expand(k.shape[0], -1, -1, -1)
+        return k / _length(k)
+
+    def _values(self, v: Tensor) -> Tensor:
+        """Keys that were changed for every head need values for every head."""
+        return v if self.options.score in PLAIN else share_heads(v, self.shape.heads)
+
+    def _places(self, keys: int) -> Tensor:
+        most = self.places.shape[1]
+        if keys > most:
+            raise InvalidInput(f"score location was built for max_length {most}, and there are {keys} keys")
+        return self.places[:, :keys]
+
+
+def _length(x: Tensor) -> Tensor:
+    return x.norm(dim=-1, keepdim=True).clamp_min(EPSILON)
