@@ -1,7 +1,7 @@
 """Attention mechanisms: `build` makes one by name, `names` lists them."""
 
 from longspan.attention.base import Attention, Cost, Shape, Stream, Supports
-from longspan.attention.registry import build, find, names
+from longspan.attention.registry import build, describe, find, names
 from longspan.attention.state import State
 
-__all__ = ["Attention", "Cost", "Shape", "State", "Stream", "Supports", "build", "find", "names"]
+__all__ = ["Attention", "Cost", "Shape", "State", "Stream", "Supports", "build", "describe", "find", "names"]

@@ -96,6 +96,9 @@ class Attention(nn.Module, ABC):
     exponent: ClassVar[float]  # the power of n in `order`, at fixed options
     supports: ClassVar[Supports]
     streams: ClassVar[tuple[Stream, ...]] = ()
+    # Which of q, k, v have projections of their own. A mechanism that shares queries and keys leaves out k and is given
+    # q in its place; one that compares nothing leaves out both and is given v.
+    projects: ClassVar[tuple[str, ...]] = ("q", "k", "v")
 
     @dataclass(frozen=True, kw_only=True)
     class Options(config.Options):

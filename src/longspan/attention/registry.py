@@ -1,5 +1,6 @@
 """The table of mechanisms. To add one: its file, and its line here."""
 
+from dataclasses import asdict
 from importlib import import_module
 from typing import Any
 
@@ -45,3 +46,19 @@ def build(
     found = find(name)
     shape = Shape(heads=heads, head_dim=head_dim, max_length=max_length)
     return found(shape, config.make(found.Options, options, name), causal=causal, dropout=dropout)
+
+
+def describe(name: str) -> dict[str, Any]:
+    """What `longspan show` prints: paper, family, order, abilities, streams and options, ready for JSON."""
+    found = find(name)
+    return {
+        "name": name,
+        "summary": (import_module(found.__module__).__doc__ or "").strip().splitlines()[0],
+        "paper": found.paper,
+        "family": list(found.family),
+        "order": found.order,
+        "exponent": found.exponent,
+        "supports": asdict(found.supports),
+        "streams": [asdict(stream) for stream in found.streams],
+        "options": config.describe(found.Options),
+    }

@@ -150,9 +150,9 @@ class Softmax(Attention):
             kept += heads * keys * width
         elif score == "additive":
             flops += 2 * heads * (queries + keys) * width * width
-            kept = heads * keys * width
-        elif score == "cosine":
-            kept += heads * (queries + keys) * (width + 1)
+            kept = 0  # every piece is computed again; what autograd would save lives in that piece only
+        elif score == "cosine":  # both sides as changed, and their lengths
+            kept += heads * (queries * (width + 3) + keys * (width + 2) + 1)
         return Cost(flops, kept)
 
     # Decoding
@@ -208,7 +208,7 @@ class Softmax(Attention):
         most = self.places.shape[1]
         if keys > most:
             raise InvalidInput(f"score location was built for max_length {most}, and there are {keys} keys")
-        return self.places[:, :keys]
+        return self.places.index_select(1, torch.arange(keys, device=self.places.device))
 
 
 def _length(x: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ MINIMUM = 32  # rows of a first buffer
 
 @dataclass(frozen=True)
 class State:
-    """The base of every mechanism's state: tensors and `Rows` with the batch first, and plain numbers."""
+    """The base of every state: tensors and `Rows` with the batch first, plain numbers, and other states."""
 
     @property
     def bytes(self) -> int:
@@ -37,12 +37,14 @@ class State:
                 yield value
             elif isinstance(value, Rows):
                 yield value.value
+            elif isinstance(value, State):
+                yield from value._tensors()
 
 
 def _select(value: Any, rows: Tensor) -> Any:
     if isinstance(value, Tensor):
         return value.index_select(0, rows)
-    return value.select(rows) if isinstance(value, Rows) else value
+    return value.select(rows) if isinstance(value, (Rows, State)) else value
 
 
 class Rows:

@@ -5,12 +5,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from longspan import config
-from longspan.attention.band import Band
 from longspan.attention.base import Attention, Cost, Shape, Side, Supports, masked_softmax, readable
 from longspan.attention.joint import Source, joint
-from longspan.attention.layouts import Layout, Residue, check_reach, offset_bias
+from longspan.attention.layouts import Band, ByHead, Layout, Residue, check_reach, offset_bias
 from longspan.attention.state import Rows, State, append_mask
 from longspan.config import option
 from longspan.errors import InvalidOption
@@ -59,48 +59,35 @@ class Window(Attention):
         return masked_softmax(scores, near & readable(length, length, self.causal, side.key_mask, q.device))
 
     def attend(self, q: Queries, k: Keys, v: Values, side: Side) -> Output:
-        if side.bias is not None:
-            check_reach(side.bias, min(k.shape[2] - 1, self._reach))
-        return self._by_dilation(q, k, v, side.key_mask, side.bias)
+        return self._joint(q, k, v, side.key_mask, side.bias)
 
-    def _by_dilation(
+    def _joint(
         self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, bias: Tensor | None, past: int = 0
     ) -> Tensor:
-        """Heads of one dilation go together."""
-        kinds = sorted(set(self.dilations))
-        if len(kinds) == 1:
-            return self._attend_dilated(q, k, v, keep, bias, kinds[0], past)
-        parts, order = [], []
-        for dilation in kinds:
-            heads = [head for head, own in enumerate(self.dilations) if own == dilation]
-            own_bias = None if bias is None else bias[heads]
-            parts.append(self._attend_dilated(q[:, heads], k[:, heads], v[:, heads], keep, own_bias, dilation, past))
-            order += heads
-        out = torch.cat(parts, dim=1)
-        return out[:, torch.tensor(order, device=q.device).argsort()]
-
-    def _attend_dilated(
-        self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, bias: Tensor | None, dilation: int, past: int
-    ) -> Tensor:
+        """Attention of queries that follow `past` keys."""
+        if bias is not None:
+            check_reach(bias, min(k.shape[2] - 1, self._reach))
         dropout = self.dropout if self.training else 0.0
-        if dilation == 1:
-            layout = self._layout(1, past)
-        else:  # residues are those of the keys, so queries that were answered before are put in front again
-            layout = self._layout(dilation)
-            q = torch.nn.functional.pad(q, (0, 0, past, 0))
-        source = Source(layout, k, v, keep, bias)
-        out = joint(q, [source], scale=self.shape.head_dim**-0.5, dropout=dropout)
-        return out if dilation == 1 else out[:, :, past:]
+        scale = self.shape.head_dim**-0.5
+        if past and max(self.dilations) > 1:
+            # Residues are those of the keys, so queries that were answered before stand in front once more.
+            source = Source(self._layout(), k, v, keep, bias)
+            return joint(pad(q, (0, 0, past, 0)), [source], scale=scale, dropout=dropout)[:, :, past:]
+        return joint(q, [Source(self._layout(past), k, v, keep, bias)], scale=scale, dropout=dropout)
 
-    def _layout(self, dilation: int, past: int = 0) -> Layout:
+    def _layout(self, past: int = 0) -> Layout:
         band = Band(self.options.window, 0 if self.causal else self.options.window, past)
-        return band if dilation == 1 else Residue(dilation, band)
+        kinds = sorted(set(self.dilations))
+        layouts = [band if dilation == 1 else Residue(dilation, band) for dilation in kinds]
+        if len(kinds) == 1:
+            return layouts[0]
+        heads = [tuple(head for head, own in enumerate(self.dilations) if own == dilation) for dilation in kinds]
+        return ByHead(tuple(zip(heads, layouts)))
 
     def cost(self, queries: int, keys: int) -> Cost:
-        width = self.shape.head_dim
-        pairs = sum(self._layout(dilation).pairs(queries, keys) for dilation in self.dilations)
-        kept = self.shape.heads * queries * (width + 1)  # the output and the log-sum-exp
-        return Cost(4 * pairs * width, kept)
+        heads, width = self.shape.heads, self.shape.head_dim
+        pairs = self._layout().pairs(heads, queries, keys)
+        return Cost(4 * pairs * width, heads * queries * (width + 1))  # kept: the output and the log-sum-exp
 
     def start(
         self, batch: int, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None
@@ -115,10 +102,8 @@ class Window(Attention):
 
     def decode(self, q: Queries, k: Keys, v: Values, state: WindowState, side: Side) -> tuple[Output, State]:
         past = len(state.k)
-        if side.bias is not None:
-            check_reach(side.bias, min(past + k.shape[2] - 1, self._reach))
         seen = append_mask(state.seen, past, side.key_mask, q, self._reach)
         keys, values = state.k.append(k), state.v.append(v)
         keep = None if seen is None else seen.value[:, 0, :, 0]
-        out = self._by_dilation(q, keys.value, values.value, keep, side.bias, past)
+        out = self._joint(q, keys.value, values.value, keep, side.bias, past)
         return out, WindowState(keys.trim(), values.trim(), None if seen is None else seen.trim())

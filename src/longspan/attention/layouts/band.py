@@ -9,7 +9,7 @@ from torch.nn.functional import pad
 
 from longspan.attention import flash
 from longspan.attention.flash import BLOCKED
-from longspan.attention.layouts import PIECE, Layout, blocked_where, products, wide
+from longspan.attention.layouts.base import PIECE, Layout, blocked_where, ceil_div, products, wide
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Band(Layout):
 
     def scores(self, q: Tensor, k: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float) -> Tensor:
         queries, keys = q.shape[2], k.shape[2]
-        count = -(-queries // self.block)
+        count = ceil_div(queries, self.block)
         blocks = pad(q, (0, 0, 0, count * self.block - queries)).unflatten(2, (count, self.block))
         scores = products(blocks, self._windows(k, count).transpose(-1, -2), scale)
         valid = torch.ones(1, keys, dtype=torch.bool, device=q.device) if keep is None else keep
@@ -50,7 +50,7 @@ class Band(Layout):
 
     def mix(self, weights: Tensor, v: Tensor) -> Tensor:
         queries = weights.shape[2]
-        count = -(-queries // self.block)
+        count = ceil_div(queries, self.block)
         blocks = pad(weights, (0, 0, 0, count * self.block - queries)).unflatten(2, (count, self.block))
         return (blocks @ self._windows(v, count).transpose(-1, -2)).flatten(2, 3)[:, :, :queries]
 
@@ -80,7 +80,7 @@ class Band(Layout):
         dq = torch.empty_like(q)
         # Room in front of the first key and behind the last, so that every fold lands inside.
         lead = max(0, self.left - self.past)
-        steps = -(-self.span // self.block)
+        steps = ceil_div(self.span, self.block)
         room = lead + k.shape[2] + (steps + 1) * self.block + self.right
         dk, dv = (x.new_zeros(*x.shape[:2], room, x.shape[3]) for x in (k, v))
         for run in self._runs(q, k, keep, bias):
@@ -101,7 +101,7 @@ class Band(Layout):
                     begin = run.first_key + lead
                     total[:, begin : begin + run.span] += part[:, 0]
                     continue
-                for step in range(-(-run.span // run.block)):
+                for step in range(ceil_div(run.span, run.block)):
                     width = min(run.block, run.span - step * run.block)
                     begin = run.first_key + lead + step * run.block
                     target = total[:, begin : begin + run.count * run.block].unflatten(1, (run.count, run.block))
@@ -109,9 +109,9 @@ class Band(Layout):
         inside = slice(lead, lead + k.shape[2])
         return dq, dk[:, :, inside], dv[:, :, inside]
 
-    def pairs(self, queries: int, keys: int) -> int:
+    def pairs(self, heads: int, queries: int, keys: int) -> int:
         full, rest = divmod(queries, self.block)
-        return full * self.block * self.span + rest * (self.left + rest + self.right if rest else 0)
+        return heads * (full * self.block * self.span + rest * (self.left + rest + self.right))
 
     def _windows(self, x: Tensor, count: int) -> Tensor:
         """(batch, heads, blocks, width, span): the keys that each block of queries may reach."""

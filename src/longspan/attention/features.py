@@ -1,0 +1,214 @@
+"""The feature maps φ that kernel attention stands on: exp(q·k) or another kernel is read as φ(q)·φ(k).
+
+The engine (`scan.py`) calls a map on one chunk of positions at a time and throws the features away, so a map is three
+things: how to compute the features of a chunk (into a buffer when one is given, and as a plain differentiable expression
+when not), how to pull a gradient on the features back to the input, and what it costs.
+
+Exponential maps give the *logarithms* of their features instead, so that the engine can choose the scale: a running
+maximum for keys, each row's own maximum for queries. A scale is a constant that cancels, or is put back, at the end; it
+never carries a gradient.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional
+
+from longspan.errors import InvalidInput, InvalidOption
+
+# A chunk of positions of every head of every example, folded into one axis: what `bmm` wants.
+Rows = Float[Tensor, "folded positions head_dim"]
+Features = Float[Tensor, "folded positions features"]
+Common = Float[Tensor, "folded positions 1"]
+Projection = Float[Tensor, "features head_dim"]
+
+
+class FeatureMap(ABC):
+    """φ: features of a chunk, their gradient, their cost."""
+
+    @abstractmethod
+    def width(self, head_dim: int) -> int:
+        """How many features a vector of `head_dim` numbers becomes."""
+
+    @abstractmethod
+    def features(self, x: Rows, out: Features | None = None) -> Features:
+        """φ(x). With `out`, written there if that saves an allocation; without, differentiable."""
+
+    @abstractmethod
+    def pull(self, x: Rows, features: Features, gradient: Features) -> Rows:
+        """The gradient on x, from that on the features. May overwrite `gradient`, and nothing else."""
+
+    def flops(self, positions: int, head_dim: int) -> int:
+        """FLOPs of the matrix products in `features`."""
+        return 0
+
+    @property
+    def learned(self) -> bool:
+        """Whether something besides x wants a gradient; `pull` cannot give it, so autograd has to see the map."""
+        return False
+
+
+class ExponentialMap(FeatureMap):
+    """A map whose features are exponentials: log φ(x) = exponents(x) + common(x)."""
+
+    @abstractmethod
+    def exponents(self, x: Rows, out: Features | None = None) -> Features:
+        """The part of log φ(x) that differs from feature to feature; written in `out` when that is given."""
+
+    @abstractmethod
+    def common(self, x: Rows) -> Common:
+        """The part of log φ(x) that all features of a row share."""
+
+    @abstractmethod
+    def pull_exponents(self, x: Rows, features: Features, gradient: Features) -> Rows:
+        """As `pull`, where a factor on the whole row leaves the result as it is: then the common part has no gradient."""
+
+    def features(self, x: Rows, out: Features | None = None) -> Features:
+        return torch.exp(self.exponents(x) + self.common(x))
+
+
+class EluPlusOne(FeatureMap):
+    """φ(x) = elu(x) + 1, positive everywhere (Katharopoulos et al. 2020, section 3.2.1)."""
+
+    def width(self, head_dim: int) -> int:
+        return head_dim
+
+    def features(self, x: Rows, out: Features | None = None) -> Features:
+        # exp(min(x, 0)) + max(x, 0): the same, but nearer to the true value below zero, and faster than `elu`'s expm1.
+        return torch.add(torch.clamp(x, max=0.0, out=out).exp_(), functional.relu(x), out=out)
+
+    def pull(self, x: Rows, features: Features, gradient: Features) -> Rows:
+        return gradient.mul_(features.clamp(max=1.0))  # the slope is 1 above zero, and below it is the feature itself
+
+
+class Relu(FeatureMap):
+    """φ(x) = relu(Wx) + ε, or relu(x) + ε without a projection (Performer's generalised attention, section 2.2)."""
+
+    def __init__(self, epsilon: float = 1e-3, projection: Projection | None = None) -> None:
+        if epsilon < 0:
+            raise InvalidOption(f"relu features need epsilon >= 0, got {epsilon}")
+        self.epsilon = epsilon
+        self.projection = projection
+
+    def width(self, head_dim: int) -> int:
+        return head_dim if self.projection is None else _projected(self.projection, head_dim)
+
+    def features(self, x: Rows, out: Features | None = None) -> Features:
+        if self.projection is not None:
+            x = _project(x, self.projection.to(x.dtype).t(), out)
+        return torch.add(functional.relu(x), self.epsilon, out=out)
+
+    def pull(self, x: Rows, features: Features, gradient: Features) -> Rows:
+        gradient.mul_(features > self.epsilon)
+        return gradient if self.projection is None else _project(gradient, self.projection.to(x.dtype), None)
+
+    def flops(self, positions: int, head_dim: int) -> int:
+        return 0 if self.projection is None else 2 * positions * head_dim * self.width(head_dim)
+
+    @property
+    def learned(self) -> bool:
+        return self.projection is not None and self.projection.requires_grad
+
+
+class Identity(FeatureMap):
+    """φ(x) = x: retention, and any map that was applied beforehand."""
+
+    def width(self, head_dim: int) -> int:
+        return head_dim
+
+    def features(self, x: Rows, out: Features | None = None) -> Features:
+        return x
+
+    def pull(self, x: Rows, features: Features, gradient: Features) -> Rows:
+        return gradient
+
+
+class PositiveExponential(ExponentialMap):
+    """FAVOR+ (Choromanski et al. 2020, Lemma 1): φ(x) = m^(-1/2)·exp(Wy − ‖y‖²/2) with y = d^(-1/4)·x.
+
+    With rows of W from N(0, I), φ(q)·φ(k) is an unbiased estimate of exp(q·k/√d). The hyperbolic variant adds −W, so it
+    has two features a row. The projection is given: who draws it, and when, is the mechanism's business.
+    """
+
+    def __init__(self, projection: Projection, *, hyperbolic: bool = False) -> None:
+        if projection.ndim != 2:
+            raise InvalidInput(f"a projection is (features, head_dim), got {tuple(projection.shape)}")
+        self.projection = torch.cat([projection, -projection]) if hyperbolic else projection
+        self.scale = projection.shape[1] ** -0.25
+        self.weight = self.projection.t() * self.scale  # the scale of x, folded in: (head_dim, features)
+
+    def width(self, head_dim: int) -> int:
+        return _projected(self.projection, head_dim)
+
+    def exponents(self, x: Rows, out: Features | None = None) -> Features:
+        return _project(x, self.weight.to(x.dtype), out)
+
+    def common(self, x: Rows) -> Common:
+        norms = x.square().sum(-1, keepdim=True)
+        return norms * (-0.5 * self.scale**2) - 0.5 * math.log(self.weight.shape[1])
+
+    def pull_exponents(self, x: Rows, features: Features, gradient: Features) -> Rows:
+        return _project(gradient.mul_(features), self.weight.to(x.dtype).t(), None)
+
+    def pull(self, x: Rows, features: Features, gradient: Features) -> Rows:
+        pulled = self.pull_exponents(x, features, gradient)  # and `gradient` is now that on log φ(x)
+        return pulled.addcmul_(x, gradient.sum(-1, keepdim=True), value=-(self.scale**2))
+
+    def flops(self, positions: int, head_dim: int) -> int:
+        return 2 * positions * head_dim * self.width(head_dim)
+
+    @property
+    def learned(self) -> bool:
+        return self.projection.requires_grad
+
+
+class CallableMap(FeatureMap):
+    """A map given as a plain function of (…, positions, head_dim), position by position; autograd gives its gradient."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor], sample: Rows) -> None:
+        """`sample` is probed once for what a function does not say of itself: its width, and whether it is learned."""
+        self.function = function
+        with torch.enable_grad():
+            probe = function(sample.detach())
+        if probe.ndim != sample.ndim or probe.shape[:-1] != sample.shape[:-1]:
+            shapes = f"{tuple(sample.shape)} to {tuple(probe.shape)}"
+            raise InvalidInput(f"a feature map may change the last size only; this one went from {shapes}")
+        self._width = probe.shape[-1]
+        self._learned = probe.requires_grad  # the sample asked for no gradient, so something inside the function does
+
+    def width(self, head_dim: int) -> int:
+        return self._width
+
+    def features(self, x: Rows, out: Features | None = None) -> Features:
+        return self.function(x)
+
+    def pull(self, x: Rows, features: Features, gradient: Features) -> Rows:
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            (pulled,) = torch.autograd.grad(self.function(x), x, gradient)
+        return pulled
+
+    @property
+    def learned(self) -> bool:
+        return self._learned
+
+
+def as_feature_map(value: FeatureMap | Callable[[Tensor], Tensor], sample: Rows) -> FeatureMap:
+    """The map itself, or the map that a plain function is; `sample` is any chunk of the right dtype and device."""
+    return value if isinstance(value, FeatureMap) else CallableMap(value, sample)
+
+
+def _projected(projection: Projection, head_dim: int) -> int:
+    features, expected = projection.shape
+    if expected != head_dim:
+        raise InvalidInput(f"the projection is for heads of {expected}, these are of {head_dim}")
+    return features
+
+
+def _project(x: Tensor, weight: Tensor, out: Tensor | None) -> Tensor:
+    # `bmm`, because `matmul` would copy x when it is a slice of a longer sequence.
+    return torch.bmm(x, weight.expand(x.shape[0], -1, -1), out=out)

@@ -1,0 +1,38 @@
+"""Layouts: where the keys of each query lie, and how to reach them without an n × n tensor.
+
+A mechanism of the pattern family is a union of *sources* of keys, each with a layout, under one softmax (see
+`joint.py`). A layout knows two ways to the same numbers:
+
+- plain: `scores` of every query with its keys, (batch, heads, queries, width), and `mix` of weights with values. It is
+  made of ordinary differentiable operations: dropout, learned biases, compilers and other devices use it.
+- fused: `forward` and `backward` over torch's CPU kernel in pieces that stay in cache. Nothing of the scores is kept.
+
+The names K1–K8 are those of the specification the project grew from.
+"""
+
+from longspan.attention.layouts.band import Band
+from longspan.attention.layouts.base import Layout, ceil_div, check_reach, offset_bias
+from longspan.attention.layouts.blocks import Blocks
+from longspan.attention.layouts.by_head import ByHead
+from longspan.attention.layouts.dense import Dense, stream_queries
+from longspan.attention.layouts.grid import fold_axis, relative_scores, skew, unfold_axis
+from longspan.attention.layouts.residue import Residue, fold_residues, unfold_residues
+
+__all__ = [
+    "Band",
+    "Blocks",
+    "ByHead",
+    "Dense",
+    "Layout",
+    "Residue",
+    "ceil_div",
+    "check_reach",
+    "fold_axis",
+    "fold_residues",
+    "offset_bias",
+    "relative_scores",
+    "skew",
+    "stream_queries",
+    "unfold_axis",
+    "unfold_residues",
+]

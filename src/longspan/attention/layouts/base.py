@@ -1,0 +1,89 @@
+"""What a layout is, and the arithmetic that layouts share."""
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+from longspan.attention.flash import BLOCKED
+from longspan.errors import InvalidInput
+
+PIECE = 1 << 20  # numbers of gathered keys, or of a mask, that one fused call may hold: about what caches hold
+
+
+class Layout(ABC):
+    """`keep` is (batch, keys) or None; `bias` is (heads, offsets) with offset 0 in the middle, or None."""
+
+    takes_bias = False
+
+    @abstractmethod
+    def scores(self, q: Tensor, k: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float) -> Tensor:
+        """(batch, heads, queries, width), `BLOCKED` where a key may not be read."""
+
+    @abstractmethod
+    def mix(self, weights: Tensor, v: Tensor) -> Tensor:
+        """The values under weights shaped as the scores."""
+
+    @abstractmethod
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float
+    ) -> tuple[Tensor, Tensor]:
+        """Output and log-sum-exp, by the fused kernel."""
+
+    @abstractmethod
+    def backward(
+        self,
+        g: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        keep: Tensor | None,
+        bias: Tensor | None,
+        out: Tensor,
+        lse: Tensor,
+        scale: float,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Gradients of q, k and v, given the output and log-sum-exp of the whole softmax."""
+
+    @abstractmethod
+    def pairs(self, heads: int, queries: int, keys: int) -> int:
+        """How many products of a query and a key the fused way computes, over all heads."""
+
+
+def ceil_div(number: int, by: int) -> int:
+    """Rounded up; written so that symbolic lengths stay simple when a module is exported."""
+    return (number + by - 1) // by
+
+
+def products(q: Tensor, k: Tensor, scale: float) -> Tensor:
+    """Scaled scores, in float32 at least."""
+    return (q * scale @ k.mT).to(wide(q.dtype))
+
+
+def wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def blocked(keep: Tensor | None, like: Tensor) -> Tensor | None:
+    return None if keep is None else blocked_where(~keep, like)[:, None, None, :]
+
+
+def blocked_where(blocked: Tensor, like: Tensor) -> Tensor:
+    zeros = torch.zeros(blocked.shape, dtype=wide(like.dtype), device=blocked.device)
+    return zeros.masked_fill_(blocked, BLOCKED)
+
+
+def add(a: Tensor, b: Tensor | None) -> Tensor:
+    return a if b is None else a + b
+
+
+def check_reach(bias: Tensor, furthest: int) -> None:
+    """Refuse a table that ends before the furthest offset that will be read."""
+    if bias.shape[1] // 2 < furthest:
+        raise InvalidInput(f"bias reaches {bias.shape[1] // 2} positions to each side, and {furthest} are read")
+
+
+def offset_bias(bias: Tensor, queries: int, keys: int) -> Tensor:
+    """A table of offsets as (heads, queries, keys), the first query standing at the first key."""
+    at = torch.arange(keys, device=bias.device) - torch.arange(queries, device=bias.device)[:, None]
+    return bias[:, at + bias.shape[1] // 2]

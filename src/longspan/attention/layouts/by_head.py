@@ -1,0 +1,91 @@
+"""Another layout for other heads."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from longspan.attention.flash import BLOCKED
+from longspan.attention.layouts.base import Layout, wide
+
+
+@dataclass(frozen=True)
+class ByHead(Layout):
+    """Heads of several kinds: each group of heads has a layout of its own; every head belongs to one group."""
+
+    groups: tuple[tuple[tuple[int, ...], Layout], ...]
+
+    @property
+    def takes_bias(self) -> bool:  # type: ignore[override]
+        return all(layout.takes_bias for _, layout in self.groups)
+
+    def scores(self, q: Tensor, k: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float) -> Tensor:
+        parts = [
+            layout.scores(_pick(q, heads), _pick(k, heads), keep, None if bias is None else bias[list(heads)], scale)
+            for heads, layout in self.groups
+        ]
+        widest = max(part.shape[-1] for part in parts)
+        parts = [pad(part, (0, widest - part.shape[-1]), value=BLOCKED) for part in parts]
+        return _pick(torch.cat(parts, 1), self._back)
+
+    def mix(self, weights: Tensor, v: Tensor) -> Tensor:
+        parts = []
+        for heads, layout in self.groups:
+            own = _pick(weights, heads)
+            parts.append(layout.mix(own, _pick(v, heads)))
+        return _pick(torch.cat(parts, 1), self._back)
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float
+    ) -> tuple[Tensor, Tensor]:
+        out, lse = torch.empty_like(q), q.new_empty(q.shape[:3], dtype=wide(q.dtype))
+        for heads, layout in self.groups:
+            own = list(heads)
+            out[:, own], lse[:, own] = layout.forward(
+                q[:, own], k[:, own], v[:, own], keep, None if bias is None else bias[own], scale
+            )
+        return out, lse
+
+    def backward(
+        self,
+        g: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        keep: Tensor | None,
+        bias: Tensor | None,
+        out: Tensor,
+        lse: Tensor,
+        scale: float,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        gradients = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+        for heads, layout in self.groups:
+            own = list(heads)
+            found = layout.backward(
+                g[:, own],
+                q[:, own],
+                k[:, own],
+                v[:, own],
+                keep,
+                None if bias is None else bias[own],
+                out[:, own],
+                lse[:, own],
+                scale,
+            )
+            for total, part in zip(gradients, found):
+                total[:, own] = part
+        return gradients
+
+    def pairs(self, heads: int, queries: int, keys: int) -> int:
+        return sum(layout.pairs(len(own), queries, keys) for own, layout in self.groups)
+
+    @property
+    def _back(self) -> tuple[int, ...]:
+        """Where each head stands among the groups laid end to end."""
+        order = [head for heads, _ in self.groups for head in heads]
+        return tuple(order.index(head) for head in range(len(order)))
+
+
+def _pick(x: Tensor, heads: tuple[int, ...]) -> Tensor:
+    return x[:, torch.tensor(heads, device=x.device)]

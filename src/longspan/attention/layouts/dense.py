@@ -1,0 +1,131 @@
+"""Every query with every key of its source, in pieces of the queries (K7)."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from longspan.attention import flash
+from longspan.attention.layouts.base import Layout, add, blocked, blocked_where, products
+
+
+@dataclass(frozen=True)
+class Dense(Layout):
+    """Every query reads every key of its source, or, if causal, those at and before its own index (K7).
+
+    With `causal` the last query stands at the last key, so keys of the past may come before those of the queries.
+    """
+
+    causal: bool = False
+    takes_bias = True
+    rows = 256  # queries of a piece where a mask has to be made
+
+    def scores(self, q: Tensor, k: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float) -> Tensor:
+        return add(products(q, k, scale), self._mask(0, q.shape[2], q, k, keep, bias, self.causal))
+
+    def mix(self, weights: Tensor, v: Tensor) -> Tensor:
+        return weights @ v
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float
+    ) -> tuple[Tensor, Tensor]:
+        pieces = [
+            flash.forward(q[:, :, rows], k[:, :, keys], v[:, :, keys], scale, causal=triangle, mask=mask)
+            for rows, keys, triangle, mask in self._pieces(q, k, keep, bias)
+        ]
+        if len(pieces) == 1:
+            return pieces[0]
+        return torch.cat([out for out, _ in pieces], 2), torch.cat([lse for _, lse in pieces], 2)
+
+    def backward(
+        self,
+        g: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        keep: Tensor | None,
+        bias: Tensor | None,
+        out: Tensor,
+        lse: Tensor,
+        scale: float,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        gradients = []
+        dk, dv = torch.zeros_like(k), torch.zeros_like(v)
+        for rows, keys, triangle, mask in self._pieces(q, k, keep, bias):
+            dq, dk_part, dv_part = flash.backward(
+                g[:, :, rows],
+                q[:, :, rows],
+                k[:, :, keys],
+                v[:, :, keys],
+                out[:, :, rows],
+                lse[:, :, rows],
+                scale,
+                causal=triangle,
+                mask=mask,
+            )
+            gradients.append(dq)
+            dk[:, :, keys] += dk_part
+            dv[:, :, keys] += dv_part
+        return torch.cat(gradients, 2), dk, dv
+
+    def pairs(self, heads: int, queries: int, keys: int) -> int:
+        return heads * queries * keys
+
+    def _pieces(
+        self, q: Tensor, k: Tensor, keep: Tensor | None, bias: Tensor | None
+    ) -> Iterator[tuple[slice, slice, bool, Tensor | None]]:
+        """(queries, keys, whether the kernel's own triangle serves, added mask)"""
+        queries, keys = q.shape[2], k.shape[2]
+        past = keys - queries
+        square = self.causal and past == 0
+        if bias is None and (square or not self.causal or queries == 1):
+            # Padding is one row of the mask: the kernel broadcasts it over queries, also under its triangle.
+            yield slice(0, queries), slice(0, keys), square and queries > 1, blocked(keep, q)
+            return
+        for begin in range(0, queries, self.rows):
+            end = min(begin + self.rows, queries)
+            seen = past + end if self.causal else keys
+            mask = self._mask(
+                begin, end, q, k[:, :, :seen], None if keep is None else keep[:, :seen], bias, self.causal, past
+            )
+            yield slice(begin, end), slice(0, seen), False, mask
+
+    @staticmethod
+    def _mask(
+        begin: int,
+        end: int,
+        q: Tensor,
+        k: Tensor,
+        keep: Tensor | None,
+        bias: Tensor | None,
+        causal: bool,
+        past: int | None = None,
+    ) -> Tensor | None:
+        """What is added to the scores of queries begin..end with the keys k: (batch, heads, rows, keys), broadcast."""
+        keys = k.shape[2]
+        past = keys - q.shape[2] if past is None else past
+        mask = blocked(keep, q)
+        if bias is not None or causal:
+            at = torch.arange(begin, end, device=q.device)[:, None] + past
+            offsets = torch.arange(keys, device=q.device) - at
+            if bias is not None:
+                mask = add(bias[:, offsets + bias.shape[1] // 2][None], mask)
+            if causal:
+                mask = add(blocked_where(offsets > 0, q), mask)
+        return mask
+
+
+def stream_queries(attend: Callable[[Tensor, int], Tensor], q: Tensor, rows: int = 256) -> Tensor:
+    """`attend(piece of q, index of its first row)` over pieces of the queries, recomputed in the backward pass (K7)."""
+    if torch.compiler.is_compiling():  # a loop would fix the length
+        return attend(q, 0)
+    pieces = []
+    for begin in range(0, q.shape[2], rows):
+        piece = q[:, :, begin : begin + rows]
+        if torch.is_grad_enabled():
+            pieces.append(checkpoint(attend, piece, begin, use_reentrant=False))
+        else:
+            pieces.append(attend(piece, begin))
+    return torch.cat(pieces, dim=2)

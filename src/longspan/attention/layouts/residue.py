@@ -1,0 +1,101 @@
+"""Every stride-th position as a sequence of its own (K5)."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from longspan.attention.layouts.base import Layout, ceil_div
+
+
+@dataclass(frozen=True)
+class Residue(Layout):
+    """Positions of one residue modulo `stride` form a sequence of their own, laid out by `inner` (K5).
+
+    A causal `Dense` inside gives every stride-th key of the past; a `Band` inside, a dilated window.
+    """
+
+    stride: int
+    inner: Layout
+
+    @property
+    def takes_bias(self) -> bool:  # type: ignore[override]
+        return self.inner.takes_bias
+
+    def scores(self, q: Tensor, k: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float) -> Tensor:
+        folded_q, folded_k = self._fold(q, k)
+        inside = self.inner.scores(folded_q, folded_k, self._keep(k, keep), self._bias(bias), scale)
+        return unfold_residues(inside, self.stride, q.shape[2])
+
+    def mix(self, weights: Tensor, v: Tensor) -> Tensor:
+        return unfold_residues(self.inner.mix(*self._fold(weights, v)), self.stride, weights.shape[2])
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float
+    ) -> tuple[Tensor, Tensor]:
+        folded_q, folded_k, folded_v = self._fold(q, k, v)
+        out, lse = self.inner.forward(folded_q, folded_k, folded_v, self._keep(k, keep), self._bias(bias), scale)
+        return (
+            unfold_residues(out, self.stride, q.shape[2]),
+            unfold_residues(lse[..., None], self.stride, q.shape[2])[..., 0],
+        )
+
+    def backward(
+        self,
+        g: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        keep: Tensor | None,
+        bias: Tensor | None,
+        out: Tensor,
+        lse: Tensor,
+        scale: float,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        folded_g, folded_q, folded_k, folded_v, folded_out, folded_lse = self._fold(g, q, k, v, out, lse[..., None])
+        gradients = self.inner.backward(
+            folded_g,
+            folded_q,
+            folded_k,
+            folded_v,
+            self._keep(k, keep),
+            self._bias(bias),
+            folded_out,
+            folded_lse[..., 0],
+            scale,
+        )
+        dq, dk, dv = (unfold_residues(x, self.stride, k.shape[2]) for x in gradients)
+        return dq, dk, dv
+
+    def pairs(self, heads: int, queries: int, keys: int) -> int:
+        return self.stride * self.inner.pairs(heads, ceil_div(queries, self.stride), ceil_div(keys, self.stride))
+
+    def _fold(self, *tensors: Tensor) -> list[Tensor]:
+        return [fold_residues(x, self.stride) for x in tensors]
+
+    def _keep(self, k: Tensor, keep: Tensor | None) -> Tensor | None:
+        """Padding, and the positions that were added on the right to fill the last row."""
+        batch, keys = k.shape[0], k.shape[2]
+        if keep is None:
+            if keys % self.stride == 0:
+                return None
+            keep = torch.ones(batch, keys, dtype=torch.bool, device=k.device)
+        return fold_residues(keep[:, None, :, None], self.stride)[:, 0, :, 0]
+
+    def _bias(self, bias: Tensor | None) -> Tensor | None:
+        """The offsets that are multiples of the stride; offset 0 stays in the middle."""
+        return None if bias is None else bias[:, bias.shape[1] // 2 % self.stride :: self.stride]
+
+
+def fold_residues(x: Tensor, stride: int) -> Tensor:
+    """(batch, heads, length, width) -> (batch · stride, heads, length / stride, width), padded on the right."""
+    rows = ceil_div(x.shape[2], stride)
+    x = pad(x, (0, 0, 0, rows * stride - x.shape[2]))
+    return x.unflatten(2, (rows, stride)).permute(0, 3, 1, 2, 4).flatten(0, 1).contiguous()
+
+
+def unfold_residues(x: Tensor, stride: int, length: int) -> Tensor:
+    """The inverse of `fold_residues`."""
+    x = x.unflatten(0, (x.shape[0] // stride, stride)).permute(0, 2, 3, 1, 4).flatten(2, 3)
+    return x[:, :, :length].contiguous()

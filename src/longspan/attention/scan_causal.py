@@ -1,0 +1,255 @@
+"""The causal form, without prefix sums of n×m×d numbers.
+
+1. Cut the sequence in chunks, and take a block of chunks at a time.
+2. Chunk states U_g = φ(k_g)ᵀ·v_g by one batched product; what they add up to before each chunk is its state S_g.
+3. out_g = tril(φ(q_g)·φ(k_g)ᵀ)·v_g + φ(q_g)·S_g, divided by the last column.
+4. The backward takes the blocks in reverse, each from the state saved before it, with features computed again. The
+   gradient on the state goes through the chunks the other way by the recurrence of step 2.
+
+The loop-free form takes the whole sequence as one block.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+from longspan.attention.features import Features, Rows
+from longspan.attention.scan_rows import (
+    Column,
+    Hidden,
+    Offset,
+    Plan,
+    Sums,
+    Weights,
+    Work,
+    Workspace,
+    block_length,
+    blocks,
+    columns,
+    gradient_rows,
+    inverse_of,
+    key_rows,
+    no_buffer,
+    query_rows,
+    weigh,
+    with_ones,
+)
+from longspan.shapes import Keys, Output, Queries, Values
+
+ChunkSums = Float[Tensor, "folded chunks features columns"]
+
+
+class Block(NamedTuple):
+    """Steps 1 and 2: what a block is made of, by chunk, and the state that it leaves."""
+
+    queries: Features
+    keys: Features
+    values: Rows
+    before: Sums
+    after: Sums
+    weights: Weights | None
+    scale: Column | None  # log of what the products of queries and keys were divided by; None: of no interest
+    offset: Offset  # that of `after`
+
+
+def block_of(
+    plan: Plan,
+    x: Rows,
+    y: Rows,
+    z: Rows,
+    hidden: Hidden | None,
+    sums: Sums,
+    offset: Offset,
+    work: Work,
+    *,
+    still: bool = False,
+    limit: int | None = None,
+) -> Block:
+    length = x.shape[1]
+    chunk = plan.chunk if limit is not None else min(plan.chunk, length)
+    drop = plan.drop(length, limit)
+    queries, own = query_rows(plan, x, work)
+    keys, level, scale = key_rows(plan, y, hidden, offset, drop, work, still=still)
+    weights = weigh(plan, level, offset, chunk)
+    values = with_ones(plan, z, work)
+
+    queries, keys, values = (rows.reshape(-1, chunk, rows.shape[2]) for rows in (queries, keys, values))
+    leaving = values if weights is None else values * weights.leave
+    states = torch.bmm(keys.mT, leaving, out=work("states", len(keys), plan.width, values.shape[2]))
+    combine = mixed if work is no_buffer else running
+    before, after = combine(sums, states.unflatten(0, (len(sums), -1)), weights, work("before", *states.shape))
+    if scale is not None:
+        offset = scale[:, -1:]
+    return Block(queries, keys, values, before, after, weights, None if own is None else own + scale, offset)
+
+
+def running(first: Sums, states: ChunkSums, weights: Weights | None, out: Sums, *, backwards: bool = False) -> Any:
+    """The state that each chunk finds, and the one that the last leaves. `first` is what the first one finds."""
+    found, last = out.view(states.shape), first.clone()
+    order = range(states.shape[1])
+    for chunk in reversed(order) if backwards else order:
+        found[:, chunk] = last
+        if weights is not None:
+            last.mul_(weights.keep[:, chunk])
+        last.add_(states[:, chunk])
+    return out, last
+
+
+def mixed(first: Sums, states: ChunkSums, weights: Weights | None, out: None) -> tuple[Sums, Sums]:
+    """The same without a loop."""
+    states = torch.cat([first.unsqueeze(1), states], 1)
+    if weights is None:
+        states = states.cumsum(1)
+    else:
+        # A sum in one common scale would underflow, so every state weighs those before it in its own.
+        mix = (weights.ends.mT - weights.ends).exp().tril().to(states.dtype)
+        states = torch.bmm(mix, states.flatten(2)).unflatten(2, states.shape[2:])
+    return states[:, :-1].flatten(0, 1), states[:, -1]
+
+
+def within(left: Rows, right: Rows, weights: Weights | None, out: Tensor | None) -> Tensor:
+    """Products of the rows of a chunk with the rows up to them."""
+    products = torch.bmm(left, right.mT, out=out)
+    if weights is not None:
+        products = products.mul_(weights.inner)
+    return products.tril_()
+
+
+def totals(block: Block, work: Work) -> Rows:
+    """Step 3, all but the division."""
+    queries, keys, values, weights = block.queries, block.keys, block.values, block.weights
+    total = torch.bmm(queries, block.before, out=work("total", *values.shape))
+    if weights is not None:
+        total = total.mul_(weights.carry)
+    products = within(queries, keys, weights, work("products", *queries.shape[:2], keys.shape[1]))
+    total = torch.baddbmm(total, products, values, out=work("total", *values.shape))
+    return total.unflatten(0, (len(block.after), -1)).flatten(1, 2)
+
+
+class Tape(NamedTuple):
+    """What the backward needs besides the inputs and the output."""
+
+    inverses: Column | None
+    starts: list[Sums]
+    offsets: list[Offset]
+
+
+def sizes_of(plan: Plan, length: int, sums: Sums) -> list[int]:
+    """Step 1: blocks of whole chunks; what is left over is a block, and a chunk, of its own."""
+    step, rest = block_length(plan, len(sums), sums.shape[2]), length % plan.chunk
+    sizes = [min(step, length - rest - start) for start in range(0, length - rest, step)]
+    return [*sizes, rest] if rest else sizes
+
+
+def forward(
+    plan: Plan, q: Queries, k: Keys, v: Values, hidden: Hidden | None, sums: Sums, offset: Offset, *, record: bool
+) -> tuple[Output, Sums, Offset, Tape]:
+    work = Workspace(q, plan.dtype)
+    out = q.new_empty(*q.shape[:3], v.shape[3])
+    inverses = q.new_empty(len(sums), q.shape[2], 1, dtype=plan.dtype) if plan.normalise or plan.exponential else None
+    tape = Tape(inverses, [], [])
+    sizes = sizes_of(plan, q.shape[2], sums)
+    rows = (blocks(x, sizes, plan.dtype) for x in (q, k, v))
+    for x, y, z, masked, output, inverse in zip(
+        *rows, *(columns(x, sizes) for x in (hidden, out.flatten(0, 1), inverses))
+    ):
+        if record:
+            tape.starts.append(sums)
+            tape.offsets.append(offset)
+        block = block_of(plan, x, y, z, masked, sums, offset, work)
+        sums, offset = block.after, block.offset
+        total = totals(block, work)
+        if inverse is None:
+            output.copy_(total)
+        else:
+            inverse.copy_(inverse_of(plan, total, block.scale))
+            torch.mul(total[..., : v.shape[3]], inverse, out=output)
+    tape.offsets.append(offset)
+    return out, sums, offset, tape
+
+
+class Causal(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, plan: Plan, q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None, sums: Tensor, offset: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        out, after, offset, tape = forward(plan, q, k, v, hidden, sums, offset, record=True)
+        ctx.save_for_backward(q, k, v, hidden, out, tape.inverses, torch.stack(tape.offsets), *tape.starts)
+        ctx.plan = plan
+        ctx.mark_non_differentiable(offset)
+        ctx.set_materialize_grads(False)
+        return out, after, offset
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor | None, after: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
+        """Step 4."""
+        q, k, v, hidden, out, inverses, offsets, *starts = ctx.saved_tensors
+        plan: Plan = ctx.plan
+        gradient = torch.zeros_like(out) if gradient is None else gradient
+        after = torch.zeros_like(starts[0]) if after is None else after
+        work = Workspace(q, plan.dtype)
+        results = [x.new_empty(x.shape) for x in (q, k, v)]
+        sizes = sizes_of(plan, q.shape[2], starts[0])
+        rows = (blocks(x, sizes, plan.dtype, backwards=True) for x in (q, k, v, gradient, out))
+        more = (columns(x, sizes, backwards=True) for x in (inverses, hidden, *(x.flatten(0, 1) for x in results)))
+        index = len(sizes)
+        for x, y, z, slope, output, inverse, masked, dx, dy, dz in zip(*rows, *more):
+            index -= 1
+            offset, still = offsets[index], bool((offsets[index] == offsets[index + 1]).all())
+            block = block_of(plan, x, y, z, masked, starts[index], offset, work, still=still)
+            slope = gradient_rows(plan, slope, output, inverse, work)
+            dqueries, dkeys, dvalues, after = pull_block(block, slope.reshape(block.values.shape), after, work)
+            queries, keys = (features.view(*x.shape[:2], plan.width) for features in (block.queries, block.keys))
+            dx.copy_(plan.pull_queries(x, queries, dqueries.view(queries.shape)))
+            dy.copy_(plan.feature_map.pull(y, keys, dkeys.view(keys.shape)))
+            dz.copy_(dvalues.view(dz.shape))
+            if masked is not None:
+                dy.masked_fill_(masked, 0.0)
+        return None, *results, None, after, None
+
+
+def pull_block(block: Block, slope: Rows, after: Sums, work: Workspace) -> tuple[Features, Features, Rows, Sums]:
+    """Gradients on queries, keys and values of a block and on the state before it, from those on totals and state."""
+    queries, keys, values, before, _, weights, _, _ = block
+    products = within(queries, keys, weights, work("products", *queries.shape[:2], keys.shape[1]))
+    slopes = within(slope, values, weights, work("slopes", *products.shape))
+    carried, leaving = (slope, values) if weights is None else (slope * weights.carry, values * weights.leave)
+    states = torch.bmm(queries.mT, carried, out=work("states", *before.shape)).unflatten(0, (len(after), -1))
+    later, after = running(after, states, weights, work("later", *before.shape), backwards=True)
+
+    dqueries = torch.bmm(carried, before.mT, out=work("dqueries", *queries.shape))
+    torch.baddbmm(dqueries, slopes, keys, out=dqueries)
+    dkeys = torch.bmm(leaving, later.mT, out=work("dkeys", *keys.shape))
+    torch.baddbmm(dkeys, slopes.mT, queries, out=dkeys)
+    # The appended column of ones takes no gradient.
+    slope, later = (x[..., : values.shape[2] - 1] if values.shape[2]  else x for x in (slope, later))
+    dvalues = torch.bmm(keys, later, out=work("dvalues", *slope.shape))
+    if weights is not None:
+        dvalues.mul_(weights.leave)
+    torch.baddbmm(dvalues, products.mT, slope, out=dvalues)
+    return dqueries, dkeys, dvalues, after
+
+
+def batched(
+    plan: Plan, q: Queries, k: Keys, v: Values, hidden: Hidden | None, sums: Sums, offset: Offset
+) -> tuple[Output, Sums, Offset]:
+    """The loop-free form, for graphs and for maps that autograd has to see."""
+    length = q.shape[2]
+    padded = (length + plan.chunk - 1) // plan.chunk * plan.chunk
+    x, y, z = (
+        functional.pad(rows.to(plan.dtype).flatten(0, 1), (0, 0, 0, padded - length)) for rows in (q, k, v)
+    )
+    if hidden is None:
+        hidden = torch.zeros(len(sums), length, 1, dtype=torch.bool, device=q.device)
+    hidden = functional.pad(hidden, (0, 0, 0, padded - length), value=True)
+    block = block_of(plan, x, y, z, hidden, sums, offset, no_buffer, limit=length)
+    total = totals(block, no_buffer)
+    inverse = inverse_of(plan, total, block.scale)
+    out = total[..., : v.shape[3]]
+    out = (out if inverse is None else out * inverse)[:, :length]
+    return out.unflatten(0, q.shape[:2]).to(q.dtype), block.after, block.offset

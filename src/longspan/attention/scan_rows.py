@@ -1,0 +1,218 @@
+"""What the causal and the full form of kernel attention share: rows of features, their scales, the division.
+
+Scales. Exponential features overflow, so sums are kept divided by exp(c), where c bounds the exponents of the keys so
+far. A decay γ is the same thing seen from the other side: instead of shrinking the state by γ at every step, let the scale
+it is held in grow by 1/γ. Both meet in one number a row, its *level* b_i = c_i − i·log γ: it never falls, and key j weighs
+exp(b_j − b_i) ≤ 1 in row i. A row's level depends on no later row, so the future cannot change the past, not even its
+rounding. Scales are constants that cancel or are put back: they carry no gradient.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.nn import functional
+
+from longspan.attention.features import ExponentialMap, FeatureMap, Features, Rows
+
+# All positions of all heads of all examples: batch and heads are folded into one axis, for `bmm`.
+Column = Float[Tensor, "folded positions 1"]
+Hidden = Bool[Tensor, "folded positions 1"]  # True: this key may not be read
+Sums = Float[Tensor, "folded features columns"]
+Offset = Float[Tensor, "folded 1 1"]
+
+# Levels are whole multiples of this, so that they change seldom: a chunk without a change needs no weights at all. The
+# price is that the largest feature may be e^-8 instead of 1, far from where float32 ends (e^-87).
+LEVEL_STEP = 8.0
+
+# How many features are alive at a time, in one buffer. Larger blocks cost cache misses, smaller ones calls.
+BLOCK_FEATURES = 2**19
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What stays the same from block to block."""
+
+    feature_map: FeatureMap
+    width: int  # features
+    chunk: int
+    epsilon: float
+    normalise: bool
+    dtype: torch.dtype  # of sums, features and everything between input and output
+    log_decay: Float[Tensor, "folded 1 1"] | None = None  # float64: it is multiplied by positions
+
+    @property
+    def exponential(self) -> bool:
+        return isinstance(self.feature_map, ExponentialMap)
+
+    @property
+    def cancels(self) -> bool:
+        """Whether a factor on a query's features leaves the output as it is."""
+        return self.normalise and self.epsilon == 0
+
+    def drop(self, positions: int, limit: int | None = None) -> Column | None:
+        """log γ^i for i = 1, 2, …; positions past the limit are padding, where time stands still."""
+        if self.log_decay is None:
+            return None
+        steps = torch.arange(1, positions + 1, device=self.log_decay.device)
+        return self.log_decay * (steps if limit is None else steps.clamp(max=limit))[:, None]
+
+    def pull_queries(self, x: Rows, features: Features, gradient: Features) -> Rows:
+        if self.cancels and isinstance(self.feature_map, ExponentialMap):
+            return self.feature_map.pull_exponents(x, features, gradient)
+        return self.feature_map.pull(x, features, gradient)
+
+
+class Workspace:
+    """Named buffers, shared by all blocks of a pass: fresh ones would cost more in page faults than the arithmetic.
+
+    They are born full of ones, which is what the column appended to the values stays.
+    """
+
+    def __init__(self, like: Tensor, dtype: torch.dtype) -> None:
+        self.like, self.dtype = like, dtype
+        self.held: dict[tuple[str, tuple[int, ...]], Tensor] = {}
+
+    def __call__(self, name: str, *shape: int) -> Tensor:
+        buffer = self.held.get((name, shape))
+        if buffer is None:
+            buffer = self.held[name, shape] = self.like.new_ones(shape, dtype=self.dtype)
+        return buffer
+
+
+def no_buffer(name: str, *shape: int) -> None:
+    """The workspace of the loop-free forms: autograd keeps what it needs."""
+
+
+Work = Workspace | Callable[..., None]
+
+
+def block_length(plan: Plan, folded: int, columns: int) -> int:
+    """How many positions to take at a time: whole chunks.
+
+    Features and chunk states fit in their buffers, and two saved states are less than the features between them, so that
+    what is kept for the backward stays below n·m numbers a head.
+    """
+    states = max(1.0, columns / plan.chunk)
+    positions = max(BLOCK_FEATURES / (folded * plan.width * states), 2 * columns)
+    return plan.chunk * math.ceil(positions / plan.chunk)
+
+
+def blocks(x: Tensor, sizes: int | list[int], dtype: torch.dtype, *, backwards: bool = False) -> Iterator[Tensor]:
+    """(batch, heads, length, …) in folded blocks, made as they are asked for: views where the layout allows."""
+    parts: Sequence[Tensor] = x.split(sizes, 2)
+    for part in reversed(parts) if backwards else parts:
+        yield part.to(dtype).flatten(0, 1)
+
+
+def columns(x: Tensor | None, sizes: int | list[int], *, backwards: bool = False) -> Iterator[Any]:
+    """The same for what is folded already, or is not there."""
+    if x is None:
+        return repeat(None)
+    parts: Sequence[Tensor] = x.split(sizes, 1)
+    return reversed(parts) if backwards else iter(parts)
+
+
+def query_rows(plan: Plan, x: Rows, work: Work) -> tuple[Features, Column | None]:
+    """Features of queries, each row in a scale of its own, and the logarithm of that scale where it matters."""
+    shape = (*x.shape[:2], plan.width)
+    if not isinstance(plan.feature_map, ExponentialMap):
+        return plan.feature_map.features(x, work("queries", *shape)), None
+    exponents = plan.feature_map.exponents(x, work("exponents", *shape))
+    if plan.cancels:  # then dividing a row by its sum is as good as by its maximum, and one fused kernel
+        return torch.softmax(exponents, -1, out=work("queries", *shape)), None
+    peak = exponents.detach().amax(-1, keepdim=True)
+    return exponents.sub_(peak).exp_(), peak + plan.feature_map.common(x).detach()
+
+
+class KeyRows(NamedTuple):
+    features: Features
+    level: Column | None  # None: every row has the level that the block began with
+    scale: Column | Offset | None  # log of what the features were divided by; None: 1
+
+
+def key_rows(
+    plan: Plan, x: Rows, hidden: Hidden | None, offset: Offset, drop: Column | None, work: Work, *, still: bool = False
+) -> KeyRows:
+    """Features of keys, in the scale of their level. `still` says that no key here raises the level."""
+    buffer = work("keys", *x.shape[:2], plan.width)
+    if not isinstance(plan.feature_map, ExponentialMap):
+        features = plan.feature_map.features(x, buffer)
+        # Hidden after the map, because φ(0) need not be 0.
+        return KeyRows(features if hidden is None else features.masked_fill(hidden, 0.0), None if drop is None else -drop, None)
+    exponents, common = plan.feature_map.exponents(x, buffer), plan.feature_map.common(x)
+    if hidden is not None:
+        exponents = exponents.masked_fill_(hidden, -math.inf)
+    level, scale = None, offset
+    if not still:
+        rise = exponents.detach().amax(-1, keepdim=True) + common.detach()
+        # The question costs a look at the numbers, which a graph cannot have: there the answer is always yes.
+        if drop is not None or work is no_buffer or bool((rise > offset).any()):
+            rise = rise if drop is None else rise - drop
+            level = torch.maximum((rise / LEVEL_STEP).ceil() * LEVEL_STEP, offset).cummax(1).values
+            scale = level if drop is None else (level + drop).to(plan.dtype)
+    return KeyRows(exponents.add_(common - scale).exp_(), level, scale)
+
+
+class Weights(NamedTuple):
+    """How rows and states of different level count for each other, chunk by chunk; at most 1, all of them."""
+
+    carry: Float[Tensor, "chunks rows 1"]  # the incoming state, in each row
+    inner: Float[Tensor, "chunks rows keys"]  # each key, in each row that comes after it
+    leave: Float[Tensor, "chunks rows 1"]  # each key, in the outgoing state
+    keep: Float[Tensor, "folded chunks 1 1"]  # the incoming state, in the outgoing one
+    ends: Float[Tensor, "folded chunks_and_one 1"]  # the levels between chunks, from which the rest follows
+
+
+def weigh(plan: Plan, level: Column | None, offset: Offset, chunk: int) -> Weights | None:
+    if level is None:
+        return None
+    ends = torch.cat([offset.to(level.dtype), level[:, chunk - 1 :: chunk]], 1)
+    level, before, end = level.unflatten(1, (-1, chunk)), ends[:, :-1, None], ends[:, 1:, None]
+    # Counted from the chunk's end, where the numbers are small: float32 is then enough.
+    local, fall = (level - end).to(plan.dtype), (before - end).to(plan.dtype)
+    return Weights(
+        carry=(fall - local).exp().flatten(0, 1),
+        inner=(local.mT - local).exp().flatten(0, 1),
+        leave=local.exp().flatten(0, 1),
+        keep=fall.exp(),
+        ends=ends,
+    )
+
+
+def with_ones(plan: Plan, v: Rows, work: Work) -> Rows:
+    """Values with a 1 appended: S then holds z as its last column."""
+    if not plan.normalise:
+        return v
+    buffer = work("values", *v.shape[:2], v.shape[2] + 1)
+    if buffer is None:
+        return functional.pad(v, (0, 1), value=1.0)
+    buffer[..., :-1] = v
+    return buffer
+
+
+def inverse_of(plan: Plan, total: Rows, scale: Column | None) -> Column | None:
+    """What rows of φ(q)·S are multiplied by to become the output. `scale` is the log of what they were divided by."""
+    if not plan.normalise:
+        return None if scale is None else scale.exp()
+    denominator = total[..., -1:]
+    if plan.epsilon:
+        denominator = denominator + (plan.epsilon if scale is None else plan.epsilon * (-scale).exp())
+    # Nothing to read: 1/inf makes the row 0, and its gradient too.
+    return denominator.masked_fill(denominator == 0, math.inf).reciprocal()
+
+
+def gradient_rows(plan: Plan, gradient: Rows, out: Rows, inverse: Column | None, work: Workspace) -> Rows:
+    """The gradient on φ(q)·S, from that on the output: a quotient's, when the last column was divided by."""
+    if not plan.normalise:
+        return gradient if inverse is None else gradient * inverse
+    rows = work("gradients", *gradient.shape[:2], gradient.shape[2] + 1)
+    torch.mul(gradient, inverse, out=rows[..., :-1])
+    product = torch.mul(rows[..., :-1], out, out=work("product", *gradient.shape))
+    torch.sum(product, -1, keepdim=True, out=rows[..., -1:]).neg_()
+    return rows

@@ -1,0 +1,106 @@
+"""Counting what a computation does: multiplications, the largest tensor, and what is kept for the backward pass."""
+
+import gc
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
+
+
+def _fused_attention_flops(
+    query: Sequence[int], key: Sequence[int], value: Sequence[int], *_: Any, out_shape: Any = None, **__: Any
+) -> int:
+    """q kᵀ and p v by their shapes: a causal kernel skips half of it, but that is speed, not size."""
+    batch, heads, queries, head_dim = query
+    return 2 * batch * heads * queries * key[2] * (head_dim + value[3])
+
+
+# torch counts the fused kernels of CUDA but not the one of the CPU.
+_UNCOUNTED = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _fused_attention_flops}
+
+
+def count_flops(run: Callable[[], Any]) -> int:
+    """Multiplications and additions of all matrix products (and convolutions) in `run`."""
+    with FlopCounterMode(display=False, custom_mapping=_UNCOUNTED) as counter:
+        run()
+    return counter.get_total_flops()
+
+
+def _elements(tensor: Tensor) -> int:
+    """What is allocated, not what a view pretends: an expanded or overlapping view takes no room of its own."""
+    return tensor.untyped_storage().nbytes() // tensor.element_size()
+
+
+class LargestTensor(TorchDispatchMode):
+    """Sees every tensor that is made, backward passes included, and remembers the largest.
+
+    >>> with LargestTensor() as seen:
+    ...     out = torch.ones(3, 1) @ torch.ones(1, 4)
+    >>> seen.elements
+    12
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.elements, self.maker = 0, ""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(out):
+            if isinstance(leaf, Tensor) and leaf.layout == torch.strided and _elements(leaf) > self.elements:
+                self.elements, self.maker = _elements(leaf), str(func)
+        return out
+
+
+class _Made(TorchDispatchMode):
+    """Remembers, without holding them, the storages of floating-point numbers that are made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.elements: dict[int, tuple[StorageWeakRef, int]] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(out):
+            if isinstance(leaf, Tensor) and leaf.is_floating_point():
+                reference = StorageWeakRef(leaf.untyped_storage())
+                self.elements[reference.cdata] = (reference, _elements(leaf))
+        return out
+
+
+def count_kept(run: Callable[[], Tensor], known: Iterable[Tensor]) -> int:
+    """Floating-point numbers that live on after `run` for its backward pass, beyond the tensors that are `known`.
+
+    They are counted by being alive, because a checkpoint or a context keeps tensors that no saved-tensor hook is told
+    of; each storage once and whole, however many views of it are kept. Only the output itself lives on anyway, and is
+    counted if autograd says that it saved it.
+    """
+    saved: set[int] = set()
+
+    def pack(tensor: Tensor) -> Tensor:
+        saved.add(_identity(tensor))
+        return tensor
+
+    run()  # what is made once and cached for good is not kept by a call
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor), _Made() as made:
+        out = run()
+    gc.collect(1)  # what was just made and left in a cycle; a full collection takes a second
+    without = {_identity(tensor) for tensor in known} | ({_identity(out)} - saved)
+    return sum(
+        elements
+        for identity, (reference, elements) in made.elements.items()
+        if identity not in without and not reference.expired()
+    )
+
+
+def _identity(tensor: Tensor) -> int:
+    return int(StorageWeakRef(tensor.untyped_storage()).cdata)

@@ -1,0 +1,230 @@
+"""Subjects that are not ours: a layer with features in and out, and a whole model with token ids in."""
+
+import copy
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from longspan.audit.claims import Claims
+from longspan.audit.subjects import Sample, Subject
+from longspan.errors import InvalidInput, InvalidOption, Unsupported
+
+LENGTH = 64  # of an ordinary sample; long enough for block-sparse patterns of small blocks
+
+# The keywords by which other people's modules take a padding mask, and what True means there.
+MASKS: dict[str, bool] = {
+    "key_mask": True,
+    "attention_mask": True,
+    "mask": True,
+    "input_mask": True,
+    "padding_mask": True,
+    "key_padding_mask": False,
+}
+
+
+@dataclass(frozen=True)
+class MaskKeyword:
+    """How a module wants its padding mask."""
+
+    name: str
+    true_keeps: bool
+    dtype: torch.dtype = torch.bool
+
+    def arguments(self, mask: Tensor | None) -> dict[str, Tensor]:
+        if mask is None:
+            return {}
+        return {self.name: (mask if self.true_keeps else ~mask).to(self.dtype)}
+
+
+def find_mask(module: nn.Module, name: str | None, true_keeps: bool | None) -> MaskKeyword | None:
+    """The mask's keyword as given, or else the first known one in the signature of `forward`."""
+    if name is None:
+        parameters = inspect.signature(module.forward).parameters
+        name = next((known for known in MASKS if known in parameters), None)
+        if name is None:
+            return None
+    keeps = MASKS.get(name, True) if true_keeps is None else true_keeps
+    return MaskKeyword(name, keeps)
+
+
+class OutsideSubject(Subject):
+    """What layers and models of other people have in common."""
+
+    def __init__(self, name: str, module: nn.Module, claims: Claims, *, length: int, mask: MaskKeyword | None) -> None:
+        dtype = next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.get_default_dtype())
+        super().__init__(name, module, claims, form="", length=length, dtype=dtype)
+        self.mask = mask
+
+    def mask_arguments(self, mask: Tensor | None) -> dict[str, Tensor]:
+        if mask is None:
+            return {}
+        if self.mask is None:
+            raise InvalidOption(
+                f"{self.name} takes no padding mask that is known ({', '.join(MASKS)}); say which keyword it has"
+            )
+        return self.mask.arguments(mask)
+
+    def checked(self, out: Any, batch: int, length: int) -> Tensor:
+        """The features among what came back."""
+        for attribute in ("logits", "last_hidden_state"):
+            if getattr(out, attribute, None) is not None:
+                out = getattr(out, attribute)
+                break
+        if isinstance(out, (tuple, list)) and out:
+            out = out[0]
+        if not isinstance(out, Tensor):
+            raise InvalidInput(f"{self.name} gave {type(out).__name__}, where a tensor was expected")
+        if out.dim() != 3 or out.shape[0] != batch or out.shape[1] != length or not out.is_floating_point():
+            wanted = f"floats of (batch {batch}, length {length}, features)"
+            raise InvalidInput(f"{self.name} gave {out.dtype} of {tuple(out.shape)}, where {wanted} were expected")
+        return out
+
+
+class ModuleSubject(OutsideSubject):
+    """A layer: (batch, length, width) of floats in and out. It streams if it has `start(batch)` and
+    `extend(x, state) -> (out, state)`."""
+
+    def __init__(
+        self,
+        name: str,
+        module: nn.Module,
+        claims: Claims,
+        *,
+        width: int,
+        length: int = LENGTH,
+        mask: MaskKeyword | None = None,
+    ) -> None:
+        super().__init__(name, module, claims, length=length, mask=mask)
+        self.width = width
+
+    def sample(self, batch: int, length: int, seed: int, dtype: torch.dtype | None = None) -> Sample:
+        generator = torch.Generator().manual_seed(seed)
+        x = torch.randn(batch, length, self.width, generator=generator, dtype=torch.float64)
+        return {"x": x.to(dtype or self.dtype)}
+
+    def run(self, sample: Sample, mask: Tensor | None = None) -> Tensor:
+        x = sample["x"]
+        return self.checked(self.module(x, **self.mask_arguments(mask)), x.shape[0], x.shape[1])
+
+    def start(self, batch: int) -> Any:
+        start: Any = getattr(self.module, "start", None)
+        if start is None or not hasattr(self.module, "extend"):
+            return super().start(batch)
+        return start(batch)
+
+    def extend(self, sample: Sample, state: Any, mask: Tensor | None = None) -> tuple[Tensor, Any]:
+        extend: Any = self.module.extend
+        out, state = extend(sample["x"], state, **self.mask_arguments(mask))
+        return out, state
+
+    def state_bytes(self, state: Any) -> int:
+        return _bytes(state)
+
+
+class ModelSubject(OutsideSubject):
+    """A model: token ids in, logits (or hidden states) out. Hugging Face models stream through `past_key_values`."""
+
+    scales = (1.0,)  # a token has no size
+
+    def __init__(
+        self,
+        name: str,
+        module: nn.Module,
+        claims: Claims,
+        *,
+        vocabulary: int,
+        length: int = LENGTH,
+        mask: MaskKeyword | None = None,
+    ) -> None:
+        # Hugging Face multiplies and compares its masks as integers.
+        if mask is not None and mask.name == "attention_mask":
+            mask = MaskKeyword(mask.name, mask.true_keeps, torch.int64)
+        super().__init__(name, module, claims, length=length, mask=mask)
+        padding = getattr(getattr(module, "config", None), "pad_token_id", None)
+        # A padding token is no content: some models treat it apart, whatever the mask says.
+        self.tokens = torch.tensor([token for token in range(vocabulary) if token != padding])
+
+    def sample(self, batch: int, length: int, seed: int, dtype: torch.dtype | None = None) -> Sample:
+        generator = torch.Generator().manual_seed(seed)
+        return {"tokens": self.tokens[torch.randint(len(self.tokens), (batch, length), generator=generator)]}
+
+    def run(self, sample: Sample, mask: Tensor | None = None) -> Tensor:
+        tokens = sample["tokens"]
+        return self.checked(self.module(tokens, **self.mask_arguments(mask)), *tokens.shape)
+
+    def differentiable(self, sample: Sample, mask: Tensor | None = None) -> tuple[Sample, Tensor]:
+        """The leaf is what the input embedding gives: ids have no gradient."""
+        tokens, leaves = sample["tokens"], {}
+
+        def hook(_: nn.Module, arguments: tuple[Any, ...], output: Tensor) -> Tensor | None:
+            # Position and type embeddings are fed other ids, and keep their own output.
+            if "embedded" in leaves or not arguments or not torch.equal(arguments[0], tokens):
+                return None
+            leaves["embedded"] = output.detach().clone().requires_grad_()
+            return leaves["embedded"]
+
+        embeddings = [module for module in self.module.modules() if isinstance(module, nn.Embedding)]
+        handles = [embedding.register_forward_hook(hook) for embedding in embeddings]
+        try:
+            out = self.run(sample, mask)
+        finally:
+            for handle in handles:
+                handle.remove()
+        if not leaves:
+            raise InvalidInput(f"{self.name} feeds its token ids to no nn.Embedding, so no gradient can be taken")
+        return leaves, out
+
+    def start(self, batch: int) -> Any:
+        if "past_key_values" not in inspect.signature(self.module.forward).parameters:
+            return super().start(batch)
+        return None, torch.ones(batch, 0, dtype=torch.bool)
+
+    def extend(self, sample: Sample, state: Any, mask: Tensor | None = None) -> tuple[Tensor, Any]:
+        tokens = sample["tokens"]
+        past, seen = state
+        new = torch.ones(tokens.shape, dtype=torch.bool) if mask is None else mask
+        seen = torch.cat([seen, new], dim=1)
+        out = self.module(
+            tokens,
+            past_key_values=copy.deepcopy(past),  # Hugging Face's cache is written in place
+            use_cache=True,
+            **self.mask_arguments(None if bool(seen.all()) else seen),
+        )
+        if getattr(out, "past_key_values", None) is None:
+            raise Unsupported(f"{self.name} gave back no past_key_values")
+        return self.checked(out, *tokens.shape), (out.past_key_values, seen)
+
+    def state_bytes(self, state: Any) -> int:
+        return _bytes(state[0])
+
+
+def _bytes(state: Any) -> int:
+    """The bytes of all tensors that can be reached from a state."""
+    seen: dict[int, Tensor] = {}
+    _collect(state, seen, set())
+    return sum(tensor.numel() * tensor.element_size() for tensor in seen.values())
+
+
+def _collect(value: Any, found: dict[int, Tensor], visited: set[int]) -> None:
+    if id(value) in visited:
+        return
+    visited.add(id(value))
+    if isinstance(value, Tensor):
+        found[id(value)] = value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            _collect(item, found, visited)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            _collect(item, found, visited)
+    elif not isinstance(value, (nn.Module, type)) and hasattr(value, "__dict__"):
+        _collect(vars(value), found, visited)
+    else:
+        for leaf in tree_leaves(value):
+            if isinstance(leaf, Tensor):
+                found[id(leaf)] = leaf

@@ -1,0 +1,188 @@
+"""From what a user names to what can be audited."""
+
+import inspect
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from longspan.attention import registry
+from longspan.attention.base import Attention
+from longspan.audit.claims import Claims
+from longspan.audit.outside import LENGTH, MaskKeyword, ModelSubject, ModuleSubject, OutsideSubject, find_mask
+from longspan.audit.settings import small
+from longspan.audit.subjects import MechanismSubject, Subject, forms
+from longspan.errors import InvalidInput, InvalidOption, LongspanError, UnknownName, suggest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """How to call a module that is not ours, where that cannot be seen from the module itself."""
+
+    kind: Literal["auto", "features", "tokens"] = "auto"
+    mask: str | None = None  # the keyword of the padding mask
+    mask_keeps: bool | None = None  # whether True in that mask means "may be read"
+    width: int | None = None  # of the features
+    vocabulary: int | None = None  # number of token ids
+    length: int | None = None  # of the samples
+    growth_lengths: tuple[int, ...] | None = None  # between which the order is measured
+
+
+def resolve(
+    target: str,
+    claims: Claims | None = None,
+    *,
+    options: dict[str, Any] | None = None,
+    reading: Reading | None = None,
+) -> tuple[Subject, ...]:
+    """The subjects behind a name: a registered mechanism in all its forms, or `package.module:factory`.
+
+    The factory is a module, or a class or function that makes one when called without arguments; it is imported from
+    the current folder too. `options` build a registered mechanism with those instead of the audit's small ones.
+    `claims` are what is said of a module that is not ours; our own mechanisms say it themselves.
+    """
+    if ":" not in target:
+        if target not in registry.names():
+            hint = suggest(target, registry.names())
+            raise UnknownName(f"no attention is called {target!r}: {hint} For your own, write package.module:factory")
+        return subjects_of(registry.find(target), claims, name=target, options=options, reading=reading)
+    return subjects_of(_load(target), claims, name=target, options=options, reading=reading)
+
+
+def subjects_of(
+    thing: Any,
+    claims: Claims | None = None,
+    *,
+    name: str | None = None,
+    options: dict[str, Any] | None = None,
+    reading: Reading | None = None,
+) -> tuple[Subject, ...]:
+    """The subjects in a mechanism's class, a mechanism, or any module."""
+    ours = isinstance(thing, Attention) or (isinstance(thing, type) and issubclass(thing, Attention))
+    if ours and claims is not None:
+        raise InvalidOption(f"{thing.name} is a longspan mechanism, and says itself what it claims; leave claims out")
+    if isinstance(thing, type) and issubclass(thing, Attention):
+        return forms(thing, small(thing.name) if options is None else (options,))
+    if options is not None:
+        raise InvalidOption("options can be given only with the name or the class of a longspan mechanism")
+    if isinstance(thing, Attention):
+        return (MechanismSubject(thing),)
+    if not isinstance(thing, nn.Module):
+        raise InvalidInput(f"{name or 'the target'} must be a torch.nn.Module, not {type(thing).__name__}")
+    return (_outside(thing, name or type(thing).__name__, claims or Claims(), reading or Reading()),)
+
+
+def _load(target: str) -> Any:
+    """The module that `package.module:factory` stands for."""
+    path, _, attribute = target.partition(":")
+    if not path or not attribute:
+        raise InvalidInput(f"a target is written package.module:factory, not {target!r}")
+    with _current_folder():
+        try:
+            found: Any = import_module(path)
+        except ModuleNotFoundError as error:
+            if error.name is not None and (path == error.name or path.startswith(f"{error.name}.")):
+                raise UnknownName(f"there is no module {path!r} here or among the installed packages") from error
+            raise InvalidInput(f"{path} cannot be imported: {error}") from error
+        except Exception as error:
+            raise InvalidInput(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
+        for part in attribute.split("."):
+            if not hasattr(found, part):
+                public = [known for known in dir(found) if not known.startswith("_")]
+                raise UnknownName(f"{path} has no {part!r}: {suggest(part, public)}")
+            found = getattr(found, part)
+        if isinstance(found, nn.Module) or (isinstance(found, type) and issubclass(found, Attention)):
+            return found
+        if not callable(found):
+            raise InvalidInput(f"{target} must be a torch.nn.Module or make one, not {type(found).__name__}")
+        try:
+            made = found()
+        except LongspanError:
+            raise
+        except Exception as error:
+            hint = "a class that needs arguments can be wrapped in a function without any"
+            raise InvalidInput(
+                f"{target} cannot be called without arguments: {type(error).__name__}: {error}; {hint}"
+            ) from error
+    if not isinstance(made, nn.Module):
+        raise InvalidInput(f"{target} must give a torch.nn.Module, not {type(made).__name__}")
+    return made
+
+
+@contextmanager
+def _current_folder() -> Iterator[None]:
+    """Imports see the current folder, as they do for `python -m`."""
+    folder = os.getcwd()  # noqa: PTH109  # sys.path holds strings
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)
+
+
+def _outside(module: nn.Module, name: str, claims: Claims, reading: Reading) -> OutsideSubject:
+    """The adapter that fits, found by calling the module on a small sample of each kind."""
+    mask = find_mask(module, reading.mask, reading.mask_keeps)
+    length = reading.length or LENGTH
+    refusals = []
+    for kind in _kinds(module, reading):
+        try:
+            subject = _adapter(kind, module, name, claims, reading, mask)
+            subject.growth_lengths = reading.growth_lengths or subject.growth_lengths
+            with torch.no_grad():
+                subject.run(subject.sample(2, length, seed=0))
+            return subject
+        except Exception as error:
+            cause = "" if isinstance(error, LongspanError) else f"{type(error).__name__}: "
+            refusals.append(f"on {kind} it failed: {cause}{' '.join(str(error).split())[:200]}")
+    raise InvalidInput(f"{name} cannot be called on samples of length {length}; {'; '.join(refusals)}")
+
+
+def _adapter(
+    kind: str, module: nn.Module, name: str, claims: Claims, reading: Reading, mask: MaskKeyword | None
+) -> OutsideSubject:
+    length = reading.length or LENGTH
+    if kind == "tokens":
+        vocabulary = reading.vocabulary or _vocabulary(module)
+        if vocabulary is None:
+            raise InvalidOption(f"the vocabulary of {name} cannot be seen; say how many token ids there are")
+        return ModelSubject(name, module, claims, vocabulary=vocabulary, length=length, mask=mask)
+    width = reading.width or _width(module)
+    if width is None:
+        raise InvalidOption(f"the width of {name} cannot be seen; say how wide its input is")
+    return ModuleSubject(name, module, claims, width=width, length=length, mask=mask)
+
+
+def _kinds(module: nn.Module, reading: Reading) -> tuple[str, ...]:
+    """What to try, the likelier first: only models of tokens have embeddings, as a rule."""
+    if reading.kind != "auto":
+        return (reading.kind,)
+    return ("tokens", "features") if _vocabulary(module) is not None else ("features",)
+
+
+def _vocabulary(module: nn.Module) -> int | None:
+    finder = getattr(module, "get_input_embeddings", None)
+    embedding = finder() if callable(finder) and not inspect.signature(finder).parameters else None
+    if not isinstance(embedding, nn.Embedding):
+        embedding = next((part for part in module.modules() if isinstance(part, nn.Embedding)), None)
+    return None if embedding is None else embedding.num_embeddings
+
+
+def _width(module: nn.Module) -> int | None:
+    for attribute in ("embed_dim", "d_model", "hidden_size", "width", "dim"):
+        for owner in (module, getattr(module, "config", None)):
+            value = getattr(owner, attribute, None)
+            if isinstance(value, int):
+                return value
+    for part in module.modules():  # the first layer that says how wide it is, in the order of definition
+        if isinstance(part, nn.Linear):
+            return part.in_features
+        if isinstance(part, nn.LayerNorm):
+            return part.normalized_shape[-1]
+    return None

@@ -1,0 +1,240 @@
+"""What is audited, seen through one small interface: mechanisms of ours, layers and whole models of anyone's.
+
+A sample is a dictionary of tensors with the batch first. Positions are the third axis of a tensor of four, (batch,
+heads, length, width), and the second axis of any other. A mask is boolean (batch, length), True: may be read.
+"""
+
+import copy
+import dataclasses
+from abc import ABC, abstractmethod
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from longspan import config
+from longspan.attention.base import Attention, Shape
+from longspan.audit.claims import Claims
+from longspan.audit.settings import HEAD_DIM, HEADS, LENGTH, MAX_LENGTH
+from longspan.errors import Unsupported
+
+Sample = dict[str, Tensor]
+
+
+def positions(tensor: Tensor) -> int:
+    """Which axis of a sample's tensor the positions are."""
+    return 2 if tensor.dim() == 4 else 1
+
+
+def cut(sample: Sample, start: int, stop: int) -> Sample:
+    """The positions from `start` up to `stop`."""
+    return {name: part.narrow(positions(part), start, stop - start) for name, part in sample.items()}
+
+
+def append(sample: Sample, more: Sample) -> Sample:
+    """The positions of both, one behind the other."""
+    return {name: torch.cat([part, more[name]], dim=positions(part)) for name, part in sample.items()}
+
+
+def take(sample: Sample, rows: list[int]) -> Sample:
+    """Some rows of the batch."""
+    return {name: part[rows] for name, part in sample.items()}
+
+
+class Subject(ABC):
+    """One module in one form, ready to be measured. Its module is in evaluation mode."""
+
+    scales: tuple[float, ...] = (0.1, 1.0, 100.0)  # of the noise that the perturbations use
+    growth_lengths: tuple[int, ...] = (256, 512, 1024)  # between which the order is measured
+
+    def __init__(
+        self, name: str, module: nn.Module, claims: Claims, *, form: str, length: int, dtype: torch.dtype
+    ) -> None:
+        self.claims = claims
+        self.name, self.form = name, form
+        self.module = copy.deepcopy(module).eval()  # the caller's own stays as it was
+        self.length = length  # of an ordinary sample
+        self.dtype = dtype  # in which it is measured
+
+    def fresh(self) -> Self:
+        """A copy to work on, so that a module which remembers what it has seen cannot spoil the next check."""
+        twin = copy.copy(self)
+        twin.module = copy.deepcopy(self.module)
+        return twin
+
+    @property
+    def longest(self) -> int:
+        """The greatest length that is tried where nothing says otherwise."""
+        return 4096
+
+    @property
+    def same(self) -> float:
+        """The most that two runs of the same operations may differ by, in units of the output's deviation."""
+        return 1e-12 if self.dtype == torch.float64 else 1e-5
+
+    @property
+    def near(self) -> float:
+        """The same for two ways to compute one thing."""
+        return 1e-10 if self.dtype == torch.float64 else 1e-4
+
+    @abstractmethod
+    def sample(self, batch: int, length: int, seed: int, dtype: torch.dtype | None = None) -> Sample:
+        """Inputs drawn by `seed`."""
+
+    @abstractmethod
+    def run(self, sample: Sample, mask: Tensor | None = None) -> Tensor:
+        """The output, (batch, length, features)."""
+
+    def replace(self, sample: Sample, where: Tensor, seed: int, scale: float = 1.0) -> Sample:
+        """Fresh noise of the size `scale` at the positions `where`, (batch, length); booleans stay as they are."""
+        batch, length = where.shape
+        noise = self.sample(batch, length, seed)
+        replaced = {}
+        for name, part in sample.items():
+            if part.dtype == torch.bool:
+                replaced[name] = part
+                continue
+            fresh = noise[name] * scale if part.is_floating_point() else noise[name]
+            spot = where[:, None, :, None] if part.dim() == 4 else where.reshape(batch, length, *[1] * (part.dim() - 2))
+            replaced[name] = torch.where(spot, fresh.to(part.dtype), part)
+        return replaced
+
+    def differentiable(self, sample: Sample, mask: Tensor | None = None) -> tuple[Sample, Tensor]:
+        """Leaves of the graph that stand for the input, with positions as in a sample, and the output on them."""
+        leaves = {
+            name: part.detach().clone().requires_grad_() if part.is_floating_point() else part
+            for name, part in sample.items()
+        }
+        out = self.run(leaves, mask)
+        return {name: leaf for name, leaf in leaves.items() if leaf.requires_grad}, out
+
+    def start(self, batch: int) -> Any:
+        """The state before the first position."""
+        raise Unsupported(
+            f"{self.name} has no known way to read in chunks: no start() and extend(), no key-value cache"
+        )
+
+    def extend(self, sample: Sample, state: Any, mask: Tensor | None = None) -> tuple[Tensor, Any]:
+        """The output for the next positions, and the state after them; `state` itself must stay good."""
+        raise Unsupported(
+            f"{self.name} has no known way to read in chunks: no start() and extend(), no key-value cache"
+        )
+
+    def state_bytes(self, state: Any) -> int:
+        """What the remembered numbers take."""
+        return 0
+
+
+class MechanismSubject(Subject):
+    """An attention mechanism of longspan: q, k, v and the streams it declares, all of them noise."""
+
+    module: Attention
+
+    def __init__(self, mechanism: Attention, *, form: str | None = None, length: int = LENGTH) -> None:
+        shown = form if form is not None else _form(mechanism.causal)
+        super().__init__(
+            mechanism.name, mechanism, Claims.of(mechanism), form=shown, length=length, dtype=torch.float64
+        )
+        self.module.double()
+
+    @classmethod
+    def build(cls, mechanism: type[Attention], *, causal: bool, options: dict[str, Any], form: str) -> Self:
+        """A mechanism at the small sizes of an audit, in one form."""
+        return cls(_make(mechanism, causal, options), form=form)
+
+    @property
+    def longest(self) -> int:
+        return self.module.shape.max_length or super().longest
+
+    def rebuilt(self, *, max_length: int | None = None, dropout: float = 0.0, seed: int = 1) -> Self:
+        """The same mechanism built anew, with a longer table or other random numbers, and its own fresh weights."""
+        old = self.module
+        shape = old.shape if max_length is None else dataclasses.replace(old.shape, max_length=max_length)
+        torch.manual_seed(seed)
+        twin = copy.copy(self)
+        twin.module = type(old)(shape, old.options, causal=old.causal, dropout=dropout).to(self.dtype).eval()
+        return twin
+
+    def cast(self, dtype: torch.dtype) -> Self:
+        """The same weights in another precision."""
+        twin = self.fresh()
+        twin.module, twin.dtype = twin.module.to(dtype), dtype
+        return twin
+
+    def sample(self, batch: int, length: int, seed: int, dtype: torch.dtype | None = None) -> Sample:
+        generator = torch.Generator().manual_seed(seed)
+        shape = self.module.shape
+        # Numbers are drawn in float64 and rounded, so that a seed means the same sample in every precision.
+
+        def noise(*sizes: int) -> Tensor:
+            return torch.randn(batch, *sizes, generator=generator, dtype=torch.float64)
+
+        sample = {name: noise(shape.heads, length, shape.head_dim) for name in ("q", "k", "v")}
+        if "q" not in self.module.projects:
+            sample["q"] = sample["v"]
+        if "k" not in self.module.projects:
+            sample["k"] = sample["q"]
+        for stream in self.module.streams:
+            if stream.kind == "heads":
+                sample[stream.name] = noise(shape.heads, length, shape.head_dim)
+            elif stream.kind == "hidden":
+                sample[stream.name] = noise(length, shape.heads * shape.head_dim)
+            else:
+                marks = torch.zeros(batch, length, dtype=torch.bool)
+                if not self.module.causal:  # two marked positions (global tokens, say); when causal, they would be seen
+                    marks[:, [0, min(5, length - 1)]] = True
+                sample[stream.name] = marks
+        wanted = dtype or self.dtype
+        return {name: part.to(wanted) if part.is_floating_point() else part for name, part in sample.items()}
+
+    def heads(self, sample: Sample, mask: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
+        """The output as the mechanism gives it, (batch, heads, length, width)."""
+        return self.module(
+            sample["q"], sample["k"], sample["v"], key_mask=mask, bias=bias, streams=self.streams(sample)
+        )
+
+    def streams(self, sample: Sample) -> dict[str, Tensor] | None:
+        return {stream.name: sample[stream.name] for stream in self.module.streams} or None
+
+    def run(self, sample: Sample, mask: Tensor | None = None) -> Tensor:
+        return self.heads(sample, mask).transpose(1, 2).flatten(2)
+
+    def start(self, batch: int) -> Any:
+        return self.module.start(batch, dtype=self.dtype)
+
+    def extend(self, sample: Sample, state: Any, mask: Tensor | None = None) -> tuple[Tensor, Any]:
+        out, state = self.module.extend(
+            sample["q"], sample["k"], sample["v"], state, key_mask=mask, streams=self.streams(sample)
+        )
+        return out.transpose(1, 2).flatten(2), state
+
+    def state_bytes(self, state: Any) -> int:
+        return int(state.bytes)
+
+
+def _form(causal: bool) -> str:
+    return "causal" if causal else "bidirectional"
+
+
+def _make(mechanism: type[Attention], causal: bool, options: dict[str, Any]) -> Attention:
+    torch.manual_seed(0)
+    shape = Shape(heads=HEADS, head_dim=HEAD_DIM, max_length=MAX_LENGTH)
+    built = mechanism(shape, config.make(mechanism.Options, options, mechanism.name), causal=causal)
+    # Weights that start at zero or one would hide a fault in the products they enter.
+    for parameter in built.parameters():
+        with torch.no_grad():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return built
+
+
+def forms(mechanism: type[Attention], option_sets: tuple[dict[str, Any], ...]) -> tuple[MechanismSubject, ...]:
+    """A mechanism in every form it supports, with every set of options."""
+    found = []
+    for options in option_sets:
+        text = ", ".join(f"{name}={value}" for name, value in options.items()) if len(option_sets) > 1 else ""
+        for causal in (False, True):
+            if not (mechanism.supports.causal if causal else mechanism.supports.bidirectional):
+                continue
+            form = f"{_form(causal)}, {text}" if text else _form(causal)
+            found.append(MechanismSubject.build(mechanism, causal=causal, options=options, form=form))
+    return tuple(found)

@@ -1,0 +1,46 @@
+"""`longspan`: the command line. One file per command; here is what they share.
+
+What a user can get wrong is said in one line on standard error, with exit code 2 and no traceback.
+"""
+
+import sys
+from collections.abc import Sequence
+
+from cyclopts import App, CycloptsError, Parameter
+from rich.console import Console
+
+from longspan import __version__
+from longspan.cli import attention, audit
+from longspan.errors import LongspanError
+
+app = App(
+    name="longspan",
+    help="Every Transformer attention, classic and efficient: pick one, prove it, run it.",
+    version=__version__,
+    help_format="markdown",
+    default_parameter=Parameter(show_default=False),
+)
+app.command(attention.list_mechanisms, name="list")
+app.command(attention.show)
+app.command(audit.audit)
+
+errors = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one command; the exit code: 0 well, 1 a claim or a check failed, 2 the command was wrong."""
+    try:
+        code = app(arguments, exit_on_error=False, print_error=False)
+    except (CycloptsError, LongspanError) as error:
+        line = " ".join(str(error).split())
+        errors.print(f"longspan: {line}", markup=False)
+        return 2
+    except KeyboardInterrupt:
+        errors.print("longspan: stopped", markup=False)
+        return 130
+    return code if isinstance(code, int) else 0
+
+
+def run() -> None:
+    """The console script."""
+    sys.exit(main(sys.argv[1:]))

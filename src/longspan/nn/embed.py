@@ -1,0 +1,115 @@
+"""From tokens, or from numeric vectors, to hidden states; and for tokens, back again."""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional
+
+from longspan.errors import InvalidInput, InvalidOption
+from longspan.nn.positions import Absolute
+from longspan.shapes import Hidden
+
+
+class _Embedding(nn.Module):
+    """What both kinds end with: the position code, then dropout (Vaswani et al. 2017, section 5.4)."""
+
+    def __init__(self, position: Absolute | None, dropout: float) -> None:
+        super().__init__()
+        self.position = position
+        self.dropout = nn.Dropout(dropout)
+
+    def _place(self, x: Hidden, start: int, positions: Int[Tensor, "batch length"] | None) -> Hidden:
+        if self.position is not None:
+            x = self.position(x, start=start, positions=positions)
+        return self.dropout(x)
+
+
+class TokenEmbedding(_Embedding):
+    """A row per token, times √width if `scale`, plus the position, then dropout; `logits` reads the same rows.
+
+    Rows start with standard deviation width^-½, so that scaled embeddings have variance 1 and the logits of
+    normalised states have it too (Vaswani et al. 2017, section 3.4). The row of `padding` is zero and gets no
+    gradient from the embedding; a tied output layer still moves it, as every logit is part of the softmax.
+    """
+
+    def __init__(
+        self,
+        vocabulary: int,
+        width: int,
+        *,
+        scale: bool = True,
+        padding: int | None = None,
+        position: Absolute | None = None,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__(position, dropout)
+        if padding is not None and not 0 <= padding < vocabulary:
+            raise InvalidOption(f"padding must be a token id in 0..{vocabulary - 1}, got {padding}")
+        self.vocabulary = vocabulary
+        self.padding = padding
+        self.scale = width**0.5 if scale else 1.0
+        self.weight = nn.Parameter(torch.empty(vocabulary, width))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.weight, std=self.weight.shape[1] ** -0.5)
+        if self.padding is not None:
+            with torch.no_grad():
+                self.weight[self.padding] = 0
+
+    def forward(
+        self,
+        ids: Int[Tensor, "batch length"],
+        *,
+        start: int = 0,
+        positions: Int[Tensor, "batch length"] | None = None,
+    ) -> Hidden:
+        # Reading the ids back is a branch on data, which a traced graph cannot hold.
+        if not torch.compiler.is_compiling():
+            self._check(ids)
+        x = functional.embedding(ids, self.weight, padding_idx=self.padding) * self.scale
+        return self._place(x, start, positions)
+
+    def logits(self, x: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch vocabulary"]:
+        """The output layer tied to the embedding; only the embedding is scaled, not this."""
+        return functional.linear(x, self.weight)
+
+    def _check(self, ids: Tensor) -> None:
+        if ids.ndim != 2 or ids.dtype not in (torch.int64, torch.int32):
+            came = f"{tuple(ids.shape)} of {ids.dtype}"
+            raise InvalidInput(f"expected token ids (batch, length) of int64 or int32, got {came}")
+        outside = (ids < 0) | (ids >= self.vocabulary)
+        if outside.any():
+            row, column = outside.nonzero()[0].tolist()
+            raise InvalidInput(
+                f"expected token ids in 0..{self.vocabulary - 1} (a vocabulary of {self.vocabulary}), "
+                f"got {int(ids[row, column])} in sample {row} at place {column}; "
+                "was it made with this model's tokenizer?"
+            )
+
+    def extra_repr(self) -> str:
+        return f"vocabulary={self.vocabulary}, width={self.weight.shape[1]}, scale={self.scale:g}"
+
+
+class FeatureEmbedding(_Embedding):
+    """A linear layer for inputs that are vectors of numbers, such as sensors, pixels or patches."""
+
+    def __init__(
+        self, features: int, width: int, *, bias: bool = True, position: Absolute | None = None, dropout: float = 0.0
+    ) -> None:
+        super().__init__(position, dropout)
+        self.linear = nn.Linear(features, width, bias=bias)
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch length features"],
+        *,
+        start: int = 0,
+        positions: Int[Tensor, "batch length"] | None = None,
+    ) -> Hidden:
+        if x.ndim != 3 or x.shape[2] != self.linear.in_features:
+            raise InvalidInput(f"expected (batch, length, {self.linear.in_features} features), got {tuple(x.shape)}")
+        return self._place(self.linear(x), start, positions)
+
+
+__all__ = ["FeatureEmbedding", "TokenEmbedding"]

@@ -1,0 +1,99 @@
+"""The position-wise feed-forward layer, plain or gated, whole or a chunk of tokens at a time."""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from longspan.errors import InvalidOption, UnknownName, suggest
+
+Activation = Callable[[Tensor], Tensor]
+
+
+def gelu_sigmoid(x: Tensor) -> Tensor:
+    """x·σ(1.702x), the cheap form of GELU (Hendrycks & Gimpel 2016, section 2)."""
+    return x * torch.sigmoid(1.702 * x)
+
+
+gelu_tanh = partial(functional.gelu, approximate="tanh")
+
+PLAIN: dict[str, Activation] = {
+    "relu": functional.relu,
+    "gelu": functional.gelu,
+    "gelu_tanh": gelu_tanh,
+    "gelu_sigmoid": gelu_sigmoid,
+    "silu": functional.silu,
+}
+# Shazeer 2020, "GLU Variants Improve Transformer": the activation of one projection times another, unactivated.
+GATED: dict[str, Activation] = {
+    "glu": torch.sigmoid,
+    "reglu": functional.relu,
+    "geglu": functional.gelu,
+    "geglu_tanh": gelu_tanh,
+    "swiglu": functional.silu,
+}
+
+
+class FeedForward(nn.Module):
+    """outer(dropout(activation(inner(x)))), each token by itself.
+
+    A gated layer holds both its inner projections in one matrix, the gate's rows first: one product is faster than
+    two. With `chunk` > 0 that many tokens go through at a time, which is exact, and the wide inner activations are
+    computed again in the backward pass, so that only one chunk of them is ever alive (Kitaev et al. 2020, section 3).
+    """
+
+    def __init__(
+        self,
+        width: int,
+        hidden: int,
+        activation: str = "relu",
+        *,
+        bias: bool = True,
+        dropout: float = 0.0,
+        chunk: int = 0,
+    ) -> None:
+        super().__init__()
+        known = PLAIN | GATED
+        if activation not in known:
+            raise UnknownName(f"no activation is called {activation!r}; {suggest(activation, known)}")
+        if chunk < 0:
+            raise InvalidOption(f"chunk must be 0 (the whole input at once) or a number of tokens, got {chunk}")
+        self.activation = activation
+        self.chunk = chunk
+        self.gated = activation in GATED
+        self._activate = known[activation]
+        self.inner = nn.Linear(width, hidden * (2 if self.gated else 1), bias=bias)
+        self.outer = nn.Linear(hidden, width, bias=bias)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Float[Tensor, "*batch length width"]) -> Float[Tensor, "*batch length width"]:
+        # A loop over chunks would fix the length of a traced graph; the compiler bounds memory in its own way.
+        if not self.chunk or torch.compiler.is_compiling() or x.shape[-2] <= self.chunk:
+            return self._whole(x)
+        draws = self.training and self.dropout.p > 0
+        pieces = [
+            checkpoint(self._whole, piece, use_reentrant=False, preserve_rng_state=draws)
+            if torch.is_grad_enabled()
+            else self._whole(piece)
+            for piece in x.split(self.chunk, dim=-2)
+        ]
+        return torch.cat(pieces, dim=-2)
+
+    def _whole(self, x: Tensor) -> Tensor:
+        inner = self.inner(x)
+        if self.gated:
+            gate, value = inner.chunk(2, dim=-1)
+            inner = self._activate(gate) * value
+        else:
+            inner = self._activate(inner)
+        return self.outer(self.dropout(inner))
+
+    def extra_repr(self) -> str:
+        return f"activation={self.activation!r}, chunk={self.chunk}"
+
+
+__all__ = ["GATED", "PLAIN", "FeedForward"]

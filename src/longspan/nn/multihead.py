@@ -1,0 +1,219 @@
+"""The projections around a mechanism: hidden states in, hidden states out.
+
+A mechanism sees projected heads only. `MultiHead` makes them, makes the further streams that the mechanism declares,
+applies positions that belong inside attention (rotations of queries and keys, biases of scores), and keeps what
+decoding needs.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from longspan.attention.base import Attention, share_heads
+from longspan.attention.state import State
+from longspan.errors import InvalidInput, InvalidOption, Unsupported
+from longspan.nn.positions import DistanceBias, Positions, Rotary
+from longspan.shapes import Hidden, KeyMask, Weights
+
+Position = Rotary | DistanceBias
+
+
+@dataclass(frozen=True)
+class MultiHeadState(State):
+    """What the mechanism remembers, and how many tokens it has seen."""
+
+    inner: State
+    length: int
+
+
+@dataclass(frozen=True)
+class Context(State):
+    """The other sequence of cross-attention, projected once and read at every decoding step."""
+
+    k: Tensor
+    v: Tensor
+    key_mask: KeyMask | None
+
+
+class MultiHead(nn.Module):
+    """Multi-head attention by any mechanism, over one sequence or from one to another.
+
+    >>> mixer = MultiHead(512, build("window", heads=8, head_dim=64, causal=True, window=256))
+    >>> y = mixer(x, key_mask=mask)
+
+    `kv_heads` under the mechanism's heads makes grouped queries (1: multi-query); `context_width` is the width of the
+    other sequence where it differs; `bias` is for the projections in, `out_bias` (the same unless given) for that out.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        mechanism: Attention,
+        *,
+        kv_heads: int | None = None,
+        context_width: int | None = None,
+        position: Position | None = None,
+        bias: bool = True,
+        out_bias: bool | None = None,
+    ) -> None:
+        super().__init__()
+        heads, head_dim = mechanism.shape.heads, mechanism.shape.head_dim
+        kv_heads = heads if kv_heads is None else kv_heads
+        if kv_heads < 1 or heads % kv_heads:
+            raise InvalidOption(f"kv_heads must divide the {heads} heads, not be {kv_heads}")
+        if kv_heads != heads and mechanism.projects != ("q", "k", "v"):
+            raise Unsupported(f"{mechanism.name} shares its queries and keys, so kv_heads must be {heads}")
+        self.mechanism, self.position = mechanism, position
+        self.width, self.head_dim = width, head_dim
+        self.heads = {name: heads if name == "q" else kv_heads for name in mechanism.projects}
+        read = width if context_width is None else context_width
+        self.project = nn.ModuleDict(
+            {
+                name: nn.Linear(width if name == "q" else read, head_dim * count, bias=bias)
+                for name, count in self.heads.items()
+            }
+        )
+        self.extra = nn.ModuleDict(
+            {s.name: nn.Linear(width, head_dim * heads, bias=bias) for s in mechanism.streams if s.kind == "heads"}
+        )
+        self.out = nn.Linear(head_dim * heads, width, bias=bias if out_bias is None else out_bias)
+        self.reset()
+
+    @torch.no_grad()
+    def reset(self) -> None:
+        """Xavier for each projection by itself, biases 0; further streams start as copies of what they are like."""
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.xavier_uniform_(module.weight)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+        for stream in self.mechanism.streams:
+            if stream.kind == "heads":
+                like = stream.like if stream.like in self.project else self.mechanism.projects[0]
+                self.extra[stream.name].load_state_dict(self.project[like].state_dict())
+
+    def forward(
+        self,
+        x: Hidden,
+        context: Hidden | Context | None = None,
+        *,
+        key_mask: KeyMask | None = None,
+        streams: Mapping[str, Tensor] | None = None,
+        positions: Positions | None = None,
+    ) -> Hidden:
+        """Attention of x to itself, or to `context`; `key_mask` speaks of what is read."""
+        q, k, v, key_mask = self._heads(x, context, key_mask)
+        q, k = self._rotate(q, k, context, 0, positions)
+        made = self._streams(x, streams)
+        return self._merge(self.mechanism(q, k, v, key_mask=key_mask, bias=self._bias(k.shape[2]), streams=made))
+
+    def weights(
+        self,
+        x: Hidden,
+        context: Hidden | Context | None = None,
+        *,
+        key_mask: KeyMask | None = None,
+        streams: Mapping[str, Tensor] | None = None,
+        positions: Positions | None = None,
+    ) -> Weights:
+        """The map that each head applies, whatever the mechanism (see `Attention.weights`)."""
+        q, k, _, key_mask = self._heads(x, context, key_mask)
+        q, k = self._rotate(q, k, context, 0, positions)
+        made = self._streams(x, streams)
+        return self.mechanism.weights(q, k, key_mask=key_mask, bias=self._bias(k.shape[2]), streams=made)
+
+    def prepare(self, context: Hidden, key_mask: KeyMask | None = None) -> Context:
+        """The keys and values of another sequence, to be read at every step of decoding."""
+        if not self.mechanism.supports.cross or set(self.project) != {"q", "k", "v"}:
+            raise Unsupported(f"{self.mechanism.name} cannot read another sequence than its own")
+        return Context(self._split(self.project["k"](context)), self._split(self.project["v"](context)), key_mask)
+
+    def start(
+        self, batch: int, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None
+    ) -> MultiHeadState:
+        """The state before the first token."""
+        return MultiHeadState(self.mechanism.start(batch, dtype=dtype, device=device), 0)
+
+    def extend(
+        self,
+        x: Hidden,
+        state: MultiHeadState,
+        *,
+        key_mask: KeyMask | None = None,
+        streams: Mapping[str, Tensor] | None = None,
+        positions: Positions | None = None,
+    ) -> tuple[Hidden, MultiHeadState]:
+        """The next tokens, any number of them, and the state after them."""
+        q, k, v, _ = self._heads(x, None, None)
+        q, k = self._rotate(q, k, None, state.length, positions)
+        length = state.length + x.shape[1]
+        made = self._streams(x, streams)
+        out, inner = self.mechanism.extend(
+            q, k, v, state.inner, key_mask=key_mask, bias=self._bias(length), streams=made
+        )
+        return self._merge(out), MultiHeadState(inner, length)
+
+    # Projections
+
+    def _split(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+
+    def _merge(self, heads: Tensor) -> Tensor:
+        return self.out(heads.transpose(1, 2).flatten(2))
+
+    def _heads(
+        self, x: Tensor, context: Tensor | Context | None, key_mask: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        self._check(x, context)
+        if isinstance(context, Context):
+            if key_mask is not None:
+                raise InvalidInput("a prepared context brings its own key_mask; give it to prepare()")
+            return self._split(self.project["q"](x)), context.k, context.v, context.key_mask
+        source = x if context is None else context
+        heads = {name: self._split(linear(x if name == "q" else source)) for name, linear in self.project.items()}
+        v = heads["v"]
+        q = heads.get("q", v)
+        k = heads.get("k", q)
+        if not self.mechanism.supports.grouped:
+            k, v = share_heads(k, self.mechanism.shape.heads), share_heads(v, self.mechanism.shape.heads)
+        return q, k, v, key_mask
+
+    def _check(self, x: Tensor, context: Tensor | Context | None) -> None:
+        if x.dim() != 3 or x.shape[-1] != self.width:
+            raise InvalidInput(f"x must be (batch, length, width {self.width}), not {tuple(x.shape)}")
+        if context is not None and not self.mechanism.supports.cross:
+            raise Unsupported(f"{self.mechanism.name} cannot read another sequence than its own")
+        if isinstance(context, Context):
+            return
+        source, wanted = x if context is None else context, self.project["v"].in_features
+        if source.dim() != 3 or source.shape[-1] != wanted:
+            what = "without context, x" if context is None else "context"
+            raise InvalidInput(f"{what} must be (batch, length, width {wanted}), not {tuple(source.shape)}")
+
+    def _streams(self, x: Tensor, given: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
+        made = dict(given or {})
+        for stream in self.mechanism.streams:
+            if stream.kind == "heads":
+                made[stream.name] = self._split(self.extra[stream.name](x))
+            elif stream.kind == "hidden":
+                made[stream.name] = x
+        return made
+
+    # Positions
+
+    def _rotate(
+        self, q: Tensor, k: Tensor, context: Tensor | Context | None, start: int, positions: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        if not isinstance(self.position, Rotary):
+            return q, k
+        if context is not None:
+            raise Unsupported("rotary positions compare places in one sequence; cross-attention has two")
+        return (
+            self.position(q, start=start, positions=positions),
+            self.position(k, start=start, positions=positions),
+        )
+
+    def _bias(self, reach: int) -> Tensor | None:
+        return self.position.table(reach) if isinstance(self.position, DistanceBias) else None

@@ -1,0 +1,31 @@
+"""Normalisation per token, over the features: never over time, never over the batch.
+
+torch's own modules are right as they are: the variance of LayerNorm is the biased one with epsilon inside the root
+(Ba et al. 2016), and both sum in float32 when the input is in half precision. So they are used, not rewritten.
+"""
+
+from collections.abc import Callable
+from typing import Literal
+
+from torch import nn
+from torch.nn import LayerNorm, RMSNorm
+
+from longspan.errors import UnknownName, suggest
+
+NormKind = Literal["layer", "rms", "none"]
+
+NORMS: dict[str, Callable[[int, float], nn.Module]] = {
+    "layer": lambda width, eps: LayerNorm(width, eps=eps),
+    "rms": lambda width, eps: RMSNorm(width, eps=eps),
+    "none": lambda width, eps: nn.Identity(),
+}
+
+
+def build_norm(kind: NormKind, width: int, eps: float = 1e-5) -> nn.Module:
+    """The norm called `kind`, over the last axis of `width` features."""
+    if kind not in NORMS:
+        raise UnknownName(f"no norm is called {kind!r}; {suggest(kind, NORMS)}")
+    return NORMS[kind](width, eps)
+
+
+__all__ = ["NORMS", "LayerNorm", "NormKind", "RMSNorm", "build_norm"]

@@ -1,0 +1,40 @@
+"""The residual connection around a sub-layer, with the norm before it, after the sum, or nowhere."""
+
+from collections.abc import Callable
+from typing import Literal, get_args
+
+from torch import nn
+
+from longspan.errors import UnknownName, suggest
+from longspan.nn.norm import NormKind, build_norm
+from longspan.shapes import Hidden
+
+Place = Literal["pre", "post", "none"]
+
+
+class Residual(nn.Module):
+    """`pre`: x + drop(f(norm(x))). `post`: norm(x + drop(f(x))), as in Vaswani et al. 2017. `none`: x + drop(f(x)).
+
+    A stack of `pre` blocks needs one more norm at its end; that belongs to the stack, as only it knows where it ends.
+    """
+
+    def __init__(
+        self, width: int, *, norm: NormKind = "layer", place: Place = "pre", dropout: float = 0.0, eps: float = 1e-5
+    ) -> None:
+        super().__init__()
+        if place not in get_args(Place):
+            raise UnknownName(f"no place for the norm is called {place!r}; {suggest(place, get_args(Place))}")
+        self.place = place
+        self.norm = build_norm("none" if place == "none" else norm, width, eps)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Hidden, function: Callable[[Hidden], Hidden]) -> Hidden:
+        if self.place == "pre":
+            return x + self.dropout(function(self.norm(x)))
+        return self.norm(x + self.dropout(function(x)))
+
+    def extra_repr(self) -> str:
+        return f"place={self.place!r}"
+
+
+__all__ = ["Place", "Residual"]

@@ -1,0 +1,183 @@
+"""Reversible residual layers: the memory of one layer, whatever the depth (Gomez et al. 2017; Kitaev et al. 2020).
+
+    y1 = x1 + F(x2)        x2 = y2 - G(y1)
+    y2 = x2 + G(y1)        x1 = y1 - F(x2)
+
+Only the last y1 and y2 are kept, and of each layer its random state and its decisions. The backward pass walks down
+the stack, computes each layer's inputs from its outputs, and runs F and G once more for their gradients. That second
+run must be the first one over again:
+
+- it draws the same random numbers, and gives the user's generators back as they were;
+- it casts as the first one did under autocast;
+- it takes the same integer decisions. The inputs it sees differ from the first ones by rounding, which is harmless
+  until an argmax or a sort turns on it. A module that decides wraps the decision in `remember`:
+
+      buckets = remember(lambda: self.hash(queries))
+
+  and the second run gets the first one's buckets. Anywhere else `remember` just calls its argument.
+
+As with any recomputation, F and G must not count their calls (no batch norm), nor change their inputs in place.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.func import functional_call
+from torch.utils.checkpoint import get_device_states, set_device_states
+
+from longspan.errors import InvalidInput, InvalidOption, Unsupported
+from longspan.replay import Deciding, deciding, remember
+
+Stream = Float[Tensor, "*shape"]
+Context = Sequence[Tensor | None]
+
+
+class _Call:
+    """One call of F or G, with all that it depended on besides its inputs, so that it can be made again."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self.parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        self.decisions: list[Any] = []
+
+    def first(self, stream: Tensor, context: Context = ()) -> Tensor:
+        self.kind = stream.device.type
+        kinds = [kind for kind in {"cpu", self.kind} if torch.amp.is_autocast_available(kind)]
+        self.casts = [(kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)) for kind in kinds]
+        self.random = torch.get_rng_state()
+        self.devices, self.device_random = get_device_states(stream)
+        with self._around(self._write):
+            return self.module(stream, *context)
+
+    def again(
+        self, gradient: Tensor, totals: dict[int, Tensor], stream: Tensor, context: Context = ()
+    ) -> tuple[Tensor, Tensor]:
+        """The output, and `gradient` taken back to the stream; for context and parameters it is added to `totals`."""
+        # Aliases, not the parameters themselves: a hook on a parameter must see its gradient once, not here as well.
+        parameters = {name: _alias(p) for name, p in self.parameters.items()}
+        stream = stream.detach().requires_grad_()
+        with torch.random.fork_rng(self.devices, device_type=self.kind), torch.enable_grad():
+            torch.set_rng_state(self.random)
+            set_device_states(self.devices, self.device_random, device_type=self.kind)
+            decisions = iter(self.decisions)
+            with self._around(lambda compute: _read(decisions)):
+                output = functional_call(self.module, parameters, (stream, *context))
+
+        wanted = {id(tensor): tensor for tensor in context if tensor is not None and tensor.requires_grad}
+        wanted |= {id(self.parameters[name]): alias for name, alias in parameters.items()}
+        through, *found = torch.autograd.grad(
+            output, [stream, *wanted.values()], gradient.to(output.dtype), materialize_grads=True
+        )
+        for key, new in zip(wanted, found):
+            totals[key] = totals[key] + new if key in totals else new
+        return output.detach(), through
+
+    @contextmanager
+    def _around(self, how: Deciding) -> Iterator[None]:
+        token = deciding.set(how)
+        try:
+            with ExitStack() as casts:
+                for kind, dtype, enabled in self.casts:
+                    # No cache: older torch would reuse a weight cast here, without gradient, where one is wanted
+                    # (pytorch#158232).
+                    casts.enter_context(torch.autocast(kind, dtype, enabled, cache_enabled=False))
+                yield
+        finally:
+            deciding.reset(token)
+
+    def _write(self, compute: Callable[[], Any]) -> Any:
+        self.decisions.append(compute())
+        return self.decisions[-1]
+
+
+def _read(decisions: Iterator[Any]) -> Any:
+    for decision in decisions:
+        return decision
+    raise Unsupported("expected a module to remember as much in its second run as in its first, but it asked for more")
+
+
+def _alias(tensor: Tensor) -> Tensor:
+    return tensor.detach().requires_grad_(tensor.requires_grad)
+
+
+class _Reversible(torch.autograd.Function):
+    """The whole stack as one step. Parameters are inputs, so that whoever asks for their gradients gets them."""
+
+    @staticmethod
+    def forward(ctx: Any, stack: "ReversibleStack", contexts: int, x1: Tensor, x2: Tensor, *others: Any) -> Any:
+        context, ctx.parameters = others[:contexts], others[contexts:]
+        ctx.calls = [(_Call(f), _Call(g)) for f, g in stack._pairs()]
+        for f, g in ctx.calls:
+            x1 = x1 + f.first(x2, context)
+            x2 = x2 + g.first(x1)
+        ctx.save_for_backward(x1, x2, *context)
+        # Parameters are not saved that way: hooks that move saved activations elsewhere should leave them alone. As
+        # torch then does not notice when one has changed too early, `backward` looks for itself.
+        ctx.versions = [p._version for p in ctx.parameters]
+        return x1, x2
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d1: Tensor, d2: Tensor) -> Any:
+        if ctx.versions != [p._version for p in ctx.parameters]:
+            raise InvalidInput(
+                "expected the parameters of a reversible stack as they were in its forward pass, but some were changed "
+                "in place since; call backward before the optimiser's step"
+            )
+        y1, y2, *saved = ctx.saved_tensors
+        context = [None if tensor is None else _alias(tensor) for tensor in saved]
+        totals: dict[int, Tensor] = {}
+        for f, g in reversed(ctx.calls):
+            output, through = g.again(d2, totals, y1)
+            y2, d1 = y2 - output, d1 + through
+            output, through = f.again(d1, totals, y2, context)
+            y1, d2 = y1 - output, d2 + through
+        return None, None, d1, d2, *(totals.get(id(tensor)) for tensor in (*context, *ctx.parameters))
+
+
+class ReversibleStack(nn.Module):
+    """Pairs (F, G) of modules, one after the other, with the activation memory of a single pair.
+
+    `context` goes to every F as further arguments (a mask, an encoder's states); float tensors among it get their
+    gradient. Under autocast both streams are held in float32: in half precision the rounding of the inversion grows
+    with each layer until the gradients are noise.
+    """
+
+    def __init__(self, blocks: Iterable[tuple[nn.Module, nn.Module]]) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.ModuleList(pair) for pair in blocks)
+        sizes = [len(pair) for pair in self._pairs()]
+        if not sizes or set(sizes) != {2}:
+            raise InvalidOption(f"expected at least one pair of modules (F, G), got groups of {sizes}")
+
+    def _pairs(self) -> list[Any]:
+        return list(self.blocks)
+
+    def forward(self, x1: Stream, x2: Stream, *context: Tensor | None) -> tuple[Stream, Stream]:
+        if x1.shape != x2.shape:
+            raise InvalidInput(f"expected two streams of one shape, got {tuple(x1.shape)} and {tuple(x2.shape)}")
+        if torch.is_autocast_enabled(x1.device.type):
+            x1, x2 = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in (x1, x2))
+        parameters = [p for p in self.parameters() if p.requires_grad]
+        trained = any(t is not None and t.requires_grad for t in (x1, x2, *context, *parameters))
+        if trained and torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            return _Reversible.apply(self, len(context), x1, x2, *context, *parameters)
+        for f, g in self._pairs():
+            x1 = x1 + f(x2, *context)
+            x2 = x2 + g(x1)
+        return x1, x2
+
+    def inverse(self, y1: Stream, y2: Stream, *context: Tensor | None) -> tuple[Stream, Stream]:
+        """The inputs that gave these outputs, up to rounding. Only without dropout, so in evaluation mode."""
+        for f, g in reversed(self._pairs()):
+            y2 = y2 - g(y1)
+            y1 = y1 - f(y2, *context)
+        return y1, y2
+
+
+__all__ = ["ReversibleStack", "remember"]
