@@ -39,8 +39,8 @@ class FeatureMap(ABC):
         """φ(x). With `out`, written there if that saves an allocation; without, differentiable."""
 
     @abstractmethod
-    def pull(self, x: Rows, features: Features, gradient: Features) -> Rows:
-        """The gradient on x, from that on the features. May overwrite `gradient`, and nothing else."""
+    def pull(self, x: Rows, features: Features, gradient: Features, out: Rows) -> None:
+        """The gradient on x, from that on the features, into `out`. Features and gradient may be overwritten."""
 
     def flops(self, positions: int, head_dim: int) -> int:
         """FLOPs of the matrix products in `features`."""
@@ -64,7 +64,7 @@ class ExponentialMap(FeatureMap):
         """The part of log φ(x) that all features of a row share."""
 
     @abstractmethod
-    def pull_exponents(self, x: Rows, features: Features, gradient: Features) -> Rows:
+    def pull_exponents(self, x: Rows, features: Features, gradient: Features, out: Rows) -> None:
         """As `pull`, where a factor on the whole row leaves the result as it is: then the common part has no gradient."""
 
     def features(self, x: Rows, out: Features | None = None) -> Features:
@@ -81,8 +81,9 @@ class EluPlusOne(FeatureMap):
         # exp(min(x, 0)) + max(x, 0): the same, but nearer to the true value below zero, and faster than `elu`'s expm1.
         return torch.add(torch.clamp(x, max=0.0, out=out).exp_(), functional.relu(x), out=out)
 
-    def pull(self, x: Rows, features: Features, gradient: Features) -> Rows:
-        return gradient.mul_(features.clamp(max=1.0))  # the slope is 1 above zero, and below it is the feature itself
+    def pull(self, x: Rows, features: Features, gradient: Features, out: Rows) -> None:
+        # The slope is 1 above zero, and below it is the feature itself.
+        torch.mul(gradient, features.clamp_(max=1.0), out=out)
 
 
 class Relu(FeatureMap):
@@ -102,9 +103,9 @@ class Relu(FeatureMap):
             x = _project(x, self.projection.to(x.dtype).t(), out)
         return torch.add(functional.relu(x), self.epsilon, out=out)
 
-    def pull(self, x: Rows, features: Features, gradient: Features) -> Rows:
+    def pull(self, x: Rows, features: Features, gradient: Features, out: Rows) -> None:
         gradient.mul_(features > self.epsilon)
-        return gradient if self.projection is None else _project(gradient, self.projection.to(x.dtype), None)
+        out.copy_(gradient if self.projection is None else _project(gradient, self.projection.to(x.dtype), None))
 
     def flops(self, positions: int, head_dim: int) -> int:
         return 0 if self.projection is None else 2 * positions * head_dim * self.width(head_dim)
@@ -123,8 +124,8 @@ class Identity(FeatureMap):
     def features(self, x: Rows, out: Features | None = None) -> Features:
         return x
 
-    def pull(self, x: Rows, features: Features, gradient: Features) -> Rows:
-        return gradient
+    def pull(self, x: Rows, features: Features, gradient: Features, out: Rows) -> None:
+        out.copy_(gradient)
 
 
 class PositiveExponential(ExponentialMap):
@@ -151,12 +152,12 @@ class PositiveExponential(ExponentialMap):
         norms = x.square().sum(-1, keepdim=True)
         return norms * (-0.5 * self.scale**2) - 0.5 * math.log(self.weight.shape[1])
 
-    def pull_exponents(self, x: Rows, features: Features, gradient: Features) -> Rows:
-        return _project(gradient.mul_(features), self.weight.to(x.dtype).t(), None)
+    def pull_exponents(self, x: Rows, features: Features, gradient: Features, out: Rows) -> None:
+        out.copy_(_project(gradient.mul_(features), self.weight.to(x.dtype).t(), None))
 
-    def pull(self, x: Rows, features: Features, gradient: Features) -> Rows:
-        pulled = self.pull_exponents(x, features, gradient)  # and `gradient` is now that on log φ(x)
-        return pulled.addcmul_(x, gradient.sum(-1, keepdim=True), value=-(self.scale**2))
+    def pull(self, x: Rows, features: Features, gradient: Features, out: Rows) -> None:
+        pulled = _project(gradient.mul_(features), self.weight.to(x.dtype).t(), None)
+        torch.addcmul(pulled, x, gradient.sum(-1, keepdim=True), value=-(self.scale**2), out=out)
 
     def flops(self, positions: int, head_dim: int) -> int:
         return 2 * positions * head_dim * self.width(head_dim)
@@ -186,11 +187,11 @@ class CallableMap(FeatureMap):
     def features(self, x: Rows, out: Features | None = None) -> Features:
         return self.function(x)
 
-    def pull(self, x: Rows, features: Features, gradient: Features) -> Rows:
+    def pull(self, x: Rows, features: Features, gradient: Features, out: Rows) -> None:
         with torch.enable_grad():
             x = x.detach().requires_grad_()
             (pulled,) = torch.autograd.grad(self.function(x), x, gradient)
-        return pulled
+        out.copy_(pulled)
 
     @property
     def learned(self) -> bool:

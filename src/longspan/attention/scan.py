@@ -1,256 +1,181 @@
-"""draft 2"""
+"""Kernel attention: the engine behind linear attention, Performer, retention and cosFormer.
 
-import math
-from collections.abc import Callable, Iterator
+    out_i = φ(q_i)·S_i / (φ(q_i)·z_i + ε)      S_i = Σ_j γ^(i−j) φ(k_j) v_jᵀ      z_i = Σ_j γ^(i−j) φ(k_j)
+
+`causal` sums over j ≤ i and is at once the parallel form and the decoding step: it takes a state and returns one, so a
+sequence may be cut anywhere. `full` sums over all keys, without decay. Memory is linear: kept for the backward are q, k, v,
+the output, one number a row and, when causal, a state every so many positions.
+
+While a graph is captured, and for maps that have parameters of their own, a loop-free form takes over, which autograd
+differentiates (and which keeps the features).
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from itertools import repeat
-from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.autograd.function import once_differentiable
-from torch.nn import functional
 
+from longspan.attention import scan_causal, scan_full
 from longspan.attention.features import ExponentialMap, FeatureMap, as_feature_map
+from longspan.attention.scan_rows import Plan
+from longspan.attention.state import State
+from longspan.errors import InvalidInput, InvalidOption
+from longspan.shapes import KeyMask, Keys, Output, Queries, Values
 
-STEP = 8.0
+CHUNK = 64
+
+Map = FeatureMap | Callable[[Tensor], Tensor]
+Decay = Float[Tensor, " heads"]
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What stays the same from chunk to chunk."""
+class ScanState(State):
+    """What the past amounts to; its size does not depend on how long that is. The true sums are sums · exp(offset)."""
 
-    feature_map: FeatureMap
-    epsilon: float
-    normalise: bool
-    chunk: int
-    dtype: torch.dtype
-    log_decay: Tensor | None = None
-
-    @property
-    def cancels(self) -> bool:
-        return self.normalise and self.epsilon == 0
-
-    def drop(self, positions: int) -> Tensor | None:
-        if self.log_decay is None:
-            return None
-        steps = torch.arange(1, positions + 1, device=self.log_decay.device, dtype=self.dtype)
-        return self.log_decay * steps[:, None]
+    sums: Float[Tensor, "batch heads features columns"]  # S, and z as the last column when normalised
+    offset: Float[Tensor, "batch heads"]
 
 
-class Workspace:
-    def __init__(self, like: Tensor, dtype: torch.dtype) -> None:
-        self.like, self.dtype = like, dtype
-        self.held = {}
-
-    def __call__(self, name: str, *shape: int) -> Tensor:
-        buffer = self.held.get((name, shape))
-        if buffer is None:
-            buffer = self.held[name, shape] = self.like.new_ones(shape, dtype=self.dtype)
-        return buffer
-
-
-class Weights(NamedTuple):
-    level: Tensor
-    offset: Tensor
-
-    @property
-    def carry(self):
-        return (self.offset - self.level).exp_()
-
-    @property
-    def inner(self):
-        return (self.level.transpose(1, 2) - self.level).exp_()
-
-    @property
-    def leave(self):
-        return (self.level - self.level[:, -1:]).exp_()
-
-    @property
-    def keep(self):
-        return (self.offset - self.level[:, -1:]).exp_()
+def start(
+    batch: int,
+    heads: int,
+    head_dim: int,
+    value_dim: int,
+    feature_map: Map,
+    *,
+    normalise: bool = True,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+) -> ScanState:
+    """The state before the first token. `dtype` is that of the inputs; half precision is summed in float32."""
+    dtype = torch.promote_types(dtype or torch.get_default_dtype(), torch.float32)
+    feature_map = as_feature_map(feature_map, torch.zeros(1, 1, head_dim, dtype=dtype, device=device))
+    columns = value_dim + 1 if normalise else value_dim
+    sums = torch.zeros(batch, heads, feature_map.width(head_dim), columns, dtype=dtype, device=device)
+    # The lowest finite number, not -inf: differences of offsets have to stay numbers.
+    lowest = torch.finfo(dtype).min if isinstance(feature_map, ExponentialMap) else 0.0
+    return ScanState(sums, torch.full((batch, heads), lowest, dtype=dtype, device=device))
 
 
-def pieces(x, chunk, dtype):
-    for part in x.split(chunk, 2):
-        yield part.to(dtype).flatten(0, 1)
+def causal(
+    q: Queries,
+    k: Keys,
+    v: Values,
+    feature_map: Map,
+    *,
+    key_mask: KeyMask | None = None,
+    chunk: int = CHUNK,
+    epsilon: float = 0.0,
+    normalise: bool = True,
+    decay: Decay | None = None,
+    state: ScanState | None = None,
+) -> tuple[Output, ScanState]:
+    """Attention to what came before, and the state to go on from. Rows with nothing to read are 0."""
+    _check(q, k, v, key_mask)
+    if q.shape[2] != k.shape[2]:
+        raise InvalidInput(f"causal attention reads as many keys as queries, got {q.shape[2]} queries, {k.shape[2]} keys")
+    if chunk < 1:
+        raise InvalidOption(f"chunk must be at least 1, got {chunk}")
+    plan, hidden, fresh = _prepare(q, v, feature_map, key_mask, chunk, epsilon, normalise, decay)
+    if state is None:
+        state = fresh
+    elif state.sums.shape != fresh.sums.shape:
+        shapes = f"{tuple(fresh.sums.shape)}, got {tuple(state.sums.shape)}"
+        raise InvalidInput(f"the state does not belong to this attention: expected sums of shape {shapes}")
+    inputs = (plan, q, k, v, hidden, state.sums.flatten(0, 1), state.offset.reshape(-1, 1, 1))
+    with _full_precision(q):
+        if torch.compiler.is_compiling() or plan.feature_map.learned or (decay is not None and decay.requires_grad):
+            out, sums, offset = scan_causal.batched(*inputs)
+        elif torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, state.sums)):
+            out, sums, offset = scan_causal.Causal.apply(*inputs)
+        else:
+            out, sums, offset, _ = scan_causal.forward(*inputs, record=False)
+    return out, ScanState(sums.unflatten(0, q.shape[:2]), offset.view(q.shape[:2]))
 
 
-def back(x, chunk, dtype):
-    for part in reversed(x.split(chunk, 2)):
-        yield part.to(dtype).flatten(0, 1)
+def full(
+    q: Queries, k: Keys, v: Values, feature_map: Map, *, key_mask: KeyMask | None = None, epsilon: float = 0.0
+) -> Output:
+    """Attention to all keys, of the same sequence or another. Rows with nothing to read are 0."""
+    _check(q, k, v, key_mask)
+    plan, hidden, fresh = _prepare(q, v, feature_map, key_mask, CHUNK, epsilon, True, None)
+    inputs = (plan, q, k, v, hidden, fresh.sums.flatten(0, 1), fresh.offset.view(-1, 1, 1))
+    with _full_precision(q):
+        if torch.compiler.is_compiling() or plan.feature_map.learned:
+            return scan_full.batched(*inputs)
+        if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
+            return scan_full.Full.apply(*inputs)
+        return scan_full.forward(*inputs)[0]
 
 
-def query_rows(plan, x, work):
-    feature_map = plan.feature_map
-    shape = (*x.shape[:2], feature_map.width(x.shape[2]))
-    if not isinstance(feature_map, ExponentialMap):
-        return feature_map.features(x, work("queries", *shape)), None
-    exponents = feature_map.exponents(x, work("exponents", *shape))
-    if plan.cancels:
-        return torch.softmax(exponents, -1, out=work("queries", *shape)), None
-    peak = exponents.amax(-1, keepdim=True)
-    return exponents.sub_(peak).exp_(), peak + feature_map.common(x)
+def flops(
+    feature_map: FeatureMap,
+    queries: int,
+    keys: int,
+    heads: int,
+    head_dim: int,
+    value_dim: int,
+    *,
+    causal: bool,
+    chunk: int = CHUNK,
+    normalise: bool = True,
+) -> int:
+    """FLOPs of the matrix products in the forward of one example, a multiplication and an addition counted as two."""
+    width, columns = feature_map.width(head_dim), value_dim + 1 if normalise else value_dim
+    maps = feature_map.flops(queries, head_dim) + feature_map.flops(keys, head_dim)
+    states = 2 * (queries + keys) * width * columns
+    whole, rest = divmod(queries, chunk)
+    triangles = 2 * (whole * chunk**2 + rest**2) * (width + columns) if causal else 0
+    return heads * (maps + states + triangles)
 
 
-def key_rows(plan, x, hidden, offset, drop, work, still=False):
-    feature_map = plan.feature_map
-    buffer = work("keys", *x.shape[:2], feature_map.width(x.shape[2]))
-    if not isinstance(feature_map, ExponentialMap):
-        features = feature_map.features(x, buffer)
-        if hidden is not None:
-            features = features.masked_fill(hidden, 0.0)
-        return features, None if drop is None else Weights(-drop, offset)
-    exponents, common = feature_map.exponents(x, buffer), feature_map.common(x)
-    if hidden is not None:
-        exponents.masked_fill_(hidden, -math.inf)
-    if not still:
-        rise = exponents.amax(-1, keepdim=True).add_(common)
-        if drop is not None or (rise > offset).any():
-            if drop is not None:
-                rise = rise - drop
-            level = torch.cummax(torch.maximum((rise / STEP).ceil() * STEP, offset), 1).values
-            c = level if drop is None else level + drop
-            return exponents.add_(common - c).exp_(), Weights(level, offset)
-    return exponents.add_(common - offset).exp_(), None
+def _check(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> None:
+    shapes = f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
+    if not q.ndim == k.ndim == v.ndim == 4:
+        raise InvalidInput(f"expected (batch, heads, length, head_dim), got {shapes}")
+    if q.shape[:2] != k.shape[:2] or k.shape[:3] != v.shape[:3] or q.shape[3] != k.shape[3]:
+        raise InvalidInput(f"queries, keys and values do not go together: {shapes}")
+    if not q.dtype == k.dtype == v.dtype or not q.is_floating_point():
+        raise InvalidInput(f"expected one floating-point dtype, got {q.dtype}, {k.dtype}, {v.dtype}")
+    if key_mask is not None and (key_mask.dtype != torch.bool or key_mask.shape != (k.shape[0], k.shape[2])):
+        wanted = f"expected a boolean key_mask of shape {(k.shape[0], k.shape[2])}"
+        raise InvalidInput(f"{wanted}, got {key_mask.dtype} {tuple(key_mask.shape)}")
 
 
-def with_one(plan, v, work, name="values"):
-    if not plan.normalise:
-        return v
-    buffer = work(name, *v.shape[:2], v.shape[2] + 1)
-    buffer[..., :-1] = v
-    return buffer
+def _prepare(
+    q: Tensor,
+    v: Tensor,
+    feature_map: Map,
+    key_mask: Tensor | None,
+    chunk: int,
+    epsilon: float,
+    normalise: bool,
+    decay: Tensor | None,
+) -> tuple[Plan, Tensor | None, ScanState]:
+    """The plan, the keys that may not be read (folded), and a fresh state."""
+    (batch, heads, _, head_dim), dtype = q.shape, torch.promote_types(q.dtype, torch.float32)
+    if epsilon < 0:
+        raise InvalidOption(f"epsilon must be at least 0, got {epsilon}")
+    feature_map = as_feature_map(feature_map, q[:1, 0, :1].to(dtype))
+    fresh = start(batch, heads, head_dim, v.shape[3], feature_map, normalise=normalise, dtype=dtype, device=q.device)
+    log_decay = None
+    if decay is not None:
+        if decay.shape != (heads,):
+            raise InvalidInput(f"expected one decay a head, {heads} in all, got shape {tuple(decay.shape)}")
+        if not torch.compiler.is_compiling() and not bool(((decay > 0) & (decay <= 1)).all()):
+            raise InvalidInput(f"decays must be above 0 and at most 1, got {decay.tolist()}")
+        log_decay = decay.double().log().repeat(batch).view(-1, 1, 1)
+    hidden = None
+    if key_mask is not None:
+        hidden = key_mask.logical_not()[:, None].expand(-1, heads, -1).flatten(0, 1).unsqueeze(-1)
+    plan = Plan(feature_map, fresh.sums.shape[2], chunk, epsilon, normalise, dtype, log_decay)
+    return plan, hidden, fresh
 
 
-def within(fq, fk, weights, out):
-    scores = torch.bmm(fq, fk.transpose(1, 2), out=out)
-    if weights is not None:
-        scores.mul_(weights.inner)
-    return scores.tril_()
-
-
-def absorb(sums, features, values, weights):
-    if weights is not None:
-        sums.mul_(weights.keep)
-        values = values * weights.leave
-    torch.baddbmm(sums, features.transpose(1, 2), values, out=sums)
-
-
-def inverse_of(plan, total, log_scale):
-    if not plan.normalise:
-        return None if log_scale is None else log_scale.exp()
-    denominator = total[..., -1:]
-    if plan.epsilon:
-        denominator = denominator + (plan.epsilon if log_scale is None else plan.epsilon * (-log_scale).exp())
-    return denominator.masked_fill(denominator == 0, math.inf).reciprocal()
-
-
-def causal_forward(plan, q, k, v, hidden, sums, offset, record):
-    batch, heads, length, _ = q.shape
-    value_dim = v.shape[-1]
-    work = Workspace(q, plan.dtype)
-    sums, offset = sums.flatten(0, 1).clone(), offset.flatten().view(-1, 1, 1)
-    out = q.new_empty(batch * heads, length, value_dim)
-    inverses = q.new_empty(batch * heads, length, 1, dtype=plan.dtype)
-    every = -(-sums.shape[-1] // plan.chunk)
-    starts, offsets = [], []
-    if record:
-        starts = sums.new_empty(-(-length // (every * plan.chunk)), *sums.shape)
-    for i, (x, y, z, o, inverse, gone) in enumerate(
-        zip(
-            pieces(q, plan.chunk, plan.dtype),
-            pieces(k, plan.chunk, plan.dtype),
-            pieces(v, plan.chunk, plan.dtype),
-            out.split(plan.chunk, 1),
-            inverses.split(plan.chunk, 1),
-            repeat(None) if hidden is None else hidden.split(plan.chunk, 1),
-        )
-    ):
-        if record and i % every == 0:
-            starts[i // every] = sums
-            offsets.append(offset)
-        drop = plan.drop(x.shape[1])
-        fq, own = query_rows(plan, x, work)
-        fk, weights = key_rows(plan, y, gone, offset, drop, work)
-        z = with_one(plan, z, work)
-        total = torch.bmm(fq, sums, out=work("total", *z.shape))
-        if weights is not None:
-            total.mul_(weights.carry)
-        scores = within(fq, fk, weights, work("scores", *fq.shape[:2], fk.shape[1]))
-        torch.baddbmm(total, scores, z, out=total)
-        inverse.copy_(inverse_of(plan, total, None))
-        torch.mul(total[..., :value_dim], inverse, out=o)
-        absorb(sums, fk, z, weights)
-        if weights is not None and own is not None or isinstance(plan.feature_map, ExponentialMap) and weights is not None:
-            offset = weights.level[:, -1:] if drop is None else weights.level[:, -1:] + drop[:, -1:]
-    offsets.append(offset)
-    return out.view(batch, heads, length, value_dim), sums, offset, inverses, starts, offsets, every * plan.chunk
-
-
-def with_row(plan, g, out, inverse, work):
-    if not plan.normalise:
-        return g if inverse is None else g * inverse
-    buffer = work("gradients", *g.shape[:2], g.shape[2] + 1)
-    torch.mul(g, inverse, out=buffer[..., :-1])
-    torch.sum(torch.mul(buffer[..., :-1], out, out=work("t", *g.shape)), -1, keepdim=True, out=buffer[..., -1:]).neg_()
-    return buffer
-
-
-class Causal(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, plan, q, k, v, hidden, sums, offset):
-        out, sums, offset, inverses, starts, offsets, span = causal_forward(plan, q, k, v, hidden, sums, offset, True)
-        ctx.save_for_backward(q, k, v, hidden, out, inverses, starts, torch.stack(offsets))
-        ctx.plan, ctx.span = plan, span
-        ctx.mark_non_differentiable(offset)
-        ctx.set_materialize_grads(False)
-        return out, sums, offset
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, g, gsums, _):
-        q, k, v, hidden, out, inverse, starts, offsets = ctx.saved_tensors
-        plan, span = ctx.plan, ctx.span
-        batch, heads, length, _ = q.shape
-        work = Workspace(q, plan.dtype)
-        dsums = torch.zeros_like(starts[0]) if gsums is None else gsums.clone()
-        dq, dk, dv = (x.new_empty(batch * heads, *x.shape[2:]) for x in (q, k, v))
-        vd = v.shape[-1]
-        i = len(starts)
-        for x, y, z, r, o, inv, a, b, c, gone in zip(
-            *(back(t, span, plan.dtype) for t in (q, k, v, g, out)),
-            *(reversed(t.split(span, 1)) for t in (inverse, dq, dk, dv)),
-            repeat(None) if hidden is None else reversed(hidden.split(span, 1)),
-        ):
-            i -= 1
-            drop = plan.drop(x.shape[1])
-            sums, offset = starts[i], offsets[i]
-            fq, own = query_rows(plan, x, work)
-            still = torch.equal(offset, offsets[i + 1])
-            fk, weights = key_rows(plan, y, gone, offset, drop, work, still)
-            z = with_one(plan, z, work)
-            r = with_row(plan, r, o, inv, work)
-            scores = within(fq, fk, weights, work("scores", *fq.shape[:2], fk.shape[1]))
-            dscores = within(r, z, weights, work("dscores", *fq.shape[:2], fk.shape[1]))
-            gc, vl = (r, z) if weights is None else (r * weights.carry, z * weights.leave)
-            G = torch.bmm(gc, sums.transpose(1, 2), out=work("G", *fq.shape))
-            G = torch.baddbmm(G, dscores, fk, out=G)
-            if plan.cancels and isinstance(plan.feature_map, ExponentialMap):
-                a.copy_(plan.feature_map.pull_exponents(x, fq, G))
-            else:
-                a.copy_(plan.feature_map.pull(x, fq, G))
-            G = torch.bmm(vl, dsums.transpose(1, 2), out=work("G", *fq.shape))
-            G = torch.baddbmm(G, dscores.transpose(1, 2), fq, out=G)
-            o = torch.bmm(fk, dsums[..., :vd], out=work("dv", *fk.shape[:2], vd))
-            if weights is not None:
-                o.mul_(weights.leave)
-            o = torch.baddbmm(o, scores.transpose(1, 2), r[..., :vd], out=o)
-            c.copy_(o)
-            p = plan.feature_map.pull(y, fk, G)
-            if gone is not None:
-                p = p.masked_fill(gone, 0.0)
-            b.copy_(p)
-            absorb(dsums, fq, gc, None) if weights is None else (dsums.mul_(weights.keep), absorb(dsums, fq, gc, None))
-        return None, *(x.unflatten(0, (batch, heads)) for x in (dq, dk, dv)), None, dsums, None
+def _full_precision(q: Tensor) -> AbstractContextManager[object]:
+    """Autocast would take the sums to half precision."""
+    kind = q.device.type
+    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()

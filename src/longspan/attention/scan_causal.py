@@ -203,17 +203,19 @@ class Causal(torch.autograd.Function):
             offset, still = offsets[index], bool((offsets[index] == offsets[index + 1]).all())
             block = block_of(plan, x, y, z, masked, starts[index], offset, work, still=still)
             slope = gradient_rows(plan, slope, output, inverse, work)
-            dqueries, dkeys, dvalues, after = pull_block(block, slope.reshape(block.values.shape), after, work)
+            dqueries, dkeys, dvalues, after = pull_block(block, slope.reshape(block.values.shape), after, v.shape[3], work)
             queries, keys = (features.view(*x.shape[:2], plan.width) for features in (block.queries, block.keys))
-            dx.copy_(plan.pull_queries(x, queries, dqueries.view(queries.shape)))
-            dy.copy_(plan.feature_map.pull(y, keys, dkeys.view(keys.shape)))
+            plan.pull_queries(x, queries, dqueries.view(queries.shape), dx)
+            plan.feature_map.pull(y, keys, dkeys.view(keys.shape), dy)
             dz.copy_(dvalues.view(dz.shape))
             if masked is not None:
                 dy.masked_fill_(masked, 0.0)
         return None, *results, None, after, None
 
 
-def pull_block(block: Block, slope: Rows, after: Sums, work: Workspace) -> tuple[Features, Features, Rows, Sums]:
+def pull_block(
+    block: Block, slope: Rows, after: Sums, value_dim: int, work: Workspace
+) -> tuple[Features, Features, Rows, Sums]:
     """Gradients on queries, keys and values of a block and on the state before it, from those on totals and state."""
     queries, keys, values, before, _, weights, _, _ = block
     products = within(queries, keys, weights, work("products", *queries.shape[:2], keys.shape[1]))
@@ -227,7 +229,7 @@ def pull_block(block: Block, slope: Rows, after: Sums, work: Workspace) -> tuple
     dkeys = torch.bmm(leaving, later.mT, out=work("dkeys", *keys.shape))
     torch.baddbmm(dkeys, slopes.mT, queries, out=dkeys)
     # The appended column of ones takes no gradient.
-    slope, later = (x[..., : values.shape[2] - 1] if values.shape[2]  else x for x in (slope, later))
+    slope, later = slope[..., :value_dim], later[..., :value_dim]
     dvalues = torch.bmm(keys, later, out=work("dvalues", *slope.shape))
     if weights is not None:
         dvalues.mul_(weights.leave)

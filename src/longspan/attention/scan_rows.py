@@ -62,17 +62,15 @@ class Plan:
         steps = torch.arange(1, positions + 1, device=self.log_decay.device)
         return self.log_decay * (steps if limit is None else steps.clamp(max=limit))[:, None]
 
-    def pull_queries(self, x: Rows, features: Features, gradient: Features) -> Rows:
+    def pull_queries(self, x: Rows, features: Features, gradient: Features, out: Rows) -> None:
         if self.cancels and isinstance(self.feature_map, ExponentialMap):
-            return self.feature_map.pull_exponents(x, features, gradient)
-        return self.feature_map.pull(x, features, gradient)
+            self.feature_map.pull_exponents(x, features, gradient, out)
+        else:
+            self.feature_map.pull(x, features, gradient, out)
 
 
 class Workspace:
-    """Named buffers, shared by all blocks of a pass: fresh ones would cost more in page faults than the arithmetic.
-
-    They are born full of ones, which is what the column appended to the values stays.
-    """
+    """Named buffers, shared by all blocks of a pass: fresh ones would cost more in page faults than the arithmetic."""
 
     def __init__(self, like: Tensor, dtype: torch.dtype) -> None:
         self.like, self.dtype = like, dtype
@@ -81,7 +79,7 @@ class Workspace:
     def __call__(self, name: str, *shape: int) -> Tensor:
         buffer = self.held.get((name, shape))
         if buffer is None:
-            buffer = self.held[name, shape] = self.like.new_ones(shape, dtype=self.dtype)
+            buffer = self.held[name, shape] = self.like.new_empty(shape, dtype=self.dtype)
         return buffer
 
 
@@ -149,7 +147,7 @@ def key_rows(
     if hidden is not None:
         exponents = exponents.masked_fill_(hidden, -math.inf)
     level, scale = None, offset
-    if not still:
+    if drop is not None or not still:
         rise = exponents.detach().amax(-1, keepdim=True) + common.detach()
         # The question costs a look at the numbers, which a graph cannot have: there the answer is always yes.
         if drop is not None or work is no_buffer or bool((rise > offset).any()):
@@ -193,6 +191,7 @@ def with_ones(plan: Plan, v: Rows, work: Work) -> Rows:
     if buffer is None:
         return functional.pad(v, (0, 1), value=1.0)
     buffer[..., :-1] = v
+    buffer[..., -1:] = 1.0
     return buffer
 
 

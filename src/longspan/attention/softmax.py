@@ -150,7 +150,9 @@ class Softmax(Attention):
             kept += heads * keys * width
         elif score == "additive":
             flops += 2 * heads * (queries + keys) * width * width
-            kept = 0  # every piece is computed again; what autograd would save lives in that piece only
+            kept = heads * keys * width  # the changed keys; each piece of the scores is computed again
+        elif score == "location":
+            kept += heads * keys * width
         elif score == "cosine":  # both sides as changed, and their lengths
             kept += heads * (queries * (width + 3) + keys * (width + 2) + 1)
         return Cost(flops, kept)

@@ -1,8 +1,31 @@
-"""The checks, and the certificate they add up to: `audit` measures what is claimed of a module."""
+"""The checks, and the certificate they add up to: `audit` measures what is claimed of a module.
 
-from longspan.audit.certificate import Certificate, audit
-from longspan.audit.claims import Claims
-from longspan.audit.finding import Finding
-from longspan.audit.resolve import Reading, resolve
+The names are loaded when they are first used: every run of pytest imports this package for its fixture, and those that
+do not use it should not wait for torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from longspan.audit.certificate import Certificate, audit
+    from longspan.audit.claims import Claims
+    from longspan.audit.finding import Finding
+    from longspan.audit.targets import Reading, resolve
+
+_HOMES = {
+    "Certificate": "certificate",
+    "Claims": "claims",
+    "Finding": "finding",
+    "Reading": "targets",
+    "audit": "certificate",
+    "resolve": "targets",
+}
 
 __all__ = ["Certificate", "Claims", "Finding", "Reading", "audit", "resolve"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -13,8 +13,8 @@ from longspan.attention.base import Attention
 from longspan.audit.checks import applicable
 from longspan.audit.claims import Claims
 from longspan.audit.finding import Finding
-from longspan.audit.resolve import Reading, resolve, subjects_of
 from longspan.audit.subjects import Subject
+from longspan.audit.targets import Reading, resolve, subjects_of
 
 
 @dataclass(frozen=True, kw_only=True)

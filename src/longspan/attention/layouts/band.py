@@ -36,7 +36,7 @@ class Band(Layout):
 
     def scores(self, q: Tensor, k: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float) -> Tensor:
         queries, keys = q.shape[2], k.shape[2]
-        count = ceil_div(queries, self.block)
+        count = self._count(queries)
         blocks = pad(q, (0, 0, 0, count * self.block - queries)).unflatten(2, (count, self.block))
         scores = products(blocks, self._windows(k, count).transpose(-1, -2), scale)
         valid = torch.ones(1, keys, dtype=torch.bool, device=q.device) if keep is None else keep
@@ -50,7 +50,7 @@ class Band(Layout):
 
     def mix(self, weights: Tensor, v: Tensor) -> Tensor:
         queries = weights.shape[2]
-        count = ceil_div(queries, self.block)
+        count = self._count(queries)
         blocks = pad(weights, (0, 0, 0, count * self.block - queries)).unflatten(2, (count, self.block))
         return (blocks @ self._windows(v, count).transpose(-1, -2)).flatten(2, 3)[:, :, :queries]
 
@@ -112,6 +112,10 @@ class Band(Layout):
     def pairs(self, heads: int, queries: int, keys: int) -> int:
         full, rest = divmod(queries, self.block)
         return heads * (full * self.block * self.span + rest * (self.left + rest + self.right))
+
+    def _count(self, queries: int) -> int:
+        """Blocks of the plain way: one to spare, because exporters treat a size of 1 apart from all others."""
+        return ceil_div(queries, self.block) + 1
 
     def _windows(self, x: Tensor, count: int) -> Tensor:
         """(batch, heads, blocks, width, span): the keys that each block of queries may reach."""

@@ -78,7 +78,7 @@ class Residue(Layout):
         """Padding, and the positions that were added on the right to fill the last row."""
         batch, keys = k.shape[0], k.shape[2]
         if keep is None:
-            if keys % self.stride == 0:
+            if not torch.compiler.is_compiling() and keys % self.stride == 0:
                 return None
             keep = torch.ones(batch, keys, dtype=torch.bool, device=k.device)
         return fold_residues(keep[:, None, :, None], self.stride)[:, 0, :, 0]
@@ -98,4 +98,6 @@ def fold_residues(x: Tensor, stride: int) -> Tensor:
 def unfold_residues(x: Tensor, stride: int, length: int) -> Tensor:
     """The inverse of `fold_residues`."""
     x = x.unflatten(0, (x.shape[0] // stride, stride)).permute(0, 2, 3, 1, 4).flatten(2, 3)
+    if torch.compiler.is_compiling():  # whether a slice is the whole would tie an exported program to some lengths
+        return x.index_select(2, torch.arange(length, device=x.device))
     return x[:, :, :length].contiguous()

@@ -1,0 +1,152 @@
+"""The table of mechanisms: every line leads to a whole mechanism."""
+
+import inspect
+import json
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+
+import pytest
+
+from longspan import attention, config
+from longspan.attention import Attention, Shape, Supports, build, describe, find, names, registry
+from longspan.errors import InvalidOption, UnknownName, Unsupported
+
+SURVEY = {"FP", "M", "LP", "LR", "KR", "RC"}
+EACH = pytest.mark.parametrize("name", names())
+
+
+def test_the_first_two_are_there_and_no_name_twice():
+    assert {"softmax", "window"} <= set(names())
+    assert len(names()) == len(set(names()))
+    names().clear()  # a copy: the table stays
+    assert "softmax" in names()
+
+
+@EACH
+def test_file_registry_and_class_have_one_name(name: str):
+    found = find(name)
+    assert found.name == name
+    assert Path(inspect.getfile(found)).stem == name
+    assert found.__name__.lower() == name.replace("_", "")
+    assert registry.MECHANISMS[name] == f"{found.__module__}:{found.__qualname__}"
+
+
+@EACH
+def test_every_mechanism_says_what_it_is(name: str):
+    found = find(name)
+    assert issubclass(found, Attention) and not inspect.isabstract(found)
+    assert (inspect.getmodule(found).__doc__ or "").strip()
+    assert found.paper.split()[-1].strip("()") or found.paper
+    assert any(character.isdigit() for character in found.paper)  # its year
+    assert isinstance(found.family, tuple) and set(found.family) <= SURVEY
+    assert "n" in found.order
+    assert 0 < found.exponent <= 2
+    assert isinstance(found.supports, Supports)
+    assert found.supports.causal or found.supports.bidirectional
+    assert found.supports.causal or not found.supports.streaming
+
+
+@EACH
+def test_every_option_has_help_and_a_default_that_fits(name: str):
+    options = find(name).Options
+    assert is_dataclass(options) and issubclass(options, config.Options)
+    options()
+    for item in config.describe(options):
+        assert item["help"] and item["type"]
+    assert len(config.describe(options)) == len(fields(options))
+
+
+@EACH
+def test_every_mechanism_is_built_by_name(name: str):
+    found = find(name)
+    causal = not found.supports.bidirectional
+    built = build(name, heads=2, head_dim=8, causal=causal, max_length=16)
+    assert type(built) is found
+    assert built.shape == Shape(heads=2, head_dim=8, max_length=16)
+    assert built.causal is causal and built.dropout == 0.0
+    assert built.options == found.Options()
+    assert f"heads=2, head_dim=8, causal={causal}" in repr(built)
+
+
+@EACH
+def test_every_mechanism_is_described_for_json(name: str):
+    found = describe(name)
+    assert json.loads(json.dumps(found))["name"] == name
+    assert found["summary"] and found["paper"] == find(name).paper
+    assert {item["name"] for item in found["options"]} == {item.name for item in fields(find(name).Options)}
+    assert found["supports"].keys() == {item.name for item in fields(Supports)}
+
+
+@EACH
+def test_every_mechanism_refuses_an_unknown_option(name: str):
+    with pytest.raises(InvalidOption, match=f"{name} has no option 'no_such_option'"):
+        build(name, heads=2, head_dim=8, no_such_option=1)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ("sofmax", "no attention is called 'sofmax': did you mean 'softmax'?"),
+        ("windows", "no attention is called 'windows': did you mean 'window'?"),
+        ("WINDOW", None),
+        ("", None),
+        ("qqqq", None),
+    ],
+)
+def test_an_unknown_name_suggests_the_nearest(wrong: str, message: str | None):
+    for call in (find, describe, lambda name: build(name, heads=2, head_dim=8)):
+        with pytest.raises(UnknownName) as raised:
+            call(wrong)
+        text = str(raised.value)
+        assert text.startswith(f"no attention is called {wrong!r}: ")
+        assert "\n" not in text
+        if message is not None:
+            assert text == message
+        else:
+            assert "softmax" in text or "did you mean" in text
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"heads": 0, "head_dim": 8}, "heads must be an int of at least 1, not 0"),
+        ({"heads": 2.0, "head_dim": 8}, "heads must be an int of at least 1, not 2.0"),
+        ({"heads": True, "head_dim": 8}, "heads must be an int of at least 1, not True"),
+        ({"heads": None, "head_dim": 8}, "heads must be an int of at least 1, not None"),
+        ({"heads": 2, "head_dim": -1}, "head_dim must be an int of at least 1, not -1"),
+        ({"heads": 2, "head_dim": 8, "max_length": 0}, "max_length must be an int of at least 1, not 0"),
+        ({"heads": 2, "head_dim": 8, "dropout": 1.0}, "dropout must be at least 0 and below 1, not 1.0"),
+        ({"heads": 2, "head_dim": 8, "dropout": -0.1}, "dropout must be at least 0 and below 1, not -0.1"),
+        ({"heads": 2, "head_dim": 8, "dropout": float("nan")}, "dropout must be at least 0 and below 1, not nan"),
+    ],
+    ids=str,
+)
+def test_sizes_that_do_not_fit(given: dict, message: str):
+    with pytest.raises(InvalidOption) as raised:
+        build("softmax", **given)
+    assert str(raised.value) == message
+
+
+def test_options_reach_the_mechanism():
+    built = build("window", heads=2, head_dim=8, causal=True, dropout=0.1, window=7, dilation=(1, 3))
+    assert built.options.window == 7 and built.options.dilation == (1, 3)
+    assert built.causal and built.dropout == 0.1
+
+
+@EACH
+def test_what_is_not_supported_is_refused_when_it_is_built(name: str):
+    supports = find(name).supports
+    if not supports.causal:
+        with pytest.raises(Unsupported, match=f"{name} has no causal form; these can: .*softmax"):
+            build(name, heads=2, head_dim=8, max_length=16, causal=True)
+    if not supports.bidirectional:
+        with pytest.raises(Unsupported, match=f"{name} is causal only"):
+            build(name, heads=2, head_dim=8, max_length=16)
+    if not supports.dropout:
+        with pytest.raises(Unsupported, match=f"{name} has no attention weights to drop"):
+            build(name, heads=2, head_dim=8, max_length=16, causal=not supports.bidirectional, dropout=0.1)
+
+
+def test_the_package_shows_the_names_it_promises():
+    for name in attention.__all__:
+        assert hasattr(attention, name)

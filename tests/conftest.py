@@ -1,0 +1,58 @@
+"""What all tests share: one thread, reproducible Hypothesis runs, and two ways to compare.
+
+Everything here is handed out by fixtures of session scope, so that Hypothesis may use them too.
+"""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import settings
+from torch import Tensor
+
+torch.set_num_threads(1)
+settings.register_profile("longspan", deadline=None, derandomize=True, max_examples=40, print_blob=True)
+settings.load_profile("longspan")
+
+
+@pytest.fixture(autouse=True)
+def seed() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def dense() -> Callable[..., Tensor]:
+    """Masked softmax attention as it stands in a textbook: the truth for layouts and mechanisms."""
+
+    def attention(q: Tensor, k: Tensor, v: Tensor, keep: Tensor, scale: float, bias: Tensor | None = None) -> Tensor:
+        scores = torch.einsum("bhid,bhjd->bhij", q, k) * scale
+        if bias is not None:
+            scores = scores + bias
+        keep = keep.expand_as(scores)
+        alive = keep.any(-1, keepdim=True)
+        scores = scores.masked_fill(~keep, float("-inf")).masked_fill(~alive, 0.0)
+        weights = scores.softmax(-1) * alive
+        return torch.einsum("bhij,bhje->bhie", weights, v)
+
+    return attention
+
+
+@pytest.fixture(scope="session")
+def agree() -> Callable[..., None]:
+    """Two functions of the same tensors: equal values, and equal gradients of every tensor."""
+
+    def check(
+        one: Callable[..., Tensor], other: Callable[..., Tensor], *inputs: Tensor, tolerance: float = 1e-10
+    ) -> None:
+        results = []
+        for run in (one, other):
+            leaves = [x.detach().clone().requires_grad_() for x in inputs]
+            out = run(*leaves)
+            towards = torch.randn(out.shape, generator=torch.Generator().manual_seed(1), dtype=out.dtype)
+            gradients = torch.autograd.grad((out * towards).sum(), leaves, materialize_grads=True)
+            results.append((out.detach(), *gradients))
+        for index, (a, b) in enumerate(zip(*results, strict=True)):
+            what = "value" if index == 0 else f"gradient of input {index - 1}"
+            torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance, msg=lambda text, w=what: f"{w}: {text}")
+
+    return check

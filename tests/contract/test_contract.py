@@ -1,0 +1,53 @@
+"""The contract, for every registered mechanism, every form and every claim it makes."""
+
+from dataclasses import fields
+
+import pytest
+
+from longspan.attention import registry
+from longspan.attention.base import Supports
+from longspan.audit.checks import CHECKS, applicable
+from longspan.audit.finding import Check
+from longspan.audit.settings import SMALL
+from longspan.audit.subjects import MechanismSubject, Subject
+from longspan.audit.targets import resolve
+
+SUBJECTS: list[Subject] = [subject for name in registry.names() for subject in resolve(name)]
+
+
+def identity(subject: Subject, check: Check) -> str:
+    """window-causal-prefix, and with the options where a mechanism is audited with several sets of them."""
+    return f"{subject.name}-{subject.form.replace(', ', '-')}-{check.name}"
+
+
+CASES = [pytest.param(s, check, id=identity(s, check)) for s in SUBJECTS for check in applicable(s)]
+
+
+@pytest.mark.parametrize(("subject", "check"), CASES)
+def test_claim_holds(subject: Subject, check: Check) -> None:
+    finding = check(subject)
+    assert finding.passed, f"{finding.claim}: measured {finding.measured}, limit {finding.limit}; {finding.detail}"
+
+
+def test_every_mechanism_is_here_in_every_form() -> None:
+    seen = {(subject.name, subject.module.causal) for subject in SUBJECTS if isinstance(subject, MechanismSubject)}
+    declared = {name: registry.find(name).supports for name in registry.names()}
+    assert seen == {(name, True) for name, can in declared.items() if can.causal} | {
+        (name, False) for name, can in declared.items() if can.bidirectional
+    }
+
+
+def test_softmax_is_put_to_every_check() -> None:
+    """It supports everything, so it is the mechanism that would show a check fallen out of the table."""
+    assert all(getattr(registry.find("softmax").supports, item.name) for item in fields(Supports))
+    checked = {check.name for subject in resolve("softmax") for check in applicable(subject)}
+    not_its_own = {"size", "order"}  # it is quadratic by definition; `order` is for modules that are not ours
+    assert checked == {check.name for check in CHECKS} - not_its_own
+
+
+def test_a_linear_mechanism_is_put_to_the_size_check() -> None:
+    assert "size" in {check.name for subject in resolve("window") for check in applicable(subject)}
+
+
+def test_small_options_are_for_mechanisms_that_exist() -> None:
+    assert set(SMALL) <= set(registry.names())

@@ -1,0 +1,49 @@
+import pytest
+import torch
+from torch import nn
+
+from longspan.errors import UnknownName
+from longspan.nn.residual import Residual
+
+
+@pytest.fixture
+def x() -> torch.Tensor:
+    return torch.randn(2, 3, 8, generator=torch.Generator().manual_seed(0))
+
+
+def double(x: torch.Tensor) -> torch.Tensor:
+    return 2 * x
+
+
+@pytest.mark.parametrize("norm", ["layer", "rms", "none"])
+def test_the_three_places(x: torch.Tensor, norm: str):
+    pre, post, none = (Residual(8, norm=norm, place=place) for place in ("pre", "post", "none"))
+    torch.testing.assert_close(pre(x, double), x + 2 * pre.norm(x))
+    torch.testing.assert_close(post(x, double), post.norm(x + 2 * x))
+    torch.testing.assert_close(none(x, double), 3 * x)
+    assert not list(none.parameters())
+
+
+def test_post_output_is_normalised_and_pre_keeps_the_stream(x: torch.Tensor):
+    out = Residual(8, place="post")(x, double)
+    torch.testing.assert_close(out.mean(-1), torch.zeros(2, 3), atol=1e-6, rtol=0)
+    assert torch.equal(Residual(8, place="pre")(x, torch.zeros_like), x)
+
+
+def test_dropout_is_on_the_branch_only(x: torch.Tensor):
+    residual = Residual(8, place="none", dropout=0.5)
+    torch.manual_seed(0)
+    added = residual(x, torch.ones_like) - x
+    assert set(added.round(decimals=4).unique().tolist()) == {0.0, 2.0}
+    torch.testing.assert_close(residual.eval()(x, torch.ones_like), x + 1)
+
+
+def test_the_sublayer_may_be_a_module(x: torch.Tensor):
+    assert Residual(8)(x, nn.Linear(8, 8)).shape == x.shape
+
+
+def test_unknown_place_and_norm():
+    with pytest.raises(UnknownName, match=r"'prr'.*did you mean 'pre'"):
+        Residual(8, place="prr")
+    with pytest.raises(UnknownName, match=r"'batch'.*known: layer, none, rms"):
+        Residual(8, norm="batch")

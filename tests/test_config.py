@@ -1,0 +1,152 @@
+"""Options are checked when they are made; what does not fit is said in one line."""
+
+from dataclasses import FrozenInstanceError, dataclass
+
+import pytest
+
+from longspan import config
+from longspan.config import Options, option
+from longspan.errors import InvalidInput, InvalidOption, LongspanError, UnknownName, Unsupported, suggest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample(Options):
+    count: int = option(3, "how many", low=1, high=9)
+    rate: float = option(0.5, "how fast", low=0.0)
+    most: int = option(4, "at the most", high=7)
+    kind: str = option("a", "which", choices=("a", "b"))
+    spread: int | tuple[int, ...] = option(1, "one or several", low=1, high=4)
+    limit: float | None = option(None, "none or a number", low=1)
+    flag: bool = option(False, "whether")
+    maybe: str | None = option(None, "which, or none", choices=("x", "y"))
+
+
+def test_defaults_fit_themselves():
+    sample = Sample()
+    assert (sample.count, sample.rate, sample.kind, sample.spread, sample.limit) == (3, 0.5, "a", 1, None)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"count": 1},
+        {"count": 9},
+        {"rate": 0},
+        {"rate": 2},
+        {"most": -100},
+        {"most": 7},
+        {"kind": "b"},
+        {"spread": 4},
+        {"spread": (1, 4, 2)},
+        {"limit": 1},
+        {"limit": 1.5},
+        {"limit": None},
+        {"flag": True},
+        {"maybe": "y"},
+        {"maybe": None},
+    ],
+    ids=str,
+)
+def test_what_fits(given: dict):
+    sample = config.make(Sample, given, "sample")
+    assert all(getattr(sample, name) == value for name, value in given.items())
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"count": 0}, "option count must be 1 to 9, not 0"),
+        ({"count": 10}, "option count must be 1 to 9, not 10"),
+        ({"count": 2.0}, "option count must be int, not 2.0 (float)"),
+        ({"count": True}, "option count must be int, not True (bool)"),
+        ({"count": "3"}, "option count must be int, not '3' (str)"),
+        ({"count": None}, "option count must be int, not None (NoneType)"),
+        ({"rate": -0.1}, "option rate must be at least 0, not -0.1"),
+        ({"rate": True}, "option rate must be float, not True (bool)"),
+        ({"rate": float("nan")}, "option rate must be at least 0, not nan"),
+        ({"most": 8}, "option most must be at most 7, not 8"),
+        ({"kind": "c"}, "option kind must be one of a, b, not 'c'"),
+        ({"kind": 1}, "option kind must be str, not 1 (int)"),
+        ({"spread": 0}, "option spread must be 1 to 4, not 0"),
+        ({"spread": (1, 5)}, "option spread must be 1 to 4, not (1, 5)"),
+        ({"spread": ()}, "option spread must be int or a tuple of int, not () (tuple)"),
+        ({"spread": (1, "2")}, "option spread must be int or a tuple of int, not (1, '2') (tuple)"),
+        ({"spread": (1, True)}, "option spread must be int or a tuple of int, not (1, True) (tuple)"),
+        ({"spread": [1, 2]}, "option spread must be int or a tuple of int, not [1, 2] (list)"),
+        ({"limit": 0.5}, "option limit must be at least 1, not 0.5"),
+        ({"limit": "no"}, "option limit must be float or none, not 'no' (str)"),
+        ({"flag": 1}, "option flag must be bool, not 1 (int)"),
+        ({"maybe": "z"}, "option maybe must be one of x, y, not 'z'"),
+    ],
+    ids=str,
+)
+def test_what_does_not_fit(given: dict, message: str):
+    with pytest.raises(InvalidOption) as raised:
+        config.make(Sample, given, "sample")
+    assert str(raised.value) == message
+    with pytest.raises(InvalidOption):
+        Sample(**given)
+
+
+def test_an_unknown_option_names_the_nearest():
+    with pytest.raises(InvalidOption) as raised:
+        config.make(Sample, {"cuont": 3}, "sample")
+    assert str(raised.value) == "sample has no option 'cuont': did you mean 'count'?"
+    with pytest.raises(InvalidOption) as raised:
+        config.make(Sample, {"zzz": 3}, "sample")
+    assert str(raised.value) == (
+        "sample has no option 'zzz': known: count, flag, kind, limit, maybe, most, rate, spread"
+    )
+
+
+def test_an_owner_without_options():
+    with pytest.raises(InvalidOption) as raised:
+        config.make(Options, {"any": 1}, "bare")
+    assert str(raised.value) == "bare has no option 'any': it has no options"
+    assert config.make(Options, {}, "bare") == Options()
+
+
+def test_options_are_frozen_and_by_keyword():
+    with pytest.raises(FrozenInstanceError):
+        Sample().count = 4
+    with pytest.raises(TypeError):
+        Sample(4)
+    assert Sample(count=4) == Sample(count=4) != Sample()
+    assert hash(Sample(count=4)) == hash(Sample(count=4))
+
+
+def test_describe_is_what_the_command_line_prints():
+    described = config.describe(Sample)
+    assert [item["name"] for item in described] == [
+        "count",
+        "rate",
+        "most",
+        "kind",
+        "spread",
+        "limit",
+        "flag",
+        "maybe",
+    ]
+    assert described[0] == {
+        "name": "count",
+        "type": "int",
+        "default": 3,
+        "help": "how many",
+        "low": 1,
+        "high": 9,
+        "choices": None,
+    }
+    assert described[3]["choices"] == ("a", "b")
+    assert [item["type"] for item in described[4:]] == ["int or a tuple of int", "float or none", "bool", "str or none"]
+    assert config.describe(Options) == []
+
+
+def test_suggest():
+    assert suggest("windo", ["window", "softmax"]) == "did you mean 'window'?"
+    assert suggest("qqq", ["window", "softmax"]) == "known: softmax, window"
+    assert suggest("qqq", []) == "none are known"
+
+
+@pytest.mark.parametrize("kind", [Unsupported, InvalidInput, InvalidOption, UnknownName])
+def test_every_error_is_a_longspan_error_and_a_value_error(kind: type):
+    assert issubclass(kind, LongspanError) and issubclass(kind, ValueError)

@@ -1,0 +1,138 @@
+"""The layers of the design: each row imports only from rows above it."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import longspan
+
+SOURCE = Path(longspan.__file__).parent
+
+# The rows of the design, first to last. The first holds single files; `longspan` itself, its `__main__` and what a
+# user imports from the top are the face of the package and stand last.
+ROWS = [
+    {"errors", "shapes", "config", "registry", "replay"},
+    {"attention"},
+    {"nn"},
+    {"models"},
+    {"decode"},
+    {"data"},
+    {"tasks"},
+    {"train"},
+    {"adapt"},
+    {"measure"},
+    {"audit"},
+    {"arena"},
+    {"inspect"},
+    {"probe"},
+    {"hub"},
+    {"report"},
+    {"cli"},
+    {"__init__", "__main__"},
+]
+RANK = {layer: rank for rank, row in enumerate(ROWS) for layer in row}
+
+
+def imported(path: Path, root: Path) -> list[tuple[int, str]]:
+    """(line, layer) of every import of longspan in a file, wherever in the file it stands."""
+    package = ["longspan", *path.relative_to(root).parent.parts]
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            names = [f"{module}.{alias.name}" for alias in node.names]
+        for name in names:
+            parts = name.split(".")
+            if parts[0] == "longspan" and len(parts) > 1 and not parts[1].startswith("__"):
+                found.append((node.lineno, parts[1]))
+    return found
+
+
+def layer_of(path: Path, root: Path) -> str:
+    return path.relative_to(root).with_suffix("").parts[0]
+
+
+def offences(root: Path) -> list[str]:
+    """Every import from a row below, and every file or import that is in no row."""
+    wrong = []
+    for path in sorted(root.rglob("*.py")):
+        where, own = path.relative_to(root), layer_of(path, root)
+        if own not in RANK:
+            wrong.append(f"{where}: {own} is in no row of the design")
+            continue
+        for line, layer in imported(path, root):
+            if layer not in RANK:
+                wrong.append(f"{where}:{line}: {layer} is in no row of the design")
+            elif RANK[layer] > RANK[own]:
+                wrong.append(f"{where}:{line}: {own} imports {layer}, a row below it")
+    return wrong
+
+
+def test_no_layer_imports_from_one_below_it():
+    assert offences(SOURCE) == []
+
+
+def test_the_files_are_there_to_be_read():
+    """Otherwise the check above would pass for nothing."""
+    read = {layer_of(path, SOURCE) for path in SOURCE.rglob("*.py")}
+    assert {"errors", "shapes", "config", "attention", "nn", "audit", "cli"} <= read
+    everything = [layer for path in SOURCE.rglob("*.py") for _, layer in imported(path, SOURCE)]
+    assert everything.count("errors") > 5 and everything.count("attention") > 5
+
+
+@pytest.mark.parametrize(
+    ("path", "line", "layer"),
+    [
+        ("attention/made_up.py", "from longspan.nn import norm", "nn"),
+        ("attention/made_up.py", "import longspan.cli", "cli"),
+        ("attention/made_up.py", "from longspan import train", "train"),
+        ("attention/made_up.py", "from ..nn import norm", "nn"),
+        ("attention/made_up.py", "from .. import report", "report"),
+        ("attention/layouts/made_up.py", "from ...nn.norm import build_norm", "nn"),
+        ("attention/made_up.py", "def late():\n    from longspan.models.bert import Bert", "models"),
+        ("attention/made_up.py", "if TYPE_CHECKING:\n    import longspan.audit.claims as claims", "audit"),
+        ("errors.py", "from longspan.attention.base import Attention", "attention"),
+        ("tasks/made_up.py", "from longspan.train import loop", "train"),
+        ("report/made_up.py", "from longspan.cli.main import run", "cli"),
+    ],
+)
+def test_a_made_up_offence_is_found(tmp_path: Path, path: str, line: str, layer: str):
+    file = tmp_path / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(line + "\n")
+    (found,) = offences(tmp_path)
+    assert found.startswith(f"{path}:") and f"imports {layer}, a row below it" in found
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        ("attention/made_up.py", "from longspan import config"),
+        ("attention/made_up.py", "from longspan.errors import InvalidInput"),
+        ("attention/made_up.py", "from . import base"),
+        ("attention/layouts/made_up.py", "from ..flash import DEAD"),
+        ("attention/made_up.py", "import torch.nn as nn"),
+        ("cli/made_up.py", "from longspan import __version__, audit"),
+        ("__main__.py", "from longspan.cli.main import run"),
+        ("report/made_up.py", "from longspan.audit import certificate"),
+    ],
+)
+def test_what_is_allowed_is_not_found(tmp_path: Path, path: str, line: str):
+    file = tmp_path / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(line + "\n")
+    assert offences(tmp_path) == []
+
+
+def test_a_layer_that_the_design_does_not_know(tmp_path: Path):
+    (tmp_path / "utils.py").write_text("")
+    (tmp_path / "errors.py").write_text("from longspan.helpers import help\n")
+    assert offences(tmp_path) == [
+        "errors.py:1: helpers is in no row of the design",
+        "utils.py: utils is in no row of the design",
+    ]
