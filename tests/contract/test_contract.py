@@ -1,6 +1,7 @@
 """The contract, for every registered mechanism, every form and every claim it makes."""
 
 from dataclasses import fields
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,15 @@ def identity(subject: Subject, check: Check) -> str:
     return f"{subject.name}-{subject.form.replace(', ', '-')}-{check.name}"
 
 
-CASES = [pytest.param(s, check, id=identity(s, check)) for s in SUBJECTS for check in applicable(s)]
+SLOW = {"compile", "compile_masked", "export", "export_masked", "size", "exponent", "dropout"}  # about a second each
+
+
+def case(subject: Subject, check: Check) -> Any:
+    marks = [pytest.mark.slow] if check.name in SLOW else []
+    return pytest.param(subject, check, id=identity(subject, check), marks=marks)
+
+
+CASES = [case(subject, check) for subject in SUBJECTS for check in applicable(subject)]
 
 
 @pytest.mark.parametrize(("subject", "check"), CASES)

@@ -19,6 +19,7 @@ from longspan.audit.checks import CHECKS, applicable
 from longspan.audit.subjects import MechanismSubject
 
 FAULTS: list[Any] = []
+SLOW = {"compile", "compile_masked", "export", "export_masked", "size", "exponent"}  # a second or more each
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,8 @@ def fault(caught_by: str, *, missed_by: str | None = None, causal: bool = True, 
 
     def enter(mechanism: type) -> type:
         item = Fault(mechanism, caught_by, missed_by, causal, options)
-        FAULTS.append(pytest.param(item, id=f"{mechanism.__name__}-{caught_by}"))
+        marks = [pytest.mark.slow] if {caught_by, missed_by} & SLOW else []
+        FAULTS.append(pytest.param(item, id=f"{mechanism.__name__}-{caught_by}", marks=marks))
         return mechanism
 
     return enter
@@ -45,6 +47,7 @@ def subject_of(mechanism: type, *, causal: bool, options: dict[str, Any] | None 
     return MechanismSubject.build(mechanism, causal=causal, options=options or {}, form="")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("causal", [True, False], ids=["causal", "bidirectional"])
 def test_the_clean_mechanism_passes_everything(causal: bool) -> None:
     certificate = audit(subject_of(PlainWindow, causal=causal))

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 from longspan.audit.claims import Claims
 from longspan.audit.subjects import Sample, Subject
@@ -224,7 +223,3 @@ def _collect(value: Any, found: dict[int, Tensor], visited: set[int]) -> None:
             _collect(item, found, visited)
     elif not isinstance(value, (nn.Module, type)) and hasattr(value, "__dict__"):
         _collect(vars(value), found, visited)
-    else:
-        for leaf in tree_leaves(value):
-            if isinstance(leaf, Tensor):
-                found[id(leaf)] = leaf

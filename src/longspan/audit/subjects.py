@@ -231,7 +231,8 @@ def forms(mechanism: type[Attention], option_sets: tuple[dict[str, Any], ...]) -
     """A mechanism in every form it supports, with every set of options."""
     found = []
     for options in option_sets:
-        text = ", ".join(f"{name}={value}" for name, value in options.items()) if len(option_sets) > 1 else ""
+        text = ", ".join(f"{name}={value}".replace(" ", "") for name, value in options.items())
+        text = text if len(option_sets) > 1 else ""
         for causal in (False, True):
             if not (mechanism.supports.causal if causal else mechanism.supports.bidirectional):
                 continue

@@ -41,7 +41,7 @@ def list_mechanisms(*, json: AsJson = False) -> None:
     Console().print(table)
 
 
-def show(name: str, *, json: AsJson = False) -> None:
+def show(name: str, /, *, json: AsJson = False) -> None:
     """Show one mechanism: what it is, what it can do, and its options with their limits.
 
     **Examples:**

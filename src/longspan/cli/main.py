@@ -30,7 +30,7 @@ errors = Console(stderr=True, highlight=False, soft_wrap=True)
 def main(arguments: Sequence[str]) -> int:
     """Run one command; the exit code: 0 well, 1 a claim or a check failed, 2 the command was wrong."""
     try:
-        code = app(arguments, exit_on_error=False, print_error=False)
+        code = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
     except (CycloptsError, LongspanError) as error:
         line = " ".join(str(error).split())
         errors.print(f"longspan: {line}", markup=False)

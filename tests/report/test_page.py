@@ -1,0 +1,88 @@
+"""Pages: self-contained, escaped, and readable in a real browser."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from longspan.report.audit import audit_page
+from longspan.report.page import Html, page, table, tag, text
+
+HOSTILE = "</script><img src=x onerror=\"document.title='hacked'\">&'"
+
+
+def certificate(subject: str = "window", passed: bool = True, detail: str = "") -> dict:
+    finding = {
+        "check": "causal_perturbation",
+        "claim": "later inputs change no earlier output",
+        "measured": 0.0 if passed else None,
+        "limit": 1e-12,
+        "passed": passed,
+        "detail": detail,
+        "form": "causal",
+    }
+    return {
+        "subject": subject,
+        "passed": passed,
+        "versions": {"longspan": "0", "torch": "0"},
+        "settings": {"length": 40, "dtype": "float64", "forms": [{"form": "causal", "claims": {}}]},
+        "findings": [finding],
+    }
+
+
+def test_text_is_escaped_and_markup_is_not():
+    assert text("<a & 'b'>") == "&lt;a &amp; &#x27;b&#x27;&gt;"
+    assert tag("b", Html("<i>x</i>"), "<", kind='"') == '<b class="&quot;"><i>x</i>&lt;</b>'
+    assert "<td>&lt;script&gt;</td>" in table(["head"], [["<script>"]])
+
+
+def test_a_page_loads_nothing_and_says_so():
+    made = page(HOSTILE, tag("p", HOSTILE))
+    assert "default-src 'none'" in made
+    assert "<img" not in made and "http://" not in made and "https://" not in made and "<script" not in made
+
+
+def test_an_audit_page_shows_every_finding_and_escapes_what_it_was_given():
+    made = audit_page([certificate(), certificate(HOSTILE, passed=False, detail=HOSTILE)])
+    assert "1 of 2 findings pass" in made and made.count("causal_perturbation") == 3
+    assert "<img" not in made and "–" in made
+
+
+@pytest.fixture(scope="module")
+def browser():
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"),
+            args=["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"],
+        )
+        yield opened
+        opened.close()
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [360, 1200])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_audit_page_in_chromium(browser, tmp_path: Path, width: int, scheme: str):
+    path = tmp_path / "audit.html"
+    path.write_text(audit_page([certificate(), certificate(HOSTILE, passed=False, detail=HOSTILE)]), encoding="utf-8")
+    context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
+    opened = context.new_page()
+    requests, problems = [], []
+    opened.on("request", lambda request: requests.append(request.url))
+    opened.on("console", lambda message: problems.append(message.text))
+    opened.on("pageerror", lambda error: problems.append(str(error)))
+    opened.goto(path.as_uri())
+    assert opened.title() == "longspan audit"
+    assert requests == [path.as_uri()] and problems == []
+    assert opened.locator("h2").count() == 2 and opened.locator(".bad").first.is_visible()
+    assert HOSTILE in opened.locator("h2").nth(1).inner_text()
+    # The page itself never scrolls sideways: wide tables scroll inside their own box.
+    assert opened.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    ink, paper = opened.evaluate(
+        "[getComputedStyle(document.body).color, getComputedStyle(document.body).backgroundColor]"
+    )
+    light = [sum(int(part) for part in colour[4:-1].split(",")) for colour in (ink, paper)]
+    assert (light[0] < light[1]) == (scheme == "light")
+    context.close()
