@@ -69,7 +69,7 @@ def _check(name: str, value: Any, kind: Any, limits: Mapping[str, Any]) -> None:
     for number in value if isinstance(value, tuple) else (value,):
         if not isinstance(number, (int, float)) or isinstance(number, bool):
             continue
-        if (low is not None and number < low) or (high is not None and number > high):
+        if (low is not None and not number >= low) or (high is not None and not number <= high):  # so NaN fits nowhere
             bounds = (
                 f"at least {low:g}" if high is None else f"at most {high:g}" if low is None else f"{low:g} to {high:g}"
             )

@@ -175,14 +175,18 @@ class Attention(nn.Module, ABC):
         streams: Mapping[str, Tensor] | None = None,
     ) -> Weights:
         """The map that the fast path really applies, whatever the mechanism: its output on the identity."""
-        heads, keys = k.shape[1], k.shape[2]
+        heads, keys, training = k.shape[1], k.shape[2], self.training
         identity = torch.eye(keys, dtype=k.dtype, device=k.device)
         columns = []
-        for part in identity.split(self.shape.head_dim, dim=-1):
-            missing = self.shape.head_dim - part.shape[-1]  # the fused kernels want values as wide as keys
-            values = nn.functional.pad(part, (0, missing)).expand(k.shape[0], heads, keys, -1)
-            out = self(q, k, values, key_mask=key_mask, bias=bias, streams=streams)
-            columns.append(out[..., : part.shape[-1]])
+        try:
+            self.train(False)  # the weights are those before dropout
+            for part in identity.split(self.shape.head_dim, dim=-1):
+                missing = self.shape.head_dim - part.shape[-1]  # the fused kernels want values as wide as keys
+                values = nn.functional.pad(part, (0, missing)).expand(k.shape[0], heads, keys, -1)
+                out = self(q, k, values, key_mask=key_mask, bias=bias, streams=streams)
+                columns.append(out[..., : part.shape[-1]])
+        finally:
+            self.train(training)
         return torch.cat(columns, dim=-1)
 
     @final
@@ -251,13 +255,8 @@ class Attention(nn.Module, ABC):
             raise InvalidInput(f"k has {key_heads} heads, which do not divide the {heads} heads of q")
         _check_heads("k", k, key_heads, head_dim)
         _check_heads("v", v, key_heads, None)
-        for name, tensor in (("k", k), ("v", v)):
-            if tensor.dtype != q.dtype:
-                raise InvalidInput(f"q is {q.dtype} and {name} {tensor.dtype}; they must be of one type")
-            if tensor.device != q.device:
-                raise InvalidInput(f"q is on {q.device} and {name} on {tensor.device}; they must be on one device")
-            if tensor.shape[0] != q.shape[0]:
-                raise InvalidInput(f"q has batch {q.shape[0]} and {name} {tensor.shape[0]}")
+        _check_like("k", k, q)
+        _check_like("v", v, q)
         queries, keys = q.shape[2], k.shape[2]
         if queries == 0 or keys == 0:
             raise InvalidInput(f"there must be a query and a key at least, not {queries} and {keys}")
@@ -278,6 +277,10 @@ class Attention(nn.Module, ABC):
                     f"bias must be (heads {heads}, an odd number of offsets), not {tuple(bias.shape)}; "
                     "the middle offset is 0"
                 )
+            if not bias.is_floating_point():
+                raise InvalidInput(f"bias must be of a floating-point type, not {bias.dtype}")
+            if bias.device != q.device:
+                raise InvalidInput(f"bias is on {bias.device} and q on {q.device}; they must be on one device")
         return Side(key_mask, bias, self._check_streams(q, k, streams))
 
     def _check_streams(self, q: Tensor, k: Tensor, given: Mapping[str, Tensor] | None) -> Mapping[str, Tensor]:
@@ -292,12 +295,14 @@ class Attention(nn.Module, ABC):
             if tensor is None:
                 if stream.required:
                     raise InvalidInput(f"{self.name} needs the stream {name!r}: {stream.help}")
-            elif stream.kind == "heads":
-                _check_heads(name, tensor, self.shape.heads, self.shape.head_dim)
             elif stream.kind == "mask":
                 _check_mask(name, tensor, (q.shape[0], k.shape[2]), q.device)
-            elif tensor.dim() != 3 or tensor.shape[0] != q.shape[0]:
-                raise InvalidInput(f"{name} must be (batch {q.shape[0]}, length, width), not {tuple(tensor.shape)}")
+            else:
+                if stream.kind == "heads":
+                    _check_heads(name, tensor, self.shape.heads, self.shape.head_dim)
+                elif tensor.dim() != 3 or tensor.shape[0] != q.shape[0]:
+                    raise InvalidInput(f"{name} must be (batch {q.shape[0]}, length, width), not {tuple(tensor.shape)}")
+                _check_like(name, tensor, q)
         return given
 
 
@@ -328,6 +333,15 @@ def _check_heads(name: str, tensor: Tensor, heads: int, width: int | None) -> No
         raise InvalidInput(f"{name} must be {wanted}, not {tuple(tensor.shape)}")
     if not tensor.is_floating_point():
         raise InvalidInput(f"{name} must be of a floating-point type, not {tensor.dtype}")
+
+
+def _check_like(name: str, tensor: Tensor, q: Tensor) -> None:
+    if tensor.dtype != q.dtype:
+        raise InvalidInput(f"q is {q.dtype} and {name} {tensor.dtype}; they must be of one type")
+    if tensor.device != q.device:
+        raise InvalidInput(f"q is on {q.device} and {name} on {tensor.device}; they must be on one device")
+    if tensor.shape[0] != q.shape[0]:
+        raise InvalidInput(f"q has batch {q.shape[0]} and {name} {tensor.shape[0]}")
 
 
 def _check_mask(name: str, mask: Tensor, shape: tuple[int, int], device: torch.device) -> None:

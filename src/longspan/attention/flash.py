@@ -30,7 +30,7 @@ def forward(
     """
     if not fits(q, k, v):
         return _plain_forward(q, k, v, scale, causal, mask)
-    # The kernel takes masks of float32, or of its own type where that is wider.
+    q, k, v = (_rows(x) for x in (q, k, v))
     out, lse = getattr(torch.ops.aten, _FORWARD)(q, k, v, 0.0, causal, attn_mask=mask, scale=scale)
     return out, lse
 
@@ -50,8 +50,14 @@ def backward(
     """Gradients of q, k, v. `out` and `lse` may be those of a softmax over more keys than these."""
     if not fits(q, k, v):
         return _plain_backward(g, q, k, v, out, lse, scale, causal, mask)
+    g, q, k, v, out = (_rows(x) for x in (g, q, k, v, out))
     dq, dk, dv = getattr(torch.ops.aten, _BACKWARD)(g, q, k, v, out, lse, 0.0, causal, attn_mask=mask, scale=scale)
     return dq, dk, dv
+
+
+def _rows(x: Tensor) -> Tensor:
+    """The kernel reads each row as one run of numbers, and does not ask whether it is."""
+    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def _plain_scores(q: Tensor, k: Tensor, scale: float, causal: bool, mask: Tensor | None) -> Tensor:

@@ -21,6 +21,7 @@ from torch.nn.functional import dropout as drop
 from longspan.attention import flash
 from longspan.attention.flash import DEAD
 from longspan.attention.layouts import Layout
+from longspan.errors import Unsupported
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,10 @@ class Source:
     v: Tensor
     keep: Tensor | None = None  # (batch, keys): True, may be read
     bias: Tensor | None = None  # (heads, offsets)
+
+    def __post_init__(self) -> None:
+        if self.bias is not None and not self.layout.takes_bias:
+            raise Unsupported(f"{type(self.layout).__name__} has no offsets, so it takes no bias")
 
 
 def joint(q: Tensor, sources: Sequence[Source], *, scale: float, dropout: float = 0.0) -> Tensor:

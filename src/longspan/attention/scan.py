@@ -76,7 +76,9 @@ def causal(
     """Attention to what came before, and the state to go on from. Rows with nothing to read are 0."""
     _check(q, k, v, key_mask)
     if q.shape[2] != k.shape[2]:
-        raise InvalidInput(f"causal attention reads as many keys as queries, got {q.shape[2]} queries, {k.shape[2]} keys")
+        raise InvalidInput(
+            f"causal attention reads as many keys as queries, got {q.shape[2]} queries, {k.shape[2]} keys"
+        )
     if chunk < 1:
         raise InvalidOption(f"chunk must be at least 1, got {chunk}")
     plan, hidden, fresh = _prepare(q, v, feature_map, key_mask, chunk, epsilon, normalise, decay)

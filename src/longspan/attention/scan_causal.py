@@ -15,7 +15,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.nn import functional
 
 from longspan.attention.features import Features, Rows
 from longspan.attention.scan_rows import (
@@ -69,19 +68,20 @@ def block_of(
     still: bool = False,
     limit: int | None = None,
 ) -> Block:
-    length = x.shape[1]
+    folded, length, _ = x.shape
     chunk = plan.chunk if limit is not None else min(plan.chunk, length)
+    count = length // chunk
     drop = plan.drop(length, limit)
     queries, own = query_rows(plan, x, work)
     keys, level, scale = key_rows(plan, y, hidden, offset, drop, work, still=still)
     weights = weigh(plan, level, offset, chunk)
     values = with_ones(plan, z, work)
 
-    queries, keys, values = (rows.reshape(-1, chunk, rows.shape[2]) for rows in (queries, keys, values))
+    queries, keys, values = (rows.reshape(folded * count, chunk, rows.shape[2]) for rows in (queries, keys, values))
     leaving = values if weights is None else values * weights.leave
-    states = torch.bmm(keys.mT, leaving, out=work("states", len(keys), plan.width, values.shape[2]))
+    states = torch.bmm(keys.mT, leaving, out=work("states", folded * count, plan.width, values.shape[2]))
     combine = mixed if work is no_buffer else running
-    before, after = combine(sums, states.unflatten(0, (len(sums), -1)), weights, work("before", *states.shape))
+    before, after = combine(sums, states.unflatten(0, (folded, count)), weights, work("before", *states.shape))
     if scale is not None:
         offset = scale[:, -1:]
     return Block(queries, keys, values, before, after, weights, None if own is None else own + scale, offset)
@@ -127,7 +127,8 @@ def totals(block: Block, work: Work) -> Rows:
         total = total.mul_(weights.carry)
     products = within(queries, keys, weights, work("products", *queries.shape[:2], keys.shape[1]))
     total = torch.baddbmm(total, products, values, out=work("total", *values.shape))
-    return total.unflatten(0, (len(block.after), -1)).flatten(1, 2)
+    folded = block.after.shape[0]
+    return total.view(folded, total.shape[0] // folded * total.shape[1], total.shape[2])
 
 
 class Tape(NamedTuple):
@@ -203,7 +204,9 @@ class Causal(torch.autograd.Function):
             offset, still = offsets[index], bool((offsets[index] == offsets[index + 1]).all())
             block = block_of(plan, x, y, z, masked, starts[index], offset, work, still=still)
             slope = gradient_rows(plan, slope, output, inverse, work)
-            dqueries, dkeys, dvalues, after = pull_block(block, slope.reshape(block.values.shape), after, v.shape[3], work)
+            dqueries, dkeys, dvalues, after = pull_block(
+                block, slope.reshape(block.values.shape), after, v.shape[3], work
+            )
             queries, keys = (features.view(*x.shape[:2], plan.width) for features in (block.queries, block.keys))
             plan.pull_queries(x, queries, dqueries.view(queries.shape), dx)
             plan.feature_map.pull(y, keys, dkeys.view(keys.shape), dy)
@@ -241,17 +244,17 @@ def batched(
     plan: Plan, q: Queries, k: Keys, v: Values, hidden: Hidden | None, sums: Sums, offset: Offset
 ) -> tuple[Output, Sums, Offset]:
     """The loop-free form, for graphs and for maps that autograd has to see."""
+    # Padding and its removal go by index, not by slices, and there are two chunks at least: whatever compares one size
+    # with another, or with 1, would tie a graph of dynamic length to the length it was made with.
     length = q.shape[2]
-    padded = (length + plan.chunk - 1) // plan.chunk * plan.chunk
-    x, y, z = (
-        functional.pad(rows.to(plan.dtype).flatten(0, 1), (0, 0, 0, padded - length)) for rows in (q, k, v)
-    )
-    if hidden is None:
-        hidden = torch.zeros(len(sums), length, 1, dtype=torch.bool, device=q.device)
-    hidden = functional.pad(hidden, (0, 0, 0, padded - length), value=True)
+    padded = torch.arange((length + 2 * plan.chunk - 1) // plan.chunk * plan.chunk, device=q.device)
+    source = padded.clamp(max=length - 1)
+    x, y, z = (rows.to(plan.dtype).flatten(0, 1).index_select(1, source) for rows in (q, k, v))
+    beyond = (padded >= length).view(1, -1, 1).expand(sums.shape[0], -1, 1)
+    hidden = beyond if hidden is None else beyond | hidden.index_select(1, source)
     block = block_of(plan, x, y, z, hidden, sums, offset, no_buffer, limit=length)
     total = totals(block, no_buffer)
     inverse = inverse_of(plan, total, block.scale)
     out = total[..., : v.shape[3]]
-    out = (out if inverse is None else out * inverse)[:, :length]
+    out = (out if inverse is None else out * inverse).index_select(1, torch.arange(length, device=q.device))
     return out.unflatten(0, q.shape[:2]).to(q.dtype), block.after, block.offset

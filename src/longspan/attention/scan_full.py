@@ -31,34 +31,26 @@ from longspan.attention.scan_rows import (
 from longspan.shapes import Keys, Output, Queries, Values
 
 
-def collect(plan: Plan, k: Keys, v: Values, hidden: Hidden | None, sums: Sums, offset: Offset) -> tuple[Sums, Offset]:
-    """Keys and values add up to the state."""
-    work, sums = Workspace(k, plan.dtype), sums.clone()
-    step = block_length(plan, len(sums), sums.shape[2])
+def forward(
+    plan: Plan, q: Queries, k: Keys, v: Values, hidden: Hidden | None, sums: Sums, offset: Offset
+) -> tuple[Output, Column, Sums, Offset]:
+    work, sums = Workspace(q, plan.dtype), sums.clone()
+    step = block_length(plan, sums.shape[0], sums.shape[2])
     for y, z, masked in zip(*(blocks(x, step, plan.dtype) for x in (k, v)), columns(hidden, step)):
-        keys, level, scale = key_rows(plan, y, masked, offset, None, work)
+        keys, level, _ = key_rows(plan, y, masked, offset, None, work)
         values = with_ones(plan, z, work)
         if level is not None:
             end = level[:, -1:]
             sums.mul_((offset - end).exp())
             values, offset = values * (level - end).exp(), end
         torch.baddbmm(sums, keys.mT, values, out=sums)
-    return sums, offset
 
-
-def forward(
-    plan: Plan, q: Queries, k: Keys, v: Values, hidden: Hidden | None, sums: Sums, offset: Offset
-) -> tuple[Output, Column, Sums, Offset]:
-    sums, offset = collect(plan, k, v, hidden, sums, offset)
-    work = Workspace(q, plan.dtype)
-    step = block_length(plan, len(sums), sums.shape[2])
     out = q.new_empty(*q.shape[:3], v.shape[3])
-    inverses = q.new_empty(len(sums), q.shape[2], 1, dtype=plan.dtype)
-    for x, output, inverse in zip(
-        blocks(q, step, plan.dtype), columns(out.flatten(0, 1), step), columns(inverses, step)
-    ):
+    inverses = q.new_empty(sums.shape[0], q.shape[2], 1, dtype=plan.dtype)
+    results = (columns(x, step) for x in (out.flatten(0, 1), inverses))
+    for x, output, inverse in zip(blocks(q, step, plan.dtype), *results):
         queries, own = query_rows(plan, x, work)
-        total = torch.bmm(queries, sums, out=work("total", *x.shape[:2], sums.shape[2]))
+        total = torch.bmm(queries, sums, out=work("values", *x.shape[:2], sums.shape[2]))
         inverse.copy_(inverse_of(plan, total, None if own is None else own + offset))
         torch.mul(total[..., :-1], inverse, out=output)
     return out, inverses, sums, offset
@@ -103,9 +95,7 @@ class Full(torch.autograd.Function):
         return None, dq, dk, dv, None, None, None
 
 
-def batched(
-    plan: Plan, q: Queries, k: Keys, v: Values, hidden: Hidden | None, sums: Sums, offset: Offset
-) -> Output:
+def batched(plan: Plan, q: Queries, k: Keys, v: Values, hidden: Hidden | None, sums: Sums, offset: Offset) -> Output:
     """The loop-free form, for graphs and for maps that autograd has to see."""
     x, y, z = (rows.to(plan.dtype).flatten(0, 1) for rows in (q, k, v))
     queries, own = query_rows(plan, x, no_buffer)

@@ -124,8 +124,9 @@ def query_rows(plan: Plan, x: Rows, work: Work) -> tuple[Features, Column | None
     exponents = plan.feature_map.exponents(x, work("exponents", *shape))
     if plan.cancels:  # then dividing a row by its sum is as good as by its maximum, and one fused kernel
         return torch.softmax(exponents, -1, out=work("queries", *shape)), None
-    peak = exponents.detach().amax(-1, keepdim=True)
-    return exponents.sub_(peak).exp_(), peak + plan.feature_map.common(x).detach()
+    common = plan.feature_map.common(x)
+    scale = exponents.detach().amax(-1, keepdim=True) + common.detach()
+    return exponents.add_(common - scale).exp_(), scale
 
 
 class KeyRows(NamedTuple):
@@ -142,7 +143,9 @@ def key_rows(
     if not isinstance(plan.feature_map, ExponentialMap):
         features = plan.feature_map.features(x, buffer)
         # Hidden after the map, because φ(0) need not be 0.
-        return KeyRows(features if hidden is None else features.masked_fill(hidden, 0.0), None if drop is None else -drop, None)
+        return KeyRows(
+            features if hidden is None else features.masked_fill(hidden, 0.0), None if drop is None else -drop, None
+        )
     exponents, common = plan.feature_map.exponents(x, buffer), plan.feature_map.common(x)
     if hidden is not None:
         exponents = exponents.masked_fill_(hidden, -math.inf)
@@ -171,12 +174,12 @@ def weigh(plan: Plan, level: Column | None, offset: Offset, chunk: int) -> Weigh
     if level is None:
         return None
     ends = torch.cat([offset.to(level.dtype), level[:, chunk - 1 :: chunk]], 1)
-    level, before, end = level.unflatten(1, (-1, chunk)), ends[:, :-1, None], ends[:, 1:, None]
+    level, before, end = level.unflatten(1, (level.shape[1] // chunk, chunk)), ends[:, :-1, None], ends[:, 1:, None]
     # Counted from the chunk's end, where the numbers are small: float32 is then enough.
     local, fall = (level - end).to(plan.dtype), (before - end).to(plan.dtype)
     return Weights(
         carry=(fall - local).exp().flatten(0, 1),
-        inner=(local.mT - local).exp().flatten(0, 1),
+        inner=(local.mT - local).clamp_(max=0.0).exp_().flatten(0, 1),
         leave=local.exp().flatten(0, 1),
         keep=fall.exp(),
         ends=ends,
@@ -202,8 +205,9 @@ def inverse_of(plan: Plan, total: Rows, scale: Column | None) -> Column | None:
     denominator = total[..., -1:]
     if plan.epsilon:
         denominator = denominator + (plan.epsilon if scale is None else plan.epsilon * (-scale).exp())
-    # Nothing to read: 1/inf makes the row 0, and its gradient too.
-    return denominator.masked_fill(denominator == 0, math.inf).reciprocal()
+    # Nothing to read, or nothing left of it in this precision: 1/inf makes the row 0, and its gradient too.
+    lost = denominator.abs() < torch.finfo(denominator.dtype).tiny
+    return denominator.masked_fill(lost, math.inf).reciprocal()
 
 
 def gradient_rows(plan: Plan, gradient: Rows, out: Rows, inverse: Column | None, work: Workspace) -> Rows:

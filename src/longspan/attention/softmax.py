@@ -75,6 +75,7 @@ class Softmax(Attention):
         keep = readable(q.shape[2], k.shape[2], self.causal, side.key_mask, q.device)
         scores = self._scores_by_definition(q, k)
         if side.bias is not None:
+            check_reach(side.bias, max(q.shape[2], k.shape[2]) - 1)
             scores = scores + offset_bias(side.bias, q.shape[2], k.shape[2])
         return masked_softmax(scores, keep)
 
@@ -112,30 +113,27 @@ class Softmax(Attention):
         self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, bias: Tensor | None, dropout: float = 0.0
     ) -> Tensor:
         if bias is not None:
-            check_reach(bias, k.shape[2] - 1)
+            check_reach(bias, max(q.shape[2], k.shape[2]) - 1)
         k, v = share_heads(k, q.shape[1]), share_heads(v, q.shape[1])
         source = Source(Dense(causal=self.causal), k, v, keep, bias)
         return joint(q, [source], scale=self._scale, dropout=dropout)
 
     def _additive(self, q: Tensor, keys: Tensor, v: Tensor, keep: Tensor | None, bias: Tensor | None) -> Tensor:
         """Rows in pieces, so that the (rows, keys, width) tensor of the tanh stays small."""
-        past = keys.shape[2] - q.shape[2]
+        queries, known = q.shape[2], keys.shape[2]
+        past = known - queries if self.causal else 0  # the last query stands at the last key
         if bias is not None:
-            check_reach(bias, keys.shape[2] - 1)
-        may = readable(keys.shape[2], keys.shape[2], self.causal, keep, q.device)
+            check_reach(bias, max(queries, known) - 1)
+        may = readable(past + queries, known, self.causal, keep, q.device)
 
         def rows(piece: Tensor, begin: int) -> Tensor:
-            here = (
-                slice(past + begin, past + begin + piece.shape[2])
-                if self.causal
-                else slice(begin, begin + piece.shape[2])
-            )
+            here = slice(past + begin, past + begin + piece.shape[2])
             changed = piece @ self.change_query.mT
             mixed = torch.tanh(changed[:, :, :, None] + keys[:, :, None])
             scores = (mixed @ self.direction[:, None, :, None])[..., 0]
             if bias is not None:
-                scores = scores + offset_bias(bias, keys.shape[2], keys.shape[2])[:, here]
-            weights = masked_softmax(scores, may[:, :, here] if self.causal else may[:, :, :1])
+                scores = scores + offset_bias(bias, past + queries, known)[:, here]
+            weights = masked_softmax(scores, may[:, :, here])
             weights = nn.functional.dropout(weights, self.dropout, self.training)
             return weights @ v
 
@@ -214,4 +212,4 @@ class Softmax(Attention):
 
 
 def _length(x: Tensor) -> Tensor:
-    return x.norm(dim=-1, keepdim=True).clamp_min(EPSILON)
+    return x.norm(dim=-1, keepdim=True).clamp_min(max(EPSILON, torch.finfo(x.dtype).tiny))

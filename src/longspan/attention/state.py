@@ -12,6 +12,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from longspan.errors import InvalidInput
+
 MINIMUM = 32  # rows of a first buffer
 
 
@@ -74,19 +76,29 @@ class Rows:
     def append(self, new: Tensor) -> "Rows":
         """These rows and `new` behind them, all of them visible; `trim` then forgets what is past `keep`."""
         count = new.shape[2]
+        if len(self):
+            self._check(new)
         if new.requires_grad or self._buffer.requires_grad:  # in-place writes would spoil the graph
             rows = torch.cat([self.value, new], dim=2) if len(self) else new
             return Rows(rows, 0, rows.shape[2], self._keep, [rows.shape[2]])
         buffer, begin, end, mark = self._buffer, self._begin, self._end, self._mark
-        if mark[0] != end or end + count > buffer.shape[2]:
+        foreign = buffer.is_inference() and not torch.is_inference_mode_enabled()  # may not be written to here
+        if mark[0] != end or end + count > buffer.shape[2] or foreign:
             room = max(MINIMUM, 2 * (len(self) + count))
             buffer = new.new_empty(*new.shape[:2], room, new.shape[3])
             if len(self):
                 buffer[:, :, : len(self)] = self.value
             begin, end, mark = 0, len(self), [0]
-        buffer[:, :, end : end + count] = new
+        # By .data, so that graphs which read the rows in front do not take this for a change of them.
+        buffer.data[:, :, end : end + count] = new
         mark[0] = end + count
         return Rows(buffer, begin, end + count, self._keep, mark)
+
+    def _check(self, new: Tensor) -> None:
+        if new.shape[0] != self._buffer.shape[0]:
+            raise InvalidInput(f"the state is of batch {self._buffer.shape[0]}, and the new tokens of {new.shape[0]}")
+        if new.dtype != self._buffer.dtype:
+            raise InvalidInput(f"the state is {self._buffer.dtype}, and the new tokens {new.dtype}")
 
     def trim(self) -> "Rows":
         """The last `keep` rows (all of them without `keep`)."""

@@ -55,6 +55,7 @@ class Window(Attention):
         near = (offsets.abs() <= self.options.window * dilation) & (offsets % dilation == 0)
         scores = torch.einsum("bhid,bhjd->bhij", q, k) / self.shape.head_dim**0.5
         if side.bias is not None:
+            check_reach(side.bias, min(length - 1, self._reach))
             scores = scores + offset_bias(side.bias, length, length)
         return masked_softmax(scores, near & readable(length, length, self.causal, side.key_mask, q.device))
 

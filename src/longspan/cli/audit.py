@@ -139,22 +139,24 @@ def _check_writable(path: Path | None) -> None:
 
 
 def _print(console: Console, certificate: "Certificate", every: bool) -> None:
-    console.print(f"[bold]{certificate.subject}[/bold]", "pass" if certificate.passed else "[red]FAIL[/red]")
-    table = Table("form", "claim", "measured", "limit", "verdict", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    console.print(f"[bold]{certificate.subject}[/bold]", _verdict(certificate.passed))
     for form in certificate.settings["forms"]:
         findings = [finding for finding in certificate.findings if finding.form == form["form"]]
         good = sum(finding.passed for finding in findings)
-        if not every:
-            table.add_row(
-                form["form"], f"{good} of {len(findings)} claims hold", "", "", _verdict(good == len(findings))
-            )
+        if form["form"]:
+            verdict = _verdict(good == len(findings))
+            console.print(f"  {form['form']}: {good} of {len(findings)} claims hold,", verdict)
+        if every:
+            table = Table("verdict", "measured", "limit", "claim", box=None, padding=(0, 0, 0, 2))
+            for finding in findings:
+                numbers = (f"{number:.3g}" for number in (finding.measured, finding.limit))
+                table.add_row(_verdict(finding.passed), *numbers, f"{finding.check}: {finding.claim}")
+            console.print(table)
         for finding in findings:
-            if every or not finding.passed:
-                numbers = (f"{finding.measured:.3g}", f"{finding.limit:.3g}")
-                table.add_row(form["form"], f"{finding.check}: {finding.claim}", *numbers, _verdict(finding.passed))
-                if not finding.passed and finding.detail:
-                    table.add_row("", f"  {finding.detail}")
-    console.print(table)
+            if not finding.passed:
+                detail = f" ({finding.detail})" if finding.detail else ""
+                seen = f"measured {finding.measured:.3g}, limit {finding.limit:.3g}"
+                console.print(f"    {finding.check}: {finding.claim}: {seen}{detail}", style="red", markup=False)
 
 
 def _verdict(passed: bool) -> str:

@@ -109,6 +109,9 @@ class Band(Layout):
         inside = slice(lead, lead + k.shape[2])
         return dq, dk[:, :, inside], dv[:, :, inside]
 
+    def width(self, keys: int) -> int:
+        return self.span
+
     def pairs(self, heads: int, queries: int, keys: int) -> int:
         full, rest = divmod(queries, self.block)
         return heads * (full * self.block * self.span + rest * (self.left + rest + self.right))

@@ -46,6 +46,10 @@ class Layout(ABC):
         """Gradients of q, k and v, given the output and log-sum-exp of the whole softmax."""
 
     @abstractmethod
+    def width(self, keys: int) -> int:
+        """How wide `scores` is."""
+
+    @abstractmethod
     def pairs(self, heads: int, queries: int, keys: int) -> int:
         """How many products of a query and a key the fused way computes, over all heads."""
 
@@ -86,4 +90,5 @@ def check_reach(bias: Tensor, furthest: int) -> None:
 def offset_bias(bias: Tensor, queries: int, keys: int) -> Tensor:
     """A table of offsets as (heads, queries, keys), the first query standing at the first key."""
     at = torch.arange(keys, device=bias.device) - torch.arange(queries, device=bias.device)[:, None]
-    return bias[:, at + bias.shape[1] // 2]
+    middle = bias.shape[1] // 2
+    return bias[:, (at + middle).clamp(0, 2 * middle)]  # what lies outside is masked, or `check_reach` refused it

@@ -82,6 +82,9 @@ class Blocks(Layout):
             dv.flatten(2, 3)[:, :, : v.shape[2]],
         )
 
+    def width(self, keys: int) -> int:
+        return self.table.shape[2] * self.block
+
     def pairs(self, heads: int, queries: int, keys: int) -> int:
         return heads * ceil_div(queries, self.block) * self.block * self.table.shape[2] * self.block
 

@@ -25,14 +25,14 @@ class ByHead(Layout):
             layout.scores(_pick(q, heads), _pick(k, heads), keep, None if bias is None else bias[list(heads)], scale)
             for heads, layout in self.groups
         ]
-        widest = max(part.shape[-1] for part in parts)
+        widest = self.width(k.shape[2])
         parts = [pad(part, (0, widest - part.shape[-1]), value=BLOCKED) for part in parts]
         return _pick(torch.cat(parts, 1), self._back)
 
     def mix(self, weights: Tensor, v: Tensor) -> Tensor:
         parts = []
         for heads, layout in self.groups:
-            own = _pick(weights, heads)
+            own = _pick(weights, heads)[..., : layout.width(v.shape[2])]
             parts.append(layout.mix(own, _pick(v, heads)))
         return _pick(torch.cat(parts, 1), self._back)
 
@@ -76,6 +76,9 @@ class ByHead(Layout):
             for total, part in zip(gradients, found):
                 total[:, own] = part
         return gradients
+
+    def width(self, keys: int) -> int:
+        return max(layout.width(keys) for _, layout in self.groups)
 
     def pairs(self, heads: int, queries: int, keys: int) -> int:
         return sum(layout.pairs(len(own), queries, keys) for own, layout in self.groups)

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from longspan.attention import flash
-from longspan.attention.layouts.base import Layout, add, blocked, blocked_where, products
+from longspan.attention.layouts.base import Layout, add, blocked, blocked_where, products, wide
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,9 @@ class Dense(Layout):
             dv[:, :, keys] += dv_part
         return torch.cat(gradients, 2), dk, dv
 
+    def width(self, keys: int) -> int:
+        return keys
+
     def pairs(self, heads: int, queries: int, keys: int) -> int:
         return heads * queries * keys
 
@@ -78,7 +81,7 @@ class Dense(Layout):
     ) -> Iterator[tuple[slice, slice, bool, Tensor | None]]:
         """(queries, keys, whether the kernel's own triangle serves, added mask)"""
         queries, keys = q.shape[2], k.shape[2]
-        past = keys - queries
+        past = keys - queries if self.causal else 0
         square = self.causal and past == 0
         if bias is None and (square or not self.causal or queries == 1):
             # Padding is one row of the mask: the kernel broadcasts it over queries, also under its triangle.
@@ -86,7 +89,7 @@ class Dense(Layout):
             return
         for begin in range(0, queries, self.rows):
             end = min(begin + self.rows, queries)
-            seen = past + end if self.causal else keys
+            seen = max(1, past + end) if self.causal else keys  # the kernel wants a key, be it one to be masked
             mask = self._mask(
                 begin, end, q, k[:, :, :seen], None if keep is None else keep[:, :seen], bias, self.causal, past
             )
@@ -105,13 +108,14 @@ class Dense(Layout):
     ) -> Tensor | None:
         """What is added to the scores of queries begin..end with the keys k: (batch, heads, rows, keys), broadcast."""
         keys = k.shape[2]
-        past = keys - q.shape[2] if past is None else past
+        if past is None:
+            past = keys - q.shape[2] if causal else 0
         mask = blocked(keep, q)
         if bias is not None or causal:
             at = torch.arange(begin, end, device=q.device)[:, None] + past
             offsets = torch.arange(keys, device=q.device) - at
             if bias is not None:
-                mask = add(bias[:, offsets + bias.shape[1] // 2][None], mask)
+                mask = add(bias.to(wide(q.dtype))[:, offsets + bias.shape[1] // 2][None], mask)
             if causal:
                 mask = add(blocked_where(offsets > 0, q), mask)
         return mask

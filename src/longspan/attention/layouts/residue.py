@@ -68,6 +68,9 @@ class Residue(Layout):
         dq, dk, dv = (unfold_residues(x, self.stride, k.shape[2]) for x in gradients)
         return dq, dk, dv
 
+    def width(self, keys: int) -> int:
+        return self.inner.width(ceil_div(keys, self.stride))
+
     def pairs(self, heads: int, queries: int, keys: int) -> int:
         return self.stride * self.inner.pairs(heads, ceil_div(queries, self.stride), ceil_div(keys, self.stride))
 
