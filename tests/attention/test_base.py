@@ -396,6 +396,8 @@ def test_decoding_with_the_state_of_another_batch_or_type(name: str):
     other = heads(batch=3, length=1)
     text = refusal(InvalidInput, attention.extend, other, other, other, state)
     assert "batch" in text and "3" in text and "2" in text
+    text = refusal(InvalidInput, attention.extend, other, other, other, attention.start(BATCH))
+    assert "batch" in text and "3" in text and "2" in text
     wide = x.double()
     text = refusal(InvalidInput, attention.extend, wide, wide, wide, state)
     assert "float64" in text and "float32" in text

@@ -97,7 +97,7 @@ FORMS: dict[str, Callable[[], dict[str, Tensor]]] = {
 }
 
 
-@pytest.mark.parametrize("key_heads", [HEADS, 2, 1])
+@pytest.mark.parametrize("key_heads", [HEADS, 2])
 @pytest.mark.parametrize("form", list(FORMS))
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("score", SCORES)
@@ -224,6 +224,13 @@ def test_location_is_cut_before_the_softmax():
 
 
 # The core
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("score", SCORES)
+def test_one_key_head_for_all(agree, score: str, padded: bool):
+    attention, side = make(score), FORMS["padded" if padded else "plain"]()
+    agree(lambda *x: attention.reference(*x, **side), lambda *x: attention(*x, **side), *qkv(9, key_heads=1))
 
 
 @pytest.mark.parametrize("masked", [False, True])

@@ -40,6 +40,7 @@ class Supports:
     bias: bool = False  # a term per offset added to the scores (ALiBi, T5)
     dropout: bool = False  # on the attention weights
     grouped: bool = False  # fewer key heads than query heads
+    map: bool = True  # the output is one (queries, keys) map on the values, the same for every channel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +95,7 @@ class Attention(nn.Module, ABC):
     family: ClassVar[tuple[str, ...]]  # the survey's classes: FP, M, LP, LR, KR, RC; () for dense
     order: ClassVar[str]  # time in the length n, with the option it depends on: "n·window"
     exponent: ClassVar[float]  # the power of n in `order`, at fixed options
+    quadratic_memory: ClassVar[bool] = False  # whether the paper's own definition needs tensors of n² elements
     supports: ClassVar[Supports]
     streams: ClassVar[tuple[Stream, ...]] = ()
     # Which of q, k, v have projections of their own. A mechanism that shares queries and keys leaves out k and is given
@@ -116,6 +118,7 @@ class Attention(nn.Module, ABC):
             raise Unsupported(f"{self.name} has no attention weights to drop; use dropout on its output instead")
         self.shape, self.causal, self.dropout = shape, causal, dropout
         self.options: Any = self.Options() if options is None else options
+        self.auxiliary_loss: Tensor | None = None  # what a training pass adds to the task's loss, where it does
 
     # What a user calls
 
@@ -158,10 +161,10 @@ class Attention(nn.Module, ABC):
         bias: Bias | None = None,
         streams: Mapping[str, Tensor] | None = None,
     ) -> Output:
-        """What `forward` must give: the oracle's weights on the values."""
+        """What `forward` must give: the oracle's weights applied to the values, O(n²)."""
         side = self._check(q, k, v, key_mask, bias, streams)
         weights = self.define(q, share_heads(k, q.shape[1]), side)
-        return weights @ self.sources(share_heads(v, q.shape[1]), side)
+        return self.apply_weights(weights, share_heads(v, q.shape[1]), side)
 
     @final
     @torch.no_grad()
@@ -174,7 +177,12 @@ class Attention(nn.Module, ABC):
         bias: Bias | None = None,
         streams: Mapping[str, Tensor] | None = None,
     ) -> Weights:
-        """The map that the fast path really applies, whatever the mechanism: its output on the identity."""
+        """The map that the fast path really applies, whatever the mechanism: its output on the identity.
+
+        Streams that stand beside the values (`like="v"`) are replaced by the identity as well.
+        """
+        if not self.supports.map:
+            raise Unsupported(f"{self.name} changes its values, so that no one map says what it does; see oracle()")
         heads, keys, training = k.shape[1], k.shape[2], self.training
         identity = torch.eye(keys, dtype=k.dtype, device=k.device)
         columns = []
@@ -183,7 +191,8 @@ class Attention(nn.Module, ABC):
             for part in identity.split(self.shape.head_dim, dim=-1):
                 missing = self.shape.head_dim - part.shape[-1]  # the fused kernels want values as wide as keys
                 values = nn.functional.pad(part, (0, missing)).expand(k.shape[0], heads, keys, -1)
-                out = self(q, k, values, key_mask=key_mask, bias=bias, streams=streams)
+                beside = {s.name: values for s in self.streams if s.kind == "heads" and s.like == "v"}
+                out = self(q, k, values, key_mask=key_mask, bias=bias, streams={**(streams or {}), **beside})
                 columns.append(out[..., : part.shape[-1]])
         finally:
             self.train(training)
@@ -218,9 +227,9 @@ class Attention(nn.Module, ABC):
     def define(self, q: Queries, k: Keys, side: Side) -> Weights:
         """The paper's definition, so that a reader can check it against the paper."""
 
-    def sources(self, v: Values, side: Side) -> Tensor:
-        """What the defined weights are applied to; the values themselves unless the paper transforms them."""
-        return v
+    def apply_weights(self, weights: Tensor, v: Values, side: Side) -> Output:
+        """What the paper does with the defined weights; more than a product where it changes the values first."""
+        return weights @ v
 
     @abstractmethod
     def cost(self, queries: int, keys: int) -> Cost:

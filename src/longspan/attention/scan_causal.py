@@ -80,14 +80,16 @@ def block_of(
     queries, keys, values = (rows.reshape(folded * count, chunk, rows.shape[2]) for rows in (queries, keys, values))
     leaving = values if weights is None else values * weights.leave
     states = torch.bmm(keys.mT, leaving, out=work("states", folded * count, plan.width, values.shape[2]))
-    combine = mixed if work is no_buffer else running
-    before, after = combine(sums, states.unflatten(0, (folded, count)), weights, work("before", *states.shape))
+    by_chunk, buffer = states.unflatten(0, (folded, count)), work("before", *states.shape)
+    before, after = mixed(sums, by_chunk, weights) if buffer is None else running(sums, by_chunk, weights, buffer)
     if scale is not None:
         offset = scale[:, -1:]
     return Block(queries, keys, values, before, after, weights, None if own is None else own + scale, offset)
 
 
-def running(first: Sums, states: ChunkSums, weights: Weights | None, out: Sums, *, backwards: bool = False) -> Any:
+def running(
+    first: Sums, states: ChunkSums, weights: Weights | None, out: Sums, *, backwards: bool = False
+) -> tuple[Sums, Sums]:
     """The state that each chunk finds, and the one that the last leaves. `first` is what the first one finds."""
     found, last = out.view(states.shape), first.clone()
     order = range(states.shape[1])
@@ -99,7 +101,7 @@ def running(first: Sums, states: ChunkSums, weights: Weights | None, out: Sums, 
     return out, last
 
 
-def mixed(first: Sums, states: ChunkSums, weights: Weights | None, out: None) -> tuple[Sums, Sums]:
+def mixed(first: Sums, states: ChunkSums, weights: Weights | None) -> tuple[Sums, Sums]:
     """The same without a loop."""
     states = torch.cat([first.unsqueeze(1), states], 1)
     if weights is None:
@@ -141,7 +143,7 @@ class Tape(NamedTuple):
 
 def sizes_of(plan: Plan, length: int, sums: Sums) -> list[int]:
     """Step 1: blocks of whole chunks; what is left over is a block, and a chunk, of its own."""
-    step, rest = block_length(plan, len(sums), sums.shape[2]), length % plan.chunk
+    step, rest = block_length(plan, sums.shape[0], sums.shape[2]), length % plan.chunk
     sizes = [min(step, length - rest - start) for start in range(0, length - rest, step)]
     return [*sizes, rest] if rest else sizes
 
@@ -151,7 +153,9 @@ def forward(
 ) -> tuple[Output, Sums, Offset, Tape]:
     work = Workspace(q, plan.dtype)
     out = q.new_empty(*q.shape[:3], v.shape[3])
-    inverses = q.new_empty(len(sums), q.shape[2], 1, dtype=plan.dtype) if plan.normalise or plan.exponential else None
+    inverses = (
+        q.new_empty(sums.shape[0], q.shape[2], 1, dtype=plan.dtype) if plan.normalise or plan.exponential else None
+    )
     tape = Tape(inverses, [], [])
     sizes = sizes_of(plan, q.shape[2], sums)
     rows = (blocks(x, sizes, plan.dtype) for x in (q, k, v))

@@ -148,7 +148,7 @@ def key_rows(
         )
     exponents, common = plan.feature_map.exponents(x, buffer), plan.feature_map.common(x)
     if hidden is not None:
-        exponents = exponents.masked_fill_(hidden, -math.inf)
+        exponents.masked_fill_(hidden, -math.inf)
     level, scale = None, offset
     if drop is not None or not still:
         rise = exponents.detach().amax(-1, keepdim=True) + common.detach()

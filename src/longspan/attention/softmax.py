@@ -38,6 +38,7 @@ class Softmax(Attention):
     family = ()
     order = "n²"
     exponent = 2.0
+    quadratic_memory = True
     supports = Supports(causal=True, cross=True, streaming=True, bias=True, dropout=True, grouped=True)
 
     @dataclass(frozen=True, kw_only=True)

@@ -76,8 +76,7 @@ class Rows:
     def append(self, new: Tensor) -> "Rows":
         """These rows and `new` behind them, all of them visible; `trim` then forgets what is past `keep`."""
         count = new.shape[2]
-        if len(self):
-            self._check(new)
+        self._check(new)
         if new.requires_grad or self._buffer.requires_grad:  # in-place writes would spoil the graph
             rows = torch.cat([self.value, new], dim=2) if len(self) else new
             return Rows(rows, 0, rows.shape[2], self._keep, [rows.shape[2]])
@@ -97,7 +96,7 @@ class Rows:
     def _check(self, new: Tensor) -> None:
         if new.shape[0] != self._buffer.shape[0]:
             raise InvalidInput(f"the state is of batch {self._buffer.shape[0]}, and the new tokens of {new.shape[0]}")
-        if new.dtype != self._buffer.dtype:
+        if len(self) and new.dtype != self._buffer.dtype:
             raise InvalidInput(f"the state is {self._buffer.dtype}, and the new tokens {new.dtype}")
 
     def trim(self) -> "Rows":

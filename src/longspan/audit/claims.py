@@ -23,6 +23,7 @@ class Claims:
     dropout: bool = False  # contract only: drops attention weights in training
     side_inputs: bool = False  # contract only: decodes with a bias or with grouped heads
     subquadratic: bool = False  # contract only: makes no tensor of n²/8 elements
+    map: bool = False  # contract only: applies one map to the values
 
     def __post_init__(self) -> None:
         if self.order is not None and not 0 <= self.order <= 4:
@@ -45,5 +46,6 @@ class Claims:
             contract=True,
             dropout=supports.dropout,
             side_inputs=supports.streaming and mechanism.causal and (supports.bias or supports.grouped),
-            subquadratic=mechanism.exponent < 2,
+            subquadratic=not mechanism.quadratic_memory,
+            map=supports.map,
         )

@@ -116,14 +116,13 @@ def _gradients(subject: MechanismSubject, case: Case, call: Callable[..., Tensor
     return gradients(out, named)
 
 
-@check("the map it applies is the map the paper defines", lambda claims: claims.contract)
+@check("the map it applies is the map the paper defines", lambda claims: claims.contract and claims.map)
 def weights(subject: Subject) -> Measurement:
     subject, worst = _mechanism(subject), Worst()
     with torch.no_grad():
         for case in _cases(subject):
             q, k, _ = _heads(case.sample)
-            identity = torch.eye(k.shape[2], dtype=k.dtype).expand(*k.shape[:2], -1, -1)
-            expected = subject.module.reference(q, k, identity, **case.side(subject))
+            expected = subject.module.oracle(q, k, **case.side(subject))
             found = subject.module.weights(q, k, **case.side(subject))
             worst.see(difference(found, expected, 1.0), case.name)
     return worst.against(subject.near)
