@@ -1,4 +1,4 @@
-"""Kernel attention in blocks of chunks, held to the quadratic definition, to the recurrence and to its loop-free form."""
+"""Kernel attention in blocks of chunks, held to its definition, to the recurrence and to the loop-free form."""
 
 import math
 from itertools import pairwise

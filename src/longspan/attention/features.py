@@ -1,8 +1,8 @@
 """The feature maps φ that kernel attention stands on: exp(q·k) or another kernel is read as φ(q)·φ(k).
 
-The engine (`scan.py`) calls a map on one chunk of positions at a time and throws the features away, so a map is three
-things: how to compute the features of a chunk (into a buffer when one is given, and as a plain differentiable expression
-when not), how to pull a gradient on the features back to the input, and what it costs.
+The engine (`scan.py`) calls a map on some positions at a time and throws the features away, so a map is three things:
+how to compute the features of a chunk (into a buffer when one is given, and as a plain differentiable expression when
+not), how to pull a gradient on the features back to the input, and what it costs.
 
 Exponential maps give the *logarithms* of their features instead, so that the engine can choose the scale: a running
 maximum for keys, each row's own maximum for queries. A scale is a constant that cancels, or is put back, at the end; it
@@ -65,7 +65,7 @@ class ExponentialMap(FeatureMap):
 
     @abstractmethod
     def pull_exponents(self, x: Rows, features: Features, gradient: Features, out: Rows) -> None:
-        """As `pull`, where a factor on the whole row leaves the result as it is: then the common part has no gradient."""
+        """As `pull`, where a factor on a whole row leaves the result as it is: the common part has no gradient then."""
 
     def features(self, x: Rows, out: Features | None = None) -> Features:
         return torch.exp(self.exponents(x) + self.common(x))
@@ -168,7 +168,7 @@ class PositiveExponential(ExponentialMap):
 
 
 class CallableMap(FeatureMap):
-    """A map given as a plain function of (…, positions, head_dim), position by position; autograd gives its gradient."""
+    """A map given as a function of (folded, positions, head_dim), position by position; autograd gives its gradient."""
 
     def __init__(self, function: Callable[[Tensor], Tensor], sample: Rows) -> None:
         """`sample` is probed once for what a function does not say of itself: its width, and whether it is learned."""

@@ -3,7 +3,7 @@
     out_i = φ(q_i)·S_i / (φ(q_i)·z_i + ε)      S_i = Σ_j γ^(i−j) φ(k_j) v_jᵀ      z_i = Σ_j γ^(i−j) φ(k_j)
 
 `causal` sums over j ≤ i and is at once the parallel form and the decoding step: it takes a state and returns one, so a
-sequence may be cut anywhere. `full` sums over all keys, without decay. Memory is linear: kept for the backward are q, k, v,
+sequence may be cut anywhere. `full` sums over all keys, without decay. Memory is linear: the backward is left q, k, v,
 the output, one number a row and, when causal, a state every so many positions.
 
 While a graph is captured, and for maps that have parameters of their own, a loop-free form takes over, which autograd

@@ -16,13 +16,15 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from longspan.attention.features import Features, Rows
+from longspan.attention.features import Rows
 from longspan.attention.scan_rows import (
     Column,
     Hidden,
     Offset,
     Plan,
     Sums,
+    TotalRows,
+    ValueRows,
     Weights,
     Work,
     Workspace,
@@ -39,16 +41,20 @@ from longspan.attention.scan_rows import (
 )
 from longspan.shapes import Keys, Output, Queries, Values
 
-ChunkSums = Float[Tensor, "folded chunks features columns"]
+# By chunk: the chunks of a block, of all heads of all examples, in one axis.
+ChunkFeatures = Float[Tensor, "chunks rows features"]
+ChunkValues = Float[Tensor, "chunks rows columns"]
+ChunkSums = Float[Tensor, "chunks features columns"]
+FoldedSums = Float[Tensor, "folded chunks_of_each features columns"]
 
 
 class Block(NamedTuple):
     """Steps 1 and 2: what a block is made of, by chunk, and the state that it leaves."""
 
-    queries: Features
-    keys: Features
-    values: Rows
-    before: Sums
+    queries: ChunkFeatures
+    keys: ChunkFeatures
+    values: ChunkValues
+    before: ChunkSums
     after: Sums
     weights: Weights | None
     scale: Column | None  # log of what the products of queries and keys were divided by; None: of no interest
@@ -59,7 +65,7 @@ def block_of(
     plan: Plan,
     x: Rows,
     y: Rows,
-    z: Rows,
+    z: ValueRows,
     hidden: Hidden | None,
     sums: Sums,
     offset: Offset,
@@ -82,14 +88,13 @@ def block_of(
     states = torch.bmm(keys.mT, leaving, out=work("states", folded * count, plan.width, values.shape[2]))
     by_chunk, buffer = states.unflatten(0, (folded, count)), work("before", *states.shape)
     before, after = mixed(sums, by_chunk, weights) if buffer is None else running(sums, by_chunk, weights, buffer)
-    if scale is not None:
-        offset = scale[:, -1:]
-    return Block(queries, keys, values, before, after, weights, None if own is None else own + scale, offset)
+    both = None if own is None or scale is None else own + scale
+    return Block(queries, keys, values, before, after, weights, both, offset if scale is None else scale[:, -1:])
 
 
 def running(
-    first: Sums, states: ChunkSums, weights: Weights | None, out: Sums, *, backwards: bool = False
-) -> tuple[Sums, Sums]:
+    first: Sums, states: FoldedSums, weights: Weights | None, out: ChunkSums, *, backwards: bool = False
+) -> tuple[ChunkSums, Sums]:
     """The state that each chunk finds, and the one that the last leaves. `first` is what the first one finds."""
     found, last = out.view(states.shape), first.clone()
     order = range(states.shape[1])
@@ -101,7 +106,7 @@ def running(
     return out, last
 
 
-def mixed(first: Sums, states: ChunkSums, weights: Weights | None) -> tuple[Sums, Sums]:
+def mixed(first: Sums, states: FoldedSums, weights: Weights | None) -> tuple[ChunkSums, Sums]:
     """The same without a loop."""
     states = torch.cat([first.unsqueeze(1), states], 1)
     if weights is None:
@@ -113,7 +118,9 @@ def mixed(first: Sums, states: ChunkSums, weights: Weights | None) -> tuple[Sums
     return states[:, :-1].flatten(0, 1), states[:, -1]
 
 
-def within(left: Rows, right: Rows, weights: Weights | None, out: Tensor | None) -> Tensor:
+def within(
+    left: ChunkFeatures, right: ChunkFeatures, weights: Weights | None, out: Tensor | None
+) -> Float[Tensor, "chunks rows rows"]:
     """Products of the rows of a chunk with the rows up to them."""
     products = torch.bmm(left, right.mT, out=out)
     if weights is not None:
@@ -121,7 +128,7 @@ def within(left: Rows, right: Rows, weights: Weights | None, out: Tensor | None)
     return products.tril_()
 
 
-def totals(block: Block, work: Work) -> Rows:
+def totals(block: Block, work: Work) -> TotalRows:
     """Step 3, all but the division."""
     queries, keys, values, weights = block.queries, block.keys, block.values, block.weights
     total = torch.bmm(queries, block.before, out=work("total", *values.shape))
@@ -153,9 +160,9 @@ def forward(
 ) -> tuple[Output, Sums, Offset, Tape]:
     work = Workspace(q, plan.dtype)
     out = q.new_empty(*q.shape[:3], v.shape[3])
-    inverses = (
-        q.new_empty(sums.shape[0], q.shape[2], 1, dtype=plan.dtype) if plan.normalise or plan.exponential else None
-    )
+    inverses = None
+    if plan.normalise or plan.exponential:
+        inverses = q.new_empty(sums.shape[0], q.shape[2], 1, dtype=plan.dtype)
     tape = Tape(inverses, [], [])
     sizes = sizes_of(plan, q.shape[2], sums)
     rows = (blocks(x, sizes, plan.dtype) for x in (q, k, v))
@@ -202,11 +209,9 @@ class Causal(torch.autograd.Function):
         sizes = sizes_of(plan, q.shape[2], starts[0])
         rows = (blocks(x, sizes, plan.dtype, backwards=True) for x in (q, k, v, gradient, out))
         more = (columns(x, sizes, backwards=True) for x in (inverses, hidden, *(x.flatten(0, 1) for x in results)))
-        index = len(sizes)
-        for x, y, z, slope, output, inverse, masked, dx, dy, dz in zip(*rows, *more):
-            index -= 1
-            offset, still = offsets[index], bool((offsets[index] == offsets[index + 1]).all())
-            block = block_of(plan, x, y, z, masked, starts[index], offset, work, still=still)
+        found = zip(reversed(starts), offsets[:-1].flip(0), offsets[1:].flip(0))
+        for x, y, z, slope, output, inverse, masked, dx, dy, dz, (sums, offset, end) in zip(*rows, *more, found):
+            block = block_of(plan, x, y, z, masked, sums, offset, work, still=torch.equal(offset, end))
             slope = gradient_rows(plan, slope, output, inverse, work)
             dqueries, dkeys, dvalues, after = pull_block(
                 block, slope.reshape(block.values.shape), after, v.shape[3], work
@@ -221,14 +226,14 @@ class Causal(torch.autograd.Function):
 
 
 def pull_block(
-    block: Block, slope: Rows, after: Sums, value_dim: int, work: Workspace
-) -> tuple[Features, Features, Rows, Sums]:
+    block: Block, slope: ChunkValues, after: Sums, value_dim: int, work: Workspace
+) -> tuple[ChunkFeatures, ChunkFeatures, Float[Tensor, "chunks rows value_dim"], Sums]:
     """Gradients on queries, keys and values of a block and on the state before it, from those on totals and state."""
     queries, keys, values, before, _, weights, _, _ = block
     products = within(queries, keys, weights, work("products", *queries.shape[:2], keys.shape[1]))
     slopes = within(slope, values, weights, work("slopes", *products.shape))
     carried, leaving = (slope, values) if weights is None else (slope * weights.carry, values * weights.leave)
-    states = torch.bmm(queries.mT, carried, out=work("states", *before.shape)).unflatten(0, (len(after), -1))
+    states = torch.bmm(queries.mT, carried, out=work("states", *before.shape)).unflatten(0, (after.shape[0], -1))
     later, after = running(after, states, weights, work("later", *before.shape), backwards=True)
 
     dqueries = torch.bmm(carried, before.mT, out=work("dqueries", *queries.shape))

@@ -25,7 +25,6 @@ from longspan.attention.scan_rows import (
     key_rows,
     no_buffer,
     query_rows,
-    weigh,
     with_ones,
 )
 from longspan.shapes import Keys, Output, Queries, Values

@@ -1,10 +1,10 @@
 """What the causal and the full form of kernel attention share: rows of features, their scales, the division.
 
 Scales. Exponential features overflow, so sums are kept divided by exp(c), where c bounds the exponents of the keys so
-far. A decay γ is the same thing seen from the other side: instead of shrinking the state by γ at every step, let the scale
-it is held in grow by 1/γ. Both meet in one number a row, its *level* b_i = c_i − i·log γ: it never falls, and key j weighs
-exp(b_j − b_i) ≤ 1 in row i. A row's level depends on no later row, so the future cannot change the past, not even its
-rounding. Scales are constants that cancel or are put back: they carry no gradient.
+far. A decay γ is the same thing seen from the other side: instead of shrinking the state by γ at every step, let the
+scale it is held in grow by 1/γ. Both meet in one number a row, its *level* b_i = c_i − i·log γ: it never falls, and
+key j weighs exp(b_j − b_i) ≤ 1 in row i. A row's level depends on no later row, so the future cannot change the past,
+not even its rounding. Scales are constants that cancel or are put back: they carry no gradient.
 """
 
 import math
@@ -21,6 +21,8 @@ from torch.nn import functional
 from longspan.attention.features import ExponentialMap, FeatureMap, Features, Rows
 
 # All positions of all heads of all examples: batch and heads are folded into one axis, for `bmm`.
+ValueRows = Float[Tensor, "folded positions value_dim"]
+TotalRows = Float[Tensor, "folded positions columns"]  # as the values, and 1 or φ(q)·z behind them when normalised
 Column = Float[Tensor, "folded positions 1"]
 Hidden = Bool[Tensor, "folded positions 1"]  # True: this key may not be read
 Sums = Float[Tensor, "folded features columns"]
@@ -93,8 +95,8 @@ Work = Workspace | Callable[..., None]
 def block_length(plan: Plan, folded: int, columns: int) -> int:
     """How many positions to take at a time: whole chunks.
 
-    Features and chunk states fit in their buffers, and two saved states are less than the features between them, so that
-    what is kept for the backward stays below n·m numbers a head.
+    As many as the buffers of features and chunk states are meant for, but at least so many that the state saved for
+    them has half as many numbers as their features: what is kept for the backward stays below n·m a head.
     """
     states = max(1.0, columns / plan.chunk)
     positions = max(BLOCK_FEATURES / (folded * plan.width * states), 2 * columns)
@@ -186,7 +188,7 @@ def weigh(plan: Plan, level: Column | None, offset: Offset, chunk: int) -> Weigh
     )
 
 
-def with_ones(plan: Plan, v: Rows, work: Work) -> Rows:
+def with_ones(plan: Plan, v: ValueRows, work: Work) -> TotalRows:
     """Values with a 1 appended: S then holds z as its last column."""
     if not plan.normalise:
         return v
@@ -198,7 +200,7 @@ def with_ones(plan: Plan, v: Rows, work: Work) -> Rows:
     return buffer
 
 
-def inverse_of(plan: Plan, total: Rows, scale: Column | None) -> Column | None:
+def inverse_of(plan: Plan, total: TotalRows, scale: Column | None) -> Column | None:
     """What rows of φ(q)·S are multiplied by to become the output. `scale` is the log of what they were divided by."""
     if not plan.normalise:
         return None if scale is None else scale.exp()
@@ -210,10 +212,14 @@ def inverse_of(plan: Plan, total: Rows, scale: Column | None) -> Column | None:
     return denominator.masked_fill(lost, math.inf).reciprocal()
 
 
-def gradient_rows(plan: Plan, gradient: Rows, out: Rows, inverse: Column | None, work: Workspace) -> Rows:
+def gradient_rows(
+    plan: Plan, gradient: ValueRows, out: ValueRows, inverse: Column | None, work: Workspace
+) -> TotalRows:
     """The gradient on φ(q)·S, from that on the output: a quotient's, when the last column was divided by."""
+    if inverse is None:
+        return gradient
     if not plan.normalise:
-        return gradient if inverse is None else gradient * inverse
+        return gradient * inverse
     rows = work("gradients", *gradient.shape[:2], gradient.shape[2] + 1)
     torch.mul(gradient, inverse, out=rows[..., :-1])
     product = torch.mul(rows[..., :-1], out, out=work("product", *gradient.shape))
