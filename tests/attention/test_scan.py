@@ -83,8 +83,8 @@ def recurrence(q, k, v, feature_map, *, key_mask=None, decay=None):
 def loop_free(
     q, k, v, feature_map, *, causal, key_mask=None, chunk=4, epsilon=0.0, normalise=True, decay=None, state=None
 ):
-    plan, hidden, fresh = scan._prepare(q, v, feature_map, key_mask, chunk, epsilon, normalise, decay)
-    state = state or fresh
+    plan, hidden = scan._prepare(q, feature_map, key_mask, chunk, epsilon, normalise, decay)
+    state = state or scan._fresh(plan, q, v)
     batched = scan_causal.batched if causal else scan_full.batched
     out = batched(plan, q, k, v, hidden, state.sums.flatten(0, 1), state.offset.view(-1, 1, 1))
     if not causal:

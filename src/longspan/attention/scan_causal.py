@@ -85,11 +85,22 @@ def block_of(
 
     queries, keys, values = (rows.reshape(folded * count, chunk, rows.shape[2]) for rows in (queries, keys, values))
     leaving = values if weights is None else values * weights.leave
-    states = torch.bmm(keys.mT, leaving, out=work("states", folded * count, plan.width, values.shape[2]))
-    by_chunk, buffer = states.unflatten(0, (folded, count)), work("before", *states.shape)
-    before, after = mixed(sums, by_chunk, weights) if buffer is None else running(sums, by_chunk, weights, buffer)
+    before, after = chunk_states(keys, leaving, sums, weights, work)
     both = None if own is None or scale is None else own + scale
     return Block(queries, keys, values, before, after, weights, both, offset if scale is None else scale[:, -1:])
+
+
+def chunk_states(
+    keys: ChunkFeatures, leaving: ChunkValues, sums: Sums, weights: Weights | None, work: Work
+) -> tuple[ChunkSums, Sums]:
+    """Step 2: the state before each chunk, and after the last."""
+    folded, chunks = sums.shape[0], keys.shape[0]
+    if work is not no_buffer and chunks == folded:  # a chunk each, as in decoding: nothing to run through
+        kept = sums if weights is None else sums * weights.keep[:, 0]
+        return sums, torch.baddbmm(kept, keys.mT, leaving)
+    states = torch.bmm(keys.mT, leaving, out=work("states", chunks, *sums.shape[1:]))
+    by_chunk, buffer = states.unflatten(0, (folded, chunks // folded)), work("before", *states.shape)
+    return mixed(sums, by_chunk, weights) if buffer is None else running(sums, by_chunk, weights, buffer)
 
 
 def running(
@@ -125,7 +136,7 @@ def within(
     products = torch.bmm(left, right.mT, out=out)
     if weights is not None:
         products = products.mul_(weights.inner)
-    return products.tril_()
+    return products.tril_() if products.shape[1] > 1 else products
 
 
 def totals(block: Block, work: Work) -> TotalRows:

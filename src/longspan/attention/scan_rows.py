@@ -57,6 +57,9 @@ class Plan:
         """Whether a factor on a query's features leaves the output as it is."""
         return self.normalise and self.epsilon == 0
 
+    def columns(self, value_dim: int) -> int:
+        return value_dim + 1 if self.normalise else value_dim
+
     def drop(self, positions: int, limit: int | None = None) -> Column | None:
         """log γ^i for i = 1, 2, …; positions past the limit are padding, where time stands still."""
         if self.log_decay is None:

@@ -9,7 +9,7 @@ from torch.nn.functional import pad
 
 from longspan.attention import flash
 from longspan.attention.flash import BLOCKED
-from longspan.attention.layouts.base import PIECE, Layout, blocked_where, ceil_div, products, wide
+from longspan.attention.layouts.base import PIECE, Layout, blocked_where, ceil_div, first_rows, products, wide
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,13 @@ class Band(Layout):
         scores = scores.masked_fill(~(inside & valid[:, :, :, None, :]), BLOCKED)
         if bias is not None:
             scores = scores + self._bias(bias, offsets)[None, :, None]
-        return scores.flatten(2, 3)[:, :, :queries]
+        return first_rows(scores.flatten(2, 3), queries)
 
     def mix(self, weights: Tensor, v: Tensor) -> Tensor:
         queries = weights.shape[2]
         count = self._count(queries)
         blocks = pad(weights, (0, 0, 0, count * self.block - queries)).unflatten(2, (count, self.block))
-        return (blocks @ self._windows(v, count).transpose(-1, -2)).flatten(2, 3)[:, :, :queries]
+        return first_rows((blocks @ self._windows(v, count).transpose(-1, -2)).flatten(2, 3), queries)
 
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float
