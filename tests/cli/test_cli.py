@@ -51,6 +51,7 @@ def test_show_tells_all_options_with_help_and_limits(capsys, name):
         (["audit", "window", "--json", "/no/such/folder/a.json"], ["/no/such/folder"]),
         (["audit", "window", "--html", "/"], ["folder"]),
         (["audit", "torch.nn:Identity", "--order", "nine"], ["--order", "nine"]),
+        (["audit", "window", "--jobs", "0"], ["--jobs", "0"]),
         (["audit", "window", "--cusal"], ["--cusal"]),
         (["lst"], ["lst", "list"]),
     ],
@@ -100,6 +101,12 @@ def test_audit_measures_claims_of_other_peoples_modules(capsys, modules):
 
     code, out, _ = run(capsys, "audit", "mine:Whole", "--causal", "--width", "8")
     assert code == 1 and "FAIL" in out
+
+
+def test_several_targets_side_by_side_are_printed_in_their_order(capsys, modules):
+    code, out, err = run(capsys, "audit", "mine:Whole", "mine:Mean", "--causal", "--width", "8", "--jobs", "2")
+    assert code == 1 and not err
+    assert out.index("mine:Whole FAIL") < out.index("mine:Mean pass") and "1 of 2 targets" in out
 
 
 def test_help_of_every_command_has_an_example(capsys):
