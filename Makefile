@@ -35,7 +35,7 @@ arena: $(VENV)/core
 test: lint types tests
 
 quick: lint types
-	$(BIN)/python -m pytest -q -n 2 -m "not slow and not browser"
+	$(BIN)/python -m pytest -q -n 2 --quick
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .
