@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
+from torch.utils.checkpoint import checkpoint
 
 from longspan import config
 from longspan.attention import flash
@@ -118,7 +119,7 @@ class Linformer(Attention):
         if self.options.projection != "max":
             return weights @ v
         largest = self._largest_by_definition(v, self._keep(v, side.key_mask))
-        of_windows = [part.amax(dim=-1) for part in weights.split(self.window, dim=-1)]  # the same at all its keys, or 0
+        of_windows = [part.amax(dim=-1) for part in weights.split(self.window, dim=-1)]  # one number and 0
         return torch.einsum("bhir,bhrd->bhid", torch.stack(of_windows, dim=-1), largest[:, :, : len(of_windows)])
 
     def _softmax_by_definition(self, q: Tensor, brought: Tensor, slots: Tensor) -> Tensor:
@@ -197,8 +198,15 @@ class Linformer(Attention):
         return counts[:, 0, :, 0] > 0, counts.clamp_min(1.0).reciprocal()
 
     def _filter(self, weight: Tensor, x: Tensor, hidden: Tensor | None) -> Tensor:
-        rows = weight[:, None, None, :] @ self._windows(_without(x, hidden, 0.0))
-        return self._all_slots(rows[:, :, :, 0])
+        def rows(weight: Tensor, x: Tensor) -> Tensor:
+            windows = self._windows(_without(x, hidden, 0.0))
+            return self._all_slots((weight[:, None, None, :] @ windows)[:, :, :, 0])
+
+        if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+            return rows(weight, x)
+        # It is little work, and would keep copies of all keys and values: padded, or in another order.
+        recomputed: Tensor = checkpoint(rows, weight, x, use_reentrant=False, preserve_rng_state=False)
+        return recomputed
 
     def _mean(self, x: Tensor, hidden: Tensor | None, inverse: Tensor) -> Tensor:
         sums = self._windows(_without(x, hidden, 0.0)).sum(dim=3, dtype=inverse.dtype)
@@ -215,12 +223,11 @@ class Linformer(Attention):
         heads, width, rank = self.shape.heads, self.shape.head_dim, self.rank
         flops = 4 * heads * queries * rank * width
         kept = heads * (queries * (width + 1) + 2 * rank * width)  # output, log-sum-exp, projected keys and values
-        kind, padded = self.options.projection, ceil_div(keys, self.window) * self.window
+        kind = self.options.projection
         if kind == "linear":
             flops += 4 * heads * rank * keys * width
         elif kind == "convolution":
-            flops += 4 * heads * padded * width
-            kept += 0 if padded == keys else 2 * heads * padded * width  # a copy that ends with a whole window
+            flops += 4 * heads * ceil_div(keys, self.window) * self.window * width
         elif kind == "mean":
             kept += rank  # how many keys each slot has
         return Cost(flops, kept)
