@@ -16,6 +16,7 @@ SMALL: dict[str, tuple[dict[str, Any], ...]] = {
         {"rank": 16, "projection": "convolution"},
         {"rank": 16, "projection": "max"},
     ),
+    "nystrom": ({"landmarks": 8, "kernel": 5}, {"landmarks": 24, "kernel": 0}),
 }
 
 
