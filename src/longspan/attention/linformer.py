@@ -5,7 +5,6 @@
 E and F mix all positions, so there is no causal form and no decoding, and a length over `max_length` has no columns.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -254,28 +253,22 @@ def share_projection(model: nn.Module) -> nn.Module:
     Call it on the whole model, and again after layers were copied one by one. A deep copy of the whole model keeps the
     sharing by itself.
     """
-    first: Linformer | None = None
-    for layer in _layerwise(model.modules()):
-        if first is None:
-            first = layer
-            continue
-        for name in ("projection", "rank", "max_length"):
-            own, wanted = (_size(x, name) for x in (layer, first))
+    found = [module for module in model.modules() if isinstance(module, Linformer)]
+    layers = [layer for layer in found if layer.options.sharing == "layerwise" and layer.projection is not None]
+    if not layers:
+        raise InvalidOption('there is no linformer with sharing="layerwise" and weights in this model')
+    first = layers[0]
+    for layer in layers:
+        for name, wanted, own in (
+            ("projection", first.options.projection, layer.options.projection),
+            ("rank", first.rank, layer.rank),
+            ("max_length", first.max_length, layer.max_length),
+        ):
             if own != wanted:
                 raise InvalidOption(f"layers that share one projection need one {name}, not {wanted} and {own}")
+    for layer in layers:
         layer.projection = first.projection
-    if first is None:
-        raise InvalidOption('there is no linformer with sharing="layerwise" and weights in this model')
     return model
-
-
-def _layerwise(modules: Iterable[nn.Module]) -> list[Linformer]:
-    found = [module for module in modules if isinstance(module, Linformer)]
-    return [layer for layer in found if layer.options.sharing == "layerwise" and layer.projection is not None]
-
-
-def _size(layer: Linformer, name: str) -> Any:
-    return layer.options.projection if name == "projection" else getattr(layer, name)
 
 
 def _without(x: Tensor, hidden: Tensor | None, value: float) -> Tensor:

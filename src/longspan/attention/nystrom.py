@@ -102,7 +102,7 @@ class Nystrom(Attention):
         return conv2d(v, filters, padding=(reach, 0), groups=self.shape.heads).add_(out)
 
     def _fused(self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
-        most = self.options.landmarks
+        most, keep = self.options.landmarks, None if keep is None or bool(keep.all()) else keep
         short = (torch.full((len(q),), q.shape[2]) if keep is None else keep.sum(dim=1)) <= most
         if bool(short.all()):
             return self._dense(q, k, v, keep)
