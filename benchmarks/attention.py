@@ -23,6 +23,9 @@ ROWS = [
     ("softmax", "softmax", False, {}, 1.0, 1.0),
     ("window, causal 256", "window", True, {"window": 255}, 10.0, 9.0),
     ("window, ±128", "window", False, {"window": 128}, 9.0, 8.0),
+    ("linformer, k 256", "linformer", False, {"rank": 256}, 4.5, 5.0),
+    ("nystrom, 64 landmarks", "nystrom", False, {"landmarks": 64, "kernel": 0}, 18.0, 15.0),
+    ("nystrom, kernel 33", "nystrom", False, {"landmarks": 64, "kernel": 33}, 12.0, 10.0),
 ]
 
 
@@ -52,7 +55,8 @@ def main() -> None:
 
     calls = {"full": scaled_dot_product_attention}
     for row, name, causal, options, _, _ in rows:
-        module = build(name, heads=HEADS, head_dim=WIDTH, causal=causal, dropout=given.dropout, **options)
+        sizes = {"heads": HEADS, "head_dim": WIDTH, "max_length": given.length}
+        module = build(name, **sizes, causal=causal, dropout=given.dropout, **options)
         calls[row] = lambda q, k, v, module=module: module(q, k, v, key_mask=mask)
     cases = {
         (name, kind.__name__): (lambda kind=kind, call=call: kind(call))

@@ -11,6 +11,8 @@ from longspan.errors import UnknownName, suggest
 MECHANISMS: dict[str, str] = {
     "softmax": "longspan.attention.softmax:Softmax",
     "window": "longspan.attention.window:Window",
+    "linformer": "longspan.attention.linformer:Linformer",
+    "nystrom": "longspan.attention.nystrom:Nystrom",
 }
 
 

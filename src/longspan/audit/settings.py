@@ -11,6 +11,12 @@ MAX_LENGTH = 256  # for mechanisms with a table of fixed size
 SMALL: dict[str, tuple[dict[str, Any], ...]] = {
     "softmax": tuple({"score": s} for s in ("scaled_dot", "dot", "general", "additive", "location", "cosine")),
     "window": ({"window": 5}, {"window": 3, "dilation": 2}, {"window": 2, "dilation": (1, 3)}),
+    "linformer": (
+        {"rank": 8, "sharing": "none"},
+        {"rank": 16, "projection": "convolution"},
+        {"rank": 16, "projection": "max"},
+    ),
+    "nystrom": ({"landmarks": 8, "kernel": 5}, {"landmarks": 24, "kernel": 0}),
 }
 
 
