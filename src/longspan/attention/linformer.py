@@ -98,7 +98,7 @@ class Linformer(Attention):
             size = (self.rank, self.max_length) if kind == "linear" else (self.window,)
             self.projection = Projection(shape.heads, size, self.options.sharing)
         if kind == "max":  # the largest value is another key's in each channel
-            self.supports = replace(type(self).supports, map=False)  # type: ignore[misc]
+            self.supports = replace(type(self).supports, map=False)
 
     # The paper
 
