@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from longspan.attention import flash
-from longspan.attention.layouts.base import ceil_div, wide
+from longspan.attention.layouts.base import wide
 
 Portion = tuple[int | slice, int | slice]  # some heads of one sequence of the batch, or one head of some sequences
 
