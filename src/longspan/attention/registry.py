@@ -11,6 +11,8 @@ from longspan.errors import UnknownName, suggest
 MECHANISMS: dict[str, str] = {
     "softmax": "longspan.attention.softmax:Softmax",
     "window": "longspan.attention.window:Window",
+    "image_local": "longspan.attention.image_local:ImageLocal",
+    "axial": "longspan.attention.axial:Axial",
 }
 
 

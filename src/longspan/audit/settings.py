@@ -11,6 +11,8 @@ MAX_LENGTH = 256  # for mechanisms with a table of fixed size
 SMALL: dict[str, tuple[dict[str, Any], ...]] = {
     "softmax": tuple({"score": s} for s in ("scaled_dot", "dot", "general", "additive", "location", "cosine")),
     "window": ({"window": 5}, {"window": 3, "dilation": 2}, {"window": 2, "dilation": (1, 3)}),
+    "image_local": ({"query_block": 6, "memory": 5}, {"query_block": (2, 3), "memory": (1, 2), "width": 7}),
+    "axial": ({"width": 6}, {"width": 6, "axis": 0}),
 }
 
 

@@ -8,7 +8,7 @@ from torch.nn.functional import pad
 
 from longspan.attention import flash
 from longspan.attention.flash import BLOCKED
-from longspan.attention.layouts.base import Layout, blocked_where, ceil_div, first_rows, products
+from longspan.attention.layouts.base import Layout, blocked_where, ceil_div, cut_rows, first_rows, products
 from longspan.attention.layouts.grid import fold_axis, unfold_axis
 
 
@@ -52,7 +52,7 @@ class Axis(Layout):
         out, lse = flash.forward(
             *(fold.lines(x) for x in (q, k, v)), scale, causal=self.causal, mask=self._mask(q, queries, keep, fold)
         )
-        return first_rows(fold.heads(out), queries), first_rows(fold.heads(lse[..., None])[..., 0], queries)
+        return cut_rows(fold.heads(out), queries), cut_rows(fold.heads(lse[..., None]), queries)[..., 0]
 
     def backward(
         self,
@@ -90,11 +90,6 @@ class Axis(Layout):
     def pairs(self, heads: int, queries: int, keys: int) -> int:
         slabs, length, stride = self._axes(queries)
         return heads * slabs * stride * length * length
-
-    def padded(self, queries: int) -> int:
-        """Positions that the fused way computes, whole slabs of them."""
-        slabs, length, stride = self._axes(queries)
-        return slabs * length * stride
 
     def _axes(self, queries: int, spare: int = 0) -> tuple[int, int, int]:
         """(slabs, rows of a slab, places of a row); one to spare in the plain way, for exporters treat a size of 1

@@ -1,6 +1,6 @@
 """Rectangles of an image: blocks of queries with the places around them, in block-raster order."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -9,7 +9,7 @@ from torch.nn.functional import pad
 
 from longspan.attention.flash import BLOCKED
 from longspan.attention.layouts import runs
-from longspan.attention.layouts.base import PIECE, Layout, blocked_where, ceil_div, first_rows, products, wide
+from longspan.attention.layouts.base import PIECE, Layout, blocked_where, ceil_div, cut_rows, first_rows, products, wide
 from longspan.attention.layouts.grid import place_in_blocks, rank_in_blocks
 from longspan.attention.layouts.runs import Run, mask_of, portions
 
@@ -60,7 +60,7 @@ class Rectangles(Layout):
             part, part_lse = runs.forward(queries, keys, values, self._runs(queries, strip, valid[:, row], keep), scale)
             out[:, :, row] = part.unflatten(2, out.shape[3:5])
             lse[:, :, row] = part_lse.unflatten(2, lse.shape[3:5])
-        return self._join(out, length), self._join(lse[..., None], length)[..., 0]
+        return self._join(out, length, cut_rows), self._join(lse[..., None], length, cut_rows)[..., 0]
 
     def backward(
         self,
@@ -139,11 +139,11 @@ class Rectangles(Layout):
         index, valid = self._index(row, column, length)
         return x.index_select(2, index).mul_(valid[:, None]).unflatten(2, sizes)
 
-    def _join(self, x: Tensor, length: int) -> Tensor:
+    def _join(self, x: Tensor, length: int, cut: Callable[[Tensor, int], Tensor] = first_rows) -> Tensor:
         """The inverse of `_split`."""
         x = x.flatten(2, 4)
         if self._whole:
-            return first_rows(x, length)
+            return cut(x, length)
         row, column = place_in_blocks(torch.arange(length, device=x.device), self.rows, self.columns, self.block)
         return x.index_select(2, rank_in_blocks(row, column, None, self._across * self.block[1], self.block))
 
