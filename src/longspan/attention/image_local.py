@@ -10,7 +10,7 @@ from torch import Tensor
 from longspan import config
 from longspan.attention.base import Attention, Cost, Shape, Side, Supports, masked_softmax, readable
 from longspan.attention.joint import Source, joint
-from longspan.attention.layouts import Dense, Layout, Rectangles, Tiles, rank_in_blocks
+from longspan.attention.layouts import Dense, Layout, Rectangles, Tiles, ceil_div, rank_in_blocks
 from longspan.attention.state import Rows, State, append_mask
 from longspan.config import option
 from longspan.errors import InvalidInput, InvalidOption
@@ -58,18 +58,28 @@ class ImageLocal(Attention):
 
     def define(self, q: Queries, k: Keys, side: Side) -> Weights:
         length = q.shape[2]
-        self.form.check(length)
+        self._check_length(length)
         near = self.form.neighbourhood(length).to(q.device)
         scores = torch.einsum("bhid,bhjd->bhij", q, k) / self.shape.head_dim**0.5
         return masked_softmax(scores, near & readable(length, length, self.causal, side.key_mask, q.device))
 
     def attend(self, q: Queries, k: Keys, v: Values, side: Side) -> Output:
-        self.form.check(q.shape[2])
+        self._check_length(q.shape[2])
         return self._joint(self.form.layout(self.causal), q, k, v, side.key_mask)
 
     def _joint(self, layout: Layout, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
         dropout = self.dropout if self.training else 0.0
         return joint(q, [Source(layout, k, v, keep)], scale=self.shape.head_dim**-0.5, dropout=dropout)
+
+    def _check_length(self, length: int, *, whole: bool = True) -> None:
+        """Refuse a sequence that is not the image, or, in decoding, not a beginning of it."""
+        height, width = self.options.height, self.options.width
+        if height is None or length == height * width or (length < height * width and not whole):
+            return
+        size = f"image_local was built for an image of {height} × {width}, which is {height * width} positions"
+        if whole:
+            raise InvalidInput(f"{size}, not {length}; leave out height to read any number of them")
+        raise InvalidInput(f"{size}, and these tokens reach to {length}; start a new image")
 
     def cost(self, queries: int, keys: int) -> Cost:
         heads, width = self.shape.heads, self.shape.head_dim
@@ -86,18 +96,18 @@ class ImageLocal(Attention):
 
     def decode(self, q: Queries, k: Keys, v: Values, state: ImageLocalState, side: Side) -> tuple[Output, State]:
         begin, end = state.length, state.length + q.shape[2]
-        self.form.check_end(end)
+        self._check_length(end, whole=False)
         seen = append_mask(state.seen, len(state.k), side.key_mask, q)
         keys, values = state.k.append(k), state.v.append(v)
         keep = None if seen is None else seen.value[:, 0, :, 0]
         if begin == 0:
             out = self._joint(self.form.layout(causal=True), q, keys.value, values.value, keep)
         else:
-            out = self._blocks(q, keys.value, values.value, keep, begin)
+            out = self._by_block(q, keys.value, values.value, keep, begin)
         kept = end - self.form.first(end)
         return out, ImageLocalState(keys.trim(kept), values.trim(kept), None if seen is None else seen.trim(kept), end)
 
-    def _blocks(self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, begin: int) -> Tensor:
+    def _by_block(self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, begin: int) -> Tensor:
         """The rows of positions `begin` and on, block by block; k, v and keep end where q does."""
         end, outs = begin + q.shape[2], []
         first = end - k.shape[2]  # the position of the first key
@@ -136,12 +146,6 @@ class _Form(ABC):
     @abstractmethod
     def first(self, position: int) -> int:
         """The first position that `position` or a later one may read."""
-
-    def check(self, length: int) -> None:
-        """Refuse a length that is not that of the image."""
-
-    def check_end(self, length: int) -> None:
-        """Refuse to go on behind the last position of the image."""
 
 
 @dataclass(frozen=True)
@@ -184,7 +188,7 @@ class _Image(_Form):
     def neighbourhood(self, length: int) -> Tensor:
         (tall, broad), (above, beside) = self.block, self.flange
         # The image, block after block and each of them row by row.
-        rows = -(-length // self.width // tall) * tall + tall if self.height is None else self.height
+        rows = ceil_div(length, tall * self.width) * tall if self.height is None else self.height
         places = [
             (row, column, top, left)
             for top in range(0, rows, tall)
@@ -214,20 +218,6 @@ class _Image(_Form):
         tall, above = self.block[0], self.flange[0]
         top = position // (tall * self.width) * tall
         return max(0, top - above) // tall * tall * self.width
-
-    def check(self, length: int) -> None:
-        if self.height is not None and length != self.height * self.width:
-            raise InvalidInput(
-                f"image_local was built for an image of {self.height} × {self.width}, which is "
-                f"{self.height * self.width} positions, not {length}; leave out height to read any number of them"
-            )
-
-    def check_end(self, length: int) -> None:
-        if self.height is not None and length > self.height * self.width:
-            raise InvalidInput(
-                f"image_local was built for an image of {self.height} × {self.width}, which ends after "
-                f"{self.height * self.width} positions, and these tokens reach to {length}; start a new image"
-            )
 
     def _own(self, position: int) -> tuple[int, int, int]:
         """The origin of the block that `position` is in, and the position behind the block's last."""

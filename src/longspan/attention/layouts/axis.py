@@ -49,9 +49,8 @@ class Axis(Layout):
         queries = q.shape[2]
         q, k, v = (self._pad(x) for x in (q, k, v))
         fold = self._fold(q)
-        out, lse = flash.forward(
-            *(fold.lines(x) for x in (q, k, v)), scale, causal=self.causal, mask=self._mask(q, queries, keep, fold)
-        )
+        mask = self._mask(q, queries, keep, fold)
+        out, lse = flash.forward(fold.lines(q), fold.lines(k), fold.lines(v), scale, causal=self.causal, mask=mask)
         return cut_rows(fold.heads(out), queries), cut_rows(fold.heads(lse[..., None]), queries)[..., 0]
 
     def backward(
@@ -69,14 +68,13 @@ class Axis(Layout):
         queries = q.shape[2]
         g, q, k, v, out, lse = (self._pad(x) for x in (g, q, k, v, out, lse[..., None]))
         fold = self._fold(q)
-        g_lines, q_lines, k_lines, v_lines, out_lines, lse_lines = (fold.lines(x) for x in (g, q, k, v, out, lse))
         gradients = flash.backward(
-            g_lines,
-            q_lines,
-            k_lines,
-            v_lines,
-            out_lines,
-            lse_lines[..., 0],
+            fold.lines(g),
+            fold.lines(q),
+            fold.lines(k),
+            fold.lines(v),
+            fold.lines(out),
+            fold.lines(lse)[..., 0],
             scale,
             causal=self.causal,
             mask=self._mask(q, queries, keep, fold),

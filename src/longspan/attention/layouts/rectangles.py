@@ -1,5 +1,6 @@
 """Rectangles of an image: blocks of queries with the places around them, in block-raster order."""
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -89,7 +90,9 @@ class Rectangles(Layout):
             dq_row, *parts = runs.backward(g_row, q_row, keys, values, out_row, lse_row[..., 0], found, scale)
             dq[:, :, row] = dq_row.unflatten(2, dq.shape[3:5])
             for total, part in zip((dk, dv), parts):
-                total[:, :, row * tall : row * tall + self._tall] += part.unflatten(2, (broad, self._tall)).transpose(2, 3)
+                total[:, :, row * tall : row * tall + self._tall] += part.unflatten(2, (broad, self._tall)).transpose(
+                    2, 3
+                )
         place = self._places(length, broad, q.device)
         return self._join(dq, length), dk.flatten(2, 3).index_select(2, place), dv.flatten(2, 3).index_select(2, place)
 
@@ -133,8 +136,9 @@ class Rectangles(Layout):
         strips = ceil_div(length, self.block[0] * self.columns) + spare
         sizes = (strips, self._across, self.block[0] * self.block[1])
         if self._whole:
-            return pad(x, (0, 0, 0, strips * sizes[1] * sizes[2] - length)).unflatten(2, sizes)
-        places = torch.arange(strips * sizes[1] * sizes[2], device=x.device)
+            missing = math.prod(sizes) - length
+            return (pad(x, (0, 0, 0, missing)) if spare or missing else x).unflatten(2, sizes)
+        places = torch.arange(math.prod(sizes), device=x.device)
         row, column = place_in_blocks(places, None, self._across * self.block[1], self.block)
         index, valid = self._index(row, column, length)
         return x.index_select(2, index).mul_(valid[:, None]).unflatten(2, sizes)
@@ -201,6 +205,4 @@ class Rectangles(Layout):
             mask = mask if later is None else mask + later
             together = max(1, PIECE // (count * span * width))
             for portion in portions(batch, heads, together):
-                yield Run(
-                    portion, count, begin * block, block, block, begin * step, span, step, mask_of(mask, portion)
-                )
+                yield Run(portion, count, begin * block, block, block, begin * step, span, step, mask_of(mask, portion))

@@ -126,9 +126,7 @@ class Tiles(Layout):
                 together = max(1, PIECE // (count * part.span * width))
                 for portion in portions(batch, heads, together):
                     own = None if mask is None else mask_of(mask, portion)
-                    yield Run(
-                        portion, count, first_query, part.rows, self.block, first_key, part.span, self.block, own
-                    )
+                    yield Run(portion, count, first_query, part.rows, self.block, first_key, part.span, self.block, own)
 
 
 @dataclass(frozen=True)
