@@ -8,6 +8,7 @@ Float32, batch 1, 8 heads of 64, 2 threads. The goals are those of the project's
 import argparse
 import json
 import sys
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -19,6 +20,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from longspan.attention import build
+from longspan.nn.multihead import MultiHead
 
 HEADS, WIDTH = 8, 64
 
@@ -27,6 +29,12 @@ ROWS = [
     ("softmax", "softmax", False, {}, 1.0, 1.0),
     ("window, causal 256", "window", True, {"window": 255}, 10.0, 9.0),
     ("window, ±128", "window", False, {"window": 128}, 9.0, 8.0),
+    ("image_local 1D, 256 + 256", "image_local", True, {"query_block": 256, "memory": 256}, 6.0, 5.0),
+]
+# The same, as layers of width 512 with their projections, and gradients of those too.
+LAYERS = [
+    ("axial 64×64 rows, layer", "axial", False, {"width": 64}, 2.2, 2.7),
+    ("axial 64×64 columns, layer", "axial", False, {"width": 64, "axis": 0}, 2.2, 2.7),
 ]
 
 
@@ -44,20 +52,26 @@ def main() -> None:
     q, k, v = (torch.randn(1, HEADS, given.length, WIDTH, requires_grad=True) for _ in range(3))
     gradient = torch.randn_like(q)
     mask = torch.arange(given.length)[None] < given.length * 9 // 10 if given.padding else None
-    rows = [row for row in ROWS if given.only in row[0]]
+    hidden = torch.randn(1, given.length, HEADS * WIDTH, requires_grad=True)
+    rows = [row for row in ROWS + LAYERS if given.only in row[0]]
 
     def forward(call) -> None:  # type: ignore[no-untyped-def]
+        run, inputs, _ = call
         with torch.no_grad():
-            call(q, k, v)
+            run(*inputs)
 
     def backward(call) -> None:  # type: ignore[no-untyped-def]
-        out: Tensor = call(q, k, v)
-        torch.autograd.grad(out, (q, k, v), gradient)
+        run, inputs, weights = call
+        out: Tensor = run(*inputs)
+        torch.autograd.grad(out, (*inputs, *weights), gradient.view_as(out))
 
-    calls = {"full": scaled_dot_product_attention}
-    for row, name, causal, options, _, _ in rows:
+    calls = {"full": (scaled_dot_product_attention, (q, k, v), ())}
+    for row in rows:
+        name, causal, options = row[1:4]
         module = build(name, heads=HEADS, head_dim=WIDTH, causal=causal, dropout=given.dropout, **options)
-        calls[row] = lambda q, k, v, module=module: module(q, k, v, key_mask=mask)
+        layer = MultiHead(HEADS * WIDTH, module) if row in LAYERS else None
+        inputs, weights = ((q, k, v), ()) if layer is None else ((hidden,), tuple(layer.parameters()))
+        calls[row[0]] = (partial(layer or module, key_mask=mask), inputs, weights)
     cases = {
         (name, kind.__name__): (lambda kind=kind, call=call: kind(call))
         for name, call in calls.items()
@@ -68,7 +82,7 @@ def main() -> None:
     print(
         f"length {given.length}, full attention {1e3 * best['full', 'forward']:.0f} / {1e3 * best['full', 'backward']:.0f} ms"
     )
-    print(f"{'':24}{'ms':>14}{'times faster':>16}{'goal':>14}")
+    print(f"{'':28}{'ms':>14}{'times faster':>16}{'goal':>14}")
     record = {}
     for row, _, _, _, goal_forward, goal_backward in rows:
         times = best[row, "forward"], best[row, "backward"]
@@ -76,7 +90,7 @@ def main() -> None:
         record[row] = [round(ratio, 2) for ratio in ratios]
         met = "" if ratios[0] >= goal_forward and ratios[1] >= goal_backward else "  short"
         print(
-            f"{row:24}{1e3 * times[0]:6.1f} /{1e3 * times[1]:6.1f}{ratios[0]:8.1f} /{ratios[1]:6.1f}{goal_forward:7g} /{goal_backward:5g}{met}"
+            f"{row:28}{1e3 * times[0]:6.1f} /{1e3 * times[1]:6.1f}{ratios[0]:8.1f} /{ratios[1]:6.1f}{goal_forward:7g} /{goal_backward:5g}{met}"
         )
     if given.json:
         given.json.write_text(json.dumps({"length": given.length, "times_faster": record}, indent=1) + "\n")

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -192,6 +192,7 @@ def any_options(draw) -> dict:
     return {"query_block": draw(pairs), "memory": memory, "width": draw(st.integers(1, 9))}
 
 
+@settings(max_examples=25)
 @given(length=st.integers(1, 70), options=any_options(), causal=st.booleans())
 def test_any_sizes(length: int, options: dict, causal: bool):
     torch.manual_seed(length)
