@@ -13,6 +13,8 @@ MECHANISMS: dict[str, str] = {
     "window": "longspan.attention.window:Window",
     "linformer": "longspan.attention.linformer:Linformer",
     "nystrom": "longspan.attention.nystrom:Nystrom",
+    "image_local": "longspan.attention.image_local:ImageLocal",
+    "axial": "longspan.attention.axial:Axial",
 }
 
 
