@@ -1,6 +1,7 @@
 """Axial attention against its literal lines, alone, as a layer, and two layers together."""
 
 import math
+from itertools import pairwise
 from itertools import product
 
 import pytest
@@ -177,7 +178,7 @@ def test_the_cost_of_a_square_grows_with_the_power_of_one_and_a_half(axis: int):
             flops.append(count_flops(lambda: attention(*leaves).sum().backward()))  # noqa: B023
         assert seen.elements < size * size // 8, seen.maker
         assert attention.cost(size, size).flops == 4 * 8 * size * math.isqrt(size)
-    for few, many in zip(flops, flops[1:]):
+    for few, many in pairwise(flops):
         assert math.log(many / few, 4) == pytest.approx(1.5, abs=0.01)
 
 
