@@ -1,4 +1,4 @@
-"""What is measured against full attention, and the goals of the first release: times faster, forward / with backward."""
+"""What is measured against full attention, and the goals of the first release (forward, with backward)."""
 
 from dataclasses import dataclass, field
 from typing import Any
