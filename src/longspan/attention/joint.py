@@ -82,8 +82,7 @@ class _Fused(torch.autograd.Function):
                 out, lse = part, part_lse
                 continue
             total = torch.logaddexp(lse, part_lse)
-            out = out * (lse - total).exp().to(out.dtype)[..., None]
-            out.addcmul_(part, (part_lse - total).exp().to(out.dtype)[..., None])
+            out = out.lerp_(part, (part_lse - total).exp().to(out.dtype)[..., None])  # the two shares add up to 1
             lse = total
         assert out is not None and lse is not None
         dead = lse < DEAD
@@ -103,6 +102,6 @@ class _Fused(torch.autograd.Function):
         gradients: list[Tensor | None] = []
         for (layout, keep, bias), k, v in zip(ctx.plans, pairs[::2], pairs[1::2]):
             part, dk, dv = layout.backward(g, q, k, v, keep, bias, out, lse, ctx.scale)
-            dq = part if dq is None else dq + part
+            dq = part if dq is None else dq.add_(part)
             gradients += [dk, dv]
         return None, None, dq, *gradients
