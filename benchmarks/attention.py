@@ -18,15 +18,17 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from longspan.attention import build
+from longspan.attention import Attention, build
 
 HEADS, WIDTH = 8, 64
+GLOBALS = 16  # where a mask says which tokens are global
 
 # (row, mechanism, causal, options, goal forward, goal with backward)
 ROWS = [
     ("softmax", "softmax", False, {}, 1.0, 1.0),
     ("window, causal 256", "window", True, {"window": 255}, 10.0, 9.0),
     ("window, ±128", "window", False, {"window": 128}, 9.0, 8.0),
+    ("longformer ±128", "longformer", False, {"window": 128}, 7.0, 6.5),
 ]
 
 
@@ -46,21 +48,30 @@ def main() -> None:
     mask = torch.arange(given.length)[None] < given.length * 9 // 10 if given.padding else None
     rows = [row for row in ROWS if given.only in row[0]]
 
-    def forward(call) -> None:  # type: ignore[no-untyped-def]
+    def forward(call, beside) -> None:  # type: ignore[no-untyped-def]
         with torch.no_grad():
             call(q, k, v)
 
-    def backward(call) -> None:  # type: ignore[no-untyped-def]
+    def backward(call, beside) -> None:  # type: ignore[no-untyped-def]
         out: Tensor = call(q, k, v)
-        torch.autograd.grad(out, (q, k, v), gradient)
+        learned = [stream for stream in beside.values() if stream.requires_grad]
+        torch.autograd.grad(out, (q, k, v, *learned), gradient)
 
-    calls = {"full": scaled_dot_product_attention}
+    def streams(module: Attention) -> dict[str, Tensor]:
+        """Noise for the projections that a mechanism has besides, and global tokens at even distances."""
+        made = {s.name: torch.randn_like(q).requires_grad_() for s in module.streams if s.kind == "heads"}
+        marked = torch.arange(given.length)[None] % max(1, given.length // GLOBALS) == 0
+        return made | {s.name: marked for s in module.streams if s.kind == "mask"}
+
+    calls = {"full": (scaled_dot_product_attention, {})}
     for row, name, causal, options, _, _ in rows:
         module = build(name, heads=HEADS, head_dim=WIDTH, causal=causal, dropout=given.dropout, **options)
-        calls[row] = lambda q, k, v, module=module: module(q, k, v, key_mask=mask)
+        beside = streams(module)
+        call = lambda q, k, v, module=module, beside=beside: module(q, k, v, key_mask=mask, streams=beside)  # noqa: E731
+        calls[row] = call, beside
     cases = {
-        (name, kind.__name__): (lambda kind=kind, call=call: kind(call))
-        for name, call in calls.items()
+        (name, kind.__name__): (lambda kind=kind, call=call, beside=beside: kind(call, beside))
+        for name, (call, beside) in calls.items()
         for kind in (forward, backward)
     }
     best = compare(cases, given.repeats)

@@ -88,7 +88,8 @@ class Longformer(Window):
         rows = joint(_take(side.streams["global_q"], index), [everything], scale=scale, dropout=dropout)
         # Unfilled slots point to some row too, and add nothing to it.
         rows = rows.masked_fill(~filled[:, None, :, None], 0.0)
-        return out.masked_fill(marked[:, None, :, None], 0.0).scatter_add_(2, _spread(index, rows), rows)
+        others = torch.where(marked[:, None, :, None], 0.0, out)  # faster than masked_fill
+        return others.scatter_add_(2, _spread(index, rows), rows)
 
     def cost(self, queries: int, keys: int, globals: int = 0) -> Cost:
         """What `attend` costs on one sequence, without masks but for that of `globals` global tokens."""
