@@ -12,6 +12,7 @@ MECHANISMS: dict[str, str] = {
     "softmax": "longspan.attention.softmax:Softmax",
     "window": "longspan.attention.window:Window",
     "longformer": "longspan.attention.longformer:Longformer",
+    "etc": "longspan.attention.etc:Etc",
 }
 
 

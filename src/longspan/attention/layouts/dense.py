@@ -28,6 +28,10 @@ class Dense(Layout):
     def mix(self, weights: Tensor, v: Tensor) -> Tensor:
         return weights @ v
 
+    def along(self, x: Tensor, queries: int) -> Tensor:
+        """What belongs to each key (batch, keys), laid out as the scores: (batch, 1, keys), for all queries."""
+        return x[:, None, :]
+
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float
     ) -> tuple[Tensor, Tensor]:
