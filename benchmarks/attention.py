@@ -29,6 +29,8 @@ ROWS = [
     ("window, causal 256", "window", True, {"window": 255}, 10.0, 9.0),
     ("window, ±128", "window", False, {"window": 128}, 9.0, 8.0),
     ("longformer ±128", "longformer", False, {"window": 128}, 7.0, 6.5),
+    ("etc ±128", "etc", False, {"radius": 128, "global_tokens": 16, "labels": 0}, 6.0, 6.0),
+    ("etc ±128, labels", "etc", False, {"radius": 128, "global_tokens": 16}, 1.5, 1.5),
 ]
 
 

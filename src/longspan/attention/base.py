@@ -313,7 +313,9 @@ class Attention(nn.Module, ABC):
                 if stream.kind == "heads":
                     _check_heads(name, tensor, self.shape.heads, self.shape.head_dim)
                     if tensor.shape[2] != q.shape[2]:
-                        raise InvalidInput(f"q has length {q.shape[2]} and {name} {tensor.shape[2]}; they must be equal")
+                        raise InvalidInput(
+                            f"q has length {q.shape[2]} and {name} {tensor.shape[2]}; they must be equal"
+                        )
                 elif tensor.dim() != 3 or tensor.shape[0] != q.shape[0]:
                     raise InvalidInput(f"{name} must be (batch {q.shape[0]}, length, width), not {tuple(tensor.shape)}")
                 _check_like(name, tensor, q)

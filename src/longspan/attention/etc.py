@@ -68,7 +68,7 @@ class _Relation:
 class Etc(Attention):
     """The two inputs come as one sequence, of which the first `global_tokens` positions are the global input.
 
-    There are two softmaxes, not four: global rows over [g2g | g2l], long rows over [l2g | l2l] (section 3.1). q, k and v
+    There are two softmaxes, not four: global rows over [g2g | g2l], long rows over [l2g | l2l] (section 3.2). q, k and v
     are the projections of long rows and of l2l; those of the other three parts are streams, unless all are shared.
     """
 
@@ -199,7 +199,9 @@ class Etc(Attention):
         pairs = [(None, None) if x is None else self._split(x, 1) for x in beside]
         begin, rest = self._split(q)
         places = [None if x is None else torch.arange(x.shape[2], device=q.device)[None] for x in (begin, rest)]
-        first, second = (None if at is None else _Input(at, *(pair[i] for pair in pairs)) for i, at in enumerate(places))
+        first, second = (
+            None if at is None else _Input(at, *(pair[i] for pair in pairs)) for i, at in enumerate(places)
+        )
         assert first is not None
         return first, second
 
@@ -274,6 +276,8 @@ class Etc(Attention):
             pairs += band.pairs(heads, rest, rest)
             return Cost(4 * pairs * width, heads * queries * (width + 1))  # kept: the output and the log-sum-exp
         if rest:
-            pairs += heads * (ceil_div(rest, band.block) + 1) * band.block * band.span  # the plain way has a spare block
+            pairs += (
+                heads * (ceil_div(rest, band.block) + 1) * band.block * band.span
+            )  # the plain way has a spare block
         flops = 4 * pairs * width + 2 * heads * queries * (2 * clip + 3) * width
         return Cost(flops, 0)  # each head is computed again

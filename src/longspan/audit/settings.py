@@ -14,7 +14,7 @@ SMALL: dict[str, tuple[dict[str, Any], ...]] = {
     "etc": (
         {"global_tokens": 3, "radius": 5, "labels": 0},
         {"global_tokens": 4, "radius": 3, "labels": 2, "hard": "both"},
-        {"global_tokens": 3, "radius": 4, "labels": 2, "shared": True},
+        {"global_tokens": 5, "radius": 4, "labels": 2, "shared": True},
     ),
     "longformer": ({"window": 5, "capacity": 4}, {"window": 2, "dilation": (1, 3), "capacity": 4}),
 }
