@@ -25,10 +25,8 @@ def heads(number: int, length: int, batch: int = BATCH, dtype: torch.dtype = DOU
     return [torch.randn(batch, HEADS, length, WIDTH, dtype=dtype) for _ in range(number)]
 
 
-def literal(
-    attention: Attention, length: int, segment: list[int] | None, example: list[int] | None, readable: set[int]
-):
-    """One example: (length, length) of who reads whom, and of the label of each pair (-1 where none is read)."""
+def literal(attention: Attention, length: int, segment: list[int] | None, example: list[int] | None, known: set[int]):
+    """One example: (length, length) of who reads whom, and of the label of each pair."""
     options = attention.options
     count, clip = options.global_tokens, options.labels
     keep = torch.zeros(length, length, dtype=torch.bool)
@@ -46,7 +44,7 @@ def literal(
                 free = segment is not None and segment[i if from_global else j] < 0
                 hard = options.hard == "both" or (options.hard == "g2l" and from_global)
                 may = not hard or linked or free
-            keep[i, j] = may and j in readable and (example is None or example[i] == example[j])
+            keep[i, j] = may and j in known and (example is None or example[i] == example[j])
     return keep, label
 
 
@@ -115,9 +113,8 @@ def compare(agree, attention: Attention, length: int, *, segment=None, example=N
             state = {f"labels.{name}": value for name, value in labels.items()}
             if method == "forward":
                 return torch.func.functional_call(attention, state, qkv, call)
-            return torch.func.functional_call(
-                _Reference(attention), {f"of.{n}": v for n, v in state.items()}, qkv, call
-            )
+            state = {f"of.{name}": value for name, value in state.items()}
+            return torch.func.functional_call(_Reference(attention), state, qkv, call)
 
         return run
 
@@ -187,14 +184,14 @@ def test_a_label_moves_the_pairs_that_have_it():
     torch.testing.assert_close(after[:, 1, 6], before[:, 1, 6], atol=1e-12, rtol=0)  # nothing stands to its right
 
 
-def test_lifted_weights_are_bert(dense, agree):
+@pytest.mark.parametrize("labels", [0, 4])
+def test_lifted_weights_are_bert(dense, agree, labels: int):
     """Shared projections, a radius over everything, labels of zero, nothing masked: full attention."""
-    for labels in (0, 4):
-        attention = make(3, 30, labels, shared=True)
-        for parameter in attention.parameters():
-            torch.nn.init.zeros_(parameter)
-        everywhere = torch.ones(21, 21, dtype=torch.bool)
-        agree(lambda q, k, v: dense(q, k, v, everywhere, WIDTH**-0.5), attention, *heads(3, 21))
+    attention = make(3, 30, labels, shared=True)
+    for parameter in attention.parameters():
+        torch.nn.init.zeros_(parameter)
+    everywhere = torch.ones(21, 21, dtype=torch.bool)
+    agree(lambda q, k, v: dense(q, k, v, everywhere, WIDTH**-0.5), attention, *heads(3, 21))
 
 
 @pytest.mark.parametrize("length", [1, 5, 8])
@@ -252,12 +249,10 @@ def test_dropout_in_training(labels: int):
     out = attention(q, k, v)
     assert (out != attention(q, k, v)).any(-1).any(1).all()
     # A head is computed again in the backward pass, with the same weights dropped.
-    direction = torch.randn_like(v)
     (gradient,) = torch.autograd.grad(out, v, torch.ones_like(out), retain_graph=True)
     (again,) = torch.autograd.grad(out, v, torch.ones_like(out))
     assert torch.equal(gradient, again)
     assert torch.allclose((gradient * v).sum(), out.sum())  # the output is linear in v
-    assert direction.shape == gradient.shape
 
 
 @pytest.mark.parametrize("labels", [0, 4])

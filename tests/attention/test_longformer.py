@@ -84,14 +84,8 @@ def test_padding_is_neither_read_nor_global(dense, agree, dilation):
     padding[0, 20:], padding[1, :4], padding[2, ::3] = False, False, False
     marked = marks(length, [1, 22, 28], [0, 3, 4], [2, 3])
     real = marked & padding
-    keep = torch.stack(
-        [
-            literal(
-                length, window, dilation, set(real[row].nonzero()[:, 0].tolist()), set(own.nonzero()[:, 0].tolist())
-            )
-            for row, own in enumerate(padding)
-        ]
-    )
+    where = lambda row: set(row.nonzero()[:, 0].tolist())  # noqa: E731
+    keep = torch.stack([literal(length, window, dilation, where(g), where(own)) for g, own in zip(real, padding)])
     agree(
         truth(dense, real, keep),
         lambda q, k, v, *own: attention(q, k, v, key_mask=padding, streams=beside(marked, list(own))),
@@ -154,7 +148,7 @@ def test_without_globals_it_costs_what_the_window_costs():
 def test_cost_with_globals(count: int):
     attention = make(5)
     inputs = [x.requires_grad_() for x in heads(6, 100, batch=1, dtype=torch.float32)]
-    streams = beside(marks(100, list(range(0, count))), inputs[3:])
+    streams = beside(marks(100, list(range(count))), inputs[3:])
     run = lambda: attention(*inputs[:3], streams=streams)  # noqa: E731
     assert (count_flops(run), count_kept(run, inputs)) == tuple(attention.cost(100, 100, globals=count))
 

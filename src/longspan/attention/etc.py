@@ -68,7 +68,7 @@ class _Relation:
 class Etc(Attention):
     """The two inputs come as one sequence, of which the first `global_tokens` positions are the global input.
 
-    There are two softmaxes, not four: global rows over [g2g | g2l], long rows over [l2g | l2l] (section 3.2). q, k and v
+    There are two softmaxes, not four: global rows over [g2g | g2l], long rows over [l2g | l2l] (section 3.2). q, k, v
     are the projections of long rows and of l2l; those of the other three parts are streams, unless all are shared.
     """
 
@@ -256,10 +256,10 @@ class Etc(Attention):
         vectors = numbers = None
         if self.options.labels:
             vectors, numbers = self.labels[f"{rows}_vectors"], self.labels[f"{rows}_numbers"][:, None]
-        inputs = (q, vectors, numbers, *(x for source, _ in parts for x in (source.k, source.v)))
+        inputs: tuple[Any, ...] = (q, vectors, numbers, *(x for source, _ in parts for x in (source.k, source.v)))
         if torch.compiler.is_compiling():
             return related(*inputs)
-        # One head after the other, computed again in the backward pass, so that the scores of one head are all there is.
+        # One head after the other, and again in the backward pass: the scores of one head are all there ever is.
         heads = q.shape[1]
         by_head = zip(*((None,) * heads if x is None else x.split(1, dim=-3) for x in inputs))
         if not torch.is_grad_enabled():
@@ -276,8 +276,7 @@ class Etc(Attention):
             pairs += band.pairs(heads, rest, rest)
             return Cost(4 * pairs * width, heads * queries * (width + 1))  # kept: the output and the log-sum-exp
         if rest:
-            pairs += (
-                heads * (ceil_div(rest, band.block) + 1) * band.block * band.span
-            )  # the plain way has a spare block
+            blocks = ceil_div(rest, band.block) + 1  # the plain way has one to spare
+            pairs += heads * blocks * band.block * band.span
         flops = 4 * pairs * width + 2 * heads * queries * (2 * clip + 3) * width
         return Cost(flops, 0)  # each head is computed again

@@ -31,7 +31,7 @@ class Longformer(Window):
     order = "n·(window + globals)"
     exponent = 1.0
     supports = Supports(causal=True, streaming=True, dropout=True)
-    streams = (
+    streams: tuple[Stream, ...] = (
         Stream(name="global_mask", kind="mask", help="which tokens are global; none without it", required=False),
         Stream(name="global_q", kind="heads", like="q", help="the queries of global tokens", required=False),
         Stream(name="global_k", kind="heads", like="k", help="the keys that global tokens read", required=False),
