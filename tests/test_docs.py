@@ -19,6 +19,7 @@ def blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.slow
 def test_the_mechanism_of_the_page_passes_the_whole_audit(tmp_path, monkeypatch):
     page = ROOT / "docs" / "adding-a-mechanism.md"
     (code,) = blocks(page, "python")

@@ -311,10 +311,11 @@ def test_half_precision_is_summed_in_float32(name, dtype):
 
 
 def test_autocast_does_not_touch_the_sums():
-    q, k, v = (x.detach().float() for x in inputs(30))
-    with torch.autocast("cpu", torch.bfloat16):
-        inside = scan.causal(q, k, v, EluPlusOne())[0]
-    assert torch.equal(inside, scan.causal(q, k, v, EluPlusOne())[0])
+    leaves = [x.detach().float().requires_grad_() for x in inputs(30)]
+    for form in (lambda *x: scan.causal(*x, MAPS["exponential"])[0], lambda *x: scan.full(*x, MAPS["exponential"])):
+        with torch.autocast("cpu", torch.bfloat16):
+            inside = with_gradients(form(*leaves), leaves)
+        assert all(torch.equal(*pair) for pair in zip(inside, with_gradients(form(*leaves), leaves)))
 
 
 # Maps that learn -----------------------------------------------------------------------------------------------------

@@ -13,6 +13,8 @@ MECHANISMS: dict[str, str] = {
     "window": "longspan.attention.window:Window",
     "longformer": "longspan.attention.longformer:Longformer",
     "etc": "longspan.attention.etc:Etc",
+    "linformer": "longspan.attention.linformer:Linformer",
+    "nystrom": "longspan.attention.nystrom:Nystrom",
 }
 
 

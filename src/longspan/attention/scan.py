@@ -11,7 +11,6 @@ differentiates (and which keeps the features).
 """
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -20,7 +19,7 @@ from torch import Tensor
 
 from longspan.attention import scan_causal, scan_full
 from longspan.attention.features import ExponentialMap, FeatureMap, as_feature_map
-from longspan.attention.scan_rows import Plan
+from longspan.attention.scan_rows import Plan, full_precision
 from longspan.attention.state import State
 from longspan.errors import InvalidInput, InvalidOption
 from longspan.shapes import KeyMask, Keys, Output, Queries, Values
@@ -88,7 +87,7 @@ def causal(
         shapes = f"{tuple(expected)}, got {tuple(state.sums.shape)}"
         raise InvalidInput(f"the state does not belong to this attention: expected sums of shape {shapes}")
     inputs = (plan, q, k, v, hidden, state.sums.flatten(0, 1), state.offset.reshape(-1, 1, 1))
-    with _full_precision(q):
+    with full_precision(q):
         if torch.compiler.is_compiling() or plan.feature_map.learned or (decay is not None and decay.requires_grad):
             out, sums, offset = scan_causal.batched(*inputs)
         elif torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, state.sums)):
@@ -106,7 +105,7 @@ def full(
     plan, hidden = _prepare(q, feature_map, key_mask, CHUNK, epsilon, True, None)
     state = _fresh(plan, q, v)
     inputs = (plan, q, k, v, hidden, state.sums.flatten(0, 1), state.offset.view(-1, 1, 1))
-    with _full_precision(q):
+    with full_precision(q):
         if torch.compiler.is_compiling() or plan.feature_map.learned:
             return scan_full.batched(*inputs)
         if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
@@ -180,9 +179,3 @@ def _fresh(plan: Plan, q: Tensor, v: Tensor) -> ScanState:
     return start(
         batch, heads, head_dim, value_dim, plan.feature_map, normalise=normalise, dtype=plan.dtype, device=q.device
     )
-
-
-def _full_precision(q: Tensor) -> AbstractContextManager[object]:
-    """Autocast would take the sums to half precision."""
-    kind = q.device.type
-    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()

@@ -31,6 +31,7 @@ from longspan.attention.scan_rows import (
     block_length,
     blocks,
     columns,
+    full_precision,
     gradient_rows,
     inverse_of,
     key_rows,
@@ -210,30 +211,34 @@ class Causal(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor | None, after: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
-        """Step 4."""
-        q, k, v, hidden, out, inverses, offsets, *starts = ctx.saved_tensors
-        plan: Plan = ctx.plan
-        gradient = torch.zeros_like(out) if gradient is None else gradient
-        after = torch.zeros_like(starts[0]) if after is None else after
-        work = Workspace(q, plan.dtype)
-        results = [x.new_empty(x.shape) for x in (q, k, v)]
-        sizes = sizes_of(plan, q.shape[2], starts[0])
-        rows = (blocks(x, sizes, plan.dtype, backwards=True) for x in (q, k, v, gradient, out))
-        more = (columns(x, sizes, backwards=True) for x in (inverses, hidden, *(x.flatten(0, 1) for x in results)))
-        found = zip(reversed(starts), offsets[:-1].flip(0), offsets[1:].flip(0))
-        for x, y, z, slope, output, inverse, masked, dx, dy, dz, (sums, offset, end) in zip(*rows, *more, found):
-            block = block_of(plan, x, y, z, masked, sums, offset, work, still=torch.equal(offset, end))
-            slope = gradient_rows(plan, slope, output, inverse, work)
-            dqueries, dkeys, dvalues, after = pull_block(
-                block, slope.reshape(block.values.shape), after, v.shape[3], work
-            )
-            queries, keys = (features.view(*x.shape[:2], plan.width) for features in (block.queries, block.keys))
-            plan.pull_queries(x, queries, dqueries.view(queries.shape), dx)
-            plan.feature_map.pull(y, keys, dkeys.view(keys.shape), dy)
-            dz.copy_(dvalues.view(dz.shape))
-            if masked is not None:
-                dy.masked_fill_(masked, 0.0)
-        return None, *results, None, after, None
+        with full_precision(ctx.saved_tensors[0]):
+            return backward(ctx.plan, ctx.saved_tensors, gradient, after)
+
+
+def backward(
+    plan: Plan, saved: tuple[Any, ...], gradient: Tensor | None, after: Tensor | None
+) -> tuple[Tensor | None, ...]:
+    """Step 4."""
+    q, k, v, hidden, out, inverses, offsets, *starts = saved
+    gradient = torch.zeros_like(out) if gradient is None else gradient
+    after = torch.zeros_like(starts[0]) if after is None else after
+    work = Workspace(q, plan.dtype)
+    results = [x.new_empty(x.shape) for x in (q, k, v)]
+    sizes = sizes_of(plan, q.shape[2], starts[0])
+    rows = (blocks(x, sizes, plan.dtype, backwards=True) for x in (q, k, v, gradient, out))
+    more = (columns(x, sizes, backwards=True) for x in (inverses, hidden, *(x.flatten(0, 1) for x in results)))
+    found = zip(reversed(starts), offsets[:-1].flip(0), offsets[1:].flip(0))
+    for x, y, z, slope, output, inverse, masked, dx, dy, dz, (sums, offset, end) in zip(*rows, *more, found):
+        block = block_of(plan, x, y, z, masked, sums, offset, work, still=torch.equal(offset, end))
+        slope = gradient_rows(plan, slope, output, inverse, work)
+        dqueries, dkeys, dvalues, after = pull_block(block, slope.reshape(block.values.shape), after, v.shape[3], work)
+        queries, keys = (features.view(*x.shape[:2], plan.width) for features in (block.queries, block.keys))
+        plan.pull_queries(x, queries, dqueries.view(queries.shape), dx)
+        plan.feature_map.pull(y, keys, dkeys.view(keys.shape), dy)
+        dz.copy_(dvalues.view(dz.shape))
+        if masked is not None:
+            dy.masked_fill_(masked, 0.0)
+    return None, *results, None, after, None
 
 
 def pull_block(

@@ -17,6 +17,12 @@ SMALL: dict[str, tuple[dict[str, Any], ...]] = {
         {"global_tokens": 5, "radius": 4, "labels": 2, "shared": True},
     ),
     "longformer": ({"window": 5, "capacity": 4}, {"window": 2, "dilation": (1, 3), "capacity": 4}),
+    "linformer": (
+        {"rank": 8, "sharing": "none"},
+        {"rank": 16, "projection": "convolution"},
+        {"rank": 16, "projection": "max"},
+    ),
+    "nystrom": ({"landmarks": 8, "kernel": 5}, {"landmarks": 24, "kernel": 0}),
 }
 
 
