@@ -56,7 +56,7 @@ class Band(Layout):
     def along(self, x: Tensor, queries: int) -> Tensor:
         """What belongs to each key (batch, keys), laid out as the scores: (batch, queries, width), 0 outside."""
         windows = self._windows(x[:, None, :, None], self._count(queries))  # batch 1 blocks 1 span
-        return windows[:, 0].expand(-1, -1, self.block, -1).flatten(1, 2)[:, :queries]
+        return first_rows(windows.expand(-1, -1, -1, self.block, -1).flatten(2, 3), queries)[:, 0]
 
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float
