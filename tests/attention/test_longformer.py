@@ -150,7 +150,7 @@ def test_cost_with_globals(count: int):
     inputs = [x.requires_grad_() for x in heads(6, 100, batch=1, dtype=torch.float32)]
     streams = beside(marks(100, list(range(count))), inputs[3:])
     run = lambda: attention(*inputs[:3], streams=streams)  # noqa: E731
-    assert (count_flops(run), count_kept(run, inputs)) == tuple(attention.cost(100, 100, globals=count))
+    assert (count_flops(run), count_kept(run, inputs)) == tuple(attention.cost(100, 100, global_tokens=count))
 
 
 def test_dropout_reaches_global_rows_too():

@@ -91,13 +91,13 @@ class Longformer(Window):
         others = torch.where(marked[:, None, :, None], 0.0, out)  # faster than masked_fill
         return others.scatter_add_(2, _spread(index, rows), rows)
 
-    def cost(self, queries: int, keys: int, globals: int = 0) -> Cost:
-        """What `attend` costs on one sequence, without masks but for that of `globals` global tokens."""
+    def cost(self, queries: int, keys: int, global_tokens: int = 0) -> Cost:
+        """What `attend` costs on one sequence, without masks but for that of the global tokens."""
         heads, width = self.shape.heads, self.shape.head_dim
         window = super().cost(queries, keys)
-        pairs = Dense().pairs(heads, queries, globals) + Dense().pairs(heads, globals, keys)
+        pairs = Dense().pairs(heads, queries, global_tokens) + Dense().pairs(heads, global_tokens, keys)
         # Kept besides: the queries, keys and values of the global tokens, and the output and log-sum-exp of their rows.
-        return Cost(window.flops + 4 * pairs * width, window.floats + heads * globals * (4 * width + 1))
+        return Cost(window.flops + 4 * pairs * width, window.floats + heads * global_tokens * (4 * width + 1))
 
     def _global_tokens(self, side: Side) -> Tensor | None:
         """(batch, length), or None where there is no mask; padding is never global."""
