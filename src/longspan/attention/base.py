@@ -95,7 +95,7 @@ class Attention(nn.Module, ABC):
     paper: ClassVar[str]  # "Vaswani et al. 2017"
     family: ClassVar[tuple[str, ...]]  # the survey's classes: FP, M, LP, LR, KR, RC; () for dense
     order: ClassVar[str]  # time in the length n, with the option it depends on: "n·window"
-    exponent: ClassVar[float]  # the power of n in `order`, at fixed options
+    exponent: float  # the power of n in `order`, at fixed options; an instance says so where its options decide
     quadratic_memory: ClassVar[bool] = False  # whether the paper's own definition needs tensors of n² elements
     supports: Supports  # these three are of the class; a form that differs sets its own in __init__
     streams: tuple[Stream, ...] = ()

@@ -15,6 +15,8 @@ MECHANISMS: dict[str, str] = {
     "etc": "longspan.attention.etc:Etc",
     "linformer": "longspan.attention.linformer:Linformer",
     "nystrom": "longspan.attention.nystrom:Nystrom",
+    "image_local": "longspan.attention.image_local:ImageLocal",
+    "axial": "longspan.attention.axial:Axial",
 }
 
 

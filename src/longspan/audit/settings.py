@@ -23,6 +23,8 @@ SMALL: dict[str, tuple[dict[str, Any], ...]] = {
         {"rank": 16, "projection": "max"},
     ),
     "nystrom": ({"landmarks": 8, "kernel": 5}, {"landmarks": 24, "kernel": 0}),
+    "image_local": ({"query_block": 6, "memory": 5}, {"query_block": (2, 3), "memory": (1, 2), "width": 7}),
+    "axial": ({"width": 6}, {"width": 6, "axis": 0}),
 }
 
 
