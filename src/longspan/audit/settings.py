@@ -11,6 +11,12 @@ MAX_LENGTH = 256  # for mechanisms with a table of fixed size
 SMALL: dict[str, tuple[dict[str, Any], ...]] = {
     "softmax": tuple({"score": s} for s in ("scaled_dot", "dot", "general", "additive", "location", "cosine")),
     "window": ({"window": 5}, {"window": 3, "dilation": 2}, {"window": 2, "dilation": (1, 3)}),
+    "etc": (
+        {"global_tokens": 3, "radius": 5, "labels": 0},
+        {"global_tokens": 4, "radius": 3, "labels": 2, "hard": "both"},
+        {"global_tokens": 5, "radius": 4, "labels": 2, "shared": True},
+    ),
+    "longformer": ({"window": 5, "capacity": 4}, {"window": 2, "dilation": (1, 3), "capacity": 4}),
     "linformer": (
         {"rank": 8, "sharing": "none"},
         {"rank": 16, "projection": "convolution"},

@@ -54,6 +54,11 @@ class Band(Layout):
         blocks = pad(weights, (0, 0, 0, count * self.block - queries)).unflatten(2, (count, self.block))
         return first_rows((blocks @ self._windows(v, count).transpose(-1, -2)).flatten(2, 3), queries)
 
+    def along(self, x: Tensor, queries: int) -> Tensor:
+        """What belongs to each key (batch, keys), laid out as the scores: (batch, queries, width), 0 outside."""
+        windows = self._windows(x[:, None, :, None], self._count(queries))  # batch 1 blocks 1 span
+        return first_rows(windows.expand(-1, -1, -1, self.block, -1).flatten(2, 3), queries)[:, 0]
+
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float
     ) -> tuple[Tensor, Tensor]:
