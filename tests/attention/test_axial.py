@@ -1,8 +1,7 @@
 """Axial attention against its literal lines, alone, as a layer, and two layers together."""
 
 import math
-from itertools import pairwise
-from itertools import product
+from itertools import pairwise, product
 
 import pytest
 import torch
