@@ -16,7 +16,10 @@ from longspan.attention.layouts.blocks import Blocks
 from longspan.attention.layouts.by_head import ByHead
 from longspan.attention.layouts.dense import Dense, stream_queries
 from longspan.attention.layouts.grid import fold_axis, relative_scores, skew, unfold_axis
+from longspan.attention.layouts.own_block import OwnBlock
 from longspan.attention.layouts.residue import Residue, fold_residues, unfold_residues
+from longspan.attention.layouts.strided import Strided
+from longspan.attention.layouts.summaries import Summaries
 
 __all__ = [
     "Band",
@@ -24,7 +27,10 @@ __all__ = [
     "ByHead",
     "Dense",
     "Layout",
+    "OwnBlock",
     "Residue",
+    "Strided",
+    "Summaries",
     "ceil_div",
     "check_reach",
     "fold_axis",
