@@ -26,7 +26,9 @@ def reads(layout: Layout, head: int, i: int, j: int) -> bool:
     column = j % layout.stride
     if not layout.columns[head] <= column < layout.columns[head] + layout.count:
         return False
-    return j // layout.stride < i // layout.stride or (layout.own and i // layout.stride == j // layout.stride and j <= i)
+    return j // layout.stride < i // layout.stride or (
+        layout.own and i // layout.stride == j // layout.stride and j <= i
+    )
 
 
 def pattern(layout: Layout, queries: int, keys: int) -> Tensor:
@@ -50,11 +52,23 @@ def ways(layout: Layout, keep: Tensor | None) -> list[Callable[..., Tensor]]:
 SUMMARIES = Summaries(6, 2, (4, 2, 0))
 OWN = Summaries(6, 2, (4, 2, 0), own=True)
 CASES: list[tuple[Layout, int, int]] = [
-    *((Strided(stride, skip), length, length) for stride, skip in ((4, 0), (4, 1), (3, 2), (1, 1)) for length in (1, 12, 23)),
-    *((Strided(4, skip), queries, queries + past) for skip in (0, 1, 2) for queries, past in ((1, 3), (9, 4), (10, 9), (2, 30))),
+    *(
+        (Strided(stride, skip), length, length)
+        for stride, skip in ((4, 0), (4, 1), (3, 2), (1, 1))
+        for length in (1, 12, 23)
+    ),
+    *(
+        (Strided(4, skip), queries, queries + past)
+        for skip in (0, 1, 2)
+        for queries, past in ((1, 3), (9, 4), (10, 9), (2, 30))
+    ),
     *((OwnBlock(5), length, length) for length in (1, 4, 10, 23)),
     *((layout, length, length) for layout in (SUMMARIES, OWN) for length in (1, 5, 6, 7, 24, 31)),
-    *((layout, queries, queries + past) for layout in (SUMMARIES, OWN) for queries, past in ((1, 2), (1, 17), (9, 6), (13, 8))),
+    *(
+        (layout, queries, queries + past)
+        for layout in (SUMMARIES, OWN)
+        for queries, past in ((1, 2), (1, 17), (9, 6), (13, 8))
+    ),
 ]
 NAMED = pytest.mark.parametrize(("layout", "queries", "keys"), CASES, ids=str)
 

@@ -75,7 +75,9 @@ class OwnBlock(Layout):
         x = x.flatten(2, 3)
         if torch.compiler.is_compiling():  # whether a slice is the whole would tie an exported program to some lengths
             return x.index_select(2, torch.arange(like.shape[2], device=x.device))
-        return x if x.shape[2] == like.shape[2] else x[:, :, : like.shape[2]].contiguous()
+        return (
+            x if x.shape[2] == like.shape[2] else x[:, :, : like.shape[2]].clone(memory_format=torch.contiguous_format)
+        )
 
     def _batches(self, *tensors: Tensor) -> list[Tensor]:
         """(batch · heads · blocks, 1, block, width) of each"""

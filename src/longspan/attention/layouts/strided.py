@@ -122,7 +122,7 @@ class Strided(Layout):
         x = x.transpose(1, 2).flatten(1, 2).unflatten(0, like.shape[:2])
         if torch.compiler.is_compiling():  # whether a slice is the whole would tie an exported program to some lengths
             return x.index_select(2, torch.arange(lead, lead + length, device=x.device))
-        return x if x.shape[2] == length else x[:, :, lead : lead + length].contiguous()
+        return x if x.shape[2] == length else x[:, :, lead : lead + length].clone(memory_format=torch.contiguous_format)
 
     def _zeros(self, x: Tensor) -> Tensor:
         """Folded zeros that unfold to a view."""
@@ -145,9 +145,7 @@ class Strided(Layout):
         pieces = ((begin, min(begin + self.rows, rows)) for begin in range(0, rows, self.rows))
         return [(begin, end, end + past - self.skip) for begin, end in pieces]
 
-    def _pieces(
-        self, q: Tensor, k: Tensor, keep: Tensor | None
-    ) -> Iterator[tuple[slice, slice, bool, Tensor | None]]:
+    def _pieces(self, q: Tensor, k: Tensor, keep: Tensor | None) -> Iterator[tuple[slice, slice, bool, Tensor | None]]:
         """(rows of queries, rows of keys, whether the kernel's own triangle serves, added mask)"""
         _, rows, known = self._sizes(q, k)
         past = known - rows

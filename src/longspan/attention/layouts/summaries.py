@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -119,7 +120,7 @@ class Summaries(Layout):
         size = self.stride * max(1, self.rows // self.stride)
         edges = [0, *range(size - past % size, queries, size), queries]
         spans = []
-        for begin, end in zip(edges, edges[1:]):
+        for begin, end in pairwise(edges):
             seen = ((past + end - 1) // self.stride + self.own) * self.count
             if seen:
                 spans.append((begin, end, seen))
