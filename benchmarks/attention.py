@@ -27,6 +27,7 @@ ROWS = [
     ("softmax", "softmax", False, {}, 1.0, 1.0),
     ("window, causal 256", "window", True, {"window": 255}, 10.0, 9.0),
     ("window, ±128", "window", False, {"window": 128}, 9.0, 8.0),
+    ("bigbird, 64, 3 random", "bigbird", False, {}, 4.5, 4.5),
     ("sparse, strided 64", "sparse", True, {"stride": 64}, 7.0, 6.0),
     ("sparse, fixed 64", "sparse", True, {"pattern": "fixed", "stride": 64, "summary": 8}, 7.0, 6.0),
 ]

@@ -11,6 +11,11 @@ MAX_LENGTH = 256  # for mechanisms with a table of fixed size
 SMALL: dict[str, tuple[dict[str, Any], ...]] = {
     "softmax": tuple({"score": s} for s in ("scaled_dot", "dot", "general", "additive", "location", "cosine")),
     "window": ({"window": 5}, {"window": 3, "dilation": 2}, {"window": 2, "dilation": (1, 3)}),
+    "bigbird": (
+        {"block": 4, "random": 2},
+        {"block": 3, "random": 1, "window": 5, "plan": "released"},
+        {"form": "etc", "block": 4, "random": 1, "global_tokens": 3},
+    ),
     "sparse": (
         {"stride": 5},
         {"pattern": "fixed", "stride": 7, "summary": 2},
