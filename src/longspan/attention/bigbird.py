@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from longspan import config
 from longspan.attention.base import Attention, Cost, Shape, Side, Supports, masked_softmax, readable
@@ -83,7 +82,7 @@ class BigBird(Attention):
         """Which blocks each block reads, set by set: (batch, heads, blocks, blocks)."""
         last = self._last(keep)
         count = ceil_div(keep.shape[1], self.options.block)
-        drawn = self._random_blocks(last, count).tolist()
+        drawn = self._random_blocks(self._fixed_blocks(last, count), last).tolist()
         reads = torch.zeros(len(drawn), self.shape.heads, count, count, dtype=torch.bool, device=keep.device)
         for sequence, head, row in torch.cartesian_prod(*(torch.arange(size) for size in reads.shape[:3])).tolist():
             final = int(last[sequence])
@@ -142,7 +141,8 @@ class BigBird(Attention):
     def _pairs(self, length: int) -> int:
         count = ceil_div(length, self.options.block)
         slots = self.options.window + 2 * self.itc + min(self.random, count)
-        return self.shape.heads * count * slots * self.options.block**2
+        apart = min(2, count) if self.itc else 0  # global rows
+        return self.shape.heads * (count - apart) * slots * self.options.block**2
 
     # The tables
 
@@ -160,35 +160,35 @@ class BigBird(Attention):
 
     def _table(self, last: Tensor, length: int) -> Tensor:
         """Key blocks of each row block, no block twice: (batch, heads, blocks, slots), -1 for none."""
-        count = ceil_div(length, self.options.block)
-        fixed, drawn = self._fixed_blocks(last, count), self._random_blocks(last, count)
+        fixed = self._fixed_blocks(last, ceil_div(length, self.options.block))
+        drawn = self._random_blocks(fixed, last)
         table = torch.cat([fixed[:, None].expand(-1, self.shape.heads, -1, -1), drawn], dim=-1)
         if not self.itc:
             return table
-        # Global rows are answered elsewhere; here they read their own block: a row with nothing would be a case apart.
-        row = torch.arange(count, device=last.device)
-        alone = pad(row[:, None], (0, table.shape[-1] - 1), value=-1)
-        return torch.where(((row == 0) | (row == last[:, None]))[:, None, :, None], alone, table)
+        row = torch.arange(fixed.shape[1], device=last.device)
+        ends = (row == 0) | (row == last[:, None])
+        return table.masked_fill(ends[:, None, :, None], -1)  # global rows are answered apart
 
     def _fixed_blocks(self, last: Tensor, count: int) -> Tensor:
-        """Window and global blocks of each row block: (batch, blocks, slots)."""
-        around = self.options.window // 2
-        row = torch.arange(count, device=last.device)
-        window = row[:, None] + torch.arange(-around, around + 1, device=last.device)
-        found = window.expand(last.shape[0], -1, -1)
-        if self.itc:
-            ends = torch.stack([torch.zeros_like(last), last], dim=-1)
-            found = torch.cat([found, ends[:, None].expand(-1, count, -1)], dim=-1)
-        again = (found[..., :, None] == found[..., None, :]).tril(-1).any(-1)
-        return found.masked_fill(again | (found < 0) | (found > last[:, None, None]), -1)
+        """Window and global blocks of each row block: (batch, blocks, slots), -1 for none."""
+        around, last = self.options.window // 2, last[:, None, None]
+        row = torch.arange(count, device=last.device)[:, None]
+        window = row + torch.arange(-around, around + 1, device=last.device)
+        found = window.masked_fill((window < 0) | (window > last), -1)
+        if not self.itc:
+            return found
+        # A global block that stands in the window already is left to it.
+        begin = torch.where(row > around, 0, -1).expand(len(last), -1, -1)
+        end = torch.where(((row - last).abs() > around) & (last > 0), last, -1)
+        return torch.cat([found, begin, end], dim=-1)
 
-    def _random_blocks(self, last: Tensor, count: int) -> Tensor:
+    def _random_blocks(self, fixed: Tensor, last: Tensor) -> Tensor:
         """Blocks that are neither in the window nor global, drawn without replacement: (batch, heads, blocks, random).
 
         The draws are hashes of seed, row and turn, so they need no table of a fixed size, and no length but that of
         the text itself, without its padding, changes them.
         """
-        fixed = self._fixed_blocks(last, count)
+        count = fixed.shape[1]
         nowhere = torch.iinfo(torch.int64).max
         taken = fixed.masked_fill(fixed < 0, nowhere).sort(dim=-1).values[:, None]  # batch 1 blocks slots
         limit = self._limit(last)[:, None, None]

@@ -42,7 +42,8 @@ class Blocks(Layout):
         self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float
     ) -> tuple[Tensor, Tensor]:
         blocks, keys, values = self._split(q), self._split(k), self._split(v)
-        out, lse = torch.empty_like(blocks), blocks.new_empty(blocks.shape[:4], dtype=wide(q.dtype))
+        out, lse = torch.empty_like(blocks), blocks.new_full(blocks.shape[:4], BLOCKED, dtype=wide(q.dtype))
+        self._clear_idle(out)
         take_keys, take_values = _Taker(), _Taker()
         for run in self._runs(blocks, self._valid(k, keep)):
             part, part_lse = flash.forward(
@@ -66,6 +67,7 @@ class Blocks(Layout):
         keys, values = self._split(k), self._split(v)
         g, blocks, out, lse = (self._split(x) for x in (g, q, out, lse[..., None]))
         dq, dk, dv = torch.empty_like(blocks), torch.zeros_like(keys), torch.zeros_like(values)
+        self._clear_idle(dq)
         take_keys, take_values = _Taker(), _Taker()
         for run in self._runs(blocks, self._valid(k, keep)):
             dq_part, *parts = flash.backward(
@@ -88,7 +90,9 @@ class Blocks(Layout):
         return self.table.shape[-1] * self.block
 
     def pairs(self, heads: int, queries: int, keys: int) -> int:
-        return heads * ceil_div(queries, self.block) * self.block * self.table.shape[-1] * self.block
+        tables = self._tables[0]
+        busy = int((tables >= 0).any(-1).sum()) * (heads // tables.shape[0])
+        return busy * self.block * tables.shape[-1] * self.block
 
     @property
     def _tables(self) -> Tensor:
@@ -125,22 +129,43 @@ class Blocks(Layout):
         head = torch.arange(heads, device=table.device)[:, None, None]
         return blocks[sequence, head, table]
 
+    def _clear_idle(self, blocks: Tensor) -> None:
+        """Zero for the query blocks that read none, and that no run goes over."""
+        idle = (self._tables < 0).all(-1)
+        if idle.any():
+            blocks.masked_fill_(idle[..., None, None], 0.0)
+
     def _runs(self, q: Tensor, valid: Tensor) -> Iterator["_Run"]:
-        """The fused calls: as many query blocks of one head as stay in cache with their keys and all gradients."""
-        batch, heads, count, block, width = q.shape
+        """The fused calls: as many query blocks of one head as stay in cache with their keys."""
+        batch, heads, _, block, width = q.shape
         tables = self._tables
-        together = max(1, PIECE // (4 * tables.shape[3] * block * width))
+        inside = tables.clamp_min(0)
+        open_blocks = self._gather(valid.all(3, keepdim=True), tables.shape[1])[..., 0, 0] & (tables >= 0)
+        kinds = ((tables >= 0).any(-1).int() + open_blocks.all(-1).int()).tolist()
+        together = max(1, PIECE // (2 * tables.shape[3] * block * width))
         for sequence, head in product(range(batch), range(heads)):
-            table = tables[sequence % tables.shape[0], head % tables.shape[1]]
-            inside = table.clamp_min(0)
-            read = valid[sequence % valid.shape[0], 0, :, :, 0][inside] & (table >= 0)[..., None]
-            # Only the blocks with something to hide are given a mask.
-            for whole, group in groupby(range(count), read.flatten(1).all(1).tolist().__getitem__):
-                members = list(group)
-                for begin in range(members[0], members[-1] + 1, together):
-                    rows = slice(begin, min(begin + together, members[-1] + 1))
-                    mask = None if whole else blocked_where(~read[rows], q).flatten(1)[:, None, None]
-                    yield _Run((sequence, head, rows), inside[rows], mask)
+            own = sequence % tables.shape[0], head % tables.shape[1]
+            for kind, begin, end in _stretches(kinds[sequence % len(kinds)][own[1]], together):
+                rows, mask = slice(begin, end), None
+                index = inside[own][rows]
+                if kind == HIDING:
+                    read = valid[sequence % valid.shape[0], 0, :, :, 0][index] & (tables[own][rows] >= 0)[..., None]
+                    mask = blocked_where(~read, q).flatten(1)[:, None, None]
+                if kind != IDLE:
+                    yield _Run((sequence, head, rows), index, mask)
+
+
+IDLE, HIDING = 0, 1  # query blocks that read nothing, and those from which something has to be hidden; 2 is all others
+
+
+def _stretches(kinds: list[int], most: int) -> Iterator[tuple[int, int, int]]:
+    """(kind, begin, end) of neighbours of one kind, at most so many."""
+    begin = 0
+    for kind, group in groupby(kinds):
+        end = begin + len(list(group))
+        for first in range(begin, end, most):
+            yield kind, first, min(first + most, end)
+        begin = end
 
 
 class _Run(NamedTuple):
@@ -166,6 +191,6 @@ class _Taker:
         source = blocks[run.rows[:2]]
         index = run.index.flatten()
         if self.buffer is None or self.buffer.shape[0] != len(index):
-            self.buffer = source.new_empty(len(index), *source.shape[1:])
-        torch.index_select(source, 0, index, out=self.buffer)
-        return self.buffer.unflatten(0, run.index.shape).flatten(1, 2)[:, None]
+            self.buffer = source.new_empty(len(index), source.shape[1] * source.shape[2])
+        torch.index_select(source.flatten(1), 0, index, out=self.buffer)
+        return self.buffer.view(len(run.index), 1, -1, source.shape[2])
