@@ -99,6 +99,7 @@ class Sparse(Attention):
         # Heads summarise by different columns (section 4.3): the last `summary` of a block, those before them …
         apart = max(1, given.stride // given.summary)
         self.columns = tuple(given.stride - (head % apart + 1) * given.summary for head in range(heads))
+        self.groups: tuple[Group, ...]
         if given.heads_pattern == "split":
             half = ceil_div(heads, 2)
             self.groups = (Group(0, half, True, False), Group(half, heads, False, True))
@@ -186,18 +187,21 @@ class Sparse(Attention):
         return None if group.distant else self.window - 1
 
     def decode(self, q: Queries, k: Keys, v: Values, state: SparseState, side: Side) -> tuple[Output, State]:
-        outs, after = [], []
+        outs: list[Tensor] = []
+        after: list[KeysState | SummaryState] = []
         for group, part in zip(self.groups, (state.first, state.second)):
             assert part is not None
-            q_part, k_part, v_part = group.of(q), group.of(k), group.of(v)
-            if isinstance(part, SummaryState):
-                out, new = self._decode_fixed(group, q_part, k_part, v_part, part, side.key_mask)
-                after.append(new)
-            else:
-                out, rows = self._decode_strided(group, q_part, k_part, v_part, part, side.key_mask)
-                after.append(rows)
+            out, new = self._decode_group(group, group.of(q), group.of(k), group.of(v), part, side.key_mask)
             outs.append(out)
+            after.append(new)
         return torch.cat(outs, dim=1), SparseState(after[0], after[1] if len(after) == 2 else None)
+
+    def _decode_group(
+        self, group: Group, q: Tensor, k: Tensor, v: Tensor, state: KeysState | SummaryState, key_mask: Tensor | None
+    ) -> tuple[Tensor, KeysState | SummaryState]:
+        if isinstance(state, SummaryState):
+            return self._decode_fixed(group, q, k, v, state, key_mask)
+        return self._decode_strided(group, q, k, v, state, key_mask)
 
     def _decode_strided(
         self, group: Group, q: Tensor, k: Tensor, v: Tensor, state: KeysState, key_mask: Tensor | None

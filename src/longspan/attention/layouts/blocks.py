@@ -82,8 +82,8 @@ class Blocks(Layout):
             )
             dq[run.rows] = dq_part[:, 0]
             for total, part in zip((dk, dv), parts):
-                pieces = part.reshape(run.index.numel(), self.block, part.shape[-1])
-                total[run.rows[:2]].index_add_(0, run.index.flatten(), pieces)
+                pieces = part.reshape(run.found.numel(), self.block, part.shape[-1])
+                total[run.rows[:2]].index_add_(0, run.found.flatten(), pieces)
         return self._join(dq, q.shape[2]), self._join(dk, k.shape[2]), self._join(dv, v.shape[2])
 
     def width(self, keys: int) -> int:
@@ -172,7 +172,7 @@ class _Run(NamedTuple):
     """One fused call: some query blocks of one head of one sequence."""
 
     rows: tuple[int, int, slice]  # sequence, head, query blocks
-    index: Tensor  # key blocks of each, (query blocks, slots)
+    found: Tensor  # key blocks of each, (query blocks, slots)
     mask: Tensor | None
 
     def of(self, blocks: Tensor) -> Tensor:
@@ -189,8 +189,8 @@ class _Taker:
     def __call__(self, blocks: Tensor, run: _Run) -> Tensor:
         """(query blocks, 1, slots · block, width)"""
         source = blocks[run.rows[:2]]
-        index = run.index.flatten()
+        index = run.found.flatten()
         if self.buffer is None or self.buffer.shape[0] != len(index):
             self.buffer = source.new_empty(len(index), source.shape[1] * source.shape[2])
         torch.index_select(source.flatten(1), 0, index, out=self.buffer)
-        return self.buffer.view(len(run.index), 1, -1, source.shape[2])
+        return self.buffer.view(len(run.found), 1, -1, source.shape[2])

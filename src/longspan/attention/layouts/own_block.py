@@ -34,7 +34,8 @@ class OwnBlock(Layout):
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float
     ) -> tuple[Tensor, Tensor]:
-        out, lse = flash.forward(*self._batches(q, k, v), scale, causal=True, mask=self._mask(q, keep))
+        folded_q, folded_k, folded_v = self._batches(q, k, v)
+        out, lse = flash.forward(folded_q, folded_k, folded_v, scale, causal=True, mask=self._mask(q, keep))
         return self._back(out, q), self._back(lse[..., None], q)[..., 0]
 
     def backward(
