@@ -17,6 +17,8 @@ MECHANISMS: dict[str, str] = {
     "nystrom": "longspan.attention.nystrom:Nystrom",
     "image_local": "longspan.attention.image_local:ImageLocal",
     "axial": "longspan.attention.axial:Axial",
+    "bigbird": "longspan.attention.bigbird:BigBird",
+    "sparse": "longspan.attention.sparse:Sparse",
 }
 
 

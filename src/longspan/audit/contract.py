@@ -224,7 +224,8 @@ def cost(subject: Subject) -> Measurement:
 def exponent(subject: Subject) -> Measurement:
     subject = _mechanism(subject)
     declared = subject.module.exponent
-    sizes = (2048, 4096) if declared < 2 else (256, 512)  # longer where it is cheap: blocks then weigh less
+    # Longer where it is cheap: blocks and windows then weigh less.
+    sizes = (256, 512) if subject.module.quadratic_memory else (2048, 4096)
     flops, largest = growth(subject.rebuilt(max_length=sizes[-1]).cast(torch.float32), sizes)
     detail = f"matrix products n^{flops:.2f}, largest tensor n^{largest:.2f} between {sizes[0]} and {sizes[1]}"
     return Measurement(

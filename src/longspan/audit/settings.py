@@ -25,6 +25,16 @@ SMALL: dict[str, tuple[dict[str, Any], ...]] = {
     "nystrom": ({"landmarks": 8, "kernel": 5}, {"landmarks": 24, "kernel": 0}),
     "image_local": ({"query_block": 6, "memory": 5}, {"query_block": (2, 3), "memory": (1, 2), "width": 7}),
     "axial": ({"width": 6}, {"width": 6, "axis": 0}),
+    "bigbird": (
+        {"block": 4, "random": 2},
+        {"block": 3, "random": 1, "window": 5, "plan": "released"},
+        {"form": "etc", "block": 4, "random": 1, "global_tokens": 3},
+    ),
+    "sparse": (
+        {"stride": 5},
+        {"pattern": "fixed", "stride": 7, "summary": 2},
+        {"pattern": "fixed", "stride": 6, "summary": 4, "heads_pattern": "split"},
+    ),
 }
 
 
