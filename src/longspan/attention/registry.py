@@ -11,6 +11,8 @@ from longspan.errors import UnknownName, suggest
 MECHANISMS: dict[str, str] = {
     "softmax": "longspan.attention.softmax:Softmax",
     "window": "longspan.attention.window:Window",
+    "sinkhorn": "longspan.attention.sinkhorn:Sinkhorn",
+    "synthesizer": "longspan.attention.synthesizer:Synthesizer",
 }
 
 
