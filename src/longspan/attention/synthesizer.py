@@ -278,12 +278,13 @@ class Synthesizer(Attention):
     def _hidden(self, side: Side, rows: int, past: int) -> Tensor | None:
         """The hidden states of the rows, after a check that the tables reach as far as these rows stand."""
         if past + rows > self.most:
-            raise InvalidInput(f"{self.name} was built for max_length {self.most}, and there are {past + rows} positions")
+            raise InvalidInput(
+                f"{self.name} was built for max_length {self.most}, and there are {past + rows} positions"
+            )
         x = side.streams.get("hidden")
         if x is not None and tuple(x.shape[1:]) != (rows, self.width):
             raise InvalidInput(
-                f"hidden must be (batch, length {rows}, width {self.width}), not {tuple(x.shape)}; "
-                "see the option width"
+                f"hidden must be (batch, length {rows}, width {self.width}), not {tuple(x.shape)}; see the option width"
             )
         return x
 
