@@ -4,20 +4,21 @@ A sort network scores, for each block, all blocks as its source; Sinkhorn's bala
 stochastic matrix S, a soft permutation; block i then reads K̃_i = Σ_j S_ij K_j, whole blocks mixed offset by offset.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import pad
-from torch.utils.checkpoint import checkpoint
 
 from longspan import config
 from longspan.attention.base import Attention, Cost, Shape, Side, Supports, masked_softmax, readable
-from longspan.attention.flash import BLOCKED, DEAD
+from longspan.attention.flash import BLOCKED
 from longspan.attention.joint import Source, joint
 from longspan.attention.layouts import Dense, ceil_div
 from longspan.attention.layouts.base import wide
+from longspan.attention.sorting import Sorting, filled_slots, may_give, mix
 from longspan.attention.state import Rows, State, append_mask
 from longspan.config import option
 from longspan.errors import InvalidInput, InvalidOption
@@ -71,16 +72,8 @@ class Sinkhorn(Attention):
             raise InvalidOption(f"{self.name} has one sort score for every block: give max_length")
         if causal and self.options.sortcut:
             raise InvalidOption("option sortcut is for encoders: every query would read blocks of the future")
-        heads, width, block = shape.heads, shape.head_dim, self.options.block
-        self.most = ceil_div(shape.max_length, block)
-        # Sums of `block` keys are about √block in size, and should make sort scores of about 1.
-        start = (width * block) ** -0.5
-        if self.options.network == "mlp":
-            self.inner = nn.Parameter(torch.randn(heads, width, width) * start)
-            self.inner_bias = nn.Parameter(torch.zeros(heads, width))
-            start = (2 / width) ** 0.5
-        self.sort = nn.Parameter(torch.randn(heads, self.most, width) * start)
-        self.sort_bias = nn.Parameter(torch.zeros(heads, self.most))
+        most = ceil_div(shape.max_length, self.options.block)
+        self.sorting = Sorting(shape.heads, shape.head_dim, most, self.options, causal)
 
     # The paper
 
@@ -132,14 +125,12 @@ class Sinkhorn(Attention):
 
     def _sort_by_definition(self, keys: Tensor, allowed: Tensor) -> Tensor:
         """S (batch, heads, blocks, blocks) from keys (batch, heads, blocks, block, width), without noise."""
-        count, block = keys.shape[2:4]
-        if self.causal:  # all up to and including the first token of the block
-            sums = keys.flatten(2, 3).cumsum(2)[:, :, ::block]
-        else:
-            sums = keys.sum(3)
+        count, block, network = keys.shape[2], keys.shape[3], self.sorting
+        # When causal: of all tokens up to and including the first one of the block.
+        sums = keys.flatten(2, 3).cumsum(2)[:, :, ::block] if self.causal else keys.sum(3)
         if self.options.network == "mlp":
-            sums = (torch.einsum("hed,bhid->bhie", self.inner, sums) + self.inner_bias[:, None]).relu()
-        scores = torch.einsum("hjd,bhid->bhij", self.sort, sums) + self.sort_bias[:, None]
+            sums = (torch.einsum("hed,bhid->bhie", network.inner, sums) + network.inner_bias[:, None]).relu()
+        scores = torch.einsum("hjd,bhid->bhij", network.sort, sums) + network.sort_bias[:, None]
         logs = scores[..., :count] / self.options.temperature
 
         def log_sum(part: Tensor, dim: int) -> Tensor:
@@ -173,16 +164,17 @@ class Sinkhorn(Attention):
         if side.key_mask is not None and keep is not None:
             keys, values = (x.masked_fill(~keep[:, None, :, :, None], 0.0) for x in (keys, values))
 
-        sums = self._sums(keys, None)
-        sorting, _ = self._sort(sums, _allowed(0, count, count, alive, self.causal, q.device), None)
-        slots = _slots(keep, alive, count, block, self.causal, q)
+        sums = self.sorting.sums(keys, None)
+        sorting, _ = self.sorting(sums, may_give(0, count, count, alive, self.causal, q.device), None)
+        slots = filled_slots(keep, alive, count, block, self.causal, q)
         if self.options.sortcut:
             out = self._sortcut(q, keys, values, sorting, alive, slots, dropout)
         else:
-            mixed_k, mixed_v = (_mix(sorting, x) for x in (keys, values))
-            folded = [_fold(x) for x in (self._split(q, count), mixed_k, mixed_v, keys, values)]
-            masks = [None if x is None else x.flatten(0, 1) for x in (slots, keep)]
-            out = _unfold(self._combine(*folded, *masks, dropout), batch, length)
+            mixed = [_fold(mix(sorting, x)) for x in (keys, values)]
+            own = [_fold(x) for x in (keys, values)]
+            slots, keep = (None if x is None else x.flatten(0, 1) for x in (slots, keep))
+            queries = _fold(self._split(q, count))
+            out = _unfold(self._combine(queries, mixed, own, slots, keep, dropout), batch, length)
         if self.options.mixture:
             source = Source(Dense(causal=self.causal), k, v, side.key_mask)
             out = out + joint(q, [source], scale=self._scale, dropout=dropout)
@@ -191,18 +183,18 @@ class Sinkhorn(Attention):
     def _combine(
         self,
         q: Tensor,
-        mixed_k: Tensor,
-        mixed_v: Tensor,
-        k: Tensor,
-        v: Tensor,
+        mixed: Sequence[Tensor],
+        own: Sequence[Tensor],
         slots: Tensor | None,
         keep: Tensor | None,
         dropout: float = 0.0,
     ) -> Tensor:
-        """Queries of a block with what was mixed for it and with its own keys, the blocks being the batch."""
-        mixed = Source(Dense(), mixed_k, mixed_v, slots)
-        own = Source(Dense(causal=self.causal), k, v, keep)
-        unions = {"concat": [[mixed, own]], "sum": [[mixed], [own]], "sorted": [[mixed]]}[self.options.combine]
+        """Queries of blocks with the keys and values that were mixed for them and with their own."""
+        to_mixed = Source(Dense(), mixed[0], mixed[1], slots)
+        to_own = Source(Dense(causal=self.causal), own[0], own[1], keep)
+        unions = {"concat": [[to_mixed, to_own]], "sum": [[to_mixed], [to_own]], "sorted": [[to_mixed]]}[
+            self.options.combine
+        ]
         parts = [joint(q, union, scale=self._scale, dropout=dropout) for union in unions]
         return parts[0] if len(parts) == 1 else parts[0] + parts[1]
 
@@ -217,7 +209,7 @@ class Sinkhorn(Attention):
         dropout: float,
     ) -> Tensor:
         """Every query with the first sorted blocks (section 3.4); blocks of padding do not count."""
-        count, block, cut = keys.shape[2], self.options.block, self.options.sortcut
+        count, cut = keys.shape[2], self.options.sortcut
         if not torch.compiler.is_compiling():
             cut = min(cut, count)
         if alive is None:
@@ -228,51 +220,8 @@ class Sinkhorn(Attention):
         sorting = _take(pad(sorting, (0, 0, 0, 1)), chosen[:, None, :, None])
         if slots is not None:
             slots = _take(pad(slots, (0, 0, 0, 1))[:, None], chosen[:, None, :, None])[:, 0].flatten(1)
-        mixed_k, mixed_v = (_mix(sorting, x).flatten(2, 3) for x in (keys, values))
+        mixed_k, mixed_v = (mix(sorting, x).flatten(2, 3) for x in (keys, values))
         return joint(q, [Source(Dense(), mixed_k, mixed_v, slots)], scale=self._scale, dropout=dropout)
-
-    # Sorting
-
-    def _sums(self, keys: Tensor, before: Tensor | None) -> Tensor:
-        """What the sort network reads of each block, (batch, heads, blocks, width); `before` sums the earlier keys."""
-        sums = keys.sum(3, dtype=wide(keys.dtype))
-        if not self.causal:
-            return sums
-        # Of its own block only the first token; the rest may not even be added and taken away again.
-        earlier = pad(sums, (0, 0, 1, 0)).cumsum(2).narrow(2, 0, keys.shape[2])
-        found = earlier + keys[:, :, :, 0]
-        return found if before is None else found + before[:, :, None]
-
-    def _sort(self, sums: Tensor, allowed: Tensor | None, columns: Tensor | None) -> tuple[Tensor, Tensor]:
-        """S of these rows, and what the columns have given away then (see `_balance_causal`)."""
-        noise = None
-        if self.training and self.options.noise and columns is None:
-            shape = (*sums.shape[:3], sums.shape[2])
-            noise = -torch.rand(shape, dtype=sums.dtype, device=sums.device).clamp_min(1e-20).log().neg().log()
-        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            # The rounds of balancing are cheap to do again, and many times S to keep.
-            return checkpoint(
-                self._balanced, sums, allowed, columns, noise, use_reentrant=False, preserve_rng_state=False
-            )
-        return self._balanced(sums, allowed, columns, noise)
-
-    def _balanced(
-        self, sums: Tensor, allowed: Tensor | None, columns: Tensor | None, noise: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        sources = sums.shape[2] if columns is None else columns.shape[3]
-        sort, bias = (x.to(sums.dtype) for x in (self.sort, self.sort_bias))
-        # A spare block has no row in the network, and needs none: it is never a source.
-        at = torch.arange(sources, device=sums.device).clamp_max(self.most - 1)
-        if self.options.network == "mlp":
-            sums = (sums @ self.inner.to(sums.dtype).mT + self.inner_bias.to(sums.dtype)[:, None]).relu()
-        logs = sums @ sort.index_select(1, at).mT + bias.index_select(1, at)[:, None]
-        if noise is not None:
-            logs = logs + self.options.noise * noise
-        logs = logs / self.options.temperature
-        if self.causal:
-            assert allowed is not None
-            return _balance_causal(logs, allowed, columns, self.options.iterations)
-        return _balance(logs, allowed, self.options.iterations), logs.new_zeros(())
 
     @property
     def _scale(self) -> float:
@@ -348,28 +297,26 @@ class Sinkhorn(Attention):
         seen = append_mask(state.seen, past, mask, q)
         state = replace(state, k=state.k.append(k), v=state.v.append(v), seen=seen)
         if past % block == 0:
-            mixed_k, mixed_v, slots, columns = self._mix_new(k, mask, past // block, state)
-            state = replace(
-                state, columns=columns, mixed_k=mixed_k[:, :, -1], mixed_v=mixed_v[:, :, -1], mixed_keep=slots[:, -1]
-            )
+            mixed, slots, columns = self._mix_new(k, mask, past // block, state)
+            last_k, last_v = (x[:, :, -1] for x in mixed)
+            state = replace(state, columns=columns, mixed_k=last_k, mixed_v=last_v, mixed_keep=slots[:, -1])
         else:
-            mixed_k, mixed_v, slots = state.mixed_k[:, :, None], state.mixed_v[:, :, None], state.mixed_keep[:, None]
+            mixed, slots = [x[:, :, None] for x in (state.mixed_k, state.mixed_v)], state.mixed_keep[:, None]
         given = k if mask is None else k.masked_fill(~mask[:, None, :, None], 0.0)
         state = replace(state, total=state.total + given.sum(2, dtype=wide(k.dtype)))
 
         begin = past - past % block
-        own_k, own_v = (x.value[:, :, begin:] for x in (state.k, state.v))
+        own = [x.value[:, :, begin:] for x in (state.k, state.v)]
         keep = None if seen is None else seen.value[:, 0, begin:, 0]
-        count = mixed_k.shape[2]
-        if count == 1:  # within one block, the queries that are already answered need not stand in front
-            out = self._combine(q, mixed_k[:, :, 0], mixed_v[:, :, 0], own_k, own_v, slots[:, 0], keep)
+        count = mixed[0].shape[2]
+        if count == 1:  # within one block, queries that were answered before need not stand in front again
+            out = self._combine(q, [x[:, :, 0] for x in mixed], own, slots[:, 0], keep)
         else:
-            behind = count * block - length
-            folded = [_fold(self._split(x, count)) for x in (q, own_k, own_v)]
             keep = torch.ones(batch, length, dtype=torch.bool, device=q.device) if keep is None else keep
-            keep = pad(keep, (0, behind)).unflatten(1, (count, block)).flatten(0, 1)
-            mixed = [_fold(x) for x in (mixed_k, mixed_v)]
-            out = _unfold(self._combine(folded[0], *mixed, *folded[1:], slots.flatten(0, 1), keep), batch, length)
+            keep = pad(keep, (0, count * block - length)).unflatten(1, (count, block)).flatten(0, 1)
+            queries, *own = (_fold(self._split(x, count)) for x in (q, *own))
+            mixed = [_fold(x) for x in mixed]
+            out = _unfold(self._combine(queries, mixed, own, slots.flatten(0, 1), keep), batch, length)
         if self.options.mixture:
             every = None if seen is None else seen.value[:, 0, :, 0]
             source = Source(Dense(causal=True), state.k.value, state.v.value, every)
@@ -378,94 +325,26 @@ class Sinkhorn(Attention):
 
     def _mix_new(
         self, k: Tensor, mask: Tensor | None, first: int, state: SinkhornState
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    ) -> tuple[list[Tensor], Tensor, Tensor]:
         """What the blocks that begin with the new tokens read of earlier ones, once for each block."""
         block, count = self.options.block, ceil_div(k.shape[2], self.options.block)
         sources = first + count - 1  # all but the last are complete
         given = k if mask is None else k.masked_fill(~mask[:, None, :, None], 0.0)
-        sums = self._sums(self._split(given, count), state.total)
+        sums = self.sorting.sums(self._split(given, count), state.total)
         keys, values = (x.value[:, :, : sources * block].unflatten(2, (sources, block)) for x in (state.k, state.v))
         keep = alive = None
         if state.seen is not None:
             keep = state.seen.value[:, 0, : sources * block, 0].unflatten(1, (sources, block))
             alive = keep.any(2)
             keys, values = (x.masked_fill(~keep[:, None, :, :, None], 0.0) for x in (keys, values))
-        allowed = _allowed(first, count, sources, alive, True, k.device)
+        allowed = may_give(first, count, sources, alive, True, k.device)
         columns = pad(state.columns, (0, sources - state.columns.shape[3]), value=BLOCKED).to(sums.dtype)
-        sorting, columns = self._sort(sums, allowed, columns)
-        mixed_k, mixed_v = (_mix(sorting, x) for x in (keys, values))
+        sorting, columns = self.sorting(sums, allowed, columns)
+        mixed = [mix(sorting, x) for x in (keys, values)]
         if keep is None:
             keep = torch.ones(k.shape[0], sources, block, dtype=torch.bool, device=k.device)
         ever = pad(keep, (0, 0, 1, 0)).cummax(1).values  # row i: what blocks before i have at each offset
-        return mixed_k, mixed_v, ever[:, first:], columns
-
-
-def _allowed(
-    first: int, rows: int, sources: int, alive: Tensor | None, causal: bool, device: torch.device
-) -> Tensor | None:
-    """Which source block may give to which row (batch or 1, 1, rows, sources); None if all may.
-
-    Padded blocks neither give nor, since the balancing would then know of them, take. When causal they do take: whether
-    the rest of a block is padding is not known at its first token, and earlier rows never learn of it.
-    """
-    if not causal:
-        return None if alive is None else (alive[:, :, None] & alive[:, None, :])[:, None]
-    places = torch.arange(sources, device=device)
-    earlier = (places < (torch.arange(rows, device=device) + first)[:, None])[None, None]
-    return earlier if alive is None else earlier & alive[:, None, None, :]
-
-
-def _slots(
-    keep: Tensor | None, alive: Tensor | None, count: int, block: int, causal: bool, like: Tensor
-) -> Tensor | None:
-    """Which slots of the sorted blocks hold anything, (batch, blocks, block); None if all do."""
-    if causal:
-        if keep is None:
-            keep = torch.ones(like.shape[0], count, block, dtype=torch.bool, device=like.device)
-        return pad(keep, (0, 0, 1, 0)).narrow(1, 0, count).cummax(1).values
-    if keep is None:
-        return None
-    slots = keep.any(1, keepdim=True).expand(-1, count, -1)
-    return slots if alive is None else slots & alive[:, :, None]
-
-
-def _balance(logs: Tensor, allowed: Tensor | None, iterations: int) -> Tensor:
-    """Sinkhorn's rounds in log space, as what is taken off each row and each column; S = exp(logs - rows - columns)."""
-    logs = logs if allowed is None else logs.masked_fill(~allowed, BLOCKED)
-    columns = logs.new_zeros(())
-    rows = columns
-    for _ in range(iterations):
-        rows = _log_sum(logs - columns, -1)
-        columns = _log_sum(logs - rows, -2)
-    return (logs - rows - columns).exp()
-
-
-def _log_sum(logs: Tensor, dim: int) -> Tensor:
-    """0 where there is nothing to add up: what is blocked then stays so."""
-    found = logs.logsumexp(dim, keepdim=True)
-    return found.masked_fill(found < DEAD, 0.0)
-
-
-def _balance_causal(logs: Tensor, allowed: Tensor, columns: Tensor | None, iterations: int) -> tuple[Tensor, Tensor]:
-    """The same with columns that count only what rows up to the present one took.
-
-    `columns` (batch, heads, iterations, sources) is what earlier rows took in each round, for decoding; the second
-    result is the same after these rows.
-    """
-    if columns is None:
-        columns = logs.new_full((*logs.shape[:2], iterations, logs.shape[3]), BLOCKED)
-    after = []
-    for before in columns.unbind(2):
-        logs = (logs - logs.masked_fill(~allowed, BLOCKED).logsumexp(-1, keepdim=True)).masked_fill(~allowed, BLOCKED)
-        taken = torch.cat([before[:, :, None], logs], 2).logcumsumexp(2).narrow(2, 1, logs.shape[2])
-        logs = (logs - taken).masked_fill(~allowed, BLOCKED)
-        after.append(taken[:, :, -1])
-    return logs.exp(), torch.stack(after, 2)
-
-
-def _mix(sorting: Tensor, blocks: Tensor) -> Tensor:
-    """Σ_j S_ij of whole blocks (batch, heads, blocks, block, width), at equal offsets."""
-    return (sorting.to(blocks.dtype) @ blocks.flatten(3)).unflatten(3, blocks.shape[3:])
+        return mixed, ever[:, first:], columns
 
 
 def _take(x: Tensor, index: Tensor) -> Tensor:
@@ -474,7 +353,7 @@ def _take(x: Tensor, index: Tensor) -> Tensor:
 
 
 def _fold(x: Tensor) -> Tensor:
-    """(batch, heads, blocks, block, width) -> (batch · blocks, heads, block, width): a view of what `MultiHead` makes."""
+    """(batch, heads, blocks, block, width) -> (batch · blocks, heads, block, width): a view of MultiHead's."""
     return x.transpose(1, 2).flatten(0, 1)
 
 

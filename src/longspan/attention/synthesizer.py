@@ -6,7 +6,7 @@ of the key and go to the fused kernel, their factors side by side; the other two
 
 from dataclasses import dataclass
 from math import isqrt
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -43,8 +43,11 @@ class Synthesizer(Attention):
     order = "n²"
     exponent = 2.0
     supports = Supports(causal=True, streaming=True, dropout=True)
-    streams = (HIDDEN,)  # of the default form; each instance has its own
-    projects = ("v",)
+    streams: ClassVar[tuple[Stream, ...]] = (HIDDEN,)  # of the default form; each instance has its own
+    projects: ClassVar[tuple[str, ...]] = ("v",)
+    random: Tensor  # parameters, or buffers if fixed
+    random_rows: Tensor
+    random_keys: Tensor
 
     @dataclass(frozen=True, kw_only=True)
     class Options(config.Options):

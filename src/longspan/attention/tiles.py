@@ -1,7 +1,7 @@
 """Softmax over scores that are a sum of terms, in tiles of rows that stay in cache; nothing of the scores is kept.
 
-The fused kernel knows one kind of score, the product of a query and a key. Here are the others: a table from position to
-position, and the outer product of two factors of a row. The backward pass makes each tile again, so that only the
+The fused kernel knows one kind of score, the product of a query and a key. Here are the others: a table from position
+to position, and the outer product of two factors of a row. The backward pass makes each tile again, so that only the
 inputs are kept. Whatever can be written as products alone belongs in `joint.py`.
 """
 
@@ -188,7 +188,7 @@ class _Head:
             if scores is None:
                 scores = torch.mm(q, k.mT, out=self.room("scores", rows, seen))
             else:
-                scores.addmm_(q, k.mT)
+                torch.addmm(scores, q, k.mT, out=scores)
         if self.table is not None:
             part = self.table[self.first + begin : self.first + end, :seen].to(dtype)
             if scores is not None:
