@@ -23,6 +23,12 @@ ROWS = [
     ("softmax", "softmax", False, {}, 1.0, 1.0),
     ("window, causal 256", "window", True, {"window": 255}, 10.0, 9.0),
     ("window, ±128", "window", False, {"window": 128}, 9.0, 8.0),
+    ("sinkhorn, block 128", "sinkhorn", False, {"block": 128}, 5.0, 5.0),
+    ("sinkhorn, causal 128", "sinkhorn", True, {"block": 128}, 5.0, 5.0),
+    ("synthesizer, dense", "synthesizer", False, {"form": "dense"}, 1.0, 1.0),
+    ("synthesizer, random", "synthesizer", False, {"form": "random"}, 1.0, 1.0),
+    ("synthesizer, factors dense", "synthesizer", False, {"form": "factorised_dense"}, 1.0, 1.0),
+    ("synthesizer, factors random", "synthesizer", False, {"form": "factorised_random"}, 1.0, 1.0),
 ]
 
 
@@ -38,25 +44,30 @@ def main() -> None:
 
     torch.manual_seed(0)
     q, k, v = (torch.randn(1, HEADS, given.length, WIDTH, requires_grad=True) for _ in range(3))
+    hidden = torch.randn(1, given.length, HEADS * WIDTH, requires_grad=True)
     gradient = torch.randn_like(q)
     mask = torch.arange(given.length)[None] < given.length * 9 // 10 if given.padding else None
     rows = [row for row in ROWS if given.only in row[0]]
 
-    def forward(call) -> None:  # type: ignore[no-untyped-def]
+    def forward(name: str) -> None:
         with torch.no_grad():
-            call(q, k, v)
+            calls[name](q, k, v)
 
-    def backward(call) -> None:  # type: ignore[no-untyped-def]
-        out: Tensor = call(q, k, v)
-        torch.autograd.grad(out, (q, k, v), gradient)
+    def backward(name: str) -> None:
+        out: Tensor = calls[name](q, k, v)
+        torch.autograd.grad(out, (q, k, v, *learned[name]), gradient, allow_unused=True)  # not all read q and k
 
     calls = {"full": scaled_dot_product_attention}
+    learned: dict[str, list[Tensor]] = {"full": []}
     for row, name, causal, options, _, _ in rows:
-        module = build(name, heads=HEADS, head_dim=WIDTH, causal=causal, dropout=given.dropout, **options)
-        calls[row] = lambda q, k, v, module=module: module(q, k, v, key_mask=mask)
+        sizes = {"heads": HEADS, "head_dim": WIDTH, "max_length": given.length}
+        module = build(name, **sizes, causal=causal, dropout=given.dropout, **options)
+        streams = {stream.name: hidden for stream in module.streams if stream.kind == "hidden"} or None
+        calls[row] = lambda q, k, v, module=module, streams=streams: module(q, k, v, key_mask=mask, streams=streams)
+        learned[row] = [*module.parameters()] + ([hidden] if streams else [])
     cases = {
-        (name, kind.__name__): (lambda kind=kind, call=call: kind(call))
-        for name, call in calls.items()
+        (name, kind.__name__): (lambda kind=kind, name=name: kind(name))
+        for name in calls
         for kind in (forward, backward)
     }
     best = compare(cases, given.repeats)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import dropout as drop
+from torch.nn.functional import pad
 
 from longspan.attention.base import masked_softmax
 from longspan.attention.flash import BLOCKED
@@ -131,7 +132,9 @@ class _Tiled(torch.autograd.Function):
                 weights, part = head.weights(begin, end, seen), towards[begin:end]
                 upward = torch.mm(part, head.v[:seen].mT, out=head.room("upward", end - begin, seen))
                 dv[head.index][:seen].addmm_(weights.mT, part)
-                scores = torch._softmax_backward_data(upward, weights, -1, weights.dtype)
+                scores = torch._softmax_backward_data(
+                    upward, weights, -1, weights.dtype, grad_input=head.room("downward", end - begin, seen)
+                )
                 head.hand_on(scores, gradients, begin, end, seen)
         results = [None if t is None or x is None else t.to(x.dtype) for t, x in zip(totals, given)]
         return None, dv.to(v.dtype), *results
@@ -223,7 +226,8 @@ class _Head:
         if self.left is not None and self.right is not None:
             width = self.right.shape[1]
             used = ceil_div(seen, width)
-            square = torch.nn.functional.pad(scores, (0, used * width - seen)).view(-1, used, width)
+            full = scores if seen == used * width else pad(scores, (0, used * width - seen))
+            square = full.view(-1, used, width)
             if dleft is not None:
                 dleft[begin:end, :used] += (square @ self.right[begin:end, :, None].to(dtype))[..., 0]
             if dright is not None:
