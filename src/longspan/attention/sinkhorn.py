@@ -21,7 +21,7 @@ from longspan.attention.layouts.base import wide
 from longspan.attention.sorting import Sorting, filled_slots, may_give, mix
 from longspan.attention.state import Rows, State, append_mask
 from longspan.config import option
-from longspan.errors import InvalidInput, InvalidOption
+from longspan.errors import InvalidInput, InvalidOption, Unsupported
 from longspan.shapes import Keys, Output, Queries, Values, Weights
 
 
@@ -71,7 +71,7 @@ class Sinkhorn(Attention):
         if shape.max_length is None:
             raise InvalidOption(f"{self.name} has one sort score for every block: give max_length")
         if causal and self.options.sortcut:
-            raise InvalidOption("option sortcut is for encoders: every query would read blocks of the future")
+            raise Unsupported(f"{self.name} with sortcut reads blocks of the future; build it with sortcut=0")
         most = ceil_div(shape.max_length, self.options.block)
         self.sorting = Sorting(shape.heads, shape.head_dim, most, self.options, causal)
 
@@ -247,7 +247,7 @@ class Sinkhorn(Attention):
         cut = min(self.options.sortcut, count)
         flops = 2 * heads * count * width * (count + (width if self.options.network == "mlp" else 0))
         flops += 4 * heads * (cut or count) * count * block * width
-        kept = heads * count * (width + count)  # the sums and S
+        kept = heads * count * (width + (cut or count))  # the sums and the rows of S that are read
         kept += 2 * heads * (cut or count) * block * width  # the mixed keys and values
         if rows != keys:
             kept += (2 if cut else 3) * heads * rows * width  # padded

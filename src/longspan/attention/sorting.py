@@ -37,7 +37,7 @@ class Sorting(nn.Module):
         return found if before is None else found + before[:, :, None]
 
     def forward(self, sums: Tensor, allowed: Tensor | None, columns: Tensor | None) -> tuple[Tensor, Tensor]:
-        """S of these rows, and what the columns have given away then (see `_balance_causal`)."""
+        """S of these rows, and what the columns have given away then (see `balance_causal`)."""
         noise = None
         if self.training and self.options.noise and columns is None:
             shape = (*sums.shape[:3], sums.shape[2])
@@ -64,8 +64,8 @@ class Sorting(nn.Module):
         logs = logs / self.options.temperature
         if self.causal:
             assert allowed is not None
-            return _balance_causal(logs, allowed, columns, self.options.iterations)
-        return _balance(logs, allowed, self.options.iterations), logs.new_zeros(())
+            return balance_causal(logs, allowed, columns, self.options.iterations)
+        return balance(logs, allowed, self.options.iterations), logs.new_zeros(())
 
 
 def may_give(
@@ -97,7 +97,7 @@ def filled_slots(
     return slots if alive is None else slots & alive[:, :, None]
 
 
-def _balance(logs: Tensor, allowed: Tensor | None, iterations: int) -> Tensor:
+def balance(logs: Tensor, allowed: Tensor | None, iterations: int) -> Tensor:
     """Sinkhorn's rounds in log space, as what is taken off each row and each column; S = exp(logs - rows - columns)."""
     logs = logs if allowed is None else logs.masked_fill(~allowed, BLOCKED)
     columns = logs.new_zeros(())
@@ -114,7 +114,7 @@ def _log_sum(logs: Tensor, dim: int) -> Tensor:
     return found.masked_fill(found < DEAD, 0.0)
 
 
-def _balance_causal(logs: Tensor, allowed: Tensor, columns: Tensor | None, iterations: int) -> tuple[Tensor, Tensor]:
+def balance_causal(logs: Tensor, allowed: Tensor, columns: Tensor | None, iterations: int) -> tuple[Tensor, Tensor]:
     """The same with columns that count only what rows up to the present one took.
 
     `columns` (batch, heads, iterations, sources) is what earlier rows took in each round, for decoding; the second

@@ -170,7 +170,8 @@ class Synthesizer(Attention):
             terms = self._terms(q, k, x, first, keys)
             return tiled(terms, v, keep, rows=rows, causal=self.causal, dropout=dropout, whole=at_once)
         room = self._room(width)
-        left, right = (part.expand(batch, -1, -1, -1) for part in self._factors(q, k, x, first, keys, room))
+        factors = self._factors(q, k, x, first, keys, self._alpha(), room)
+        left, right = (part.expand(batch, -1, -1, -1) for part in factors)
         values = v if room == width else pad(v, (0, room - width))
         out = joint(left, [Source(Dense(causal=self.causal), right, values, keep)], scale=1.0, dropout=dropout)
         return out if room == width else out[..., :width]
@@ -183,13 +184,20 @@ class Synthesizer(Attention):
             left, right = self._project(x, self.repeated), self._project(x, self.whole)
             left = left if alpha is None else left * alpha["factorised_dense"]
         if set(self.forms) - set(TILED):
-            own, other = self._factors(q, k, x, first, keys)
+            own, other = self._factors(q, k, x, first, keys, alpha)
         if "random" in self.forms:
             gain = None if alpha is None else alpha["random"]
         return Terms(own, other, self.random if "random" in self.forms else None, gain, left, right)
 
     def _factors(
-        self, q: Tensor, k: Tensor, x: Tensor | None, first: int, keys: int, room: int = 0
+        self,
+        q: Tensor,
+        k: Tensor,
+        x: Tensor | None,
+        first: int,
+        keys: int,
+        alpha: dict[str, Tensor] | None,
+        room: int = 0,
     ) -> tuple[Tensor, Tensor]:
         """Vectors of the rows (batch or 1, heads, rows, width) and of the keys, whose products are the scores.
 
@@ -197,7 +205,6 @@ class Synthesizer(Attention):
         """
         places = torch.arange(keys, device=q.device)
         rows = torch.arange(q.shape[2], device=q.device) + first
-        alpha = self._alpha()
         left, right = [], []
         if "dot" in self.forms:
             scale = self.shape.head_dim**-0.5
