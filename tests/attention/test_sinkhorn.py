@@ -37,8 +37,16 @@ def qkv(length: int, batch: int = BATCH) -> list[Tensor]:
 
 @pytest.mark.parametrize("blocks", [8, 16, 32])
 def test_s_is_doubly_stochastic(blocks: int):
-    s = balance(torch.randn(5, HEADS, blocks, blocks, dtype=DOUBLE) / 0.75, None, 8)
-    assert (s.sum(-1) - 1).abs().max() < 1e-3 and (s.sum(-2) - 1).abs().max() < 1e-3
+    """Nearly always: one draw in ten needs more than eight rounds, as the definition itself does."""
+    logs = torch.randn(200, 1, blocks, blocks, dtype=DOUBLE) / 0.75
+    s = balance(logs, None, 8)
+    error = (s.sum(-1) - 1).abs().amax(-1)
+    assert error.median() < 2e-4 and error.quantile(0.9) < 1e-3
+    torch.testing.assert_close(s.sum(-2), torch.ones(200, 1, blocks, dtype=DOUBLE), atol=1e-12, rtol=0)
+    for _ in range(8):
+        logs = logs - logs.logsumexp(-1, keepdim=True)
+        logs = logs - logs.logsumexp(-2, keepdim=True)
+    torch.testing.assert_close(s, logs.exp(), atol=1e-12, rtol=0)
 
 
 def test_more_rounds_balance_better():

@@ -209,17 +209,16 @@ class Sinkhorn(Attention):
         dropout: float,
     ) -> Tensor:
         """Every query with the first sorted blocks (section 3.4); blocks of padding do not count."""
-        count, cut = keys.shape[2], self.options.sortcut
-        if not torch.compiler.is_compiling():
-            cut = min(cut, count)
+        cut = self.options.sortcut
         if alive is None:
-            chosen = torch.arange(cut, device=q.device).expand(q.shape[0], -1)
-        else:  # the living ones to the front, and blocks of nothing behind them if there are too few
-            order = (~alive).to(torch.int8).argsort(dim=1, stable=True)
-            chosen = pad(order, (0, cut), value=count).index_select(1, torch.arange(cut, device=q.device))
-        sorting = _take(pad(sorting, (0, 0, 0, 1)), chosen[:, None, :, None])
-        if slots is not None:
-            slots = _take(pad(slots, (0, 0, 0, 1))[:, None], chosen[:, None, :, None])[:, 0].flatten(1)
+            sorting, slots = sorting[:, :, :cut], None if slots is None else slots[:, :cut].flatten(1)
+        else:
+            # The living ones to the front; behind them, where there are too few, a row of nothing that stands at 0.
+            order = (~alive).to(torch.int8).argsort(dim=1, stable=True) + 1
+            chosen = pad(order, (0, cut)).index_select(1, torch.arange(cut, device=q.device))[:, None, :, None]
+            sorting = _take(pad(sorting, (0, 0, 1, 0)), chosen)
+            if slots is not None:
+                slots = _take(pad(slots, (0, 0, 1, 0))[:, None], chosen)[:, 0].flatten(1)
         mixed_k, mixed_v = (mix(sorting, x).flatten(2, 3) for x in (keys, values))
         return joint(q, [Source(Dense(), mixed_k, mixed_v, slots)], scale=self._scale, dropout=dropout)
 
@@ -247,7 +246,7 @@ class Sinkhorn(Attention):
         cut = min(self.options.sortcut, count)
         flops = 2 * heads * count * width * (count + (width if self.options.network == "mlp" else 0))
         flops += 4 * heads * (cut or count) * count * block * width
-        kept = heads * count * (width + (cut or count))  # the sums and the rows of S that are read
+        kept = heads * count * (width + count)  # the sums and S
         kept += 2 * heads * (cut or count) * block * width  # the mixed keys and values
         if rows != keys:
             kept += (2 if cut else 3) * heads * rows * width  # padded
