@@ -19,6 +19,8 @@ MECHANISMS: dict[str, str] = {
     "axial": "longspan.attention.axial:Axial",
     "bigbird": "longspan.attention.bigbird:BigBird",
     "sparse": "longspan.attention.sparse:Sparse",
+    "sinkhorn": "longspan.attention.sinkhorn:Sinkhorn",
+    "synthesizer": "longspan.attention.synthesizer:Synthesizer",
 }
 
 
