@@ -11,22 +11,27 @@ The names K1–K8 are those of the specification the project grew from.
 """
 
 from longspan.attention.layouts.band import Band
-from longspan.attention.layouts.base import Layout, ceil_div, check_reach, offset_bias
+from longspan.attention.layouts.base import Layout, ceil_div, check_reach, first_rows, offset_bias
 from longspan.attention.layouts.blocks import Blocks
 from longspan.attention.layouts.by_head import ByHead
 from longspan.attention.layouts.dense import Dense, stream_queries
+from longspan.attention.layouts.diagonal import Diagonal
 from longspan.attention.layouts.grid import fold_axis, relative_scores, skew, unfold_axis
 from longspan.attention.layouts.residue import Residue, fold_residues, unfold_residues
+from longspan.attention.layouts.stairs import Stairs
 
 __all__ = [
     "Band",
     "Blocks",
     "ByHead",
     "Dense",
+    "Diagonal",
     "Layout",
     "Residue",
+    "Stairs",
     "ceil_div",
     "check_reach",
+    "first_rows",
     "fold_axis",
     "fold_residues",
     "offset_bias",
