@@ -23,6 +23,8 @@ ROWS = [
     ("softmax", "softmax", False, {}, 1.0, 1.0),
     ("window, causal 256", "window", True, {"window": 255}, 10.0, 9.0),
     ("window, ±128", "window", False, {"window": 128}, 9.0, 8.0),
+    ("memory_compressed, stride 3", "memory_compressed", True, {"stride": 3}, 3.5, 3.0),
+    ("inducing, 64 points", "inducing", False, {"points": 64}, 15.0, 12.0),
     ("linformer, k 256", "linformer", False, {"rank": 256}, 4.5, 5.0),
     ("nystrom, 64 landmarks", "nystrom", False, {"landmarks": 64, "kernel": 0}, 18.0, 15.0),
     ("nystrom, kernel 33", "nystrom", False, {"landmarks": 64, "kernel": 33}, 18.0, 15.0),

@@ -13,6 +13,8 @@ MECHANISMS: dict[str, str] = {
     "window": "longspan.attention.window:Window",
     "linformer": "longspan.attention.linformer:Linformer",
     "nystrom": "longspan.attention.nystrom:Nystrom",
+    "memory_compressed": "longspan.attention.memory_compressed:MemoryCompressed",
+    "inducing": "longspan.attention.inducing:Inducing",
 }
 
 
