@@ -220,13 +220,25 @@ def test_no_tensor_of_the_scores(dropout: float):
     assert seen.elements < HEADS * length * length // 7
 
 
-@pytest.mark.parametrize("options", [{"stride": 3}, {"layer": "local", "block": 5}], ids=str)
-def test_dropout_in_training_only(options: dict):
-    attention, tensors = make(dropout=0.5, **options), qkv(20)
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    "options", [{"stride": 3}, {"stride": 300, "first": False}, {"layer": "local", "block": 5}], ids=str
+)
+def test_dropout_in_training_only(options: dict, causal: bool):
+    attention, tensors = make(dropout=0.5, causal=causal, **options), qkv(310)
     trained = attention.train()(*tensors)
     evaluated = attention.eval()(*tensors)
     torch.testing.assert_close(evaluated, attention.reference(*tensors), atol=1e-12, rtol=0)
     assert not torch.allclose(trained, evaluated)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_dropout_of_next_to_nothing_is_the_definition(agree, causal: bool):
+    """The way that dropout takes, in pieces of the queries, with nothing dropped."""
+    attention = make(dropout=1e-300, causal=causal, first=False).train()
+    keep = torch.rand(BATCH, 600) < 0.6
+    run = lambda call: lambda q, k, v: call(q, k, v, key_mask=keep)  # noqa: E731
+    agree(run(attention.reference), run(attention), *qkv(600))
 
 
 # Decoding

@@ -19,7 +19,7 @@ from torch.nn.functional import conv1d, linear, pad
 from longspan import config
 from longspan.attention.base import Attention, Cost, Shape, Side, Supports, masked_softmax, readable
 from longspan.attention.joint import Source, joint
-from longspan.attention.layouts import Dense, Diagonal, Stairs, ceil_div, first_rows, stream_queries
+from longspan.attention.layouts import Dense, Diagonal, Layout, Stairs, ceil_div, first_rows, stream_queries
 from longspan.attention.state import Rows, State, append_mask
 from longspan.config import option
 from longspan.errors import InvalidInput
@@ -132,8 +132,7 @@ class MemoryCompressed(Attention):
 
     def attend(self, q: Queries, k: Keys, v: Values, side: Side) -> Output:
         if self.options.layer == "local":
-            source = Source(Diagonal(self.options.block, self.causal), k, v, side.key_mask)
-            return joint(q, [source], scale=self._scale, dropout=self._dropout)
+            return self._joint(q, Diagonal(self.options.block, self.causal), k, v, side.key_mask)
         self._check_width(v)
         slots = self._slots(q.shape[2])
         first = (k[:, :, :1], v[:, :, :1]) if self.first else None
@@ -173,11 +172,20 @@ class MemoryCompressed(Attention):
         """The rows from position `past` on, over all slots that there are."""
 
         def rows(piece: Tensor, begin: int) -> Tensor:
-            layout = Dense() if not self.causal else self._stairs(past + begin)
-            return joint(piece, [Source(layout, keys, values, keep)], scale=self._scale, dropout=self._dropout)
+            if not self.causal:
+                return self._joint(piece, Dense(), keys, values, keep)
+            layout = self._stairs(past + begin)
+            seen = layout.seen(piece.shape[2] - 1)
+            own = None if keep is None else keep[:, :seen]
+            return self._joint(piece, layout, keys[:, :, :seen], values[:, :, :seen], own)
 
-        # Dropout takes the plain way, which holds the scores of all its rows: n²/stride of them, if not in pieces.
-        return stream_queries(rows, q) if self._dropout else rows(q, 0)
+        if self._dropout and not torch.compiler.is_compiling():
+            # Dropout takes the plain way, which holds the scores of all its rows: n²/stride of them, if not in pieces.
+            return stream_queries(rows, q)
+        return self._joint(q, self._stairs(past) if self.causal else Dense(), keys, values, keep)
+
+    def _joint(self, q: Tensor, layout: Layout, k: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
+        return joint(q, [Source(layout, k, v, keep)], scale=self._scale, dropout=self._dropout)
 
     def _stairs(self, past: int) -> Stairs:
         return Stairs(self.options.stride, past + self.options.inclusive, int(self.first))
@@ -232,8 +240,7 @@ class MemoryCompressed(Attention):
         near = min(count, block - len(state.k))  # rows that still belong to the block begun before
         mask = None if side.key_mask is None else side.key_mask[:, :near]
         begun = _append(state, k[:, :, :near], v[:, :, :near], mask)
-        source = Source(Dense(causal=True), begun.k.value, begun.v.value, _seen(begun))
-        out = joint(q[:, :, :near], [source], scale=self._scale, dropout=self._dropout)
+        out = self._joint(q[:, :, :near], Dense(causal=True), begun.k.value, begun.v.value, _seen(begun))
         if near < count:
             mask = None if side.key_mask is None else side.key_mask[:, near:]
             further = self.attend(q[:, :, near:], k[:, :, near:], v[:, :, near:], Side(mask))

@@ -34,7 +34,7 @@ class Stairs(Layout):
 
     def scores(self, q: Tensor, k: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float) -> Tensor:
         scores = add(products(q, k, scale), blocked(keep, q))
-        seen = self._seen(torch.arange(q.shape[2], device=q.device))
+        seen = self.seen(torch.arange(q.shape[2], device=q.device))
         return scores.masked_fill(torch.arange(k.shape[2], device=q.device) >= seen[:, None], BLOCKED)
 
     def mix(self, weights: Tensor, v: Tensor) -> Tensor:
@@ -82,9 +82,9 @@ class Stairs(Layout):
         return keys
 
     def pairs(self, heads: int, queries: int, keys: int) -> int:
-        return heads * sum((end - begin) * self._seen(end - 1) for begin, end in self._cuts(queries))
+        return heads * sum((end - begin) * self.seen(end - 1) for begin, end in self._cuts(queries))
 
-    def _seen(self, query: Number) -> Number:
+    def seen(self, query: Number) -> Number:
         """How many keys a query reads."""
         return (query + self.start) // self.stride + self.extra
 
@@ -94,13 +94,13 @@ class Stairs(Layout):
     def _strips(self, q: Tensor, keep: Tensor | None) -> Iterator[tuple[slice, int, Tensor | None]]:
         """(queries, keys that the last of them reads, added mask); queries that read nothing are left out."""
         queries = q.shape[2]
-        most = self._seen(queries - 1)
+        most = self.seen(queries - 1)
         # The first strip's steps, behind as many columns as the last strip sees in full.
-        steps = torch.arange(self._seen(0), self._seen(self.rows - 1), device=q.device)
-        out_of_sight = steps >= self._seen(torch.arange(self.rows, device=q.device))[:, None]
+        steps = torch.arange(self.seen(0), self.seen(self.rows - 1), device=q.device)
+        out_of_sight = steps >= self.seen(torch.arange(self.rows, device=q.device))[:, None]
         tile = torch.cat([q.new_zeros(self.rows, most, dtype=wide(q.dtype)), blocked_where(out_of_sight, q)], dim=1)
         for begin, end in self._cuts(queries):
-            seen, by_all = self._seen(end - 1), self._seen(begin)
+            seen, by_all = self.seen(end - 1), self.seen(begin)
             if not seen:
                 continue
             mask = None if by_all == seen else tile[: end - begin, most - by_all : most - by_all + seen]
