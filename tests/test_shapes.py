@@ -67,7 +67,8 @@ def run(name, **options):
                     side["bias"] = torch.randn(4, 25)
                 assert attention(q, k, v, **side).shape == (2, 4, 13, 8)
                 attention.oracle(q, k, **side)
-                attention.weights(q, k, **side)
+                if attention.supports.map:
+                    attention.weights(q, k, **side)
                 attention.reference(q, k, v, **side)
                 attention.cost(13, 13)
                 if causal and supports.streaming:
@@ -82,6 +83,7 @@ for score in SCORES:
     run("softmax", score=score)
 run("window", window=3, dilation=(1, 2, 1, 3))
 run("etc", global_tokens=3, radius=2, hard="both")
+run("memory_compressed", layer="local", block=4)
 assert set(ran) == set(names())
 assert all(name.endswith("select") for name in unchecked), unchecked
 

@@ -11,8 +11,9 @@ Keys = Float[Tensor, "batch key_heads keys head_dim"]
 Values = Float[Tensor, "batch key_heads keys value_dim"]
 Output = Float[Tensor, "batch heads queries value_dim"]
 Weights = Float[Tensor, "batch heads queries keys"]
+Defined = Float[Tensor, "batch heads queries read"]  # weights over the keys, or over what keys and values became
 KeyMask = Bool[Tensor, "batch keys"]  # True: this key may be read
 Bias = Float[Tensor, "heads offsets"]  # one number per offset (key - query); the middle one is offset 0
 Hidden = Float[Tensor, "batch length width"]
 
-__all__ = ["Bias", "Hidden", "KeyMask", "Keys", "Output", "Queries", "Values", "Weights"]
+__all__ = ["Bias", "Defined", "Hidden", "KeyMask", "Keys", "Output", "Queries", "Values", "Weights"]

@@ -192,3 +192,9 @@ def test_refusals_name_what_was_expected(call, error, words):
         call()
     for word in words:
         assert word in str(caught.value)
+
+
+def test_what_comes_out_may_have_another_width():
+    module = make(out_width=7)
+    assert module(hidden()).shape == (BATCH, LENGTH, 7)
+    assert module.out.weight.shape == (7, HEADS * HEAD_DIM)

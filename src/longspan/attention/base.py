@@ -16,7 +16,7 @@ public faces `forward`, `oracle` and `extend` check their input once and call th
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, NamedTuple, final
 
 import torch
@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from longspan import config
 from longspan.attention.state import State
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
-from longspan.shapes import Bias, KeyMask, Keys, Output, Queries, Values, Weights
+from longspan.shapes import Bias, Defined, KeyMask, Keys, Output, Queries, Values, Weights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +86,9 @@ class Side:
     key_mask: KeyMask | None = None
     bias: Bias | None = None
     streams: Mapping[str, Tensor] = field(default_factory=dict)
+    # For definitions only: the heads of the call, where weights or values are made of more than is handed to them.
+    k: Keys | None = None
+    v: Values | None = None
 
 
 class Attention(nn.Module, ABC):
@@ -94,10 +97,11 @@ class Attention(nn.Module, ABC):
     name: ClassVar[str]  # the same as the file and the registry
     paper: ClassVar[str]  # "Vaswani et al. 2017"
     family: ClassVar[tuple[str, ...]]  # the survey's classes: FP, M, LP, LR, KR, RC; () for dense
-    order: ClassVar[str]  # time in the length n, with the option it depends on: "n·window"
-    exponent: float  # the power of n in `order`, at fixed options; an instance says so where its options decide
     quadratic_memory: ClassVar[bool] = False  # whether the paper's own definition needs tensors of n² elements
-    supports: Supports  # these three are of the class; a form that differs sets its own in __init__
+    # These are of the class; a form that differs sets its own in __init__.
+    order: str  # time in the length n, with the option it depends on: "n·window"
+    exponent: float  # the power of n in `order`, at fixed options
+    supports: Supports
     streams: tuple[Stream, ...] = ()
     # Which of q, k, v have projections of their own. A mechanism that shares queries and keys leaves out k and is given
     # q in its place; one that compares nothing leaves out both and is given v.
@@ -142,14 +146,20 @@ class Attention(nn.Module, ABC):
         self,
         q: Queries,
         k: Keys,
+        v: Values | None = None,
         *,
         key_mask: KeyMask | None = None,
         bias: Bias | None = None,
         streams: Mapping[str, Tensor] | None = None,
-    ) -> Weights:
-        """The weights as the paper defines them, O(n²): the truth that the fast path answers to."""
-        side = self._check(q, k, k, key_mask, bias, streams)
-        return self.define(q, share_heads(k, q.shape[1]), side)
+    ) -> Defined:
+        """The weights as the paper defines them, O(n²): the truth that the fast path answers to.
+
+        `v` matters to mechanisms whose weights depend on the values; without it, the keys stand for them.
+        """
+        v = k if v is None else v
+        side = self._check(q, k, v, key_mask, bias, streams)
+        k, v = share_heads(k, q.shape[1]), share_heads(v, q.shape[1])
+        return self.define(q, k, replace(side, k=k, v=v))
 
     @final
     def reference(
@@ -164,8 +174,9 @@ class Attention(nn.Module, ABC):
     ) -> Output:
         """What `forward` must give: the oracle's weights applied to the values, O(n²)."""
         side = self._check(q, k, v, key_mask, bias, streams)
-        weights = self.define(q, share_heads(k, q.shape[1]), side)
-        return self.apply_weights(weights, share_heads(v, q.shape[1]), side)
+        k, v = share_heads(k, q.shape[1]), share_heads(v, q.shape[1])
+        side = replace(side, k=k, v=v)
+        return self.apply_weights(self.define(q, k, side), v, side)
 
     @final
     @torch.no_grad()
@@ -225,7 +236,7 @@ class Attention(nn.Module, ABC):
         """The fast path."""
 
     @abstractmethod
-    def define(self, q: Queries, k: Keys, side: Side) -> Weights:
+    def define(self, q: Queries, k: Keys, side: Side) -> Defined:
         """The paper's definition, so that a reader can check it against the paper."""
 
     def apply_weights(self, weights: Tensor, v: Values, side: Side) -> Output:

@@ -21,6 +21,8 @@ MECHANISMS: dict[str, str] = {
     "sparse": "longspan.attention.sparse:Sparse",
     "sinkhorn": "longspan.attention.sinkhorn:Sinkhorn",
     "synthesizer": "longspan.attention.synthesizer:Synthesizer",
+    "memory_compressed": "longspan.attention.memory_compressed:MemoryCompressed",
+    "inducing": "longspan.attention.inducing:Inducing",
 }
 
 

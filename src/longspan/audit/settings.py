@@ -10,6 +10,12 @@ MAX_LENGTH = 256  # for mechanisms with a table of fixed size
 
 SMALL: dict[str, tuple[dict[str, Any], ...]] = {
     "softmax": tuple({"score": s} for s in ("scaled_dot", "dot", "general", "additive", "location", "cosine")),
+    "inducing": ({"points": 4},),
+    "memory_compressed": (
+        {"stride": 3},
+        {"stride": 2, "inclusive": True, "first": False},
+        {"layer": "local", "block": 8},
+    ),
     "window": ({"window": 5}, {"window": 3, "dilation": 2}, {"window": 2, "dilation": (1, 3)}),
     "etc": (
         {"global_tokens": 3, "radius": 5, "labels": 0},

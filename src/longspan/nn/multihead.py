@@ -44,7 +44,8 @@ class MultiHead(nn.Module):
     >>> y = mixer(x, key_mask=mask)
 
     `kv_heads` under the mechanism's heads makes grouped queries (1: multi-query); `context_width` is the width of the
-    other sequence where it differs; `bias` is for the projections in, `out_bias` (the same unless given) for that out.
+    other sequence, and `out_width` that of what comes out, where they differ; `bias` is for the projections in,
+    `out_bias` (the same unless given) for that out.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class MultiHead(nn.Module):
         *,
         kv_heads: int | None = None,
         context_width: int | None = None,
+        out_width: int | None = None,
         position: Position | None = None,
         bias: bool = True,
         out_bias: bool | None = None,
@@ -78,7 +80,8 @@ class MultiHead(nn.Module):
         self.extra = nn.ModuleDict(
             {s.name: nn.Linear(width, head_dim * heads, bias=bias) for s in mechanism.streams if s.kind == "heads"}
         )
-        self.out = nn.Linear(head_dim * heads, width, bias=bias if out_bias is None else out_bias)
+        out_bias = bias if out_bias is None else out_bias
+        self.out: nn.Module = nn.Linear(head_dim * heads, width if out_width is None else out_width, bias=out_bias)
         self.reset()
 
     @torch.no_grad()

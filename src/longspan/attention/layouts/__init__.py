@@ -12,10 +12,11 @@ The names K1–K8 are those of the specification the project grew from.
 
 from longspan.attention.layouts.axis import Axis
 from longspan.attention.layouts.band import Band
-from longspan.attention.layouts.base import Layout, ceil_div, check_reach, offset_bias
+from longspan.attention.layouts.base import Layout, ceil_div, check_reach, first_rows, offset_bias
 from longspan.attention.layouts.blocks import Blocks
 from longspan.attention.layouts.by_head import ByHead
 from longspan.attention.layouts.dense import Dense, stream_queries
+from longspan.attention.layouts.diagonal import Diagonal
 from longspan.attention.layouts.grid import (
     blocks_to_raster,
     fold_axis,
@@ -29,6 +30,7 @@ from longspan.attention.layouts.grid import (
 from longspan.attention.layouts.own_block import OwnBlock
 from longspan.attention.layouts.rectangles import Rectangles
 from longspan.attention.layouts.residue import Residue, fold_residues, unfold_residues
+from longspan.attention.layouts.stairs import Stairs
 from longspan.attention.layouts.strided import Strided
 from longspan.attention.layouts.summaries import Summaries
 from longspan.attention.layouts.tiles import Tiles
@@ -39,16 +41,19 @@ __all__ = [
     "Blocks",
     "ByHead",
     "Dense",
+    "Diagonal",
     "Layout",
     "OwnBlock",
     "Rectangles",
     "Residue",
+    "Stairs",
     "Strided",
     "Summaries",
     "Tiles",
     "blocks_to_raster",
     "ceil_div",
     "check_reach",
+    "first_rows",
     "fold_axis",
     "fold_residues",
     "offset_bias",

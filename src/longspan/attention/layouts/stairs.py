@@ -1,0 +1,110 @@
+"""Keys that come into sight one after the other, every so many queries."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from longspan.attention import flash
+from longspan.attention.flash import BLOCKED
+from longspan.attention.layouts.base import Layout, add, blocked, blocked_where, products, wide
+
+Number = TypeVar("Number", int, Tensor)
+
+
+@dataclass(frozen=True)
+class Stairs(Layout):
+    """Query i reads the first (i + start) // stride + extra keys; there must be as many as the last query reads.
+
+    Queries go in strips of whole strides, so that the steps look the same at the end of every strip: one mask, shifted,
+    serves them all, and what no query of a strip reads is not computed. Taking the queries residue by residue (K5), as
+    triangles of the kernel's own, is exact too, but slower: a triangle of n / stride rows has the wider steps.
+    """
+
+    stride: int
+    start: int = 0
+    extra: int = 0
+
+    @property
+    def rows(self) -> int:
+        """Queries of a strip; more waste work on keys out of sight, fewer waste calls."""
+        return max(1, 192 // self.stride) * self.stride
+
+    def scores(self, q: Tensor, k: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float) -> Tensor:
+        scores = add(products(q, k, scale), blocked(keep, q))
+        seen = self.seen(torch.arange(q.shape[2], device=q.device))
+        return scores.masked_fill(torch.arange(k.shape[2], device=q.device) >= seen[:, None], BLOCKED)
+
+    def mix(self, weights: Tensor, v: Tensor) -> Tensor:
+        return weights @ v
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float
+    ) -> tuple[Tensor, Tensor]:
+        out, lse = torch.zeros_like(q), q.new_full(q.shape[:3], BLOCKED, dtype=wide(q.dtype))
+        for rows, seen, mask in self._strips(q, keep):
+            out[:, :, rows], lse[:, :, rows] = flash.forward(
+                q[:, :, rows], k[:, :, :seen], v[:, :, :seen], scale, mask=mask
+            )
+        return out, lse
+
+    def backward(
+        self,
+        g: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        keep: Tensor | None,
+        bias: Tensor | None,
+        out: Tensor,
+        lse: Tensor,
+        scale: float,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        dq, dk, dv = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
+        for rows, seen, mask in self._strips(q, keep):
+            dq[:, :, rows], dk_part, dv_part = flash.backward(
+                g[:, :, rows],
+                q[:, :, rows],
+                k[:, :, :seen],
+                v[:, :, :seen],
+                out[:, :, rows],
+                lse[:, :, rows],
+                scale,
+                mask=mask,
+            )
+            dk[:, :, :seen] += dk_part
+            dv[:, :, :seen] += dv_part
+        return dq, dk, dv
+
+    def width(self, keys: int) -> int:
+        return keys
+
+    def pairs(self, heads: int, queries: int, keys: int) -> int:
+        return heads * sum((end - begin) * self.seen(end - 1) for begin, end in self._cuts(queries))
+
+    def seen(self, query: Number) -> Number:
+        """How many keys a query reads."""
+        return (query + self.start) // self.stride + self.extra
+
+    def _cuts(self, queries: int) -> Iterator[tuple[int, int]]:
+        return ((begin, min(begin + self.rows, queries)) for begin in range(0, queries, self.rows))
+
+    def _strips(self, q: Tensor, keep: Tensor | None) -> Iterator[tuple[slice, int, Tensor | None]]:
+        """(queries, keys that the last of them reads, added mask); queries that read nothing are left out."""
+        queries = q.shape[2]
+        most = self.seen(queries - 1)
+        # The first strip's steps, behind as many columns as the last strip sees in full.
+        steps = torch.arange(self.seen(0), self.seen(self.rows - 1), device=q.device)
+        out_of_sight = steps >= self.seen(torch.arange(self.rows, device=q.device))[:, None]
+        tile = torch.cat([q.new_zeros(self.rows, most, dtype=wide(q.dtype)), blocked_where(out_of_sight, q)], dim=1)
+        for begin, end in self._cuts(queries):
+            seen, by_all = self.seen(end - 1), self.seen(begin)
+            if not seen:
+                continue
+            mask = None if by_all == seen else tile[: end - begin, most - by_all : most - by_all + seen]
+            if keep is not None:
+                padding = blocked(keep[:, :seen], q)
+                mask = padding if mask is None or padding is None else mask + padding
+            yield slice(begin, end), seen, mask
