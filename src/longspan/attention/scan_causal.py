@@ -88,7 +88,9 @@ def block_of(
     leaving = values if weights is None else values * weights.leave
     before, after = chunk_states(keys, leaving, sums, weights, work)
     both = None if own is None or scale is None else own + scale
-    return Block(queries, keys, values, before, after, weights, both, offset if scale is None else scale[:, -1:].clone())
+    return Block(
+        queries, keys, values, before, after, weights, both, offset if scale is None else scale[:, -1:].clone()
+    )
 
 
 def chunk_states(
