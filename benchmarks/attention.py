@@ -23,6 +23,8 @@ ROWS = [
     ("softmax", "softmax", False, {}, 1.0, 1.0),
     ("window, causal 256", "window", True, {"window": 255}, 10.0, 9.0),
     ("window, ±128", "window", False, {"window": 128}, 9.0, 8.0),
+    ("performer, 256 features", "performer", False, {}, 5.0, 6.5),
+    ("performer, causal", "performer", True, {}, 3.3, 3.9),
     ("linear", "linear", False, {}, 26.0, 40.0),
     ("linear, causal", "linear", True, {}, 10.5, 14.0),
 ]

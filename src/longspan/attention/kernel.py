@@ -27,23 +27,30 @@ class Kernel(Attention):
 
     @abstractmethod
     def feature_map(self) -> Map:
-        """φ, for one call."""
+        """φ, as it stands."""
+
+    def next_map(self) -> Map:
+        """φ for a forward pass. A mechanism that draws its map anew does so here, and nowhere else."""
+        return self.feature_map()
 
     def decay(self, device: torch.device) -> Decay | None:
         """What each head's past is multiplied by at every step; None: nothing is forgotten."""
         return None
 
     def attend(self, q: Queries, k: Keys, v: Values, side: Side) -> Output:
+        feature_map = self.next_map()
         if self.causal:
-            return self._causal(q, k, v, side, None)[0]
-        return scan.full(q, k, v, self.feature_map(), key_mask=side.key_mask, epsilon=self.epsilon)
+            return self._causal(q, k, v, feature_map, side, None)[0]
+        return scan.full(q, k, v, feature_map, key_mask=side.key_mask, epsilon=self.epsilon)
 
-    def _causal(self, q: Tensor, k: Tensor, v: Tensor, side: Side, state: ScanState | None) -> tuple[Tensor, ScanState]:
+    def _causal(
+        self, q: Tensor, k: Tensor, v: Tensor, feature_map: Map, side: Side, state: ScanState | None
+    ) -> tuple[Tensor, ScanState]:
         return scan.causal(
             q,
             k,
             v,
-            self.feature_map(),
+            feature_map,
             key_mask=side.key_mask,
             epsilon=self.epsilon,
             normalise=self.normalise,
@@ -76,7 +83,7 @@ class Kernel(Attention):
         return scan.start(batch, heads, width, width, feature_map, normalise=normalise, dtype=dtype, device=device)
 
     def decode(self, q: Queries, k: Keys, v: Values, state: ScanState, side: Side) -> tuple[Output, State]:
-        return self._causal(q, k, v, side, state)
+        return self._causal(q, k, v, self.feature_map(), side, state)
 
 
 def normalised(similarity: Weights, keep: Tensor, epsilon: float = 0.0) -> Weights:

@@ -12,6 +12,7 @@ MECHANISMS: dict[str, str] = {
     "softmax": "longspan.attention.softmax:Softmax",
     "window": "longspan.attention.window:Window",
     "linear": "longspan.attention.linear:Linear",
+    "performer": "longspan.attention.performer:Performer",
 }
 
 
