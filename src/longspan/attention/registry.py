@@ -13,6 +13,8 @@ MECHANISMS: dict[str, str] = {
     "window": "longspan.attention.window:Window",
     "linear": "longspan.attention.linear:Linear",
     "performer": "longspan.attention.performer:Performer",
+    "cosformer": "longspan.attention.cosformer:Cosformer",
+    "retention": "longspan.attention.retention:Retention",
 }
 
 

@@ -13,6 +13,7 @@ SMALL: dict[str, tuple[dict[str, Any], ...]] = {
     "window": ({"window": 5}, {"window": 3, "dilation": 2}, {"window": 2, "dilation": (1, 3)}),
     "linear": ({"features": "elu"}, {"features": "softplus"}),
     "performer": tuple({"features": 20, "kind": kind} for kind in ("positive", "hyperbolic", "relu")),
+    "retention": ({}, {"decay": (1.0, 0.6)}),
 }
 
 
