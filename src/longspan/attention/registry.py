@@ -15,6 +15,7 @@ MECHANISMS: dict[str, str] = {
     "performer": "longspan.attention.performer:Performer",
     "cosformer": "longspan.attention.cosformer:Cosformer",
     "retention": "longspan.attention.retention:Retention",
+    "gated_linear": "longspan.attention.gated_linear:GatedLinear",
 }
 
 

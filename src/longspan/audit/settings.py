@@ -14,6 +14,7 @@ SMALL: dict[str, tuple[dict[str, Any], ...]] = {
     "linear": ({"features": "elu"}, {"features": "softplus"}),
     "performer": tuple({"features": 20, "kind": kind} for kind in ("positive", "hyperbolic", "relu")),
     "retention": ({}, {"decay": (1.0, 0.6)}),
+    "gated_linear": ({"rank": 4},),
 }
 
 
