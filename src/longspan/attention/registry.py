@@ -23,6 +23,11 @@ MECHANISMS: dict[str, str] = {
     "synthesizer": "longspan.attention.synthesizer:Synthesizer",
     "memory_compressed": "longspan.attention.memory_compressed:MemoryCompressed",
     "inducing": "longspan.attention.inducing:Inducing",
+    "linear": "longspan.attention.linear:Linear",
+    "performer": "longspan.attention.performer:Performer",
+    "cosformer": "longspan.attention.cosformer:Cosformer",
+    "retention": "longspan.attention.retention:Retention",
+    "gated_linear": "longspan.attention.gated_linear:GatedLinear",
 }
 
 

@@ -16,6 +16,8 @@ from longspan.audit.finding import Measurement, Worst, check, difference, gradie
 from longspan.audit.subjects import MechanismSubject, Sample, Subject, cut
 from longspan.errors import InvalidInput, InvalidOption, LongspanError, Unsupported
 
+# A gradient that all but cancels (one key, and an ε in the denominator) is rounding to both sides of a comparison.
+VANISHING = 1e-3
 SIZE_LENGTH = 4096  # long enough that n²/8 elements stand clear of blocks and windows at small options
 
 

@@ -52,6 +52,10 @@ SMALL: dict[str, tuple[dict[str, Any], ...]] = {
         {"form": ("dense", "factorised_random", "dot")},
         {"form": ("random", "factorised_dense", "dot")},
     ),
+    "linear": ({"features": "elu"}, {"features": "softplus"}),
+    "performer": tuple({"features": 20, "kind": kind} for kind in ("positive", "hyperbolic", "relu")),
+    "retention": ({}, {"decay": (1.0, 0.6)}),
+    "gated_linear": ({"rank": 4},),
 }
 
 
