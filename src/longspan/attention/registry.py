@@ -11,6 +11,7 @@ from longspan.errors import UnknownName, suggest
 MECHANISMS: dict[str, str] = {
     "softmax": "longspan.attention.softmax:Softmax",
     "window": "longspan.attention.window:Window",
+    "reformer": "longspan.attention.reformer:Reformer",
 }
 
 

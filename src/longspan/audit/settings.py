@@ -11,6 +11,10 @@ MAX_LENGTH = 256  # for mechanisms with a table of fixed size
 SMALL: dict[str, tuple[dict[str, Any], ...]] = {
     "softmax": tuple({"score": s} for s in ("scaled_dot", "dot", "general", "additive", "location", "cosine")),
     "window": ({"window": 5}, {"window": 3, "dilation": 2}, {"window": 2, "dilation": (1, 3)}),
+    "reformer": (
+        {"rounds": 3, "chunk": 4, "buckets": 6},
+        {"rounds": 2, "chunk": 5, "buckets": (2, 4), "count_correction": False, "reads_self": "always"},
+    ),
 }
 
 
