@@ -13,6 +13,7 @@ Two ways to cut the sorted buckets into chunks:
 A masked token is in no bucket: it is read by none, reads nothing, and takes no room in a chunk.
 """
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,6 +34,7 @@ from longspan.shapes import Keys, Output, Queries, Values, Weights
 
 BLOCK = 32  # queries of one product at least: several chunks where they are shorter
 MANY = 64  # new tokens from which a decoding step takes the parallel way
+LATE = 1 << 40  # a position past all others
 CHUNKS = 1 << 32  # slots of one bucket in a decoding state, more than there will be
 
 
@@ -109,17 +111,17 @@ class Reformer(Attention):
             if self.options.bucket_mask:
                 near &= bucket[..., :, None] == bucket[..., None, :]
             shown.append(near & real[..., :, None] & readable(length, length, self.causal, side.key_mask, q.device))
-        count = torch.stack(shown).sum(dim=0)  # N_ij of the appendix
+        # The appendix: rounds are added up under one normaliser, each score less log N_ij, so that a pair which N_ij
+        # rounds show counts once: that is the softmax over the union. Without the correction it counts N_ij times.
+        count = torch.stack(shown).sum(dim=0)
+        union = count > 0
         if self.options.reads_self == "alone":
             itself = torch.eye(length, dtype=torch.bool, device=q.device)
-            others = ((count > 0) & ~itself).any(dim=-1, keepdim=True)
-            shown = [pairs & ~(itself & others) for pairs in shown]
+            union = union & ~(itself & (union & ~itself).any(dim=-1, keepdim=True))
         scores = torch.einsum("bhid,bhjd->bhij", q, _unit(q))
-        if self.options.count_correction:
-            scores = scores - count.clamp_min(1).to(scores.dtype).log()
-        # All rounds under one normaliser, sum_r exp(z_r): the paper's o_i = sum_r exp(z_r - z) o_r.
-        weights = masked_softmax(torch.cat([scores] * len(shown), dim=-1), torch.cat(shown, dim=-1))
-        return weights.unflatten(-1, (len(shown), length)).sum(dim=-2)
+        if not self.options.count_correction:
+            scores = scores + count.clamp_min(1).to(scores.dtype).log()
+        return masked_softmax(scores, union)
 
     def _bucket_by_definition(self, q: Tensor, turn: int) -> Tensor:
         """argmax over [xR; -xR], the factors of a product of hashes counting as digits."""
@@ -142,7 +144,7 @@ class Reformer(Attention):
 
     @property
     def _buckets(self) -> int:
-        return int(torch.tensor(self.factors).prod())
+        return math.prod(self.factors)
 
     @property
     def _block(self) -> int:
@@ -204,9 +206,9 @@ class Reformer(Attention):
         """The earliest real position in each token's chunk and the one before, in sorted order."""
         length, chunk = order.shape[-1], self.options.chunk
         count = ceil_div(length, chunk)
-        at = pad(order.masked_fill(~real, length), (0, count * chunk - length), value=length)
+        at = pad(order.masked_fill(~real, LATE), (0, count * chunk - length), value=LATE)
         least = at.unflatten(-1, (count, chunk)).amin(dim=-1)
-        least = torch.minimum(least, pad(least[..., :-1], (1, 0), value=length))
+        least = torch.minimum(least, pad(least[..., :-1], (1, 0), value=LATE))
         return least.repeat_interleave(chunk, dim=-1)[..., :length]
 
     def cost(self, queries: int, keys: int) -> Cost:

@@ -42,7 +42,7 @@ class Sorted(Layout):
     def scores(self, q: Tensor, k: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float) -> Tensor:
         spare = 1  # exporters treat a size of 1 apart from all others
         rows = self._rows(keep, ceil_div(q.shape[2], self.block) + spare)
-        filled_q, filled_k = (pad(x, (0, 0, 0, 1)) for x in (q, k))
+        filled_q, filled_k = (pad(x, (0, 0, 1, 0)) for x in (q, k))
         parts = []
         for turn in range(self.rounds):
             queries = rows.blocks(_pick(filled_q, rows.order[:, :, turn, self.back :]))
@@ -53,10 +53,10 @@ class Sorted(Layout):
 
     def mix(self, weights: Tensor, v: Tensor) -> Tensor:
         rows = self._rows(None, ceil_div(v.shape[2], self.block) + 1)
-        filled = pad(v, (0, 0, 0, 1))
+        filled = pad(v, (0, 0, 1, 0))
         parts = []
         for turn, part in enumerate(weights.split(self.span, dim=-1)):
-            sorted_weights = _pick(pad(part, (0, 0, 0, 1)), rows.order[:, :, turn, self.back :])
+            sorted_weights = _pick(pad(part, (0, 0, 1, 0)), rows.order[:, :, turn, self.back :])
             mixed = rows.blocks(sorted_weights) @ rows.windows(_pick(filled, rows.order[:, :, turn]))
             parts.append(_pick(mixed.flatten(2, 3), rows.undo[:, :, turn]))
         return torch.stack(parts).sum(dim=0)
@@ -99,7 +99,7 @@ class Sorted(Layout):
         gradients = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
         for index, rows in self._pieces(q, keep):
             packed = _pack(q[index], k[index], v[index], g[index], out[index])
-            sums = pad(lse[index], (0, 1)).flatten()
+            sums = pad(lse[index], (1, 0)).flatten()
             total: Tensor | None = None
             for turn in range(self.rounds):
                 flat = packed.index_select(0, rows.flat(turn)).unflatten(0, rows.order.shape[::2])
@@ -124,15 +124,15 @@ class Sorted(Layout):
         return heads * self.rounds * ceil_div(queries, self.block) * self.block * self.span
 
     def _rows(self, keep: Tensor | None, count: int) -> "_Rows":
-        """The orders with their fillers, for `count` blocks; position `length` stands for nothing."""
+        """The orders with their fillers, for `count` blocks: 0 stands for nothing, and positions begin at 1."""
         length, slots = self.order.shape[-1], self.slot
         own = self.own
         if keep is not None:
             slots, own = slots.masked_fill(~keep[:, None, None], HIDDEN_KEY), own & keep[:, None]
-        order = pad(self.order, (self.back, count * self.block - length), value=length)
+        order = pad(self.order + 1, (self.back, count * self.block - length))
         places = torch.arange(length, device=order.device).expand_as(self.order)
         undo = torch.empty_like(self.order).scatter_(-1, self.order, places)
-        slots, own = pad(slots, (0, 1), value=HIDDEN_KEY), pad(own, (0, 1))
+        slots, own = pad(slots, (1, 0), value=HIDDEN_KEY), pad(own, (1, 0))
         small = torch.int32 if torch.compiler.is_compiling() or max(length, int(slots.max())) > 32000 else torch.int16
         return _Rows(self, order, undo, slots.to(small), own.to(small), count)
 
@@ -152,10 +152,10 @@ class _Rows:
     """The orders of some sequences and heads: leading sizes are (batch, heads) or (heads,)."""
 
     layout: Sorted
-    order: Tensor  # (…, rounds, back + count · block): positions, or the length for nothing
+    order: Tensor  # (…, rounds, back + count · block): positions from 1 on, 0 for nothing
     undo: Tensor  # (…, rounds, length): the sorted place of each position
-    slot: Tensor  # (…, rounds, length + 1)
-    own: Tensor  # (…, length + 1)
+    slot: Tensor  # (…, rounds, 1 + length)
+    own: Tensor  # (…, 1 + length)
     count: int
 
     def take(self, index: tuple[int, slice]) -> "_Rows":
@@ -171,7 +171,7 @@ class _Rows:
         return x.unfold(-2, self.layout.span, self.layout.block).transpose(-1, -2)
 
     def flat(self, turn: int) -> Tensor:
-        """Where the sorted rows of all heads lie, heads end to end with a row of nothing behind each."""
+        """Where the sorted rows of all heads lie, heads end to end with a row of nothing in front of each."""
         order = self.order[:, turn]
         starts = torch.arange(order.shape[0], device=order.device) * self.own.shape[-1]
         return (order + starts[:, None]).flatten()
@@ -250,12 +250,12 @@ def _pick(x: Tensor, index: Tensor) -> Tensor:
 
 
 def _pack(*parts: Tensor) -> Tensor:
-    """Tensors (heads, length, width) side by side, a row of zeros behind each head: one gather serves them all."""
+    """Tensors (heads, length, width) side by side, a row of zeros in front of each head: one gather serves them all."""
     heads, length, width = parts[0].shape
-    packed = parts[0].new_empty(heads, length + 1, len(parts) * width)
+    packed = parts[0].new_empty(heads, 1 + length, len(parts) * width)
     for i, part in enumerate(parts):
-        packed[:, :length, i * width : (i + 1) * width] = part
-    packed[:, length] = 0.0
+        packed[:, 1:, i * width : (i + 1) * width] = part
+    packed[:, 0] = 0.0
     return packed.flatten(0, 1)
 
 
