@@ -28,7 +28,7 @@ from longspan.attention.layouts import Sorted, ceil_div
 from longspan.attention.layouts.base import wide
 from longspan.attention.state import Rows, State
 from longspan.config import option
-from longspan.errors import InvalidOption, Unsupported
+from longspan.errors import InvalidOption
 from longspan.replay import remember
 from longspan.shapes import Keys, Output, Queries, Values, Weights
 

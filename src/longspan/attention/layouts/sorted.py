@@ -45,7 +45,7 @@ class Sorted(Layout):
         for turn in range(self.rounds):
             order = rows.order[:, :, turn]
             found = products(self._blocks(q, order), self._windows(k, order), scale)
-            found = found.masked_fill(rows.shown(turn) == 0, BLOCKED)
+            found = found.masked_fill(rows.hidden(turn).bool(), BLOCKED)
             parts.append(_pick(found.flatten(2, 3), rows.undo[:, :, turn]))
         return torch.cat(parts, dim=-1)
 
@@ -77,10 +77,11 @@ class Sorted(Layout):
         out, lse = q.new_empty(q.shape), q.new_empty(q.shape[:3], dtype=wide(q.dtype))
         for index, rows in self._pieces(q, keep):
             sources = [x[index].flatten(0, 1) for x in (q, k, v)]
-            parts = rows.scratch("parts", (self.rounds, *sources[0].shape), q.dtype)
-            sums = rows.scratch("sums", parts.shape[:2], lse.dtype)
+            parts = rows.scratch("parts", (self.rounds, *sources[0].shape), q)
+            sums = rows.scratch("sums", parts.shape[:2], lse)
             for turn in range(self.rounds):
-                queries, keys, values = (rows.sort(turn, name, x) for name, x in zip("qkv", sources))
+                places = rows.index(turn)
+                queries, keys, values = (rows.sort(places, name, x) for name, x in zip("qkv", sources))
                 part, part_lse = flash.forward(
                     rows.blocks(queries), rows.windows(keys), rows.windows(values), scale, mask=rows.mask(turn, q.dtype)
                 )
@@ -114,8 +115,9 @@ class Sorted(Layout):
             sums = lse[index].reshape(-1, 1)
             totals = [x[index].view_as(sources[0]) for x in gradients]
             for turn in range(self.rounds):
+                places = rows.index(turn)
                 towards, queries, keys, values, outs = (
-                    rows.sort(turn, name, x) for name, x in zip(("g", "q", "k", "v", "out"), sources)
+                    rows.sort(places, name, x) for name, x in zip(("g", "q", "k", "v", "out"), sources)
                 )
                 found = flash.backward(
                     rows.blocks(towards),
@@ -123,7 +125,7 @@ class Sorted(Layout):
                     rows.windows(keys),
                     rows.windows(values),
                     rows.blocks(outs),
-                    rows.blocks(rows.sort(turn, "lse", sums))[..., 0],
+                    rows.blocks(rows.sort(places, "lse", sums))[..., 0],
                     scale,
                     mask=rows.mask(turn, q.dtype),
                 )
@@ -133,7 +135,7 @@ class Sorted(Layout):
                     if turn == 0:
                         torch.index_select(fold.flatten(0, -2), 0, undo, out=total)
                     else:
-                        again = rows.scratch("again", total.shape, total.dtype)
+                        again = rows.scratch("again", total.shape, total)
                         total += torch.index_select(fold.flatten(0, -2), 0, undo, out=again)
         return gradients
 
@@ -145,16 +147,19 @@ class Sorted(Layout):
 
     def _rows(self, keep: Tensor | None, count: int) -> "_Rows":
         """The orders with their fillers, for `count` blocks: 0 stands for nothing, and positions begin at 1."""
-        length, slots = self.order.shape[-1], self.slot
-        own = self.own
+        length, slots, own = self.order.shape[-1], self.slot, self.own
         if keep is not None:
             slots, own = slots.masked_fill(~keep[:, None, None], HIDDEN_KEY), own & keep[:, None]
         order = pad(self.order + 1, (self.back, count * self.block - length))
         places = torch.arange(length, device=order.device).expand_as(self.order)
         undo = torch.empty_like(self.order).scatter_(-1, self.order, places)
-        slots, own = pad(slots, (1, 0), value=HIDDEN_KEY), pad(own, (1, 0))
         small = torch.int32 if torch.compiler.is_compiling() or max(length, int(slots.max())) > 32000 else torch.int16
-        return _Rows(self, order, undo, slots.to(small), own.to(small), count, _Scratch())
+        # The slots of every round in the order of every round, and which token reads itself there.
+        rounds = (*order.shape[:3], self.rounds, order.shape[3])
+        slots = pad(slots, (1, 0), value=HIDDEN_KEY).to(small)[:, :, None].expand(*rounds[:4], -1)
+        slots = slots.gather(-1, order[:, :, :, None].expand(rounds))
+        own = pad(own, (1, 0)).to(small)[:, :, None].expand(*rounds[:3], -1).gather(-1, order[..., self.back :])
+        return _Rows(self, order, undo, slots, own, count, _Scratch())
 
     def _pieces(self, q: Tensor, keep: Tensor | None) -> Iterator[tuple[tuple[int, slice], "_Rows"]]:
         """Some heads of one sequence at a time: as many as stay in cache."""
@@ -173,10 +178,10 @@ class _Scratch:
     def __init__(self) -> None:
         self._kept: dict[str, Tensor] = {}
 
-    def __call__(self, name: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    def __call__(self, name: str, shape: Sequence[int], like: Tensor) -> Tensor:
         kept = self._kept.get(name)
         if kept is None or kept.shape != torch.Size(shape):
-            kept = self._kept[name] = torch.empty(shape, dtype=dtype)
+            kept = self._kept[name] = like.new_empty(shape)
         return kept
 
 
@@ -187,24 +192,27 @@ class _Rows:
     layout: Sorted
     order: Tensor  # (…, rounds, back + count · block): positions from 1 on, 0 for nothing
     undo: Tensor  # (…, rounds, length): the sorted place of each position
-    slot: Tensor  # (…, rounds, 1 + length)
-    own: Tensor  # (…, 1 + length)
+    slots: Tensor  # (…, rounds, rounds, back + count · block): in the order of the first, by the second
+    own: Tensor  # (…, rounds, count · block)
     count: int
     scratch: _Scratch
 
     def take(self, index: tuple[int, slice]) -> "_Rows":
-        parts = (x[index] for x in (self.order, self.undo, self.slot, self.own))
+        parts = (x[index] for x in (self.order, self.undo, self.slots, self.own))
         return _Rows(self.layout, *parts, self.count, self.scratch)
 
     # The fused way puts blocks before heads: the kernel then lays out the output of a single head as it is wanted.
 
-    def sort(self, turn: int, name: str, x: Tensor) -> Tensor:
-        """The rows of x (heads · length, width) in the order of a round; where nothing stands, any row, to be hidden."""
-        order, length = self.order[:, turn], self.undo.shape[-1]
-        starts = torch.arange(order.shape[0], device=order.device) * length
-        index = ((order - 1).clamp_min_(0) + starts[:, None]).flatten()
-        found = self.scratch(name, (index.shape[0], x.shape[1]), x.dtype)
-        return torch.index_select(x, 0, index, out=found).unflatten(0, order.shape)
+    def index(self, turn: int) -> Tensor:
+        """Where the sorted rows lie, heads end to end; any row where nothing stands, as it is hidden."""
+        order = self.order[:, turn]
+        starts = torch.arange(order.shape[0], device=order.device) * self.undo.shape[-1]
+        return ((order - 1).clamp_min_(0) + starts[:, None]).flatten()
+
+    def sort(self, index: Tensor, name: str, x: Tensor) -> Tensor:
+        """The rows `index` of x (heads · length, width)."""
+        found = self.scratch(name, (index.shape[0], x.shape[1]), x)
+        return torch.index_select(x, 0, index, out=found).unflatten(0, self.order.shape[::2])
 
     def blocks(self, x: Tensor) -> Tensor:
         """(heads, back + count · block, width) -> (count, heads, block, width)"""
@@ -216,16 +224,16 @@ class _Rows:
 
     def mask(self, turn: int, dtype: torch.dtype) -> Tensor:
         """What is added to the scores: (count, heads, block, span)."""
-        shown = self.shown(turn).sub_(1)
-        mask = self.scratch("mask", shown.shape, wide(dtype))
-        return mask.copy_(shown).mul_(-BLOCKED).transpose(0, 1)
+        hidden = self.hidden(turn)
+        mask = self.scratch("mask", hidden.shape, hidden.new_empty(0, dtype=wide(dtype)))
+        return mask.copy_(hidden).mul_(BLOCKED).transpose(0, 1)
 
     def fold(self, name: str, part: Tensor) -> Tensor:
         """Gradients (count, heads, span, width) by sorted place, those of overlapping windows added up."""
         block, span, count = self.layout.block, self.layout.span, self.count
         heads, width = part.shape[1], part.shape[3]
         room = (ceil_div(span, block) - 1 + count) * block
-        total = self.scratch(name, (heads, room, width), part.dtype).zero_()
+        total = self.scratch(name, (heads, room, width), part).zero_()
         for begin in range(0, span, block):
             target = total[:, begin : begin + count * block].unflatten(1, (count, block)).transpose(0, 1)
             piece = part[:, :, begin : begin + block]
@@ -239,27 +247,30 @@ class _Rows:
         starts = torch.arange(undo.shape[0], device=undo.device) * room + front
         return (undo + starts[:, None]).flatten()
 
-    def shown(self, turn: int) -> Tensor:
-        """1 where a query reads a key in this round and 0 elsewhere, (…, count, block, span), small integers."""
-        back, order = self.layout.back, self.order[..., turn, :]
-        read = self._meet(turn, order, "read")
+    def hidden(self, turn: int) -> Tensor:
+        """0 where a query reads a key in this round and 1 elsewhere, (…, count, block, span), small integers."""
+        back = self.layout.back
+        keys, (own, before) = self._slots(turn, turn)
+        hidden = self._compare(torch.ne, keys, own, "hidden")
+        hidden = hidden.bitwise_and_(self._compare(torch.ne, keys, before, "other"))
         if self.layout.causal:
-            at = order.to(self.slot.dtype)
-            read = read.bitwise_and_(self._compare(torch.lt, self._keys(at), self._queries(at[..., back:]), "other"))
-        own = self.own.gather(-1, order[..., back:]).unflatten(-1, (self.count, self.layout.block))
-        read.diagonal(back, dim1=-2, dim2=-1).copy_(own)
-        for before in range(turn if self.layout.once else 0):
-            read = read.gt_(self._meet(before, order, "before"))
-        return read
+            at = self.order[..., turn, :].to(hidden.dtype)
+            later = self._compare(torch.ge, self._keys(at), self._queries(at[..., back:]), "other")
+            hidden = hidden.bitwise_or_(later)
+        itself = self.own[..., turn, :].unflatten(-1, (self.count, self.layout.block))
+        hidden.diagonal(back, dim1=-2, dim2=-1).copy_(1 - itself)
+        for earlier in range(turn if self.layout.once else 0):  # shown there already
+            keys, slots = self._slots(turn, earlier)
+            for slot in slots:
+                hidden = hidden.bitwise_or_(self._compare(torch.eq, keys, slot, "other"))
+        return hidden
 
-    def _meet(self, turn: int, order: Tensor, name: str) -> Tensor:
-        """1 where the slots of round `turn` let a query read a key, both taken in `order`."""
-        slot = self.slot[..., turn, :].gather(-1, order)
+    def _slots(self, turn: int, by: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """The slots of the keys, and the two that each query reads: those of round `by` in the order of `turn`."""
+        slot = self.slots[..., turn, by, :]
         reading = slot[..., self.layout.back :]
         reading = self._queries(reading.masked_fill(reading < 0, HIDDEN_QUERY))
-        keys = self._keys(slot)
-        met = self._compare(torch.eq, keys, reading, name)
-        return met.bitwise_or_(self._compare(torch.eq, keys, reading - 1, "other"))
+        return self._keys(slot), (reading, reading - 1)
 
     def _keys(self, x: Tensor) -> Tensor:
         return x.unfold(-1, self.layout.span, self.layout.block).unsqueeze(-2)
@@ -271,7 +282,7 @@ class _Rows:
         """1 or 0 in the type of the operands: so torch compares ten times as fast as it does into booleans."""
         if torch.compiler.is_compiling():
             return how(a, b).to(a.dtype)
-        return how(a, b, out=self.scratch(name, torch.broadcast_shapes(a.shape, b.shape), a.dtype))
+        return how(a, b, out=self.scratch(name, torch.broadcast_shapes(a.shape, b.shape), a))
 
 
 def _pick(x: Tensor, index: Tensor) -> Tensor:
