@@ -135,11 +135,10 @@ class Reformer(Attention):
     # The fast path
 
     def attend(self, q: Queries, k: Keys, v: Values, side: Side) -> Output:
-        order, slot, own = remember(lambda: self._arrange(self._hash(q), side.key_mask))
-        return self._joint(q, _unit(q), v, order, slot, own)
+        layout = remember(lambda: self._arrange(self._hash(q), side.key_mask))
+        return self._joint(q, _unit(q), v, layout)
 
-    def _joint(self, q: Tensor, k: Tensor, v: Tensor, order: Tensor, slot: Tensor, own: Tensor) -> Tensor:
-        layout = Sorted(order, slot, own, self._block, self._back, self.causal, self.options.count_correction)
+    def _joint(self, q: Tensor, k: Tensor, v: Tensor, layout: Sorted) -> Tensor:
         return joint(q, [Source(layout, k, v)], scale=1.0, dropout=self.dropout if self.training else 0.0)
 
     @property
@@ -169,8 +168,8 @@ class Reformer(Attention):
         assert bucket is not None
         return bucket.transpose(2, 3)
 
-    def _arrange(self, bucket: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """For each round the sorted order and the slots, and which tokens read themselves (see `Sorted`)."""
+    def _arrange(self, bucket: Tensor, keep: Tensor | None) -> Sorted:
+        """For each round the sorted order and the slots, and which tokens read themselves."""
         length, chunk = bucket.shape[-1], self.options.chunk
         real = None if keep is None else keep[:, None, None, :]
         if real is not None:  # behind all the others, where they shift nobody
@@ -181,12 +180,17 @@ class Reformer(Attention):
             first = pad(value[..., 1:] != value[..., :-1], (1, 0), value=True)
             place = place - place.masked_fill(~first, 0).cummax(dim=-1).values
         slot = place // chunk + 1
+        before = True
+        if self.strict and not torch.compiler.is_compiling() and int(slot.max()) <= 2:
+            slot, before = torch.ones_like(slot), False  # two chunks at most: all of a bucket that is earlier is read
         if self.options.bucket_mask:
             slot = slot + value * (ceil_div(length, chunk) + 1)  # one number to spare: before the first chunk is none
         if real is not None:
             slot = slot.masked_fill(value == self._buckets, -1)
         own = self._own(order, slot)
-        return order, torch.empty_like(slot).scatter_(-1, order, slot), own
+        slot = torch.empty_like(slot).scatter_(-1, order, slot)
+        correct = self.options.count_correction
+        return Sorted(order, slot, own, self._block, self._back, self.causal, correct, before)
 
     def _own(self, order: Tensor, slot: Tensor) -> Tensor:
         """Which tokens read themselves, (batch, heads, length), given the slots in sorted order."""
@@ -242,8 +246,8 @@ class Reformer(Attention):
         # The parallel way over all tokens; queries that were answered before stand in front once more, as zeros.
         buckets = (slots // CHUNKS).transpose(2, 3)
         keep = buckets[:, 0, 0] >= 0
-        arranged = self._arrange(buckets, None if bool(keep.all()) else keep)
-        return self._joint(pad(q, (0, 0, past, 0)), keys, values, *arranged)[:, :, past:], state
+        layout = self._arrange(buckets, None if bool(keep.all()) else keep)
+        return self._joint(pad(q, (0, 0, past, 0)), keys, values, layout)[:, :, past:], state
 
     def _continue(self, bucket: Tensor, counts: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor]:
         """The slots of new tokens by what their buckets hold already, and what they hold then."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -11,12 +12,12 @@ from longspan.attention import flash
 from longspan.attention.flash import BLOCKED
 from longspan.attention.layouts.base import PIECE, Layout, ceil_div, products, wide
 
-HIDDEN_KEY, HIDDEN_QUERY = -1, -3  # no slot, nor one before or behind it, so that they never meet
+HIDDEN_KEY, HIDDEN_QUERY = -1, -3  # far enough apart that they never meet
 
 
 @dataclass(frozen=True, eq=False)
 class Sorted(Layout):
-    """In every round the tokens are put in another order, and query i reads key j where slot_i - slot_j is 0 or 1.
+    """In every round the tokens are put in another order, and query i reads key j where slot_i - slot_j is 0, or 1.
 
     Whoever sorts sees to it that such a key lies at most `back` places before the query's block of `block` sorted
     places, and none behind that block. A token's own key is read where `own` says so and not otherwise. With `once`
@@ -30,6 +31,7 @@ class Sorted(Layout):
     back: int
     causal: bool = False  # reads earlier positions only
     once: bool = True
+    before: bool = True  # whether the slot before one's own is read too
 
     @property
     def span(self) -> int:
@@ -80,14 +82,12 @@ class Sorted(Layout):
             parts = rows.scratch("parts", (self.rounds, *sources[0].shape), q)
             sums = rows.scratch("sums", parts.shape[:2], lse)
             for turn in range(self.rounds):
-                places = rows.index(turn)
-                queries, keys, values = (rows.sort(places, name, x) for name, x in zip("qkv", sources))
+                queries, keys, values = (rows.sort(turn, name, x) for name, x in zip("qkv", sources))
                 part, part_lse = flash.forward(
                     rows.blocks(queries), rows.windows(keys), rows.windows(values), scale, mask=rows.mask(turn, q.dtype)
                 )
-                undo = rows.flat_undo(turn)
-                torch.index_select(part.transpose(0, 1).flatten(0, 2), 0, undo, out=parts[turn])
-                torch.index_select(part_lse.transpose(0, 1).flatten(), 0, undo, out=sums[turn])
+                rows.unsort(turn, part, out=parts[turn])
+                rows.unsort(turn, part_lse[..., None], out=sums[turn, :, None])
             # One softmax over all rounds: each weighs by its share of the whole sum.
             total = torch.logsumexp(sums, dim=0)
             weights = sums.sub_(total).exp_().to(q.dtype)[..., None]
@@ -115,9 +115,8 @@ class Sorted(Layout):
             sums = lse[index].reshape(-1, 1)
             totals = [x[index].view_as(sources[0]) for x in gradients]
             for turn in range(self.rounds):
-                places = rows.index(turn)
                 towards, queries, keys, values, outs = (
-                    rows.sort(places, name, x) for name, x in zip(("g", "q", "k", "v", "out"), sources)
+                    rows.sort(turn, name, x) for name, x in zip(("g", "q", "k", "v", "out"), sources)
                 )
                 found = flash.backward(
                     rows.blocks(towards),
@@ -125,18 +124,16 @@ class Sorted(Layout):
                     rows.windows(keys),
                     rows.windows(values),
                     rows.blocks(outs),
-                    rows.blocks(rows.sort(places, "lse", sums))[..., 0],
+                    rows.blocks(rows.sort(turn, "lse", sums))[..., 0],
                     scale,
                     mask=rows.mask(turn, q.dtype),
                 )
-                folds = found[0].transpose(0, 1), rows.fold("dk", found[1]), rows.fold("dv", found[2])
-                for total, fold, front in zip(totals, folds, (0, self.back, self.back)):
-                    undo = rows.flat_undo(turn, front)
+                for total, part, fold in zip(totals, found, (False, True, True)):
                     if turn == 0:
-                        torch.index_select(fold.flatten(0, -2), 0, undo, out=total)
+                        rows.unsort(turn, part, out=total, fold=fold)
                     else:
                         again = rows.scratch("again", total.shape, total)
-                        total += torch.index_select(fold.flatten(0, -2), 0, undo, out=again)
+                        total += rows.unsort(turn, part, out=again, fold=fold)
         return gradients
 
     def width(self, keys: int) -> int:
@@ -158,8 +155,11 @@ class Sorted(Layout):
         rounds = (*order.shape[:3], self.rounds, order.shape[3])
         slots = pad(slots, (1, 0), value=HIDDEN_KEY).to(small)[:, :, None].expand(*rounds[:4], -1)
         slots = slots.gather(-1, order[:, :, :, None].expand(rounds))
+        reading = slots[..., self.back :]
+        reading = reading.masked_fill(reading < 0, HIDDEN_QUERY)
         own = pad(own, (1, 0)).to(small)[:, :, None].expand(*rounds[:3], -1).gather(-1, order[..., self.back :])
-        return _Rows(self, order, undo, slots, own, count, _Scratch())
+        readings = (reading, reading - 1) if self.before else (reading,)
+        return _Rows(self, order, undo, slots, torch.stack(readings), 1 - own, count, _Scratch())
 
     def _pieces(self, q: Tensor, keep: Tensor | None) -> Iterator[tuple[tuple[int, slice], "_Rows"]]:
         """Some heads of one sequence at a time: as many as stay in cache."""
@@ -192,27 +192,27 @@ class _Rows:
     layout: Sorted
     order: Tensor  # (…, rounds, back + count · block): positions from 1 on, 0 for nothing
     undo: Tensor  # (…, rounds, length): the sorted place of each position
-    slots: Tensor  # (…, rounds, rounds, back + count · block): in the order of the first, by the second
-    own: Tensor  # (…, rounds, count · block)
+    slots: Tensor  # (…, rounds, rounds, back + count · block): of keys, in the order of the first, by the second
+    reading: Tensor  # (1 or 2, …, rounds, rounds, count · block): the slots that queries read, likewise
+    without: Tensor  # (…, rounds, count · block): 1 where a token does not read itself
     count: int
     scratch: _Scratch
 
     def take(self, index: tuple[int, slice]) -> "_Rows":
-        parts = (x[index] for x in (self.order, self.undo, self.slots, self.own))
-        return _Rows(self.layout, *parts, self.count, self.scratch)
+        order, undo, slots, without = (x[index] for x in (self.order, self.undo, self.slots, self.without))
+        return _Rows(self.layout, order, undo, slots, self.reading[:, *index], without, self.count, self.scratch)
 
-    # The fused way puts blocks before heads: the kernel then lays out the output of a single head as it is wanted.
+    # The fused way. It puts blocks before heads: the kernel then lays out the output of a single head as it is wanted.
 
-    def index(self, turn: int) -> Tensor:
-        """Where the sorted rows lie, heads end to end; any row where nothing stands, as it is hidden."""
-        order = self.order[:, turn]
-        starts = torch.arange(order.shape[0], device=order.device) * self.undo.shape[-1]
-        return ((order - 1).clamp_min_(0) + starts[:, None]).flatten()
+    def sort(self, turn: int, name: str, x: Tensor) -> Tensor:
+        """x (heads · length, width) in the order of a round; any row where nothing stands, as it is hidden."""
+        found = self.scratch(name, (self._sources.shape[1], x.shape[1]), x)
+        return torch.index_select(x, 0, self._sources[turn], out=found).unflatten(0, self.order.shape[::2])
 
-    def sort(self, index: Tensor, name: str, x: Tensor) -> Tensor:
-        """The rows `index` of x (heads · length, width)."""
-        found = self.scratch(name, (index.shape[0], x.shape[1]), x)
-        return torch.index_select(x, 0, index, out=found).unflatten(0, self.order.shape[::2])
+    @cached_property
+    def _sources(self) -> Tensor:
+        """(rounds, heads · places): the row that stands at each sorted place, heads end to end."""
+        return self._end_to_end((self.order - 1).clamp_min_(0), self.undo.shape[-1])
 
     def blocks(self, x: Tensor) -> Tensor:
         """(heads, back + count · block, width) -> (count, heads, block, width)"""
@@ -222,67 +222,77 @@ class _Rows:
         """(heads, back + count · block, width) -> (count, heads, span, width), overlapping views"""
         return x.unfold(1, self.layout.span, self.layout.block).permute(1, 0, 3, 2)
 
+    def unsort(self, turn: int, part: Tensor, *, out: Tensor, fold: bool = False) -> Tensor:
+        """What came of blocks, or with `fold` of windows (which are added up, in place), by position."""
+        if fold:
+            self._fold(part)
+        index = (self._folded if fold else self._places)[turn]
+        return torch.index_select(part.transpose(0, 1).flatten(0, 2), 0, index, out=out)
+
+    def _fold(self, part: Tensor) -> None:
+        """Gradients of keys, (count, heads, span, width): what later windows found is added to a block's own window."""
+        block, back = self.layout.block, self.layout.back
+        for step in range(1, min(ceil_div(back, block), self.count - 1) + 1):
+            first = max(0, step * block - back)  # the rows of a block that the window `step` blocks on reaches
+            reached = part[step:, :, first + back - step * block : back - (step - 1) * block]
+            part[:-step, :, back + first : back + block] += reached
+
+    @cached_property
+    def _places(self) -> Tensor:
+        """(rounds, heads · length): where each position lies among the blocks, heads end to end."""
+        return self._end_to_end(self.undo, self.count * self.layout.block)
+
+    @cached_property
+    def _folded(self) -> Tensor:
+        """The same among the windows, each block lying at the end of its own."""
+        block, back = self.layout.block, self.layout.back
+        return self._end_to_end(self.undo + (self.undo // block + 1) * back, self.count * self.layout.span)
+
+    def _end_to_end(self, index: Tensor, rows: int) -> Tensor:
+        starts = torch.arange(index.shape[0], device=index.device) * rows
+        return (index + starts[:, None, None]).transpose(0, 1).flatten(1)
+
     def mask(self, turn: int, dtype: torch.dtype) -> Tensor:
         """What is added to the scores: (count, heads, block, span)."""
         hidden = self.hidden(turn)
         mask = self.scratch("mask", hidden.shape, hidden.new_empty(0, dtype=wide(dtype)))
         return mask.copy_(hidden).mul_(BLOCKED).transpose(0, 1)
 
-    def fold(self, name: str, part: Tensor) -> Tensor:
-        """Gradients (count, heads, span, width) by sorted place, those of overlapping windows added up."""
-        block, span, count = self.layout.block, self.layout.span, self.count
-        heads, width = part.shape[1], part.shape[3]
-        room = (ceil_div(span, block) - 1 + count) * block
-        total = self.scratch(name, (heads, room, width), part).zero_()
-        for begin in range(0, span, block):
-            target = total[:, begin : begin + count * block].unflatten(1, (count, block)).transpose(0, 1)
-            piece = part[:, :, begin : begin + block]
-            target[:, :, : piece.shape[2]] += piece
-        return total
-
-    def flat_undo(self, turn: int, front: int = 0) -> Tensor:
-        """Where each position lies among the sorted rows, heads end to end; of folded rows, `front` lie before."""
-        undo, block = self.undo[:, turn], self.layout.block
-        room = (ceil_div(self.layout.span, block) - 1 + self.count) * block if front else self.count * block
-        starts = torch.arange(undo.shape[0], device=undo.device) * room + front
-        return (undo + starts[:, None]).flatten()
+    # Both ways
 
     def hidden(self, turn: int) -> Tensor:
         """0 where a query reads a key in this round and 1 elsewhere, (…, count, block, span), small integers."""
         back = self.layout.back
-        keys, (own, before) = self._slots(turn, turn)
-        hidden = self._compare(torch.ne, keys, own, "hidden")
-        hidden = hidden.bitwise_and_(self._compare(torch.ne, keys, before, "other"))
+        slots = self._keys(self.slots[..., turn, turn, :])
+        hidden = self._compare(torch.ne, slots, self._queries(self.reading[0, ..., turn, turn, :]), "hidden")
+        if self.layout.before:
+            other = self._compare(torch.ne, slots, self._queries(self.reading[1, ..., turn, turn, :]), "other")
+            hidden = hidden.bitwise_and_(other)
         if self.layout.causal:
             at = self.order[..., turn, :].to(hidden.dtype)
             later = self._compare(torch.ge, self._keys(at), self._queries(at[..., back:]), "other")
             hidden = hidden.bitwise_or_(later)
-        itself = self.own[..., turn, :].unflatten(-1, (self.count, self.layout.block))
-        hidden.diagonal(back, dim1=-2, dim2=-1).copy_(1 - itself)
+        without = self.without[..., turn, :].unflatten(-1, (self.count, self.layout.block))
+        hidden.diagonal(back, dim1=-2, dim2=-1).copy_(without)
         for earlier in range(turn if self.layout.once else 0):  # shown there already
-            keys, slots = self._slots(turn, earlier)
-            for slot in slots:
-                hidden = hidden.bitwise_or_(self._compare(torch.eq, keys, slot, "other"))
+            slots = self._keys(self.slots[..., turn, earlier, :])
+            for reading in self.reading[..., turn, earlier, :]:
+                hidden = hidden.bitwise_or_(self._compare(torch.eq, slots, self._queries(reading), "other"))
         return hidden
 
-    def _slots(self, turn: int, by: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """The slots of the keys, and the two that each query reads: those of round `by` in the order of `turn`."""
-        slot = self.slots[..., turn, by, :]
-        reading = slot[..., self.layout.back :]
-        reading = self._queries(reading.masked_fill(reading < 0, HIDDEN_QUERY))
-        return self._keys(slot), (reading, reading - 1)
-
     def _keys(self, x: Tensor) -> Tensor:
+        """(…, count, 1, span)"""
         return x.unfold(-1, self.layout.span, self.layout.block).unsqueeze(-2)
 
     def _queries(self, x: Tensor) -> Tensor:
+        """(…, count, block, 1)"""
         return x.unflatten(-1, (self.count, self.layout.block)).unsqueeze(-1)
 
-    def _compare(self, how: Callable[..., Tensor], a: Tensor, b: Tensor, name: str) -> Tensor:
+    def _compare(self, how: Callable[..., Tensor], keys: Tensor, queries: Tensor, name: str) -> Tensor:
         """1 or 0 in the type of the operands: so torch compares ten times as fast as it does into booleans."""
         if torch.compiler.is_compiling():
-            return how(a, b).to(a.dtype)
-        return how(a, b, out=self.scratch(name, torch.broadcast_shapes(a.shape, b.shape), a))
+            return how(keys, queries).to(keys.dtype)
+        return how(keys, queries, out=self.scratch(name, (*queries.shape[:-1], self.layout.span), keys))
 
 
 def _pick(x: Tensor, index: Tensor) -> Tensor:
