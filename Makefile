@@ -35,7 +35,7 @@ arena: $(VENV)/core
 test: lint types tests
 
 quick: lint types
-	$(BIN)/python -m pytest -q -n 2 -m "not slow and not browser"
+	$(BIN)/python -m pytest -q -n 2 --quick
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .
@@ -48,7 +48,7 @@ tests: $(VENV)/dev browser
 	$(BIN)/python -m pytest -q -n 2
 
 bench: $(VENV)/dev
-	$(BIN)/python benchmarks/attention.py
+	$(BIN)/python -m benchmarks.attention
 
 # The pages are looked at in a real browser; Debian's Chromium is the one that can be had offline.
 browser:

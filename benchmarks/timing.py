@@ -7,17 +7,8 @@ Cases are interleaved with the baseline and minima are compared. The time of a c
 with OpenMP's idle threads told not to spin: with two threads that is the wall time that a quiet machine would give.
 """
 
-import os
-
-os.environ.setdefault("OMP_NUM_THREADS", "2")
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-
 import time
 from collections.abc import Callable
-
-import torch
-
-torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
 
 def once(function: Callable[[], object]) -> float:

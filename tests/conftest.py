@@ -4,6 +4,7 @@ Everything here is handed out by fixtures of session scope, so that Hypothesis m
 """
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,6 +14,32 @@ from torch import Tensor
 torch.set_num_threads(1)
 settings.register_profile("longspan", deadline=None, derandomize=True, max_examples=40, print_blob=True)
 settings.load_profile("longspan")
+
+# What `make quick` runs of the contract, beside the tests of everything that is not a mechanism: enough to see at once
+# that a mechanism has been broken, in under a minute.
+QUICK_CHECKS = ("oracle", "causal_perturbation", "padding_content", "streaming", "lengths")
+QUICK_FOLDERS = ("nn", "cli", "report")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="only what takes under a minute in all (make quick)")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--quick"):
+        return
+    quick = [item for item in items if _is_quick(item)]
+    config.hook.pytest_deselected(items=[item for item in items if item not in quick])
+    items[:] = quick
+
+
+def _is_quick(item: pytest.Item) -> bool:
+    if item.get_closest_marker("slow") or item.get_closest_marker("browser"):
+        return False
+    folder = item.path.parent
+    if folder.name == "contract":
+        return item.path.name == "test_contract.py" and any(item.name.endswith(f"-{name}]") for name in QUICK_CHECKS)
+    return folder == Path(__file__).parent or folder.name in QUICK_FOLDERS
 
 
 @pytest.fixture(autouse=True)

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 # In a process of its own, because the hook must stand before longspan is imported.
 CODE = """
 import sys
@@ -127,6 +129,7 @@ print("ran", *sorted(set(ran)))
 """
 
 
+@pytest.mark.slow
 def test_every_mechanism_runs_with_its_shapes_checked():
     done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -448,7 +448,7 @@ def test_pairs_of_any_size(case):
 def test_pairs_by_hand():
     assert Dense().pairs(2, 3, 8) == 2 * 24
     assert Band(16, 16).pairs(1, 100, 100) == 3 * 32 * (16 + 32 + 16) + 4 * (16 + 4 + 16)
-    assert Band(100, 28).pairs(3, 128, 128) == 3 * 2 * 64 * (100 + 64 + 28)
+    assert Band(100, 28).pairs(3, 128, 128) == 3 * 4 * 32 * (100 + 32 + 28)
     assert Residue(3, Dense(True)).pairs(1, 10, 10) == 3 * 4 * 4
     assert Blocks(FOUR, 4).pairs(2, 15, 15) == 2 * 16 * 3 * 4
     assert ByHead((((0, 2), Dense()), ((1,), Residue(3, Dense())))).pairs(3, 10, 10) == 2 * 100 + 3 * 4 * 4

@@ -83,8 +83,8 @@ def recurrence(q, k, v, feature_map, *, key_mask=None, decay=None):
 def loop_free(
     q, k, v, feature_map, *, causal, key_mask=None, chunk=4, epsilon=0.0, normalise=True, decay=None, state=None
 ):
-    plan, hidden, fresh = scan._prepare(q, v, feature_map, key_mask, chunk, epsilon, normalise, decay)
-    state = state or fresh
+    plan, hidden = scan._prepare(q, feature_map, key_mask, chunk, epsilon, normalise, decay)
+    state = state or scan._fresh(plan, q, v)
     batched = scan_causal.batched if causal else scan_full.batched
     out = batched(plan, q, k, v, hidden, state.sums.flatten(0, 1), state.offset.view(-1, 1, 1))
     if not causal:
@@ -311,10 +311,11 @@ def test_half_precision_is_summed_in_float32(name, dtype):
 
 
 def test_autocast_does_not_touch_the_sums():
-    q, k, v = (x.detach().float() for x in inputs(30))
-    with torch.autocast("cpu", torch.bfloat16):
-        inside = scan.causal(q, k, v, EluPlusOne())[0]
-    assert torch.equal(inside, scan.causal(q, k, v, EluPlusOne())[0])
+    leaves = [x.detach().float().requires_grad_() for x in inputs(30)]
+    for form in (lambda *x: scan.causal(*x, MAPS["exponential"])[0], lambda *x: scan.full(*x, MAPS["exponential"])):
+        with torch.autocast("cpu", torch.bfloat16):
+            inside = with_gradients(form(*leaves), leaves)
+        assert all(torch.equal(*pair) for pair in zip(inside, with_gradients(form(*leaves), leaves)))
 
 
 # Maps that learn -----------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 import pytest
 
-from longspan.audit import Certificate, Claims, audit
+from longspan.audit import Certificate, Claims, audit, resolve
 
 # x-transformers' dependencies script functions, which torch is about to drop.
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
@@ -59,3 +59,10 @@ def test_x_transformers_have_no_streaming_that_is_known() -> None:
 def test_bert_ignores_padding_and_is_not_causal() -> None:
     certificate = audit("other_models:bert", Claims(causal=True, padding=True))
     assert failed(certificate) == {"causal_perturbation", "causal_gradient", "prefix"}
+
+
+def test_the_order_is_measured_within_the_positions_that_a_model_has() -> None:
+    (subject,) = resolve("other_models:bert", Claims(order=2))
+    most = subject.module.config.max_position_embeddings
+    assert max(subject.growth_lengths) <= most
+    assert audit(subject).passed

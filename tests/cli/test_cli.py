@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -51,6 +52,7 @@ def test_show_tells_all_options_with_help_and_limits(capsys, name):
         (["audit", "window", "--json", "/no/such/folder/a.json"], ["/no/such/folder"]),
         (["audit", "window", "--html", "/"], ["folder"]),
         (["audit", "torch.nn:Identity", "--order", "nine"], ["--order", "nine"]),
+        (["audit", "window", "--jobs", "0"], ["--jobs", "0"]),
         (["audit", "window", "--cusal"], ["--cusal"]),
         (["lst"], ["lst", "list"]),
     ],
@@ -102,15 +104,21 @@ def test_audit_measures_claims_of_other_peoples_modules(capsys, modules):
     assert code == 1 and "FAIL" in out
 
 
+@pytest.mark.slow
+def test_several_targets_side_by_side_are_printed_in_their_order(capsys, modules):
+    code, out, err = run(capsys, "audit", "mine:Whole", "mine:Mean", "--causal", "--width", "8", "--jobs", "2")
+    assert code == 1 and not err
+    assert out.index("mine:Whole FAIL") < out.index("mine:Mean pass") and "1 of 2 targets" in out
+
+
 def test_help_of_every_command_has_an_example(capsys):
     for command in ("list", "show", "audit"):
         code, out, _ = run(capsys, command, "--help")
         assert code == 0 and f"longspan {command}" in out.split("Examples")[1]
 
 
+@pytest.mark.slow
 def test_the_installed_script_and_the_module_are_the_same():
-    for start in (["longspan"], [sys.executable, "-m", "longspan"]):
-        if start == ["longspan"]:
-            start = [str(__import__("pathlib").Path(sys.executable).with_name("longspan"))]
+    for start in ([str(Path(sys.executable).with_name("longspan"))], [sys.executable, "-m", "longspan"]):
         done = subprocess.run([*start, "show", "windw"], capture_output=True, text=True)
         assert done.returncode == 2 and done.stderr.startswith("longspan: no attention is called 'windw'")

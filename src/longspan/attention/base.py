@@ -96,11 +96,11 @@ class Attention(nn.Module, ABC):
     order: ClassVar[str]  # time in the length n, with the option it depends on: "n·window"
     exponent: ClassVar[float]  # the power of n in `order`, at fixed options
     quadratic_memory: ClassVar[bool] = False  # whether the paper's own definition needs tensors of n² elements
-    supports: ClassVar[Supports]
-    streams: ClassVar[tuple[Stream, ...]] = ()
+    supports: Supports  # these three are of the class; a form that differs sets its own in __init__
+    streams: tuple[Stream, ...] = ()
     # Which of q, k, v have projections of their own. A mechanism that shares queries and keys leaves out k and is given
     # q in its place; one that compares nothing leaves out both and is given v.
-    projects: ClassVar[tuple[str, ...]] = ("q", "k", "v")
+    projects: tuple[str, ...] = ("q", "k", "v")
 
     @dataclass(frozen=True, kw_only=True)
     class Options(config.Options):

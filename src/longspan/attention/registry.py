@@ -12,6 +12,8 @@ MECHANISMS: dict[str, str] = {
     "softmax": "longspan.attention.softmax:Softmax",
     "window": "longspan.attention.window:Window",
     "reformer": "longspan.attention.reformer:Reformer",
+    "linformer": "longspan.attention.linformer:Linformer",
+    "nystrom": "longspan.attention.nystrom:Nystrom",
 }
 
 

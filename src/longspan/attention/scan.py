@@ -11,7 +11,6 @@ differentiates (and which keeps the features).
 """
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -20,7 +19,7 @@ from torch import Tensor
 
 from longspan.attention import scan_causal, scan_full
 from longspan.attention.features import ExponentialMap, FeatureMap, as_feature_map
-from longspan.attention.scan_rows import Plan
+from longspan.attention.scan_rows import Plan, full_precision
 from longspan.attention.state import State
 from longspan.errors import InvalidInput, InvalidOption
 from longspan.shapes import KeyMask, Keys, Output, Queries, Values
@@ -81,14 +80,14 @@ def causal(
         )
     if chunk < 1:
         raise InvalidOption(f"chunk must be at least 1, got {chunk}")
-    plan, hidden, fresh = _prepare(q, v, feature_map, key_mask, chunk, epsilon, normalise, decay)
+    plan, hidden = _prepare(q, feature_map, key_mask, chunk, epsilon, normalise, decay)
     if state is None:
-        state = fresh
-    elif state.sums.shape != fresh.sums.shape:
-        shapes = f"{tuple(fresh.sums.shape)}, got {tuple(state.sums.shape)}"
+        state = _fresh(plan, q, v)
+    elif state.sums.shape != (expected := (*q.shape[:2], plan.width, plan.columns(v.shape[3]))):
+        shapes = f"{tuple(expected)}, got {tuple(state.sums.shape)}"
         raise InvalidInput(f"the state does not belong to this attention: expected sums of shape {shapes}")
     inputs = (plan, q, k, v, hidden, state.sums.flatten(0, 1), state.offset.reshape(-1, 1, 1))
-    with _full_precision(q):
+    with full_precision(q):
         if torch.compiler.is_compiling() or plan.feature_map.learned or (decay is not None and decay.requires_grad):
             out, sums, offset = scan_causal.batched(*inputs)
         elif torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, state.sums)):
@@ -103,9 +102,10 @@ def full(
 ) -> Output:
     """Attention to all keys, of the same sequence or another. Rows with nothing to read are 0."""
     _check(q, k, v, key_mask)
-    plan, hidden, fresh = _prepare(q, v, feature_map, key_mask, CHUNK, epsilon, True, None)
-    inputs = (plan, q, k, v, hidden, fresh.sums.flatten(0, 1), fresh.offset.view(-1, 1, 1))
-    with _full_precision(q):
+    plan, hidden = _prepare(q, feature_map, key_mask, CHUNK, epsilon, True, None)
+    state = _fresh(plan, q, v)
+    inputs = (plan, q, k, v, hidden, state.sums.flatten(0, 1), state.offset.view(-1, 1, 1))
+    with full_precision(q):
         if torch.compiler.is_compiling() or plan.feature_map.learned:
             return scan_full.batched(*inputs)
         if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
@@ -149,20 +149,18 @@ def _check(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> None:
 
 def _prepare(
     q: Tensor,
-    v: Tensor,
     feature_map: Map,
     key_mask: Tensor | None,
     chunk: int,
     epsilon: float,
     normalise: bool,
     decay: Tensor | None,
-) -> tuple[Plan, Tensor | None, ScanState]:
-    """The plan, the keys that may not be read (folded), and a fresh state."""
+) -> tuple[Plan, Tensor | None]:
+    """The plan, and the keys that may not be read, folded."""
     (batch, heads, _, head_dim), dtype = q.shape, torch.promote_types(q.dtype, torch.float32)
     if epsilon < 0:
         raise InvalidOption(f"epsilon must be at least 0, got {epsilon}")
     feature_map = as_feature_map(feature_map, q[:1, 0, :1].to(dtype))
-    fresh = start(batch, heads, head_dim, v.shape[3], feature_map, normalise=normalise, dtype=dtype, device=q.device)
     log_decay = None
     if decay is not None:
         if decay.shape != (heads,):
@@ -173,11 +171,11 @@ def _prepare(
     hidden = None
     if key_mask is not None:
         hidden = key_mask.logical_not()[:, None].expand(-1, heads, -1).flatten(0, 1).unsqueeze(-1)
-    plan = Plan(feature_map, fresh.sums.shape[2], chunk, epsilon, normalise, dtype, log_decay)
-    return plan, hidden, fresh
+    return Plan(feature_map, feature_map.width(head_dim), chunk, epsilon, normalise, dtype, log_decay), hidden
 
 
-def _full_precision(q: Tensor) -> AbstractContextManager[object]:
-    """Autocast would take the sums to half precision."""
-    kind = q.device.type
-    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
+def _fresh(plan: Plan, q: Tensor, v: Tensor) -> ScanState:
+    (batch, heads, _, head_dim), value_dim, normalise = q.shape, v.shape[3], plan.normalise
+    return start(
+        batch, heads, head_dim, value_dim, plan.feature_map, normalise=normalise, dtype=plan.dtype, device=q.device
+    )

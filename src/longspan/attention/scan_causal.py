@@ -31,6 +31,7 @@ from longspan.attention.scan_rows import (
     block_length,
     blocks,
     columns,
+    full_precision,
     gradient_rows,
     inverse_of,
     key_rows,
@@ -85,11 +86,22 @@ def block_of(
 
     queries, keys, values = (rows.reshape(folded * count, chunk, rows.shape[2]) for rows in (queries, keys, values))
     leaving = values if weights is None else values * weights.leave
-    states = torch.bmm(keys.mT, leaving, out=work("states", folded * count, plan.width, values.shape[2]))
-    by_chunk, buffer = states.unflatten(0, (folded, count)), work("before", *states.shape)
-    before, after = mixed(sums, by_chunk, weights) if buffer is None else running(sums, by_chunk, weights, buffer)
+    before, after = chunk_states(keys, leaving, sums, weights, work)
     both = None if own is None or scale is None else own + scale
     return Block(queries, keys, values, before, after, weights, both, offset if scale is None else scale[:, -1:])
+
+
+def chunk_states(
+    keys: ChunkFeatures, leaving: ChunkValues, sums: Sums, weights: Weights | None, work: Work
+) -> tuple[ChunkSums, Sums]:
+    """Step 2: the state before each chunk, and after the last."""
+    folded, chunks = sums.shape[0], keys.shape[0]
+    if work is not no_buffer and chunks == folded:  # a chunk each, as in decoding: nothing to run through
+        kept = sums if weights is None else sums * weights.keep[:, 0]
+        return sums, torch.baddbmm(kept, keys.mT, leaving)
+    states = torch.bmm(keys.mT, leaving, out=work("states", chunks, *sums.shape[1:]))
+    by_chunk, buffer = states.unflatten(0, (folded, chunks // folded)), work("before", *states.shape)
+    return mixed(sums, by_chunk, weights) if buffer is None else running(sums, by_chunk, weights, buffer)
 
 
 def running(
@@ -125,7 +137,7 @@ def within(
     products = torch.bmm(left, right.mT, out=out)
     if weights is not None:
         products = products.mul_(weights.inner)
-    return products.tril_()
+    return products.tril_() if products.shape[1] > 1 else products
 
 
 def totals(block: Block, work: Work) -> TotalRows:
@@ -199,30 +211,34 @@ class Causal(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor | None, after: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
-        """Step 4."""
-        q, k, v, hidden, out, inverses, offsets, *starts = ctx.saved_tensors
-        plan: Plan = ctx.plan
-        gradient = torch.zeros_like(out) if gradient is None else gradient
-        after = torch.zeros_like(starts[0]) if after is None else after
-        work = Workspace(q, plan.dtype)
-        results = [x.new_empty(x.shape) for x in (q, k, v)]
-        sizes = sizes_of(plan, q.shape[2], starts[0])
-        rows = (blocks(x, sizes, plan.dtype, backwards=True) for x in (q, k, v, gradient, out))
-        more = (columns(x, sizes, backwards=True) for x in (inverses, hidden, *(x.flatten(0, 1) for x in results)))
-        found = zip(reversed(starts), offsets[:-1].flip(0), offsets[1:].flip(0))
-        for x, y, z, slope, output, inverse, masked, dx, dy, dz, (sums, offset, end) in zip(*rows, *more, found):
-            block = block_of(plan, x, y, z, masked, sums, offset, work, still=torch.equal(offset, end))
-            slope = gradient_rows(plan, slope, output, inverse, work)
-            dqueries, dkeys, dvalues, after = pull_block(
-                block, slope.reshape(block.values.shape), after, v.shape[3], work
-            )
-            queries, keys = (features.view(*x.shape[:2], plan.width) for features in (block.queries, block.keys))
-            plan.pull_queries(x, queries, dqueries.view(queries.shape), dx)
-            plan.feature_map.pull(y, keys, dkeys.view(keys.shape), dy)
-            dz.copy_(dvalues.view(dz.shape))
-            if masked is not None:
-                dy.masked_fill_(masked, 0.0)
-        return None, *results, None, after, None
+        with full_precision(ctx.saved_tensors[0]):
+            return backward(ctx.plan, ctx.saved_tensors, gradient, after)
+
+
+def backward(
+    plan: Plan, saved: tuple[Any, ...], gradient: Tensor | None, after: Tensor | None
+) -> tuple[Tensor | None, ...]:
+    """Step 4."""
+    q, k, v, hidden, out, inverses, offsets, *starts = saved
+    gradient = torch.zeros_like(out) if gradient is None else gradient
+    after = torch.zeros_like(starts[0]) if after is None else after
+    work = Workspace(q, plan.dtype)
+    results = [x.new_empty(x.shape) for x in (q, k, v)]
+    sizes = sizes_of(plan, q.shape[2], starts[0])
+    rows = (blocks(x, sizes, plan.dtype, backwards=True) for x in (q, k, v, gradient, out))
+    more = (columns(x, sizes, backwards=True) for x in (inverses, hidden, *(x.flatten(0, 1) for x in results)))
+    found = zip(reversed(starts), offsets[:-1].flip(0), offsets[1:].flip(0))
+    for x, y, z, slope, output, inverse, masked, dx, dy, dz, (sums, offset, end) in zip(*rows, *more, found):
+        block = block_of(plan, x, y, z, masked, sums, offset, work, still=torch.equal(offset, end))
+        slope = gradient_rows(plan, slope, output, inverse, work)
+        dqueries, dkeys, dvalues, after = pull_block(block, slope.reshape(block.values.shape), after, v.shape[3], work)
+        queries, keys = (features.view(*x.shape[:2], plan.width) for features in (block.queries, block.keys))
+        plan.pull_queries(x, queries, dqueries.view(queries.shape), dx)
+        plan.feature_map.pull(y, keys, dkeys.view(keys.shape), dy)
+        dz.copy_(dvalues.view(dz.shape))
+        if masked is not None:
+            dy.masked_fill_(masked, 0.0)
+    return None, *results, None, after, None
 
 
 def pull_block(

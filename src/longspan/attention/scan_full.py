@@ -20,6 +20,7 @@ from longspan.attention.scan_rows import (
     block_length,
     blocks,
     columns,
+    full_precision,
     gradient_rows,
     inverse_of,
     key_rows,
@@ -68,30 +69,34 @@ class Full(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, hidden, out, inverses, sums, offset = ctx.saved_tensors
-        plan: Plan = ctx.plan
-        work, dsums = Workspace(q, plan.dtype), torch.zeros_like(sums)
-        step = block_length(plan, len(sums), sums.shape[2])
-        dq, dk, dv = (x.new_empty(x.shape) for x in (q, k, v))
+        with full_precision(gradient):
+            return backward(ctx.plan, ctx.saved_tensors, gradient)
 
-        rows = (blocks(x, step, plan.dtype) for x in (q, gradient, out))
-        for x, slope, output, inverse, dx in zip(*rows, columns(inverses, step), columns(dq.flatten(0, 1), step)):
-            queries, _ = query_rows(plan, x, work)
-            slope = gradient_rows(plan, slope, output, inverse, work)
-            torch.baddbmm(dsums, queries.mT, slope, out=dsums)
-            pulled = torch.bmm(slope, sums.mT, out=work("pulled", *queries.shape))
-            plan.pull_queries(x, queries, pulled, dx)
 
-        rows = (blocks(x, step, plan.dtype) for x in (k, v))
-        more = (columns(x, step) for x in (hidden, dk.flatten(0, 1), dv.flatten(0, 1)))
-        for y, z, masked, dy, dz in zip(*rows, *more):
-            keys, _, _ = key_rows(plan, y, masked, offset, None, work, still=True)
-            dz.copy_(torch.bmm(keys, dsums[..., :-1], out=work("dvalues", *z.shape)))
-            pulled = torch.bmm(with_ones(plan, z, work), dsums.mT, out=work("pulled", *keys.shape))
-            plan.feature_map.pull(y, keys, pulled, dy)
-            if masked is not None:
-                dy.masked_fill_(masked, 0.0)
-        return None, dq, dk, dv, None, None, None
+def backward(plan: Plan, saved: tuple[Any, ...], gradient: Tensor) -> tuple[Tensor | None, ...]:
+    q, k, v, hidden, out, inverses, sums, offset = saved
+    work, dsums = Workspace(q, plan.dtype), torch.zeros_like(sums)
+    step = block_length(plan, len(sums), sums.shape[2])
+    dq, dk, dv = (x.new_empty(x.shape) for x in (q, k, v))
+
+    rows = (blocks(x, step, plan.dtype) for x in (q, gradient, out))
+    for x, slope, output, inverse, dx in zip(*rows, columns(inverses, step), columns(dq.flatten(0, 1), step)):
+        queries, _ = query_rows(plan, x, work)
+        slope = gradient_rows(plan, slope, output, inverse, work)
+        torch.baddbmm(dsums, queries.mT, slope, out=dsums)
+        pulled = torch.bmm(slope, sums.mT, out=work("pulled", *queries.shape))
+        plan.pull_queries(x, queries, pulled, dx)
+
+    rows = (blocks(x, step, plan.dtype) for x in (k, v))
+    more = (columns(x, step) for x in (hidden, dk.flatten(0, 1), dv.flatten(0, 1)))
+    for y, z, masked, dy, dz in zip(*rows, *more):
+        keys, _, _ = key_rows(plan, y, masked, offset, None, work, still=True)
+        dz.copy_(torch.bmm(keys, dsums[..., :-1], out=work("dvalues", *z.shape)))
+        pulled = torch.bmm(with_ones(plan, z, work), dsums.mT, out=work("pulled", *keys.shape))
+        plan.feature_map.pull(y, keys, pulled, dy)
+        if masked is not None:
+            dy.masked_fill_(masked, 0.0)
+    return None, dq, dk, dv, None, None, None
 
 
 def batched(plan: Plan, q: Queries, k: Keys, v: Values, hidden: Hidden | None, sums: Sums, offset: Offset) -> Output:

@@ -9,6 +9,7 @@ not even its rounding. Scales are constants that cancel or are put back: they ca
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, NamedTuple
@@ -57,6 +58,9 @@ class Plan:
         """Whether a factor on a query's features leaves the output as it is."""
         return self.normalise and self.epsilon == 0
 
+    def columns(self, value_dim: int) -> int:
+        return value_dim + 1 if self.normalise else value_dim
+
     def drop(self, positions: int, limit: int | None = None) -> Column | None:
         """log γ^i for i = 1, 2, …; positions past the limit are padding, where time stands still."""
         if self.log_decay is None:
@@ -83,6 +87,12 @@ class Workspace:
         if buffer is None:
             buffer = self.held[name, shape] = self.like.new_empty(shape, dtype=self.dtype)
         return buffer
+
+
+def full_precision(like: Tensor) -> AbstractContextManager[object]:
+    """Autocast would take the sums to half precision, in the backward too when that is called inside of it."""
+    kind = like.device.type
+    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
 
 def no_buffer(name: str, *shape: int) -> None:

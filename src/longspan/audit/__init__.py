@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from longspan.audit.certificate import Certificate, audit
     from longspan.audit.claims import Claims
     from longspan.audit.finding import Finding
+    from longspan.audit.many import audit_many
     from longspan.audit.targets import Reading, resolve
 
 _HOMES = {
@@ -19,10 +20,11 @@ _HOMES = {
     "Finding": "finding",
     "Reading": "targets",
     "audit": "certificate",
+    "audit_many": "many",
     "resolve": "targets",
 }
 
-__all__ = ["Certificate", "Claims", "Finding", "Reading", "audit", "resolve"]
+__all__ = ["Certificate", "Claims", "Finding", "Reading", "audit", "audit_many", "resolve"]
 
 
 def __getattr__(name: str) -> Any:

@@ -147,6 +147,9 @@ class ModelSubject(OutsideSubject):
         padding = getattr(getattr(module, "config", None), "pad_token_id", None)
         # A padding token is no content: some models treat it apart, whatever the mask says.
         self.tokens = torch.tensor([token for token in range(vocabulary) if token != padding])
+        most = _most_positions(module)
+        if most is not None and most < self.growth_lengths[-1]:
+            self.growth_lengths = (most // 4, most // 2, most)
 
     def sample(self, batch: int, length: int, seed: int, dtype: torch.dtype | None = None) -> Sample:
         generator = torch.Generator().manual_seed(seed)
@@ -200,6 +203,18 @@ class ModelSubject(OutsideSubject):
 
     def state_bytes(self, state: Any) -> int:
         return _bytes(state[0])
+
+
+def _most_positions(module: nn.Module) -> int | None:
+    """The longest input that a model says it takes, by the names that Hugging Face and x-transformers use."""
+    config = getattr(module, "config", None)
+    for owner, name in ((config, "max_position_embeddings"), (config, "n_positions"), (module, "max_seq_len")):
+        most = getattr(owner, name, None)
+        if isinstance(most, int) and most >= 8:
+            return (
+                most - 2 if getattr(config, "model_type", "") in ("roberta", "camembert") else most
+            )  # two are padding's
+    return None
 
 
 def _bytes(state: Any) -> int:

@@ -15,6 +15,12 @@ SMALL: dict[str, tuple[dict[str, Any], ...]] = {
         {"rounds": 3, "chunk": 4, "buckets": 6},
         {"rounds": 2, "chunk": 5, "buckets": (2, 4), "count_correction": False, "reads_self": "always"},
     ),
+    "linformer": (
+        {"rank": 8, "sharing": "none"},
+        {"rank": 16, "projection": "convolution"},
+        {"rank": 16, "projection": "max"},
+    ),
+    "nystrom": ({"landmarks": 8, "kernel": 5}, {"landmarks": 24, "kernel": 0}),
 }
 
 

@@ -12,8 +12,6 @@ from rich.table import Table
 from longspan.errors import InvalidInput, InvalidOption
 
 if TYPE_CHECKING:
-    from rich.status import Status
-
     from longspan.audit import Certificate, Finding
 
 CLAIMS = Group("Claims: what is said of a module that is not ours", sort_key=1)
@@ -64,6 +62,7 @@ def audit(
     called: Called | None = None,
     json: Annotated[Path | None, Parameter(help="write the certificates to this file")] = None,
     html: Annotated[Path | None, Parameter(help="write them as a page to this file")] = None,
+    jobs: Annotated[int | None, Parameter(help="targets audited side by side; one for each core unless said")] = None,
     verbose: Annotated[bool, Parameter(negative="", help="print every finding, not only a line for each form")] = False,
 ) -> int:
     """Measure what is claimed of a module: is it causal, does padding leak, is it really linear?
@@ -86,13 +85,14 @@ def audit(
         without arguments. The current folder is searched too.
     """
     from longspan.attention import names
-    from longspan.audit import Claims, Reading
-    from longspan.audit import audit as measure
+    from longspan.audit import Claims, Reading, audit_many
 
     if all and targets:
         raise InvalidOption("--all means every mechanism; leave out the targets, or --all")
     if not all and not targets:
         raise InvalidOption("name what to audit, or give --all; `longspan list` shows the mechanisms")
+    if jobs is not None and jobs < 1:
+        raise InvalidOption(f"--jobs must be at least 1, not {jobs}")
     for path in (json, html):
         _check_writable(path)
     claims = None if claimed is None or claimed == Claimed() else Claims(**vars(claimed))
@@ -104,15 +104,16 @@ def audit(
 
     console = Console(highlight=False)
     certificates = []
-    for target in names() if all else targets:
-        with console.status(f"auditing {target}") as status:
+    chosen = names() if all else list(targets)
+    with console.status(f"auditing {', '.join(chosen)}") as status:
 
-            def tell(finding: "Finding", target: str = target, status: "Status" = status) -> None:
-                status.update(f"auditing {target}: {finding.form} {finding.check}")
+        def tell(target: str, finding: "Finding") -> None:
+            status.update(f"auditing {target}: {finding.form} {finding.check}")
 
-            certificate = measure(target, claims, reading=reading, progress=tell)
-        certificates.append(certificate)
-        _print(console, certificate, every=verbose or (len(certificate.settings["forms"]) == 1 and not all))
+        for certificate in audit_many(chosen, claims, reading=reading, jobs=jobs, progress=tell):
+            certificates.append(certificate)
+            _print(console, certificate, every=verbose or (len(certificate.settings["forms"]) == 1 and not all))
+            status.update(f"auditing {', '.join(chosen[len(certificates) :])}")
     failed = sum(not certificate.passed for certificate in certificates)
     findings = [finding for certificate in certificates for finding in certificate.findings]
     good = sum(finding.passed for finding in findings)

@@ -9,7 +9,7 @@ from torch.nn.functional import pad
 
 from longspan.attention import flash
 from longspan.attention.flash import BLOCKED
-from longspan.attention.layouts.base import PIECE, Layout, blocked_where, ceil_div, products, wide
+from longspan.attention.layouts.base import PIECE, Layout, blocked_where, ceil_div, first_rows, products, wide
 
 
 @dataclass(frozen=True)
@@ -24,11 +24,10 @@ class Band(Layout):
     right: int
     past: int = 0
     takes_bias = True
-
-    @property
-    def block(self) -> int:
-        # Larger blocks waste work on masked keys, smaller ones waste calls; measured in benchmarks/attention.py.
-        return 64 if self.left + self.right >= 64 else 32
+    # Rows of a block. Larger blocks waste work on masked keys, smaller ones waste calls, and in the backward pass
+    # smaller ones fold more gradients; measured with benchmarks/attention.py.
+    block = 32
+    block_backward = 64
 
     @property
     def span(self) -> int:
@@ -46,20 +45,20 @@ class Band(Layout):
         scores = scores.masked_fill(~(inside & valid[:, :, :, None, :]), BLOCKED)
         if bias is not None:
             scores = scores + self._bias(bias, offsets)[None, :, None]
-        return scores.flatten(2, 3)[:, :, :queries]
+        return first_rows(scores.flatten(2, 3), queries)
 
     def mix(self, weights: Tensor, v: Tensor) -> Tensor:
         queries = weights.shape[2]
         count = self._count(queries)
         blocks = pad(weights, (0, 0, 0, count * self.block - queries)).unflatten(2, (count, self.block))
-        return (blocks @ self._windows(v, count).transpose(-1, -2)).flatten(2, 3)[:, :, :queries]
+        return first_rows((blocks @ self._windows(v, count).transpose(-1, -2)).flatten(2, 3), queries)
 
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float
     ) -> tuple[Tensor, Tensor]:
         out = torch.empty_like(q)
         lse = q.new_empty(q.shape[:3], dtype=wide(q.dtype))
-        for run in self._runs(q, k, keep, bias):
+        for run in self._runs(self.block, q, k, keep, bias):
             part, part_lse = flash.forward(run.queries(q), run.keys(k), run.keys(v), scale, mask=run.mask)
             run.queries(out).copy_(part)
             run.queries(lse[..., None])[..., 0].copy_(part_lse)
@@ -80,10 +79,11 @@ class Band(Layout):
         dq = torch.empty_like(q)
         # Room in front of the first key and behind the last, so that every fold lands inside.
         lead = max(0, self.left - self.past)
-        steps = ceil_div(self.span, self.block)
-        room = lead + k.shape[2] + (steps + 1) * self.block + self.right
+        block = self.block_backward
+        steps = ceil_div(self.left + block + self.right, block)
+        room = lead + k.shape[2] + (steps + 1) * block + self.right
         dk, dv = (x.new_zeros(*x.shape[:2], room, x.shape[3]) for x in (k, v))
-        for run in self._runs(q, k, keep, bias):
+        for run in self._runs(block, q, k, keep, bias):
             dq_part, dk_part, dv_part = flash.backward(
                 run.queries(g),
                 run.queries(q),
@@ -99,13 +99,14 @@ class Band(Layout):
                 total = total[run.rows]
                 if run.count == 1:
                     begin = run.first_key + lead
-                    total[:, begin : begin + run.span] += part[:, 0]
+                    total[:, begin : begin + run.span] += part[0]
                     continue
                 for step in range(ceil_div(run.span, run.block)):
                     width = min(run.block, run.span - step * run.block)
                     begin = run.first_key + lead + step * run.block
                     target = total[:, begin : begin + run.count * run.block].unflatten(1, (run.count, run.block))
-                    target[:, :, :width] += part[:, :, step * run.block : step * run.block + width]
+                    found = part[:, :, step * run.block : step * run.block + width]
+                    target[:, :, :width] += found.transpose(0, 1)
         inside = slice(lead, lead + k.shape[2])
         return dq, dk[:, :, inside], dv[:, :, inside]
 
@@ -140,22 +141,22 @@ class Band(Layout):
         middle = bias.shape[1] // 2
         return bias[:, (offsets + middle).clamp(0, bias.shape[1] - 1)]
 
-    def _runs(self, q: Tensor, k: Tensor, keep: Tensor | None, bias: Tensor | None) -> Iterator["_Run"]:
+    def _runs(self, block: int, q: Tensor, k: Tensor, keep: Tensor | None, bias: Tensor | None) -> Iterator["_Run"]:
         """The fused calls: runs of blocks, each for as many heads (or batch rows) as stay in cache."""
         batch, heads, queries, width = q.shape
-        block, shift = self.block, self.past - self.left
+        shift, span = self.past - self.left, self.left + block + self.right
         full = queries // block
         first = min(full, max(0, -(shift // block)))  # blocks before it reach in front of key 0
-        last = min(full, max(first, (k.shape[2] - self.span - shift) // block + 1))  # from it on: past the last key
+        last = min(full, max(first, (k.shape[2] - span - shift) // block + 1))  # from it on: past the last key
         edges = [(0, first), (first, last), (last, full)] if last > first else [(0, full)]
-        most = max(1, PIECE // (block * self.span)) if keep is not None else full
+        most = max(1, PIECE // (block * span)) if keep is not None else full
         ranges = [(s, min(s + most, e), block) for b, e in edges for s in range(b, e, most or 1)]
         if queries % block:
             ranges.append((full, full + 1, queries - full * block))
         for begin, end, rows in ranges:
             span = self.left + rows + self.right
             first_key = begin * block + shift
-            mask = self._tile(rows, begin, end, first_key, q, k, keep, bias)
+            mask = self._tile(block, rows, end - begin, first_key, q, k, keep, bias)
             together = max(1, PIECE // ((end - begin) * span * width))
             # One sequence: several heads in a call. Several sequences: one head, so that no mask is copied.
             index: tuple[int | slice, int | slice]
@@ -174,9 +175,9 @@ class Band(Layout):
 
     def _tile(
         self,
+        block: int,
         rows: int,
-        begin: int,
-        end: int,
+        count: int,
         first_key: int,
         q: Tensor,
         k: Tensor,
@@ -186,12 +187,12 @@ class Band(Layout):
         """What is added to the scores: (batch or 1, [heads,] blocks or 1, rows, span)."""
         offsets = self._offsets(rows, q.device)
         tile = blocked_where((offsets < -self.left) | (offsets > self.right), q)
-        span, count, keys = offsets.shape[1], end - begin, k.shape[2]
-        last_key = first_key + (count - 1) * self.block + span
+        span, keys = offsets.shape[1], k.shape[2]
+        last_key = first_key + (count - 1) * block + span
         if keep is not None or first_key < 0 or last_key > keys:
             valid = torch.ones(1, keys, dtype=torch.bool, device=q.device) if keep is None else keep
             valid = _slice_padded(valid[..., None], first_key, last_key)[..., 0]
-            tile = tile + blocked_where(~valid, q).unfold(1, span, self.block)[:, :, None, :]
+            tile = tile + blocked_where(~valid, q).unfold(1, span, block)[:, :, None, :]
         else:
             tile = tile[None, None]
         if bias is None:
@@ -209,18 +210,24 @@ class _Run:
     count: int  # blocks
     block: int
     span: int
-    mask: Tensor
+    tile: Tensor  # (rows or 1, blocks or 1, block, span)
+
+    # The kernel's batch is the blocks and its heads are the rows: gradients then come back block by block.
+
+    @property
+    def mask(self) -> Tensor:
+        return self.tile.transpose(0, 1)
 
     def queries(self, x: Tensor) -> Tensor:
-        """(rows, blocks, block, width), a view"""
-        return x[self.rows][:, self.first_query : self.first_query + self.count * self.block].unflatten(
-            1, (self.count, self.block)
-        )
+        """(blocks, rows, block, width), a view"""
+        inside = x[self.rows][:, self.first_query : self.first_query + self.count * self.block]
+        return inside.unflatten(1, (self.count, self.block)).transpose(0, 1)
 
     def keys(self, x: Tensor) -> Tensor:
-        """(rows, blocks, span, width), an overlapping view where the sequence reaches that far"""
+        """(blocks, rows, span, width), an overlapping view where the sequence reaches that far"""
         last = self.first_key + (self.count - 1) * self.block + self.span
-        return _slice_padded(x[self.rows], self.first_key, last).unfold(1, self.span, self.block).transpose(-1, -2)
+        windows = _slice_padded(x[self.rows], self.first_key, last).unfold(1, self.span, self.block)
+        return windows.permute(1, 0, 3, 2)
 
 
 def _slice_padded(x: Tensor, begin: int, end: int) -> Tensor:

@@ -59,6 +59,13 @@ def ceil_div(number: int, by: int) -> int:
     return (number + by - 1) // by
 
 
+def first_rows(x: Tensor, length: int) -> Tensor:
+    """The first `length` positions of what was padded to whole blocks."""
+    if torch.compiler.is_compiling():  # whether a slice is the whole would tie an exported program to some lengths
+        return x.index_select(2, torch.arange(length, device=x.device))
+    return x[:, :, :length]
+
+
 def products(q: Tensor, k: Tensor, scale: float) -> Tensor:
     """Scaled scores, in float32 at least."""
     return (q * scale @ k.mT).to(wide(q.dtype))

@@ -9,7 +9,7 @@ from torch.nn.functional import pad
 
 from longspan.attention import flash
 from longspan.attention.flash import BLOCKED
-from longspan.attention.layouts.base import PIECE, Layout, blocked_where, ceil_div, products, wide
+from longspan.attention.layouts.base import PIECE, Layout, blocked_where, ceil_div, first_rows, products, wide
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,13 +29,12 @@ class Blocks(Layout):
         valid = self._valid(k, keep)
         scores = scores.masked_fill(~self._gather(valid, heads)[..., 0].flatten(3, 4)[:, :, :, None], BLOCKED)
         scores = scores.masked_fill(~(self.table >= 0).repeat_interleave(self.block, -1)[None, :, :, None], BLOCKED)
-        return scores.flatten(2, 3)[:, :, :queries]
+        return first_rows(scores.flatten(2, 3), queries)
 
     def mix(self, weights: Tensor, v: Tensor) -> Tensor:
         blocks = self._split(weights)
-        return (blocks @ self._gather(self._split(v), weights.shape[1]).flatten(3, 4)).flatten(2, 3)[
-            :, :, : weights.shape[2]
-        ]
+        mixed = blocks @ self._gather(self._split(v), weights.shape[1]).flatten(3, 4)
+        return first_rows(mixed.flatten(2, 3), weights.shape[2])
 
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float
@@ -48,7 +47,7 @@ class Blocks(Layout):
                 blocks[:, head, run], _take(keys, head, index), _take(values, head, index), scale, mask=mask
             )
             out[:, head, run], lse[:, head, run] = part, part_lse
-        return out.flatten(2, 3)[:, :, : q.shape[2]], lse.flatten(2, 3)[:, :, : q.shape[2]]
+        return first_rows(out.flatten(2, 3), q.shape[2]), first_rows(lse.flatten(2, 3), q.shape[2])
 
     def backward(
         self,
@@ -77,9 +76,9 @@ class Blocks(Layout):
                 pieces = part.unflatten(2, (index.shape[1], self.block)).flatten(1, 2)
                 total[:, head].index_add_(1, index.flatten(), pieces)
         return (
-            dq.flatten(2, 3)[:, :, : q.shape[2]],
-            dk.flatten(2, 3)[:, :, : k.shape[2]],
-            dv.flatten(2, 3)[:, :, : v.shape[2]],
+            first_rows(dq.flatten(2, 3), q.shape[2]),
+            first_rows(dk.flatten(2, 3), k.shape[2]),
+            first_rows(dv.flatten(2, 3), v.shape[2]),
         )
 
     def width(self, keys: int) -> int:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from longspan.attention.layouts.base import Layout, ceil_div
+from longspan.attention.layouts.base import Layout, ceil_div, first_rows
 
 
 @dataclass(frozen=True)
@@ -101,6 +101,5 @@ def fold_residues(x: Tensor, stride: int) -> Tensor:
 def unfold_residues(x: Tensor, stride: int, length: int) -> Tensor:
     """The inverse of `fold_residues`."""
     x = x.unflatten(0, (x.shape[0] // stride, stride)).permute(0, 2, 3, 1, 4).flatten(2, 3)
-    if torch.compiler.is_compiling():  # whether a slice is the whole would tie an exported program to some lengths
-        return x.index_select(2, torch.arange(length, device=x.device))
-    return x[:, :, :length].contiguous()
+    x = first_rows(x, length)
+    return x if torch.compiler.is_compiling() else x.contiguous()

@@ -1,0 +1,9 @@
+"""Benchmarks, run by hand and by `make bench`: `python -m benchmarks.attention`.
+
+The number of threads has to be said before torch is loaded.
+"""
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "2")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

@@ -1,0 +1,126 @@
+"""What strict causality costs, or gains: the paper's form against the strict one, on a small language model.
+
+    LONGSPAN_DATA=/path/to/data python -m benchmarks.strict_forms [--steps 400] [--seeds 3] [--json FILE]
+
+The paper's training forms of Reformer and Routing let later tokens decide which earlier ones are read. Two losses are
+measured on held-out text, in bits per character:
+
+- parallel: the whole text at once, as papers report it. In the paper's form each prediction was made with a pattern
+  that the future had a hand in.
+- honest: the same predictions from the text before them and nothing else, as in generation. For the strict form the
+  two are equal by construction.
+
+Tiny Shakespeare by character; 2 layers of 64, 4 heads, 256 characters, batches of 8.
+"""
+
+import argparse
+import json
+import math
+import os
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from longspan.attention import build
+from longspan.nn.block import Block
+from longspan.nn.embed import TokenEmbedding
+from longspan.nn.feedforward import FeedForward
+from longspan.nn.multihead import MultiHead
+from longspan.nn.positions import Learned
+from longspan.nn.residual import Residual
+
+WIDTH, HEADS, LENGTH, BATCH, LAYERS = 64, 4, 256, 8, 2
+
+FORMS = {
+    "reformer, paper": ("reformer", {"form": "paper", "chunk": 16, "rounds": 2}),
+    "reformer, strict": ("reformer", {"form": "strict", "chunk": 16, "rounds": 2}),
+    "routing, paper": ("routing", {"membership": "sequence", "clusters": 8, "window": 32}),
+    "routing, strict": ("routing", {"membership": "strict", "clusters": 8, "window": 32}),
+}
+
+
+class LanguageModel(nn.Module):
+    def __init__(self, symbols: int, name: str, options: dict[str, object]) -> None:
+        super().__init__()
+        self.embed = TokenEmbedding(symbols, WIDTH, position=Learned(LENGTH, WIDTH))
+        self.blocks = nn.ModuleList(
+            Block(
+                MultiHead(WIDTH, build(name, heads=HEADS, head_dim=WIDTH // HEADS, causal=True, **options)),
+                FeedForward(WIDTH, 4 * WIDTH, "gelu"),
+                residual=lambda: Residual(WIDTH, place="pre"),
+            )
+            for _ in range(LAYERS)
+        )
+        self.norm = nn.LayerNorm(WIDTH)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.embed(ids)
+        for block in self.blocks:
+            x = block(x)
+        return self.embed.logits(self.norm(x))
+
+    def auxiliary(self) -> Tensor | float:
+        found = [block.mixer.mechanism.auxiliary_loss for block in self.blocks]
+        return sum(loss for loss in found if loss is not None)
+
+
+def train(text: Tensor, symbols: int, name: str, options: dict[str, object], seed: int, steps: int) -> LanguageModel:
+    torch.manual_seed(seed)
+    model = LanguageModel(symbols, name, options)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 3e-3, total_steps=steps, pct_start=0.1)
+    for _ in range(steps):
+        starts = torch.randint(len(text) - LENGTH - 1, (BATCH,))
+        rows = torch.stack([text[start : start + LENGTH + 1] for start in starts.tolist()])
+        loss = cross_entropy(model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten()) + model.auxiliary()
+        optimiser.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimiser.step()
+        schedule.step()
+    return model.eval()
+
+
+@torch.no_grad()
+def losses(model: LanguageModel, text: Tensor) -> tuple[float, float]:
+    """Bits per character, parallel and honest, on the same predictions: the second half of each row."""
+    rows = text[: len(text) // (LENGTH + 1) * (LENGTH + 1)].view(-1, LENGTH + 1)[:32]
+    places = torch.arange(LENGTH // 2, LENGTH, 8)
+    targets = rows[:, places + 1]
+    parallel = cross_entropy(model(rows[:, :-1])[:, places].flatten(0, 1), targets.flatten())
+    honest = torch.stack([model(rows[:, : place + 1])[:, -1] for place in places.tolist()], dim=1)
+    return parallel.item() / math.log(2), cross_entropy(honest.flatten(0, 1), targets.flatten()).item() / math.log(2)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    if "LONGSPAN_DATA" not in os.environ:
+        parser.error("set LONGSPAN_DATA to the folder that holds tinyshakespeare/input.txt")
+    text = (Path(os.environ["LONGSPAN_DATA"]) / "tinyshakespeare" / "input.txt").read_text(encoding="utf-8")
+    known = sorted(set(text))
+    ids = torch.tensor([known.index(symbol) for symbol in text])
+    border = len(ids) * 9 // 10
+
+    record = {}
+    print(f"{'':20}{'parallel':>18}{'honest':>18}   bits per character, {given.seeds} seeds, {given.steps} steps")
+    for form, (name, options) in FORMS.items():
+        found = [
+            losses(train(ids[:border], len(known), name, options, seed, given.steps), ids[border:])
+            for seed in range(given.seeds)
+        ]
+        columns = torch.tensor(found).T
+        record[form] = {kind: column.tolist() for kind, column in zip(("parallel", "honest"), columns)}
+        shown = "".join(f"{column.mean():11.3f} ±{column.std():5.3f}" for column in columns)
+        print(f"{form:20}{shown}", flush=True)
+    if given.json:
+        given.json.write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

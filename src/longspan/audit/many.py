@@ -1,0 +1,51 @@
+"""Several targets at once, each in a process of its own."""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+import torch
+
+from longspan.audit.certificate import Certificate, audit
+from longspan.audit.claims import Claims
+from longspan.audit.finding import Finding
+from longspan.audit.targets import Reading, resolve
+
+
+def audit_many(
+    targets: Sequence[str],
+    claims: Claims | None = None,
+    *,
+    reading: Reading | None = None,
+    jobs: int | None = None,
+    progress: Callable[[str, Finding], None] | None = None,
+) -> Iterator[Certificate]:
+    """The certificates of `targets`, in their order, each as soon as it and those before it are there.
+
+    `jobs` processes work side by side, one for each core unless said otherwise. With one job, or one target, all is
+    done in this process, and `progress` is told the target and each finding as it comes.
+    """
+    for target in targets:
+        resolve(target, claims, reading=reading)  # a wrong name is an error before any work is done
+    jobs = min(len(targets), jobs or os.cpu_count() or 1)
+    if jobs == 1:
+        for target in targets:
+
+            def tell(finding: Finding, target: str = target) -> None:
+                if progress is not None:
+                    progress(target, finding)
+
+            yield audit(target, claims, reading=reading, progress=tell)
+        return
+    # Started afresh, not forked: a fork of a process whose torch has started threads can hang.
+    with ProcessPoolExecutor(
+        jobs, mp_context=get_context("spawn"), initializer=torch.set_num_threads, initargs=(1,)
+    ) as pool:
+        futures = [pool.submit(_audit, target, claims, reading) for target in targets]
+        for future in futures:
+            yield future.result()
+
+
+def _audit(target: str, claims: Claims | None, reading: Reading | None) -> Certificate:
+    return audit(target, claims, reading=reading)

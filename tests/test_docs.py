@@ -1,0 +1,61 @@
+"""The pages are run: what they show works, and what exists is shown."""
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from longspan.attention import registry
+from longspan.audit import audit, settings
+from longspan.cli.main import app
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.slow
+def test_the_mechanism_of_the_page_passes_the_whole_audit(tmp_path, monkeypatch):
+    page = ROOT / "docs" / "adding-a-mechanism.md"
+    (code,) = blocks(page, "python")
+    path = tmp_path / "block_local.py"
+    path.write_text(code, encoding="utf-8")
+    spec = importlib.util.spec_from_file_location("longspan.attention.block_local", path)
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "longspan.attention.block_local", module)
+    spec.loader.exec_module(module)
+
+    line, small = (re.search(r'"block_local": (.*),', text).group(1) for text in blocks(page, "text")[:2])
+    monkeypatch.setitem(registry.MECHANISMS, "block_local", eval(line))
+    monkeypatch.setitem(settings.SMALL, "block_local", eval(small))
+    certificate = audit("block_local")
+    assert certificate.passed, certificate.table(failed_only=True)
+    assert {"oracle", "oracle_gradients", "export", "cost", "size"} <= {f.check for f in certificate.findings}
+
+
+def test_the_examples_of_the_readme_run():
+    for code in blocks(ROOT / "README.md", "python"):
+        exec(compile(code, "README.md", "exec"), {})
+
+
+def test_the_python_of_the_audit_page_runs(capsys):
+    first, _ = blocks(ROOT / "docs" / "audit.md", "python")
+    exec(compile(first, "audit.md", "exec"), {})
+
+
+def test_every_command_is_in_the_readme():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for command in app:
+        if not command.startswith("-"):
+            assert f"longspan {command}" in readme, f"{command} is not in the README"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path):
+    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists(), target
