@@ -28,7 +28,7 @@ from longspan.attention.layouts import Sorted, ceil_div
 from longspan.attention.layouts.base import wide
 from longspan.attention.state import Rows, State
 from longspan.config import option
-from longspan.errors import InvalidOption
+from longspan.errors import InvalidOption, Unsupported
 from longspan.replay import remember
 from longspan.shapes import Keys, Output, Queries, Values, Weights
 
@@ -81,7 +81,7 @@ class Reformer(Attention):
         if self.strict and not self.options.bucket_mask:
             raise InvalidOption("option bucket_mask=False goes with form paper; strict chunks lie within a bucket")
         if causal and not self.strict:
-            self.supports = replace(self.supports, streaming=False)  # type: ignore[misc]
+            self.supports = replace(self.supports, streaming=False)
         columns = sum(self.factors) // 2
         self.register_buffer("rotations", torch.randn(shape.heads, self.options.rounds, shape.head_dim, columns))
         self.rotations: Tensor
@@ -223,6 +223,11 @@ class Reformer(Attention):
         return Cost(hashing + 4 * pairs * width, heads * queries * (2 * width + 3))
 
     # Decoding
+
+    def _refuse_streaming(self) -> None:
+        if self.causal and not self.strict:
+            raise Unsupported(f"{self.name} decodes in its strict form only, where the future changes nothing")
+        super()._refuse_streaming()
 
     def start(
         self, batch: int, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None
