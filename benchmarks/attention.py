@@ -25,6 +25,7 @@ ROWS = [
     ("window, ±128", "window", False, {"window": 128}, 9.0, 8.0),
     ("reformer, 4 rounds", "reformer", False, {"rounds": 4, "chunk": 64}, 2.8, 3.6),
     ("reformer, causal", "reformer", True, {"rounds": 4, "chunk": 64}, 2.2, 2.8),
+    ("routing, window 128", "routing", False, {"window": 128, "clusters": 32}, 6.5, 14.0),
     ("linformer, k 256", "linformer", False, {"rank": 256}, 4.5, 5.0),
     ("nystrom, 64 landmarks", "nystrom", False, {"landmarks": 64, "kernel": 0}, 18.0, 15.0),
     ("nystrom, kernel 33", "nystrom", False, {"landmarks": 64, "kernel": 33}, 18.0, 15.0),

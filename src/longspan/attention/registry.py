@@ -12,6 +12,7 @@ MECHANISMS: dict[str, str] = {
     "softmax": "longspan.attention.softmax:Softmax",
     "window": "longspan.attention.window:Window",
     "reformer": "longspan.attention.reformer:Reformer",
+    "routing": "longspan.attention.routing:Routing",
     "linformer": "longspan.attention.linformer:Linformer",
     "nystrom": "longspan.attention.nystrom:Nystrom",
 }

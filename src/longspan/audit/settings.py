@@ -15,6 +15,10 @@ SMALL: dict[str, tuple[dict[str, Any], ...]] = {
         {"rounds": 3, "chunk": 4, "buckets": 6},
         {"rounds": 2, "chunk": 5, "buckets": (2, 4), "count_correction": False, "reads_self": "always"},
     ),
+    "routing": (
+        {"clusters": 4, "window": 6, "block": 8},
+        {"clusters": 3, "window": 9, "block": 16, "local_heads": 1, "local_window": 5},
+    ),
     "linformer": (
         {"rank": 8, "sharing": "none"},
         {"rank": 16, "projection": "convolution"},

@@ -17,6 +17,7 @@ from longspan.attention.layouts.by_head import ByHead
 from longspan.attention.layouts.dense import Dense, stream_queries
 from longspan.attention.layouts.grid import fold_axis, relative_scores, skew, unfold_axis
 from longspan.attention.layouts.residue import Residue, fold_residues, unfold_residues
+from longspan.attention.layouts.routed import Routed
 from longspan.attention.layouts.sorted import Sorted
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "Dense",
     "Layout",
     "Residue",
+    "Routed",
     "Sorted",
     "ceil_div",
     "check_reach",
