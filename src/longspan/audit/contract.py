@@ -96,7 +96,7 @@ def oracle_gradients(subject: Subject) -> Measurement:
         # nothing but rounding, which is small beside the other gradients and not beside itself.
         rounding = 1e-3 * max(_size(expected) for expected in defined.values())
         for name, expected in defined.items():
-            scale = max(_size(expected), rounding) or 1.0
+            scale = max(_size(expected), rounding, VANISHING)
             worst.see(difference(fast[name], expected, scale), f"{name}, {case.name}")
     return worst.against(subject.near)
 

@@ -30,6 +30,8 @@ from longspan.attention.layouts.grid import (
 from longspan.attention.layouts.own_block import OwnBlock
 from longspan.attention.layouts.rectangles import Rectangles
 from longspan.attention.layouts.residue import Residue, fold_residues, unfold_residues
+from longspan.attention.layouts.routed import Routed
+from longspan.attention.layouts.sorted import Sorted
 from longspan.attention.layouts.stairs import Stairs
 from longspan.attention.layouts.strided import Strided
 from longspan.attention.layouts.summaries import Summaries
@@ -46,6 +48,8 @@ __all__ = [
     "OwnBlock",
     "Rectangles",
     "Residue",
+    "Routed",
+    "Sorted",
     "Stairs",
     "Strided",
     "Summaries",
