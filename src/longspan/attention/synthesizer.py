@@ -6,7 +6,7 @@ of the key and go to the fused kernel, their factors side by side; the other two
 
 from dataclasses import dataclass
 from math import isqrt
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -43,8 +43,8 @@ class Synthesizer(Attention):
     order = "n²"
     exponent = 2.0
     supports = Supports(causal=True, streaming=True, dropout=True)
-    streams: ClassVar[tuple[Stream, ...]] = (HIDDEN,)  # of the default form; each instance has its own
-    projects: ClassVar[tuple[str, ...]] = ("v",)
+    streams: tuple[Stream, ...] = (HIDDEN,)  # of the default form; each instance has its own
+    projects: tuple[str, ...] = ("v",)
     random: Tensor  # parameters, or buffers if fixed
     random_rows: Tensor
     random_keys: Tensor
@@ -77,9 +77,9 @@ class Synthesizer(Attention):
         if self.options.fixed and not set(self.forms) & set(SHARED):
             raise InvalidOption(f"option fixed goes with form {' or '.join(SHARED)}, not {self.options.form!r}")
         reads = "dense" in self.forms or "factorised_dense" in self.forms
-        self.projects = ("q", "k", "v") if "dot" in self.forms else ("v",)  # type: ignore[misc]
-        self.streams = (HIDDEN,) if reads else ()  # type: ignore[misc]
-        self.quadratic_memory = "random" in self.forms  # type: ignore[misc]  # its table is n × n, and so its gradient
+        self.projects = ("q", "k", "v") if "dot" in self.forms else ("v",)
+        self.streams = (HIDDEN,) if reads else ()
+        self.quadratic_memory = "random" in self.forms  # its table is n × n, and so its gradient
         self.width = self.options.width or shape.heads * shape.head_dim
         self.units = self.options.hidden or shape.head_dim
         self.most: int = shape.max_length
