@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 from rich.console import Console
-from rich.table import Column, Table
+from rich.table import Table
 
 AsJson = Annotated[bool, Parameter(name="--json", negative="", help="print JSON instead of a table")]
 
@@ -33,13 +33,17 @@ def list_mechanisms(*, json: AsJson = False) -> None:
     if json:
         _print_json(rows)
         return
-    table = Table(*(Column(name, no_wrap=True) for name in ("name", "order", "can", "paper")), box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
+    table.add_column("name", no_wrap=True, min_width=max(len(row["name"]) for row in rows) + 2)
+    table.add_column("can", no_wrap=True, min_width=max(len(_abilities(row)) for row in rows))
+    table.add_column("order", no_wrap=True)  # these two are cut short on a narrow screen; --json has them whole
+    table.add_column("paper", no_wrap=True)
     families = {"": "dense", **FAMILIES}
     for family in dict.fromkeys(_first_family(row) for row in rows):
         table.add_row(f"[dim]{families[family]}[/dim]")
         for row in rows:
             if _first_family(row) == family:
-                table.add_row(f"  {row['name']}", row["order"], _abilities(row), row["paper"])
+                table.add_row(f"  {row['name']}", _abilities(row), row["order"], row["paper"])
     Console().print(table)
 
 
