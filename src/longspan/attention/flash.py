@@ -8,7 +8,9 @@ with nothing to read then has a log-sum-exp near `BLOCKED` instead of the kernel
 import torch
 from torch import Tensor
 
-BLOCKED = -1e30
+from longspan.attention import dropped
+from longspan.attention.dropped import BLOCKED
+
 DEAD = -1e29  # a log-sum-exp below this: the row had nothing to read
 
 _FORWARD = "_scaled_dot_product_flash_attention_for_cpu"
@@ -28,6 +30,9 @@ def forward(
 
     `causal` aligns the triangle to the top left.
     """
+    dropout = dropped.in_force()
+    if dropout is not None:
+        return dropped.forward(dropout, q, k, v, scale, causal, mask)
     if not fits(q, k, v):
         return _plain_forward(q, k, v, scale, causal, mask)
     q, k, v = (_rows(x) for x in (q, k, v))
@@ -48,6 +53,9 @@ def backward(
     mask: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of q, k, v. `out` and `lse` may be those of a softmax over more keys than these."""
+    dropout = dropped.in_force()
+    if dropout is not None:
+        return dropped.backward(dropout, g, q, k, v, out, lse, scale, causal, mask)
     if not fits(q, k, v):
         return _plain_backward(g, q, k, v, out, lse, scale, causal, mask)
     g, q, k, v, out = (_rows(x) for x in (g, q, k, v, out))

@@ -4,12 +4,14 @@
 once. Two ways lead there, and the tests hold them to each other:
 
 - plain: the scores of all sources side by side, one softmax, the weights split again (K3).
+  Compilers, learned biases and other devices use it.
 - fused: each source gives its output and log-sum-exp, merged by sum_p exp(lse_p - lse) out_p (K4). In the backward
   pass every source is handed the merged output and log-sum-exp: its weights are exp(score - lse), so its own fused
   backward then gives its share of the gradients exactly, and nothing but q, k, v, out and lse is kept.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,6 +22,7 @@ from torch.nn.functional import dropout as drop
 from torch.nn.functional import pad
 
 from longspan.attention import flash
+from longspan.attention.dropped import Dropout
 from longspan.attention.flash import BLOCKED, DEAD
 from longspan.attention.layouts import Dense, Layout
 from longspan.attention.layouts.base import add
@@ -62,7 +65,7 @@ def joint(
     q: Tensor, sources: Sequence[Source], *, scale: float, dropout: float = 0.0, whole: WholeRows | None = None
 ) -> Tensor:
     """softmax(scale · q kᵀ over the union of the sources) v; a row with nothing to read is 0."""
-    fused = not dropout and all(
+    fused = all(
         flash.fits(q, source.k, source.v)
         and source.extra is None
         and not (source.bias is not None and source.bias.requires_grad)
@@ -73,7 +76,7 @@ def joint(
         return out if whole is None else _plain_whole(out, q, sources[0], whole, scale, dropout)
     pairs = [tensor for source in sources for tensor in (source.k, source.v)]
     plans = [(source.layout, _unless_all(source.keep), source.bias) for source in sources]
-    return _Fused.apply(plans, scale, whole, q, *pairs)
+    return _Fused.apply(plans, scale, whole, Dropout(dropout) if dropout else None, q, *pairs)
 
 
 def _unless_all(keep: Tensor | None) -> Tensor | None:
@@ -109,28 +112,22 @@ _Plan = tuple[Layout, Tensor | None, Tensor | None]  # layout, keep, bias
 class _Fused(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, plans: Sequence[_Plan], scale: float, whole: WholeRows | None, q: Tensor, *pairs: Tensor
+        ctx: Any,
+        plans: Sequence[_Plan],
+        scale: float,
+        whole: WholeRows | None,
+        dropout: Dropout | None,
+        q: Tensor,
+        *pairs: Tensor,
     ) -> Tensor:
-        out = lse = None
-        for (layout, keep, bias), k, v in zip(plans, pairs[::2], pairs[1::2]):
-            part, part_lse = layout.forward(q, k, v, keep, bias, scale)
-            if out is None or lse is None:
-                out, lse = part, part_lse
-                continue
-            total = torch.logaddexp(lse, part_lse)
-            out = out.lerp_(part, (part_lse - total).exp().to(out.dtype)[..., None])  # the two shares add up to 1
-            lse = total
-        assert out is not None and lse is not None
-        for own, rows, k, v, keep in _whole_parts(whole, plans, pairs):
-            part, part_lse = Dense().forward(q[own].index_select(2, rows), k, v, keep, None, scale)
-            out[own].index_copy_(2, rows, part)
-            lse[own].index_copy_(2, rows, part_lse)
+        with nullcontext() if dropout is None else dropout.force():
+            out, lse = _merge(plans, scale, whole, q, pairs)
         dead = lse < DEAD
         ctx.some_dead = bool(dead.any())
         if ctx.some_dead:
             out = out.masked_fill(dead[..., None], 0.0)
         ctx.save_for_backward(q, out, lse, *pairs)
-        ctx.plans, ctx.scale, ctx.whole = plans, scale, whole
+        ctx.plans, ctx.scale, ctx.whole, ctx.dropout = plans, scale, whole, dropout
         return out
 
     @staticmethod
@@ -138,24 +135,61 @@ class _Fused(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         q, out, lse, *pairs = ctx.saved_tensors
         g = g.masked_fill((lse < DEAD)[..., None], 0.0) if ctx.some_dead else g.contiguous()
-        # Against an endless log-sum-exp all weights are 0: so the layouts leave out the rows that are not theirs.
-        own_lse = lse if ctx.whole is None else lse.clone()
-        for own, rows, *_ in _whole_parts(ctx.whole, ctx.plans, pairs):
-            own_lse[own].index_fill_(2, rows, -BLOCKED)
-        dq: Tensor | None = None
-        gradients: list[Tensor] = []
-        for (layout, keep, bias), k, v in zip(ctx.plans, pairs[::2], pairs[1::2]):
-            part, dk, dv = layout.backward(g, q, k, v, keep, bias, out, own_lse, ctx.scale)
-            dq = part if dq is None else dq.add_(part)
-            gradients += [dk, dv]
-        assert dq is not None
-        for own, rows, k, v, keep in _whole_parts(ctx.whole, ctx.plans, pairs):
-            g_rows, q_rows, out_rows, lse_rows = (x[own].index_select(2, rows) for x in (g, q, out, lse))
-            found = Dense().backward(g_rows, q_rows, k, v, keep, None, out_rows, lse_rows, ctx.scale)
-            dq[own].index_copy_(2, rows, found[0])
-            gradients[0][own].add_(found[1])
-            gradients[1][own].add_(found[2])
-        return None, None, None, dq, *gradients
+        with nullcontext() if ctx.dropout is None else ctx.dropout.force():
+            dq, gradients = _gradients(ctx.plans, ctx.scale, ctx.whole, g, q, out, lse, pairs)
+        return None, None, None, None, dq, *gradients
+
+
+def _merge(
+    plans: Sequence[_Plan], scale: float, whole: WholeRows | None, q: Tensor, pairs: Sequence[Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Output and log-sum-exp over all sources."""
+    out = lse = None
+    for (layout, keep, bias), k, v in zip(plans, pairs[::2], pairs[1::2]):
+        part, part_lse = layout.forward(q, k, v, keep, bias, scale)
+        if out is None or lse is None:
+            out, lse = part, part_lse
+            continue
+        total = torch.logaddexp(lse, part_lse)
+        out = out.lerp_(part, (part_lse - total).exp().to(out.dtype)[..., None])  # the two shares add up to 1
+        lse = total
+    assert out is not None and lse is not None
+    for own, rows, k, v, keep in _whole_parts(whole, plans, pairs):
+        part, part_lse = Dense().forward(q[own].index_select(2, rows), k, v, keep, None, scale)
+        out[own].index_copy_(2, rows, part)
+        lse[own].index_copy_(2, rows, part_lse)
+    return out, lse
+
+
+def _gradients(
+    plans: Sequence[_Plan],
+    scale: float,
+    whole: WholeRows | None,
+    g: Tensor,
+    q: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    pairs: Sequence[Tensor],
+) -> tuple[Tensor, list[Tensor]]:
+    """Gradients of q, and of the keys and values of each source."""
+    # Against an endless log-sum-exp all weights are 0: so the layouts leave out the rows that are not theirs.
+    own_lse = lse if whole is None else lse.clone()
+    for own, rows, *_ in _whole_parts(whole, plans, pairs):
+        own_lse[own].index_fill_(2, rows, -BLOCKED)
+    dq: Tensor | None = None
+    gradients: list[Tensor] = []
+    for (layout, keep, bias), k, v in zip(plans, pairs[::2], pairs[1::2]):
+        part, dk, dv = layout.backward(g, q, k, v, keep, bias, out, own_lse, scale)
+        dq = part if dq is None else dq.add_(part)
+        gradients += [dk, dv]
+    assert dq is not None
+    for own, rows, k, v, keep in _whole_parts(whole, plans, pairs):
+        g_rows, q_rows, out_rows, lse_rows = (x[own].index_select(2, rows) for x in (g, q, out, lse))
+        found = Dense().backward(g_rows, q_rows, k, v, keep, None, out_rows, lse_rows, scale)
+        dq[own].index_copy_(2, rows, found[0])
+        gradients[0][own].add_(found[1])
+        gradients[1][own].add_(found[2])
+    return dq, gradients
 
 
 def _whole_parts(

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from longspan.attention import dropped
 from longspan.attention.flash import BLOCKED
 from longspan.attention.layouts import runs
 from longspan.attention.layouts.base import PIECE, Layout, blocked_where, ceil_div, first_rows, products
@@ -76,8 +77,11 @@ class Band(Layout):
         lse: Tensor,
         scale: float,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        lead, behind = max(0, self.left - self.past), self.block_backward + self.right
-        found = self._runs(self.block_backward, q, k, keep, bias)
+        block = (
+            self.block if dropped.in_force() else self.block_backward
+        )  # what is dropped goes by the forward's blocks
+        lead, behind = max(0, self.left - self.past), block + self.right
+        found = self._runs(block, q, k, keep, bias)
         return runs.backward(g, q, k, v, out, lse, found, scale, lead=lead, behind=behind)
 
     def width(self, keys: int) -> int:
