@@ -2,33 +2,84 @@
 
     python -m benchmarks.attention [--length 4096] [--only window] [--repeats 7] [--json FILE]
 
-Float32, batch 1, 8 heads of 64, 2 threads. The goals are those of the project's first release.
+Float32, batch 1, 8 heads of 64, 2 threads. Peak memory is that of a forward and backward pass in a process of its own
+(`--memory`), above what the process held before.
 """
 
 import argparse
 import json
+import resource
+from collections.abc import Callable
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from benchmarks.rows import ROWS, Row
 from benchmarks.timing import compare
-from longspan.attention import build
+from longspan.attention import build, names
+from longspan.nn.multihead import MultiHead
 
-HEADS, WIDTH = 8, 64
+HEADS, WIDTH, GLOBALS = 8, 64, 16
+FULL = "full"
 
-# (row, mechanism, causal, options, goal forward, goal with backward)
-ROWS = [
-    ("softmax", "softmax", False, {}, 1.0, 1.0),
-    ("window, causal 256", "window", True, {"window": 255}, 10.0, 9.0),
-    ("window, ±128", "window", False, {"window": 128}, 9.0, 8.0),
-    ("memory_compressed, stride 3", "memory_compressed", True, {"stride": 3}, 3.5, 3.0),
-    ("inducing, 64 points", "inducing", False, {"points": 64}, 15.0, 12.0),
-    ("linformer, k 256", "linformer", False, {"rank": 256}, 4.5, 5.0),
-    ("nystrom, 64 landmarks", "nystrom", False, {"landmarks": 64, "kernel": 0}, 18.0, 15.0),
-    ("nystrom, kernel 33", "nystrom", False, {"landmarks": 64, "kernel": 33}, 18.0, 15.0),
-]
+
+class Case:
+    """One call, and what its gradients are taken with respect to."""
+
+    def __init__(
+        self, run: Callable[..., Tensor], inputs: tuple[Tensor, ...], learned: tuple[Tensor, ...] = ()
+    ) -> None:
+        self.run, self.inputs, self.learned = run, inputs, learned
+
+    def forward(self) -> None:
+        with torch.no_grad():
+            self.run(*self.inputs)
+
+    def backward(self) -> None:
+        out = self.run(*self.inputs)
+        torch.autograd.grad(out, (*self.inputs, *self.learned), torch.ones_like(out), allow_unused=True)
+
+
+def make(name: str, length: int, dropout: float, padding: bool) -> Case:
+    """The case of one row; `full` is torch's own attention."""
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(1, HEADS, length, WIDTH, requires_grad=True) for _ in range(3))
+    if name == FULL:
+        return Case(scaled_dot_product_attention, (q, k, v))
+    row: Row = ROWS[name]
+    sizes = {"heads": HEADS, "head_dim": WIDTH, "max_length": length}
+    mechanism = build(row.mechanism, **sizes, causal=row.causal, dropout=dropout, **row.options)
+    mask = torch.arange(length)[None] < length * 9 // 10 if padding else None
+    if row.layer:
+        layer = MultiHead(HEADS * WIDTH, mechanism)
+        hidden = torch.randn(1, length, HEADS * WIDTH, requires_grad=True)
+        return Case(partial(layer, key_mask=mask), (hidden,), tuple(layer.parameters()))
+    marked = (torch.arange(length) % (length // GLOBALS) == 0)[None]
+    streams = {
+        "heads": lambda: torch.randn_like(q).requires_grad_(),
+        "hidden": lambda: torch.randn(1, length, HEADS * WIDTH, requires_grad=True),
+        "mask": lambda: marked,
+        "ids": lambda: torch.zeros(1, length, dtype=torch.long),
+    }
+    beside = {
+        stream.name: streams[stream.kind]() for stream in mechanism.streams if stream.required or stream.kind == "mask"
+    }
+    learned = [tensor for tensor in beside.values() if tensor.requires_grad]
+    learned += [weight for weight in mechanism.parameters() if weight.requires_grad]
+    inputs = (q, k, v) if "k" in mechanism.projects else (q, q, v) if "q" in mechanism.projects else (v, v, v)
+    return Case(partial(mechanism, key_mask=mask, streams=beside), inputs, tuple(learned))
+
+
+def peak(name: str, length: int) -> int:
+    """Bytes that a forward and backward pass adds to the process at its fullest."""
+    case = make(name, length, 0.0, False)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    case.backward()
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
 
 
 def main() -> None:
@@ -36,48 +87,36 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=4096)
     parser.add_argument("--only", default="", help="rows whose name has this in it")
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--dropout", type=float, default=0.0)
+    parser.add_argument("--dropout", type=float, default=0.0, help="on the weights, in training mode")
     parser.add_argument("--padding", action="store_true", help="hide the last tenth of the keys")
+    parser.add_argument("--memory", action="store_true", help="peak memory too, each case in a process of its own")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
+    rows = [name for name, row in ROWS.items() if given.only in name and row.mechanism in names()]
 
-    torch.manual_seed(0)
-    q, k, v = (torch.randn(1, HEADS, given.length, WIDTH, requires_grad=True) for _ in range(3))
-    gradient = torch.randn_like(q)
-    mask = torch.arange(given.length)[None] < given.length * 9 // 10 if given.padding else None
-    rows = [row for row in ROWS if given.only in row[0]]
+    cases = {name: make(name, given.length, given.dropout, given.padding) for name in (FULL, *rows)}
+    best = compare(
+        {(name, kind): getattr(case, kind) for name, case in cases.items() for kind in ("forward", "backward")},
+        given.repeats,
+    )
+    bytes_of = {}
+    if given.memory:
+        for name in cases:
+            with get_context("spawn").Pool(1) as pool:
+                bytes_of[name] = pool.apply(peak, (name, given.length))
 
-    def forward(call) -> None:  # type: ignore[no-untyped-def]
-        with torch.no_grad():
-            call(q, k, v)
-
-    def backward(call) -> None:  # type: ignore[no-untyped-def]
-        out: Tensor = call(q, k, v)
-        torch.autograd.grad(out, (q, k, v), gradient)
-
-    calls = {"full": scaled_dot_product_attention}
-    for row, name, causal, options, _, _ in rows:
-        sizes = {"heads": HEADS, "head_dim": WIDTH, "max_length": given.length}
-        module = build(name, **sizes, causal=causal, dropout=given.dropout, **options)
-        calls[row] = lambda q, k, v, module=module: module(q, k, v, key_mask=mask)
-    cases = {
-        (name, kind.__name__): (lambda kind=kind, call=call: kind(call))
-        for name, call in calls.items()
-        for kind in (forward, backward)
-    }
-    best = compare(cases, given.repeats)
-
-    full = best["full", "forward"], best["full", "backward"]
+    full = best[FULL, "forward"], best[FULL, "backward"]
     print(f"length {given.length}, full attention {1e3 * full[0]:.0f} / {1e3 * full[1]:.0f} ms")
-    print(f"{'':28}{'ms':>15}{'times faster':>16}{'goal':>14}")
+    print(f"{'':30}{'ms':>15}{'times faster':>16}{'goal':>14}{'MiB' if bytes_of else '':>8}")
     record = {}
-    for row, _, _, _, *goal in rows:
-        times = best[row, "forward"], best[row, "backward"]
+    for name in rows:
+        times, goal = (best[name, "forward"], best[name, "backward"]), ROWS[name].goal
         ratios = [whole / part for whole, part in zip(full, times)]
-        record[row] = [round(ratio, 2) for ratio in ratios]
+        record[name] = [round(ratio, 2) for ratio in ratios]
         met = "" if ratios[0] >= goal[0] and ratios[1] >= goal[1] else "  short"
         shown = f"{1e3 * times[0]:7.1f} /{1e3 * times[1]:6.1f}{ratios[0]:8.1f} /{ratios[1]:6.1f}"
-        print(f"{row:28}{shown}{goal[0]:7g} /{goal[1]:5g}{met}")
+        memory = f"{bytes_of[name] / 2**20:8.0f}" if bytes_of else ""
+        print(f"{name:30}{shown}{goal[0]:7g} /{goal[1]:5g}{memory}{met}")
     if given.json:
         given.json.write_text(json.dumps({"length": given.length, "times_faster": record}, indent=1) + "\n")
 

@@ -46,12 +46,13 @@ def width(stream, length):
         return torch.randn(2, 4, length, 8)
     if stream.kind == "mask":
         return torch.arange(length).expand(2, length) < 2
+    if stream.kind == "ids":
+        return torch.arange(length).expand(2, length) % 2
     return torch.randn(2, length, 32)
 
 
 def run(name, **options):
     supports = find(name).supports
-    streams = find(name).streams
     for causal in (False, True):
         if not (supports.causal if causal else supports.bidirectional):
             continue
@@ -59,7 +60,7 @@ def run(name, **options):
         for masked in (False, True):
             for key_heads in (4, 2) if supports.grouped else (4,):
                 q, k, v = (torch.randn(2, heads, 13, 8) for heads in (4, key_heads, key_heads))
-                side = {"streams": {stream.name: width(stream, 13) for stream in streams}}
+                side = {"streams": {stream.name: width(stream, 13) for stream in attention.streams}}
                 if masked and supports.key_mask:
                     side["key_mask"] = torch.arange(13) < torch.tensor([[13], [9]])
                 if masked and supports.bias:
@@ -82,6 +83,7 @@ for score in SCORES:
     run("softmax", score=score)
 run("window", window=3, dilation=(1, 2, 1, 3))
 run("memory_compressed", layer="local", block=4)
+run("etc", global_tokens=3, radius=2, hard="both")
 assert set(ran) == set(names())
 assert all(name.endswith("select") for name in unchecked), unchecked
 

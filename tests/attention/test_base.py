@@ -26,6 +26,7 @@ class Tiny(Attention):
         Stream(name="global_q", kind="heads", help="queries of the global rows"),
         Stream(name="source", kind="hidden", help="the hidden states", required=False),
         Stream(name="is_global", kind="mask", help="which tokens are global", required=False),
+        Stream(name="segment", kind="ids", help="which segment a token is of", required=False),
     )
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, side: Side) -> Tensor:
@@ -270,6 +271,7 @@ def test_streams_reach_the_mechanism():
         "global_q": heads(),
         "source": torch.randn(BATCH, 9, 32),
         "is_global": torch.zeros(BATCH, LENGTH, dtype=torch.bool),
+        "segment": torch.zeros(BATCH, LENGTH, dtype=torch.int64),
     }
     q, k, v = heads(), heads(), heads()
     assert torch.equal(attention(q, k, v, streams=given), v)
@@ -281,7 +283,7 @@ def test_streams_reach_the_mechanism():
 STREAMS = {
     "an unknown one": (
         {"globl_q": heads},
-        "tiny reads no stream 'globl_q'; it reads: global_q, source, is_global",
+        "tiny reads no stream 'globl_q'; it reads: global_q, source, is_global, segment",
     ),
     "heads of three dimensions": (
         {"global_q": lambda: heads()[0]},
@@ -302,6 +304,18 @@ STREAMS = {
     "a hidden state of another batch": (
         {"global_q": heads, "source": lambda: torch.randn(3, 9, 4)},
         "source must be (batch 2, length, width), not (3, 9, 4)",
+    ),
+    "heads of another length": (
+        {"global_q": lambda: heads(length=4)},
+        "q has length 5 and global_q 4; they must be equal",
+    ),
+    "ids of floats": (
+        {"global_q": heads, "segment": lambda: torch.zeros(BATCH, LENGTH)},
+        "segment must be of integers (int64), not torch.float32; try segment.long()",
+    ),
+    "ids of another length": (
+        {"global_q": heads, "segment": lambda: torch.zeros(BATCH, 3, dtype=torch.int64)},
+        "segment must be (batch 2, length 5), not (2, 3)",
     ),
     "a mask of floats": (
         {"global_q": heads, "is_global": lambda: torch.zeros(BATCH, LENGTH)},

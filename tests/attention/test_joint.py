@@ -302,3 +302,25 @@ def test_half_precision_with_large_scores():
     v = torch.tensor([[1.0, 2.0, 3.0]], dtype=torch.float16).mT.expand(1, 1, 3, 4).contiguous()
     out = joint(q, [Source(Dense(), k.contiguous(), v)], scale=SCALE)
     torch.testing.assert_close(out, torch.full_like(out, 3.0))
+
+
+# Terms of pairs
+
+
+def test_an_extra_term_of_one_source_of_two(dense, agree):
+    """It is laid out as the scores are, keeps its gradient, and may block a pair."""
+    q, k, v, more_k, more_v = (torch.randn(BATCH, HEADS, n, WIDTH, dtype=torch.float64) for n in (9, 9, 9, 3, 3))
+    extra = torch.randn(BATCH, HEADS, 9, 3, dtype=torch.float64)
+    may = torch.ones(9, 12, dtype=torch.bool)
+    may[2, 9:], may[5, 10] = False, False
+    blocked = torch.zeros(9, 3, dtype=torch.float64).masked_fill(~may[:, 9:], flash.BLOCKED)
+
+    def truth(q, k, v, more_k, more_v, extra):
+        whole = torch.cat([torch.zeros(BATCH, HEADS, 9, 9, dtype=torch.float64), extra], -1)
+        return dense(q, torch.cat([k, more_k], 2), torch.cat([v, more_v], 2), may, SCALE, whole)
+
+    def found(q, k, v, more_k, more_v, extra):
+        parts = [Source(Dense(), k, v), Source(Dense(), more_k, more_v, extra=extra + blocked)]
+        return joint(q, parts, scale=SCALE)
+
+    agree(truth, found, q, k, v, more_k, more_v, extra)

@@ -626,3 +626,20 @@ def test_offset_bias_by_loops(queries: int, keys: int):
     assert found.shape == (2, queries, keys)
     for i, j in product(range(queries), range(keys)):
         assert torch.equal(found[:, i, j], table[:, j - i + 5])
+
+
+# (e) what belongs to keys, laid out as the scores
+
+
+@pytest.mark.parametrize(
+    ("layout", "queries", "keys"),
+    [(Dense(), 3, 8), (Band(2, 3), 75, 75), (Band(40, 30), 131, 131), (Band(4, 0, past=6), 37, 43), (Band(5, 5), 1, 1)],
+    ids=kind,
+)
+def test_each_score_finds_its_own_key(layout: Band | Dense, queries: int, keys: int):
+    q, k, _ = make(queries, keys)
+    scores = layout.scores(q, k, None, None, SCALE)
+    index = layout.along(torch.arange(keys).expand(2, keys), queries).expand(2, queries, scores.shape[-1])
+    found = torch.einsum("bhid,bhjd->bhij", q * SCALE, k).gather(-1, index[:, None].expand_as(scores))
+    read = scores > DEAD
+    torch.testing.assert_close(scores[read], found[read])

@@ -48,7 +48,8 @@ class Stream:
     """A further input that a mechanism reads, and that `nn.MultiHead` makes for it or hands on."""
 
     name: str
-    kind: Literal["heads", "hidden", "mask"]  # a projection of its own; the hidden states; a boolean from the user
+    # A projection of its own; the hidden states; from the user, a boolean or an integer for each position.
+    kind: Literal["heads", "hidden", "mask", "ids"]
     help: str
     like: Literal["q", "k", "v"] = "q"  # heads only: which projection it starts as a copy of
     required: bool = True
@@ -317,9 +318,15 @@ class Attention(nn.Module, ABC):
                     raise InvalidInput(f"{self.name} needs the stream {name!r}: {stream.help}")
             elif stream.kind == "mask":
                 _check_mask(name, tensor, (q.shape[0], k.shape[2]), q.device)
+            elif stream.kind == "ids":
+                _check_ids(name, tensor, (q.shape[0], k.shape[2]), q.device)
             else:
                 if stream.kind == "heads":
                     _check_heads(name, tensor, self.shape.heads, self.shape.head_dim)
+                    if tensor.shape[2] != q.shape[2]:
+                        raise InvalidInput(
+                            f"q has length {q.shape[2]} and {name} {tensor.shape[2]}; they must be equal"
+                        )
                 elif tensor.dim() != 3 or tensor.shape[0] != q.shape[0]:
                     raise InvalidInput(f"{name} must be (batch {q.shape[0]}, length, width), not {tuple(tensor.shape)}")
                 _check_like(name, tensor, q)
@@ -367,10 +374,20 @@ def _check_like(name: str, tensor: Tensor, q: Tensor) -> None:
 def _check_mask(name: str, mask: Tensor, shape: tuple[int, int], device: torch.device) -> None:
     if mask.dtype != torch.bool:
         raise InvalidInput(f"{name} must be boolean, True where it may be read, not {mask.dtype}; try {name}.bool()")
-    if mask.dim() != 2 or tuple(mask.shape) != shape:
-        raise InvalidInput(f"{name} must be (batch {shape[0]}, length {shape[1]}), not {tuple(mask.shape)}")
-    if mask.device != device:
-        raise InvalidInput(f"{name} is on {mask.device} and q on {device}; they must be on one device")
+    _check_positions(name, mask, shape, device)
+
+
+def _check_ids(name: str, ids: Tensor, shape: tuple[int, int], device: torch.device) -> None:
+    if ids.dtype != torch.int64:
+        raise InvalidInput(f"{name} must be of integers (int64), not {ids.dtype}; try {name}.long()")
+    _check_positions(name, ids, shape, device)
+
+
+def _check_positions(name: str, tensor: Tensor, shape: tuple[int, int], device: torch.device) -> None:
+    if tensor.dim() != 2 or tuple(tensor.shape) != shape:
+        raise InvalidInput(f"{name} must be (batch {shape[0]}, length {shape[1]}), not {tuple(tensor.shape)}")
+    if tensor.device != device:
+        raise InvalidInput(f"{name} is on {tensor.device} and q on {device}; they must be on one device")
 
 
 def _alternatives(ability: str) -> str:

@@ -21,6 +21,7 @@ from torch.nn.functional import dropout as drop
 from longspan.attention import flash
 from longspan.attention.flash import DEAD
 from longspan.attention.layouts import Layout
+from longspan.attention.layouts.base import add
 from longspan.errors import Unsupported
 
 
@@ -33,6 +34,7 @@ class Source:
     v: Tensor
     keep: Tensor | None = None  # (batch, keys): True, may be read
     bias: Tensor | None = None  # (heads, offsets)
+    extra: Tensor | None = None  # added to the scores, laid out as they are; takes the plain way
 
     def __post_init__(self) -> None:
         if self.bias is not None and not self.layout.takes_bias:
@@ -42,7 +44,9 @@ class Source:
 def joint(q: Tensor, sources: Sequence[Source], *, scale: float, dropout: float = 0.0) -> Tensor:
     """softmax(scale · q kᵀ over the union of the sources) v; a row with nothing to read is 0."""
     fused = not dropout and all(
-        flash.fits(q, source.k, source.v) and not (source.bias is not None and source.bias.requires_grad)
+        flash.fits(q, source.k, source.v)
+        and source.extra is None
+        and not (source.bias is not None and source.bias.requires_grad)
         for source in sources
     )
     if not fused:
@@ -58,7 +62,7 @@ def _unless_all(keep: Tensor | None) -> Tensor | None:
 
 
 def _plain(q: Tensor, sources: Sequence[Source], scale: float, dropout: float) -> Tensor:
-    parts = [s.layout.scores(q, s.k, s.keep, s.bias, scale) for s in sources]
+    parts = [add(s.layout.scores(q, s.k, s.keep, s.bias, scale), s.extra) for s in sources]
     scores = torch.cat(parts, dim=-1) if len(parts) > 1 else parts[0]
     weights = scores.softmax(dim=-1).masked_fill(scores < DEAD, 0.0).to(q.dtype)
     weights = drop(weights, dropout, training=bool(dropout))
@@ -82,8 +86,7 @@ class _Fused(torch.autograd.Function):
                 out, lse = part, part_lse
                 continue
             total = torch.logaddexp(lse, part_lse)
-            out = out * (lse - total).exp().to(out.dtype)[..., None]
-            out.addcmul_(part, (part_lse - total).exp().to(out.dtype)[..., None])
+            out = out.lerp_(part, (part_lse - total).exp().to(out.dtype)[..., None])  # the two shares add up to 1
             lse = total
         assert out is not None and lse is not None
         dead = lse < DEAD
@@ -103,6 +106,6 @@ class _Fused(torch.autograd.Function):
         gradients: list[Tensor | None] = []
         for (layout, keep, bias), k, v in zip(ctx.plans, pairs[::2], pairs[1::2]):
             part, dk, dv = layout.backward(g, q, k, v, keep, bias, out, lse, ctx.scale)
-            dq = part if dq is None else dq + part
+            dq = part if dq is None else dq.add_(part)
             gradients += [dk, dv]
         return None, None, dq, *gradients

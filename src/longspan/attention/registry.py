@@ -11,10 +11,14 @@ from longspan.errors import UnknownName, suggest
 MECHANISMS: dict[str, str] = {
     "softmax": "longspan.attention.softmax:Softmax",
     "window": "longspan.attention.window:Window",
+    "longformer": "longspan.attention.longformer:Longformer",
+    "etc": "longspan.attention.etc:Etc",
     "linformer": "longspan.attention.linformer:Linformer",
     "nystrom": "longspan.attention.nystrom:Nystrom",
     "memory_compressed": "longspan.attention.memory_compressed:MemoryCompressed",
     "inducing": "longspan.attention.inducing:Inducing",
+    "image_local": "longspan.attention.image_local:ImageLocal",
+    "axial": "longspan.attention.axial:Axial",
 }
 
 

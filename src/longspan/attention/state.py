@@ -99,11 +99,12 @@ class Rows:
         if len(self) and new.dtype != self._buffer.dtype:
             raise InvalidInput(f"the state is {self._buffer.dtype}, and the new tokens {new.dtype}")
 
-    def trim(self) -> "Rows":
-        """The last `keep` rows (all of them without `keep`)."""
-        if self._keep is None or len(self) <= self._keep:
+    def trim(self, keep: int | None = None) -> "Rows":
+        """The last `keep` rows: as many as these were made to keep unless said otherwise, and all if neither says."""
+        keep = self._keep if keep is None else keep
+        if keep is None or len(self) <= keep:
             return self
-        return Rows(self._buffer, self._end - self._keep, self._end, self._keep, self._mark)
+        return Rows(self._buffer, self._end - keep, self._end, self._keep, self._mark)
 
     def select(self, rows: Tensor) -> "Rows":
         value = self.value.index_select(0, rows)

@@ -1,7 +1,7 @@
 """Sliding-window attention: each query reads its neighbours, near ones or every so many."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -27,7 +27,7 @@ class WindowState(State):
 class Window(Attention):
     name = "window"
     paper = "Beltagy et al. 2020 (sliding window)"
-    family = ("FP",)
+    family: ClassVar[tuple[str, ...]] = ("FP",)  # said again for Longformer, which has more
     order = "n·window"
     exponent = 1.0
     supports = Supports(causal=True, streaming=True, bias=True, dropout=True)
@@ -50,14 +50,18 @@ class Window(Attention):
 
     def define(self, q: Queries, k: Keys, side: Side) -> Weights:
         length = q.shape[2]
-        offsets = torch.arange(length, device=q.device) - torch.arange(length, device=q.device)[:, None]
-        dilation = torch.tensor(self.dilations, device=q.device)[:, None, None]
-        near = (offsets.abs() <= self.options.window * dilation) & (offsets % dilation == 0)
+        near = self.near(length, q.device)
         scores = torch.einsum("bhid,bhjd->bhij", q, k) / self.shape.head_dim**0.5
         if side.bias is not None:
             check_reach(side.bias, min(length - 1, self._reach))
             scores = scores + offset_bias(side.bias, length, length)
         return masked_softmax(scores, near & readable(length, length, self.causal, side.key_mask, q.device))
+
+    def near(self, length: int, device: torch.device) -> Tensor:
+        """Which keys lie in the window of each query, of the past or not: (heads, length, length)."""
+        offsets = torch.arange(length, device=device) - torch.arange(length, device=device)[:, None]
+        dilation = torch.tensor(self.dilations, device=device)[:, None, None]
+        return (offsets.abs() <= self.options.window * dilation) & (offsets % dilation == 0)
 
     def attend(self, q: Queries, k: Keys, v: Values, side: Side) -> Output:
         return self._joint(q, k, v, side.key_mask, side.bias)

@@ -207,9 +207,10 @@ def cost(subject: Subject) -> Measurement:
     sizes = [(33, 33), (subject.length, subject.length), (100, 100)]
     if subject.module.supports.cross and not subject.module.causal and not subject.module.streams:
         sizes += [(7, 33), (33, 7)]
+    masks = {s.name for s in subject.module.streams if s.kind == "mask" and not s.required}  # cost is without masks
     for queries, keys in sizes:
         crossed = subject.sample(1, queries, seed=0) if queries == keys else _crossed(subject, queries, keys)
-        one = {name: part[:1].clone() for name, part in crossed.items()}
+        one = {name: part[:1].clone() for name, part in crossed.items() if name not in masks}
         leaves = {name: part.requires_grad_() if part.is_floating_point() else part for name, part in one.items()}
         run = lambda: subject.heads(leaves)  # noqa: B023, E731  # run before the next turn
         known = [*leaves.values(), *subject.module.parameters(), *subject.module.buffers()]

@@ -179,6 +179,8 @@ class MechanismSubject(Subject):
                 sample[stream.name] = noise(shape.heads, length, shape.head_dim)
             elif stream.kind == "hidden":
                 sample[stream.name] = noise(length, shape.heads * shape.head_dim)
+            elif stream.kind == "ids":
+                sample[stream.name] = torch.zeros(batch, length, dtype=torch.int64)  # nothing is told apart
             else:
                 marks = torch.zeros(batch, length, dtype=torch.bool)
                 if not self.module.causal:  # two marked positions (global tokens, say); when causal, they would be seen
@@ -194,7 +196,7 @@ class MechanismSubject(Subject):
         )
 
     def streams(self, sample: Sample) -> dict[str, Tensor] | None:
-        return {stream.name: sample[stream.name] for stream in self.module.streams} or None
+        return {stream.name: sample[stream.name] for stream in self.module.streams if stream.name in sample} or None
 
     def run(self, sample: Sample, mask: Tensor | None = None) -> Tensor:
         return self.heads(sample, mask).transpose(1, 2).flatten(2)

@@ -10,31 +10,48 @@ A mechanism of the pattern family is a union of *sources* of keys, each with a l
 The names K1–K8 are those of the specification the project grew from.
 """
 
+from longspan.attention.layouts.axis import Axis
 from longspan.attention.layouts.band import Band
 from longspan.attention.layouts.base import Layout, ceil_div, check_reach, first_rows, offset_bias
 from longspan.attention.layouts.blocks import Blocks
 from longspan.attention.layouts.by_head import ByHead
 from longspan.attention.layouts.dense import Dense, stream_queries
-from longspan.attention.layouts.diagonal import Diagonal
-from longspan.attention.layouts.grid import fold_axis, relative_scores, skew, unfold_axis
+from longspan.attention.layouts.grid import (
+    blocks_to_raster,
+    fold_axis,
+    place_in_blocks,
+    rank_in_blocks,
+    raster_to_blocks,
+    relative_scores,
+    skew,
+    unfold_axis,
+)
+from longspan.attention.layouts.rectangles import Rectangles
 from longspan.attention.layouts.residue import Residue, fold_residues, unfold_residues
 from longspan.attention.layouts.stairs import Stairs
+from longspan.attention.layouts.tiles import Tiles
 
 __all__ = [
+    "Axis",
     "Band",
     "Blocks",
     "ByHead",
     "Dense",
-    "Diagonal",
     "Layout",
+    "Rectangles",
     "Residue",
     "Stairs",
+    "Tiles",
+    "blocks_to_raster",
     "ceil_div",
     "check_reach",
     "first_rows",
     "fold_axis",
     "fold_residues",
     "offset_bias",
+    "place_in_blocks",
+    "rank_in_blocks",
+    "raster_to_blocks",
     "relative_scores",
     "skew",
     "stream_queries",

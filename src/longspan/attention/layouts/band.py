@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from longspan.attention import flash
 from longspan.attention.flash import BLOCKED
-from longspan.attention.layouts.base import PIECE, Layout, blocked_where, ceil_div, first_rows, products, wide
+from longspan.attention.layouts import runs
+from longspan.attention.layouts.base import PIECE, Layout, blocked_where, ceil_div, first_rows, products
+from longspan.attention.layouts.runs import Run, mask_of, portions, slice_padded
 
 
 @dataclass(frozen=True)
@@ -53,16 +54,15 @@ class Band(Layout):
         blocks = pad(weights, (0, 0, 0, count * self.block - queries)).unflatten(2, (count, self.block))
         return first_rows((blocks @ self._windows(v, count).transpose(-1, -2)).flatten(2, 3), queries)
 
+    def along(self, x: Tensor, queries: int) -> Tensor:
+        """What belongs to each key (batch, keys), laid out as the scores: (batch, queries, width), 0 outside."""
+        windows = self._windows(x[:, None, :, None], self._count(queries))  # batch 1 blocks 1 span
+        return first_rows(windows.expand(-1, -1, -1, self.block, -1).flatten(2, 3), queries)[:, 0]
+
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float
     ) -> tuple[Tensor, Tensor]:
-        out = torch.empty_like(q)
-        lse = q.new_empty(q.shape[:3], dtype=wide(q.dtype))
-        for run in self._runs(self.block, q, k, keep, bias):
-            part, part_lse = flash.forward(run.queries(q), run.keys(k), run.keys(v), scale, mask=run.mask)
-            run.queries(out).copy_(part)
-            run.queries(lse[..., None])[..., 0].copy_(part_lse)
-        return out, lse
+        return runs.forward(q, k, v, self._runs(self.block, q, k, keep, bias), scale)
 
     def backward(
         self,
@@ -76,39 +76,9 @@ class Band(Layout):
         lse: Tensor,
         scale: float,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        dq = torch.empty_like(q)
-        # Room in front of the first key and behind the last, so that every fold lands inside.
-        lead = max(0, self.left - self.past)
-        block = self.block_backward
-        steps = ceil_div(self.left + block + self.right, block)
-        room = lead + k.shape[2] + (steps + 1) * block + self.right
-        dk, dv = (x.new_zeros(*x.shape[:2], room, x.shape[3]) for x in (k, v))
-        for run in self._runs(block, q, k, keep, bias):
-            dq_part, dk_part, dv_part = flash.backward(
-                run.queries(g),
-                run.queries(q),
-                run.keys(k),
-                run.keys(v),
-                run.queries(out),
-                run.queries(lse[..., None])[..., 0],
-                scale,
-                mask=run.mask,
-            )
-            run.queries(dq).copy_(dq_part)
-            for total, part in ((dk, dk_part), (dv, dv_part)):
-                total = total[run.rows]
-                if run.count == 1:
-                    begin = run.first_key + lead
-                    total[:, begin : begin + run.span] += part[0]
-                    continue
-                for step in range(ceil_div(run.span, run.block)):
-                    width = min(run.block, run.span - step * run.block)
-                    begin = run.first_key + lead + step * run.block
-                    target = total[:, begin : begin + run.count * run.block].unflatten(1, (run.count, run.block))
-                    found = part[:, :, step * run.block : step * run.block + width]
-                    target[:, :, :width] += found.transpose(0, 1)
-        inside = slice(lead, lead + k.shape[2])
-        return dq, dk[:, :, inside], dv[:, :, inside]
+        lead, behind = max(0, self.left - self.past), self.block_backward + self.right
+        found = self._runs(self.block_backward, q, k, keep, bias)
+        return runs.backward(g, q, k, v, out, lse, found, scale, lead=lead, behind=behind)
 
     def width(self, keys: int) -> int:
         return self.span
@@ -141,7 +111,7 @@ class Band(Layout):
         middle = bias.shape[1] // 2
         return bias[:, (offsets + middle).clamp(0, bias.shape[1] - 1)]
 
-    def _runs(self, block: int, q: Tensor, k: Tensor, keep: Tensor | None, bias: Tensor | None) -> Iterator["_Run"]:
+    def _runs(self, block: int, q: Tensor, k: Tensor, keep: Tensor | None, bias: Tensor | None) -> Iterator[Run]:
         """The fused calls: runs of blocks, each for as many heads (or batch rows) as stay in cache."""
         batch, heads, queries, width = q.shape
         shift, span = self.past - self.left, self.left + block + self.right
@@ -158,20 +128,10 @@ class Band(Layout):
             first_key = begin * block + shift
             mask = self._tile(block, rows, end - begin, first_key, q, k, keep, bias)
             together = max(1, PIECE // ((end - begin) * span * width))
-            # One sequence: several heads in a call. Several sequences: one head, so that no mask is copied.
-            index: tuple[int | slice, int | slice]
-            if batch == 1:
-                for head in range(0, heads, together):
-                    index = (0, slice(head, head + together))
-                    part = mask[0, index[1]] if bias is not None else mask
-                    yield _Run(index, begin * block, first_key, end - begin, rows, span, part)
-            else:
-                for head in range(heads):
-                    part = mask[:, head] if bias is not None else mask
-                    for row in range(0, batch, together):
-                        index = (slice(row, row + together), head)
-                        own = part[index[0]] if part.shape[0] > 1 else part
-                        yield _Run(index, begin * block, first_key, end - begin, rows, span, own)
+            for portion in portions(batch, heads, together):
+                part = mask if bias is None else mask[0, portion[1]] if batch == 1 else mask[:, portion[1]]
+                own = mask_of(part, portion)
+                yield Run(portion, end - begin, begin * block, rows, block, first_key, span, block, own)
 
     def _tile(
         self,
@@ -191,48 +151,10 @@ class Band(Layout):
         last_key = first_key + (count - 1) * block + span
         if keep is not None or first_key < 0 or last_key > keys:
             valid = torch.ones(1, keys, dtype=torch.bool, device=q.device) if keep is None else keep
-            valid = _slice_padded(valid[..., None], first_key, last_key)[..., 0]
+            valid = slice_padded(valid[..., None], first_key, last_key)[..., 0]
             tile = tile + blocked_where(~valid, q).unfold(1, span, block)[:, :, None, :]
         else:
             tile = tile[None, None]
         if bias is None:
             return tile
         return tile[:, None] + self._bias(bias, offsets).to(tile.dtype)[None, :, None]
-
-
-@dataclass(frozen=True)
-class _Run:
-    """One fused call of a band: a run of blocks, for some heads of one sequence or one head of some."""
-
-    rows: tuple[int | slice, int | slice]  # which (batch, heads)
-    first_query: int
-    first_key: int  # may lie before 0
-    count: int  # blocks
-    block: int
-    span: int
-    tile: Tensor  # (rows or 1, blocks or 1, block, span)
-
-    # The kernel's batch is the blocks and its heads are the rows: gradients then come back block by block.
-
-    @property
-    def mask(self) -> Tensor:
-        return self.tile.transpose(0, 1)
-
-    def queries(self, x: Tensor) -> Tensor:
-        """(blocks, rows, block, width), a view"""
-        inside = x[self.rows][:, self.first_query : self.first_query + self.count * self.block]
-        return inside.unflatten(1, (self.count, self.block)).transpose(0, 1)
-
-    def keys(self, x: Tensor) -> Tensor:
-        """(blocks, rows, span, width), an overlapping view where the sequence reaches that far"""
-        last = self.first_key + (self.count - 1) * self.block + self.span
-        windows = _slice_padded(x[self.rows], self.first_key, last).unfold(1, self.span, self.block)
-        return windows.permute(1, 0, 3, 2)
-
-
-def _slice_padded(x: Tensor, begin: int, end: int) -> Tensor:
-    """x[:, begin:end] of (rows, length, width), zero where that lies outside."""
-    length = x.shape[1]
-    inside = x[:, max(0, begin) : max(0, min(end, length))]
-    before, behind = max(0, -begin), max(0, end - max(length, begin))
-    return pad(inside, (0, 0, before, behind)) if before or behind else inside

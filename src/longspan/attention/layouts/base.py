@@ -66,6 +66,11 @@ def first_rows(x: Tensor, length: int) -> Tensor:
     return x[:, :, :length]
 
 
+def cut_rows(x: Tensor, length: int) -> Tensor:
+    """The same in the fused way, where what is kept should not hold on to its padding."""
+    return x if x.shape[2] == length else x[:, :, :length].clone()
+
+
 def products(q: Tensor, k: Tensor, scale: float) -> Tensor:
     """Scaled scores, in float32 at least."""
     return (q * scale @ k.mT).to(wide(q.dtype))

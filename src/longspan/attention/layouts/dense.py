@@ -28,6 +28,10 @@ class Dense(Layout):
     def mix(self, weights: Tensor, v: Tensor) -> Tensor:
         return weights @ v
 
+    def along(self, x: Tensor, queries: int) -> Tensor:
+        """What belongs to each key (batch, keys), laid out as the scores: (batch, 1, keys), for all queries."""
+        return x[:, None, :]
+
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float
     ) -> tuple[Tensor, Tensor]:
@@ -52,7 +56,7 @@ class Dense(Layout):
         scale: float,
     ) -> tuple[Tensor, Tensor, Tensor]:
         gradients = []
-        dk, dv = torch.zeros_like(k), torch.zeros_like(v)
+        dk = dv = None
         for rows, keys, triangle, mask in self._pieces(q, k, keep, bias):
             dq, dk_part, dv_part = flash.backward(
                 g[:, :, rows],
@@ -65,9 +69,14 @@ class Dense(Layout):
                 causal=triangle,
                 mask=mask,
             )
+            if rows == slice(0, q.shape[2]) and keys == slice(0, k.shape[2]):  # one piece is all of it
+                return dq, dk_part, dv_part
+            if dk is None or dv is None:
+                dk, dv = torch.zeros_like(k), torch.zeros_like(v)
             gradients.append(dq)
             dk[:, :, keys] += dk_part
             dv[:, :, keys] += dv_part
+        assert dk is not None and dv is not None
         return torch.cat(gradients, 2), dk, dv
 
     def width(self, keys: int) -> int:

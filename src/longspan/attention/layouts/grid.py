@@ -1,7 +1,8 @@
-"""Attention along one axis of a grid (K6), and the relative term inside a chunk (K8)."""
+"""Grids: one axis folded out (K6), block-raster order, and the relative term inside a chunk (K8)."""
 
 import math
 
+import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -20,6 +21,45 @@ def unfold_axis(x: Tensor, axes: tuple[int, ...], axis: int) -> Tensor:
     others = axes[:axis] + axes[axis + 1 :]
     grid = x.unflatten(0, (x.shape[0] // math.prod(others), *others)).movedim(-3, 1)
     return grid.movedim(-2, 2 + axis).flatten(2, -2)
+
+
+def raster_to_blocks(
+    height: int, width: int, block: tuple[int, int], device: torch.device | str | None = None
+) -> Tensor:
+    """The places of an image in block-raster order: `image[:, raster_to_blocks(…)]` is the sequence to generate.
+
+    Blocks go in raster order, and so do the places of a block; blocks at the right and lower border may be smaller.
+    """
+    row, column = place_in_blocks(torch.arange(height * width, device=device), height, width, block)
+    return row * width + column
+
+
+def blocks_to_raster(
+    height: int, width: int, block: tuple[int, int], device: torch.device | str | None = None
+) -> Tensor:
+    """The inverse of `raster_to_blocks`: `sequence[:, blocks_to_raster(…)]` is the image, row by row."""
+    row = torch.arange(height, device=device)[:, None]
+    return rank_in_blocks(row, torch.arange(width, device=device), height, width, block).flatten()
+
+
+def rank_in_blocks(row: Tensor, column: Tensor, height: int | None, width: int, block: tuple[int, int]) -> Tensor:
+    """The index of a place in block-raster order; without a height there are always more rows."""
+    block_row, within_row = row // block[0], row % block[0]
+    block_column, within_column = column // block[1], column % block[1]
+    tall = block[0] if height is None else (height - block_row * block[0]).clamp(max=block[0])
+    broad = (width - block_column * block[1]).clamp(max=block[1])
+    before = block_row * (block[0] * width) + block_column * block[1] * tall  # whole rows of blocks, whole blocks
+    return before + within_row * broad + within_column
+
+
+def place_in_blocks(index: Tensor, height: int | None, width: int, block: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """The row and column of an index in block-raster order: the inverse of `rank_in_blocks`."""
+    block_row, rest = index // (block[0] * width), index % (block[0] * width)
+    tall = block[0] if height is None else (height - block_row * block[0]).clamp(max=block[0])
+    block_column = rest // (block[1] * tall)
+    rest = rest - block_column * block[1] * tall
+    broad = (width - block_column * block[1]).clamp(max=block[1])
+    return block_row * block[0] + rest // broad, block_column * block[1] + rest % broad
 
 
 def relative_scores(q: Tensor, table: Tensor) -> Tensor:

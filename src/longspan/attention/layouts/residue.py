@@ -65,7 +65,7 @@ class Residue(Layout):
             folded_lse[..., 0],
             scale,
         )
-        dq, dk, dv = (unfold_residues(x, self.stride, k.shape[2]) for x in gradients)
+        dq, dk, dv = (unfold_residues(x, self.stride, of.shape[2]) for x, of in zip(gradients, (q, k, v)))
         return dq, dk, dv
 
     def width(self, keys: int) -> int:

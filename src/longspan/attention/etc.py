@@ -1,0 +1,282 @@
+"""ETC: a short global input that reads everything, and a long one whose tokens read their neighbours and the global."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from longspan import config
+from longspan.attention.base import Attention, Cost, Shape, Side, Stream, Supports, masked_softmax
+from longspan.attention.flash import BLOCKED
+from longspan.attention.joint import Source, joint
+from longspan.attention.layouts import Band, Dense, ceil_div
+from longspan.attention.layouts.base import blocked_where, wide
+from longspan.config import option
+from longspan.shapes import Keys, Output, Queries, Values, Weights
+
+_PROJECTIONS = (
+    Stream(name="global_q", kind="heads", like="q", help="the queries of global tokens"),
+    Stream(name="g2g_k", kind="heads", like="k", help="the keys of global tokens for global rows"),
+    Stream(name="g2g_v", kind="heads", like="v", help="the values of global tokens for global rows"),
+    Stream(name="g2l_k", kind="heads", like="k", help="the keys of long tokens for global rows"),
+    Stream(name="g2l_v", kind="heads", like="v", help="the values of long tokens for global rows"),
+    Stream(name="l2g_k", kind="heads", like="k", help="the keys of global tokens for long rows"),
+    Stream(name="l2g_v", kind="heads", like="v", help="the values of global tokens for long rows"),
+)
+_SEGMENT = Stream(
+    name="segment",
+    kind="ids",
+    required=False,
+    help="the segment of each token: a global token stands for the long tokens of its own, or with -1 for none",
+)
+_EXAMPLE = Stream(
+    name="example", kind="ids", required=False, help="the example of each token, where several are packed in a sequence"
+)
+
+
+@dataclass(frozen=True)
+class _Input:
+    """One of the two inputs, but for its projections; all (batch, tokens)."""
+
+    at: Tensor  # (1, tokens): positions within the input
+    keep: Tensor | None
+    segment: Tensor | None
+    example: Tensor | None
+
+
+@dataclass(frozen=True)
+class _Relation:
+    """What a part of the scores has from pairs of tokens: a label of each, and which may be read at all."""
+
+    labels: Tensor | None  # (batch or 1, queries, width), as the part's scores are laid out
+    keep: Tensor | None
+
+    @property
+    def transposed(self) -> "_Relation":
+        return _Relation(*(None if x is None else x.mT for x in (self.labels, self.keep)))
+
+    def extra(self, terms: Tensor | None, q: Tensor) -> Tensor | None:
+        """What is added to the scores, given the term of each query for each label."""
+        if self.labels is None or terms is None:
+            return None if self.keep is None else blocked_where(~self.keep, q)[:, None]
+        chosen = terms.gather(-1, self.labels[:, None].expand(*terms.shape[:3], -1))
+        return chosen if self.keep is None else chosen.masked_fill(~self.keep[:, None], BLOCKED)
+
+
+class Etc(Attention):
+    """The two inputs come as one sequence, of which the first `global_tokens` positions are the global input.
+
+    There are two softmaxes, not four: global rows over [g2g | g2l], long rows over [l2g | l2l] (section 3.2). q, k, v
+    are the projections of long rows and of l2l; those of the other three parts are streams, unless all are shared.
+    """
+
+    name = "etc"
+    paper = "Ainslie et al. 2020"
+    family = ("FP", "M")
+    order = "n·(radius + global_tokens)"
+    exponent = 1.0
+    supports = Supports(dropout=True)
+    streams = (*_PROJECTIONS, _SEGMENT, _EXAMPLE)
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(config.Options):
+        global_tokens: int = option(256, "how many positions at the front are the global input", low=1)
+        radius: int = option(84, "neighbours that a long token reads on each side, besides its own position", low=1)
+        labels: int = option(12, "distance from which relative positions share a label; 0: no labels at all", low=0)
+        hard: str = option(
+            "none",
+            "g2l: a global token reads only the long tokens of its segment; both: and these only it",
+            choices=("none", "g2l", "both"),
+        )
+        shared: bool = option(False, "one projection of queries, keys and values for both inputs, not 2, 4 and 4")
+
+    def __init__(self, shape: Shape, options: Any = None, *, causal: bool = False, dropout: float = 0.0) -> None:
+        super().__init__(shape, options, causal=causal, dropout=dropout)
+        segment = replace(_SEGMENT, required=self.options.hard != "none")
+        self.streams = (*(() if self.options.shared else _PROJECTIONS), segment, _EXAMPLE)
+        # For long and for global rows, a vector and a number for each label and head: 2 · labels + 1 positions, then
+        # pairs across the two inputs, of different segments and of the same.
+        self.labels = nn.ParameterDict()
+        if self.options.labels:
+            count = 2 * self.options.labels + 3
+            for rows in ("long", "global"):
+                self.labels[f"{rows}_vectors"] = nn.Parameter(0.02 * torch.randn(shape.heads, count, shape.head_dim))
+                self.labels[f"{rows}_numbers"] = nn.Parameter(torch.zeros(shape.heads, count))
+
+    # The paper
+
+    def define(self, q: Queries, k: Keys, side: Side) -> Weights:
+        count, place = self.options.global_tokens, torch.arange(q.shape[2], device=q.device)
+        is_global = place < count
+        row, column = is_global[:, None], is_global
+        part = {(True, True): "g2g_k", (True, False): "g2l_k", (False, True): "l2g_k"}
+        queries = torch.where(row, side.streams.get("global_q", q), q)
+        scores = torch.einsum("bhid,bhjd->bhij", queries, k)
+        for (of_row, of_column), name in part.items():
+            here = (row == of_row) & (column == of_column)
+            own = torch.einsum("bhid,bhjd->bhij", queries, side.streams.get(name, k))
+            scores = torch.where(here, own, scores)
+
+        offset, across = place - place[:, None], row != column
+        linked, free = torch.zeros_like(across), torch.ones_like(across)
+        if "segment" in side.streams:
+            segment = side.streams["segment"]
+            linked = (segment[:, :, None] == segment[:, None, :]) & (segment >= 0)[:, :, None]
+            free = torch.where(row, (segment < 0)[:, :, None], (segment < 0)[:, None, :])  # of the global one of a pair
+
+        if self.options.labels:  # q_i · (k_j + a_label) + b_label
+            label = torch.where(across, 2 * self.options.labels + 1 + linked.long(), self.position_labels(offset))
+            label = label.expand(q.shape[0], q.shape[1], *across.shape) if label.dim() == 2 else label[:, None]
+            for rows, here in (("global", row), ("long", ~row)):
+                terms = torch.einsum("bhid,hld->bhil", queries, self.labels[f"{rows}_vectors"])
+                terms = terms + self.labels[f"{rows}_numbers"][:, None]
+                terms = terms.gather(-1, label.expand(*q.shape[:2], -1, -1))
+                scores = torch.where(here, scores + terms, scores)
+
+        keep = row | column | (offset.abs() <= self.options.radius)
+        if self.options.hard != "none":
+            keep = keep & (~across | linked | free | (~row & (self.options.hard == "g2l")))
+        if "example" in side.streams:
+            keep = keep & (side.streams["example"][:, :, None] == side.streams["example"][:, None, :])
+        if side.key_mask is not None:
+            keep = keep & side.key_mask[:, None, :]
+        keep = keep if keep.dim() == 2 else keep[:, None]
+        return masked_softmax(scores / self.shape.head_dim**0.5, keep.expand_as(scores))
+
+    def position_labels(self, offset: Tensor) -> Tensor:
+        """0 for the token itself, 1 … labels to its right, labels + 1 … 2 · labels to its left."""
+        clip = self.options.labels
+        return torch.where(offset >= 0, offset.clamp_max(clip), clip - offset.clamp_min(-clip))
+
+    def apply_weights(self, weights: Tensor, v: Values, side: Side) -> Output:
+        count = self.options.global_tokens
+        g2g_v, g2l_v, l2g_v = (side.streams.get(name, v) for name in ("g2g_v", "g2l_v", "l2g_v"))
+        global_rows = torch.cat([g2g_v[:, :, :count], g2l_v[:, :, count:]], dim=2)
+        long_rows = torch.cat([l2g_v[:, :, :count], v[:, :, count:]], dim=2)
+        return torch.cat([weights[:, :, :count] @ global_rows, weights[:, :, count:] @ long_rows], dim=2)
+
+    # The fast path
+
+    def attend(self, q: Queries, k: Keys, v: Values, side: Side) -> Output:
+        whole = {"q": self._split(q), "k": self._split(k), "v": self._split(v)}
+
+        def heads(name: str, like: str) -> tuple[Tensor, Tensor | None]:
+            return self._split(side.streams[name]) if name in side.streams else whole[like]
+
+        def source(layout: Band | Dense, keys: Tensor | None, values: Tensor | None, read: _Input) -> Source:
+            assert keys is not None and values is not None
+            return Source(layout, keys, values, read.keep)
+
+        begin, rest = self._inputs(q, side)
+        g2g = source(Dense(), heads("g2g_k", "k")[0], heads("g2g_v", "v")[0], begin), self._within(Dense(), begin)
+        if rest is None:
+            return self._joint(heads("global_q", "q")[0], [g2g], "global")
+        to_long, to_global = self._across(begin, rest)
+        band = Band(self.options.radius, self.options.radius)
+        g2l = source(Dense(), heads("g2l_k", "k")[1], heads("g2l_v", "v")[1], rest), to_long
+        l2l = source(band, whole["k"][1], whole["v"][1], rest), self._within(band, rest)
+        l2g = source(Dense(), heads("l2g_k", "k")[0], heads("l2g_v", "v")[0], begin), to_global
+        global_rows = self._joint(heads("global_q", "q")[0], [g2g, g2l], "global")
+        long_queries = whole["q"][1]
+        assert long_queries is not None
+        return torch.cat([global_rows, self._joint(long_queries, [l2l, l2g], "long")], dim=2)
+
+    def _split(self, x: Tensor, dim: int = 2) -> tuple[Tensor, Tensor | None]:
+        """The global and the long input; no long one in a sequence that is too short."""
+        count, length = self.options.global_tokens, x.shape[dim]
+        if length <= count:
+            return x, None
+        begin, rest = x.split([count, length - count], dim)
+        return begin, rest
+
+    def _inputs(self, q: Tensor, side: Side) -> tuple[_Input, _Input | None]:
+        example = side.streams.get("example")
+        if example is not None and not torch.compiler.is_compiling() and bool((example == example[:, :1]).all()):
+            example = None  # one example is no packing
+        beside = (side.key_mask, side.streams.get("segment"), example)
+        pairs = [(None, None) if x is None else self._split(x, 1) for x in beside]
+        begin, rest = self._split(q)
+        places = [None if x is None else torch.arange(x.shape[2], device=q.device)[None] for x in (begin, rest)]
+        first, second = (
+            None if at is None else _Input(at, *(pair[i] for pair in pairs)) for i, at in enumerate(places)
+        )
+        assert first is not None
+        return first, second
+
+    def _within(self, layout: Band | Dense, own: _Input) -> _Relation | None:
+        """Of pairs of one input, g2g or l2l."""
+        labels = keep = None
+        count = own.at.shape[1]
+        if self.options.labels:
+            labels = self.position_labels(layout.along(own.at, count) - own.at[:, :, None])
+        if own.example is not None:
+            keep = layout.along(own.example, count) == own.example[:, :, None]
+        return None if labels is None and keep is None else _Relation(labels, keep)
+
+    def _across(self, begin: _Input, rest: _Input) -> tuple[_Relation | None, _Relation | None]:
+        """Of pairs of both inputs, g2l and l2g."""
+        shape = (1, begin.at.shape[1], rest.at.shape[1])
+        linked = torch.zeros(shape, dtype=torch.bool, device=begin.at.device)
+        labels = same = open = None
+        if begin.segment is not None and rest.segment is not None:
+            linked = (begin.segment[:, :, None] == rest.segment[:, None, :]) & (begin.segment >= 0)[:, :, None]
+            open = linked | (begin.segment < 0)[:, :, None]
+        if self.options.labels:
+            labels = 2 * self.options.labels + 1 + linked.long()
+        if begin.example is not None and rest.example is not None:
+            same = begin.example[:, :, None] == rest.example[:, None, :]
+        relations = []
+        for hard in (self.options.hard != "none", self.options.hard == "both"):
+            masks = [mask for mask in (same, open if hard else None) if mask is not None]
+            keep = torch.stack(torch.broadcast_tensors(*masks)).all(dim=0) if masks else None
+            if keep is not None and not torch.compiler.is_compiling() and bool(keep.all()):
+                keep = None
+            relations.append(None if labels is None and keep is None else _Relation(labels, keep))
+        g2l, l2g = relations
+        return g2l, None if l2g is None else l2g.transposed
+
+    def _joint(self, q: Tensor, parts: list[tuple[Source, _Relation | None]], rows: str) -> Tensor:
+        """One softmax over the parts: fused if nothing depends on pairs of tokens but the pattern itself."""
+        scale, dropout = self.shape.head_dim**-0.5, self.dropout if self.training else 0.0
+        if all(relation is None for _, relation in parts):
+            return joint(q, [source for source, _ in parts], scale=scale, dropout=dropout)
+
+        def related(q: Tensor, vectors: Tensor | None, numbers: Tensor | None, *pairs: Tensor) -> Tensor:
+            terms = None
+            if vectors is not None and numbers is not None:  # one product with the whole vocabulary, then gathered (K8)
+                terms = ((q * scale) @ vectors.mT + numbers * scale).to(wide(q.dtype))
+            sources = [
+                replace(source, k=k, v=v, extra=None if relation is None else relation.extra(terms, q))
+                for (source, relation), k, v in zip(parts, pairs[::2], pairs[1::2])
+            ]
+            return joint(q, sources, scale=scale, dropout=dropout)
+
+        vectors = numbers = None
+        if self.options.labels:
+            vectors, numbers = self.labels[f"{rows}_vectors"], self.labels[f"{rows}_numbers"][:, None]
+        inputs: tuple[Any, ...] = (q, vectors, numbers, *(x for source, _ in parts for x in (source.k, source.v)))
+        if torch.compiler.is_compiling():
+            return related(*inputs)
+        # One head after the other, and again in the backward pass: the scores of one head are all there ever is.
+        heads = q.shape[1]
+        by_head = zip(*((None,) * heads if x is None else x.split(1, dim=-3) for x in inputs))
+        if not torch.is_grad_enabled():
+            return torch.cat([related(*own) for own in by_head], dim=1)
+        return torch.cat([checkpoint(related, *own, use_reentrant=False) for own in by_head], dim=1)
+
+    def cost(self, queries: int, keys: int) -> Cost:
+        heads, width, clip = self.shape.heads, self.shape.head_dim, self.options.labels
+        count = min(self.options.global_tokens, queries)
+        rest = queries - count
+        band = Band(self.options.radius, self.options.radius)
+        pairs = heads * (count * queries + rest * count)
+        if not clip:
+            pairs += band.pairs(heads, rest, rest)
+            return Cost(4 * pairs * width, heads * queries * (width + 1))  # kept: the output and the log-sum-exp
+        if rest:
+            blocks = ceil_div(rest, band.block) + 1  # the plain way has one to spare
+            pairs += heads * blocks * band.block * band.span
+        flops = 4 * pairs * width + 2 * heads * queries * (2 * clip + 3) * width
+        return Cost(flops, 0)  # each head is computed again

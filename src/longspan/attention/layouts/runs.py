@@ -1,0 +1,133 @@
+"""Fused calls over runs of overlapping blocks: what the band, the tiles and the rectangles have in common.
+
+A run is a number of query blocks at equal distances, each with its own span of keys, again at equal distances. Both
+are views of the sequence, so that nothing is gathered; gradients of keys are folded back by shifted additions, never
+scattered.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from longspan.attention import flash
+from longspan.attention.layouts.base import wide
+
+Portion = tuple[int | slice, int | slice]  # some heads of one sequence of the batch, or one head of some sequences
+
+
+@dataclass(frozen=True)
+class Run:
+    """One fused call: `count` blocks of queries with their spans of keys, for a portion of the batch and heads."""
+
+    portion: Portion
+    count: int
+    first_query: int
+    block: int  # queries of a block
+    query_step: int  # from the first query of a block to that of the next
+    first_key: int  # may lie before 0
+    span: int  # keys of a block
+    key_step: int
+    added: Tensor | None  # to the scores: (portion or 1, blocks or 1, queries or 1, span)
+
+    # The kernel's batch is the blocks and its heads are the portion: gradients then come back block by block, and fold
+    # from memory that lies together.
+
+    @property
+    def mask(self) -> Tensor | None:
+        return None if self.added is None else self.added.transpose(0, 1)
+
+    def queries(self, x: Tensor) -> Tensor:
+        """(blocks, portion, block, width), a view"""
+        return _windows(x[self.portion], self.first_query, self.count, self.block, self.query_step).transpose(0, 1)
+
+    def keys(self, x: Tensor) -> Tensor:
+        """(blocks, portion, span, width), an overlapping view where the sequence reaches that far"""
+        last = self.first_key + (self.count - 1) * self.key_step + self.span
+        inside = slice_padded(x[self.portion], self.first_key, last)
+        return _windows(inside, 0, self.count, self.span, self.key_step).transpose(0, 1)
+
+    def fold(self, total: Tensor, part: Tensor, lead: int) -> None:
+        """Add gradients of the spans to those of the sequence, which has `lead` rows in front of its first key."""
+        total, begin = total[self.portion], self.first_key + lead
+        step = self.span if self.count == 1 else self.key_step
+        for offset in range(0, self.span, step):
+            width = min(step, self.span - offset)
+            found = part[:, :, offset : offset + width].transpose(0, 1)
+            _windows(total, begin + offset, self.count, width, step).add_(found)
+
+
+def forward(q: Tensor, k: Tensor, v: Tensor, runs: Iterable[Run], scale: float) -> tuple[Tensor, Tensor]:
+    """Output and log-sum-exp; the runs together hold every query once."""
+    out, lse = torch.empty_like(q), q.new_empty(q.shape[:3], dtype=wide(q.dtype))
+    for run in runs:
+        part, part_lse = flash.forward(run.queries(q), run.keys(k), run.keys(v), scale, mask=run.mask)
+        run.queries(out).copy_(part)
+        run.queries(lse[..., None])[..., 0].copy_(part_lse)
+    return out, lse
+
+
+def backward(
+    g: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    runs: Iterable[Run],
+    scale: float,
+    *,
+    lead: int = 0,
+    behind: int = 0,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of q, k, v; the spans reach at most `lead` keys in front of the first and `behind` past the last."""
+    dq = torch.empty_like(q)
+    dk, dv = (x.new_zeros(*x.shape[:2], lead + x.shape[2] + behind, x.shape[3]) for x in (k, v))
+    for run in runs:
+        dq_part, dk_part, dv_part = flash.backward(
+            run.queries(g),
+            run.queries(q),
+            run.keys(k),
+            run.keys(v),
+            run.queries(out),
+            run.queries(lse[..., None])[..., 0],
+            scale,
+            mask=run.mask,
+        )
+        run.queries(dq).copy_(dq_part)
+        run.fold(dk, dk_part, lead)
+        run.fold(dv, dv_part, lead)
+    inside = slice(lead, lead + k.shape[2])
+    return dq, dk[:, :, inside], dv[:, :, inside]
+
+
+def portions(batch: int, heads: int, together: int) -> Iterator[Portion]:
+    """One sequence: `together` heads in a call. Several: one head of `together` of them, so that no mask is copied."""
+    if batch == 1:
+        for head in range(0, heads, together):
+            yield 0, slice(head, head + together)
+    else:
+        for head in range(heads):
+            for row in range(0, batch, together):
+                yield slice(row, row + together), head
+
+
+def mask_of(mask: Tensor, portion: Portion) -> Tensor:
+    """The part of a mask (batch or 1, blocks, queries, span) that a portion needs."""
+    rows = portion[0]
+    return mask[rows] if isinstance(rows, slice) and mask.shape[0] > 1 else mask
+
+
+def slice_padded(x: Tensor, begin: int, end: int) -> Tensor:
+    """x[:, begin:end] of (rows, length, width), zero where that lies outside."""
+    length = x.shape[1]
+    inside = x[:, max(0, begin) : max(0, min(end, length))]
+    before, behind = max(0, -begin), max(0, end - max(length, begin))
+    return pad(inside, (0, 0, before, behind)) if before or behind else inside
+
+
+def _windows(x: Tensor, begin: int, count: int, width: int, step: int) -> Tensor:
+    """(rows, count, width, …): x[:, begin + step·i :][:, :width] for each i, a view"""
+    return x[:, begin : begin + (count - 1) * step + width].unfold(1, width, step).transpose(-1, -2)

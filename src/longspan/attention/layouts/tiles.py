@@ -1,0 +1,145 @@
+"""Tiles: whole blocks of queries that share one stretch of keys (K1 without the edge that moves with each query)."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from longspan.attention.flash import BLOCKED
+from longspan.attention.layouts import runs
+from longspan.attention.layouts.base import PIECE, Layout, blocked_where, ceil_div, first_rows, products
+from longspan.attention.layouts.runs import Run, mask_of, portions
+
+ROWS = 128  # queries of one fused call under a triangle: more compute what is masked, fewer run slower
+
+
+@dataclass(frozen=True)
+class Tiles(Layout):
+    """A query of the block a·block … (a + 1)·block - 1 reads the keys from a·block - before to the last of its block
+    and `after` more; with `causal`, none behind its own index. There are as many queries as keys.
+
+    The keys of a block are a view, cut off where the sequence ends, so only the triangle needs a mask. It is taken in
+    steps: the first rows of a block are not handed the keys that only later rows may read.
+    """
+
+    block: int
+    before: int = 0
+    after: int = 0
+    causal: bool = False
+
+    def scores(self, q: Tensor, k: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float) -> Tensor:
+        queries, keys = q.shape[2], k.shape[2]
+        scores = products(self._split(q), self._windows(k, queries), scale)
+        valid = torch.ones(1, keys, dtype=torch.bool, device=q.device) if keep is None else keep
+        readable = self._windows(valid[:, None, :, None], queries)[..., 0][:, :, :, None, :]
+        if self.causal:
+            readable = readable & ~_later(self.block, self._span, self.before, q.device)
+        return first_rows(scores.masked_fill(~readable, BLOCKED).flatten(2, 3), queries)
+
+    def mix(self, weights: Tensor, v: Tensor) -> Tensor:
+        queries = weights.shape[2]
+        return first_rows((self._split(weights) @ self._windows(v, queries)).flatten(2, 3), queries)
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float
+    ) -> tuple[Tensor, Tensor]:
+        return runs.forward(q, k, v, self._runs(q, k, keep), scale)
+
+    def backward(
+        self,
+        g: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        keep: Tensor | None,
+        bias: Tensor | None,
+        out: Tensor,
+        lse: Tensor,
+        scale: float,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        return runs.backward(g, q, k, v, out, lse, self._runs(q, k, keep), scale)
+
+    def width(self, keys: int) -> int:
+        return self._span
+
+    def pairs(self, heads: int, queries: int, keys: int) -> int:
+        return heads * sum(part.count * part.rows * part.span for part in self._parts(queries, keys))
+
+    @property
+    def _span(self) -> int:
+        return self.before + self.block + (0 if self.causal else self.after)
+
+    def _split(self, x: Tensor) -> Tensor:
+        """(batch, heads, blocks, block, width): one block to spare, because exporters treat a size of 1 apart."""
+        count = ceil_div(x.shape[2], self.block) + 1
+        return pad(x, (0, 0, 0, count * self.block - x.shape[2])).unflatten(2, (count, self.block))
+
+    def _windows(self, x: Tensor, queries: int) -> Tensor:
+        """(batch, heads, blocks, span, width): the keys of each block of queries"""
+        count = ceil_div(queries, self.block) + 1
+        room = (count - 1) * self.block + self._span
+        padded = pad(x, (0, 0, self.before, room - self.before - x.shape[2]))
+        return padded.unfold(2, self._span, self.block).transpose(-1, -2)
+
+    def _parts(self, queries: int, keys: int) -> Iterator["_Part"]:
+        """Rows of blocks that are computed alike, block by block where the sequence cuts their keys off."""
+        step = min(ROWS, self.block) if self.causal else self.block
+        for begin in range(0, min(self.block, queries), step):
+            whole = min(begin + step, self.block)
+            blocks = (queries - whole) // self.block + 1 if queries >= whole else 0
+            yield from self._cut(begin, whole, 0, blocks, keys)
+            rest = queries - blocks * self.block
+            if begin < rest < whole:  # the last block ends within these rows
+                yield from self._cut(begin, rest, blocks, blocks + 1, keys)
+
+    def _cut(self, begin: int, end: int, first: int, last: int, keys: int) -> Iterator["_Part"]:
+        """The rows begin … end of the blocks first … last."""
+        behind = end if self.causal else self.block + self.after  # where their keys end, from the block's start
+        inside = max(first, ceil_div(self.before, self.block))
+        beyond = max(inside, min(last, (keys - behind) // self.block + 1))
+        for block in [*range(first, min(inside, last)), *range(beyond, last)]:
+            start, stop = max(0, block * self.block - self.before), min(keys, block * self.block + behind)
+            yield _Part(block * self.block + begin, 1, end - begin, start, stop - start)
+        if beyond > inside:
+            start = inside * self.block
+            yield _Part(start + begin, beyond - inside, end - begin, start - self.before, self.before + behind)
+
+    def _runs(self, q: Tensor, k: Tensor, keep: Tensor | None) -> Iterator[Run]:
+        """The fused calls, each for as many blocks and heads (or sequences) as stay in cache."""
+        batch, heads, queries, width = q.shape
+        for part in self._parts(queries, k.shape[2]):
+            size = part.rows if self.causal else 1
+            most = part.count if keep is None else max(1, PIECE // (size * part.span))
+            for begin in range(0, part.count, most):
+                count, shift = min(most, part.count - begin), begin * self.block
+                first_query, first_key = part.first_query + shift, part.first_key + shift
+                mask = None
+                if self.causal:
+                    later = _later(part.rows, part.span, first_query - first_key, q.device)
+                    mask = blocked_where(later, q)[None, None]
+                if keep is not None:
+                    stop = first_key + (count - 1) * self.block + part.span
+                    spans = blocked_where(~keep[:, first_key:stop], q).unfold(1, part.span, self.block)[:, :, None]
+                    mask = spans if mask is None else mask + spans
+                together = max(1, PIECE // (count * part.span * width))
+                for portion in portions(batch, heads, together):
+                    own = None if mask is None else mask_of(mask, portion)
+                    yield Run(portion, count, first_query, part.rows, self.block, first_key, part.span, self.block, own)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The same rows of `count` blocks in a row, and the keys that they read."""
+
+    first_query: int
+    count: int
+    rows: int
+    first_key: int
+    span: int
+
+
+def _later(rows: int, span: int, ahead: int, device: torch.device) -> Tensor:
+    """(rows, span): whether a key stands behind a query, `ahead` keys being before the first query's own."""
+    return torch.arange(span, device=device) - ahead > torch.arange(rows, device=device)[:, None]

@@ -1,0 +1,137 @@
+"""Longformer: a sliding window, and global tokens that read everything and are read by all."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from longspan.attention.base import Cost, Shape, Side, Stream, Supports, masked_softmax, readable
+from longspan.attention.joint import Source, joint
+from longspan.attention.layouts import Dense
+from longspan.attention.window import Window
+from longspan.config import option
+from longspan.errors import InvalidInput
+from longspan.shapes import Keys, Output, Queries, Values, Weights
+
+PROJECTIONS = ("global_q", "global_k", "global_v")
+
+
+class Longformer(Window):
+    """The sliding window of `Window`, whose causal form and decoding are Longformer's language model as they stand.
+
+    Global tokens are data, not an option: the task says where they are. Their rows have projections of their own, with
+    which they read every token; all other rows read them as keys of the ordinary projections (section 3.1).
+    """
+
+    name = "longformer"
+    paper = "Beltagy et al. 2020"
+    family = ("FP", "M")
+    order = "n·(window + globals)"
+    exponent = 1.0
+    supports = Supports(causal=True, streaming=True, dropout=True)
+    streams: tuple[Stream, ...] = (
+        Stream(name="global_mask", kind="mask", help="which tokens are global; none without it", required=False),
+        Stream(name="global_q", kind="heads", like="q", help="the queries of global tokens", required=False),
+        Stream(name="global_k", kind="heads", like="k", help="the keys that global tokens read", required=False),
+        Stream(name="global_v", kind="heads", like="v", help="the values that global tokens read", required=False),
+    )
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(Window.Options):
+        window: int = option(
+            256,
+            "neighbours read on each side, besides the query's own position: half of the paper's w (256 for its 512)",
+            low=1,
+        )
+        capacity: int = option(
+            64, "global tokens that a compiled or exported program has room for; otherwise they are counted", low=1
+        )
+
+    def __init__(self, shape: Shape, options: Any = None, *, causal: bool = False, dropout: float = 0.0) -> None:
+        super().__init__(shape, options, causal=causal, dropout=dropout)
+        if causal:  # a global token would read the future, and tell of it
+            self.streams = ()
+
+    def define(self, q: Queries, k: Keys, side: Side) -> Weights:
+        marked = self._global_tokens(side)
+        if marked is None:
+            return super().define(q, k, side)
+        every = readable(q.shape[2], k.shape[2], self.causal, side.key_mask, q.device)
+        read = (self.near(q.shape[2], q.device) | marked[:, None, None, :]) & every  # a union: no key twice
+        local = torch.einsum("bhid,bhjd->bhij", q, k) / self.shape.head_dim**0.5
+        global_q, global_k = side.streams["global_q"], side.streams["global_k"]
+        whole = torch.einsum("bhid,bhjd->bhij", global_q, global_k) / self.shape.head_dim**0.5
+        return torch.where(marked[:, None, :, None], masked_softmax(whole, every), masked_softmax(local, read))
+
+    def apply_weights(self, weights: Tensor, v: Values, side: Side) -> Output:
+        marked = self._global_tokens(side)
+        if marked is None:
+            return weights @ v
+        return torch.where(marked[:, None, :, None], weights @ side.streams["global_v"], weights @ v)
+
+    def attend(self, q: Queries, k: Keys, v: Values, side: Side) -> Output:
+        marked = self._global_tokens(side)
+        room = 0 if marked is None else self._room(marked)
+        if marked is None or room == 0:
+            return super().attend(q, k, v, side)
+        index, filled = _find(marked, room)
+        dropout, scale = self.dropout if self.training else 0.0, self.shape.head_dim**-0.5
+        near = ~marked if side.key_mask is None else side.key_mask & ~marked
+        sources = [
+            Source(self._layout(), k, v, near),
+            Source(Dense(), _take(k, index), _take(v, index), filled),
+        ]
+        out = joint(q, sources, scale=scale, dropout=dropout)
+        everything = Source(Dense(), side.streams["global_k"], side.streams["global_v"], side.key_mask)
+        rows = joint(_take(side.streams["global_q"], index), [everything], scale=scale, dropout=dropout)
+        # Unfilled slots point to some row too, and add nothing to it.
+        rows = rows.masked_fill(~filled[:, None, :, None], 0.0)
+        others = torch.where(marked[:, None, :, None], 0.0, out)  # faster than masked_fill
+        return others.scatter_add_(2, _spread(index, rows), rows)
+
+    def cost(self, queries: int, keys: int, global_tokens: int = 0) -> Cost:
+        """What `attend` costs on one sequence, without masks but for that of the global tokens."""
+        heads, width = self.shape.heads, self.shape.head_dim
+        window = super().cost(queries, keys)
+        pairs = Dense().pairs(heads, queries, global_tokens) + Dense().pairs(heads, global_tokens, keys)
+        # Kept besides: the queries, keys and values of the global tokens, and the output and log-sum-exp of their rows.
+        return Cost(window.flops + 4 * pairs * width, window.floats + heads * global_tokens * (4 * width + 1))
+
+    def _global_tokens(self, side: Side) -> Tensor | None:
+        """(batch, length), or None where there is no mask; padding is never global."""
+        marked = side.streams.get("global_mask")
+        if marked is None:
+            return None
+        for name in PROJECTIONS:
+            if side.streams.get(name) is None:
+                raise InvalidInput(f"{self.name} needs the stream {name!r} beside global_mask: projections of its own")
+        return marked if side.key_mask is None else marked & side.key_mask
+
+    def _room(self, marked: Tensor) -> int:
+        """How many global tokens an example has at most."""
+        counts = marked.sum(dim=1)
+        if not torch.compiler.is_compiling():
+            return int(counts.max())
+        capacity: int = self.options.capacity
+        torch._assert_async(
+            (counts <= capacity).all(), f"more global tokens than the option capacity, {capacity}, has room for"
+        )
+        return capacity
+
+
+def _find(marked: Tensor, room: int) -> tuple[Tensor, Tensor]:
+    """Where the marked positions are, in order, and which of the `room` slots hold one: both (batch, room)."""
+    wider = pad(marked, (0, room))  # there may be more room than positions
+    index = wider.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :room]
+    return index.clamp_max(marked.shape[1] - 1), wider.gather(1, index)
+
+
+def _take(x: Tensor, index: Tensor) -> Tensor:
+    """The rows `index` (batch, rows) of (batch, heads, length, width)."""
+    return x.gather(2, _spread(index, x))
+
+
+def _spread(index: Tensor, like: Tensor) -> Tensor:
+    return index[:, None, :, None].expand(-1, like.shape[1], -1, like.shape[3])
