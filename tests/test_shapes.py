@@ -82,8 +82,8 @@ for name in names():
 for score in SCORES:
     run("softmax", score=score)
 run("window", window=3, dilation=(1, 2, 1, 3))
-run("memory_compressed", layer="local", block=4)
 run("etc", global_tokens=3, radius=2, hard="both")
+run("memory_compressed", layer="local", block=4)
 assert set(ran) == set(names())
 assert all(name.endswith("select") for name in unchecked), unchecked
 

@@ -97,8 +97,8 @@ class Attention(nn.Module, ABC):
     name: ClassVar[str]  # the same as the file and the registry
     paper: ClassVar[str]  # "Vaswani et al. 2017"
     family: ClassVar[tuple[str, ...]]  # the survey's classes: FP, M, LP, LR, KR, RC; () for dense
-    quadratic_memory: ClassVar[bool] = False  # whether the paper's own definition needs tensors of n² elements
     # These are of the class; a form that differs sets its own in __init__.
+    quadratic_memory: bool = False  # whether the paper's own definition needs tensors of n² elements
     order: str  # time in the length n, with the option it depends on: "n·window"
     exponent: float  # the power of n in `order`, at fixed options
     supports: Supports

@@ -138,12 +138,12 @@ class PositiveExponential(ExponentialMap):
     def __init__(self, projection: Projection, *, hyperbolic: bool = False) -> None:
         if projection.ndim != 2:
             raise InvalidInput(f"a projection is (features, head_dim), got {tuple(projection.shape)}")
-        self.projection = torch.cat([projection, -projection]) if hyperbolic else projection
         self.scale = projection.shape[1] ** -0.25
-        self.weight = self.projection.t() * self.scale  # the scale of x, folded in: (head_dim, features)
+        rows = torch.cat([projection, -projection]) if hyperbolic else projection
+        self.weight = rows.t() * self.scale  # the scale of x, folded in: (head_dim, features)
 
     def width(self, head_dim: int) -> int:
-        return _projected(self.projection, head_dim)
+        return _projected(self.weight.t(), head_dim)
 
     def exponents(self, x: Rows, out: Features | None = None) -> Features:
         return _project(x, self.weight.to(x.dtype), out)
@@ -164,7 +164,7 @@ class PositiveExponential(ExponentialMap):
 
     @property
     def learned(self) -> bool:
-        return self.projection.requires_grad
+        return self.weight.requires_grad
 
 
 class CallableMap(FeatureMap):

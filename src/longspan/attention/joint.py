@@ -9,18 +9,19 @@ once. Two ways lead there, and the tests hold them to each other:
   backward then gives its share of the gradients exactly, and nothing but q, k, v, out and lse is kept.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import dropout as drop
+from torch.nn.functional import pad
 
 from longspan.attention import flash
-from longspan.attention.flash import DEAD
-from longspan.attention.layouts import Layout
+from longspan.attention.flash import BLOCKED, DEAD
+from longspan.attention.layouts import Dense, Layout
 from longspan.attention.layouts.base import add
 from longspan.errors import Unsupported
 
@@ -41,7 +42,25 @@ class Source:
             raise Unsupported(f"{type(self.layout).__name__} has no offsets, so it takes no bias")
 
 
-def joint(q: Tensor, sources: Sequence[Source], *, scale: float, dropout: float = 0.0) -> Tensor:
+@dataclass(frozen=True)
+class WholeRows:
+    """Queries that read every key of the first source, whatever the layouts say, and no other source."""
+
+    rows: Tensor  # (batch or 1, count): where they stand
+    real: Tensor  # of that shape: which of them there are; rows that are real stand once
+
+    def parts(self, batch: int) -> Iterator[tuple[slice, Tensor]]:
+        """(sequences, where their rows stand)"""
+        if self.rows.shape[0] == 1:
+            yield slice(0, batch), self.rows[0][self.real[0]]
+            return
+        for sequence in range(batch):
+            yield slice(sequence, sequence + 1), self.rows[sequence][self.real[sequence]]
+
+
+def joint(
+    q: Tensor, sources: Sequence[Source], *, scale: float, dropout: float = 0.0, whole: WholeRows | None = None
+) -> Tensor:
     """softmax(scale · q kᵀ over the union of the sources) v; a row with nothing to read is 0."""
     fused = not dropout and all(
         flash.fits(q, source.k, source.v)
@@ -50,10 +69,11 @@ def joint(q: Tensor, sources: Sequence[Source], *, scale: float, dropout: float 
         for source in sources
     )
     if not fused:
-        return _plain(q, sources, scale, dropout)
+        out = _plain(q, sources, scale, dropout)
+        return out if whole is None else _plain_whole(out, q, sources[0], whole, scale, dropout)
     pairs = [tensor for source in sources for tensor in (source.k, source.v)]
     plans = [(source.layout, _unless_all(source.keep), source.bias) for source in sources]
-    return _Fused.apply(plans, scale, q, *pairs)
+    return _Fused.apply(plans, scale, whole, q, *pairs)
 
 
 def _unless_all(keep: Tensor | None) -> Tensor | None:
@@ -73,12 +93,24 @@ def _plain(q: Tensor, sources: Sequence[Source], scale: float, dropout: float) -
     return out
 
 
+def _plain_whole(out: Tensor, q: Tensor, source: Source, whole: WholeRows, scale: float, dropout: float) -> Tensor:
+    """`out` with the rows of `whole` put in their places."""
+    length = q.shape[2]
+    index = whole.rows.clamp_max(length - 1)[:, None, :, None].expand(*q.shape[:2], -1, q.shape[3])
+    part = _plain(q.gather(2, index), [replace(source, layout=Dense())], scale, dropout)
+    # A row that is not real goes one place behind the last, which falls away again.
+    index = torch.where(whole.real, whole.rows, length)[:, None, :, None].expand_as(part)
+    return pad(out, (0, 0, 0, 1)).scatter(2, index, part)[:, :, :-1]
+
+
 _Plan = tuple[Layout, Tensor | None, Tensor | None]  # layout, keep, bias
 
 
 class _Fused(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, plans: Sequence[_Plan], scale: float, q: Tensor, *pairs: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, plans: Sequence[_Plan], scale: float, whole: WholeRows | None, q: Tensor, *pairs: Tensor
+    ) -> Tensor:
         out = lse = None
         for (layout, keep, bias), k, v in zip(plans, pairs[::2], pairs[1::2]):
             part, part_lse = layout.forward(q, k, v, keep, bias, scale)
@@ -89,12 +121,16 @@ class _Fused(torch.autograd.Function):
             out = out.lerp_(part, (part_lse - total).exp().to(out.dtype)[..., None])  # the two shares add up to 1
             lse = total
         assert out is not None and lse is not None
+        for own, rows, k, v, keep in _whole_parts(whole, plans, pairs):
+            part, part_lse = Dense().forward(q[own].index_select(2, rows), k, v, keep, None, scale)
+            out[own].index_copy_(2, rows, part)
+            lse[own].index_copy_(2, rows, part_lse)
         dead = lse < DEAD
         ctx.some_dead = bool(dead.any())
         if ctx.some_dead:
             out = out.masked_fill(dead[..., None], 0.0)
         ctx.save_for_backward(q, out, lse, *pairs)
-        ctx.plans, ctx.scale = plans, scale
+        ctx.plans, ctx.scale, ctx.whole = plans, scale, whole
         return out
 
     @staticmethod
@@ -102,10 +138,32 @@ class _Fused(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         q, out, lse, *pairs = ctx.saved_tensors
         g = g.masked_fill((lse < DEAD)[..., None], 0.0) if ctx.some_dead else g.contiguous()
+        # Against an endless log-sum-exp all weights are 0: so the layouts leave out the rows that are not theirs.
+        own_lse = lse if ctx.whole is None else lse.clone()
+        for own, rows, *_ in _whole_parts(ctx.whole, ctx.plans, pairs):
+            own_lse[own].index_fill_(2, rows, -BLOCKED)
         dq: Tensor | None = None
-        gradients: list[Tensor | None] = []
+        gradients: list[Tensor] = []
         for (layout, keep, bias), k, v in zip(ctx.plans, pairs[::2], pairs[1::2]):
-            part, dk, dv = layout.backward(g, q, k, v, keep, bias, out, lse, ctx.scale)
+            part, dk, dv = layout.backward(g, q, k, v, keep, bias, out, own_lse, ctx.scale)
             dq = part if dq is None else dq.add_(part)
             gradients += [dk, dv]
-        return None, None, dq, *gradients
+        assert dq is not None
+        for own, rows, k, v, keep in _whole_parts(ctx.whole, ctx.plans, pairs):
+            g_rows, q_rows, out_rows, lse_rows = (x[own].index_select(2, rows) for x in (g, q, out, lse))
+            found = Dense().backward(g_rows, q_rows, k, v, keep, None, out_rows, lse_rows, ctx.scale)
+            dq[own].index_copy_(2, rows, found[0])
+            gradients[0][own].add_(found[1])
+            gradients[1][own].add_(found[2])
+        return None, None, None, dq, *gradients
+
+
+def _whole_parts(
+    whole: WholeRows | None, plans: Sequence[_Plan], pairs: Sequence[Tensor]
+) -> Iterator[tuple[slice, Tensor, Tensor, Tensor, Tensor | None]]:
+    """(sequences, rows, and the keys, values and mask that they read)"""
+    if whole is None:
+        return
+    k, v, keep = pairs[0], pairs[1], plans[0][1]
+    for own, rows in whole.parts(k.shape[0]):
+        yield own, rows, k[own], v[own], None if keep is None else keep[own]

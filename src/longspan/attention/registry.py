@@ -9,16 +9,33 @@ from longspan.attention.base import Attention, Shape
 from longspan.errors import UnknownName, suggest
 
 MECHANISMS: dict[str, str] = {
+    # Dense
     "softmax": "longspan.attention.softmax:Softmax",
+    # Fixed patterns
     "window": "longspan.attention.window:Window",
     "longformer": "longspan.attention.longformer:Longformer",
     "etc": "longspan.attention.etc:Etc",
-    "linformer": "longspan.attention.linformer:Linformer",
-    "nystrom": "longspan.attention.nystrom:Nystrom",
-    "memory_compressed": "longspan.attention.memory_compressed:MemoryCompressed",
-    "inducing": "longspan.attention.inducing:Inducing",
+    "bigbird": "longspan.attention.bigbird:BigBird",
+    "sparse": "longspan.attention.sparse:Sparse",
     "image_local": "longspan.attention.image_local:ImageLocal",
     "axial": "longspan.attention.axial:Axial",
+    # Memory
+    "memory_compressed": "longspan.attention.memory_compressed:MemoryCompressed",
+    "inducing": "longspan.attention.inducing:Inducing",
+    # Learned patterns
+    "reformer": "longspan.attention.reformer:Reformer",
+    "routing": "longspan.attention.routing:Routing",
+    "sinkhorn": "longspan.attention.sinkhorn:Sinkhorn",
+    "synthesizer": "longspan.attention.synthesizer:Synthesizer",
+    # Low rank
+    "linformer": "longspan.attention.linformer:Linformer",
+    "nystrom": "longspan.attention.nystrom:Nystrom",
+    # Kernels
+    "linear": "longspan.attention.linear:Linear",
+    "performer": "longspan.attention.performer:Performer",
+    "cosformer": "longspan.attention.cosformer:Cosformer",
+    "retention": "longspan.attention.retention:Retention",
+    "gated_linear": "longspan.attention.gated_linear:GatedLinear",
 }
 
 

@@ -134,6 +134,27 @@ def flops(
     return heads * (maps + states + triangles)
 
 
+def kept(
+    feature_map: FeatureMap,
+    queries: int,
+    heads: int,
+    head_dim: int,
+    value_dim: int,
+    *,
+    causal: bool,
+    chunk: int = CHUNK,
+    normalise: bool = True,
+    decay: bool = False,
+) -> int:
+    """Numbers kept for the backward of one example, beyond q, k, v and what the map itself holds."""
+    width, columns = feature_map.width(head_dim), value_dim + 1 if normalise else value_dim
+    plan = Plan(feature_map, width, chunk, 0.0, normalise, torch.float32)
+    starts = len(scan_causal.sizes_of(plan, queries, heads, columns)) if causal else 1
+    offsets = starts + 1 if causal else 1
+    rows = value_dim + 1 if plan.normalise or plan.exponential else value_dim  # the output, and what it was divided by
+    return heads * (queries * rows + starts * width * columns + offsets + decay)
+
+
 def _check(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> None:
     shapes = f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
     if not q.ndim == k.ndim == v.ndim == 4:

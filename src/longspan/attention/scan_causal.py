@@ -88,7 +88,9 @@ def block_of(
     leaving = values if weights is None else values * weights.leave
     before, after = chunk_states(keys, leaving, sums, weights, work)
     both = None if own is None or scale is None else own + scale
-    return Block(queries, keys, values, before, after, weights, both, offset if scale is None else scale[:, -1:])
+    return Block(
+        queries, keys, values, before, after, weights, both, offset if scale is None else scale[:, -1:].clone()
+    )
 
 
 def chunk_states(
@@ -160,9 +162,9 @@ class Tape(NamedTuple):
     offsets: list[Offset]
 
 
-def sizes_of(plan: Plan, length: int, sums: Sums) -> list[int]:
+def sizes_of(plan: Plan, length: int, folded: int, columns: int) -> list[int]:
     """Step 1: blocks of whole chunks; what is left over is a block, and a chunk, of its own."""
-    step, rest = block_length(plan, sums.shape[0], sums.shape[2]), length % plan.chunk
+    step, rest = block_length(plan, folded, columns), length % plan.chunk
     sizes = [min(step, length - rest - start) for start in range(0, length - rest, step)]
     return [*sizes, rest] if rest else sizes
 
@@ -176,7 +178,7 @@ def forward(
     if plan.normalise or plan.exponential:
         inverses = q.new_empty(sums.shape[0], q.shape[2], 1, dtype=plan.dtype)
     tape = Tape(inverses, [], [])
-    sizes = sizes_of(plan, q.shape[2], sums)
+    sizes = sizes_of(plan, q.shape[2], sums.shape[0], sums.shape[2])
     rows = (blocks(x, sizes, plan.dtype) for x in (q, k, v))
     for x, y, z, masked, output, inverse in zip(
         *rows, *(columns(x, sizes) for x in (hidden, out.flatten(0, 1), inverses))
@@ -224,7 +226,7 @@ def backward(
     after = torch.zeros_like(starts[0]) if after is None else after
     work = Workspace(q, plan.dtype)
     results = [x.new_empty(x.shape) for x in (q, k, v)]
-    sizes = sizes_of(plan, q.shape[2], starts[0])
+    sizes = sizes_of(plan, q.shape[2], starts[0].shape[0], starts[0].shape[2])
     rows = (blocks(x, sizes, plan.dtype, backwards=True) for x in (q, k, v, gradient, out))
     more = (columns(x, sizes, backwards=True) for x in (inverses, hidden, *(x.flatten(0, 1) for x in results)))
     found = zip(reversed(starts), offsets[:-1].flip(0), offsets[1:].flip(0))

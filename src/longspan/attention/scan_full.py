@@ -40,7 +40,7 @@ def forward(
         keys, level, _ = key_rows(plan, y, masked, offset, None, work)
         values = with_ones(plan, z, work)
         if level is not None:
-            end = level[:, -1:]
+            end = level[:, -1:].clone()  # not a view, which would keep all levels alive
             sums.mul_((offset - end).exp())
             values, offset = values * (level - end).exp(), end
         torch.baddbmm(sums, keys.mT, values, out=sums)

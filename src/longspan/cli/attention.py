@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 from rich.console import Console
-from rich.table import Column, Table
+from rich.table import Table
 
 AsJson = Annotated[bool, Parameter(name="--json", negative="", help="print JSON instead of a table")]
 
@@ -33,12 +33,17 @@ def list_mechanisms(*, json: AsJson = False) -> None:
     if json:
         _print_json(rows)
         return
-    name, order = Column("name", no_wrap=True), Column("order", no_wrap=True)  # words that may not be cut short
-    table = Table(name, "paper", "family", order, "causal", "cross", "padding", "decodes", box=None, pad_edge=False)
-    for row in rows:
-        can = row["supports"]
-        marks = (_mark(can[key]) for key in ("causal", "cross", "key_mask", "streaming"))
-        table.add_row(row["name"], row["paper"], _family(row), row["order"], *marks)
+    table = Table(box=None, pad_edge=False)
+    table.add_column("name", no_wrap=True, min_width=max(len(row["name"]) for row in rows) + 2)
+    table.add_column("can", no_wrap=True, min_width=max(len(_abilities(row)) for row in rows))
+    table.add_column("order", no_wrap=True)  # these two are cut short on a narrow screen; --json has them whole
+    table.add_column("paper", no_wrap=True)
+    families = {"": "dense", **FAMILIES}
+    for family in dict.fromkeys(_first_family(row) for row in rows):
+        table.add_row(f"[dim]{families[family]}[/dim]")
+        for row in rows:
+            if _first_family(row) == family:
+                table.add_row(f"  {row['name']}", _abilities(row), row["order"], row["paper"])
     Console().print(table)
 
 
@@ -86,8 +91,13 @@ def _print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
-def _mark(able: bool) -> str:
-    return "yes" if able else "–"
+def _first_family(row: dict[str, Any]) -> str:
+    return row["family"][0] if row["family"] else ""
+
+
+def _abilities(row: dict[str, Any]) -> str:
+    words = {"causal": "causal", "cross": "cross", "streaming": "decodes"}
+    return ", ".join(word for key, word in words.items() if row["supports"][key])
 
 
 def _family(row: dict[str, Any]) -> str:

@@ -26,9 +26,14 @@ from longspan.attention.layouts.grid import (
     skew,
     unfold_axis,
 )
+from longspan.attention.layouts.own_block import OwnBlock
 from longspan.attention.layouts.rectangles import Rectangles
 from longspan.attention.layouts.residue import Residue, fold_residues, unfold_residues
+from longspan.attention.layouts.routed import Routed
+from longspan.attention.layouts.sorted import Sorted
 from longspan.attention.layouts.stairs import Stairs
+from longspan.attention.layouts.strided import Strided
+from longspan.attention.layouts.summaries import Summaries
 from longspan.attention.layouts.tiles import Tiles
 
 __all__ = [
@@ -38,9 +43,14 @@ __all__ = [
     "ByHead",
     "Dense",
     "Layout",
+    "OwnBlock",
     "Rectangles",
     "Residue",
+    "Routed",
+    "Sorted",
     "Stairs",
+    "Strided",
+    "Summaries",
     "Tiles",
     "blocks_to_raster",
     "ceil_div",

@@ -81,7 +81,10 @@ def wide(dtype: torch.dtype) -> torch.dtype:
 
 
 def blocked(keep: Tensor | None, like: Tensor) -> Tensor | None:
-    return None if keep is None else blocked_where(~keep, like)[:, None, None, :]
+    """What is added to the scores of every query: (batch, heads or 1, 1, keys)."""
+    if keep is None:
+        return None
+    return blocked_where(~keep, like)[:, None, None] if keep.dim() == 2 else blocked_where(~keep, like)[:, :, None]
 
 
 def blocked_where(blocked: Tensor, like: Tensor) -> Tensor:

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby, product
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -9,45 +11,46 @@ from torch.nn.functional import pad
 
 from longspan.attention import flash
 from longspan.attention.flash import BLOCKED
-from longspan.attention.layouts.base import PIECE, Layout, blocked_where, ceil_div, first_rows, products, wide
+from longspan.attention.layouts.base import PIECE, Layout, blocked_where, ceil_div, products, wide
 
 
 @dataclass(frozen=True, eq=False)
 class Blocks(Layout):
     """Query block b of head h reads the key blocks `table[h, b]`, -1 standing for none (K2).
 
-    A block that stands twice in a row of the table is read twice: who makes the table sees to that.
+    The table may be another for each sequence: `table[sequence, h, b]`. A block that stands twice in a row of the table
+    is read twice: who makes the table sees to that.
     """
 
-    table: Tensor  # (heads or 1, query blocks, slots), integers
+    table: Tensor  # ([batch or 1,] heads or 1, query blocks, slots), integers
     block: int
 
     def scores(self, q: Tensor, k: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float) -> Tensor:
         heads, queries = q.shape[1], q.shape[2]
         gathered = self._gather(self._split(k), heads).flatten(3, 4)
         scores = products(self._split(q), gathered, scale)
-        valid = self._valid(k, keep)
-        scores = scores.masked_fill(~self._gather(valid, heads)[..., 0].flatten(3, 4)[:, :, :, None], BLOCKED)
-        scores = scores.masked_fill(~(self.table >= 0).repeat_interleave(self.block, -1)[None, :, :, None], BLOCKED)
-        return first_rows(scores.flatten(2, 3), queries)
+        valid = self._gather(self._valid(k, keep), heads)[..., 0].flatten(3, 4)
+        valid = valid & (self._tables >= 0).repeat_interleave(self.block, -1)
+        scores = scores.masked_fill(~valid[:, :, :, None], BLOCKED)
+        return self._join(scores, queries)
 
     def mix(self, weights: Tensor, v: Tensor) -> Tensor:
-        blocks = self._split(weights)
-        mixed = blocks @ self._gather(self._split(v), weights.shape[1]).flatten(3, 4)
-        return first_rows(mixed.flatten(2, 3), weights.shape[2])
+        mixed = self._split(weights) @ self._gather(self._split(v), weights.shape[1]).flatten(3, 4)
+        return self._join(mixed, weights.shape[2])
 
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float
     ) -> tuple[Tensor, Tensor]:
         blocks, keys, values = self._split(q), self._split(k), self._split(v)
-        valid = self._valid(k, keep)
-        out, lse = torch.empty_like(blocks), blocks.new_empty(blocks.shape[:4], dtype=wide(q.dtype))
-        for head, run, index, mask in self._runs(blocks, valid):
+        out, lse = torch.empty_like(blocks), blocks.new_full(blocks.shape[:4], BLOCKED, dtype=wide(q.dtype))
+        self._clear_idle(out)
+        take_keys, take_values = _Taker(), _Taker()
+        for run in self._runs(blocks, self._valid(k, keep)):
             part, part_lse = flash.forward(
-                blocks[:, head, run], _take(keys, head, index), _take(values, head, index), scale, mask=mask
+                run.of(blocks), take_keys(keys, run), take_values(values, run), scale, mask=run.mask
             )
-            out[:, head, run], lse[:, head, run] = part, part_lse
-        return first_rows(out.flatten(2, 3), q.shape[2]), first_rows(lse.flatten(2, 3), q.shape[2])
+            out[run.rows], lse[run.rows] = part[:, 0], part_lse[:, 0]
+        return self._join(out, q.shape[2]), self._join(lse[..., None], q.shape[2])[..., 0]
 
     def backward(
         self,
@@ -62,35 +65,54 @@ class Blocks(Layout):
         scale: float,
     ) -> tuple[Tensor, Tensor, Tensor]:
         keys, values = self._split(k), self._split(v)
-        rows = [self._split(x) for x in (g, q, out, lse[..., None])]
-        valid = self._valid(k, keep)
-        dq, dk, dv = torch.empty_like(rows[1]), torch.zeros_like(keys), torch.zeros_like(values)
-        for head, run, index, mask in self._runs(rows[1], valid):
-            part_g, part_q, part_out, part_lse = (x[:, head, run] for x in rows)
-            found_k, found_v = _take(keys, head, index), _take(values, head, index)
-            dq_part, dk_part, dv_part = flash.backward(
-                part_g, part_q, found_k, found_v, part_out, part_lse[..., 0], scale, mask=mask
+        g, blocks, out, lse = (self._split(x) for x in (g, q, out, lse[..., None]))
+        dq, dk, dv = torch.empty_like(blocks), torch.zeros_like(keys), torch.zeros_like(values)
+        self._clear_idle(dq)
+        take_keys, take_values = _Taker(), _Taker()
+        for run in self._runs(blocks, self._valid(k, keep)):
+            dq_part, *parts = flash.backward(
+                run.of(g),
+                run.of(blocks),
+                take_keys(keys, run),
+                take_values(values, run),
+                run.of(out),
+                run.of(lse)[..., 0],
+                scale,
+                mask=run.mask,
             )
-            dq[:, head, run] = dq_part
-            for total, part in ((dk, dk_part), (dv, dv_part)):
-                pieces = part.unflatten(2, (index.shape[1], self.block)).flatten(1, 2)
-                total[:, head].index_add_(1, index.flatten(), pieces)
-        return (
-            first_rows(dq.flatten(2, 3), q.shape[2]),
-            first_rows(dk.flatten(2, 3), k.shape[2]),
-            first_rows(dv.flatten(2, 3), v.shape[2]),
-        )
+            dq[run.rows] = dq_part[:, 0]
+            for total, part in zip((dk, dv), parts):
+                pieces = part.reshape(run.found.numel(), self.block, part.shape[-1])
+                total[run.rows[:2]].index_add_(0, run.found.flatten(), pieces)
+        return self._join(dq, q.shape[2]), self._join(dk, k.shape[2]), self._join(dv, v.shape[2])
 
     def width(self, keys: int) -> int:
-        return self.table.shape[2] * self.block
+        return self.table.shape[-1] * self.block
 
     def pairs(self, heads: int, queries: int, keys: int) -> int:
-        return heads * ceil_div(queries, self.block) * self.block * self.table.shape[2] * self.block
+        tables = self._tables[0]
+        busy = int((tables >= 0).any(-1).sum()) * (heads // tables.shape[0])
+        return busy * self.block * tables.shape[-1] * self.block
+
+    @property
+    def _tables(self) -> Tensor:
+        """(batch or 1, heads or 1, query blocks, slots)"""
+        return self.table if self.table.dim() == 4 else self.table[None]
 
     def _split(self, x: Tensor) -> Tensor:
         """(batch, heads, blocks, block, width)"""
         count = ceil_div(x.shape[2], self.block)
-        return pad(x, (0, 0, 0, count * self.block - x.shape[2])).unflatten(2, (count, self.block))
+        missing = count * self.block - x.shape[2]
+        if torch.compiler.is_compiling() or missing:  # padding by nothing is a copy too
+            x = pad(x, (0, 0, 0, missing))
+        return x.unflatten(2, (count, self.block))
+
+    def _join(self, x: Tensor, length: int) -> Tensor:
+        """The inverse: (batch, heads, length, width)."""
+        x = x.flatten(2, 3)
+        if torch.compiler.is_compiling():  # whether a slice is the whole would tie an exported program to some lengths
+            return x.index_select(2, torch.arange(length, device=x.device))
+        return x[:, :, :length]
 
     def _valid(self, k: Tensor, keep: Tensor | None) -> Tensor:
         """(batch or 1, 1, key blocks, block, 1)"""
@@ -100,26 +122,75 @@ class Blocks(Layout):
 
     def _gather(self, blocks: Tensor, heads: int) -> Tensor:
         """(batch, heads, query blocks, slots, block, width)"""
-        table = self.table.clamp_min(0).expand(heads, -1, -1)
-        blocks = blocks.expand(-1, heads, -1, -1, -1)
-        which = torch.arange(heads, device=table.device)[:, None, None]
-        return blocks[:, which, table]
+        table = self._tables.clamp_min(0)
+        batch = max(blocks.shape[0], table.shape[0])
+        blocks = blocks.expand(batch, heads, -1, -1, -1)
+        sequence = torch.arange(batch, device=table.device)[:, None, None, None]
+        head = torch.arange(heads, device=table.device)[:, None, None]
+        return blocks[sequence, head, table]
 
-    def _runs(self, q: Tensor, valid: Tensor) -> Iterator[tuple[int, slice, Tensor, Tensor]]:
-        """(head, query blocks, key blocks of each, added mask): as many query blocks as stay in cache."""
-        batch, heads, count, block, width = q.shape
-        slots = self.table.shape[2]
-        together = max(1, PIECE // (batch * slots * block * width))
-        for head in range(heads):
-            table = self.table[head % self.table.shape[0]]
-            for begin in range(0, count, together):
-                run = slice(begin, min(begin + together, count))
-                index = table[run]
-                read = valid[:, 0].index_select(1, index.clamp_min(0).flatten()).unflatten(1, index.shape)[..., 0]
-                read = read & (index >= 0)[None, :, :, None]
-                yield head, run, index.clamp_min(0), blocked_where(~read, q).flatten(2, 3)[:, :, None]
+    def _clear_idle(self, blocks: Tensor) -> None:
+        """Zero for the query blocks that read none, and that no run goes over."""
+        idle = (self._tables < 0).all(-1)
+        if idle.any():
+            blocks.masked_fill_(idle[..., None, None], 0.0)
+
+    def _runs(self, q: Tensor, valid: Tensor) -> Iterator["_Run"]:
+        """The fused calls: as many query blocks of one head as stay in cache with their keys."""
+        batch, heads, _, block, width = q.shape
+        tables = self._tables
+        inside = tables.clamp_min(0)
+        open_blocks = self._gather(valid.all(3, keepdim=True), tables.shape[1])[..., 0, 0] & (tables >= 0)
+        kinds = ((tables >= 0).any(-1).int() + open_blocks.all(-1).int()).tolist()
+        together = max(1, PIECE // (2 * tables.shape[3] * block * width))
+        for sequence, head in product(range(batch), range(heads)):
+            own = sequence % tables.shape[0], head % tables.shape[1]
+            for kind, begin, end in _stretches(kinds[sequence % len(kinds)][own[1]], together):
+                rows, mask = slice(begin, end), None
+                index = inside[own][rows]
+                if kind == HIDING:
+                    read = valid[sequence % valid.shape[0], 0, :, :, 0][index] & (tables[own][rows] >= 0)[..., None]
+                    mask = blocked_where(~read, q).flatten(1)[:, None, None]
+                if kind != IDLE:
+                    yield _Run((sequence, head, rows), index, mask)
 
 
-def _take(blocks: Tensor, head: int, index: Tensor) -> Tensor:
-    """(batch, query blocks, slots · block, width): the key blocks `index` (query blocks, slots) of one head."""
-    return blocks[:, head].index_select(1, index.flatten()).unflatten(1, index.shape).flatten(2, 3)
+IDLE, HIDING = 0, 1  # query blocks that read nothing, and those from which something has to be hidden; 2 is all others
+
+
+def _stretches(kinds: list[int], most: int) -> Iterator[tuple[int, int, int]]:
+    """(kind, begin, end) of neighbours of one kind, at most so many."""
+    begin = 0
+    for kind, group in groupby(kinds):
+        end = begin + len(list(group))
+        for first in range(begin, end, most):
+            yield kind, first, min(first + most, end)
+        begin = end
+
+
+class _Run(NamedTuple):
+    """One fused call: some query blocks of one head of one sequence."""
+
+    rows: tuple[int, int, slice]  # sequence, head, query blocks
+    found: Tensor  # key blocks of each, (query blocks, slots)
+    mask: Tensor | None
+
+    def of(self, blocks: Tensor) -> Tensor:
+        """(query blocks, 1, block, width)"""
+        return blocks[self.rows][:, None]
+
+
+class _Taker:
+    """Gathers key blocks into one buffer again and again: a fresh one each time costs more than the copy."""
+
+    def __init__(self) -> None:
+        self.buffer: Tensor | None = None
+
+    def __call__(self, blocks: Tensor, run: _Run) -> Tensor:
+        """(query blocks, 1, slots · block, width)"""
+        source = blocks[run.rows[:2]]
+        index = run.found.flatten()
+        if self.buffer is None or self.buffer.shape[0] != len(index):
+            self.buffer = source.new_empty(len(index), source.shape[1] * source.shape[2])
+        torch.index_select(source.flatten(1), 0, index, out=self.buffer)
+        return self.buffer.view(len(run.found), 1, -1, source.shape[2])

@@ -16,6 +16,7 @@ class Dense(Layout):
     """Every query reads every key of its source, or, if causal, those at and before its own index (K7).
 
     With `causal` the last query stands at the last key, so keys of the past may come before those of the queries.
+    `keep` may be another for each head: (batch, heads, keys).
     """
 
     causal: bool = False
@@ -100,7 +101,7 @@ class Dense(Layout):
             end = min(begin + self.rows, queries)
             seen = max(1, past + end) if self.causal else keys  # the kernel wants a key, be it one to be masked
             mask = self._mask(
-                begin, end, q, k[:, :, :seen], None if keep is None else keep[:, :seen], bias, self.causal, past
+                begin, end, q, k[:, :, :seen], None if keep is None else keep[..., :seen], bias, self.causal, past
             )
             yield slice(begin, end), slice(0, seen), False, mask
 

@@ -1,0 +1,159 @@
+"""Every stride-th key of the past (K5)."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from longspan.attention import flash
+from longspan.attention.flash import BLOCKED
+from longspan.attention.layouts.base import Layout, blocked_where, ceil_div, products, wide
+
+
+@dataclass(frozen=True)
+class Strided(Layout):
+    """Query i reads the keys i - stride · m for every m >= skip (K5).
+
+    The last query stands at the last key, so keys of the past may come before those of the queries. This is what
+    `Residue` makes of a causal `Dense`, for one purpose and without a copy: the residues take the place of the kernel's
+    heads, which is a view of the sequence, and the kernel writes its results in the order in which it reads.
+    """
+
+    stride: int
+    skip: int = 0
+    rows = 256  # of a piece where a mask has to be made
+
+    def scores(self, q: Tensor, k: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float) -> Tensor:
+        lead, rows, known = self._sizes(q, k)
+        scores = products(self._fold(q, lead, rows), self._fold(k, 0, known), scale)
+        hidden = self._later(0, rows, known, known - rows, q.device)
+        if keep is not None:
+            hidden = hidden | ~self._fold_keep(keep, q.shape[1], known)
+        return self._unfold(scores.masked_fill(hidden, BLOCKED), q, lead)
+
+    def mix(self, weights: Tensor, v: Tensor) -> Tensor:
+        lead, rows, known = self._sizes(weights, v)
+        mixed = self._fold(weights, lead, rows) @ self._fold(v, 0, known)
+        return self._unfold(mixed, weights, lead)
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float
+    ) -> tuple[Tensor, Tensor]:
+        lead, rows, known = self._sizes(q, k)
+        folded_q, folded_k, folded_v = self._fold(q, lead, rows), self._fold(k, 0, known), self._fold(v, 0, known)
+        outs, lses = [], []
+        for own, keys, triangle, mask in self._pieces(q, k, keep):
+            out, lse = flash.forward(
+                folded_q[:, :, own], folded_k[:, :, keys], folded_v[:, :, keys], scale, causal=triangle, mask=mask
+            )
+            outs.append(out)
+            lses.append(lse)
+        if not outs:
+            return torch.zeros_like(q), q.new_full(q.shape[:3], BLOCKED, dtype=wide(q.dtype))
+        out, lse = (parts[0] if len(parts) == 1 else torch.cat(parts, 2) for parts in (outs, lses))
+        blind = rows - out.shape[2]  # rows that stand too early to read anything
+        if blind:
+            out, lse = pad(out, (0, 0, blind, 0)), pad(lse, (blind, 0), value=BLOCKED)
+        return self._unfold(out, q, lead), self._unfold(lse[..., None], q, lead)[..., 0]
+
+    def backward(
+        self,
+        g: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        keep: Tensor | None,
+        bias: Tensor | None,
+        out: Tensor,
+        lse: Tensor,
+        scale: float,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        lead, rows, known = self._sizes(q, k)
+        g, folded_q, out, lse = (self._fold(x, lead, rows) for x in (g, q, out, lse[..., None]))
+        folded_k, folded_v = self._fold(k, 0, known), self._fold(v, 0, known)
+        dq, dk, dv = (self._zeros(x) for x in (folded_q, folded_k, folded_v))
+        for own, keys, triangle, mask in self._pieces(q, k, keep):
+            dq_part, dk_part, dv_part = flash.backward(
+                g[:, :, own],
+                folded_q[:, :, own],
+                folded_k[:, :, keys],
+                folded_v[:, :, keys],
+                out[:, :, own],
+                lse[:, :, own, 0],
+                scale,
+                causal=triangle,
+                mask=mask,
+            )
+            dq[:, :, own] = dq_part
+            dk[:, :, keys] += dk_part
+            dv[:, :, keys] += dv_part
+        return self._unfold(dq, q, lead), self._unfold(dk, k, 0), self._unfold(dv, v, 0)
+
+    def width(self, keys: int) -> int:
+        return ceil_div(keys, self.stride)
+
+    def pairs(self, heads: int, queries: int, keys: int) -> int:
+        past = keys - queries
+        rows = ceil_div(past % self.stride + queries, self.stride)
+        spans = self._spans(rows, past // self.stride)
+        return heads * self.stride * sum((end - begin) * seen for begin, end, seen in spans)
+
+    def _sizes(self, q: Tensor, k: Tensor) -> tuple[int, int, int]:
+        """Positions before the first query in its own row, rows of queries, rows of keys."""
+        past = k.shape[2] - q.shape[2]
+        lead = past % self.stride
+        return lead, ceil_div(lead + q.shape[2], self.stride), ceil_div(k.shape[2], self.stride)
+
+    def _fold(self, x: Tensor, lead: int, rows: int) -> Tensor:
+        """(batch · heads, stride, rows, width): a view where nothing is missing in the first row and the last.
+
+        What is added on the right needs no mask: only queries that were added too stand late enough to read it.
+        """
+        behind = rows * self.stride - lead - x.shape[2]
+        if torch.compiler.is_compiling() or lead or behind:
+            x = pad(x, (0, 0, lead, behind))
+        return x.flatten(0, 1).unflatten(1, (rows, self.stride)).transpose(1, 2)
+
+    def _unfold(self, x: Tensor, like: Tensor, lead: int) -> Tensor:
+        """The inverse: (batch, heads, length of `like`, width)."""
+        length = like.shape[2]
+        x = x.transpose(1, 2).flatten(1, 2).unflatten(0, like.shape[:2])
+        if torch.compiler.is_compiling():  # whether a slice is the whole would tie an exported program to some lengths
+            return x.index_select(2, torch.arange(lead, lead + length, device=x.device))
+        return x if x.shape[2] == length else x[:, :, lead : lead + length].clone(memory_format=torch.contiguous_format)
+
+    def _zeros(self, x: Tensor) -> Tensor:
+        """Folded zeros that unfold to a view."""
+        return x.new_zeros(x.shape[0], x.shape[2], x.shape[1], x.shape[3]).transpose(1, 2)
+
+    def _fold_keep(self, keep: Tensor, heads: int, known: int) -> Tensor:
+        """(batch · heads, stride, 1, rows)"""
+        return self._fold(keep[:, None, :, None].expand(-1, heads, -1, -1), 0, known).mT
+
+    def _later(self, begin: int, end: int, seen: int, past: int, device: torch.device) -> Tensor:
+        """Which of the first `seen` rows of keys come too late for the rows begin..end of queries."""
+        at = torch.arange(begin, end, device=device)[:, None] + past - self.skip
+        return torch.arange(seen, device=device) > at
+
+    def _spans(self, rows: int, past: int) -> list[tuple[int, int, int]]:
+        """(first and last row of queries, rows of keys they may reach) of each fused call."""
+        if past <= self.skip:  # what is left is a square, and the kernel has a triangle of its own for that
+            begin = self.skip - past
+            return [(begin, rows, rows - begin)] if begin < rows else []
+        pieces = ((begin, min(begin + self.rows, rows)) for begin in range(0, rows, self.rows))
+        return [(begin, end, end + past - self.skip) for begin, end in pieces]
+
+    def _pieces(self, q: Tensor, k: Tensor, keep: Tensor | None) -> Iterator[tuple[slice, slice, bool, Tensor | None]]:
+        """(rows of queries, rows of keys, whether the kernel's own triangle serves, added mask)"""
+        _, rows, known = self._sizes(q, k)
+        past = known - rows
+        padding = None if keep is None else blocked_where(~self._fold_keep(keep, q.shape[1], known), q)
+        for begin, end, seen in self._spans(rows, past):
+            triangle = past <= self.skip
+            mask = None if padding is None else padding[..., :seen]
+            if not triangle:
+                later = blocked_where(self._later(begin, end, seen, past, q.device), q)
+                mask = later[None, None] if mask is None else mask + later
+            yield slice(begin, end), slice(0, seen), triangle, mask

@@ -1,0 +1,140 @@
+"""Summary columns: a few fixed positions of every block of the past."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from longspan.attention import flash
+from longspan.attention.flash import BLOCKED
+from longspan.attention.layouts.base import Layout, add, blocked_where, ceil_div, products, wide
+
+
+@dataclass(frozen=True)
+class Summaries(Layout):
+    """Head h reads, of every block of `stride` positions, the `count` keys from `columns[h]` on.
+
+    Those are the blocks before the query's own, and with `own` also its own block up to itself. The last query stands
+    at the last key, so keys of the past may come before those of the queries. The keys are gathered once; queries go in
+    pieces of whole blocks, each against the part of them that it may reach.
+    """
+
+    stride: int
+    count: int
+    columns: tuple[int, ...]
+    own: bool = False
+    rows = 256  # queries of a piece, rounded down to whole blocks
+
+    def scores(self, q: Tensor, k: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float) -> Tensor:
+        at = self._at(k)
+        scores = products(q, self._gather(k, at), scale)
+        hidden = self._hidden(0, q.shape[2], k.shape[2] - q.shape[2], at)[None]
+        if keep is not None:
+            hidden = hidden | ~self._gather_keep(keep, at)
+        return scores.masked_fill(hidden, BLOCKED)
+
+    def mix(self, weights: Tensor, v: Tensor) -> Tensor:
+        return weights @ self._gather(v, self._at(v))
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float
+    ) -> tuple[Tensor, Tensor]:
+        at = self._at(k)
+        keys, values = self._gather(k, at), self._gather(v, at)
+        out, lse = torch.zeros_like(q), q.new_full(q.shape[:3], BLOCKED, dtype=wide(q.dtype))
+        for own, seen, mask in self._pieces(q, k, keep, at):
+            out[:, :, own], lse[:, :, own] = flash.forward(
+                q[:, :, own], keys[:, :, :seen], values[:, :, :seen], scale, mask=mask
+            )
+        return out, lse
+
+    def backward(
+        self,
+        g: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        keep: Tensor | None,
+        bias: Tensor | None,
+        out: Tensor,
+        lse: Tensor,
+        scale: float,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        at = self._at(k)
+        keys, values = self._gather(k, at), self._gather(v, at)
+        dq, dkeys, dvalues = torch.zeros_like(q), torch.zeros_like(keys), torch.zeros_like(values)
+        for own, seen, mask in self._pieces(q, k, keep, at):
+            dq[:, :, own], dk_part, dv_part = flash.backward(
+                g[:, :, own],
+                q[:, :, own],
+                keys[:, :, :seen],
+                values[:, :, :seen],
+                out[:, :, own],
+                lse[:, :, own],
+                scale,
+                mask=mask,
+            )
+            dkeys[:, :, :seen] += dk_part
+            dvalues[:, :, :seen] += dv_part
+        return dq, self._put_back(dkeys, k, at), self._put_back(dvalues, v, at)
+
+    def width(self, keys: int) -> int:
+        return ceil_div(keys, self.stride) * self.count
+
+    def pairs(self, heads: int, queries: int, keys: int) -> int:
+        return heads * sum((end - begin) * seen for begin, end, seen in self._spans(queries, keys - queries))
+
+    def _at(self, k: Tensor) -> Tensor:
+        """Positions of the summaries of each head, oldest first: (heads, blocks · count); the last may be to come."""
+        blocks = torch.arange(ceil_div(k.shape[2], self.stride), device=k.device) * self.stride
+        within = torch.tensor(self.columns, device=k.device)[:, None] + torch.arange(self.count, device=k.device)
+        return (within[:, None, :] + blocks[:, None]).flatten(1)
+
+    def _gather(self, x: Tensor, at: Tensor) -> Tensor:
+        heads = torch.arange(x.shape[1], device=x.device)[:, None]
+        return x[:, heads, at.clamp_max(x.shape[2] - 1)]
+
+    def _gather_keep(self, keep: Tensor, at: Tensor) -> Tensor:
+        """(batch, heads, 1, summaries)"""
+        return keep[:, at.clamp_max(keep.shape[1] - 1)][:, :, None]
+
+    def _put_back(self, gradient: Tensor, like: Tensor, at: Tensor) -> Tensor:
+        """The gradient of the gathered keys where they came from; those to come, which nobody read, fall away."""
+        room = ceil_div(like.shape[2], self.stride) * self.stride
+        total = gradient.new_zeros(*like.shape[:2], room, like.shape[3])
+        total[:, torch.arange(like.shape[1], device=like.device)[:, None], at] = gradient
+        return total[:, :, : like.shape[2]]
+
+    def _hidden(self, begin: int, end: int, past: int, at: Tensor) -> Tensor:
+        """Which summaries the queries begin..end may not read: (heads or 1, rows, summaries)."""
+        query = torch.arange(begin, end, device=at.device)[:, None] + past
+        if self.own:
+            return at[:, None] > query
+        # Each block before the query's own has `count` of them, whatever the head.
+        return (torch.arange(at.shape[1], device=at.device) // self.count >= query // self.stride)[None]
+
+    def _spans(self, queries: int, past: int) -> list[tuple[int, int, int]]:
+        """(first and last query, summaries they may reach) of each fused call; whoever can reach none is left out."""
+        size = self.stride * max(1, self.rows // self.stride)
+        edges = [0, *range(size - past % size, queries, size), queries]
+        spans = []
+        for begin, end in pairwise(edges):
+            seen = ((past + end - 1) // self.stride + self.own) * self.count
+            if seen:
+                spans.append((begin, end, seen))
+        return spans
+
+    def _pieces(
+        self, q: Tensor, k: Tensor, keep: Tensor | None, at: Tensor
+    ) -> Iterator[tuple[slice, int, Tensor | None]]:
+        """(queries, how many summaries, added mask)"""
+        past = k.shape[2] - q.shape[2]
+        padding = None if keep is None else blocked_where(~self._gather_keep(keep, at), q)
+        for begin, end, seen in self._spans(q.shape[2], past):
+            mask = None if padding is None else padding[..., :seen]
+            one_block = (past + begin) // self.stride == (past + end - 1) // self.stride
+            if self.own or not one_block:
+                mask = add(blocked_where(self._hidden(begin, end, past, at[:, :seen]), q)[None], mask)
+            yield slice(begin, end), seen, mask

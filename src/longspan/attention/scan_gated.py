@@ -1,0 +1,185 @@
+"""The causal scan with a gate for every key dimension, which the scalar decays of `scan.py` cannot express.
+
+    out_i = q_i·S_i,    S_i = diag(α_i)·S_(i−1) + k_i v_iᵀ
+
+With b the running sum of log α, key j weighs exp(b_i − b_j) in row i, dimension by dimension. Written as one product,
+(q_i·exp b_i)·(k_j·exp −b_j), the second factor overflows. So every pair is measured from a place r between the two,
+(q_i·exp(b_i − r))·(k_j·exp(r − b_j)), where no exponent is above 0:
+
+1. Cut the sequence in chunks, and take a block of chunks at a time.
+2. Pairs within a chunk: the second half reads the first from the border between them, by one product; then the same for
+   the halves of each half, down to single positions (Yang et al. 2023 have two levels, chunks and sub-chunks).
+3. Pairs of different chunks go through the state at the border of the chunk.
+
+The backward takes the blocks in reverse, each from the state before it, and computes them again.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import pad
+
+# Batch and heads are folded into one axis.
+Rows = Float[Tensor, "folded positions head_dim"]
+ValueRows = Float[Tensor, "folded positions value_dim"]
+Sums = Float[Tensor, "folded head_dim value_dim"]
+
+CHUNK = 64  # a power of two
+BLOCK_NUMBERS = 2**18  # of the keys of a block: some forty tensors of this size are alive in the backward
+BLOCK_CHUNKS = 32  # of a block at most, as its states are mixed all with all
+
+
+def gated(q: Rows, k: Rows, v: ValueRows, log_gates: Rows, sums: Sums) -> tuple[ValueRows, Sums]:
+    """The output and the state to go on from. `log_gates` are at most 0; a key of zeros is one that nobody reads."""
+    if torch.compiler.is_compiling():
+        return _one_block(q, k, v, log_gates, sums)
+    out, sums = Gated.apply(q, k, v, log_gates, sums)
+    return out, sums
+
+
+class Gated(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+        *rows, sums = inputs
+        starts, outs = [], []
+        for begin, end in _borders(rows[1], rows[2].shape[2]):
+            starts.append(sums)
+            out, sums = _padded([x[:, begin:end] for x in rows], sums)
+            outs.append(out)
+        ctx.save_for_backward(*rows, *starts)
+        return torch.cat(outs, 1), sums
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slope: Tensor, after: Tensor) -> tuple[Tensor, ...]:
+        rows = ctx.saved_tensors[:4]
+        results = [torch.empty_like(x) for x in rows]
+        borders = _borders(rows[1], rows[2].shape[2])
+        for (begin, end), sums in reversed(list(zip(borders, ctx.saved_tensors[4:]))):
+            with torch.enable_grad():
+                leaves = [x.detach().requires_grad_() for x in (*(x[:, begin:end] for x in rows), sums)]
+                out = _padded(leaves[:4], leaves[4])
+            *found, after = torch.autograd.grad(out, leaves, (slope[:, begin:end], after))
+            for result, gradient in zip(results, found):
+                result[:, begin:end] = gradient
+        return *results, after
+
+
+def _borders(keys: Rows, value_dim: int) -> list[tuple[int, int]]:
+    folded, length, head_dim = keys.shape
+    return borders_of(folded, length, head_dim, value_dim)
+
+
+def borders_of(folded: int, length: int, head_dim: int, value_dim: int) -> list[tuple[int, int]]:
+    """Step 1: whole chunks in every block; what is left over is a block of its own.
+
+    Blocks are long enough that the states between them are no more than half as many numbers as the keys.
+    """
+    chunks = min(BLOCK_CHUNKS, BLOCK_NUMBERS // (folded * head_dim * CHUNK))
+    step = CHUNK * max(1, chunks, -(-2 * value_dim // CHUNK))
+    whole = length - length % CHUNK
+    return [
+        (begin, min(begin + step, end))
+        for start, end in ((0, whole), (whole, length))
+        for begin in range(start, end, step)
+    ]
+
+
+def _chunk_of(length: int) -> int:
+    """A short block, one new token above all, is a shorter chunk: the next power of two."""
+    return min(CHUNK, 1 << (length - 1).bit_length())
+
+
+def _padded(rows: list[Tensor], sums: Sums) -> tuple[ValueRows, Sums]:
+    length = rows[0].shape[1]
+    chunk = _chunk_of(length)
+    if missing := -length % chunk:
+        rows = [pad(x, (0, 0, 0, missing)) for x in rows]
+    q, k, v, log_gates = rows
+    out, sums = _block(q, k, v, log_gates, sums, chunk)
+    return out[:, :length], sums
+
+
+def _one_block(q: Rows, k: Rows, v: ValueRows, log_gates: Rows, sums: Sums) -> tuple[ValueRows, Sums]:
+    """The whole sequence at once, for graphs: by index and with a spare chunk, as in `scan_causal.batched`."""
+    length = q.shape[1]
+    places = torch.arange((length + 2 * CHUNK - 1) // CHUNK * CHUNK, device=q.device)
+    source, beyond = places.clamp(max=length - 1), (places >= length)[:, None]
+    q, k, v, log_gates = (x.index_select(1, source).masked_fill(beyond, 0.0) for x in (q, k, v, log_gates))
+    out, sums = _block(q, k, v, log_gates, sums, CHUNK)
+    return out.index_select(1, torch.arange(length, device=q.device)), sums
+
+
+def _block(q: Rows, k: Rows, v: ValueRows, log_gates: Rows, sums: Sums, chunk: int) -> tuple[ValueRows, Sums]:
+    folded, count = q.shape[0], q.shape[1] // chunk
+    q, k, v, log_gates = (x.reshape(folded * count, chunk, x.shape[2]) for x in (q, k, v, log_gates))
+    level = log_gates.cumsum(1)
+    end = level[:, -1:]
+    states = torch.bmm((k * (end - level).exp()).mT, v)
+    before, after = _chunk_states(states, end.squeeze(1), sums)
+    out = torch.bmm(q * level.exp(), before)
+    out = torch.baddbmm(out, _within(q, k, level), v)
+    return out.view(folded, count * chunk, v.shape[2]), after
+
+
+def _chunk_states(
+    states: Float[Tensor, "chunks head_dim value_dim"], ends: Float[Tensor, "chunks head_dim"], sums: Sums
+) -> tuple[Float[Tensor, "chunks head_dim value_dim"], Sums]:
+    """Step 3: the state before each chunk and after the last; `ends` is what each chunk's gates add up to."""
+    folded, count = sums.shape[0], states.shape[0] // sums.shape[0]
+    if not torch.compiler.is_compiling() and count == 1:
+        return sums, torch.addcmul(states, ends.exp().unsqueeze(2), sums)
+    # By key dimension: each state in the scale of its own border, as the levels of a whole text would underflow.
+    levels = pad(ends.unflatten(0, (folded, count)).cumsum(1), (0, 0, 1, 0)).mT.flatten(0, 1)
+    mix = (levels[:, :, None] - levels[:, None, :]).clamp(max=0.0).exp().tril()
+    found = torch.cat([sums.unsqueeze(1), states.unflatten(0, (folded, count))], 1).transpose(1, 2).flatten(0, 1)
+    mixed = torch.bmm(mix, found).unflatten(0, (folded, sums.shape[1])).transpose(1, 2)
+    return mixed[:, :-1].reshape(states.shape), mixed[:, -1]
+
+
+def _within(
+    q: Float[Tensor, "chunks rows head_dim"],
+    k: Float[Tensor, "chunks rows head_dim"],
+    level: Float[Tensor, "chunks rows head_dim"],
+) -> Float[Tensor, "chunks rows rows"]:
+    """Step 2: weights of the keys of a chunk in its rows, 0 for later keys."""
+    chunk = q.shape[1]
+    weights = (q * k).sum(2).reshape(-1, 1, 1)
+    for half in _halves(chunk):
+        queries, keys, place = (x.reshape(-1, 2, half, x.shape[2]) for x in (q, k, level))
+        border = place[:, 0, -1:]
+        left = queries[:, 1] * (place[:, 1] - border).exp()
+        right = keys[:, 0] * (border - place[:, 0]).exp()
+        lower = torch.bmm(left, right.mT)
+        first, second = weights.unflatten(0, (-1, 2)).unbind(1)
+        weights = torch.cat([pad(first, (0, half)), torch.cat([lower, second], 2)], 1)
+    return weights
+
+
+def _halves(chunk: int) -> Iterator[int]:
+    half = 1
+    while half < chunk:
+        yield half
+        half *= 2
+
+
+def flops(length: int, heads: int, head_dim: int, value_dim: int) -> int:
+    """FLOPs of the matrix products in the forward of one example."""
+    total = 0
+    for begin, end in borders_of(heads, length, head_dim, value_dim):
+        chunk = _chunk_of(end - begin)
+        count = -(-(end - begin) // chunk)
+        states = 4 * count * chunk * head_dim * value_dim
+        inner = count * chunk * ((chunk - 1) * head_dim + 2 * chunk * value_dim)
+        between = 2 * head_dim * (count + 1) ** 2 * value_dim if count > 1 else 0
+        total += heads * (states + inner + between)
+    return total
+
+
+def kept(length: int, heads: int, head_dim: int, value_dim: int) -> int:
+    """Numbers kept for the backward of one example, beyond q, k, v and the gates: the states between blocks."""
+    return heads * len(borders_of(heads, length, head_dim, value_dim)) * head_dim * value_dim
