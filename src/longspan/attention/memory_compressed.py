@@ -19,7 +19,7 @@ from torch.nn.functional import conv1d, linear, pad
 from longspan import config
 from longspan.attention.base import Attention, Cost, Shape, Side, Supports, masked_softmax, readable
 from longspan.attention.joint import Source, joint
-from longspan.attention.layouts import Dense, Diagonal, Layout, Stairs, ceil_div, first_rows, stream_queries
+from longspan.attention.layouts import Dense, Layout, Stairs, Tiles, ceil_div, first_rows, stream_queries
 from longspan.attention.state import Rows, State, append_mask
 from longspan.config import option
 from longspan.errors import InvalidInput
@@ -132,7 +132,7 @@ class MemoryCompressed(Attention):
 
     def attend(self, q: Queries, k: Keys, v: Values, side: Side) -> Output:
         if self.options.layer == "local":
-            return self._joint(q, Diagonal(self.options.block, self.causal), k, v, side.key_mask)
+            return self._joint(q, self._own_block, k, v, side.key_mask)
         self._check_width(v)
         slots = self._slots(q.shape[2])
         first = (k[:, :, :1], v[:, :, :1]) if self.first else None
@@ -191,6 +191,10 @@ class MemoryCompressed(Attention):
         return Stairs(self.options.stride, past + self.options.inclusive, int(self.first))
 
     @property
+    def _own_block(self) -> Tiles:
+        return Tiles(self.options.block, causal=self.causal)
+
+    @property
     def _scale(self) -> float:
         return self.shape.head_dim**-0.5
 
@@ -208,7 +212,7 @@ class MemoryCompressed(Attention):
         heads, head_dim, stride = self.shape.heads, self.shape.head_dim, self.options.stride
         kept = heads * queries * (head_dim + 1)  # the output and the log-sum-exp
         if self.options.layer == "local":
-            return Cost(4 * head_dim * Diagonal(self.options.block).pairs(heads, queries, keys), kept)
+            return Cost(4 * head_dim * self._own_block.pairs(heads, queries, keys), kept)
         slots, width = self._slots(keys), heads * head_dim
         read = slots + self.first
         pairs = self._stairs(0).pairs(heads, queries, read) if self.causal else Dense().pairs(heads, queries, read)

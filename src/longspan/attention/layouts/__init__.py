@@ -16,7 +16,6 @@ from longspan.attention.layouts.base import Layout, ceil_div, check_reach, first
 from longspan.attention.layouts.blocks import Blocks
 from longspan.attention.layouts.by_head import ByHead
 from longspan.attention.layouts.dense import Dense, stream_queries
-from longspan.attention.layouts.diagonal import Diagonal
 from longspan.attention.layouts.grid import (
     blocks_to_raster,
     fold_axis,
@@ -43,7 +42,6 @@ __all__ = [
     "Blocks",
     "ByHead",
     "Dense",
-    "Diagonal",
     "Layout",
     "OwnBlock",
     "Rectangles",
