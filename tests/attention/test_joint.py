@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from longspan.attention import flash
-from longspan.attention.joint import Source, _plain, joint
+from longspan.attention.joint import Source, WholeRows, _plain, _plain_whole, joint
 from longspan.attention.layouts import Band, Blocks, Dense, Layout, Residue
 
 BATCH, HEADS, LENGTH, WIDTH = 2, 2, 37, 4
@@ -324,3 +324,35 @@ def test_an_extra_term_of_one_source_of_two(dense, agree):
         return joint(q, parts, scale=SCALE)
 
     agree(truth, found, q, k, v, more_k, more_v, extra)
+
+
+# Rows that read everything
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("layout", [Band(3, 2), Blocks(TABLE, 8)], ids=["band", "blocks"])
+def test_whole_rows_read_every_key(dense, agree, layout: Layout, shared: bool, masked: bool):
+    rows = torch.tensor([[0, 36, 5, 99], [7, 7, 20, 1]])
+    real = torch.tensor([[True, True, True, False], [True, False, True, True]])  # a place past the end, and one twice
+    rows, real = (rows[:1], real[:1]) if shared else (rows, real)
+    keep = torch.rand(BATCH, LENGTH) < 0.6 if masked else None
+    pattern = BAND[2] if isinstance(layout, Band) else RANDOM[2]
+    allowed = torch.tensor([[pattern(i, j) for j in range(LENGTH)] for i in range(LENGTH)]).repeat(BATCH, 1, 1, 1)
+    for sequence in range(BATCH):
+        allowed[sequence, 0, rows[sequence % len(rows)][real[sequence % len(rows)]]] = True
+    if keep is not None:
+        allowed = allowed & keep[:, None, None, :]
+    whole = WholeRows(rows, real)
+
+    def plain(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        own = [Source(layout, k, v, keep)]
+        return _plain_whole(_plain(q, own, SCALE, 0.0), q, own[0], whole, SCALE, 0.0)
+
+    tensors = [torch.randn(BATCH, HEADS, LENGTH, WIDTH, dtype=torch.float64) for _ in range(3)]
+    agree(lambda q, k, v: dense(q, k, v, allowed, SCALE), plain, *tensors)
+    agree(
+        lambda q, k, v: dense(q, k, v, allowed, SCALE),
+        lambda q, k, v: joint(q, [Source(layout, k, v, keep)], scale=SCALE, whole=whole),
+        *tensors,
+    )

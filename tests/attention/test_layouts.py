@@ -371,6 +371,18 @@ def test_a_causal_dense_whose_first_rows_all_have_nothing_to_read(dense, agree, 
         agree(lambda q, k, v: dense(q, k, v, allowed, SCALE), fused(layout), *make(9, 3))
 
 
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("heads", [1, HEADS])
+def test_blocks_with_a_table_for_each_sequence(dense, agree, heads: int, masked: bool):
+    tables = torch.stack([FOUR[:heads], FOUR[:heads].flip(1).roll(1, -1), FOUR[:heads].where(FOUR[:heads] > 1, -1)])
+    keep = torch.rand(3, 15) < 0.6 if masked else None
+    allowed = torch.stack([pattern(Blocks(table, 4), 15, 15) for table in tables])
+    if keep is not None:
+        allowed = allowed & keep[:, None, None, :]
+    for run in (plain(Blocks(tables, 4), keep), fused(Blocks(tables, 4), keep)):
+        agree(lambda q, k, v: dense(q, k, v, allowed, SCALE), run, *make(15, 15, 3))
+
+
 # Any sizes
 
 

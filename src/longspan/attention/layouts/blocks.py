@@ -130,10 +130,10 @@ class Blocks(Layout):
         return blocks[sequence, head, table]
 
     def _clear_idle(self, blocks: Tensor) -> None:
-        """Zero for the query blocks that read none, and that no run goes over."""
+        """Zero where a query block reads nothing: no run goes over it."""
         idle = (self._tables < 0).all(-1)
-        if idle.any():
-            blocks.masked_fill_(idle[..., None, None], 0.0)
+        if idle.any():  # few: a mask over all of them would cost a pass
+            blocks[idle.expand(blocks.shape[:3]).nonzero(as_tuple=True)] = 0.0
 
     def _runs(self, q: Tensor, valid: Tensor) -> Iterator["_Run"]:
         """The fused calls: as many query blocks of one head as stay in cache with their keys."""
