@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 AsJson = Annotated[bool, Parameter(name="--json", negative="", help="print JSON instead of a table")]
 
@@ -33,7 +33,8 @@ def list_mechanisms(*, json: AsJson = False) -> None:
     if json:
         _print_json(rows)
         return
-    table = Table("name", "paper", "family", "order", "causal", "cross", "padding", "decodes", box=None, pad_edge=False)
+    name = Column("name", no_wrap=True, min_width=max(len(row["name"]) for row in rows))  # never cut short: it is typed
+    table = Table(name, "paper", "family", "order", "causal", "cross", "padding", "decodes", box=None, pad_edge=False)
     for row in rows:
         can = row["supports"]
         marks = (_mark(can[key]) for key in ("causal", "cross", "key_mask", "streaming"))
