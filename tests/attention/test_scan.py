@@ -85,11 +85,10 @@ def loop_free(
 ):
     plan, hidden = scan._prepare(q, feature_map, key_mask, chunk, epsilon, normalise, decay)
     state = state or scan._fresh(plan, q, v)
-    batched = scan_causal.batched if causal else scan_full.batched
-    out = batched(plan, q, k, v, hidden, state.sums.flatten(0, 1), state.offset.view(-1, 1, 1))
+    sums, offset = state.sums.flatten(0, 1), state.offset.view(-1, 1, 1)
     if not causal:
-        return out
-    out, sums, offset = out
+        return scan_full.batched(plan, q, k, v, hidden, offset)
+    out, sums, offset = scan_causal.batched(plan, q, k, v, hidden, sums, offset)
     return out, scan.ScanState(sums.unflatten(0, q.shape[:2]), offset.view(q.shape[:2]))
 
 

@@ -54,9 +54,15 @@ def start(
     feature_map = as_feature_map(feature_map, torch.zeros(1, 1, head_dim, dtype=dtype, device=device))
     columns = value_dim + 1 if normalise else value_dim
     sums = torch.zeros(batch, heads, feature_map.width(head_dim), columns, dtype=dtype, device=device)
-    # The lowest finite number, not -inf: differences of offsets have to stay numbers.
+    return ScanState(sums, _lowest(feature_map, (batch, heads), dtype, device))
+
+
+def _lowest(
+    feature_map: FeatureMap, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | str | None
+) -> Float[Tensor, "batch heads"]:
+    """Offsets before the first key: the lowest finite number, not -inf, because differences have to stay numbers."""
     lowest = torch.finfo(dtype).min if isinstance(feature_map, ExponentialMap) else 0.0
-    return ScanState(sums, torch.full((batch, heads), lowest, dtype=dtype, device=device))
+    return torch.full(shape, lowest, dtype=dtype, device=device)
 
 
 def causal(
@@ -103,8 +109,7 @@ def full(
     """Attention to all keys, of the same sequence or another. Rows with nothing to read are 0."""
     _check(q, k, v, key_mask)
     plan, hidden = _prepare(q, feature_map, key_mask, CHUNK, epsilon, True, None)
-    state = _fresh(plan, q, v)
-    inputs = (plan, q, k, v, hidden, state.sums.flatten(0, 1), state.offset.view(-1, 1, 1))
+    inputs = (plan, q, k, v, hidden, _lowest(plan.feature_map, q.shape[:2], plan.dtype, q.device).view(-1, 1, 1))
     with full_precision(q):
         if torch.compiler.is_compiling() or plan.feature_map.learned:
             return scan_full.batched(*inputs)
@@ -128,9 +133,11 @@ def flops(
     """FLOPs of the matrix products in the forward of one example, a multiplication and an addition counted as two."""
     width, columns = feature_map.width(head_dim), value_dim + 1 if normalise else value_dim
     maps = feature_map.flops(queries, head_dim) + feature_map.flops(keys, head_dim)
+    if not causal:
+        return heads * (maps + 2 * width * (keys * value_dim + queries * columns))
     states = 2 * (queries + keys) * width * columns
     whole, rest = divmod(queries, chunk)
-    triangles = 2 * (whole * chunk**2 + rest**2) * (width + columns) if causal else 0
+    triangles = 2 * (whole * chunk**2 + rest**2) * (width + columns)
     return heads * (maps + states + triangles)
 
 

@@ -1,68 +1,82 @@
 """The full form: every query reads every key, so there is one state, and two passes.
 
 Keys add up to the state; queries read it. The backward goes the same way: queries add up to the gradient on the state,
-and keys and values read theirs from it. Features are made block by block and never kept.
+and keys and values read theirs from it. Features are made block by block and never kept: to keep them saves little
+arithmetic, and the pages for them cost more.
+
+Here z is a state of its own and not the last column of S, as it is in the causal form: then values are read where they
+are, and nothing is 65 numbers wide.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from longspan.attention.scan_rows import (
     Column,
     Hidden,
+    KeyRows,
     Offset,
     Plan,
-    Sums,
     Workspace,
     block_length,
     blocks,
     columns,
     full_precision,
-    gradient_rows,
     inverse_of,
     key_rows,
     no_buffer,
     query_rows,
-    with_ones,
 )
 from longspan.shapes import Keys, Output, Queries, Values
 
 
+class Sums(NamedTuple):
+    """What all keys amount to, but for a factor exp(offset)."""
+
+    values: Float[Tensor, "folded features value_dim"]  # S
+    ones: Float[Tensor, "folded 1 features"]  # z, as a row: products with a single column are slow
+    offset: Offset
+
+
 def forward(
-    plan: Plan, q: Queries, k: Keys, v: Values, hidden: Hidden | None, sums: Sums, offset: Offset
-) -> tuple[Output, Column, Sums, Offset]:
-    work, sums = Workspace(q, plan.dtype), sums.clone()
-    step = block_length(plan, sums.shape[0], sums.shape[2])
+    plan: Plan, q: Queries, k: Keys, v: Values, hidden: Hidden | None, offset: Offset
+) -> tuple[Output, Column, Sums]:
+    work, folded, width, value_dim = Workspace(q, plan.dtype), offset.shape[0], plan.width, v.shape[3]
+    values = q.new_zeros(folded, width, value_dim, dtype=plan.dtype)
+    ones = q.new_zeros(folded, 1, width, dtype=plan.dtype)
+    step = block_length(plan, folded, value_dim)
     for y, z, masked in zip(*(blocks(x, step, plan.dtype) for x in (k, v)), columns(hidden, step)):
         keys, level, _ = key_rows(plan, y, masked, offset, None, work)
-        values = with_ones(plan, z, work)
         if level is not None:
             end = level[:, -1:].clone()  # not a view, which would keep all levels alive
-            sums.mul_((offset - end).exp())
-            values, offset = values * (level - end).exp(), end
-        torch.baddbmm(sums, keys.mT, values, out=sums)
+            keys.mul_((level - end).exp())
+            for sums in (values, ones):
+                sums.mul_((offset - end).exp())
+            offset = end
+        torch.baddbmm(values, keys.mT, z, out=values)
+        ones.add_(keys.sum(1, keepdim=True))
 
-    out = q.new_empty(*q.shape[:3], v.shape[3])
-    inverses = q.new_empty(sums.shape[0], q.shape[2], 1, dtype=plan.dtype)
+    out = q.new_empty(*q.shape[:3], value_dim)
+    inverses = q.new_empty(folded, q.shape[2], 1, dtype=plan.dtype)
     results = (columns(x, step) for x in (out.flatten(0, 1), inverses))
     for x, output, inverse in zip(blocks(q, step, plan.dtype), *results):
-        queries, own = query_rows(plan, x, work)
-        total = torch.bmm(queries, sums, out=work("values", *x.shape[:2], sums.shape[2]))
-        inverse.copy_(inverse_of(plan, total, None if own is None else own + offset))
-        torch.mul(total[..., :-1], inverse, out=output)
-    return out, inverses, sums, offset
+        queries, own = query_rows(plan, x, work, buffer="keys")  # which are done with
+        denominator = torch.bmm(ones, queries.mT, out=work("denominator", folded, 1, x.shape[1]))
+        inverse.copy_(inverse_of(plan, denominator.view(inverse.shape), None if own is None else own + offset))
+        total = torch.bmm(queries, values, out=work("total", *output.shape))
+        torch.mul(total, inverse, out=output)
+    return out, inverses, Sums(values, ones, offset)
 
 
 class Full(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, plan: Plan, q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None, sums: Tensor, offset: Tensor
-    ) -> Tensor:
-        out, inverses, sums, offset = forward(plan, q, k, v, hidden, sums, offset)
-        ctx.save_for_backward(q, k, v, hidden, out, inverses, sums, offset)
+    def forward(ctx: Any, plan: Plan, q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None, offset: Tensor) -> Tensor:
+        out, inverses, sums = forward(plan, q, k, v, hidden, offset)
+        ctx.save_for_backward(q, k, v, hidden, out, inverses, *sums)
         ctx.plan = plan
         return out
 
@@ -74,40 +88,47 @@ class Full(torch.autograd.Function):
 
 
 def backward(plan: Plan, saved: tuple[Any, ...], gradient: Tensor) -> tuple[Tensor | None, ...]:
-    q, k, v, hidden, out, inverses, sums, offset = saved
-    work, dsums = Workspace(q, plan.dtype), torch.zeros_like(sums)
-    step = block_length(plan, len(sums), sums.shape[2])
+    q, k, v, hidden, out, inverses, values, ones, offset = saved
+    work, dvalues, dones = Workspace(q, plan.dtype), torch.zeros_like(values), torch.zeros_like(ones)
+    step = block_length(plan, *values.shape[::2])
     dq, dk, dv = (x.new_empty(x.shape) for x in (q, k, v))
 
     rows = (blocks(x, step, plan.dtype) for x in (q, gradient, out))
     for x, slope, output, inverse, dx in zip(*rows, columns(inverses, step), columns(dq.flatten(0, 1), step)):
-        queries, _ = query_rows(plan, x, work)
-        slope = gradient_rows(plan, slope, output, inverse, work)
-        torch.baddbmm(dsums, queries.mT, slope, out=dsums)
-        pulled = torch.bmm(slope, sums.mT, out=work("pulled", *queries.shape))
+        queries, _ = query_rows(plan, x, work, buffer="keys")
+        slope = torch.mul(slope, inverse, out=work("slope", *slope.shape))
+        # A quotient's gradient: on the denominator, it is minus that on the numerator times the quotient.
+        below = torch.mul(slope, output, out=work("values", *slope.shape)).sum(-1, keepdim=True).neg_()
+        torch.baddbmm(dvalues, queries.mT, slope, out=dvalues)
+        torch.baddbmm(dones, below.mT, queries, out=dones)
+        pulled = torch.bmm(slope, values.mT, out=work("pulled", *queries.shape)).addcmul_(below, ones)
         plan.pull_queries(x, queries, pulled, dx)
 
     rows = (blocks(x, step, plan.dtype) for x in (k, v))
     more = (columns(x, step) for x in (hidden, dk.flatten(0, 1), dv.flatten(0, 1)))
     for y, z, masked, dy, dz in zip(*rows, *more):
         keys, _, _ = key_rows(plan, y, masked, offset, None, work, still=True)
-        dz.copy_(torch.bmm(keys, dsums[..., :-1], out=work("dvalues", *z.shape)))
-        pulled = torch.bmm(with_ones(plan, z, work), dsums.mT, out=work("pulled", *keys.shape))
+        dz.copy_(torch.bmm(keys, dvalues, out=work("values", *z.shape)))
+        pulled = torch.baddbmm(dones, z, dvalues.mT, out=work("pulled", *keys.shape))
         plan.feature_map.pull(y, keys, pulled, dy)
         if masked is not None:
             dy.masked_fill_(masked, 0.0)
-    return None, dq, dk, dv, None, None, None
+    return None, dq, dk, dv, None, None
 
 
-def batched(plan: Plan, q: Queries, k: Keys, v: Values, hidden: Hidden | None, sums: Sums, offset: Offset) -> Output:
+def batched(plan: Plan, q: Queries, k: Keys, v: Values, hidden: Hidden | None, offset: Offset) -> Output:
     """The loop-free form, for graphs and for maps that autograd has to see."""
     x, y, z = (rows.to(plan.dtype).flatten(0, 1) for rows in (q, k, v))
     queries, own = query_rows(plan, x, no_buffer)
-    keys, level, scale = key_rows(plan, y, hidden, offset, None, no_buffer)
-    values = with_ones(plan, z, no_buffer)
-    if level is not None:
-        values = values * (level - level[:, -1:]).exp()
-    total = torch.bmm(queries, torch.bmm(keys.mT, values))
-    inverse = inverse_of(plan, total, None if own is None or scale is None else own + scale[:, -1:])
-    out = total[..., : v.shape[3]]
+    keys, scale = _in_one_scale(key_rows(plan, y, hidden, offset, None, no_buffer))
+    denominator = torch.bmm(keys.sum(1, keepdim=True), queries.mT)
+    inverse = inverse_of(plan, denominator.mT, None if own is None or scale is None else own + scale)
+    out = torch.bmm(queries, torch.bmm(keys.mT, z))
     return (out if inverse is None else out * inverse).unflatten(0, q.shape[:2]).to(q.dtype)
+
+
+def _in_one_scale(rows: KeyRows) -> tuple[Tensor, Tensor | None]:
+    """Features in the scale of the last level, and its logarithm."""
+    if rows.level is None or rows.scale is None:
+        return rows.features, rows.scale
+    return rows.features * (rows.level - rows.level[:, -1:]).exp(), rows.scale[:, -1:]

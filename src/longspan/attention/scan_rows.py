@@ -128,14 +128,14 @@ def columns(x: Tensor | None, sizes: int | list[int], *, backwards: bool = False
     return reversed(parts) if backwards else iter(parts)
 
 
-def query_rows(plan: Plan, x: Rows, work: Work) -> tuple[Features, Column | None]:
+def query_rows(plan: Plan, x: Rows, work: Work, buffer: str = "queries") -> tuple[Features, Column | None]:
     """Features of queries, each row in a scale of its own, and the logarithm of that scale where it matters."""
     shape = (*x.shape[:2], plan.width)
     if not isinstance(plan.feature_map, ExponentialMap):
-        return plan.feature_map.features(x, work("queries", *shape)), None
+        return plan.feature_map.features(x, work(buffer, *shape)), None
     exponents = plan.feature_map.exponents(x, work("exponents", *shape))
     if plan.cancels:  # then dividing a row by its sum is as good as by its maximum, and one fused kernel
-        return torch.softmax(exponents, -1, out=work("queries", *shape)), None
+        return torch.softmax(exponents, -1, out=work(buffer, *shape)), None
     common = plan.feature_map.common(x)
     scale = exponents.detach().amax(-1, keepdim=True) + common.detach()
     return exponents.add_(common - scale).exp_(), scale
