@@ -1,5 +1,7 @@
 """Spherical k-means whose centroids follow the data by moving averages (Roy et al. 2020, section 4.1)."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, distributed, nn
 from torch.nn.functional import layer_norm
@@ -38,20 +40,22 @@ class Centroids(nn.Module):
         return found if keep is None else found.masked_fill(~keep[:, None, None, :], float("-inf"))
 
     @torch.no_grad()
-    def update(self, x: Tensor, cluster: Tensor) -> None:
-        """One step of the averages, given points (batch, heads, length, width) and their clusters; -1: left out."""
-        heads, clusters, width = self.means.shape
-        x, cluster = x.transpose(0, 1).flatten(1, 2).to(self.sums.dtype), cluster.transpose(0, 1).flatten(1)
-        counts, sums = x.new_zeros(heads, clusters + 1), x.new_zeros(heads, clusters + 1, width)  # the last: left out
-        at = cluster.masked_fill(cluster < 0, clusters)
-        counts.scatter_add_(1, at, torch.ones_like(at, dtype=x.dtype))
-        sums.scatter_add_(1, at[..., None].expand_as(x), x)
-        counts, sums = counts[:, :-1].contiguous(), sums[:, :-1].contiguous()
+    def update(self, points: Sequence[Tensor], clusters: Sequence[Tensor]) -> None:
+        """One step of the averages: points (batch, heads, length, width) and the cluster of each, -1 for none."""
+        heads, number, width = self.means.shape
+        rows = heads * (number + 1)  # one more for those that are left out
+        counts, sums = self.sums.new_zeros(rows), self.sums.new_zeros(rows, width)
+        first = torch.arange(heads, device=sums.device)[:, None] * (number + 1)
+        for x, cluster in zip(points, clusters):
+            flat = (cluster.masked_fill(cluster < 0, number) + first).flatten()
+            counts.scatter_add_(0, flat, counts.new_ones(flat.shape))
+            sums.index_add_(0, flat, x.flatten(0, 2).to(sums.dtype))
+        counts, sums = (total.unflatten(0, (heads, number + 1))[:, :-1].contiguous() for total in (counts, sums))
         if distributed.is_available() and distributed.is_initialized():
             distributed.all_reduce(counts)
             distributed.all_reduce(sums)
         self.counts.lerp_(counts, 1 - self.decay)
         self.sums.lerp_(sums, 1 - self.decay)
         total = self.counts.sum(dim=-1, keepdim=True)
-        smoothed = (self.counts + SMOOTH) / (total + clusters * SMOOTH) * total
+        smoothed = (self.counts + SMOOTH) / (total + number * SMOOTH) * total
         self.means.copy_(self.sums / smoothed[..., None])

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad, scaled_dot_product_attention
+from torch.nn.functional import mse_loss, pad, scaled_dot_product_attention
 
 from longspan import config
 from longspan.attention.base import Attention, Cost, Shape, Side, Supports, masked_softmax, readable
@@ -154,12 +154,13 @@ class Routing(Attention):
         values, keep = v[:, local:], side.key_mask
         if self.strict:
             cluster, lists = remember(lambda: self._route_strictly(x, keep))
+            nearest = [cluster]
             out = self._read_lists(x, x, values, cluster, lists)
         else:
-            queries, keys, cluster = remember(lambda: self._route(x, y, keep))
+            queries, keys, nearest = remember(lambda: self._route(x, y, keep))
             out = self._read_clusters(x, y, values, queries, keys)
         if self.training:
-            self._learn(x if self.causal else torch.cat([x, y], dim=2), cluster)
+            self._learn([x, y][: len(nearest)], nearest, keep is not None)
         if not local:
             return out
         return torch.cat([self._read_neighbours(q[:, :local], k[:, :local], v[:, :local], keep), out], dim=1)
@@ -175,15 +176,12 @@ class Routing(Attention):
 
     # Clusters of the whole sequence
 
-    def _route(self, x: Tensor, y: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """The queries and keys of each cluster by position, (batch, heads, clusters, window), the length for none;
-        and, in training, the best cluster of each token."""
-        score = self.centroids.scores(x, keep)
-        queries = self._best(score)
-        if self.causal:
-            return queries, queries, self._nearest(score)
-        other = self.centroids.scores(y, keep)
-        return queries, self._best(other), self._nearest(torch.cat([score, other], dim=-1))
+    def _route(self, x: Tensor, y: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """The queries and keys of each cluster, (batch, heads, clusters, window), the length standing for none, in the
+        order of positions if causal; and in training the best clusters of x and of y, where that is another."""
+        scores = [self.centroids.scores(z, keep) for z in ([x] if self.causal else [x, y])]
+        best = [self._best(score) for score in scores]
+        return best[0], best[-1], [self._nearest(score) for score in scores] if self.training else []
 
     def _best(self, score: Tensor) -> Tensor:
         length, window = score.shape[-1], self.options.window
@@ -192,12 +190,12 @@ class Routing(Attention):
         else:
             window = min(window, length)
         found = score.topk(window, dim=-1, sorted=False)
-        return found.indices.masked_fill(found.values == float("-inf"), length).sort(dim=-1).values
+        index = found.indices.masked_fill(found.values == float("-inf"), length)
+        return index.sort(dim=-1).values if self.causal else index
 
-    def _nearest(self, score: Tensor) -> Tensor:
-        """The best cluster of each token, (batch, heads, length); -1 for masked ones. Wanted in training only."""
-        if not self.training and not self.strict:
-            return score.new_empty(0, dtype=torch.long)
+    @staticmethod
+    def _nearest(score: Tensor) -> Tensor:
+        """The best cluster of each token, (batch, heads, length); -1 for masked ones."""
         best = score.max(dim=2)
         return best.indices.masked_fill(best.values == float("-inf"), -1)
 
@@ -280,29 +278,31 @@ class Routing(Attention):
 
     # Training
 
-    def _learn(self, x: Tensor, cluster: Tensor) -> None:
+    def _learn(self, points: list[Tensor], clusters: list[Tensor], masked: bool) -> None:
         """The commitment loss, to the centroids that routed; then these move, once for a forward pass."""
 
         def follow() -> Tensor:
             means = self.centroids.means.clone()
-            self.centroids.update(x, cluster)
+            self.centroids.update(points, clusters)
             return means
 
         means = remember(follow)
-        real = (cluster >= 0)[..., None]
-        nearest = (
-            means.to(x.dtype).expand(x.shape[0], -1, -1, -1).gather(2, cluster.clamp_min(0)[..., None].expand_as(x))
-        )
-        apart = (x - nearest).square().masked_fill(~real, 0.0).sum() / (real.sum() * x.shape[-1]).clamp_min(1)
-        self.auxiliary_loss = self.options.commitment * apart
+        apart, count = points[0].new_zeros(()), points[0].new_zeros(())
+        for x, cluster in zip(points, clusters):
+            nearest = _take(means.to(x.dtype).expand(x.shape[0], -1, -1, -1), cluster.clamp_min(0))
+            real = cluster >= 0
+            if masked:  # so that these are not pulled
+                nearest = torch.where(real[..., None], nearest, x.detach())
+            apart = apart + mse_loss(x, nearest, reduction="sum")
+            count = count + real.sum() * x.shape[-1]
+        self.auxiliary_loss = self.options.commitment * apart / count.clamp_min(1)
 
     def cost(self, queries: int, keys: int) -> Cost:
         heads, width, local = self.routing_heads, self.shape.head_dim, self.options.local_heads
         clusters = self.options.clusters
         sides = 1 if self.causal else 2
         flops = 2 * sides * heads * clusters * queries * width
-        # The layer norms' means and deviations, and what they gave.
-        kept = sides * heads * queries * (width + 2)
+        kept = 2 * sides * heads * queries  # the means and deviations of the layer norms
         if self.strict:
             block = self._blocks(queries)
             count = ceil_div(queries, block)
@@ -310,8 +310,8 @@ class Routing(Attention):
             if count > 1:
                 lists = torch.empty(1, heads, count * clusters, self.options.window, device="meta")
                 pairs += Routed(lists, lists).pairs(heads, queries, keys)
-            kept += heads * queries * (width + 1)
-        else:
+            kept += heads * queries * (2 * width + 1)  # tokens on the sphere, the output and its log-sum-exp
+        else:  # gathered queries, keys, values and answers; how many answers each token has
             window = min(self.options.window, queries)
             pairs = heads * clusters * window * window
             kept += heads * clusters * window * (4 * width + 1) + heads * (queries + 1)
@@ -399,14 +399,21 @@ class Routing(Attention):
 
 def _take(x: Tensor, index: Tensor) -> Tensor:
     """Rows of x (batch, heads, length, width) at index (batch, heads, …); past the last one, the last one."""
-    flat = index.flatten(2).clamp_max(x.shape[2] - 1)[..., None].expand(-1, -1, -1, x.shape[-1])
-    return x.gather(2, flat).unflatten(2, index.shape[2:])
+    flat = _flat(index.clamp_max(x.shape[2] - 1), x.shape[2])
+    return x.flatten(0, 2).index_select(0, flat).unflatten(0, index.shape)
 
 
 def _average(parts: Tensor, index: Tensor, length: int) -> Tensor:
     """The mean of the rows `parts` (batch, heads, clusters, window, width) that belong to each position; 0 if none."""
-    flat = index.flatten(2)
-    counts = parts.new_zeros(*flat.shape[:2], length + 1).scatter_add(2, flat, parts.new_ones(flat.shape))
-    total = parts.new_zeros(*flat.shape[:2], length + 1, parts.shape[-1])
-    total = total.scatter_add(2, flat[..., None].expand(-1, -1, -1, parts.shape[-1]), parts.flatten(2, 3))
-    return (total / counts.clamp_min(1)[..., None])[:, :, :-1]
+    flat, rows = _flat(index, length + 1), index.shape[0] * index.shape[1] * (length + 1)
+    counts = parts.new_zeros(rows).scatter_add(0, flat, parts.new_ones(flat.shape))
+    total = parts.new_zeros(rows, parts.shape[-1]).index_add(0, flat, parts.flatten(0, 3))
+    mean = total / counts.clamp_min(1)[:, None]
+    return mean.unflatten(0, (*index.shape[:2], length + 1))[:, :, :-1]
+
+
+def _flat(index: Tensor, length: int) -> Tensor:
+    """Where the rows lie when heads of `length` rows stand end to end: torch gathers along one axis far faster."""
+    batch, heads = index.shape[:2]
+    starts = torch.arange(batch * heads, device=index.device).unflatten(0, (batch, heads)) * length
+    return (index.flatten(2) + starts[..., None]).flatten()
