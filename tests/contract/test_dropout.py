@@ -25,12 +25,12 @@ def test_gradients_with_a_fixed_seed(subject: MechanismSubject) -> None:
     module = type(built)(shape, built.options, causal=built.causal, dropout=0.4).double().train()
     sample = {name: part.detach() for name, part in subject.sample(1, length, seed=3).items()}
     streams = subject.streams(sample)
-    initial = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    initial = {name: buffer.clone() for name, buffer in module.named_buffers()}
     q, k, v = (sample[name].double().clone() for name in "qkv")
 
     def run(v: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
         torch.manual_seed(5)
-        module.load_state_dict(initial)  # centroids move with every training pass
+        module.load_state_dict(initial, strict=False)  # centroids move with every training pass
         shared = "k" not in module.projects
         return module(q, q if shared else k, v, streams=streams)
 

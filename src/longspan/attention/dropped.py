@@ -84,7 +84,7 @@ def backward(
     mask: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of q, k and v; `out` and `lse` may be those of a softmax over more keys than these."""
-    dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
+    dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype) for x in (q, k, v))
     for own, rows in _pieces(q, k):
         weights = _scores(q[own, :, rows], k[own], scale, causal, _part(mask, own, rows), rows)
         weights.sub_(lse[own, :, rows, None]).exp_()
@@ -92,9 +92,13 @@ def backward(
         inner = (g[own, :, rows] * out[own, :, rows]).sum(-1, keepdim=True)
         scaled = g[own, :, rows] * dropout.scale
         towards = (scaled @ v[own].mT).to(weights.dtype).masked_fill_(killed, 0.0).sub_(inner).mul_(weights).to(q.dtype)
-        dv[own] += weights.masked_fill_(killed, 0.0).to(g.dtype).mT @ scaled
+        found_k, found_v = towards.mT @ q[own, :, rows], weights.masked_fill_(killed, 0.0).to(g.dtype).mT @ scaled
         dq[own, :, rows] = towards @ k[own]
-        dk[own] += towards.mT @ q[own, :, rows]
+        if rows.start == 0:
+            dk[own], dv[own] = found_k, found_v
+        else:
+            dk[own] += found_k
+            dv[own] += found_v
     return dq.mul_(scale), dk.mul_(scale), dv
 
 
