@@ -7,6 +7,7 @@ shortest context, and the bytes of the state. Constant-state mechanisms should s
 """
 
 import argparse
+from functools import partial
 
 import torch
 
@@ -37,7 +38,7 @@ def main() -> None:
                     piece = torch.randn(1, HEADS, min(4096, length - begin), WIDTH)
                     _, state = attention.extend(piece, piece, piece, state)
                 held[length] = state.bytes
-                cases[length] = lambda state=state: steps(attention, state)
+                cases[length] = partial(steps, attention, state)
             best = compare(cases, given.repeats)
         first = best[lengths[0]]
         ratios = "".join(f"{best[length] / first:9.2f}" for length in lengths)
