@@ -203,7 +203,7 @@ def test_a_mask_that_comes_late(options: dict):
         ({"pattern": "fixed", "stride": 6, "summary": 2}, lambda seen: HEADS * (min(seen, 5) + seen // 6 * 2)),
         ({"pattern": "fixed", "stride": 6, "summary": 2, "heads_pattern": "local"}, lambda seen: HEADS * min(seen, 5)),
     ],
-    ids=str,
+    ids=lambda value: str(value) if isinstance(value, dict) else "held",
 )
 def test_the_state_is_as_large_as_the_sets_need(options: dict, rows):
     attention = make(**options)
