@@ -15,7 +15,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from benchmarks.rows import ROWS, Row
@@ -31,15 +31,25 @@ class Case:
     """One call, and what its gradients are taken with respect to."""
 
     def __init__(
-        self, run: Callable[..., Tensor], inputs: tuple[Tensor, ...], learned: tuple[Tensor, ...] = ()
+        self,
+        run: Callable[..., Tensor],
+        inputs: tuple[Tensor, ...],
+        module: nn.Module | None = None,
+        learned: tuple[Tensor, ...] = (),
     ) -> None:
-        self.run, self.inputs, self.learned = run, inputs, learned
+        self.run, self.inputs, self.module, self.learned = run, inputs, module, learned
 
     def forward(self) -> None:
+        """As in use: in evaluation mode, unless there is dropout to be seen."""
+        if self.module is not None:
+            self.module.train(any(getattr(part, "dropout", 0.0) for part in self.module.modules()))
         with torch.no_grad():
             self.run(*self.inputs)
 
     def backward(self) -> None:
+        """As in training."""
+        if self.module is not None:
+            self.module.train()
         out = self.run(*self.inputs)
         torch.autograd.grad(out, (*self.inputs, *self.learned), torch.ones_like(out), allow_unused=True)
 
@@ -57,7 +67,7 @@ def make(name: str, length: int, dropout: float, padding: bool) -> Case:
     if row.layer:
         layer = MultiHead(HEADS * WIDTH, mechanism)
         hidden = torch.randn(1, length, HEADS * WIDTH, requires_grad=True)
-        return Case(partial(layer, key_mask=mask), (hidden,), tuple(layer.parameters()))
+        return Case(partial(layer, key_mask=mask), (hidden,), layer, tuple(layer.parameters()))
     marked = (torch.arange(length) % (length // GLOBALS) == 0)[None]
     streams = {
         "heads": lambda: torch.randn_like(q).requires_grad_(),
@@ -65,13 +75,11 @@ def make(name: str, length: int, dropout: float, padding: bool) -> Case:
         "mask": lambda: marked,
         "ids": lambda: torch.zeros(1, length, dtype=torch.long),
     }
-    beside = {
-        stream.name: streams[stream.kind]() for stream in mechanism.streams if stream.required or stream.kind == "mask"
-    }
+    beside = {stream.name: streams[stream.kind]() for stream in mechanism.streams if stream.kind != "ids"}
     learned = [tensor for tensor in beside.values() if tensor.requires_grad]
     learned += [weight for weight in mechanism.parameters() if weight.requires_grad]
     inputs = (q, k, v) if "k" in mechanism.projects else (q, q, v) if "q" in mechanism.projects else (v, v, v)
-    return Case(partial(mechanism, key_mask=mask, streams=beside), inputs, tuple(learned))
+    return Case(partial(mechanism, key_mask=mask, streams=beside), inputs, mechanism, tuple(learned))
 
 
 def peak(name: str, length: int) -> int:
