@@ -21,7 +21,7 @@ class Dropout:
     """One dropout, drawn in forward and drawn again in backward."""
 
     def __init__(self, rate: float) -> None:
-        self.below = min(STEPS - 1, max(1, round(rate * STEPS)))
+        self.below = min(STEPS - 1, round(rate * STEPS))
         self.scale = STEPS / (STEPS - self.below)
         self.seed = int(torch.randint(1 << 62, ()))  # from the user's generator
         self.drawn: list[torch.Size] = []
