@@ -1,11 +1,12 @@
 """Options: frozen dataclasses that are the only schema.
 
-Each field carries its help and its limits; the builders, the command line, `longspan show` and the docs all read them
-from here. An option that does not fit is refused when the dataclass is made, before any work is done.
+Each field carries its help and its limits; the builders, the command line, `longspan show`, configuration files and the
+docs all read them from here. An option that does not fit is refused when the dataclass is made, before any work is
+done.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
@@ -37,13 +38,46 @@ class Options:
 
 
 def make(cls: type[T], given: Mapping[str, Any], owner: str) -> T:
-    """The options of `owner`; an unknown key is an error that names the nearest known one."""
+    """The options of `owner`; an unknown key is an error that names the nearest known one.
+
+    Values may come as a configuration file has them: lists for tuples (or one value for a tuple of one), tables for
+    options inside options, and whatever a type with a class method `read` understands.
+    """
     known = [item.name for item in fields(cls)]
     for key in given:
         if key not in known:
             hint = suggest(key, known) if known else "it has no options"
             raise InvalidOption(f"{owner} has no option {key!r}: {hint}")
-    return cls(**given)
+    kinds = get_type_hints(cls)
+    return cls(**{key: _read(value, kinds[key], f"{owner}: {key}") for key, value in given.items()})
+
+
+def plain(value: Any) -> Any:
+    """What JSON and TOML can hold of options, and `make` reads back: tables, lists, numbers, text."""
+    if hasattr(value, "plain"):
+        return value.plain()
+    if is_dataclass(value):
+        return {item.name: plain(getattr(value, item.name)) for item in fields(value)}
+    return [plain(part) for part in value] if isinstance(value, tuple) else value
+
+
+def _read(value: Any, kind: Any, owner: str) -> Any:
+    if get_origin(kind) is UnionType:
+        members = [member for member in get_args(kind) if member is not NoneType]
+        tuples = [member for member in members if get_origin(member) is tuple]
+        if value is None or (len(members) > 1 and not (tuples and isinstance(value, list))):
+            return value
+        return _read(value, (tuples or members)[0], owner)
+    if get_origin(kind) is tuple:
+        item = get_args(kind)[0]
+        if isinstance(value, (list, tuple)):
+            return tuple(_read(part, item, owner) for part in value)
+        return (_read(value, item, owner),) if hasattr(item, "read") else value
+    if hasattr(kind, "read"):
+        return value if isinstance(value, kind) else kind.read(value)
+    if isinstance(kind, type) and issubclass(kind, Options) and isinstance(value, Mapping):
+        return make(kind, value, owner)
+    return value
 
 
 def describe(cls: type[Options]) -> list[dict[str, Any]]:

@@ -35,11 +35,13 @@ class Supports:
     causal: bool = False  # a form in which no row can read the future
     bidirectional: bool = True  # a form in which it can
     cross: bool = False  # another number of keys than of queries
+    cross_rows: bool = True  # cross: a query reads the same wherever it stands, so that a decoder can go step by step
     key_mask: bool = True  # padding
     streaming: bool = False  # start() and extend(), when causal
     bias: bool = False  # a term per offset added to the scores (ALiBi, T5)
     dropout: bool = False  # on the attention weights
     grouped: bool = False  # fewer key heads than query heads
+    left_padding: bool = False  # causal: a row with masked keys on its left gives what it gives without them
     map: bool = True  # the output is one (queries, keys) map on the values, the same for every channel
 
 

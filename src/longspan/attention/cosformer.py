@@ -38,7 +38,7 @@ class Cosformer(Attention):
     family = ("KR",)
     order = "n·head_dim"
     exponent = 1.0
-    supports = Supports(causal=True, cross=True, streaming=True)
+    supports = Supports(causal=True, cross=True, cross_rows=False, streaming=True)
 
     def __init__(
         self, shape: Shape, options: config.Options | None = None, *, causal: bool = False, dropout: float = 0.0

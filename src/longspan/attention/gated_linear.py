@@ -37,7 +37,7 @@ class GatedLinear(Attention):
     family = ("KR", "RC")
     order = "n·head_dim"
     exponent = 1.0
-    supports = Supports(causal=True, bidirectional=False, streaming=True)
+    supports = Supports(causal=True, bidirectional=False, streaming=True, left_padding=True)
     streams = (Stream(name="hidden", kind="hidden", help="the hidden states, from which the gates are made"),)
 
     @dataclass(frozen=True, kw_only=True)

@@ -33,7 +33,7 @@ class Linear(Kernel):
     paper = "Katharopoulos et al. 2020"
     family = ("KR",)
     order = "n·head_dim"
-    supports = Supports(causal=True, cross=True, streaming=True)
+    supports = Supports(causal=True, cross=True, streaming=True, left_padding=True)
     epsilon = 1e-6
 
     @dataclass(frozen=True, kw_only=True)

@@ -30,7 +30,7 @@ class Longformer(Window):
     family = ("FP", "M")
     order = "n·(window + globals)"
     exponent = 1.0
-    supports = Supports(causal=True, streaming=True, dropout=True)
+    supports = Supports(causal=True, streaming=True, dropout=True, left_padding=True)
     streams: tuple[Stream, ...] = (
         Stream(name="global_mask", kind="mask", help="which tokens are global; none without it", required=False),
         Stream(name="global_q", kind="heads", like="q", help="the queries of global tokens", required=False),

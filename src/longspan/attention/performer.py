@@ -36,7 +36,7 @@ class Performer(Kernel):
     paper = "Choromanski et al. 2020"
     family = ("KR",)
     order = "n·features"
-    supports = Supports(causal=True, cross=True, streaming=True)
+    supports = Supports(causal=True, cross=True, streaming=True, left_padding=True)
 
     @dataclass(frozen=True, kw_only=True)
     class Options(config.Options):

@@ -29,7 +29,7 @@ class Retention(Kernel):
     paper = "Sun et al. 2023"
     family = ("KR", "RC")
     order = "n·head_dim"
-    supports = Supports(causal=True, bidirectional=False, streaming=True)
+    supports = Supports(causal=True, bidirectional=False, streaming=True, left_padding=True)
     normalise = False
 
     @dataclass(frozen=True, kw_only=True)

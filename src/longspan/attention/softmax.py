@@ -4,7 +4,7 @@ Five of the six are a product of a query and a key after a change of either, so 
 additive score is not, and is streamed over queries.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -39,7 +39,9 @@ class Softmax(Attention):
     order = "n²"
     exponent = 2.0
     quadratic_memory = True
-    supports = Supports(causal=True, cross=True, streaming=True, bias=True, dropout=True, grouped=True)
+    supports = Supports(
+        causal=True, cross=True, streaming=True, bias=True, dropout=True, grouped=True, left_padding=True
+    )
 
     @dataclass(frozen=True, kw_only=True)
     class Options(config.Options):
@@ -63,6 +65,7 @@ class Softmax(Attention):
             for weight in (self.change_query, self.change_key, self.direction):
                 nn.init.xavier_uniform_(weight)
         elif score == "location":  # softmax(W s), one row of W per position
+            self.supports = replace(self.supports, left_padding=False)
             if shape.max_length is None:
                 raise InvalidOption("score location has one row per position: give max_length")
             self.places = nn.Parameter(torch.empty(heads, shape.max_length, width))

@@ -19,7 +19,7 @@ MINIMUM = 32  # rows of a first buffer
 
 @dataclass(frozen=True)
 class State:
-    """The base of every state: tensors and `Rows` with the batch first, plain numbers, and other states."""
+    """The base of every state: tensors and `Rows` with the batch first, plain numbers, other states, tuples of them."""
 
     @property
     def bytes(self) -> int:
@@ -35,17 +35,26 @@ class State:
 
     def _tensors(self) -> Iterator[Tensor]:
         for _, value in self._fields():
-            if isinstance(value, Tensor):
-                yield value
-            elif isinstance(value, Rows):
-                yield value.value
-            elif isinstance(value, State):
-                yield from value._tensors()
+            yield from _tensors(value)
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Rows):
+        yield value.value
+    elif isinstance(value, State):
+        yield from value._tensors()
+    elif isinstance(value, tuple):
+        for part in value:
+            yield from _tensors(part)
 
 
 def _select(value: Any, rows: Tensor) -> Any:
     if isinstance(value, Tensor):
         return value.index_select(0, rows)
+    if isinstance(value, tuple):
+        return tuple(_select(part, rows) for part in value)
     return value.select(rows) if isinstance(value, (Rows, State)) else value
 
 

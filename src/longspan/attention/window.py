@@ -30,7 +30,7 @@ class Window(Attention):
     family: ClassVar[tuple[str, ...]] = ("FP",)  # said again for Longformer, which has more
     order = "n·window"
     exponent = 1.0
-    supports = Supports(causal=True, streaming=True, bias=True, dropout=True)
+    supports = Supports(causal=True, streaming=True, bias=True, dropout=True, left_padding=True)
 
     @dataclass(frozen=True, kw_only=True)
     class Options(config.Options):

@@ -57,8 +57,12 @@ class Block(nn.Module):
         streams: Mapping[str, Tensor] | None = None,
         positions: Positions | None = None,
     ) -> Hidden:
+        self._check(context)
         x = self.around_mixer(x, lambda y: self.mixer(y, key_mask=key_mask, streams=streams, positions=positions))
-        return self._rest(x, context, context_mask)
+        cross = self.cross
+        if cross is not None and self.around_cross is not None:
+            x = self.around_cross(x, lambda y: cross(y, context, key_mask=context_mask))
+        return self.around_feedforward(x, self.feedforward)
 
     def start(
         self,
@@ -84,22 +88,38 @@ class Block(nn.Module):
         positions: Positions | None = None,
     ) -> tuple[Hidden, BlockState]:
         """The next tokens, any number of them, and the state after them."""
-        after = state.mixer
+        x, after, _ = self.step(x, state, key_mask=key_mask, streams=streams, positions=positions)
+        return x, after
+
+    def step(
+        self,
+        x: Hidden,
+        state: BlockState,
+        *,
+        key_mask: KeyMask | None = None,
+        streams: Mapping[str, Tensor] | None = None,
+        positions: Positions | None = None,
+        align: bool = False,
+    ) -> tuple[Hidden, BlockState, Tensor | None]:
+        """`extend`, and with `align` what each token was aligned with: (batch, new, source), mean over the heads."""
+        after, alignment, cross = state.mixer, None, self.cross
 
         def mix(y: Tensor) -> Tensor:
             nonlocal after
             out, after = self.mixer.extend(y, state.mixer, key_mask=key_mask, streams=streams, positions=positions)
             return out
 
-        x = self._rest(self.around_mixer(x, mix), state.context, None)
-        return x, BlockState(after, state.context)
+        def read(y: Tensor) -> Tensor:
+            nonlocal alignment
+            assert cross is not None
+            if align:
+                alignment = cross.weights(y, state.context).mean(1)
+            return cross(y, state.context)
 
-    def _rest(self, x: Tensor, context: Tensor | Context | None, context_mask: Tensor | None) -> Tensor:
-        self._check(context)
-        cross = self.cross
-        if cross is not None and self.around_cross is not None:
-            x = self.around_cross(x, lambda y: cross(y, context, key_mask=context_mask))
-        return self.around_feedforward(x, self.feedforward)
+        x = self.around_mixer(x, mix)
+        if self.around_cross is not None:
+            x = self.around_cross(x, read)
+        return self.around_feedforward(x, self.feedforward), BlockState(after, state.context), alignment
 
     def _check(self, context: Tensor | Context | None) -> None:
         if (context is None) != (self.cross is None):

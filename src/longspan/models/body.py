@@ -1,0 +1,207 @@
+"""From options to a stack of blocks: what the Transformers of this package have in common."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from longspan import config
+from longspan.attention.base import Attention
+from longspan.attention.linformer import Linformer, share_projection
+from longspan.attention.setting import Setting
+from longspan.config import option
+from longspan.errors import InvalidOption, Unsupported
+from longspan.nn.block import Block
+from longspan.nn.embed import TokenEmbedding
+from longspan.nn.feedforward import GATED, PLAIN, FeedForward
+from longspan.nn.multihead import MultiHead, Position
+from longspan.nn.norm import NORMS, build_norm
+from longspan.nn.positions import Absolute, Alibi, Axial, Learned, RelativeBias, Rotary, Sinusoidal
+from longspan.nn.residual import Residual
+from longspan.nn.stack import Stack
+
+POSITIONS = ("sinusoidal", "learned", "axial", "rotary", "alibi", "relative", "none")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BodyOptions(config.Options):
+    """The sizes and choices of a stack of blocks; the defaults are the base model of Vaswani et al. 2017."""
+
+    width: int = option(512, "width of the hidden states", low=1)
+    layers: int = option(6, "number of blocks", low=1)
+    heads: int = option(8, "attention heads", low=1)
+    head_dim: int | None = option(None, "width of a head; width / heads unless given", low=1)
+    kv_heads: int | None = option(None, "key and value heads, each shared by several query heads", low=1)
+    hidden: int = option(2048, "inner width of the feed-forward layer", low=1)
+    activation: str = option("relu", "of the feed-forward layer", choices=(*PLAIN, *GATED))
+    place: str = option("post", "where the norm stands", choices=("post", "pre"))
+    norm: str = option("layer", "kind of norm", choices=tuple(NORMS))
+    eps: float = option(1e-5, "added to the variance in norms", low=0)
+    bias: bool = option(True, "whether the linear layers of the blocks have biases")
+    dropout: float = option(0.1, "on embeddings and on what each sub-layer adds", low=0, high=0.999)
+    attention_dropout: float = option(0.0, "on attention weights, where there are any", low=0, high=0.999)
+    hidden_dropout: float = option(0.0, "inside the feed-forward layer", low=0, high=0.999)
+    feedforward_chunk: int = option(0, "tokens per piece of the feed-forward layer; 0: all at once", low=0)
+    position: str = option("sinusoidal", "how positions are told", choices=POSITIONS)
+    axes: tuple[int, ...] | None = option(None, "axial positions: the sides of the grid", low=1)
+    axis_widths: tuple[int, ...] | None = option(None, "axial positions: the width of each table", low=1)
+    max_length: int | None = option(None, "the longest text; needed where a table is fixed", low=1)
+    scale: bool = option(True, "whether embeddings are multiplied by the root of the width")
+    init: str = option("xavier", "xavier: Glorot; normal: N(0, init_std)", choices=("xavier", "normal"))
+    init_std: float = option(0.02, "deviation of normal initial weights", low=0)
+    residual_init: bool = option(False, "whether the last layer of each branch starts 1/√(2·layers) smaller (GPT-2)")
+
+
+def spread(settings: Sequence[Setting], layers: int, place: str) -> list[Setting]:
+    """One setting for each layer: the given ones repeated from the bottom up."""
+    if len(settings) > layers:
+        raise InvalidOption(f"{place} has {len(settings)} settings for {layers} layers; give at most one for each")
+    return [settings[layer % len(settings)] for layer in range(layers)]
+
+
+def embedding(options: BodyOptions, vocabulary: int, padding: int | None = None) -> TokenEmbedding:
+    """Token rows with the positions that are added to them."""
+    return TokenEmbedding(
+        vocabulary,
+        options.width,
+        scale=options.scale,
+        padding=padding,
+        position=_absolute(options),
+        dropout=options.dropout,
+    )
+
+
+def _absolute(options: BodyOptions) -> Absolute | None:
+    if options.position == "sinusoidal":
+        return Sinusoidal(options.width)
+    if options.position == "learned":
+        if options.max_length is None:
+            raise InvalidOption("learned positions are a table: give max_length, the longest text")
+        return Learned(options.max_length, options.width)
+    if options.position == "axial":
+        if options.axes is None or options.axis_widths is None or sum(options.axis_widths) != options.width:
+            raise InvalidOption(f"axial positions need axes, and axis_widths that add up to the width {options.width}")
+        return Axial(options.axes, options.axis_widths)
+    return None
+
+
+def _within(options: BodyOptions, head_dim: int, causal: bool) -> Position | None:
+    """Positions that belong inside attention; one module for all layers."""
+    if options.position == "rotary":
+        return Rotary(head_dim)
+    if options.position == "alibi":
+        return Alibi(options.heads)
+    return RelativeBias(options.heads, bidirectional=not causal) if options.position == "relative" else None
+
+
+def build_stack(
+    options: BodyOptions,
+    settings: Sequence[Setting],
+    *,
+    place: str,
+    causal: bool,
+    layers: int | None = None,
+    cross: Sequence[Setting] | None = None,
+) -> Stack:
+    """The blocks, each with its own mechanism; `place` is how errors call this stack ("encoder", "decoder")."""
+    layers = options.layers if layers is None else layers
+    head_dim = _head_dim(options)
+    position = _within(options, head_dim, causal)
+    own = spread(settings, layers, f"{place} self-attention")
+    others = None if cross is None else spread(cross, layers, f"{place} cross-attention")
+    blocks = []
+    for layer in range(layers):
+        mixer = _mixer(options, own[layer], f"{place} self-attention, layer {layer}", causal=causal, position=position)
+        other = None
+        if others is not None:
+            where = f"{place} cross-attention, layer {layer}"
+            other = _mixer(options, others[layer], where, causal=False, position=None, cross=True)
+        feedforward = FeedForward(
+            options.width,
+            options.hidden,
+            options.activation,
+            bias=options.bias,
+            dropout=options.hidden_dropout,
+            chunk=options.feedforward_chunk,
+        )
+        blocks.append(Block(mixer, feedforward, cross=other, residual=_residual(options)))
+    norm = build_norm(options.norm if options.place == "pre" else "none", options.width, options.eps)  # type: ignore[arg-type]
+    stack = Stack(blocks, norm)
+    if any(isinstance(m, Linformer) and m.options.sharing == "layerwise" for m in stack.modules()):
+        share_projection(stack)
+    return stack
+
+
+def _head_dim(options: BodyOptions) -> int:
+    if options.head_dim is None and options.width % options.heads:
+        raise InvalidOption(f"{options.heads} heads do not divide the width {options.width}; give head_dim")
+    return options.head_dim or options.width // options.heads
+
+
+def _residual(options: BodyOptions) -> Callable[[], Residual]:
+    return lambda: Residual(
+        options.width,
+        norm=options.norm,  # type: ignore[arg-type]
+        place=options.place,  # type: ignore[arg-type]
+        dropout=options.dropout,
+        eps=options.eps,
+    )
+
+
+def _mixer(
+    options: BodyOptions, setting: Setting, where: str, *, causal: bool, position: Position | None, cross: bool = False
+) -> MultiHead:
+    try:
+        mechanism = setting.build(
+            heads=options.heads,
+            head_dim=_head_dim(options),
+            causal=causal,
+            max_length=options.max_length,
+            dropout=options.attention_dropout,
+        )
+        if cross and not mechanism.supports.cross:
+            raise Unsupported(f"{setting.name} cannot read another sequence than its own")
+        if cross and not mechanism.supports.cross_rows:
+            raise Unsupported(f"{setting.name} compares places in two sequences, so a decoder cannot go step by step")
+        if isinstance(position, (Alibi, RelativeBias)) and not mechanism.supports.bias:
+            raise Unsupported(f"{setting.name} takes no bias on its scores, which {options.position} positions are")
+        kv_heads = options.kv_heads if mechanism.projects == ("q", "k", "v") else None
+        return MultiHead(options.width, mechanism, kv_heads=kv_heads, position=position, bias=options.bias)
+    except (Unsupported, InvalidOption) as error:
+        raise type(error)(f"{where}: {error}") from None
+
+
+def mechanisms(model: nn.Module) -> list[Attention]:
+    """All mechanisms of a model, in order."""
+    return [module for module in model.modules() if isinstance(module, Attention)]
+
+
+@torch.no_grad()
+def initialise(model: nn.Module, options: BodyOptions) -> None:
+    """Initial weights; what mechanisms own keeps the start that their papers give it."""
+    if options.init == "normal":
+        for name, module in model.named_modules():
+            if ".mechanism" in name:
+                continue
+            if isinstance(module, nn.Linear):
+                nn.init.normal_(module.weight, std=options.init_std)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+            elif isinstance(module, TokenEmbedding):
+                nn.init.normal_(module.weight, std=options.init_std)
+    else:
+        for module in model.modules():
+            if isinstance(module, FeedForward):
+                for linear in (module.inner, module.outer):
+                    nn.init.xavier_uniform_(linear.weight)
+                    if linear.bias is not None:
+                        nn.init.zeros_(linear.bias)
+    for block in model.modules() if options.residual_init else ():
+        if isinstance(block, Block):
+            for branch in (block.mixer.out, block.feedforward.outer, block.cross.out if block.cross else None):
+                if isinstance(branch, nn.Linear):
+                    branch.weight.mul_((2 * options.layers) ** -0.5)
+
+
+__all__ = ["BodyOptions", "build_stack", "embedding", "initialise", "mechanisms", "spread"]

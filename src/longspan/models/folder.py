@@ -1,0 +1,109 @@
+"""Models on disk: a folder with `config.json`, `model.safetensors` and, where there is one, `tokenizer.json`.
+
+No pickle is read or written. Tied weights are written once, under the first of their names.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from longspan import __version__, config
+from longspan.errors import InvalidInput
+from longspan.models.base import Model
+from longspan.models.registry import find
+
+CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
+
+
+def save(model: Model, folder: Path, *, tokenizer: str | None = None) -> None:
+    """Writes the model; the weights last, so that a folder with weights is whole."""
+    folder.mkdir(parents=True, exist_ok=True)
+    record = {"model": model.name, "longspan": __version__, "options": config.plain(model.options)}
+    (folder / CONFIG).write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    if tokenizer is not None:
+        (folder / TOKENIZER).write_text(tokenizer, encoding="utf-8")
+    unique = {name: tensor.contiguous() for name, tensor in _unique(model).items()}
+    part = folder / f"{WEIGHTS}.part"
+    save_file(unique, part, metadata={"format": "pt"})
+    part.replace(folder / WEIGHTS)
+
+
+def load(folder: Path | str) -> Model:
+    """The model of a folder, in evaluation mode and in the precision it was saved in."""
+    folder = Path(folder)
+    record = _record(folder)
+    cls = find(record["model"])
+    model = cls(config.make(cls.Options, record["options"], f"{folder / CONFIG}"))
+    weights = _weights(folder)
+    kinds = {tensor.dtype for tensor in weights.values() if tensor.is_floating_point()}
+    if len(kinds) == 1:
+        model = model.to(kinds.pop())
+    fill(model, weights, str(folder / WEIGHTS))
+    return model.eval()
+
+
+def fill(model: nn.Module, weights: Mapping[str, Tensor], source: str) -> None:
+    """Copies weights into a model; tensors that are missing, unknown or of another shape are named."""
+    wanted = _unique(model)
+    missing = [name for name in wanted if name not in weights]
+    unknown = [name for name in weights if name not in wanted]
+    if missing or unknown:
+        said = [f"{what} {_some(names)}" for what, names in (("lacks", missing), ("has unknown", unknown)) if names]
+        raise InvalidInput(f"{source} {' and '.join(said)}; it is of another model, or of another version")
+    for name, tensor in wanted.items():
+        if tensor.shape != weights[name].shape:
+            raise InvalidInput(
+                f"{source}: {name} is {tuple(weights[name].shape)}, and the model's is {tuple(tensor.shape)}"
+            )
+    for name, tensor in wanted.items():
+        tensor.copy_(weights[name])
+
+
+def _unique(model: nn.Module) -> dict[str, Tensor]:
+    """Everything that is saved, each storage under its first name."""
+    found: dict[tuple[int, Any], str] = {}
+    unique = {}
+    for name, tensor in model.state_dict(keep_vars=False).items():
+        place = (tensor.data_ptr(), tuple(tensor.shape)) if tensor.numel() else (id(tensor), ())
+        if place not in found:
+            found[place] = name
+            unique[name] = tensor
+    return unique
+
+
+def _record(folder: Path) -> dict[str, Any]:
+    path = folder / CONFIG
+    if not path.is_file():
+        raise InvalidInput(f"{folder} is no model of longspan: it has no {CONFIG}")
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise InvalidInput(f"{path} is not JSON: {error}") from None
+    if not isinstance(record, dict) or not isinstance(record.get("model"), str) or "options" not in record:
+        raise InvalidInput(f"{path} is no model of longspan: it names no model and options")
+    return record
+
+
+def _weights(folder: Path) -> dict[str, Tensor]:
+    path = folder / WEIGHTS
+    if not path.is_file():
+        pickles = sorted(file.name for file in folder.iterdir() if file.suffix in {".bin", ".pt", ".pth", ".pkl"})
+        hint = f"; {pickles[0]} is a pickle, which is never read: convert it to safetensors" if pickles else ""
+        raise InvalidInput(f"{folder} has no {WEIGHTS}{hint}")
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise InvalidInput(f"{path} cannot be read: {error}") from None
+
+
+def _some(names: list[str]) -> str:
+    shown = ", ".join(names[:4])
+    return shown if len(names) <= 4 else f"{shown} and {len(names) - 4} more"
+
+
+__all__ = ["fill", "load", "save"]

@@ -1,0 +1,36 @@
+"""The table of models. To add one: its file, and its line here."""
+
+from importlib import import_module
+from typing import Any
+
+from longspan.errors import UnknownName, suggest
+from longspan.models.base import Model
+
+MODELS: dict[str, str] = {
+    "encoder": "longspan.models.transformer:Encoder",
+    "decoder": "longspan.models.transformer:Decoder",
+    "transformer": "longspan.models.transformer:Transformer",
+}
+
+
+def names() -> list[str]:
+    """The names of all models."""
+    return list(MODELS)
+
+
+def find(name: str) -> type[Model]:
+    """The class of a model."""
+    if name not in MODELS:
+        raise UnknownName(f"no model is called {name!r}: {suggest(name, MODELS)}")
+    module, _, attribute = MODELS[name].partition(":")
+    found = getattr(import_module(module), attribute)
+    assert issubclass(found, Model)
+    return found
+
+
+def build(name: str, **options: Any) -> Model:
+    """A model by its name, with its options by theirs.
+
+    >>> model = build("decoder", vocabulary=256, width=128, layers=2, attention=["softmax", "window"])
+    """
+    return find(name).build(**options)

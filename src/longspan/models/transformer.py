@@ -1,0 +1,205 @@
+"""The Transformer (Vaswani et al. 2017) in its three forms, with any registered mechanism in each place.
+
+`Encoder` reads both ways, `Decoder` is a language model, `Transformer` an encoder and a decoder that reads it. A family
+that differs from these by its mechanism only is a row of `longspan.models.presets`, not a class.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from longspan.attention.setting import Setting
+from longspan.config import option
+from longspan.errors import InvalidInput
+from longspan.models.base import Causal, Ids, Logits, Mask, Model
+from longspan.models.body import BodyOptions, build_stack, embedding, initialise, mechanisms
+from longspan.nn.stack import StackState
+from longspan.shapes import Hidden
+
+DENSE = (Setting("softmax"),)
+Streams = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextOptions(BodyOptions):
+    """A body that reads tokens."""
+
+    vocabulary: int = option(256, "number of token ids", low=1)
+    padding: int | None = option(None, "the id of padding, whose embedding is zero", low=0)
+    attention: tuple[Setting, ...] = option(DENSE, "mechanism of each layer, repeated from the bottom up")
+
+
+class Encoder(Model):
+    """Hidden states of a text, each of which has read all of it."""
+
+    name = "encoder"
+    paper = "Vaswani et al. 2017"
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(TextOptions):
+        pass
+
+    def __init__(self, options: Options) -> None:
+        super().__init__(options)
+        self.embedding = embedding(options, options.vocabulary, options.padding)
+        self.stack = build_stack(options, options.attention, place="encoder", causal=False)
+        initialise(self, options)
+
+    def forward(
+        self, ids: Ids, *, key_mask: Mask | None = None, positions: Ids | None = None, streams: Streams | None = None
+    ) -> Hidden:
+        x = self.embedding(ids, positions=positions)
+        return self.stack(x, key_mask=key_mask, streams=streams, positions=positions)
+
+
+class Decoder(Causal):
+    """A language model: the logits of the next token at every place (GPT and kin)."""
+
+    name = "decoder"
+    paper = "Radford et al. 2018"
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(TextOptions):
+        tied: bool = option(True, "whether the output layer is the embedding")
+
+    def __init__(self, options: Options) -> None:
+        super().__init__(options)
+        self.vocabulary, self.max_length = options.vocabulary, options.max_length
+        self.embedding = embedding(options, options.vocabulary, options.padding)
+        self.stack = build_stack(options, options.attention, place="decoder", causal=True)
+        self.head = None if options.tied else nn.Linear(options.width, options.vocabulary, bias=False)
+        self.left_padding = all(mechanism.supports.left_padding for mechanism in mechanisms(self))
+        initialise(self, options)
+
+    def forward(
+        self, ids: Ids, *, key_mask: Mask | None = None, positions: Ids | None = None, streams: Streams | None = None
+    ) -> Logits:
+        return self.logits(self.hidden(ids, key_mask=key_mask, positions=positions, streams=streams))
+
+    def hidden(
+        self, ids: Ids, *, key_mask: Mask | None = None, positions: Ids | None = None, streams: Streams | None = None
+    ) -> Hidden:
+        """The states that the output layer reads."""
+        self._check_room(ids.shape[1])
+        x = self.embedding(ids, positions=positions)
+        return self.stack(x, key_mask=key_mask, streams=streams, positions=positions)
+
+    def logits(self, x: Hidden) -> Logits:
+        """The output layer."""
+        return self.embedding.logits(x) if self.head is None else self.head(x)
+
+    def start(
+        self, batch: int, *, source: Ids | None = None, source_mask: Mask | None = None, align: bool = False
+    ) -> StackState:
+        self._refuse_source(source, align)
+        return self.stack.start(batch, dtype=self.dtype, device=self.device)
+
+    def extend(
+        self,
+        ids: Ids,
+        state: StackState,
+        *,
+        key_mask: Mask | None = None,
+        positions: Ids | None = None,
+        last: bool = False,
+    ) -> tuple[Logits, StackState]:
+        self._check_room(state.length + ids.shape[1])
+        start = state.length if positions is None else 0
+        x = self.embedding(ids, start=start, positions=positions)
+        x, state = self.stack.extend(x, state, key_mask=key_mask, positions=positions)
+        return self.logits(x[:, -1:] if last else x), state
+
+
+class Transformer(Causal):
+    """An encoder, and a decoder that reads it: the model of the paper, for translation and the like."""
+
+    name = "transformer"
+    paper = "Vaswani et al. 2017"
+    reads_source = True
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(BodyOptions):
+        vocabulary: int = option(256, "number of token ids, of the source too unless said", low=1)
+        source_vocabulary: int | None = option(None, "number of source ids, where the two differ", low=1)
+        padding: int | None = option(None, "the id of padding, whose embedding is zero", low=0)
+        tied: bool = option(True, "whether both embeddings and the output layer are one matrix")
+        decoder_layers: int | None = option(None, "blocks of the decoder; as many as `layers` unless given", low=1)
+        encoder_attention: tuple[Setting, ...] = option(DENSE, "mechanism of each encoder layer")
+        decoder_attention: tuple[Setting, ...] = option(DENSE, "mechanism of each decoder layer, causal")
+        cross_attention: tuple[Setting, ...] = option(DENSE, "mechanism by which each decoder layer reads the encoder")
+
+    def __init__(self, options: Options) -> None:
+        super().__init__(options)
+        self.vocabulary, self.max_length = options.vocabulary, options.max_length
+        own = options.source_vocabulary or options.vocabulary
+        shared = options.tied and own == options.vocabulary
+        self.target = embedding(options, options.vocabulary, options.padding)
+        # One matrix needs no second embedding: the two have the same positions and dropout as well.
+        self.source = None if shared else embedding(options, own, options.padding)
+        self.encoder = build_stack(options, options.encoder_attention, place="encoder", causal=False)
+        self.decoder = build_stack(
+            options,
+            options.decoder_attention,
+            place="decoder",
+            causal=True,
+            layers=options.decoder_layers,
+            cross=options.cross_attention,
+        )
+        self.head = None if options.tied else nn.Linear(options.width, options.vocabulary, bias=False)
+        self.left_padding = all(mechanism.supports.left_padding for mechanism in mechanisms(self.decoder))
+        initialise(self, options)
+
+    def encode(self, source: Ids, *, source_mask: Mask | None = None, streams: Streams | None = None) -> Hidden:
+        """The encoder's states."""
+        self._check_room(source.shape[1])
+        x = (self.target if self.source is None else self.source)(source)
+        return self.encoder(x, key_mask=source_mask, streams=streams)
+
+    def forward(
+        self,
+        source: Ids,
+        ids: Ids,
+        *,
+        source_mask: Mask | None = None,
+        key_mask: Mask | None = None,
+        streams: Streams | None = None,
+    ) -> Logits:
+        """The logits of the target's next token at each of its places; `streams` are for the encoder."""
+        self._check_room(ids.shape[1])
+        context = self.encode(source, source_mask=source_mask, streams=streams)
+        return self.logits(self.decoder(self.target(ids), context, key_mask=key_mask, context_mask=source_mask))
+
+    def logits(self, x: Hidden) -> Logits:
+        """The output layer."""
+        return self.target.logits(x) if self.head is None else self.head(x)
+
+    def start(
+        self, batch: int, *, source: Ids | None = None, source_mask: Mask | None = None, align: bool = False
+    ) -> StackState:
+        if source is None:
+            raise InvalidInput(f"{self.name} reads a source: start(batch, source=ids, source_mask=mask)")
+        if len(source) != batch:
+            raise InvalidInput(f"the source has {len(source)} rows for a batch of {batch}")
+        context = self.encode(source, source_mask=source_mask)
+        return self.decoder.start(
+            batch, context, context_mask=source_mask, align=align, dtype=self.dtype, device=self.device
+        )
+
+    def extend(
+        self,
+        ids: Ids,
+        state: StackState,
+        *,
+        key_mask: Mask | None = None,
+        positions: Ids | None = None,
+        last: bool = False,
+    ) -> tuple[Logits, StackState]:
+        self._check_room(state.length + ids.shape[1])
+        start = state.length if positions is None else 0
+        x = self.target(ids, start=start, positions=positions)
+        x, state = self.decoder.extend(x, state, key_mask=key_mask, positions=positions)
+        return self.logits(x[:, -1:] if last else x), state
+
+
+__all__ = ["DENSE", "Decoder", "Encoder", "TextOptions", "Transformer"]

@@ -1,0 +1,115 @@
+"""Blocks one on another: the body of every Transformer, forward and step by step."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from longspan.attention.state import State
+from longspan.errors import InvalidInput
+from longspan.nn.block import Block, BlockState
+from longspan.nn.positions import Positions
+from longspan.shapes import Hidden, KeyMask
+
+
+@dataclass(frozen=True)
+class StackState(State):
+    """The state of each block, and how many tokens were read."""
+
+    blocks: tuple[BlockState, ...]
+    length: int
+    align: bool = False  # whether `alignment` is wanted
+    alignment: Tensor | None = None  # (batch, new tokens, source): the last cross-attention, mean over its heads
+
+
+class Stack(nn.Module):
+    """`blocks` in order, then `norm`. Streams from the user (`globals`, …) go to the blocks whose mechanism reads them."""
+
+    def __init__(self, blocks: Sequence[Block], norm: nn.Module) -> None:
+        super().__init__()
+        self.blocks, self.norm = nn.ModuleList(blocks), norm
+
+    def forward(
+        self,
+        x: Hidden,
+        context: Hidden | None = None,
+        *,
+        key_mask: KeyMask | None = None,
+        context_mask: KeyMask | None = None,
+        streams: Mapping[str, Tensor] | None = None,
+        positions: Positions | None = None,
+    ) -> Hidden:
+        self._check(streams)
+        for block in self._all():
+            x = block(
+                x,
+                context,
+                key_mask=key_mask,
+                context_mask=context_mask,
+                streams=_read_by(block, streams),
+                positions=positions,
+            )
+        return self.norm(x)
+
+    def start(
+        self,
+        batch: int,
+        context: Hidden | None = None,
+        *,
+        context_mask: KeyMask | None = None,
+        align: bool = False,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> StackState:
+        """The state before the first token; with `align`, each step says what it was aligned with in the context."""
+        if align and context is None:
+            raise InvalidInput("without another sequence there is nothing to be aligned with; leave out align")
+        states = (
+            block.start(batch, context, context_mask=context_mask, dtype=dtype, device=device) for block in self._all()
+        )
+        return StackState(tuple(states), 0, align)
+
+    def extend(
+        self,
+        x: Hidden,
+        state: StackState,
+        *,
+        key_mask: KeyMask | None = None,
+        streams: Mapping[str, Tensor] | None = None,
+        positions: Positions | None = None,
+    ) -> tuple[Hidden, StackState]:
+        """The next tokens, any number of them, and the state after them."""
+        self._check(streams)
+        length, after, alignment = state.length + x.shape[1], [], None
+        for index, (block, before) in enumerate(zip(self._all(), state.blocks)):
+            last = state.align and index == len(state.blocks) - 1
+            x, new, alignment = block.step(
+                x,
+                before,
+                key_mask=key_mask,
+                streams=_read_by(block, streams),
+                positions=positions,
+                align=last,
+            )
+            after.append(new)
+        return self.norm(x), StackState(tuple(after), length, state.align, alignment)
+
+    def _all(self) -> Iterator[Block]:
+        for block in self.blocks:
+            assert isinstance(block, Block)
+            yield block
+
+    def _check(self, streams: Mapping[str, Tensor] | None) -> None:
+        known = {stream.name for block in self._all() for stream in block.mixer.mechanism.streams}
+        for name in streams or ():
+            if name not in known:
+                raise InvalidInput(f"no layer reads a stream {name!r}; they read: {', '.join(sorted(known)) or 'none'}")
+
+
+def _read_by(block: Block, streams: Mapping[str, Tensor] | None) -> dict[str, Tensor] | None:
+    own = {stream.name for stream in block.mixer.mechanism.streams}
+    return {name: tensor for name, tensor in streams.items() if name in own} if streams else None
+
+
+__all__ = ["Stack", "StackState"]
