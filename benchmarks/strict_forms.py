@@ -23,58 +23,31 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from longspan.attention import build
-from longspan.nn.block import Block
-from longspan.nn.embed import TokenEmbedding
-from longspan.nn.feedforward import FeedForward
-from longspan.nn.multihead import MultiHead
-from longspan.nn.positions import Learned
-from longspan.nn.residual import Residual
+from longspan.models.transformer import Decoder
 
-WIDTH, HEADS, LENGTH, BATCH, LAYERS = 64, 4, 256, 8, 2
+LENGTH, BATCH = 256, 8
+SIZES = {"width": 64, "layers": 2, "heads": 4, "hidden": 256, "max_length": LENGTH}
+KIND = {"place": "pre", "activation": "gelu", "position": "learned", "dropout": 0.0}
 
 FORMS = {
-    "reformer, paper": ("reformer", {"form": "paper", "chunk": 16, "rounds": 2}),
-    "reformer, strict": ("reformer", {"form": "strict", "chunk": 16, "rounds": 2}),
-    "routing, paper": ("routing", {"membership": "sequence", "clusters": 8, "window": 32}),
-    "routing, strict": ("routing", {"membership": "strict", "clusters": 8, "window": 32}),
+    "reformer, paper": {"name": "reformer", "form": "paper", "chunk": 16, "rounds": 2},
+    "reformer, strict": {"name": "reformer", "form": "strict", "chunk": 16, "rounds": 2},
+    "routing, paper": {"name": "routing", "membership": "sequence", "clusters": 8, "window": 32},
+    "routing, strict": {"name": "routing", "membership": "strict", "clusters": 8, "window": 32},
 }
 
 
-class LanguageModel(nn.Module):
-    def __init__(self, symbols: int, name: str, options: dict[str, object]) -> None:
-        super().__init__()
-        self.embed = TokenEmbedding(symbols, WIDTH, position=Learned(LENGTH, WIDTH))
-        self.blocks = nn.ModuleList(
-            Block(
-                MultiHead(WIDTH, build(name, heads=HEADS, head_dim=WIDTH // HEADS, causal=True, **options)),
-                FeedForward(WIDTH, 4 * WIDTH, "gelu"),
-                residual=lambda: Residual(WIDTH, place="pre"),
-            )
-            for _ in range(LAYERS)
-        )
-        self.norm = nn.LayerNorm(WIDTH)
-
-    def forward(self, ids: Tensor) -> Tensor:
-        x = self.embed(ids)
-        for block in self.blocks:
-            x = block(x)
-        return self.embed.logits(self.norm(x))
-
-    def auxiliary(self) -> Tensor | float:
-        found = [block.mixer.mechanism.auxiliary_loss for block in self.blocks]
-        return sum(loss for loss in found if loss is not None)
-
-
-def train(text: Tensor, symbols: int, name: str, options: dict[str, object], seed: int, steps: int) -> LanguageModel:
+def train(text: Tensor, symbols: int, attention: dict[str, object], seed: int, steps: int) -> Decoder:
     torch.manual_seed(seed)
-    model = LanguageModel(symbols, name, options)
+    model = Decoder.build(vocabulary=symbols, attention=attention, **SIZES, **KIND)
     optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 3e-3, total_steps=steps, pct_start=0.1)
     for _ in range(steps):
         starts = torch.randint(len(text) - LENGTH - 1, (BATCH,))
         rows = torch.stack([text[start : start + LENGTH + 1] for start in starts.tolist()])
-        loss = cross_entropy(model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten()) + model.auxiliary()
+        loss = cross_entropy(model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten())
+        auxiliary = model.auxiliary_loss()
+        loss = loss if auxiliary is None else loss + auxiliary
         optimiser.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -84,7 +57,7 @@ def train(text: Tensor, symbols: int, name: str, options: dict[str, object], see
 
 
 @torch.no_grad()
-def losses(model: LanguageModel, text: Tensor) -> tuple[float, float]:
+def losses(model: Decoder, text: Tensor) -> tuple[float, float]:
     """Bits per character, parallel and honest, on the same predictions: the second half of each row."""
     rows = text[: len(text) // (LENGTH + 1) * (LENGTH + 1)].view(-1, LENGTH + 1)[:32]
     places = torch.arange(LENGTH // 2, LENGTH, 8)
@@ -109,9 +82,9 @@ def main() -> None:
 
     record = {}
     print(f"{'':20}{'parallel':>18}{'honest':>18}   bits per character, {given.seeds} seeds, {given.steps} steps")
-    for form, (name, options) in FORMS.items():
+    for form, attention in FORMS.items():
         found = [
-            losses(train(ids[:border], len(known), name, options, seed, given.steps), ids[border:])
+            losses(train(ids[:border], len(known), attention, seed, given.steps), ids[border:])
             for seed in range(given.seeds)
         ]
         columns = torch.tensor(found).T

@@ -60,9 +60,9 @@ def test_every_option_has_help_and_a_default_that_fits(name: str):
 def test_every_mechanism_is_built_by_name(name: str):
     found = find(name)
     causal = not found.supports.bidirectional
-    built = build(name, heads=2, head_dim=8, causal=causal, max_length=16)
+    built = build(name, heads=2, head_dim=8, causal=causal, max_length=256)
     assert type(built) is found
-    assert built.shape == Shape(heads=2, head_dim=8, max_length=16)
+    assert built.shape == Shape(heads=2, head_dim=8, max_length=256)
     assert built.causal is causal and built.dropout == 0.0
     assert built.options == found.Options()
     assert f"heads=2, head_dim=8, causal={causal}" in repr(built)
@@ -150,3 +150,19 @@ def test_what_is_not_supported_is_refused_when_it_is_built(name: str):
 def test_the_package_shows_the_names_it_promises():
     for name in attention.__all__:
         assert hasattr(attention, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "option"),
+    [
+        ("sparse", {"stride": 33}, "stride"),
+        ("memory_compressed", {"stride": 33}, "stride"),
+        ("etc", {"global_tokens": 33}, "global_tokens"),
+        ("bigbird", {"form": "etc", "global_tokens": 33}, "global_tokens"),
+    ],
+)
+def test_what_is_longer_than_any_text_is_refused(name: str, options: dict, option: str):
+    causal = name == "sparse"
+    with pytest.raises(InvalidOption, match=f"option {option} must be at most the max_length of 32, not 33"):
+        build(name, heads=2, head_dim=8, causal=causal, max_length=32, **options)
+    build(name, heads=2, head_dim=8, causal=causal, **options)

@@ -90,6 +90,13 @@ def test_only_the_last_rows_are_kept():
     assert torch.equal(rows.value, numbered(46, 4))
 
 
+def test_appending_no_rows_changes_nothing():
+    rows = Rows.empty(2).append(torch.zeros(2, 4, 0, 5))
+    assert len(rows) == 0
+    rows = rows.append(torch.ones(2, 4, 3, 5))
+    assert len(rows.append(torch.zeros(2, 4, 0, 5))) == 3
+
+
 def test_trimming_fewer_rows_than_are_kept_changes_nothing():
     rows = filled(3, keep=4)
     assert rows.trim() is rows

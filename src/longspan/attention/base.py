@@ -73,6 +73,11 @@ class Shape:
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise InvalidOption(f"{name} must be an int of at least 1, not {value!r}")
 
+    def check_room(self, option: str, value: int) -> None:
+        """Any length works with any option, but what could never come to bear in the texts it is built for is wrong."""
+        if self.max_length is not None and value > self.max_length:
+            raise InvalidOption(f"option {option} must be at most the max_length of {self.max_length}, not {value}")
+
 
 class Cost(NamedTuple):
     """What the fast path does for one sequence of a batch, exactly."""

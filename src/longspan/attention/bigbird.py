@@ -60,6 +60,8 @@ class BigBird(Attention):
         if given.window % 2 == 0:
             raise InvalidOption(f"option window must be odd, as many blocks on each side, not {given.window}")
         self.itc = given.form == "itc"
+        if not self.itc:
+            shape.check_room("global_tokens", given.global_tokens)
         self.random = (3 if self.itc else 0) if given.random is None else given.random
         # All that is random. The tables follow from it for any length, so no length is fixed when the module is built.
         self.register_buffer("seed", torch.randint(1 << 32, (shape.heads,)))

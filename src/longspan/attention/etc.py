@@ -94,6 +94,7 @@ class Etc(Attention):
 
     def __init__(self, shape: Shape, options: Any = None, *, causal: bool = False, dropout: float = 0.0) -> None:
         super().__init__(shape, options, causal=causal, dropout=dropout)
+        shape.check_room("global_tokens", self.options.global_tokens)
         segment = replace(_SEGMENT, required=self.options.hard != "none")
         self.streams = (*(() if self.options.shared else _PROJECTIONS), segment, _EXAMPLE)
         # For long and for global rows, a vector and a number for each label and head: 2 · labels + 1 positions, then

@@ -72,6 +72,7 @@ class MemoryCompressed(Attention):
             self.order, self.exponent = "n·block", 1.0
             self.supports = replace(type(self).supports, map=True)
         else:
+            shape.check_room("stride", self.options.stride)
             self.compress_keys = Compression(shape.heads * shape.head_dim, self.options.stride)
             self.compress_values = Compression(shape.heads * shape.head_dim, self.options.stride)
         self.first = self.causal and self.options.first

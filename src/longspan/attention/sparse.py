@@ -88,6 +88,7 @@ class Sparse(Attention):
     def __init__(self, shape: Shape, options: Any = None, *, causal: bool = False, dropout: float = 0.0) -> None:
         super().__init__(shape, options, causal=causal, dropout=dropout)
         given, heads = self.options, shape.heads
+        shape.check_room("stride", given.stride)
         self.strided = given.pattern == "strided"
         if not self.strided and given.summary > given.stride:
             raise InvalidOption(f"option summary must be at most the stride of {given.stride}, not {given.summary}")

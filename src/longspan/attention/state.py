@@ -86,6 +86,8 @@ class Rows:
         """These rows and `new` behind them, all of them visible; `trim` then forgets what is past `keep`."""
         count = new.shape[2]
         self._check(new)
+        if not count:
+            return self
         if new.requires_grad or self._buffer.requires_grad:  # in-place writes would spoil the graph
             rows = torch.cat([self.value, new], dim=2) if len(self) else new
             return Rows(rows, 0, rows.shape[2], self._keep, [rows.shape[2]])

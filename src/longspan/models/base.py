@@ -57,7 +57,7 @@ class Model(nn.Module, ABC):
         return dict(self.named_children())
 
     def auxiliary_loss(self) -> Tensor | None:
-        """What the last training pass adds to the task's loss: commitment, reconstruction, ponder time; None if nothing."""
+        """What the last training pass adds to the task's loss (commitment, reconstruction, ponder time), or None."""
         found = [getattr(module, "auxiliary_loss", None) for module in self.modules() if module is not self]
         losses = [loss for loss in found if isinstance(loss, Tensor)]
         return torch.stack(losses).sum() if losses else None

@@ -24,7 +24,7 @@ class StackState(State):
 
 
 class Stack(nn.Module):
-    """`blocks` in order, then `norm`. Streams from the user (`globals`, …) go to the blocks whose mechanism reads them."""
+    """`blocks` in order, then `norm`. Streams from the user go to the blocks whose mechanism reads them."""
 
     def __init__(self, blocks: Sequence[Block], norm: nn.Module) -> None:
         super().__init__()
