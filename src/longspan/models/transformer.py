@@ -7,13 +7,14 @@ that differs from these by its mechanism only is a row of `longspan.models.prese
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from longspan.attention.setting import Setting
 from longspan.config import option
 from longspan.errors import InvalidInput
 from longspan.models.base import Causal, Ids, Logits, Mask, Model
 from longspan.models.body import BodyOptions, build_stack, embedding, initialise, mechanisms
+from longspan.nn.linear import Linear
 from longspan.nn.stack import StackState
 from longspan.shapes import Hidden
 
@@ -68,7 +69,7 @@ class Decoder(Causal):
         self.vocabulary, self.max_length = options.vocabulary, options.max_length
         self.embedding = embedding(options, options.vocabulary, options.padding)
         self.stack = build_stack(options, options.attention, place="decoder", causal=True)
-        self.head = None if options.tied else nn.Linear(options.width, options.vocabulary, bias=False)
+        self.head = None if options.tied else Linear(options.width, options.vocabulary, bias=False)
         self.left_padding = all(mechanism.supports.left_padding for mechanism in mechanisms(self))
         initialise(self, options)
 
@@ -146,7 +147,7 @@ class Transformer(Causal):
             layers=options.decoder_layers,
             cross=options.cross_attention,
         )
-        self.head = None if options.tied else nn.Linear(options.width, options.vocabulary, bias=False)
+        self.head = None if options.tied else Linear(options.width, options.vocabulary, bias=False)
         self.left_padding = all(mechanism.supports.left_padding for mechanism in mechanisms(self.decoder))
         initialise(self, options)
 

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from longspan.errors import InvalidInput, InvalidOption
+from longspan.nn.linear import linear
 from longspan.nn.positions import Absolute
 from longspan.shapes import Hidden
 
@@ -72,7 +73,7 @@ class TokenEmbedding(_Embedding):
 
     def logits(self, x: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch vocabulary"]:
         """The output layer tied to the embedding; only the embedding is scaled, not this."""
-        return functional.linear(x, self.weight)
+        return linear(x, self.weight)
 
     def _check(self, ids: Tensor) -> None:
         if ids.ndim != 2 or ids.dtype not in (torch.int64, torch.int32):

@@ -10,6 +10,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from longspan.errors import InvalidOption, UnknownName, suggest
+from longspan.nn.linear import Linear
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -66,8 +67,8 @@ class FeedForward(nn.Module):
         self.chunk = chunk
         self.gated = activation in GATED
         self._activate = known[activation]
-        self.inner = nn.Linear(width, hidden * (2 if self.gated else 1), bias=bias)
-        self.outer = nn.Linear(hidden, width, bias=bias)
+        self.inner = Linear(width, hidden * (2 if self.gated else 1), bias=bias)
+        self.outer = Linear(hidden, width, bias=bias)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Float[Tensor, "*batch length width"]) -> Float[Tensor, "*batch length width"]:

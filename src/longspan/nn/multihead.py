@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from longspan.attention.base import Attention, share_heads
 from longspan.attention.state import State
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
+from longspan.nn.linear import Linear
 from longspan.nn.positions import DistanceBias, Positions, Rotary
 from longspan.shapes import Hidden, KeyMask, Weights
 
@@ -73,15 +74,15 @@ class MultiHead(nn.Module):
         read = width if context_width is None else context_width
         self.project = nn.ModuleDict(
             {
-                name: nn.Linear(width if name == "q" else read, head_dim * count, bias=bias)
+                name: Linear(width if name == "q" else read, head_dim * count, bias=bias)
                 for name, count in self.heads.items()
             }
         )
         self.extra = nn.ModuleDict(
-            {s.name: nn.Linear(width, head_dim * heads, bias=bias) for s in mechanism.streams if s.kind == "heads"}
+            {s.name: Linear(width, head_dim * heads, bias=bias) for s in mechanism.streams if s.kind == "heads"}
         )
         out_bias = bias if out_bias is None else out_bias
-        self.out: nn.Module = nn.Linear(head_dim * heads, width if out_width is None else out_width, bias=out_bias)
+        self.out: nn.Module = Linear(head_dim * heads, width if out_width is None else out_width, bias=out_bias)
         self.reset()
 
     @torch.no_grad()

@@ -1,0 +1,38 @@
+"""A linear layer that is quick for few rows too, as decoding needs it.
+
+For a handful of rows, and for the output layer of a large vocabulary, BLAS on a CPU is up to three times faster when
+the weight is the left factor: then its rows, not the few of the input, are what the threads share out. The product is
+the same up to rounding.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional
+
+FEW = 4  # rows up to which any weight goes left
+WIDE, SOME = 4096, 64  # from this many outputs it does up to this many rows
+
+
+def linear(
+    x: Float[Tensor, "*batch inputs"], weight: Float[Tensor, "outputs inputs"], bias: Tensor | None = None
+) -> Float[Tensor, "*batch outputs"]:
+    """x weightᵀ + bias."""
+    if torch.is_grad_enabled() or torch.compiler.is_compiling() or x.device.type != "cpu":
+        return functional.linear(x, weight, bias)
+    rows = x.numel() // weight.shape[1] if weight.shape[1] else 0
+    if not 1 < rows <= (SOME if weight.shape[0] >= WIDE else FEW) or torch.is_autocast_enabled("cpu"):
+        return functional.linear(x, weight, bias)
+    columns = x.reshape(rows, -1).t()
+    out = weight @ columns if bias is None else torch.addmm(bias[:, None], weight, columns)
+    return out.t().reshape(*x.shape[:-1], -1)
+
+
+class Linear(nn.Linear):
+    """`nn.Linear`, quick for few rows."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return linear(x, self.weight, self.bias)
+
+
+__all__ = ["Linear", "linear"]
