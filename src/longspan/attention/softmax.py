@@ -107,11 +107,14 @@ class Softmax(Attention):
         dropout = self.dropout if self.training else 0.0
         q = self._change_queries(q)
         if side.key_mask is None and side.bias is None:
-            grouped = k.shape[1] != q.shape[1]
-            return scaled_dot_product_attention(
-                q, k, v, dropout_p=dropout, is_causal=self.causal, scale=self._scale, enable_gqa=grouped
-            )
+            return self._fused(q, k, v, causal=self.causal, dropout=dropout)
         return self._joint(q, k, v, side.key_mask, side.bias, dropout)
+
+    def _fused(self, q: Tensor, k: Tensor, v: Tensor, *, causal: bool, dropout: float = 0.0) -> Tensor:
+        grouped = k.shape[1] != q.shape[1]
+        return scaled_dot_product_attention(
+            q, k, v, dropout_p=dropout, is_causal=causal, scale=self._scale, enable_gqa=grouped
+        )
 
     def _joint(
         self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, bias: Tensor | None, dropout: float = 0.0
@@ -175,7 +178,10 @@ class Softmax(Attention):
         keys, values = state.k.value, state.v.value
         if self.options.score == "additive":
             return self._additive(q, keys, values, keep, side.bias), state
-        return self._joint(self._change_queries(q), keys, values, keep, side.bias), state
+        q = self._change_queries(q)
+        if q.shape[2] == 1 and keep is None and side.bias is None:  # one new token reads all there is
+            return self._fused(q, keys, values, causal=False), state
+        return self._joint(q, keys, values, keep, side.bias), state
 
     # The scores as products
 
