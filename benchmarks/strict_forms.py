@@ -27,7 +27,8 @@ from longspan.models.transformer import Decoder
 
 LENGTH, BATCH = 256, 8
 SIZES = {"width": 64, "layers": 2, "heads": 4, "hidden": 256, "max_length": LENGTH}
-KIND = {"place": "pre", "activation": "gelu", "position": "learned", "dropout": 0.0}
+# Rotary positions: a table of positions has not learnt to look at the character before within such a budget.
+KIND = {"place": "pre", "activation": "gelu", "position": "rotary", "dropout": 0.0, "scale": False, "init": "normal"}
 
 FORMS = {
     "reformer, paper": {"name": "reformer", "form": "paper", "chunk": 16, "rounds": 2},
