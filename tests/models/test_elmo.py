@@ -13,8 +13,8 @@ from longspan.models.elmo import BothWays, Elmo, ElmoMix, ElmoVectors
 from longspan.nn.characters import encode_words
 
 TINY = {"cells": 12, "projection": 8, "filters": (4, 4, 6), "character_width": 4, "characters": 12, "dropout": 0.0}
-RIVER = "he sat on the bank of the river".split()
-MONEY = "the bank lent her money".split()
+RIVER = ["he", "sat", "on", "the", "bank", "of", "the", "river"]
+MONEY = ["the", "bank", "lent", "her", "money"]
 
 
 def tiny(**options: object) -> Elmo:
@@ -143,6 +143,7 @@ def test_state_is_carried_only_if_passed_on():
         model.read(encode(RIVER, MONEY)[0], state=state)
 
 
+@torch.no_grad()
 def test_the_mix_of_layers():
     """Check 2: the weights sum to 1; at w = 0 it is gamma times the mean."""
     layers = torch.randn(2, 3, 5, 16, dtype=torch.float64)

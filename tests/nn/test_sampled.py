@@ -46,14 +46,17 @@ def test_all_samples_are_the_full_softmax():
 
 
 def test_the_samples_stand_for_all():
-    """A sum over the samples, each divided by how often it is expected, is on average the sum over all words."""
-    sampler, generator = LogUniform(30, 10), torch.Generator().manual_seed(3)
-    value = torch.rand(30, generator=generator, dtype=torch.float64)
+    """A sum over the samples, each divided by how often it is expected, is on average the sum over all words.
+
+    Not quite: that the last draw was a new word is no accident, which is seen where samples are few.
+    """
+    sampler, generator = LogUniform(2000, 200), torch.Generator().manual_seed(3)
+    value = torch.rand(2000, generator=generator, dtype=torch.float64)
     sums = []
-    for _ in range(1000):
+    for _ in range(300):
         ids, draws = sampler.draw(generator)
         sums.append((value[ids] / sampler.expected(ids, draws)).sum())
-    assert float(torch.stack(sums).mean()) == pytest.approx(float(value.sum()), rel=0.05)
+    assert float(torch.stack(sums).mean()) == pytest.approx(float(value.sum()), rel=0.02)
 
 
 def test_the_loss_by_hand():
@@ -74,7 +77,7 @@ def test_the_loss_by_hand():
 
 
 def test_refusals_and_nothing_to_predict():
-    x, weight, targets, bias = rows()
+    x, weight, targets, _ = rows()
     with pytest.raises(InvalidOption, match="1 to 30, the vocabulary, not 31"):
         LogUniform(30, 31)
     with pytest.raises(InvalidInput, match="of 20 ids, and the output layer has 30 rows"):

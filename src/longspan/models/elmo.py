@@ -36,8 +36,8 @@ class ElmoState(State):
 
     def detach(self) -> Self:
         """The same values without their history: training goes back to where the batch begins, no further."""
-        ways = ([tuple(part.detach() for part in layer) for layer in way] for way in (self.forward, self.backward))
-        return type(self)(*(tuple(way) for way in ways))
+        forward, backward = (tuple((h.detach(), c.detach()) for h, c in way) for way in (self.forward, self.backward))
+        return type(self)(forward, backward)
 
 
 @dataclass(frozen=True)
@@ -72,14 +72,13 @@ class _OneWay(nn.Module):
 
     def __init__(self, options: "Elmo.Options") -> None:
         super().__init__()
-        self.layers = nn.ModuleList(
-            ProjectedLstm(options.projection, options.cells, options.projection, clip=options.clip)
-            for _ in range(options.layers)
-        )
+        width = options.projection
+        layers = [ProjectedLstm(width, options.cells, width, clip=options.clip) for _ in range(options.layers)]
+        self.layers = nn.ModuleList(layers)
         self.dropout = nn.Dropout(options.dropout)
 
     def start(self, batch: int) -> tuple[LstmState, ...]:
-        return tuple(layer.start(batch) for layer in self.layers)
+        return tuple(layer.start(batch) for layer in self.layers if isinstance(layer, ProjectedLstm))
 
     def forward(
         self, x: Hidden, states: tuple[LstmState, ...], lengths: Int[Tensor, " batch"] | None
@@ -100,8 +99,8 @@ class Elmo(Model):
     So features at k have read word k itself; the word that the forward half predicts is k + 1, the backward half k - 1.
     Sentences are whole rows, with `<S>` and `</S>` around them where those are to be predicted too.
 
-    State is carried from batch to batch only if it is passed on: `layers, state = model.read(…, state=state)`. It is how
-    the authors ran it, and makes each result depend on what was read before, in what order, in the same row.
+    State is carried from batch to batch only if it is passed on: `layers, state = model.read(…, state=state)`. It is
+    how the authors ran it, and makes each result depend on what was read before, in what order, in the same row.
     """
 
     name = "elmo"

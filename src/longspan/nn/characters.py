@@ -93,8 +93,8 @@ class CharacterEncoder(nn.Module):
         with torch.no_grad():
             self.embedding.weight[0] = 0
         for convolution in self.convolutions:
-            nn.init.uniform_(convolution.weight, -0.05, 0.05)
-            nn.init.zeros_(convolution.bias)
+            for name, parameter in convolution.named_parameters():
+                nn.init.zeros_(parameter) if name == "bias" else nn.init.uniform_(parameter, -0.05, 0.05)
         nn.init.normal_(self.projection.weight, std=self.projection.in_features**-0.5)
         nn.init.zeros_(self.projection.bias)
 
@@ -119,7 +119,7 @@ class CharacterEncoder(nn.Module):
                 f"expected characters (batch, length, {self.characters}) of whole numbers, as encode_words makes them, "
                 f"got {tuple(characters.shape)} of {characters.dtype}"
             )
-        if not 0 < characters.shape[0] * characters.shape[1]:
+        if characters.numel() == 0:
             raise InvalidInput(f"expected at least one word, got characters {tuple(characters.shape)}")
         low, high = int(characters.min()), int(characters.max())
         if low < 0 or high >= ALPHABET:

@@ -31,20 +31,26 @@ class ProjectedLstm(nn.Module):
         self.lstm = nn.LSTM(width, cells, proj_size=projection if projection < cells else 0, batch_first=True)
         self.reset_parameters()
 
+    @property
+    def _weights(self) -> dict[str, nn.Parameter]:
+        """torch's names without their end `_l0`: there is one layer."""
+        return {name.removesuffix("_l0"): parameter for name, parameter in self.lstm.named_parameters()}
+
     def reset_parameters(self) -> None:
         """Forget gates start at 1. torch has two biases where one does; the second stays zero."""
-        for name, parameter in self.lstm.named_parameters():
+        weights = self._weights
+        for name, parameter in weights.items():
             if name.startswith("weight"):
                 nn.init.xavier_uniform_(parameter)
             else:
                 nn.init.zeros_(parameter)
         with torch.no_grad():
-            self.lstm.bias_ih_l0[self.cells : 2 * self.cells] = 1
-        self.lstm.bias_hh_l0.requires_grad_(False)
+            weights["bias_ih"][self.cells : 2 * self.cells] = 1
+        weights["bias_hh"].requires_grad_(False)
 
     def start(self, batch: int) -> LstmState:
         """The state before the first token: zeros."""
-        like = self.lstm.weight_hh_l0
+        like = self._weights["weight_hh"]
         return like.new_zeros(batch, self.projection), like.new_zeros(batch, self.cells)
 
     def forward(
@@ -71,16 +77,16 @@ class ProjectedLstm(nn.Module):
             return self.lstm(x, state)
 
     def _stepwise(self, x: Tensor, state: LstmState, lengths: Tensor | None, clip: float) -> tuple[Tensor, LstmState]:
-        own = self.lstm
+        own = self._weights
         h, c = state
         outs = []
-        for step, given in enumerate(linear(x, own.weight_ih_l0, own.bias_ih_l0).unbind(1)):
-            gates = given + linear(h, own.weight_hh_l0, own.bias_hh_l0)
+        for step, given in enumerate(linear(x, own["weight_ih"], own["bias_ih"]).unbind(1)):
+            gates = given + linear(h, own["weight_hh"], own["bias_hh"])
             write, forget, value, say = gates.chunk(4, dim=-1)
             new_c = (forget.sigmoid() * c + write.sigmoid() * value.tanh()).clamp(-clip, clip)
             new_h = say.sigmoid() * new_c.tanh()
             if self.projection < self.cells:
-                new_h = linear(new_h, own.weight_hr_l0)
+                new_h = linear(new_h, own["weight_hr"])
             new_h = new_h.clamp(-clip, clip)
             if lengths is None:
                 out, h, c = new_h, new_h, new_c

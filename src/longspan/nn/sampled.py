@@ -1,4 +1,4 @@
-"""Sampled softmax: cross-entropy against some of a large vocabulary (Jean et al. 2015, section 3; for training only)."""
+"""Sampled softmax: cross-entropy against some of a large vocabulary (Jean et al. 2015, section 3); for training."""
 
 import math
 
