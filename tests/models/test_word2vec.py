@@ -158,6 +158,7 @@ def test_king_man_woman_queen():
     for method in ("add", "multiply"):
         assert model.analogy("man", "king", "woman", method=method)[0][0] == "queen"
     assert model.analogy("woman", "queen", "man", k=1)[0][0] == "king"
+    assert model.analogy("man", "king", "woman", exclude=False)[0][0] == "queen"
     excluded = [word for word, _ in model.analogy("man", "king", "woman", k=99)]
     assert len(excluded) == len(model.words) - 3 and not {"man", "king", "woman"} & set(excluded)
     assert len(model.analogy("man", "king", "woman", exclude=False, k=99)) == len(model.words)

@@ -104,16 +104,18 @@ def update(
     """
     centre, context = batch.unbind(1)
     answers = torch.cat([context[:, None], negatives], dim=1)  # the first is the true one
-    v, u = inputs[centre], outputs[answers]
+    flat = answers.flatten()
+    # On CPU index_select copies whole rows, several times as fast as indexing does.
+    v, u = inputs.index_select(0, centre), outputs.index_select(0, flat).unflatten(0, answers.shape)
     slope = -torch.einsum("pd,pnd->pn", v, u).sigmoid_()
     slope[:, 0] += 1
     slope[:, 1:] *= negatives != context[:, None]
     slope *= rate
     to_inputs = torch.einsum("pn,pnd->pd", slope, u) * _share(centre, len(inputs), v)[:, None]
-    slope *= _share(answers.flatten(), len(outputs), v).view_as(slope)
+    slope *= _share(flat, len(outputs), v).view_as(slope)
     to_outputs = slope[:, :, None] * v[:, None]
     inputs.index_add_(0, centre, to_inputs)
-    outputs.index_add_(0, answers.flatten(), to_outputs.flatten(0, 1))
+    outputs.index_add_(0, flat, to_outputs.flatten(0, 1))
 
 
 def _share(rows: Tensor, count: int, like: Tensor) -> Tensor:
