@@ -68,6 +68,12 @@ class Model(nn.Module, ABC):
 
         save(self, Path(folder), tokenizer=tokenizer)
 
+    def write_files(self, folder: Path) -> None:
+        """What the model keeps in its folder beside options and weights, such as its words; nothing unless said."""
+
+    def read_files(self, folder: Path) -> None:
+        """Reads back what `write_files` wrote."""
+
 
 class Causal(Model):
     """A model that reads left to right and gives the logits of the next token.

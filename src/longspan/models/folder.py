@@ -27,6 +27,7 @@ def save(model: Model, folder: Path, *, tokenizer: str | None = None) -> None:
     (folder / CONFIG).write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     if tokenizer is not None:
         (folder / TOKENIZER).write_text(tokenizer, encoding="utf-8")
+    model.write_files(folder)
     unique = {name: tensor.contiguous() for name, tensor in _unique(model).items()}
     part = folder / f"{WEIGHTS}.part"
     save_file(unique, part, metadata={"format": "pt"})
@@ -44,6 +45,7 @@ def load(folder: Path | str) -> Model:
     if len(kinds) == 1:
         model = model.to(kinds.pop())
     fill(model, weights, str(folder / WEIGHTS))
+    model.read_files(folder)
     return model.eval()
 
 

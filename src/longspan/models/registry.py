@@ -10,6 +10,8 @@ MODELS: dict[str, str] = {
     "encoder": "longspan.models.transformer:Encoder",
     "decoder": "longspan.models.transformer:Decoder",
     "transformer": "longspan.models.transformer:Transformer",
+    "elmo": "longspan.models.elmo:Elmo",
+    "word2vec": "longspan.models.word2vec:Word2Vec",
 }
 
 
