@@ -199,7 +199,8 @@ class SeriesRegressor(Model):
         rows = self._inputs(series, known).flatten(0, 1) if key_mask is None else self._inputs(series, known)[key_mask]
         deviation = rows.std(0, correction=0)
         self.mean.copy_(rows.mean(0))
-        self.deviation.copy_(torch.where(deviation > 0, deviation, torch.ones_like(deviation)))
+        varies = deviation > 1e-6 * rows.abs().amax(0)  # more than rounding
+        self.deviation.copy_(torch.where(varies, deviation, torch.ones_like(deviation)))
 
     def forward(self, series: Series, known: Known | None = None, *, key_mask: Mask | None = None) -> Series:
         """One step ahead of every place: the last row is the first value that is not in the series."""
