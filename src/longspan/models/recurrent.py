@@ -33,6 +33,7 @@ from longspan.shapes import Hidden
 
 Series = Float[Tensor, "batch length values"]
 Known = Float[Tensor, "batch places known"]
+Ahead = Float[Tensor, "batch horizon values"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,7 +220,7 @@ class SeriesRegressor(Model):
         return squares[real].sum() / (real.sum() * self.options.values).clamp_min(1)
 
     @torch.no_grad()
-    def forecast(self, series: Series, horizon: int, known: Known | None = None) -> Series:
+    def forecast(self, series: Series, horizon: int, known: Known | None = None) -> Ahead:
         """The next `horizon` values, free-running: each is made from the model's own before it.
 
         `known` speaks of the series and of the times that are read behind it: length + horizon - 1 places.

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
 from longspan import config
@@ -31,6 +32,8 @@ from longspan.nn.recurrent import (
 from longspan.nn.recurrent_decoder import BahdanauDecoder, DecoderState, LuongDecoder, PlainDecoder, RecurrentDecoder
 from longspan.shapes import Hidden
 
+SourceIds = Int[Tensor, "batch source"]
+SourceMask = Bool[Tensor, "batch source"]
 DECODERS = ("plain", "bahdanau", "luong")
 
 PAPERS: Mapping[str, Mapping[str, Any]] = {
@@ -131,10 +134,10 @@ class Seq2Seq(Causal):
 
     def forward(
         self,
-        source: Ids,
+        source: SourceIds,
         ids: Ids,
         *,
-        source_mask: Mask | None = None,
+        source_mask: SourceMask | None = None,
         key_mask: Mask | None = None,
         teacher_forcing: float | None = None,
         parallel: bool | None = None,

@@ -24,7 +24,9 @@ from longspan.shapes import Hidden, KeyMask
 
 REACHES = ("global", "local_m", "local_p")
 CENTRES = ("paper", "released")
+Asked = Float[Tensor, "batch queries query_width"]
 Attended = Float[Tensor, "batch queries keys"]
+Read = Float[Tensor, "batch queries key_width"]
 
 
 @dataclass(frozen=True)
@@ -113,13 +115,13 @@ class Alignment(nn.Module):
         return Memory(values, self._keys(memory), real)
 
     def forward(
-        self, query: Hidden, memory: Memory, time: Int[Tensor, "batch queries"] | None = None
-    ) -> tuple[Hidden, Attended]:
+        self, query: Asked, memory: Memory, time: Int[Tensor, "batch queries"] | None = None
+    ) -> tuple[Read, Attended]:
         """What is read, and with which weights; `time` is the query's own place, which local-m needs, from 0."""
         weights = self.weights(query, memory, time)
         return weights @ memory.values, weights
 
-    def weights(self, query: Hidden, memory: Memory, time: Int[Tensor, "batch queries"] | None = None) -> Attended:
+    def weights(self, query: Asked, memory: Memory, time: Int[Tensor, "batch queries"] | None = None) -> Attended:
         """Rows sum to 1, but for local-p with a Gaussian behind the softmax; padding gets exactly 0.
 
         A row whose window holds no token (local-m, far behind the end of a short source) is 0.
@@ -143,7 +145,7 @@ class Alignment(nn.Module):
             return masked_softmax(scores + exponent, keep)
         return masked_softmax(scores, keep) * exponent.exp()
 
-    def predict(self, query: Hidden, memory: Memory) -> Float[Tensor, "batch queries"]:
+    def predict(self, query: Asked, memory: Memory) -> Float[Tensor, "batch queries"]:
         """The place p_t that local-p looks at, a real number, counted from 1.
 
         The paper has S · sigmoid(·) with S the row's own length; released code 1 + (S - 1) · sigmoid(·).
@@ -152,7 +154,7 @@ class Alignment(nn.Module):
         length = memory.length[:, None].to(share.dtype)
         return length * share if self.centre == "paper" else 1 + (length - 1) * share
 
-    def scores(self, query: Hidden, memory: Memory) -> Attended:
+    def scores(self, query: Asked, memory: Memory) -> Attended:
         """e of every query and key, before any mask."""
         keys = memory.values if memory.keys is None else memory.keys
         if self.score == "additive":

@@ -22,6 +22,7 @@ from longspan.nn.embed import TokenEmbedding
 from longspan.shapes import Hidden, KeyMask
 
 CELLS = ("elman", "lstm", "gru")
+Inputs = Float[Tensor, "batch length features"]
 FORGET = 1  # torch keeps the gates of an LSTM in the order input, forget, cell, output
 
 
@@ -113,7 +114,7 @@ class Recurrent(nn.Module):
         return RecurrentState(hidden, zero if self.first_cell is None else self.first_cell.expand(batch, -1, -1))
 
     def forward(
-        self, x: Hidden, state: RecurrentState | None = None, *, key_mask: KeyMask | None = None
+        self, x: Inputs, state: RecurrentState | None = None, *, key_mask: KeyMask | None = None
     ) -> tuple[Hidden, RecurrentState]:
         """The top layer's state at every position, and the state of all layers after the last one."""
         self._check(x, state, key_mask)

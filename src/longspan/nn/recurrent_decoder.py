@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from longspan.attention.state import State
 from longspan.errors import InvalidInput, Unsupported
 from longspan.nn.alignment import Alignment, Memory
-from longspan.nn.recurrent import Recurrent, RecurrentState, check_mask
+from longspan.nn.recurrent import Inputs, Recurrent, RecurrentState, check_mask
 from longspan.shapes import Hidden, KeyMask
 
 
@@ -57,7 +57,7 @@ class RecurrentDecoder(nn.Module, ABC):
         return DecoderState(initial, memory, time, align=align)
 
     def forward(
-        self, x: Hidden, state: DecoderState, *, key_mask: KeyMask | None = None, parallel: bool | None = None
+        self, x: Inputs, state: DecoderState, *, key_mask: KeyMask | None = None, parallel: bool | None = None
     ) -> tuple[Hidden, DecoderState]:
         """What the output layer reads at each of the next tokens, and the state after them.
 
