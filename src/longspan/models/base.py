@@ -19,7 +19,7 @@ from longspan.attention.state import State
 from longspan.errors import InvalidInput
 
 Ids = Int[Tensor, "batch length"]
-Logits = Float[Tensor, "batch length vocabulary"]
+Logits = Float[Tensor, "batch places vocabulary"]  # as many places as tokens or, with `last`, one
 Mask = Bool[Tensor, "batch length"]
 
 

@@ -10,6 +10,9 @@ MODELS: dict[str, str] = {
     "encoder": "longspan.models.transformer:Encoder",
     "decoder": "longspan.models.transformer:Decoder",
     "transformer": "longspan.models.transformer:Transformer",
+    "recurrent": "longspan.models.recurrent:RecurrentLanguageModel",
+    "regressor": "longspan.models.recurrent:SeriesRegressor",
+    "seq2seq": "longspan.models.seq2seq:Seq2Seq",
     "elmo": "longspan.models.elmo:Elmo",
     "word2vec": "longspan.models.word2vec:Word2Vec",
 }
