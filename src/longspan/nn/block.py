@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from longspan.attention.state import State
 from longspan.errors import InvalidInput
+from longspan.nn.convolution import ConvolutionState, SeparableConvolution
 from longspan.nn.multihead import Context, MultiHead, MultiHeadState
 from longspan.nn.positions import Positions
 from longspan.nn.residual import Residual
@@ -19,14 +20,17 @@ from longspan.shapes import Hidden, KeyMask
 
 @dataclass(frozen=True)
 class BlockState(State):
-    """The mixer's state, and the other sequence where there is one."""
+    """The mixer's state, the other sequence where there is one, and the past that a convolution looks back at."""
 
     mixer: MultiHeadState
     context: Context | None
+    transition: ConvolutionState | None = None
 
 
 class Block(nn.Module):
     """`mixer`, then (in a decoder that reads another sequence) `cross`, then `feedforward`.
+
+    The last may be a `SeparableConvolution`, which sees the neighbours as well.
 
     Each sub-layer has a residual connection of its own; `residual` makes them, so that one call says norm, place and
     dropout of all:
@@ -62,7 +66,10 @@ class Block(nn.Module):
         cross = self.cross
         if cross is not None and self.around_cross is not None:
             x = self.around_cross(x, lambda y: cross(y, context, key_mask=context_mask))
-        return self.around_feedforward(x, self.feedforward)
+        transition = self.feedforward
+        if isinstance(transition, SeparableConvolution):
+            return self.around_feedforward(x, lambda y: transition(y, key_mask=key_mask))
+        return self.around_feedforward(x, transition)
 
     def start(
         self,
@@ -74,9 +81,15 @@ class Block(nn.Module):
         device: torch.device | str | None = None,
     ) -> BlockState:
         """The state before the first token; another sequence is projected once, here."""
+        prepared, past = self.prepare(context, context_mask), None
+        if isinstance(self.feedforward, SeparableConvolution):
+            past = self.feedforward.start(batch, dtype=dtype, device=device)
+        return BlockState(self.mixer.start(batch, dtype=dtype, device=device), prepared, past)
+
+    def prepare(self, context: Hidden | None, context_mask: KeyMask | None = None) -> Context | None:
+        """The other sequence, projected for any number of calls."""
         self._check(context)
-        prepared = None if self.cross is None or context is None else self.cross.prepare(context, context_mask)
-        return BlockState(self.mixer.start(batch, dtype=dtype, device=device), prepared)
+        return None if self.cross is None or context is None else self.cross.prepare(context, context_mask)
 
     def extend(
         self,
@@ -103,6 +116,7 @@ class Block(nn.Module):
     ) -> tuple[Hidden, BlockState, Tensor | None]:
         """`extend`, and with `align` what each token was aligned with: (batch, new, source), mean over the heads."""
         after, alignment, cross = state.mixer, None, self.cross
+        transition, past = self.feedforward, state.transition
 
         def mix(y: Tensor) -> Tensor:
             nonlocal after
@@ -116,10 +130,19 @@ class Block(nn.Module):
                 alignment = cross.weights(y, state.context).mean(1)
             return cross(y, state.context)
 
+        def change(y: Tensor) -> Tensor:
+            nonlocal past
+            if not isinstance(transition, SeparableConvolution):
+                return transition(y)
+            assert past is not None
+            out, past = transition.extend(y, past, key_mask=key_mask)
+            return out
+
         x = self.around_mixer(x, mix)
         if self.around_cross is not None:
             x = self.around_cross(x, read)
-        return self.around_feedforward(x, self.feedforward), BlockState(after, state.context), alignment
+        x = self.around_feedforward(x, change)
+        return x, BlockState(after, state.context, past), alignment
 
     def _check(self, context: Tensor | Context | None) -> None:
         if (context is None) != (self.cross is None):

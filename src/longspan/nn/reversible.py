@@ -16,6 +16,9 @@ run must be the first one over again:
 
   and the second run gets the first one's buckets. Anywhere else `remember` just calls its argument.
 
+What a module leaves in `auxiliary_loss` is computed twice as well, and the first of them has no gradient. So the stack
+takes them all away and gives their sum, with its gradient, as an `auxiliary_loss` of its own.
+
 As with any recomputation, F and G must not count their calls (no batch norm), nor change their inputs in place.
 """
 
@@ -51,13 +54,24 @@ class _Call:
         self.casts = [(kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)) for kind in kinds]
         self.random = torch.get_rng_state()
         self.devices, self.device_random = get_device_states(stream)
+        _take_losses(self.module)  # an older pass's
         with self._around(self._write):
-            return self.module(stream, *context)
+            output = self.module(stream, *context)
+        self.losses = _take_losses(self.module)
+        return output
 
     def again(
-        self, gradient: Tensor, totals: dict[int, Tensor], stream: Tensor, context: Context = ()
+        self,
+        gradient: Tensor,
+        loss_gradient: Tensor | None,
+        totals: dict[int, Tensor],
+        stream: Tensor,
+        context: Context = (),
     ) -> tuple[Tensor, Tensor]:
-        """The output, and `gradient` taken back to the stream; for context and parameters it is added to `totals`."""
+        """The output, and the gradients of it and of the auxiliary losses taken back to the stream.
+
+        Those of context and parameters are added to `totals`.
+        """
         # Aliases, not the parameters themselves: a hook on a parameter must see its gradient once, not here as well.
         parameters = {name: _alias(p) for name, p in self.parameters.items()}
         stream = stream.detach().requires_grad_()
@@ -70,9 +84,12 @@ class _Call:
 
         wanted = {id(tensor): tensor for tensor in context if tensor is not None and tensor.requires_grad}
         wanted |= {id(self.parameters[name]): alias for name, alias in parameters.items()}
-        through, *found = torch.autograd.grad(
-            output, [stream, *wanted.values()], gradient.to(output.dtype), materialize_grads=True
-        )
+        outputs, gradients = [output], [gradient.to(output.dtype)]
+        for loss in _take_losses(self.module):
+            if loss.requires_grad and loss_gradient is not None:
+                outputs.append(loss)
+                gradients.append(loss_gradient.to(loss.dtype))
+        through, *found = torch.autograd.grad(outputs, [stream, *wanted.values()], gradients, materialize_grads=True)
         for key, new in zip(wanted, found):
             totals[key] = totals[key] + new if key in totals else new
         return output.detach(), through
@@ -101,6 +118,15 @@ def _read(decisions: Iterator[Any]) -> Any:
     raise Unsupported("expected a module to remember as much in its second run as in its first, but it asked for more")
 
 
+def _take_losses(module: nn.Module) -> list[Tensor]:
+    found = []
+    for part in module.modules():
+        if isinstance(getattr(part, "auxiliary_loss", None), Tensor):
+            found.append(part.auxiliary_loss)
+            part.auxiliary_loss = None  # type: ignore[assignment]
+    return found
+
+
 def _alias(tensor: Tensor) -> Tensor:
     return tensor.detach().requires_grad_(tensor.requires_grad)
 
@@ -119,11 +145,12 @@ class _Reversible(torch.autograd.Function):
         # Parameters are not saved that way: hooks that move saved activations elsewhere should leave them alone. As
         # torch then does not notice when one has changed too early, `backward` looks for itself.
         ctx.versions = [p._version for p in ctx.parameters]
-        return x1, x2
+        losses = [loss for pair in ctx.calls for call in pair for loss in call.losses]
+        return x1, x2, torch.stack(losses).sum() if losses else None
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, d1: Tensor, d2: Tensor) -> Any:
+    def backward(ctx: Any, d1: Tensor, d2: Tensor, d_loss: Tensor | None) -> Any:
         if ctx.versions != [p._version for p in ctx.parameters]:
             raise InvalidInput(
                 "expected the parameters of a reversible stack as they were in its forward pass, but some were changed "
@@ -133,9 +160,9 @@ class _Reversible(torch.autograd.Function):
         context = [None if tensor is None else _alias(tensor) for tensor in saved]
         totals: dict[int, Tensor] = {}
         for f, g in reversed(ctx.calls):
-            output, through = g.again(d2, totals, y1)
+            output, through = g.again(d2, d_loss, totals, y1)
             y2, d1 = y2 - output, d1 + through
-            output, through = f.again(d1, totals, y2, context)
+            output, through = f.again(d1, d_loss, totals, y2, context)
             y1, d2 = y1 - output, d2 + through
         return None, None, d1, d2, *(totals.get(id(tensor)) for tensor in (*context, *ctx.parameters))
 
@@ -154,6 +181,7 @@ class ReversibleStack(nn.Module):
         sizes = [len(pair) for pair in self._pairs()]
         if not sizes or set(sizes) != {2}:
             raise InvalidOption(f"expected at least one pair of modules (F, G), got groups of {sizes}")
+        self.auxiliary_loss: Tensor | None = None
 
     def _pairs(self) -> list[Any]:
         return list(self.blocks)
@@ -165,8 +193,10 @@ class ReversibleStack(nn.Module):
             x1, x2 = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in (x1, x2))
         parameters = [p for p in self.parameters() if p.requires_grad]
         trained = any(t is not None and t.requires_grad for t in (x1, x2, *context, *parameters))
+        self.auxiliary_loss = None
         if trained and torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            return _Reversible.apply(self, len(context), x1, x2, *context, *parameters)
+            x1, x2, self.auxiliary_loss = _Reversible.apply(self, len(context), x1, x2, *context, *parameters)
+            return x1, x2
         for f, g in self._pairs():
             x1 = x1 + f(x2, *context)
             x2 = x2 + g(x1)

@@ -1,11 +1,14 @@
 """Blocks one on another: the body of every Transformer, forward and step by step."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from longspan.attention.base import Attention
 from longspan.attention.state import State
 from longspan.errors import InvalidInput
 from longspan.nn.block import Block, BlockState
@@ -23,11 +26,61 @@ class StackState(State):
     alignment: Tensor | None = None  # (batch, new tokens, source): the last cross-attention, mean over its heads
 
 
-class Stack(nn.Module):
+class Body(nn.Module, ABC):
+    """What stands between embedding and output layer: a `Stack`, or something that is used as one."""
+
+    def __init__(self, out_width: int) -> None:
+        super().__init__()
+        self.out_width = out_width  # of the states that come out
+
+    @abstractmethod
+    def forward(
+        self,
+        x: Hidden,
+        context: Hidden | None = None,
+        *,
+        key_mask: KeyMask | None = None,
+        context_mask: KeyMask | None = None,
+        streams: Mapping[str, Tensor] | None = None,
+        positions: Positions | None = None,
+    ) -> Hidden:
+        """All tokens at once."""
+
+    @abstractmethod
+    def start(
+        self,
+        batch: int,
+        context: Hidden | None = None,
+        *,
+        context_mask: KeyMask | None = None,
+        align: bool = False,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> Any:
+        """The state before the first token; it has `length`, and with `align`, `alignment` after each step."""
+
+    @abstractmethod
+    def extend(
+        self,
+        x: Hidden,
+        state: Any,
+        *,
+        key_mask: KeyMask | None = None,
+        streams: Mapping[str, Tensor] | None = None,
+        positions: Positions | None = None,
+    ) -> tuple[Hidden, Any]:
+        """The next tokens, any number of them, and the state after them."""
+
+    def _check_align(self, context: Hidden | None, align: bool) -> None:
+        if align and context is None:
+            raise InvalidInput("without another sequence there is nothing to be aligned with; leave out align")
+
+
+class Stack(Body):
     """`blocks` in order, then `norm`. Streams from the user go to the blocks whose mechanism reads them."""
 
     def __init__(self, blocks: Sequence[Block], norm: nn.Module) -> None:
-        super().__init__()
+        super().__init__(blocks[0].mixer.width)
         self.blocks, self.norm = nn.ModuleList(blocks), norm
 
     def forward(
@@ -40,7 +93,7 @@ class Stack(nn.Module):
         streams: Mapping[str, Tensor] | None = None,
         positions: Positions | None = None,
     ) -> Hidden:
-        self._check(streams)
+        check_streams((block.mixer.mechanism for block in self._all()), streams)
         for block in self._all():
             x = block(
                 x,
@@ -63,8 +116,7 @@ class Stack(nn.Module):
         device: torch.device | str | None = None,
     ) -> StackState:
         """The state before the first token; with `align`, each step says what it was aligned with in the context."""
-        if align and context is None:
-            raise InvalidInput("without another sequence there is nothing to be aligned with; leave out align")
+        self._check_align(context, align)
         states = (
             block.start(batch, context, context_mask=context_mask, dtype=dtype, device=device) for block in self._all()
         )
@@ -80,7 +132,7 @@ class Stack(nn.Module):
         positions: Positions | None = None,
     ) -> tuple[Hidden, StackState]:
         """The next tokens, any number of them, and the state after them."""
-        self._check(streams)
+        check_streams((block.mixer.mechanism for block in self._all()), streams)
         length, after, alignment = state.length + x.shape[1], [], None
         for index, (block, before) in enumerate(zip(self._all(), state.blocks)):
             last = state.align and index == len(state.blocks) - 1
@@ -100,11 +152,13 @@ class Stack(nn.Module):
             assert isinstance(block, Block)
             yield block
 
-    def _check(self, streams: Mapping[str, Tensor] | None) -> None:
-        known = {stream.name for block in self._all() for stream in block.mixer.mechanism.streams}
-        for name in streams or ():
-            if name not in known:
-                raise InvalidInput(f"no layer reads a stream {name!r}; they read: {', '.join(sorted(known)) or 'none'}")
+
+def check_streams(mechanisms: Iterable[Attention], streams: Mapping[str, Tensor] | None) -> None:
+    """A stream that no layer reads is a mistake."""
+    known = {stream.name for mechanism in mechanisms for stream in mechanism.streams}
+    for name in streams or ():
+        if name not in known:
+            raise InvalidInput(f"no layer reads a stream {name!r}; they read: {', '.join(sorted(known)) or 'none'}")
 
 
 def _read_by(block: Block, streams: Mapping[str, Tensor] | None) -> dict[str, Tensor] | None:
@@ -112,4 +166,4 @@ def _read_by(block: Block, streams: Mapping[str, Tensor] | None) -> dict[str, Te
     return {name: tensor for name, tensor in streams.items() if name in own} if streams else None
 
 
-__all__ = ["Stack", "StackState"]
+__all__ = ["Body", "Stack", "StackState", "check_streams"]

@@ -1,0 +1,168 @@
+"""A stack of blocks whose activations take the memory of one (Kitaev et al. 2020, section 3).
+
+    y1 = x1 + Attention(norm(x2))
+    y2 = x2 + FeedForward(norm(y1))
+
+Both streams start as the embedding and have its width. At the end the released code puts them side by side and
+normalises over twice the width, so that the output layer is twice as wide: merge="concat". Their mean, merge="mean", has
+the width of the embedding, so that the output layer can be tied to it.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from longspan.attention.state import State
+from longspan.errors import InvalidInput, UnknownName, suggest
+from longspan.nn.multihead import MultiHead, MultiHeadState
+from longspan.nn.norm import NormKind, build_norm
+from longspan.nn.positions import Positions
+from longspan.nn.reversible import ReversibleStack
+from longspan.nn.stack import Body, check_streams
+from longspan.shapes import Hidden, KeyMask
+
+Merge = Literal["concat", "mean"]
+
+
+@dataclass(frozen=True)
+class ReversibleState(State):
+    """The state of each layer, and how many tokens were read."""
+
+    layers: tuple[MultiHeadState, ...]
+    length: int
+
+
+class _Mix(nn.Module):
+    """F: dropout(attention(norm(x))). A reversible stack hands on tensors only, so streams come in the order `names`."""
+
+    def __init__(self, mixer: MultiHead, norm: nn.Module, dropout: float, names: Sequence[str]) -> None:
+        super().__init__()
+        self.mixer, self.norm, self.dropout, self.names = mixer, norm, nn.Dropout(dropout), tuple(names)
+
+    def forward(
+        self, x: Hidden, key_mask: KeyMask | None, positions: Positions | None, *streams: Tensor | None
+    ) -> Hidden:
+        own = self._own(dict(zip(self.names, streams)))
+        return self.dropout(self.mixer(self.norm(x), key_mask=key_mask, streams=own, positions=positions))
+
+    def extend(
+        self,
+        x: Hidden,
+        state: MultiHeadState,
+        key_mask: KeyMask | None,
+        positions: Positions | None,
+        streams: Mapping[str, Tensor],
+    ) -> tuple[Hidden, MultiHeadState]:
+        own = self._own(streams)
+        out, after = self.mixer.extend(self.norm(x), state, key_mask=key_mask, streams=own, positions=positions)
+        return self.dropout(out), after
+
+    def _own(self, streams: Mapping[str, Tensor | None]) -> dict[str, Tensor]:
+        read = {stream.name for stream in self.mixer.mechanism.streams}
+        return {name: tensor for name, tensor in streams.items() if tensor is not None and name in read}
+
+
+class _Change(nn.Module):
+    """G: dropout(feedforward(norm(x)))."""
+
+    def __init__(self, feedforward: nn.Module, norm: nn.Module, dropout: float) -> None:
+        super().__init__()
+        self.feedforward, self.norm, self.dropout = feedforward, norm, nn.Dropout(dropout)
+
+    def forward(self, x: Hidden) -> Hidden:
+        return self.dropout(self.feedforward(self.norm(x)))
+
+
+class ReversibleBody(Body):
+    """Pairs of a mixer and a feed-forward layer in reversible residual connections, used as a `Stack` is."""
+
+    def __init__(
+        self,
+        layers: Sequence[tuple[MultiHead, nn.Module]],
+        *,
+        merge: Merge = "concat",
+        norm: NormKind = "layer",
+        eps: float = 1e-5,
+        dropout: float = 0.0,
+    ) -> None:
+        if merge not in get_args(Merge):
+            raise UnknownName(f"no way to merge two streams is called {merge!r}; {suggest(merge, get_args(Merge))}")
+        width = layers[0][0].width
+        super().__init__(2 * width if merge == "concat" else width)
+        self.merge = merge
+        found = {s.name for mixer, _ in layers for s in mixer.mechanism.streams if s.kind in ("mask", "ids")}
+        self.names = tuple(sorted(found))
+        self.stack = ReversibleStack(
+            (
+                _Mix(mixer, build_norm(norm, width, eps), dropout, self.names),
+                _Change(feedforward, build_norm(norm, width, eps), dropout),
+            )
+            for mixer, feedforward in layers
+        )
+        self.norm = build_norm(norm, self.out_width, eps)
+
+    def forward(
+        self,
+        x: Hidden,
+        context: Hidden | None = None,
+        *,
+        key_mask: KeyMask | None = None,
+        context_mask: KeyMask | None = None,
+        streams: Mapping[str, Tensor] | None = None,
+        positions: Positions | None = None,
+    ) -> Hidden:
+        self._check(context, streams)
+        given = streams or {}
+        return self._merged(*self.stack(x, x, key_mask, positions, *(given.get(name) for name in self.names)))
+
+    def start(
+        self,
+        batch: int,
+        context: Hidden | None = None,
+        *,
+        context_mask: KeyMask | None = None,
+        align: bool = False,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> ReversibleState:
+        """The state before the first token."""
+        self._check(context, None)
+        self._check_align(context, align)
+        return ReversibleState(tuple(mix.mixer.start(batch, dtype=dtype, device=device) for mix, _ in self._all()), 0)
+
+    def extend(
+        self,
+        x: Hidden,
+        state: ReversibleState,
+        *,
+        key_mask: KeyMask | None = None,
+        streams: Mapping[str, Tensor] | None = None,
+        positions: Positions | None = None,
+    ) -> tuple[Hidden, ReversibleState]:
+        """The next tokens, any number of them, and the state after them."""
+        self._check(None, streams)
+        x1, x2, layers = x, x, []
+        for (mix, change), before in zip(self._all(), state.layers):
+            mixed, after = mix.extend(x2, before, key_mask, positions, streams or {})
+            x1 = x1 + mixed
+            x2 = x2 + change(x1)
+            layers.append(after)
+        return self._merged(x1, x2), ReversibleState(tuple(layers), state.length + x.shape[1])
+
+    def _all(self) -> Iterator[tuple[_Mix, _Change]]:
+        for mix, change in self.stack._pairs():
+            yield mix, change
+
+    def _merged(self, x1: Tensor, x2: Tensor) -> Tensor:
+        return self.norm(torch.cat([x1, x2], -1) if self.merge == "concat" else (x1 + x2) / 2)
+
+    def _check(self, context: Tensor | None, streams: Mapping[str, Tensor] | None) -> None:
+        if context is not None:
+            raise InvalidInput("a reversible body reads no other sequence than its own")
+        check_streams((mix.mixer.mechanism for mix, _ in self._all()), streams)
+
+
+__all__ = ["Merge", "ReversibleBody", "ReversibleState"]
