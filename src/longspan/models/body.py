@@ -13,13 +13,16 @@ from longspan.attention.setting import Setting
 from longspan.config import option
 from longspan.errors import InvalidOption, Unsupported
 from longspan.nn.block import Block
+from longspan.nn.convolution import SeparableConvolution
 from longspan.nn.embed import TokenEmbedding
 from longspan.nn.feedforward import GATED, PLAIN, FeedForward
+from longspan.nn.halting import Halting
 from longspan.nn.multihead import MultiHead, Position
 from longspan.nn.norm import NORMS, build_norm
 from longspan.nn.positions import Absolute, Alibi, Axial, Learned, RelativeBias, Rotary, Sinusoidal
 from longspan.nn.residual import Residual
-from longspan.nn.stack import Stack
+from longspan.nn.reversible_body import ReversibleBody
+from longspan.nn.stack import Body, Stack
 
 POSITIONS = ("sinusoidal", "learned", "axial", "rotary", "alibi", "relative", "none")
 
@@ -43,6 +46,8 @@ class BodyOptions(config.Options):
     attention_dropout: float = option(0.0, "on attention weights, where there are any", low=0, high=0.999)
     hidden_dropout: float = option(0.0, "inside the feed-forward layer", low=0, high=0.999)
     feedforward_chunk: int = option(0, "tokens per piece of the feed-forward layer; 0: all at once", low=0)
+    reversible: bool = option(False, "whether the blocks are reversible: their activations take the memory of one")
+    merge: str = option("concat", "of the two streams of reversible blocks", choices=("concat", "mean"))
     position: str = option("sinusoidal", "how positions are told", choices=POSITIONS)
     axes: tuple[int, ...] | None = option(None, "axial positions: the sides of the grid", low=1)
     axis_widths: tuple[int, ...] | None = option(None, "axial positions: the width of each table", low=1)
@@ -67,12 +72,13 @@ def embedding(options: BodyOptions, vocabulary: int, padding: int | None = None)
         options.width,
         scale=options.scale,
         padding=padding,
-        position=_absolute(options),
+        position=absolute_position(options),
         dropout=options.dropout,
     )
 
 
-def _absolute(options: BodyOptions) -> Absolute | None:
+def absolute_position(options: BodyOptions) -> Absolute | None:
+    """Positions that are added to the embedding, where they are of that kind."""
     if options.position == "sinusoidal":
         return Sinusoidal(options.width)
     if options.position == "learned":
@@ -103,34 +109,73 @@ def build_stack(
     causal: bool,
     layers: int | None = None,
     cross: Sequence[Setting] | None = None,
-) -> Stack:
+) -> Body:
     """The blocks, each with its own mechanism; `place` is how errors call this stack ("encoder", "decoder")."""
     layers = options.layers if layers is None else layers
-    head_dim = _head_dim(options)
-    position = _within(options, head_dim, causal)
+    if options.reversible and (cross is not None or options.place != "pre"):
+        if cross is not None:
+            raise Unsupported(f"{place}: reversible blocks read no other sequence; leave out reversible")
+        raise InvalidOption(f"{place}: reversible blocks have their norms inside each branch; give place='pre'")
+    position = _within(options, _head_dim(options), causal)
     own = spread(settings, layers, f"{place} self-attention")
     others = None if cross is None else spread(cross, layers, f"{place} cross-attention")
-    blocks = []
+    mixers, readers = [], []
     for layer in range(layers):
-        mixer = _mixer(options, own[layer], f"{place} self-attention, layer {layer}", causal=causal, position=position)
-        other = None
-        if others is not None:
-            where = f"{place} cross-attention, layer {layer}"
-            other = _mixer(options, others[layer], where, causal=False, position=None, cross=True)
-        feedforward = FeedForward(
-            options.width,
-            options.hidden,
-            options.activation,
-            bias=options.bias,
-            dropout=options.hidden_dropout,
-            chunk=options.feedforward_chunk,
+        where = f"{place} self-attention, layer {layer}"
+        mixers.append(_mixer(options, own[layer], where, causal=causal, position=position))
+        where = f"{place} cross-attention, layer {layer}"
+        readers.append(None if others is None else _reader(options, others[layer], where))
+    changes = [_feedforward(options) for _ in range(layers)]
+    stack: Body
+    if options.reversible:
+        stack = ReversibleBody(
+            list(zip(mixers, changes)),
+            merge=options.merge,  # type: ignore[arg-type]
+            norm=options.norm,  # type: ignore[arg-type]
+            eps=options.eps,
+            dropout=options.dropout,
         )
-        blocks.append(Block(mixer, feedforward, cross=other, residual=_residual(options)))
-    norm = build_norm(options.norm if options.place == "pre" else "none", options.width, options.eps)  # type: ignore[arg-type]
-    stack = Stack(blocks, norm)
+    else:
+        blocks = [
+            Block(mixer, change, cross=reader, residual=_residual(options))
+            for mixer, change, reader in zip(mixers, changes, readers)
+        ]
+        stack = Stack(blocks, last_norm(options))
     if any(isinstance(m, Linformer) and m.options.sharing == "layerwise" for m in stack.modules()):
         share_projection(stack)
     return stack
+
+
+def build_block(
+    options: BodyOptions,
+    setting: Setting,
+    *,
+    place: str,
+    causal: bool,
+    cross: Setting | None = None,
+    change: nn.Module | None = None,
+) -> Block:
+    """One block alone; `change` stands instead of the feed-forward layer."""
+    position = _within(options, _head_dim(options), causal)
+    mixer = _mixer(options, setting, f"{place} self-attention", causal=causal, position=position)
+    reader = None if cross is None else _reader(options, cross, f"{place} cross-attention")
+    return Block(mixer, change or _feedforward(options), cross=reader, residual=_residual(options))
+
+
+def last_norm(options: BodyOptions) -> nn.Module:
+    """The norm at the end of a stack, which blocks with their norms in front need."""
+    return build_norm(options.norm if options.place == "pre" else "none", options.width, options.eps)  # type: ignore[arg-type]
+
+
+def _feedforward(options: BodyOptions) -> FeedForward:
+    return FeedForward(
+        options.width,
+        options.hidden,
+        options.activation,
+        bias=options.bias,
+        dropout=options.hidden_dropout,
+        chunk=options.feedforward_chunk,
+    )
 
 
 def _head_dim(options: BodyOptions) -> int:
@@ -172,6 +217,10 @@ def _mixer(
         raise type(error)(f"{where}: {error}") from None
 
 
+def _reader(options: BodyOptions, setting: Setting, where: str) -> MultiHead:
+    return _mixer(options, setting, where, causal=False, position=None, cross=True)
+
+
 def mechanisms(model: nn.Module) -> list[Attention]:
     """All mechanisms of a model, in order."""
     return [module for module in model.modules() if isinstance(module, Attention)]
@@ -181,6 +230,7 @@ def mechanisms(model: nn.Module) -> list[Attention]:
 def initialise(model: nn.Module, options: BodyOptions) -> None:
     """Initial weights; what mechanisms own keeps the start that their papers give it."""
     if options.init == "normal":
+        halting = []
         for name, module in model.named_modules():
             if ".mechanism" in name:
                 continue
@@ -190,6 +240,10 @@ def initialise(model: nn.Module, options: BodyOptions) -> None:
                     nn.init.zeros_(module.bias)
             elif isinstance(module, TokenEmbedding):
                 nn.init.normal_(module.weight, std=options.init_std)
+            elif isinstance(module, Halting):
+                halting.append(module)
+        for module in halting:  # its bias has a meaning
+            module.reset()
     else:
         for module in model.modules():
             if isinstance(module, FeedForward):
@@ -197,11 +251,20 @@ def initialise(model: nn.Module, options: BodyOptions) -> None:
                     nn.init.xavier_uniform_(linear.weight)
                     if linear.bias is not None:
                         nn.init.zeros_(linear.bias)
-    for block in model.modules() if options.residual_init else ():
-        if isinstance(block, Block):
-            for branch in (block.mixer.out, block.feedforward.outer, block.cross.out if block.cross else None):
-                if isinstance(branch, nn.Linear):
-                    branch.weight.mul_((2 * options.layers) ** -0.5)
+    for module in model.modules() if options.residual_init else ():
+        branch = module.out if isinstance(module, MultiHead) else getattr(module, "outer", None)
+        if isinstance(branch, nn.Linear) and isinstance(module, (MultiHead, FeedForward, SeparableConvolution)):
+            branch.weight.mul_((2 * options.layers) ** -0.5)
 
 
-__all__ = ["BodyOptions", "build_stack", "embedding", "initialise", "mechanisms", "spread"]
+__all__ = [
+    "BodyOptions",
+    "absolute_position",
+    "build_block",
+    "build_stack",
+    "embedding",
+    "initialise",
+    "last_norm",
+    "mechanisms",
+    "spread",
+]

@@ -6,16 +6,16 @@ that differs from these by its mechanism only is a row of `longspan.models.prese
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
 from longspan.attention.setting import Setting
 from longspan.config import option
-from longspan.errors import InvalidInput
+from longspan.errors import InvalidInput, InvalidOption
 from longspan.models.base import Causal, Ids, Logits, Mask, Model
 from longspan.models.body import BodyOptions, build_stack, embedding, initialise, mechanisms
 from longspan.nn.linear import Linear
-from longspan.nn.stack import StackState
 from longspan.shapes import Hidden
 
 DENSE = (Setting("softmax"),)
@@ -36,6 +36,7 @@ class Encoder(Model):
 
     name = "encoder"
     paper = "Vaswani et al. 2017"
+    _embed, _stack = staticmethod(embedding), staticmethod(build_stack)  # what a family may do in its own way
 
     @dataclass(frozen=True, kw_only=True)
     class Options(TextOptions):
@@ -43,8 +44,8 @@ class Encoder(Model):
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
-        self.embedding = embedding(options, options.vocabulary, options.padding)
-        self.stack = build_stack(options, options.attention, place="encoder", causal=False)
+        self.embedding = self._embed(options, options.vocabulary, options.padding)
+        self.stack = self._stack(options, options.attention, place="encoder", causal=False)
         initialise(self, options)
 
     def forward(
@@ -59,6 +60,7 @@ class Decoder(Causal):
 
     name = "decoder"
     paper = "Radford et al. 2018"
+    _embed, _stack = staticmethod(embedding), staticmethod(build_stack)
 
     @dataclass(frozen=True, kw_only=True)
     class Options(TextOptions):
@@ -67,9 +69,14 @@ class Decoder(Causal):
     def __init__(self, options: Options) -> None:
         super().__init__(options)
         self.vocabulary, self.max_length = options.vocabulary, options.max_length
-        self.embedding = embedding(options, options.vocabulary, options.padding)
-        self.stack = build_stack(options, options.attention, place="decoder", causal=True)
-        self.head = None if options.tied else Linear(options.width, options.vocabulary, bias=False)
+        self.embedding = self._embed(options, options.vocabulary, options.padding)
+        self.stack = self._stack(options, options.attention, place="decoder", causal=True)
+        if options.tied and self.stack.out_width != options.width:
+            raise InvalidOption(
+                f"the embedding is {options.width} wide and the states {self.stack.out_width}, so that they cannot be "
+                "tied: give tied=False, or merge='mean'"
+            )
+        self.head = None if options.tied else Linear(self.stack.out_width, options.vocabulary, bias=False)
         self.left_padding = all(mechanism.supports.left_padding for mechanism in mechanisms(self))
         initialise(self, options)
 
@@ -92,19 +99,19 @@ class Decoder(Causal):
 
     def start(
         self, batch: int, *, source: Ids | None = None, source_mask: Mask | None = None, align: bool = False
-    ) -> StackState:
+    ) -> Any:
         self._refuse_source(source, align)
         return self.stack.start(batch, dtype=self.dtype, device=self.device)
 
     def extend(
         self,
         ids: Ids,
-        state: StackState,
+        state: Any,
         *,
         key_mask: Mask | None = None,
         positions: Ids | None = None,
         last: bool = False,
-    ) -> tuple[Logits, StackState]:
+    ) -> tuple[Logits, Any]:
         self._check_room(state.length + ids.shape[1])
         start = state.length if positions is None else 0
         x = self.embedding(ids, start=start, positions=positions)
@@ -117,6 +124,7 @@ class Transformer(Causal):
 
     name = "transformer"
     paper = "Vaswani et al. 2017"
+    _embed, _stack = staticmethod(embedding), staticmethod(build_stack)
     reads_source = True
 
     @dataclass(frozen=True, kw_only=True)
@@ -135,11 +143,11 @@ class Transformer(Causal):
         self.vocabulary, self.max_length = options.vocabulary, options.max_length
         own = options.source_vocabulary or options.vocabulary
         shared = options.tied and own == options.vocabulary
-        self.target = embedding(options, options.vocabulary, options.padding)
+        self.target = self._embed(options, options.vocabulary, options.padding)
         # One matrix needs no second embedding: the two have the same positions and dropout as well.
-        self.source = None if shared else embedding(options, own, options.padding)
-        self.encoder = build_stack(options, options.encoder_attention, place="encoder", causal=False)
-        self.decoder = build_stack(
+        self.source = None if shared else self._embed(options, own, options.padding)
+        self.encoder = self._stack(options, options.encoder_attention, place="encoder", causal=False)
+        self.decoder = self._stack(
             options,
             options.decoder_attention,
             place="decoder",
@@ -177,7 +185,7 @@ class Transformer(Causal):
 
     def start(
         self, batch: int, *, source: Ids | None = None, source_mask: Mask | None = None, align: bool = False
-    ) -> StackState:
+    ) -> Any:
         if source is None:
             raise InvalidInput(f"{self.name} reads a source: start(batch, source=ids, source_mask=mask)")
         if len(source) != batch:
@@ -190,12 +198,12 @@ class Transformer(Causal):
     def extend(
         self,
         ids: Ids,
-        state: StackState,
+        state: Any,
         *,
         key_mask: Mask | None = None,
         positions: Ids | None = None,
         last: bool = False,
-    ) -> tuple[Logits, StackState]:
+    ) -> tuple[Logits, Any]:
         self._check_room(state.length + ids.shape[1])
         start = state.length if positions is None else 0
         x = self.target(ids, start=start, positions=positions)

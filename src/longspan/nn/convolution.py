@@ -26,7 +26,7 @@ class ConvolutionState(State):
 
 
 class SeparableConvolution(nn.Module):
-    """`causal` looks back only, and streams; otherwise to both sides. Masked positions are zeros, as those outside are."""
+    """`causal` looks back only, and streams; otherwise to both sides. Masked positions are zeros, as outside."""
 
     def __init__(
         self,
@@ -90,9 +90,7 @@ class SeparableConvolution(nn.Module):
         seen, second = self._along(inner, self.second, None if state is None else state.second, key_mask)
         return self.outer(seen), ConvolutionState(first, second)
 
-    def _along(
-        self, x: Tensor, filters: Tensor, past: Tensor | None, key_mask: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
+    def _along(self, x: Tensor, filters: Tensor, past: Tensor | None, key_mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """x convolved over time, and the rows that the next tokens look back at."""
         if key_mask is not None:
             x = x.masked_fill(~key_mask[..., None], 0.0)

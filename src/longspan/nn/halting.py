@@ -11,8 +11,8 @@ The paper says two things of two questions, and both answers are here:
 - What others read of a position that has halted. The text copies its state: halted="copy". The listing goes on changing
   it and only freezes y: halted="evolve".
 
-A position that is still running at the last step has used up less than 1 in the listing; with `force_remainder` its last
-step gets all that is left. Padding never runs: it keeps no loop alive, and it is no part of the mean ponder time.
+A position that is still running at the last step has used up less than 1 in the listing; with `force_remainder` its
+last step gets all that is left. Padding never runs: it keeps no loop alive, and is no part of the mean ponder time.
 """
 
 from dataclasses import dataclass

@@ -214,6 +214,7 @@ class MultiHead(nn.Module):
             return q, k
         if context is not None:
             raise Unsupported("rotary positions compare places in one sequence; cross-attention has two")
+        start = start if positions is None else 0
         return (
             self.position(q, start=start, positions=positions),
             self.position(k, start=start, positions=positions),

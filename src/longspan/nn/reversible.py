@@ -121,8 +121,9 @@ def _read(decisions: Iterator[Any]) -> Any:
 def _take_losses(module: nn.Module) -> list[Tensor]:
     found = []
     for part in module.modules():
-        if isinstance(getattr(part, "auxiliary_loss", None), Tensor):
-            found.append(part.auxiliary_loss)
+        loss = getattr(part, "auxiliary_loss", None)
+        if isinstance(loss, Tensor):
+            found.append(loss)
             part.auxiliary_loss = None  # type: ignore[assignment]
     return found
 

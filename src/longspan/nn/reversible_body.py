@@ -4,8 +4,8 @@
     y2 = x2 + FeedForward(norm(y1))
 
 Both streams start as the embedding and have its width. At the end the released code puts them side by side and
-normalises over twice the width, so that the output layer is twice as wide: merge="concat". Their mean, merge="mean", has
-the width of the embedding, so that the output layer can be tied to it.
+normalises over twice the width, so that the output layer is twice as wide: merge="concat". Their mean, merge="mean",
+has the width of the embedding, so that the output layer can be tied to it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,7 +36,7 @@ class ReversibleState(State):
 
 
 class _Mix(nn.Module):
-    """F: dropout(attention(norm(x))). A reversible stack hands on tensors only, so streams come in the order `names`."""
+    """F: dropout(attention(norm(x))). A reversible stack hands on tensors only: streams come in the order `names`."""
 
     def __init__(self, mixer: MultiHead, norm: nn.Module, dropout: float, names: Sequence[str]) -> None:
         super().__init__()
@@ -153,8 +153,7 @@ class ReversibleBody(Body):
         return self._merged(x1, x2), ReversibleState(tuple(layers), state.length + x.shape[1])
 
     def _all(self) -> Iterator[tuple[_Mix, _Change]]:
-        for mix, change in self.stack._pairs():
-            yield mix, change
+        yield from self.stack._pairs()
 
     def _merged(self, x1: Tensor, x2: Tensor) -> Tensor:
         return self.norm(torch.cat([x1, x2], -1) if self.merge == "concat" else (x1 + x2) / 2)
