@@ -1,5 +1,6 @@
 """The Universal Transformer: one block, applied until it is enough."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -129,7 +130,7 @@ def test_tokens_wait_until_a_later_one_goes_so_far(position: str):
         assert taken[-1][0] == place + 1 and list(taken[-1]) == sorted(taken[-1], reverse=True)
         assert sum(waiting) + taken[-1][-1] == place + 1
     # Some steps were taken by several tokens at once, after all but the last of them had waited.
-    assert any(now - then > 1 for one, two in zip(taken, taken[1:]) for then, now in zip(one, two))
+    assert any(now - then > 1 for one, two in pairwise(taken) for then, now in zip(one, two))
 
 
 def test_a_state_with_tokens_that_wait_can_be_continued_in_many_ways():

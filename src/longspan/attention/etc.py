@@ -14,6 +14,7 @@ from longspan.attention.joint import Source, joint
 from longspan.attention.layouts import Band, Dense, ceil_div
 from longspan.attention.layouts.base import blocked_where, wide
 from longspan.config import option
+from longspan.errors import InvalidOption
 from longspan.shapes import Keys, Output, Queries, Values, Weights
 
 _PROJECTIONS = (
@@ -85,6 +86,7 @@ class Etc(Attention):
         global_tokens: int = option(256, "how many positions at the front are the global input", low=1)
         radius: int = option(84, "neighbours that a long token reads on each side, besides its own position", low=1)
         labels: int = option(12, "distance from which relative positions share a label; 0: no labels at all", low=0)
+        vocabulary: int | None = option(None, "rows of the label tables; 2 · labels + 3 unless given", low=1)
         hard: str = option(
             "none",
             "g2l: a global token reads only the long tokens of its segment; both: and these only it",
@@ -101,7 +103,11 @@ class Etc(Attention):
         # pairs across the two inputs, of different segments and of the same.
         self.labels = nn.ParameterDict()
         if self.options.labels:
-            count = 2 * self.options.labels + 3
+            count = self.options.vocabulary or 2 * self.options.labels + 3
+            if count < 2 * self.options.labels + 3:
+                raise InvalidOption(
+                    f"option vocabulary must hold 2 · labels + 3 = {2 * self.options.labels + 3}, not {count}"
+                )
             for rows in ("long", "global"):
                 self.labels[f"{rows}_vectors"] = nn.Parameter(0.02 * torch.randn(shape.heads, count, shape.head_dim))
                 self.labels[f"{rows}_numbers"] = nn.Parameter(torch.zeros(shape.heads, count))
@@ -279,5 +285,5 @@ class Etc(Attention):
         if rest:
             blocks = ceil_div(rest, band.block) + 1  # the plain way has one to spare
             pairs += heads * blocks * band.block * band.span
-        flops = 4 * pairs * width + 2 * heads * queries * (2 * clip + 3) * width
+        flops = 4 * pairs * width + 2 * heads * queries * (self.options.vocabulary or 2 * clip + 3) * width
         return Cost(flops, 0)  # each head is computed again

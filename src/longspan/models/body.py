@@ -252,9 +252,11 @@ def initialise(model: nn.Module, options: BodyOptions) -> None:
                     if linear.bias is not None:
                         nn.init.zeros_(linear.bias)
     for module in model.modules() if options.residual_init else ():
-        branch = module.out if isinstance(module, MultiHead) else getattr(module, "outer", None)
-        if isinstance(branch, nn.Linear) and isinstance(module, (MultiHead, FeedForward, SeparableConvolution)):
-            branch.weight.mul_((2 * options.layers) ** -0.5)
+        if isinstance(module, (MultiHead, FeedForward, SeparableConvolution)):
+            last = module.out if isinstance(module, MultiHead) else module.outer
+            for linear in last.modules():
+                if isinstance(linear, nn.Linear):
+                    linear.weight.mul_((2 * options.layers) ** -0.5)
 
 
 __all__ = [

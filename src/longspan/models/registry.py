@@ -15,6 +15,7 @@ MODELS: dict[str, str] = {
     "seq2seq": "longspan.models.seq2seq:Seq2Seq",
     "elmo": "longspan.models.elmo:Elmo",
     "word2vec": "longspan.models.word2vec:Word2Vec",
+    "etc_model": "longspan.models.etc_model:EtcModel",
     "universal": "longspan.models.universal:UniversalTransformer",
     "universal_decoder": "longspan.models.universal:UniversalDecoder",
     "universal_encoder": "longspan.models.universal:UniversalEncoder",

@@ -1,0 +1,238 @@
+"""ETC as a whole model (Ainslie et al. 2020): an encoder of a long input and of a short global one beside it.
+
+The two go through the blocks as one sequence, the global input first, by the mechanism `etc`. What the model adds is
+what the paper does not share between the inputs: output projections and attention norms. Token embeddings and
+feed-forward layers are the same for both. There are no absolute positions.
+
+`sharing` says what the two inputs share in attention: "none" is the paper's 2 projections of queries, 4 of keys and
+values and 2 of outputs; "projections" the released configuration, one of queries, keys and values and 2 of outputs;
+"all" one of everything, which is BERT where radius, labels and masks take nothing away.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from longspan.attention.setting import Setting
+from longspan.config import option
+from longspan.errors import InvalidInput, Unsupported
+from longspan.models.base import Ids, Mask, Model
+from longspan.models.body import BodyOptions, build_stack, embedding, initialise
+from longspan.models.transformer import Encoder
+from longspan.nn.block import Block
+from longspan.nn.linear import Linear
+from longspan.nn.norm import build_norm
+from longspan.nn.stack import Stack
+from longspan.shapes import Hidden
+
+LONG = ("q", "k", "v", "g2l_k", "g2l_v")  # unshared projections that are read at long tokens; the others at global ones
+
+
+class PerInput(nn.Module):
+    """One module for the first `count` rows, the global input, and another for the long input."""
+
+    def __init__(self, count: int, of_global: nn.Module, of_long: nn.Module) -> None:
+        super().__init__()
+        self.count, self.of_global, self.of_long = count, of_global, of_long
+
+    def forward(self, x: Hidden) -> Hidden:
+        return torch.cat([self.of_global(x[:, : self.count]), self.of_long(x[:, self.count :])], dim=1)
+
+
+class _OfOneInput(Linear):
+    """A projection that is read at the rows of one input only; the others are not computed but 0."""
+
+    def __init__(self, like: nn.Linear, count: int, long: bool) -> None:
+        super().__init__(like.in_features, like.out_features, bias=like.bias is not None)
+        self.load_state_dict(like.state_dict())
+        self.count, self.long = count, long
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.long:
+            return pad(super().forward(x[:, self.count :]), (0, 0, self.count, 0))
+        return pad(super().forward(x[:, : self.count]), (0, 0, 0, x.shape[1] - self.count))
+
+
+class EtcModel(Model):
+    """Hidden states of the long and of the global input.
+
+    >>> long, short = model(ids, global_ids, segments=sentence_of_each_token, global_segments=sentences)
+    """
+
+    name = "etc_model"
+    paper = "Ainslie et al. 2020"
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(BodyOptions):
+        """The defaults are the paper's base model."""
+
+        width: int = option(768, "width of the hidden states", low=1)
+        layers: int = option(12, "number of blocks", low=1)
+        heads: int = option(12, "attention heads", low=1)
+        hidden: int = option(3072, "inner width of the feed-forward layer", low=1)
+        activation: str = option("gelu", "of the feed-forward layer", choices=("gelu", "gelu_tanh", "relu", "silu"))
+        eps: float = option(1e-12, "added to the variance in norms", low=0)
+        position: str = option("none", "positions are told by labels alone", choices=("none",))
+        scale: bool = option(False, "whether embeddings are multiplied by the root of the width")
+        init: str = option("normal", "xavier: Glorot; normal: N(0, init_std)", choices=("xavier", "normal"))
+        vocabulary: int = option(30522, "number of token ids, of both inputs", low=1)
+        padding: int | None = option(None, "the id of padding, whose embedding is zero", low=0)
+        types: int = option(16, "number of token types (BERT's segment ids)", low=1)
+        embedding_norm: bool = option(True, "whether embeddings are normalised, as in BERT")
+        global_tokens: int = option(256, "room for the global input", low=1)
+        radius: int = option(84, "neighbours that a long token reads on each side", low=1)
+        labels: int = option(12, "distance from which relative positions share a label; 0: no labels", low=0)
+        label_vocabulary: int = option(32, "rows of the label tables, at least 2 · labels + 3", low=1)
+        hard: str = option(
+            "none",
+            "g2l: a global token reads only the long tokens of its segment; both: and these only it",
+            choices=("none", "g2l", "both"),
+        )
+        sharing: str = option("none", "of attention between the inputs", choices=("none", "projections", "all"))
+
+    def __init__(self, options: Options) -> None:
+        super().__init__(options)
+        if options.reversible:
+            raise Unsupported("etc_model has two norms around its attention; leave out reversible")
+        setting = Setting(
+            "etc",
+            global_tokens=options.global_tokens,
+            radius=options.radius,
+            labels=options.labels,
+            vocabulary=options.label_vocabulary if options.labels else None,
+            hard=options.hard,
+            shared=options.sharing != "none",
+        )
+        plain = replace(options, dropout=0.0)  # which comes after the norm
+        self.embedding = embedding(plain, options.vocabulary, options.padding)
+        self.types = nn.Embedding(options.types, options.width)
+        norm = options.norm if options.embedding_norm else "none"
+        self.norm = build_norm(norm, options.width, options.eps)  # type: ignore[arg-type]
+        self.dropout = nn.Dropout(options.dropout)
+        self.stack = build_stack(options, (setting,), place="encoder", causal=False)
+        for block in self._blocks() if options.sharing != "all" else ():
+            self._unshare(block)
+        initialise(self, options)
+        if options.init == "normal":
+            nn.init.normal_(self.types.weight, std=options.init_std)
+
+    def _blocks(self) -> list[Block]:
+        assert isinstance(self.stack, Stack)
+        return [block for block in self.stack.blocks if isinstance(block, Block)]
+
+    def _unshare(self, block: Block) -> None:
+        options, mixer, around = self.options, block.mixer, block.around_mixer
+        outs = [Linear(mixer.out.in_features, options.width, bias=options.bias) for _ in range(2)]  # type: ignore[arg-type]
+        for out in outs:
+            out.load_state_dict(mixer.out.state_dict())  # the inputs start alike
+        mixer.out = PerInput(options.global_tokens, *outs)
+        norms = (build_norm(options.norm, options.width, options.eps) for _ in range(2))
+        around.norm = PerInput(options.global_tokens, *norms)
+        for projections in (mixer.project, mixer.extra) if options.sharing == "none" else ():
+            for name, linear in list(projections.items()):
+                assert isinstance(linear, nn.Linear)
+                projections[name] = _OfOneInput(linear, options.global_tokens, name in LONG)
+
+    def forward(
+        self,
+        ids: Ids,
+        global_ids: Ids,
+        *,
+        key_mask: Mask | None = None,
+        global_mask: Mask | None = None,
+        types: Ids | None = None,
+        global_types: Ids | None = None,
+        segments: Ids | None = None,
+        global_segments: Ids | None = None,
+        examples: Ids | None = None,
+        global_examples: Ids | None = None,
+    ) -> tuple[Hidden, Hidden]:
+        """The states of the long input and of the global one, which may be shorter than its room.
+
+        `segments` are the sentences of long tokens, `global_segments` those that global tokens stand for (-1: none);
+        `examples` and `global_examples` number the examples where several are packed, which then do not see each other.
+        """
+        count, room = global_ids.shape[1], self.options.global_tokens
+        if count > room or not ids.shape[1]:
+            what = f"a global input of at most {room} tokens" if count > room else "a long input"
+            raise InvalidInput(f"etc_model needs {what}, and got {count} global and {ids.shape[1]} long tokens")
+        streams = {}
+        for name, of_global, of_long in (
+            ("segment", global_segments, segments),
+            ("example", global_examples, examples),
+        ):
+            if (of_global is None) != (of_long is None):
+                raise InvalidInput(f"give {name}s and global_{name}s, or neither: they number tokens of both inputs")
+            if of_global is not None and of_long is not None:
+                streams[name] = self._joined(of_global, of_long, f"{name}s", global_ids, ids, -1)
+        mask = None
+        if key_mask is not None or global_mask is not None or count < room:
+            key_mask = torch.ones_like(ids, dtype=torch.bool) if key_mask is None else key_mask
+            global_mask = torch.ones_like(global_ids, dtype=torch.bool) if global_mask is None else global_mask
+            mask = self._joined(global_mask, key_mask, "masks", global_ids, ids, False)
+        types = torch.zeros_like(ids) if types is None else types
+        global_types = torch.zeros_like(global_ids) if global_types is None else global_types
+        kinds = self._joined(global_types, types, "types", global_ids, ids, 0)
+        if not torch.compiler.is_compiling() and not bool(((kinds >= 0) & (kinds < self.options.types)).all()):
+            raise InvalidInput(
+                f"expected types in 0..{self.options.types - 1}, got {int(kinds.min())}..{int(kinds.max())}"
+            )
+        x = self.embedding(self._joined(global_ids, ids, "ids", global_ids, ids, 0)) + self.types(kinds)
+        x = self.stack(self.dropout(self.norm(x)), key_mask=mask, streams=streams)
+        return x[:, room:], x[:, :count]
+
+    def _joined(
+        self, of_global: Tensor, of_long: Tensor, what: str, global_ids: Tensor, ids: Tensor, filling: int
+    ) -> Tensor:
+        """The global part, filled up to its room, and the long part behind it."""
+        for tensor, like, name in ((of_global, global_ids, f"global {what}"), (of_long, ids, what)):
+            if tensor.shape != like.shape or len(ids) != len(global_ids):
+                raise InvalidInput(f"{name} must be {(len(ids), like.shape[1])}, not {tuple(tensor.shape)}")
+        room = self.options.global_tokens - global_ids.shape[1]
+        return torch.cat([pad(of_global, (0, room), value=filling), of_long], dim=1)
+
+
+SIZES = ("width", "layers", "heads", "head_dim", "hidden", "activation", "place", "norm", "eps", "bias", "scale")
+
+
+@torch.no_grad()
+def lift(encoder: Encoder, model: EtcModel) -> EtcModel:
+    """`model` with the weights of a BERT-like encoder in both of its inputs (section 3.4).
+
+    Absolute positions are dropped, labels stay as they started, and what the encoder does not have (types) is 0.
+    """
+    for name in (*SIZES, "vocabulary"):
+        own, given = getattr(model.options, name), getattr(encoder.options, name)
+        if own != given:
+            raise InvalidInput(f"the encoder has {name} {given} and etc_model {own}; build the one like the other")
+    if model.options.embedding_norm:
+        raise InvalidInput("the encoder does not normalise its embeddings; build etc_model with embedding_norm=False")
+    if not isinstance(encoder.stack, Stack):
+        raise Unsupported("a reversible encoder has two streams of its own; only ordinary blocks can be lifted")
+    model.embedding.weight.copy_(encoder.embedding.weight)
+    nn.init.zeros_(model.types.weight)
+    model.stack.norm.load_state_dict(encoder.stack.norm.state_dict())  # type: ignore[union-attr]
+    for block, source in zip(model._blocks(), encoder.stack.blocks):
+        assert isinstance(source, Block)
+        if set(source.mixer.project) != {"q", "k", "v"} or source.mixer.heads["k"] != model.options.heads:
+            raise Unsupported(
+                f"{source.mixer.mechanism.name} has no queries, keys and values of all heads to be lifted"
+            )
+        kinds = {stream.name: stream.like for stream in block.mixer.mechanism.streams if stream.kind == "heads"}
+        for name, linear in (*block.mixer.project.items(), *block.mixer.extra.items()):
+            linear.load_state_dict(source.mixer.project[kinds.get(name, name)].state_dict())
+        _into_both(block.mixer.out, source.mixer.out)
+        _into_both(block.around_mixer.norm, source.around_mixer.norm)
+        block.feedforward.load_state_dict(source.feedforward.state_dict())
+        block.around_feedforward.load_state_dict(source.around_feedforward.state_dict())
+    return model
+
+
+def _into_both(own: nn.Module, source: nn.Module) -> None:
+    for part in (own.of_global, own.of_long) if isinstance(own, PerInput) else (own,):
+        part.load_state_dict(source.state_dict())
+
+
+__all__ = ["EtcModel", "PerInput", "lift"]
