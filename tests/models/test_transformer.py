@@ -89,6 +89,13 @@ def test_a_decoder_reads_its_encoder_by_any_mechanism_that_can(cross: str):
     torch.testing.assert_close(torch.cat(seen, 1), whole, rtol=0, atol=1e-9)
 
 
+@pytest.mark.parametrize("cross", ["softmax", "linear"])
+def test_few_key_heads_are_read_step_by_step_too(cross: str):
+    model = Transformer.build(**TINY, kv_heads=1, cross_attention=cross).double().eval()
+    logits, _ = model.extend(ids(seed=1), model.start(2, source=ids(length=9)))
+    torch.testing.assert_close(logits, model(ids(length=9), ids(seed=1)), rtol=0, atol=1e-9)
+
+
 def test_source_padding_is_not_there():
     model = Transformer.build(**TINY).double().eval()
     source, target = ids(length=9), ids(seed=1)

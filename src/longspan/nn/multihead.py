@@ -174,15 +174,20 @@ class MultiHead(nn.Module):
         if isinstance(context, Context):
             if key_mask is not None:
                 raise InvalidInput("a prepared context brings its own key_mask; give it to prepare()")
-            return self._split(self.project["q"](x)), context.k, context.v, context.key_mask
+            k, v = self._shared(context.k, context.v)
+            return self._split(self.project["q"](x)), k, v, context.key_mask
         source = x if context is None else context
         heads = {name: self._split(linear(x if name == "q" else source)) for name, linear in self.project.items()}
         v = heads["v"]
         q = heads.get("q", v)
-        k = heads.get("k", q)
-        if not self.mechanism.supports.grouped:
-            k, v = share_heads(k, self.mechanism.shape.heads), share_heads(v, self.mechanism.shape.heads)
+        k, v = self._shared(heads.get("k", q), v)
         return q, k, v, key_mask
+
+    def _shared(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values for each query head, where the mechanism does not group them itself."""
+        if self.mechanism.supports.grouped:
+            return k, v
+        return share_heads(k, self.mechanism.shape.heads), share_heads(v, self.mechanism.shape.heads)
 
     def _check(self, x: Tensor, context: Tensor | Context | None) -> None:
         if x.dim() != 3 or x.shape[-1] != self.width:
