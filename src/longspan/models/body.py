@@ -253,10 +253,10 @@ def initialise(model: nn.Module, options: BodyOptions) -> None:
                         nn.init.zeros_(linear.bias)
     for module in model.modules() if options.residual_init else ():
         if isinstance(module, (MultiHead, FeedForward, SeparableConvolution)):
-            last: nn.Module = module.out if isinstance(module, MultiHead) else module.outer
-            for linear in last.modules():
-                if isinstance(linear, nn.Linear):
-                    linear.weight.mul_((2 * options.layers) ** -0.5)
+            last = module.out if isinstance(module, MultiHead) else module.outer
+            for part in last.modules():
+                if isinstance(part, nn.Linear):
+                    part.weight.mul_((2 * options.layers) ** -0.5)
 
 
 __all__ = [
