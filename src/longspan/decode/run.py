@@ -95,7 +95,6 @@ def generate(
     )
 
 
-@torch.inference_mode()
 def stream(
     model: Causal,
     prompt: Sequence[int] | None = None,
@@ -114,9 +113,17 @@ def stream(
         raise InvalidOption(f"a stream is one text, not {sampling.samples} samples; give samples=1")
     sources = None if source is None else [source]
     batch = read_batch(model, None if prompt is None else [prompt], None, sources, None, bos)
+    check_room(model, batch, max_new)
+    writer = None if tokenizer is None else Writer(tokenizer, stop)
+    return _pieces(model, batch, sampling, read_ends(model, eos), max_new, writer)
+
+
+@torch.inference_mode()  # of a generator it is on only while that runs
+def _pieces(
+    model: Causal, batch: Batch, sampling: Sampling, ends: Tensor, new: int, writer: Writer | None
+) -> Iterator[Piece]:
     with evaluating(model):
-        run = _Run(model, batch, sampling, read_ends(model, eos), max_new)
-        writer = None if tokenizer is None else Writer(tokenizer, stop)
+        run = _Run(model, batch, sampling, ends, new)
         while run.left:
             _, tokens, _, ended = run.step()
             token, text, stopped, end = int(tokens), "", False, bool(ended)
