@@ -21,7 +21,9 @@ def byte_tokenizer() -> Tokenizer:
 
 
 def word_tokenizer() -> Tokenizer:
-    tokenizer = Tokenizer(models.WordPiece({"[UNK]": 0, "un": 1, "##able": 2, "to": 3, ",": 4, "go": 5}, unk_token="[UNK]"))
+    tokenizer = Tokenizer(
+        models.WordPiece({"[UNK]": 0, "un": 1, "##able": 2, "to": 3, ",": 4, "go": 5}, unk_token="[UNK]")
+    )
     tokenizer.decoder = decoders.WordPiece()
     tokenizer.add_special_tokens(["[UNK]"])
     return tokenizer

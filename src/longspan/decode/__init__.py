@@ -4,7 +4,7 @@ from longspan.decode.beam import Hypothesis, beam_search
 from longspan.decode.ensemble import Ensemble
 from longspan.decode.options import GREEDY, Beam, Sampling
 from longspan.decode.run import Generation, Piece, generate, stream
-from longspan.decode.score import score
+from longspan.decode.scoring import score
 from longspan.decode.text import Detokeniser, StopStrings
 
 __all__ = [
