@@ -40,7 +40,7 @@ class Table(Causal):
 
 @pytest.fixture(scope="session")
 def table() -> Callable[..., Table]:
-    """`table(logits)` of (vocabulary,), by the last token (…, …) or by the last two; or drawn: `table(vocabulary=4)`."""
+    """`table(logits)`, the same everywhere or by the last tokens; or drawn: `table(vocabulary=4, seed=1)`."""
 
     def make(logits: Tensor | None = None, *, vocabulary: int = 4, seed: int = 0, **options: Any) -> Table:
         if logits is None:

@@ -176,6 +176,19 @@ def test_a_batch_of_sources_gives_what_each_gives_alone(beta: float):
         assert max(len(h.tokens) for h in found) <= len(source) + 4
 
 
+def test_rows_that_padding_would_push_out_of_the_model_go_in_lock_step():
+    """With 8 tokens of padding the second row could make 3 new ones only, and alone it makes 11."""
+    torch.manual_seed(0)
+    model = Transformer.build(**{**TINY, "max_length": 12}).double()
+    assert model.left_padding
+    prompts, sources = [[1, 2, 3, 4, 5, 6, 7, 8, 1], [1]], SOURCES[:2]
+    together = beam_search(model, prompts, source=sources, options=Beam(n_best=2))
+    for prompt, source, found in zip(prompts, sources, together, strict=True):
+        (alone,) = beam_search(model, [prompt], source=[source], options=Beam(n_best=2))
+        assert [h.tokens for h in found] == [h.tokens for h in alone]
+        assert [len(h.tokens) for h in found] == [12 - len(prompt)] * 2
+
+
 def test_coverage_is_what_the_steps_of_the_text_have_read():
     model = Transformer.build(**TINY).double().eval()
     options = Beam(beams=3, n_best=3, max_new=5, beta=0.4)
@@ -266,7 +279,7 @@ def test_an_ensemble_of_encoder_decoders_has_an_alignment():
 
 def test_what_is_refused(table: Any):
     model = table(vocabulary=5)
-    with pytest.raises(InvalidOption, match="^6 beams are more than the vocabulary of 5; give fewer, or exhaustive"):
+    with pytest.raises(InvalidOption, match=r"^6 beams are more than the vocabulary of 5; give fewer, or exhaustive"):
         beam_search(model, [[1]], options=Beam(beams=6, max_new=3))
     with pytest.raises(InvalidOption, match="n_best 5 is more than the 4 beams"):
         Beam(n_best=5)

@@ -331,7 +331,7 @@ def test_scores_in_small_pieces(monkeypatch: pytest.MonkeyPatch):
         ({"prompts": None}, "there are no prompts"),
         (
             {"prompts": torch.rand(2, 3)},
-            r"a tensor of prompts must be ids \(batch, length\), not \(2, 3\) of torch.float",
+            r"a tensor of prompts must be ids \(batch, length\), not \(2, 3\) of",
         ),
         ({"prompt_mask": torch.ones(1, 3).bool()}, "a prompt mask belongs to a tensor of ids"),
         ({"prompts": [[1] * 65]}, "the longest prompt has 65 tokens, and this decoder holds at most 64"),

@@ -1,5 +1,7 @@
 """Text as it comes."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -95,7 +97,7 @@ AB = st.text("ab", max_size=10)
 @given(AB, st.lists(st.text("ab", min_size=1, max_size=3), max_size=3), st.lists(st.integers(0, 10), max_size=4))
 def test_where_tokens_end_makes_no_difference(text: str, stops: list[str], cuts: list[int]):
     borders = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
-    shown, stopped = run(stops, [text[a:b] for a, b in zip(borders, borders[1:])])
+    shown, stopped = run(stops, [text[a:b] for a, b in pairwise(borders)])
     assert (shown, stopped) == run(stops, list(text))
     assert text.startswith(shown) and stopped == any(stop in text for stop in stops)
     assert not any(stop in shown for stop in stops)
