@@ -165,12 +165,14 @@ def test_a_batch_gives_what_each_prompt_gives_alone(kind: str, extra: dict[str, 
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.4])
-def test_a_batch_of_sources_gives_what_each_gives_alone(beta: float):
-    model = Transformer.build(**TINY).double()
+@pytest.mark.parametrize("prompts", [[[1]] * 3, [[1, 2], [1, 7, 7, 4], [1]]])
+@pytest.mark.parametrize("attention", ["softmax", {"name": "sparse", "stride": 3}])
+def test_a_batch_of_sources_gives_what_each_gives_alone(beta: float, prompts: list[list[int]], attention: Any):
+    model = Transformer.build(**TINY, decoder_attention=attention).double()
     options = Beam(beams=4, n_best=2, extra=4, beta=beta)
-    together = beam_search(model, source=SOURCES, bos=1, eos=END, options=options)
-    for source, found in zip(SOURCES, together, strict=True):
-        (alone,) = beam_search(model, source=[source], bos=1, eos=END, options=options)
+    together = beam_search(model, prompts, source=SOURCES, eos=END, options=options)
+    for prompt, source, found in zip(prompts, SOURCES, together, strict=True):
+        (alone,) = beam_search(model, [prompt], source=[source], eos=END, options=options)
         assert [h.tokens for h in found] == [h.tokens for h in alone]
         assert [h.score for h in found] == pytest.approx([h.score for h in alone], abs=1e-9)
         assert max(len(h.tokens) for h in found) <= len(source) + 4
