@@ -151,7 +151,7 @@ class MultiHead(nn.Module):
     ) -> tuple[Hidden, MultiHeadState]:
         """The next tokens, any number of them, and the state after them."""
         q, k, v, _ = self._heads(x, None, None)
-        q, k = self._rotate(q, k, None, state.length, positions)
+        q, k = self._rotate(q, k, None, state.length if positions is None else 0, positions)
         length = state.length + x.shape[1]
         made = self._streams(x, streams)
         out, inner = self.mechanism.extend(

@@ -1,0 +1,291 @@
+"""Beam search with length and coverage penalties (Wu et al. 2016, section 7; Sutskever et al. 2014).
+
+Live hypotheses are ranked by their log-probability, finished ones by their score. A step expands every live hypothesis
+by every token and takes so many of the best candidates that `beams` of them go on whatever ends; those that end and are
+among the best `beams` are finished.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from longspan.decode.batch import Batch, Texts, check_ids, check_room, evaluating, read_batch, read_ends
+from longspan.decode.choose import forbid
+from longspan.decode.feed import Feed
+from longspan.decode.options import Beam
+from longspan.decode.rank import best
+from longspan.errors import InvalidInput, InvalidOption, Unsupported
+from longspan.models.base import Causal
+
+NEVER = float("-inf")
+DEFAULT = Beam()
+UNREAD = 1e-10  # a source token that was not read at all has this coverage, not the logarithm of 0
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """One way to go on; the score is the log-probability after both penalties."""
+
+    tokens: list[int]  # the new ones, the end among them
+    score: float
+    logprobs: list[float]  # of each token
+    finished: bool  # False: it ran into the length limit
+
+    @property
+    def logprob(self) -> float:
+        """Log P(Y|X)."""
+        return sum(self.logprobs)
+
+
+def length_penalty(length: Tensor, options: Beam) -> Tensor:
+    """What a log-probability is divided by; it never falls with the length (alpha is not negative)."""
+    if options.length_penalty == "none":
+        return torch.ones_like(length, dtype=torch.float64)
+    grown = (5 + length.double()) / 6 if options.length_penalty == "gnmt" else length.double()
+    return grown**options.alpha
+
+
+def coverage_penalty(covered: Tensor, beta: float, mask: Tensor | None = None) -> Tensor:
+    """At most 0, and lower the less of the source was read; `covered` (…, source) are attention weights added up."""
+    read = covered.clamp(UNREAD, 1.0).log()
+    return beta * (read if mask is None else read.masked_fill(~mask, 0.0)).sum(-1)
+
+
+@torch.inference_mode()
+def beam_search(
+    model: Causal,
+    prompts: Texts | None = None,
+    *,
+    options: Beam = DEFAULT,
+    eos: int | Sequence[int] | None = None,
+    prompt_mask: Tensor | None = None,
+    source: Texts | None = None,
+    source_mask: Tensor | None = None,
+    bos: int | None = None,
+) -> list[list[Hypothesis]]:
+    """The `n_best` hypotheses of each prompt, best first, finished ones before those that ran into the limit.
+
+    Each prompt gives what it would give alone. An `Ensemble` of models is searched like one.
+
+    >>> beam_search(model, source=[[5, 9, 4], [8, 3]], bos=1, eos=2, options=Beam(beams=4, n_best=2))
+    """
+    batch = read_batch(model, prompts, prompt_mask, source, source_mask, bos)
+    ends = read_ends(model, eos)
+    limits = _limits(model, batch, options)
+    if options.beams > model.vocabulary and not options.exhaustive:
+        raise InvalidOption(
+            f"{options.beams} beams are more than the vocabulary of {model.vocabulary}; "
+            "give fewer, or exhaustive=True to search a small one through"
+        )
+    if options.beta and not model.reads_source:
+        raise Unsupported(f"{model.name} reads no source, so there is no coverage; leave out beta")
+    check_ids([options.prefix or ()], model.vocabulary, "prefix")
+    with evaluating(model):
+        search = _Search(model, batch, options, ends, limits)
+        while len(search.sentences):
+            search.step()
+    return search.found
+
+
+def _limits(model: Causal, batch: Batch, options: Beam) -> Tensor:
+    """The most new tokens of each prompt."""
+    if options.max_new is not None:
+        check_room(model, batch, options.max_new)
+        return torch.full_like(batch.lengths, options.max_new)
+    if batch.source is None:
+        raise InvalidInput("without a source, say how long texts may be: Beam(max_new=…)")
+    check_room(model, batch, 1)
+    limits = (batch.source_lengths() + options.extra).clamp_min(1)
+    return limits if model.max_length is None else limits.minimum(model.max_length - batch.lengths)
+
+
+@dataclass(frozen=True)
+class _Pool:
+    """The best finished hypotheses of each sentence, best first; a place that is free has the score -inf."""
+
+    score: Tensor  # (sentences, beams)
+    tokens: Tensor  # (sentences, beams, new)
+    logprobs: Tensor  # (sentences, beams, new)
+    length: Tensor  # (sentences, beams)
+
+    def parts(self) -> tuple[Tensor, ...]:
+        return self.score, self.tokens, self.logprobs, self.length
+
+    def merge(self, other: "_Pool") -> "_Pool":
+        """The best of both; of equals, the one that was there."""
+        beams = self.score.shape[1]
+        score, tokens, logprobs, length = (torch.cat(pair, 1) for pair in zip(self.parts(), other.parts()))
+        score, order = best(score, beams)
+        return _Pool(score, _take(tokens, order), _take(logprobs, order), _take(length, order))
+
+    def select(self, sentences: Tensor) -> "_Pool":
+        return _Pool(*(part[sentences] for part in self.parts()))
+
+
+def _take(values: Tensor, order: Tensor) -> Tensor:
+    """Of (sentences, hypotheses, …) those hypotheses that `order` (sentences, some) names."""
+    return values[torch.arange(len(order), device=order.device)[:, None], order]
+
+
+class _Search:
+    """The sentences on their way; those that are through go from `sentences` to `found`."""
+
+    def __init__(self, model: Causal, batch: Batch, options: Beam, ends: Tensor, limits: Tensor) -> None:
+        self._options, self._ends, self._limits = options, ends, limits
+        self._new = int(limits.max())
+        self._feed = Feed(model, batch, new=self._new, align=options.beta > 0)
+        self._mask = batch.source_mask
+        self.found: list[list[Hypothesis]] = [[] for _ in range(len(batch))]
+        self.sentences = torch.arange(len(batch), device=batch.tokens.device)
+        size, device = (len(batch), options.beams), batch.tokens.device
+        # At the start one hypothesis is alive; otherwise the same one would go on `beams` times.
+        self._live = torch.full(size, NEVER, dtype=torch.float64, device=device)
+        self._live[:, 0] = 0.0
+        self._made = torch.zeros(*size, self._new, dtype=torch.long, device=device)
+        self._logprobs = torch.zeros(*size, self._new, dtype=torch.float64, device=device)
+        self._covered: Tensor | None = None  # (sentences, beams, source)
+        if options.beta:
+            assert batch.source is not None
+            self._covered = torch.zeros(*size, batch.source.shape[1], dtype=torch.float64, device=device)
+        self._pool = _Pool(torch.full_like(self._live, NEVER), self._made, self._logprobs, self._made[..., 0])
+        self._done = torch.zeros(len(batch), dtype=torch.bool, device=device)
+        self._prefix = torch.tensor(options.prefix or (), dtype=torch.long, device=device)
+
+    def step(self) -> None:
+        """Reads on by one token, or by all that is known, and expands the sentences that stand at their end."""
+        feed, beams, first = self._feed, self._options.beams, self._feed.read == 0
+        logits, ready = feed.advance()
+        if first:  # a prompt is read once for all its beams
+            copies = torch.arange(len(logits), device=logits.device).repeat_interleave(beams)
+            feed.select(copies)
+            logits, ready = logits[copies], ready[copies]
+        ready = ready.view(-1, beams)[:, 0]  # of each sentence
+        covered = self._cover(ready)
+        length = feed.made.view(-1, beams)[:, 0] + 1  # of the hypotheses that are being made
+
+        values, parent, token, logprob = self._candidates(logits)
+        end = torch.isin(token, self._ends)
+        made, logprobs = self._write(length, parent, token, logprob)
+        finished = end & ready[:, None] & ~self._done[:, None]
+        score = values / length_penalty(length, self._options)[:, None]
+        if covered is not None:
+            score = score + _take(coverage_penalty(covered, self._options.beta, self._source_mask()), parent)
+        some = slice(0, beams)  # a candidate behind these is not finished, even if it ends
+        score = score.masked_fill(~finished, NEVER)[:, some]
+        lengths = length[:, None].expand(-1, score.shape[1])
+        self._pool = self._pool.merge(_Pool(score, made[:, some], logprobs[:, some], lengths))
+
+        order = end.int().argsort(dim=1, stable=True)[:, :beams]  # those that go on, best first
+        self._go_on(order, ready, values, parent, token, made, logprobs, covered)
+        self._finish(length, ready)
+
+    def _candidates(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Log-probability, parent, last token and its log-probability of the best expansions of each sentence."""
+        options, feed = self._options, self._feed
+        vocabulary, beams = logits.shape[1], options.beams
+        logprobs = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(1)
+        allowed = forbid(logprobs, feed, self._ends, min_new=options.min_new, no_repeat_ngram=options.no_repeat_ngram)
+        if len(self._prefix):
+            at = feed.made.clamp_max(len(self._prefix) - 1)
+            other = torch.arange(vocabulary, device=logits.device) != self._prefix[at][:, None]
+            forced = (feed.made < len(self._prefix))[:, None]
+            allowed = torch.where(forced, logprobs.masked_fill(other, NEVER), allowed)
+        total = (self._live.to(allowed.dtype).view(-1, 1) + allowed).view(-1, beams * vocabulary)
+        # A parent ends in as many ways as there are ends, so this many leave `beams` that go on.
+        values, index = best(total, beams * (1 + len(self._ends)))
+        parent, token = index // vocabulary, index % vocabulary
+        logprob = logprobs.view(-1, beams * vocabulary).gather(1, index)
+        return values.double(), parent, token, logprob.double()
+
+    def _cover(self, ready: Tensor) -> Tensor | None:
+        """The source as read so far: what a prompt read when its own tokens were given does not count."""
+        if self._covered is None:
+            return None
+        aligned = self._feed.state.alignment[:, -1].view(self._covered.shape)
+        return self._covered + aligned * ready[:, None, None]
+
+    def _source_mask(self) -> Tensor | None:
+        return None if self._mask is None else self._mask[self.sentences][:, None]
+
+    def _write(self, length: Tensor, parent: Tensor, token: Tensor, logprob: Tensor) -> tuple[Tensor, Tensor]:
+        """The candidates' tokens and log-probabilities, the parents' with the last one behind them."""
+        column = (length - 1).clamp_max(self._new - 1)[:, None, None].expand(*parent.shape, 1)
+        made = _take(self._made, parent).scatter(2, column, token[..., None])
+        return made, _take(self._logprobs, parent).scatter(2, column, logprob[..., None])
+
+    def _go_on(
+        self,
+        order: Tensor,
+        ready: Tensor,
+        values: Tensor,
+        parent: Tensor,
+        token: Tensor,
+        made: Tensor,
+        logprobs: Tensor,
+        covered: Tensor | None,
+    ) -> None:
+        """Makes the candidates `order` the live ones, where a sentence is not still reading its prompt."""
+        beams, feed = self._options.beams, self._feed
+        alive = values.gather(1, order).masked_fill(torch.isin(token.gather(1, order), self._ends), NEVER)
+        self._live = torch.where(ready[:, None], alive, self._live)
+        self._made = torch.where(ready[:, None, None], _take(made, order), self._made)
+        self._logprobs = torch.where(ready[:, None, None], _take(logprobs, order), self._logprobs)
+        own = torch.arange(beams, device=order.device).expand_as(order)
+        parents = torch.where(ready[:, None], parent.gather(1, order), own)
+        if covered is not None:
+            self._covered = _take(covered, parents)
+        if not torch.equal(parents, own):  # a copy of the state saved
+            feed.select((parents + beams * torch.arange(len(parents), device=parents.device)[:, None]).flatten())
+        feed.append(token.gather(1, order).flatten(), ready.repeat_interleave(beams))
+
+    def _finish(self, length: Tensor, ready: Tensor) -> None:
+        """Ends the sentences that cannot get better, and drops them when half are through."""
+        options = self._options
+        # What a live hypothesis can still reach: nothing more is lost, and it is normalised at its longest.
+        reachable = self._live.amax(1) / length_penalty(self._limits, options)
+        worst = self._pool.score[:, 0 if options.beams == 1 else -1]
+        settled = (worst > NEVER) & ((reachable <= worst) | (options.beams == 1))
+        through = ready & ((length >= self._limits) | settled | (reachable == NEVER))
+        self._collect(through & ~self._done)
+        self._done = self._done | through
+        left = int((~self._done).sum())
+        self._feed.active = ~self._done.repeat_interleave(options.beams)
+        if 2 * left <= len(self._done):
+            self._select((~self._done).nonzero()[:, 0])
+
+    def _collect(self, through: Tensor) -> None:
+        options, pool = self._options, self._pool
+        length = self._feed.made.view(-1, options.beams)
+        live = _Pool(self._live / length_penalty(length, options), self._made, self._logprobs, length)
+        if self._covered is not None:
+            penalty = coverage_penalty(self._covered, options.beta, self._source_mask())
+            live = _Pool(live.score + penalty, *live.parts()[1:])
+        for row in through.nonzero()[:, 0].tolist():
+            hypotheses = [*_hypotheses(pool, row, True), *_hypotheses(live, row, False)]
+            self.found[int(self.sentences[row])] = hypotheses[: options.n_best]
+
+    def _select(self, kept: Tensor) -> None:
+        beams = self._options.beams
+        self.sentences, self._limits, self._done = self.sentences[kept], self._limits[kept], self._done[kept]
+        self._live, self._made, self._logprobs = self._live[kept], self._made[kept], self._logprobs[kept]
+        self._covered = None if self._covered is None else self._covered[kept]
+        self._pool = self._pool.select(kept)
+        if len(kept):
+            self._feed.select((kept[:, None] * beams + torch.arange(beams, device=kept.device)).flatten())
+
+
+def _hypotheses(pool: _Pool, row: int, finished: bool) -> list[Hypothesis]:
+    score, order = pool.score[row].sort(descending=True, stable=True)
+    found = []
+    for value, place in zip(score.tolist(), order.tolist()):
+        if value == NEVER:
+            break
+        length = int(pool.length[row, place])
+        tokens, logprobs = (part[row, place, :length].tolist() for part in (pool.tokens, pool.logprobs))
+        found.append(Hypothesis(tokens, value, logprobs, finished))
+    return found
+
+
+__all__ = ["Hypothesis", "beam_search", "coverage_penalty", "length_penalty"]

@@ -1,0 +1,80 @@
+"""Several models as one: their predictions are averaged at every step."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from longspan.attention.state import State
+from longspan.errors import InvalidInput, Unsupported
+from longspan.models.base import Causal, Ids, Logits, Mask
+
+
+@dataclass(frozen=True)
+class EnsembleState(State):
+    """What each member remembers."""
+
+    members: tuple[Any, ...]
+    alignment: Tensor | None = None  # mean over the members
+
+
+class Ensemble(Causal):
+    """The mean of the members' log-probabilities, or with `average="probability"` the log of their mean probability.
+
+    Either is normalised again by whoever reads it as logits.
+
+    >>> beam_search(Ensemble([first, second]), source=source, bos=1, eos=2)
+    """
+
+    name = "ensemble"
+    paper = "Sutskever et al. 2014, section 3.6"
+
+    def __init__(self, members: Sequence[Causal], *, average: str = "log") -> None:
+        super().__init__(None)
+        if not members or average not in ("log", "probability"):
+            raise InvalidInput('an ensemble has one member at least, and average is "log" or "probability"')
+        for what in ("vocabulary", "reads_source"):
+            found = [getattr(member, what) for member in members]
+            if len(set(found)) > 1:
+                raise InvalidInput(f"the members of an ensemble must have the same {what}, and theirs are {found}")
+        self.members = nn.ModuleList(members)
+        self.average = average
+        self.vocabulary, self.reads_source = members[0].vocabulary, members[0].reads_source
+        self.left_padding = all(member.left_padding for member in members)
+        self.max_length = min((m.max_length for m in members if m.max_length is not None), default=None)
+
+    def start(
+        self, batch: int, *, source: Ids | None = None, source_mask: Mask | None = None, align: bool = False
+    ) -> EnsembleState:
+        states = [m.start(batch, source=source, source_mask=source_mask, align=align) for m in self._members()]
+        return EnsembleState(tuple(states))
+
+    def extend(
+        self,
+        ids: Ids,
+        state: EnsembleState,
+        *,
+        key_mask: Mask | None = None,
+        positions: Ids | None = None,
+        last: bool = False,
+    ) -> tuple[Logits, EnsembleState]:
+        found, states = [], []
+        for member, own in zip(self._members(), state.members):
+            logits, own = member.extend(ids, own, key_mask=key_mask, positions=positions, last=last)
+            found.append(logits.log_softmax(-1))
+            states.append(own)
+        logits = torch.stack(found)
+        logits = logits.mean(0) if self.average == "log" else logits.logsumexp(0)  # a constant less, which is no matter
+        aligned = [own.alignment for own in states if getattr(own, "alignment", None) is not None]
+        return logits, EnsembleState(tuple(states), torch.stack(aligned).mean(0) if aligned else None)
+
+    def save(self, folder: Any, *, tokenizer: str | None = None) -> None:
+        raise Unsupported("an ensemble is not saved; save its members")
+
+    def _members(self) -> list[Any]:
+        return list(self.members)
+
+
+__all__ = ["Ensemble"]

@@ -1,0 +1,90 @@
+"""What can be asked of sampling and of beam search."""
+
+import math
+from dataclasses import dataclass
+
+from longspan.config import Options, option
+from longspan.errors import InvalidOption
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling(Options):
+    """How the next token is chosen. The steps are taken in this order (other programs have other orders):
+
+    1. repetition penalty, on the logits as the model gave them;
+    2. frequency and presence penalties, and logit bias;
+    3. bans: the end before `min_new` tokens, and n-grams that were there before;
+    4. temperature; 0 takes the best token here and is done;
+    5. top-k, then top-p among those, then min-p among those;
+    6. what is left is normalised again, and one token drawn.
+
+    One token at least is always left: where bans would leave none, they are not kept. Of equal tokens the one with the
+    lower id comes first. A row draws from a generator of its own, seeded by `seed`, its prompt and the number of the
+    sample, so that a text does not depend on what else is in the batch.
+    """
+
+    temperature: float = option(1.0, "divides the logits; 0 takes the best token", low=0)
+    top_k: int | None = option(None, "draw from this many best tokens", low=1)
+    top_p: float = option(1.0, "draw from the fewest best tokens that have this probability together", low=0, high=1)
+    min_p: float = option(0.0, "leave out tokens under this share of the best one's probability", low=0, high=1)
+    repetition_penalty: float = option(
+        1.0, "divides positive and multiplies negative logits of tokens that were there (CTRL: 1.2)", low=1e-3
+    )
+    penalise_prompt: bool = option(True, "whether the repetition penalty counts the prompt's tokens as well")
+    frequency_penalty: float = option(0.0, "taken off a token's logit for each time it was generated")
+    presence_penalty: float = option(0.0, "taken off the logit of a token that was generated")
+    logit_bias: tuple[tuple[float, ...], ...] | None = option(None, "pairs (token id, what is added to its logit)")
+    no_repeat_ngram: int = option(0, "no run of this many tokens comes twice, the prompt included; 0: any may", low=0)
+    min_new: int = option(0, "tokens before the end may come", low=0)
+    samples: int = option(1, "texts for each prompt", low=1)
+    seed: int = option(0, "of the random draws")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("temperature", "repetition_penalty", "frequency_penalty", "presence_penalty"):
+            if not math.isfinite(getattr(self, name)):
+                raise InvalidOption(f"option {name} must be a finite number, not {getattr(self, name)!r}")
+        for pair in self.logit_bias or ():
+            if len(pair) != 2 or not math.isfinite(pair[1]) or pair[0] != int(pair[0]):
+                raise InvalidOption(f"option logit_bias must be pairs (token id, finite number), not {pair!r}")
+
+
+GREEDY = Sampling(temperature=0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beam(Options):
+    """Beam search; the defaults are those of Vaswani et al. 2017 (section 6.1) with the penalties of Wu et al. 2016.
+
+    A finished hypothesis Y of a source X has the score log P(Y|X) / lp(|Y|) + cp(X, Y), where |Y| counts the new
+    tokens, the end among them.
+    """
+
+    beams: int = option(4, "hypotheses kept at each step; 1 is greedy search", low=1)
+    length_penalty: str = option(
+        "gnmt", "lp: gnmt is ((5+|Y|)/6)^alpha, power is |Y|^alpha, none is 1", choices=("gnmt", "power", "none")
+    )
+    alpha: float = option(0.6, "power of the length penalty; higher prefers longer texts", low=0)
+    beta: float = option(0.0, "weight of the coverage penalty cp, which needs a source", low=0)
+    n_best: int = option(1, "hypotheses given back, at most as many as beams", low=1)
+    min_new: int = option(0, "tokens before the end may come", low=0)
+    max_new: int | None = option(None, "most new tokens; the source's length and `extra` unless given", low=1)
+    extra: int = option(50, "new tokens over the source's length, where max_new is not given", low=0)
+    no_repeat_ngram: int = option(0, "no run of this many tokens comes twice, the prompt included; 0: any may", low=0)
+    prefix: tuple[int, ...] | None = option(None, "tokens that every hypothesis begins with; they are scored", low=0)
+    exhaustive: bool = option(False, "whether there may be more beams than tokens in the vocabulary")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("alpha", "beta"):
+            if not math.isfinite(getattr(self, name)):
+                raise InvalidOption(f"option {name} must be a finite number, not {getattr(self, name)!r}")
+        if self.n_best > self.beams:
+            raise InvalidOption(f"n_best {self.n_best} is more than the {self.beams} beams; give as many beams")
+        if self.max_new is not None and self.min_new > self.max_new:
+            raise InvalidOption(f"min_new {self.min_new} is more than max_new {self.max_new}")
+        if self.max_new is not None and self.prefix is not None and len(self.prefix) > self.max_new:
+            raise InvalidOption(f"the prefix has {len(self.prefix)} tokens, more than max_new {self.max_new}")
+
+
+__all__ = ["GREEDY", "Beam", "Sampling"]

@@ -1,0 +1,212 @@
+"""Greedy and drawn continuations of prompts, all at once or as they come."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from longspan.decode.batch import Batch, Texts, check_room, evaluating, read_batch, read_ends
+from longspan.decode.choose import Chooser
+from longspan.decode.feed import Feed
+from longspan.decode.options import GREEDY, Sampling
+from longspan.decode.text import Decode, StopStrings, Writer
+from longspan.errors import InvalidInput, InvalidOption
+from longspan.models.base import Causal
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What was generated: for each prompt `samples` rows, one after the other.
+
+    The log-probabilities are the model's own, before temperature, penalties and filters, so they add up to what `score`
+    gives. A token that ends a text is one of its tokens.
+    """
+
+    tokens: list[list[int]]  # the new ones
+    logprobs: list[list[float]]
+    reasons: list[str]  # why each row ended: "end" (an eos id), "stop" (a stop string) or "length"
+    texts: list[str] | None  # given a tokenizer: the new text, without end and stop string
+    state_bytes: int  # what the model remembered of all rows, at its largest
+    bytes_per_token: float  # the same for each token read
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A token as it comes."""
+
+    token: int
+    logprob: float
+    text: str  # what can be shown since the last piece: whole characters, and no part of a stop string
+    reason: str | None  # in the last piece: "end", "stop" or "length"
+
+
+@torch.inference_mode()
+def generate(
+    model: Causal,
+    prompts: Texts | None = None,
+    *,
+    max_new: int,
+    sampling: Sampling = GREEDY,
+    eos: int | Sequence[int] | None = None,
+    stop: Sequence[str] = (),
+    tokenizer: Tokenizer | Decode | None = None,
+    prompt_mask: Tensor | None = None,
+    source: Texts | None = None,
+    source_mask: Tensor | None = None,
+    bos: int | None = None,
+) -> Generation:
+    """Up to `max_new` tokens after each prompt, ended by `eos` ids or `stop` strings; greedy unless told otherwise.
+
+    Prompts are id lists of any lengths, or a tensor with a mask (True: real). Each row is what it would be alone.
+
+    >>> generate(model, [[1, 5, 9], [1, 7]], max_new=20, sampling=Sampling(top_p=0.9, seed=3), eos=2).tokens
+    """
+    _check_stops(stop, tokenizer)
+    batch = read_batch(model, prompts, prompt_mask, source, source_mask, bos)
+    with evaluating(model):
+        run = _Run(model, batch, sampling, read_ends(model, eos), max_new)
+        writers = [Writer(tokenizer, stop) for _ in range(run.total)] if tokenizer is not None else []
+        shown: list[list[str]] = [[] for _ in writers]
+        stopped = [False] * run.total
+        while run.left:
+            rows, tokens, ready, ended = run.step()
+            if not writers:
+                continue
+            waiting = zip(rows.tolist(), tokens.tolist(), (ready & ~ended).tolist())
+            for row, token in [(row, token) for row, token, goes_on in waiting if goes_on]:
+                text, stopped[row] = writers[row].push(token)
+                shown[row].append(text)
+            run.stop(torch.tensor([stopped[row] for row in rows.tolist()], device=rows.device) & ready)
+        run.measure()
+    counts = run.counts.tolist()
+    ended_by_id = run.ended.tolist()
+    for row, writer in enumerate(writers):
+        if not stopped[row]:
+            shown[row].append(writer.finish())
+    return Generation(
+        tokens=[row[:count] for row, count in zip(run.tokens.tolist(), counts)],
+        logprobs=[row[:count] for row, count in zip(run.logprobs.tolist(), counts)],
+        reasons=["end" if end else "stop" if stop else "length" for end, stop in zip(ended_by_id, stopped)],
+        texts=["".join(parts) for parts in shown] if writers else None,
+        state_bytes=run.held[0],
+        bytes_per_token=run.held[0] / run.held[1],
+    )
+
+
+def stream(
+    model: Causal,
+    prompt: Sequence[int] | None = None,
+    *,
+    max_new: int,
+    sampling: Sampling = GREEDY,
+    eos: int | Sequence[int] | None = None,
+    stop: Sequence[str] = (),
+    tokenizer: Tokenizer | Decode | None = None,
+    source: Sequence[int] | None = None,
+    bos: int | None = None,
+) -> Iterator[Piece]:
+    """What `generate` gives for one prompt, each token as soon as it is chosen."""
+    _check_stops(stop, tokenizer)
+    if sampling.samples != 1:
+        raise InvalidOption(f"a stream is one text, not {sampling.samples} samples; give samples=1")
+    sources = None if source is None else [source]
+    batch = read_batch(model, None if prompt is None else [prompt], None, sources, None, bos)
+    check_room(model, batch, max_new)
+    writer = None if tokenizer is None else Writer(tokenizer, stop)
+    return _pieces(model, batch, sampling, read_ends(model, eos), max_new, writer)
+
+
+@torch.inference_mode()  # of a generator it is on only while that runs
+def _pieces(
+    model: Causal, batch: Batch, sampling: Sampling, ends: Tensor, new: int, writer: Writer | None
+) -> Iterator[Piece]:
+    with evaluating(model):
+        run = _Run(model, batch, sampling, ends, new)
+        while run.left:
+            _, tokens, _, ended = run.step()
+            token, text, stopped, end = int(tokens), "", False, bool(ended)
+            if writer is not None and not end:
+                text, stopped = writer.push(token)
+            reason = "end" if end else "stop" if stopped else None if run.left else "length"
+            if writer is not None and reason in ("end", "length"):
+                text += writer.finish()
+            yield Piece(token, run.logprobs[0, run.counts[0] - 1].item(), text, reason)
+            if stopped:
+                return
+
+
+def _check_stops(stop: Sequence[str], tokenizer: Tokenizer | Decode | None) -> None:
+    if StopStrings(stop).stops and tokenizer is None:
+        raise InvalidOption("stop strings are looked for in text: give the tokenizer as well")
+
+
+class _Run:
+    """A batch on its way: each step reads on and chooses the next tokens."""
+
+    def __init__(self, model: Causal, batch: Batch, options: Sampling, ends: Tensor, new: int) -> None:
+        check_room(model, batch, new)
+        if options.min_new > new:
+            raise InvalidOption(f"min_new {options.min_new} is more than max_new {new}")
+        self._choose = Chooser(options, batch, vocabulary=model.vocabulary, ends=ends, new=new)
+        self._feed = Feed(model, batch, new=new)
+        self._ends, self._new, self._copies = ends, new, options.samples
+        self.left = self.total = len(batch) * options.samples  # rows that go on, and all of them
+        device = batch.tokens.device
+        self._rows = torch.arange(self.total, device=device)  # which of all rows are still in the feed
+        # One column more, where rows write that need no token now.
+        self.tokens = torch.zeros(self.total, new + 1, dtype=torch.long, device=device)
+        self.logprobs = torch.zeros(self.total, new + 1, dtype=torch.float64, device=device)
+        self.counts = torch.zeros(self.total, dtype=torch.long, device=device)
+        self.ended = torch.zeros(self.total, dtype=torch.bool, device=device)
+        self.held = (0, 0)  # bytes of the state, and the tokens it was made of
+
+    def step(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Rows, their next tokens, which of them needed one, and which thereby ended."""
+        feed, first = self._feed, self._feed.read == 0
+        if not first:
+            self._drop()
+        logits, ready = feed.advance()
+        if first and self._copies > 1:  # a prompt is read once for all its samples
+            copies = torch.arange(len(logits), device=logits.device).repeat_interleave(self._copies)
+            feed.select(copies)
+            logits, ready = logits[copies], ready[copies]
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        token = self._choose(logits, feed)
+        logprob = logits.gather(1, token[:, None])[:, 0] - logits.logsumexp(1)
+        column = torch.where(ready, feed.made, self._new)
+        self.tokens[self._rows, column] = token
+        self.logprobs[self._rows, column] = logprob.double()
+        self.counts[self._rows] += ready
+        feed.append(token, ready)
+        self._choose.note(token, ready)
+        ended = ready & torch.isin(token, self._ends)
+        self.ended[self._rows] |= ended
+        feed.active = feed.active & ~ended & (feed.made < self._new)
+        self.left, broken = torch.stack([feed.active.sum(), (ready & logprob.isnan()).sum()]).tolist()
+        if broken:
+            raise InvalidInput("the model's logits are not numbers (NaN or infinite); its weights may have diverged")
+        return self._rows, token, ready, ended
+
+    def stop(self, rows: Tensor) -> None:
+        """Ends rows of the feed."""
+        self._feed.active = self._feed.active & ~rows
+        self.left = int(self._feed.active.sum())
+
+    def _drop(self) -> None:
+        # A copy of the state pays when half of it goes: all copies together are then no larger than the first state.
+        if 2 * self.left > len(self._rows):
+            return
+        self.measure()
+        rows = self._feed.active.nonzero()[:, 0]
+        self._feed.select(rows)
+        self._choose.select(rows)
+        self._rows = self._rows[rows]
+
+    def measure(self) -> None:
+        """Notes what the state takes, if it never took more."""
+        self.held = max(self.held, (self._feed.state.bytes, len(self._rows) * self._feed.read))
+
+
+__all__ = ["Generation", "Piece", "generate", "stream"]

@@ -1,0 +1,72 @@
+"""How probable given continuations are."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from longspan.decode.batch import Texts, check_ids, evaluating, read_batch
+from longspan.errors import InvalidInput
+from longspan.models.base import Causal
+
+ROOM = 2**24  # logits at a time
+
+
+@torch.inference_mode()
+def score(
+    model: Causal,
+    prompts: Texts | None,
+    continuations: Sequence[Sequence[int]],
+    *,
+    prompt_mask: Tensor | None = None,
+    source: Texts | None = None,
+    source_mask: Tensor | None = None,
+    bos: int | None = None,
+) -> list[Tensor]:
+    """The log-probability of each token of each continuation, read in parallel.
+
+    Their sum is the log-probability of the continuation, and equals what `generate` reports for the same tokens.
+    """
+    batch = read_batch(model, prompts, prompt_mask, source, source_mask, bos)
+    if len(continuations) != len(batch):
+        raise InvalidInput(f"there are {len(batch)} prompts and {len(continuations)} continuations; give one for each")
+    for row, text in enumerate(continuations):
+        if not len(text):
+            raise InvalidInput(f"continuation {row} is empty; give one token at least")
+    check_ids(continuations, model.vocabulary, "continuation")
+    begins = batch.lengths.tolist()
+    ends = [begin + len(text) for begin, text in zip(begins, continuations)]
+    longest = max(ends)
+    if model.max_length is not None and longest > model.max_length:
+        raise InvalidInput(
+            f"the longest prompt with its continuation has {longest} tokens, "
+            f"and this {model.name} holds at most {model.max_length}"
+        )
+    tokens = torch.nn.functional.pad(batch.tokens, (0, longest - batch.longest))
+    for row, text in enumerate(continuations):
+        tokens[row, begins[row] : ends[row]] = torch.tensor(list(text), device=tokens.device)
+    # What stands behind the end of a shorter row changes nothing before it, so it needs no mask.
+    with evaluating(model):
+        found = _read(
+            model, model.start(len(batch), source=batch.source, source_mask=batch.source_mask), tokens, min(begins)
+        )
+    return [row[begin - 1 : end - 1] for row, begin, end in zip(found, begins, ends)]
+
+
+def _read(model: Causal, state: object, tokens: Tensor, begin: int) -> Tensor:
+    """The log-probability of token i + 1 after token i, from token `begin` on; 0 before it."""
+    rows, length = tokens.shape
+    seen = [torch.zeros(rows, begin - 1, dtype=torch.float64, device=tokens.device)]
+    if begin > 1:
+        _, state = model.extend(tokens[:, : begin - 1], state, last=True)
+    size = max(1, ROOM // (rows * model.vocabulary))
+    for left in range(begin - 1, length - 1, size):
+        right = min(left + size, length - 1)
+        logits, state = model.extend(tokens[:, left:right], state)
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        chosen = logits.gather(2, tokens[:, left + 1 : right + 1, None])[..., 0]
+        seen.append((chosen - logits.logsumexp(2)).double())
+    return torch.cat(seen, 1)
+
+
+__all__ = ["score"]
