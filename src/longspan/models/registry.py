@@ -10,6 +10,8 @@ MODELS: dict[str, str] = {
     "encoder": "longspan.models.transformer:Encoder",
     "decoder": "longspan.models.transformer:Decoder",
     "transformer": "longspan.models.transformer:Transformer",
+    "transformer_xl": "longspan.models.transformer_xl:TransformerXL",
+    "compressive": "longspan.models.compressive:CompressiveTransformer",
 }
 
 
