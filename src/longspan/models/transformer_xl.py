@@ -219,6 +219,7 @@ class TransformerXL(Causal):
 
     def hidden(self, ids: Ids, memory: Memory | None = None, *, key_mask: Mask | None = None) -> tuple[Hidden, Memory]:
         """The states that the output layer reads, and the memory after them."""
+        self._check(ids, key_mask)
         x = self.embedding(ids)
         memory = self.begin(len(ids)) if memory is None else self._fit(memory, len(ids))
         reach, after = self.reach, []
@@ -250,6 +251,13 @@ class TransformerXL(Causal):
         """How many distances there are in a text of `length` tokens after what is held."""
         reach, rows = self.reach, held.memory.shape[1]
         return reach.slots + min(rows + length, reach.memory + reach.segment)
+
+    def _check(self, ids: Tensor, key_mask: Tensor | None) -> None:
+        if ids.dim() == 2 and ids.shape[1] == 0:
+            raise InvalidInput("there must be at least one token, not none")
+        if key_mask is not None and (key_mask.dtype != torch.bool or key_mask.shape != ids.shape):
+            came = f"{tuple(key_mask.shape)} of {key_mask.dtype}"
+            raise InvalidInput(f"key_mask must be boolean, one for each of the ids {tuple(ids.shape)}, not {came}")
 
     def _fit(self, memory: Memory, batch: int) -> Memory:
         """The memory, if it is of such a model and batch; no more of it than is kept now."""
@@ -290,6 +298,7 @@ class TransformerXL(Causal):
         last: bool = False,
     ) -> tuple[Logits, MemoryState]:
         """As in `Causal`; `positions` change nothing, since only distances are told."""
+        self._check(ids, key_mask)
         x, reach, after = self.embedding(ids), self.reach, []
         tables = self._tables(state, reach, ids.shape[1])
         for layer, before, rows in zip(self._all(), state.layers, tables.rows):
