@@ -19,6 +19,8 @@ MODELS: dict[str, str] = {
     "universal": "longspan.models.universal:UniversalTransformer",
     "universal_decoder": "longspan.models.universal:UniversalDecoder",
     "universal_encoder": "longspan.models.universal:UniversalEncoder",
+    "transformer_xl": "longspan.models.transformer_xl:TransformerXL",
+    "compressive": "longspan.models.compressive:CompressiveTransformer",
 }
 
 

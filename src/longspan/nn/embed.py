@@ -67,7 +67,7 @@ class TokenEmbedding(_Embedding):
     ) -> Hidden:
         # Reading the ids back is a branch on data, which a traced graph cannot hold.
         if not torch.compiler.is_compiling():
-            self._check(ids)
+            check_ids(ids, self.vocabulary)
         x = functional.embedding(ids, self.weight, padding_idx=self.padding) * self.scale
         return self._place(x, start, positions)
 
@@ -75,21 +75,23 @@ class TokenEmbedding(_Embedding):
         """The output layer tied to the embedding; only the embedding is scaled, not this."""
         return linear(x, self.weight)
 
-    def _check(self, ids: Tensor) -> None:
-        if ids.ndim != 2 or ids.dtype not in (torch.int64, torch.int32):
-            came = f"{tuple(ids.shape)} of {ids.dtype}"
-            raise InvalidInput(f"expected token ids (batch, length) of int64 or int32, got {came}")
-        outside = (ids < 0) | (ids >= self.vocabulary)
-        if outside.any():
-            row, column = outside.nonzero()[0].tolist()
-            raise InvalidInput(
-                f"expected token ids in 0..{self.vocabulary - 1} (a vocabulary of {self.vocabulary}), "
-                f"got {int(ids[row, column])} in sample {row} at place {column}; "
-                "was it made with this model's tokenizer?"
-            )
-
     def extra_repr(self) -> str:
         return f"vocabulary={self.vocabulary}, width={self.weight.shape[1]}, scale={self.scale:g}"
+
+
+def check_ids(ids: Tensor, vocabulary: int) -> None:
+    """Refuse ids that no row of an embedding belongs to."""
+    if ids.ndim != 2 or ids.dtype not in (torch.int64, torch.int32):
+        came = f"{tuple(ids.shape)} of {ids.dtype}"
+        raise InvalidInput(f"expected token ids (batch, length) of int64 or int32, got {came}")
+    outside = (ids < 0) | (ids >= vocabulary)
+    if outside.any():
+        row, column = outside.nonzero()[0].tolist()
+        raise InvalidInput(
+            f"expected token ids in 0..{vocabulary - 1} (a vocabulary of {vocabulary}), "
+            f"got {int(ids[row, column])} in sample {row} at place {column}; "
+            "was it made with this model's tokenizer?"
+        )
 
 
 class FeatureEmbedding(_Embedding):
@@ -113,4 +115,4 @@ class FeatureEmbedding(_Embedding):
         return self._place(self.linear(x), start, positions)
 
 
-__all__ = ["FeatureEmbedding", "TokenEmbedding"]
+__all__ = ["FeatureEmbedding", "TokenEmbedding", "check_ids"]

@@ -1,0 +1,324 @@
+"""The relative attention of Transformer-XL (Dai et al. 2019, section 3.3): heads in, heads out, memory in front.
+
+    A_ij = (q_i + u)ᵀ k_j + (q_i + w)ᵀ W_R r_(i-j)
+
+is the score of a query at place i with a key at place j ≤ i: what the key holds, and how far away it is (the paper's
+second bias, its v, is w here). The queries are the last of the keys; what stands in front of them is memory.
+
+This is no registered mechanism: in the contract's causal form there are as many queries as keys, and nothing but a
+number per offset comes beside them. It is the engine of `nn/memory.py`.
+
+The second term needs no (queries, keys, head_dim) tensor: (q + w) Rᵀ is one product per piece of queries, with its
+columns ordered from the largest distance down to 0 and on to the future. A step of one query down is then a step of
+one column to the right, so that the scores are a strided view of it (appendix B; there by padding and reshaping), and
+both the future and what lies beyond a window are whole columns: blocked before the shift, not masked after it.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from longspan.attention import flash
+from longspan.attention.base import masked_softmax
+from longspan.attention.dropped import BLOCKED, Dropout
+from longspan.attention.flash import DEAD
+from longspan.shapes import Keys, Output, Queries, Values, Weights
+
+Distances = Float[Tensor, "heads distances head_dim"]  # W_R r_t for t = 0, 1, 2, …
+HeadBias = Float[Tensor, "heads head_dim"]
+Ages = Int[Tensor, "rows memory"]  # how far each key of the memory stands before the first query; rows: batch or 1
+Keep = Bool[Tensor, "batch keys"]
+
+PIECE = 1 << 19  # scores at a time, so that they stay near while they are passed over
+ROWS = 128  # queries at a time, where that many fit
+
+
+def attend(
+    q: Queries,
+    k: Keys,
+    v: Values,
+    r: Distances,
+    u: HeadBias,
+    w: HeadBias,
+    *,
+    keep: Keep | None = None,
+    window: int | None = None,
+    ages: Ages | None = None,
+    dropout: float = 0.0,
+) -> Output:
+    """Attention of the last `queries` places to all keys up to their own, or to the nearest `window` of those.
+
+    `ages` says how far memory is, where that is not told by its place; a row with nothing to read is 0.
+    """
+    if torch.compiler.is_compiling():  # a loop over pieces would fix the lengths of a traced graph
+        found = weights(q, k, r, u, w, keep=keep, window=window, ages=ages)
+        return torch.nn.functional.dropout(found, dropout) @ v
+    scale = 1 / math.sqrt(q.shape[-1])
+    content, place = (q + u[:, None]) * scale, (q + w[:, None]) * scale
+    out: Tensor = _Relative.apply(content, place, k, v, r, keep, window, ages, dropout)
+    return out
+
+
+def weights(
+    q: Queries,
+    k: Keys,
+    r: Distances,
+    u: HeadBias,
+    w: HeadBias,
+    *,
+    keep: Keep | None = None,
+    window: int | None = None,
+    ages: Ages | None = None,
+) -> Weights:
+    """The weights as the paper defines them, O(queries · keys)."""
+    distance = distances(q.shape[2], k.shape[2], ages, q.device)
+    readable = distance >= 0
+    if window is not None:
+        readable = readable & (distance < window)
+    if keep is not None:
+        readable = readable & keep[:, None]
+    by_distance = (q + w[:, None]) @ r.mT
+    index = distance.clamp_min(0)[:, None].expand(q.shape[0], q.shape[1], -1, -1)
+    scores = (q + u[:, None]) @ k.mT + by_distance.gather(3, index)
+    return masked_softmax(scores / math.sqrt(q.shape[-1]), readable[:, None].expand_as(scores))
+
+
+def usage(
+    q: Queries,
+    k: Keys,
+    r: Distances,
+    u: HeadBias,
+    w: HeadBias,
+    *,
+    columns: int,
+    keep: Keep | None = None,
+    window: int | None = None,
+    ages: Ages | None = None,
+) -> Float[Tensor, "batch columns"]:
+    """How much the first `columns` keys are read: their weights, summed over the queries, mean over the heads."""
+    with torch.no_grad():
+        scale = 1 / math.sqrt(q.shape[-1])
+        content, place = (q + u[:, None]) * scale, (q + w[:, None]) * scale
+        total = q.new_zeros(q.shape[0], columns)
+        for piece in _pieces(content, place, k, r, keep, window, ages):
+            scores = piece.scores()
+            found = (scores - scores.logsumexp(-1, keepdim=True)).exp()
+            found = found.masked_fill(scores.amax(-1, keepdim=True) < DEAD, 0.0)
+            seen = slice(piece.keys.start, max(piece.keys.start, min(columns, piece.keys.stop)))
+            total[piece.own, seen] += found[..., : seen.stop - seen.start].sum(2).mean(1).to(total.dtype)
+        return total
+
+
+def distances(queries: int, keys: int, ages: Ages | None, device: torch.device) -> Int[Tensor, "rows queries keys"]:
+    """From each query back to each key; below 0 in the future."""
+    first = keys - queries
+    own = -torch.arange(queries, device=device)[None]
+    memory = torch.arange(first, 0, -1, device=device)[None] if ages is None else ages
+    offsets = torch.cat([memory, own.expand(memory.shape[0], -1)], 1)
+    return torch.arange(queries, device=device)[None, :, None] + offsets[:, None]
+
+
+class _Piece:
+    """Some queries of some of the batch, with the keys they can read, and the bridge between distances and keys."""
+
+    def __init__(
+        self,
+        own: slice,
+        rows: slice,
+        keys: slice,
+        content: Tensor,
+        place: Tensor,
+        k: Tensor,
+        table: Tensor,
+        columns: slice,
+        open: slice,
+        keep: Tensor | None,
+        index: Tensor | None,
+    ) -> None:
+        self.own, self.rows, self.keys, self.columns = own, rows, keys, columns
+        self.content, self.k = content[own, :, rows], k[own, :, keys]
+        batch, heads, queries, width = self.content.shape
+        self.place = place[own, :, rows].transpose(0, 1).reshape(heads, batch * queries, width)
+        self.table, self.open, self.index = table[:, columns], open, index
+        self.keep = None if keep is None else keep[own, keys]
+
+    def by_key(self, flat: Tensor) -> Tensor:
+        """(heads, batch · queries, distances) seen as (batch, heads, queries, keys); the shift of appendix B."""
+        batch, heads, queries, keys = *self.content.shape[:3], self.k.shape[2]
+        wide = flat.shape[2]
+        strides = (queries * wide, batch * queries * wide, wide - 1, 1)
+        return flat.as_strided((batch, heads, queries, keys), strides, flat.storage_offset() + queries - 1)
+
+    def bias(self) -> Tensor:
+        """(q + w)ᵀ r of each pair, `BLOCKED` where a key may not be read."""
+        flat = (self.place @ self.table.mT).to(torch.promote_types(self.k.dtype, torch.float32))
+        if self.index is None:
+            flat[:, :, : self.open.start] = BLOCKED
+            flat[:, :, self.open.stop :] = BLOCKED
+            found = self.by_key(flat)
+        else:
+            batch, heads, queries = self.content.shape[:3]
+            rows = flat.unflatten(1, (batch, queries)).transpose(0, 1)
+            index = self.index[:, None].expand(batch, heads, -1, -1)
+            found = rows.gather(3, index.clamp_min(0)).masked_fill_(index < 0, BLOCKED)
+        if self.keep is None:
+            return found
+        return found.masked_fill(~self.keep[:, None, None], BLOCKED)
+
+    def scores(self) -> Tensor:
+        return (self.content @ self.k.mT).to(torch.promote_types(self.k.dtype, torch.float32)).add_(self.bias())
+
+    def by_distance(self, towards: Tensor) -> Tensor:
+        """The transpose of what `bias` does: gradients of scores gathered by distance."""
+        batch, heads, queries = self.content.shape[:3]
+        flat = towards.new_zeros(heads, batch * queries, self.table.shape[1])
+        if self.index is None:
+            self.by_key(flat).copy_(towards)
+        else:
+            index = self.index[:, None].expand(batch, heads, -1, -1).clamp_min(0)
+            flat.unflatten(1, (batch, queries)).transpose(0, 1).scatter_add_(3, index, towards)
+        return flat
+
+
+def _pieces(
+    content: Tensor,
+    place: Tensor,
+    k: Tensor,
+    r: Tensor,
+    keep: Tensor | None,
+    window: int | None,
+    ages: Tensor | None,
+) -> Iterator[_Piece]:
+    batch, heads, queries = content.shape[:3]
+    keys, past = k.shape[2], k.shape[2] - queries
+    count = min(queries, max(16, min(ROWS, PIECE // (heads * keys))))
+    together = max(1, PIECE // (heads * count * keys))
+    far, table = r.shape[1], _descending(r, count)
+    for first in range(0, batch, together):
+        own = slice(first, min(first + together, batch))
+        for begin in range(0, queries, count):
+            end = min(begin + count, queries)
+            low = 0 if window is None or ages is not None else max(0, past + begin - window + 1)
+            seen = slice(low, past + end)
+            if ages is None:
+                furthest = past + end - 1 - low
+                columns = slice(far - 1 - furthest, far + end - begin - 1)
+                beyond = 0 if window is None else max(0, furthest - window + 1)
+                yield _Piece(
+                    own, slice(begin, end), seen, content, place, k, table, columns, slice(beyond, furthest + 1), keep, None
+                )
+                continue
+            mine = ages if ages.shape[0] == 1 else ages[own]
+            distance = distances(queries, keys, mine, k.device)[:, begin:end, seen]
+            readable = distance >= 0 if window is None else (distance >= 0) & (distance < window)
+            index = (far - 1 - distance).masked_fill_(~readable, -1)  # the columns of the descending table
+            yield _Piece(own, slice(begin, end), seen, content, place, k, table, slice(0, far), slice(0, far), keep, index)
+
+
+def _descending(r: Tensor, count: int) -> Tensor:
+    """Distances from the largest to 0, and room for the `count` - 1 places of the future in a piece."""
+    return torch.cat([r.flip(1), r.new_zeros(r.shape[0], count - 1, r.shape[2])], 1)
+
+
+class _Relative(torch.autograd.Function):
+    """Only the inputs, the output and its log-sum-exp are kept; the weights are computed again in the backward pass."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        content: Tensor,
+        place: Tensor,
+        k: Tensor,
+        v: Tensor,
+        r: Tensor,
+        keep: Tensor | None,
+        window: int | None,
+        ages: Tensor | None,
+        rate: float,
+    ) -> Tensor:
+        dropout = Dropout(rate) if rate else None
+        out = v.new_empty(*content.shape[:3], v.shape[-1])
+        lse = content.new_empty(content.shape[:3], dtype=torch.promote_types(content.dtype, torch.float32))
+        if dropout is not None:
+            with dropout.force():
+                for piece in _pieces(content, place, k, r, keep, window, ages):
+                    _forward_dropped(piece, v, out, lse, dropout)
+        else:
+            for piece in _pieces(content, place, k, r, keep, window, ages):
+                out[piece.own, :, piece.rows], lse[piece.own, :, piece.rows] = flash.forward(
+                    piece.content, piece.k, v[piece.own, :, piece.keys], 1.0, mask=piece.bias()
+                )
+        if keep is not None:
+            out.masked_fill_((lse < DEAD)[..., None], 0.0)
+        ctx.save_for_backward(content, place, k, v, r, out, lse, *(x for x in (keep, ages) if x is not None))
+        ctx.given, ctx.window, ctx.dropout = (keep is not None, ages is not None), window, dropout
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *towards: Tensor) -> tuple[Tensor | None, ...]:
+        content, place, k, v, r, out, lse, *rest = ctx.saved_tensors
+        keep = rest.pop(0) if ctx.given[0] else None
+        ages = rest.pop(0) if ctx.given[1] else None
+        g = towards[0].masked_fill((lse < DEAD)[..., None], 0.0) if keep is not None else towards[0]
+        if ctx.dropout is None:
+            return _backward(g, content, place, k, v, r, out, lse, keep, ctx.window, ages, None)
+        with ctx.dropout.force():
+            return _backward(g, content, place, k, v, r, out, lse, keep, ctx.window, ages, ctx.dropout)
+
+
+def _forward_dropped(piece: _Piece, v: Tensor, out: Tensor, lse: Tensor, dropout: Dropout) -> None:
+    found = piece.scores()
+    own = found.logsumexp(-1)
+    found.sub_(own[..., None]).exp_()
+    found.masked_fill_(dropout.killed(found.shape).to(found.device), 0.0).mul_(dropout.scale)
+    lse[piece.own, :, piece.rows] = own
+    out[piece.own, :, piece.rows] = found.to(v.dtype) @ v[piece.own, :, piece.keys]
+
+
+def _backward(
+    g: Tensor,
+    content: Tensor,
+    place: Tensor,
+    k: Tensor,
+    v: Tensor,
+    r: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    keep: Tensor | None,
+    window: int | None,
+    ages: Tensor | None,
+    dropout: Dropout | None,
+) -> tuple[Tensor | None, ...]:
+    dcontent, dplace, dk, dv = torch.empty_like(content), torch.empty_like(place), torch.zeros_like(k), torch.zeros_like(v)
+    dtable: Tensor | None = None
+    inner = (g * out).sum(-1, keepdim=True)
+    for piece in _pieces(content, place, k, r, keep, window, ages):
+        own, rows, keys = piece.own, piece.rows, piece.keys
+        mine = g[own, :, rows]
+        found = piece.scores().sub_(lse[own, :, rows, None]).exp_().to(v.dtype)
+        back = mine @ v[own, :, keys].mT
+        if dropout is None:
+            dv[own, :, keys] += found.mT @ mine
+        else:
+            killed = dropout.killed(found.shape).to(found.device)
+            dv[own, :, keys] += found.masked_fill(killed, 0.0).mul_(dropout.scale).mT @ mine
+            back.masked_fill_(killed, 0.0).mul_(dropout.scale)
+        back.sub_(inner[own, :, rows]).mul_(found)
+        dk[own, :, keys] += back.mT @ piece.content
+        dcontent[own, :, rows] = back @ piece.k
+        flat = piece.by_distance(back)
+        batch, heads, queries = back.shape[:3]
+        dplace[own, :, rows] = (flat @ piece.table).unflatten(1, (batch, queries)).transpose(0, 1)
+        if dtable is None:
+            count = max(queries, 1)
+            dtable = r.new_zeros(r.shape[0], r.shape[1] + count - 1, r.shape[2])
+        dtable[:, piece.columns] += flat.mT @ piece.place
+    assert dtable is not None
+    return dcontent, dplace, dk, dv, dtable[:, : r.shape[1]].flip(1), None, None, None, None
+
+
+__all__ = ["Ages", "Distances", "attend", "distances", "usage", "weights"]

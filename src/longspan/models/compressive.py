@@ -1,0 +1,110 @@
+"""The Compressive Transformer (Rae et al. 2020): Transformer-XL whose oldest memories are compressed, not dropped.
+
+Used as Transformer-XL is. The compression learns from `auxiliary_loss` alone, and nothing else learns from that:
+
+    logits, memory = model(ids, memory)
+    (cross_entropy + model.auxiliary_loss()).backward()
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from longspan.config import option
+from longspan.errors import InvalidInput, InvalidOption
+from longspan.models.transformer_xl import Memory, MemoryOptions, MemoryState, TransformerXL
+from longspan.nn.compression import COMPRESSIONS, Compression
+from longspan.nn.feedforward import FeedForward
+from longspan.nn.memory import LayerMemory, MemoryLayer, Reach, RelativeAttention, forget
+
+
+class CompressiveTransformer(TransformerXL):
+    """Each layer reads [compressed slots; memory; segment]; after a segment of s tokens, the s oldest memories become
+    ⌊s / ratio⌋ slots, and the oldest slots are forgotten.
+    """
+
+    name = "compressive"
+    paper = "Rae et al. 2020"
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(MemoryOptions):
+        slots: int = option(512, "compressed memories that are kept", low=0)
+        ratio: int = option(2, "how many memories one slot is made of", low=1)
+        compression: str = option("convolution", "how slots are made", choices=COMPRESSIONS)
+        reconstruction: str = option(
+            "attention", "what the compression learns from", choices=("attention", "autoencoding", "none")
+        )
+        mask_empty: bool = option(False, "whether memory not yet filled is hidden; in the paper it is zeros, and read")
+        time: str = option("slot", "where a slot stands: by its place, or at its newest token", choices=("slot", "true"))
+
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            if self.memory < self.segment:
+                raise InvalidOption(
+                    f"a segment of {self.segment} pushes as many memories out, and memory has {self.memory}; "
+                    "give memory at least segment"
+                )
+            if self.ratio > self.segment:
+                raise InvalidOption(f"ratio must be at most segment, {self.segment}, not {self.ratio}: no slot would come")
+
+    @property
+    def reach(self) -> Reach:
+        own = self.options
+        furthest = own.slots + own.memory + own.segment - 1
+        if own.time == "true" and own.slots:
+            segments = -(-own.slots // (own.segment // own.ratio))  # that the slots are of
+            furthest = own.memory + (segments + 2) * own.segment
+        return Reach(segment=own.segment, memory=own.memory, slots=own.slots, furthest=furthest)
+
+    def _around(self, attention: RelativeAttention, feedforward: FeedForward) -> MemoryLayer:
+        own = self.options
+        compression = None
+        if own.slots:
+            compression = Compression(own.width, own.ratio, own.compression, decoder=own.reconstruction == "autoencoding")
+        return MemoryLayer(
+            attention, feedforward, residual=self._residual, compression=compression, loss=own.reconstruction
+        )
+
+    def begin(self, batch: int) -> Memory:
+        """The memory before the first segment: all zeros, and hidden if `mask_empty`."""
+        own, room = self.options, {"dtype": self.dtype, "device": self.device}
+        memory, slots = (torch.zeros(batch, count, own.width, **room) for count in (own.memory, own.slots))
+        keep = torch.zeros(batch, own.slots + own.memory, dtype=torch.bool, device=self.device) if own.mask_empty else None
+        ages = None
+        if own.time == "true" and own.slots:  # zeros that are read stand where slots would
+            steps = torch.arange(own.slots, 0, -1, device=self.device) * own.ratio
+            ages = (own.memory + steps).clamp_max(self.reach.furthest - own.segment).expand(batch, -1).contiguous()
+        return Memory(tuple(LayerMemory(memory, slots, keep, ages) for _ in self.layers))
+
+    def _forget(self, held: LayerMemory, rows: Tensor) -> LayerMemory:
+        return forget(held, rows, empty=self.options.mask_empty)
+
+    def set_reach(  # type: ignore[override]  # its memory has another shape
+        self, *, segment: int | None = None, memory: int | None = None, slots: int | None = None, clamp: int | None = None
+    ) -> None:
+        """Another cut or memory; no weight depends on them. enwik8: train with 1152 slots, evaluate with 3072."""
+        given = {"segment": segment, "memory": memory, "slots": slots, "clamp": clamp}
+        if slots is not None and bool(slots) != bool(self.options.slots):
+            raise InvalidOption(f"slots were {self.options.slots} and cannot be {slots}: the layers have a compression or not")
+        self.options = replace(self.options, **{key: value for key, value in given.items() if value is not None})
+
+    def _fit(self, memory: Memory, batch: int) -> Memory:
+        memory, own = super()._fit(memory, batch), self.options
+        held = memory.layers[0]
+        found = held.memory.shape[1], held.slots.shape[1]
+        if found != (own.memory, own.slots):
+            raise InvalidInput(
+                f"the memory has {found[0]} rows and {found[1]} slots, and the model keeps {own.memory} and {own.slots}; "
+                "start with memory=None"
+            )
+        return memory
+
+    def _told(self, held: LayerMemory, length: int) -> int:
+        return self.reach.furthest + 1 if held.ages is not None else super()._told(held, length)
+
+    def _needed(self, state: MemoryState, new: int) -> int:
+        return self.reach.furthest + 1
+
+
+__all__ = ["CompressiveTransformer"]

@@ -1,0 +1,327 @@
+"""Transformer-XL (Dai et al. 2019): a language model that carries what its layers saw from one segment to the next.
+
+    memory = None
+    for ids in segments:                      # of one stream per batch row, in order
+        logits, memory = model(ids, memory)   # gradients stop at memory
+
+Nothing has an absolute position, so the memory can be longer in evaluation than in training: `set_reach`.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from longspan import config
+from longspan.attention import relative
+from longspan.attention.state import State
+from longspan.config import option
+from longspan.errors import InvalidInput, InvalidOption
+from longspan.models.base import Causal, Ids, Logits, Mask
+from longspan.nn.adaptive import AdaptiveEmbedding, AdaptiveSoftmax
+from longspan.nn.embed import TokenEmbedding
+from longspan.nn.feedforward import GATED, PLAIN, FeedForward
+from longspan.nn.loss import chunked_cross_entropy
+from longspan.nn.memory import LayerMemory, LayerState, MemoryLayer, Reach, RelativeAttention, forget, trim
+from longspan.nn.norm import NORMS, build_norm
+from longspan.nn.residual import Residual
+from longspan.shapes import Hidden
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryOptions(config.Options):
+    """What models with memory have in common; the defaults are those for enwik8 with 12 layers."""
+
+    vocabulary: int = option(256, "number of token ids", low=1)
+    width: int = option(512, "width of the hidden states", low=2)
+    layers: int = option(12, "number of layers", low=1)
+    heads: int = option(8, "attention heads", low=1)
+    head_dim: int | None = option(None, "width of a head; width / heads unless given", low=1)
+    hidden: int = option(2048, "inner width of the feed-forward layer", low=1)
+    activation: str = option("relu", "of the feed-forward layer", choices=(*PLAIN, *GATED))
+    place: str = option("post", "where the norm stands; pre: memory is normed with the segment", choices=("post", "pre"))
+    norm: str = option("layer", "kind of norm", choices=tuple(NORMS))
+    eps: float = option(1e-5, "added to the variance in norms", low=0)
+    dropout: float = option(0.1, "on embeddings, distance codes, what each sub-layer adds, and outputs", low=0, high=0.999)
+    attention_dropout: float = option(0.0, "on attention weights", low=0, high=0.999)
+    hidden_dropout: float = option(0.1, "inside the feed-forward layer", low=0, high=0.999)
+    segment: int = option(512, "tokens of a segment: gradients reach no further back", low=1)
+    memory: int = option(512, "inputs of each layer that are kept of what was before", low=0)
+    clamp: int | None = option(None, "distance from which on all are told alike", low=1)
+    untie: bool = option(False, "whether each layer has its own u and w (the released large models)")
+    scale: bool = option(True, "whether embeddings are multiplied by the root of the width")
+    tied: bool = option(True, "whether the output layer is the embedding")
+    cutoffs: tuple[int, ...] | None = option(None, "first ids of the rarer bands: adaptive embedding and softmax", low=1)
+    divisor: int = option(1, "how much narrower each band is than the one before", low=1)
+    init_std: float = option(0.02, "deviation of initial weights", low=0)
+
+
+@dataclass(frozen=True)
+class Memory(State):
+    """What the layers remember of the text before, without its gradient."""
+
+    layers: tuple[LayerMemory, ...]
+
+
+@dataclass(frozen=True)
+class Tables:
+    """W_R r_t of each layer; the same for all rows of a batch, and so no part of what a state counts or selects."""
+
+    rows: tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class MemoryState(State):
+    """What decoding remembers."""
+
+    layers: tuple[LayerState, ...]
+    length: int  # tokens read
+    begun: int  # those of them in the segment at hand
+    tables: Tables
+
+
+class TransformerXL(Causal):
+    """The language model of the paper; see the module's docstring for how it is trained.
+
+    What a token reads, in `forward` and in `extend` alike: the text is cut every `segment` tokens from where memory
+    stands, and a token reads its segment up to itself and the last `memory` tokens before the segment. With
+    `same_length` it reads the last `memory` tokens, itself among them, and cuts make no difference.
+    """
+
+    name = "transformer_xl"
+    paper = "Dai et al. 2019"
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(MemoryOptions):
+        same_length: bool = option(False, "whether each token reads exactly `memory` tokens (the paper's evaluation)")
+
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            if self.same_length and self.memory < 1:
+                raise InvalidOption("with same_length a token reads as many tokens as memory has: give memory at least 1")
+
+    def __init__(self, options: MemoryOptions) -> None:
+        super().__init__(options)
+        self.vocabulary = options.vocabulary
+        head_dim = self._head_dim()
+        self.u, self.w = (nn.Parameter(torch.empty(options.heads, head_dim)) for _ in range(2))
+        self.embedding: TokenEmbedding | AdaptiveEmbedding
+        self.head: AdaptiveSoftmax | nn.Linear | None
+        if options.cutoffs is None:
+            rows = (options.vocabulary, options.width)
+            self.embedding = TokenEmbedding(*rows, scale=options.scale, dropout=options.dropout)
+            self.head = None if options.tied else nn.Linear(options.width, options.vocabulary)
+            self.bias = nn.Parameter(torch.zeros(options.vocabulary)) if options.tied else None
+        else:
+            sizes = (options.vocabulary, options.width, options.cutoffs, options.divisor)
+            self.embedding = AdaptiveEmbedding(*sizes, scale=options.scale, dropout=options.dropout)
+            self.head = AdaptiveSoftmax(*sizes, tied=self.embedding if options.tied else None)
+            self.bias = None
+        self.layers = nn.ModuleList(self._layer(head_dim) for _ in range(options.layers))
+        last = options.norm if options.place == "pre" else "none"
+        self.norm = build_norm(last, options.width, options.eps)  # type: ignore[arg-type]
+        self.dropout = nn.Dropout(options.dropout)
+        if options.untie:
+            self.u = self.w = None  # type: ignore[assignment]  # the layers have their own
+        self._initialise()
+
+    # Sizes
+
+    @property
+    def left_padding(self) -> bool:  # type: ignore[override]
+        """Segments are cut alike in all rows, so a row moved by padding is cut elsewhere; `same_length` has no cuts."""
+        return self.reach.same_length
+
+    @property
+    def reach(self) -> Reach:
+        """How the text is cut and what is kept."""
+        own = self.options
+        furthest = own.memory + own.segment - 1
+        same_length = getattr(own, "same_length", False)
+        return Reach(segment=own.segment, memory=own.memory, same_length=same_length, furthest=furthest)
+
+    def set_reach(
+        self,
+        *,
+        segment: int | None = None,
+        memory: int | None = None,
+        clamp: int | None = None,
+        same_length: bool | None = None,
+    ) -> None:
+        """Another cut, memory or visibility; no weight depends on them. enwik8: train 512, 512, evaluate 80, 2100, 820."""
+        given = {"segment": segment, "memory": memory, "clamp": clamp, "same_length": same_length}
+        self.options = replace(self.options, **{key: value for key, value in given.items() if value is not None})
+
+    def _head_dim(self) -> int:
+        own = self.options
+        if own.head_dim is None and own.width % own.heads:
+            raise InvalidOption(f"{own.heads} heads do not divide the width {own.width}; give head_dim")
+        return own.head_dim or own.width // own.heads
+
+    def _layer(self, head_dim: int) -> MemoryLayer:
+        own = self.options
+        shape = (own.heads, head_dim)
+        u, w = [nn.Parameter(torch.empty(shape)) for _ in range(2)] if own.untie else (self.u, self.w)
+        attention = RelativeAttention(
+            own.width, own.heads, head_dim, u, w, dropout=own.attention_dropout, code_dropout=own.dropout
+        )
+        feedforward = FeedForward(own.width, own.hidden, own.activation, dropout=own.hidden_dropout)
+        return self._around(attention, feedforward)
+
+    def _around(self, attention: RelativeAttention, feedforward: FeedForward) -> MemoryLayer:
+        return MemoryLayer(attention, feedforward, residual=self._residual)
+
+    def _residual(self) -> Residual:
+        own = self.options
+        return Residual(own.width, norm=own.norm, place=own.place, dropout=own.dropout, eps=own.eps)
+
+    @torch.no_grad()
+    def _initialise(self) -> None:
+        """All weights N(0, init_std), as released; u and w too, which its weight decay and initialisation name apart."""
+        for module in self.modules():
+            if isinstance(module, RelativeAttention):
+                for bias in (module.u, module.w):
+                    nn.init.normal_(bias, std=self.options.init_std)
+            elif isinstance(module, nn.Linear):
+                nn.init.normal_(module.weight, std=self.options.init_std)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+            elif isinstance(module, TokenEmbedding):
+                nn.init.normal_(module.weight, std=self.options.init_std)
+
+    # Segments
+
+    def begin(self, batch: int) -> Memory:
+        """The memory before the first segment: empty, not zeros."""
+        none = torch.zeros(batch, 0, self.options.width, dtype=self.dtype, device=self.device)
+        return Memory(tuple(LayerMemory(none, none) for _ in self.layers))
+
+    def forget(self, memory: Memory, rows: Bool[Tensor, " batch"]) -> Memory:
+        """The memory of which the batch rows `rows` have lost theirs, because another document begins there."""
+        if rows.dtype != torch.bool or rows.shape != memory.layers[0].memory.shape[:1]:
+            batch = len(memory.layers[0].memory)
+            raise InvalidInput(f"rows must be boolean, one for each of the {batch} of the batch, not {tuple(rows.shape)}")
+        return Memory(tuple(self._forget(held, rows) for held in memory.layers))
+
+    def _forget(self, held: LayerMemory, rows: Tensor) -> LayerMemory:
+        return forget(held, rows, empty=True)
+
+    def forward(
+        self, ids: Ids, memory: Memory | None = None, *, key_mask: Mask | None = None
+    ) -> tuple[Logits, Memory]:
+        """The logits of the next token at each place, and the memory after the text.
+
+        The text may be of any length: it is cut into segments, and gradients stop at the cuts.
+        """
+        x, memory = self.hidden(ids, memory, key_mask=key_mask)
+        return self.logits(x), memory
+
+    def hidden(self, ids: Ids, memory: Memory | None = None, *, key_mask: Mask | None = None) -> tuple[Hidden, Memory]:
+        """The states that the output layer reads, and the memory after them."""
+        self._check(ids, key_mask)
+        x = self.embedding(ids)
+        memory = self.begin(len(ids)) if memory is None else self._fit(memory, len(ids))
+        reach, after = self.reach, []
+        for layer, held in zip(self._all(), memory.layers):
+            rows = self._told(held, ids.shape[1])
+            x, kept = layer(x, held, reach, layer.attention.distances(rows, self.options.clamp), key_mask)
+            after.append(kept)
+        return self.dropout(self.norm(x)), Memory(tuple(after))
+
+    def logits(self, x: Hidden) -> Logits:
+        """The output layer; log-probabilities where the softmax is adaptive."""
+        if isinstance(self.head, AdaptiveSoftmax):
+            return self.head.log_probabilities(x)
+        if self.head is not None:
+            return self.head(x)
+        assert isinstance(self.embedding, TokenEmbedding) and self.bias is not None
+        return self.embedding.logits(x) + self.bias
+
+    def loss(self, x: Hidden, targets: Ids) -> Float[Tensor, ""]:
+        """The mean cross-entropy of the states from `hidden`, without ever holding all logits."""
+        if isinstance(self.head, AdaptiveSoftmax):
+            return self.head.loss(x, targets)
+        if self.head is not None:
+            return chunked_cross_entropy(x, self.head.weight, targets, self.head.bias)
+        assert isinstance(self.embedding, TokenEmbedding)
+        return chunked_cross_entropy(x, self.embedding.weight, targets, self.bias)
+
+    def _told(self, held: LayerMemory, length: int) -> int:
+        """How many distances there are in a text of `length` tokens after what is held."""
+        reach, rows = self.reach, held.memory.shape[1]
+        return reach.slots + min(rows + length, reach.memory + reach.segment)
+
+    def _check(self, ids: Tensor, key_mask: Tensor | None) -> None:
+        if ids.dim() == 2 and ids.shape[1] == 0:
+            raise InvalidInput("there must be at least one token, not none")
+        if key_mask is not None and (key_mask.dtype != torch.bool or key_mask.shape != ids.shape):
+            came = f"{tuple(key_mask.shape)} of {key_mask.dtype}"
+            raise InvalidInput(f"key_mask must be boolean, one for each of the ids {tuple(ids.shape)}, not {came}")
+
+    def _fit(self, memory: Memory, batch: int) -> Memory:
+        """The memory, if it is of such a model and batch; no more of it than is kept now."""
+        first = memory.layers[0].memory
+        if len(memory.layers) != len(self.layers) or first.shape[2] != self.options.width:
+            raise InvalidInput(
+                f"the memory is of {len(memory.layers)} layers of width {first.shape[2]}, and the model has "
+                f"{len(self.layers)} of {self.options.width}; start with memory=None"
+            )
+        if len(first) != batch:
+            raise InvalidInput(f"the memory is of batch {len(first)}, and the ids of {batch}; select its rows")
+        return Memory(tuple(trim(held, self.reach) for held in memory.layers))
+
+    # Step by step
+
+    def start(
+        self,
+        batch: int,
+        *,
+        source: Ids | None = None,
+        source_mask: Mask | None = None,
+        align: bool = False,
+        memory: Memory | None = None,
+    ) -> MemoryState:
+        """The state before the first token, or after the text that `memory` is of."""
+        self._refuse_source(source, align)
+        held = (self.begin(batch) if memory is None else self._fit(memory, batch)).layers
+        states = tuple(layer.start(own) for layer, own in zip(self._all(), held))
+        return MemoryState(states, 0, 0, Tables(()))
+
+    def extend(
+        self,
+        ids: Ids,
+        state: MemoryState,
+        *,
+        key_mask: Mask | None = None,
+        positions: Ids | None = None,
+        last: bool = False,
+    ) -> tuple[Logits, MemoryState]:
+        """As in `Causal`; `positions` change nothing, since only distances are told."""
+        self._check(ids, key_mask)
+        x, reach, after = self.embedding(ids), self.reach, []
+        tables = self._tables(state, reach, ids.shape[1])
+        for layer, before, rows in zip(self._all(), state.layers, tables.rows):
+            x, kept = layer.extend(x, before, reach, rows, state.begun, key_mask)
+            after.append(kept)
+        x = self.dropout(self.norm(x))
+        begun = (state.begun + ids.shape[1]) % reach.segment
+        return self.logits(x[:, -1:] if last else x), MemoryState(tuple(after), state.length + ids.shape[1], begun, tables)
+
+    def _tables(self, state: MemoryState, reach: Reach, new: int) -> Tables:
+        """Distances enough for the next tokens; made once, and anew with double room where there are too few."""
+        most = reach.memory + relative.ROWS if reach.same_length else reach.furthest + 1
+        needed = min(most, self._needed(state, new))
+        if state.tables.rows and state.tables.rows[0].shape[1] >= needed:
+            return state.tables
+        count = min(most, 2 * needed)
+        return Tables(tuple(layer.attention.distances(count, self.options.clamp) for layer in self._all()))
+
+    def _needed(self, state: MemoryState, new: int) -> int:
+        return len(state.layers[0].k) + new
+
+    def _all(self) -> list[MemoryLayer]:
+        return [layer for layer in self.layers if isinstance(layer, MemoryLayer)]
+
+
+__all__ = ["Memory", "MemoryOptions", "MemoryState", "TransformerXL"]
