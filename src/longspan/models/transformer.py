@@ -5,7 +5,7 @@ that differs from these by its mechanism only is a row of `longspan.models.prese
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -63,6 +63,7 @@ class Decoder(Causal):
     @dataclass(frozen=True, kw_only=True)
     class Options(TextOptions):
         tied: bool = option(True, "whether the output layer is the embedding")
+        zero_output: bool = option(False, "whether an output layer that is not tied starts at 0 (Child et al. 2019)")
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
@@ -72,6 +73,8 @@ class Decoder(Causal):
         self.head = None if options.tied else Linear(options.width, options.vocabulary, bias=False)
         self.left_padding = all(mechanism.supports.left_padding for mechanism in mechanisms(self))
         initialise(self, options)
+        if self.head is not None and options.zero_output:
+            nn.init.zeros_(self.head.weight)
 
     def forward(
         self, ids: Ids, *, key_mask: Mask | None = None, positions: Ids | None = None, streams: Streams | None = None
@@ -125,6 +128,9 @@ class Transformer(Causal):
         source_vocabulary: int | None = option(None, "number of source ids, where the two differ", low=1)
         padding: int | None = option(None, "the id of padding, whose embedding is zero", low=0)
         tied: bool = option(True, "whether both embeddings and the output layer are one matrix")
+        source_length: int | None = option(
+            None, "the longest source, where it has positions, a norm and a limit of its own (BART, LED)", low=1
+        )
         decoder_layers: int | None = option(None, "blocks of the decoder; as many as `layers` unless given", low=1)
         encoder_attention: tuple[Setting, ...] = option(DENSE, "mechanism of each encoder layer")
         decoder_attention: tuple[Setting, ...] = option(DENSE, "mechanism of each decoder layer, causal")
@@ -135,10 +141,14 @@ class Transformer(Causal):
         self.vocabulary, self.max_length = options.vocabulary, options.max_length
         own = options.source_vocabulary or options.vocabulary
         shared = options.tied and own == options.vocabulary
+        reading = replace(options, max_length=options.source_length or options.max_length)
         self.target = embedding(options, options.vocabulary, options.padding)
-        # One matrix needs no second embedding: the two have the same positions and dropout as well.
-        self.source = None if shared else embedding(options, own, options.padding)
-        self.encoder = build_stack(options, options.encoder_attention, place="encoder", causal=False)
+        # One matrix needs no second embedding where the two have the same positions and dropout as well.
+        alike = shared and options.source_length is None
+        self.source = None if alike else embedding(reading, own, options.padding)
+        if self.source is not None and shared:
+            self.source.weight = self.target.weight
+        self.encoder = build_stack(reading, options.encoder_attention, place="encoder", causal=False)
         self.decoder = build_stack(
             options,
             options.decoder_attention,
@@ -146,6 +156,7 @@ class Transformer(Causal):
             causal=True,
             layers=options.decoder_layers,
             cross=options.cross_attention,
+            cross_length=options.source_length,
         )
         self.head = None if options.tied else Linear(options.width, options.vocabulary, bias=False)
         self.left_padding = all(mechanism.supports.left_padding for mechanism in mechanisms(self.decoder))
@@ -153,7 +164,9 @@ class Transformer(Causal):
 
     def encode(self, source: Ids, *, source_mask: Mask | None = None, streams: Streams | None = None) -> Hidden:
         """The encoder's states."""
-        self._check_room(source.shape[1])
+        most = self.options.source_length or self.max_length
+        if most is not None and source.shape[1] > most:
+            raise InvalidInput(f"this {self.name} reads at most {most} source tokens, and {source.shape[1]} were given")
         x = (self.target if self.source is None else self.source)(source)
         return self.encoder(x, key_mask=source_mask, streams=streams)
 
