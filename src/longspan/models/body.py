@@ -205,8 +205,8 @@ def mechanisms(model: nn.Module) -> list[Attention]:
 def initialise(model: nn.Module, options: BodyOptions) -> None:
     """Initial weights; what mechanisms own keeps the start that their papers give it.
 
-    `fan_in` is that of Child et al. 2019, section 6: N(0, 0.125/√inputs) for layers and tokens, and for each of t tables
-    of positions N(0, 0.125/√(width·t)). A later release reads 0.125/inputs as the variance: init_std = √0.125.
+    `fan_in` is that of Child et al. 2019, section 6: N(0, 0.125/√inputs) for layers and tokens, and for each of t
+    tables of positions N(0, 0.125/√(width·t)). A later release reads 0.125/inputs as the variance: init_std = √0.125.
     """
     if options.init in ("normal", "fan_in"):
         by_fan = options.init == "fan_in"

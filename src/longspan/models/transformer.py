@@ -7,7 +7,7 @@ that differs from these by its mechanism only is a row of `longspan.models.prese
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from longspan.attention.setting import Setting
 from longspan.config import option

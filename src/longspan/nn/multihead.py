@@ -76,7 +76,9 @@ class MultiHead(nn.Module):
         if not 0 < self.key_dim <= head_dim:
             raise InvalidOption(f"key_dim must be 1 to the head_dim of {head_dim}, not {key_dim}")
         if self.key_dim != head_dim and (not mechanism.scaled_dot or mechanism.streams):
-            raise Unsupported(f"{mechanism.name} makes more of queries and keys than scaled products; leave out key_dim")
+            raise Unsupported(
+                f"{mechanism.name} makes more of queries and keys than scaled products; leave out key_dim"
+            )
         if self.key_dim != head_dim and position is not None:
             raise Unsupported("positions inside attention need queries and keys of the full width; leave out key_dim")
         self.mechanism, self.position = mechanism, position

@@ -197,9 +197,7 @@ class Axial(_Table):
     rows, columns and channels of an image, or rows and columns of a text folded at the stride of its attention).
     """
 
-    def __init__(
-        self, shape: Sequence[int], widths: Sequence[int], *, std: float = 1.0, summed: bool = False
-    ) -> None:
+    def __init__(self, shape: Sequence[int], widths: Sequence[int], *, std: float = 1.0, summed: bool = False) -> None:
         if len(shape) != len(widths) or not shape or min(*shape, *widths) < 1:
             raise InvalidOption(
                 f"expected one width for each axis, all at least 1, got shape {tuple(shape)} and widths {tuple(widths)}"
