@@ -99,5 +99,5 @@ def _plain(value: Any) -> str:
                 runs.append((text, 1))
         return "\n".join(text if times == 1 else f"{times} × {text}" for text, times in runs)
     if isinstance(value, list):
-        return "×".join(map(str, value))
+        return f"({', '.join(map(str, value))})"
     return str(value)

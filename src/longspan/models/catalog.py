@@ -73,7 +73,11 @@ def describe_preset(name: str, lengths: Sequence[int] = ()) -> dict[str, Any]:
         "parts": parts,
         "printed_lengths": list(row.lengths),
         "costs": _costs(model, lengths, row.lengths),
-        "options": {key: config.plain(getattr(model.options, key)) for key in row.options},
+        "options": {
+            item["name"]: config.plain(getattr(model.options, item["name"]))
+            for item in config.describe(type(model.options))
+            if getattr(model.options, item["name"]) != item["default"]
+        },
         "python": f'longspan.models.build("{name}")',
     }
 

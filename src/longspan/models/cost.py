@@ -34,15 +34,18 @@ from longspan.nn.stack import Stack
 BYTES = 4  # of a float32
 
 
-class _NoDraws(TorchFunctionMode):
-    """Initial weights are not drawn where there are none; torch would load its reference implementations for it."""
+class _NoNumbers(TorchFunctionMode):
+    """Weights without numbers are neither drawn nor scaled: torch would load its compiler to find their shape."""
 
     DRAWS = (Tensor.normal_, Tensor.uniform_)
+    SCALES = (Tensor.mul, Tensor.mul_)
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        return args[0] if func in self.DRAWS else func(*args, **(kwargs or {}))
+        if func in self.DRAWS or (func in self.SCALES and isinstance(args[1], (int, float))):
+            return args[0]
+        return func(*args, **(kwargs or {}))
 
 
 @contextmanager
@@ -52,7 +55,7 @@ def blank() -> Iterator[None]:
     >>> with blank():
     ...     model = build("gpt3-175b")
     """
-    with torch.device("meta"), _NoDraws():
+    with torch.device("meta"), _NoNumbers():
         yield
 
 
@@ -141,6 +144,7 @@ class _Tally:
         if block.cross is not None and block.around_cross is not None:
             self.mixer(block.cross, "cross-attention", tokens, context)
             self.norm(block.around_cross.norm, tokens, width)
+        assert isinstance(block.feedforward, FeedForward)
         self.feedforward(block.feedforward, tokens)
         self.norm(block.around_feedforward.norm, tokens, width)
 
@@ -161,7 +165,7 @@ class _Tally:
             floats += tokens * read * mixer.head_dim
         for linear in mixer.extra.values():
             flops += _linear(linear, queries)
-            floats += queries * linear.out_features
+            floats += queries * heads * mixer.head_dim
         self.add(f"{part}: projections", flops + _linear(mixer.out, queries), floats + queries * mixer.width)
         self.add(part, *mechanism.cost(queries, keys))
 
