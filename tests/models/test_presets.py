@@ -1,6 +1,7 @@
 """The presets: the papers' parameter counts, and small copies that run and decode."""
 
 import math
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from longspan.models.presets import PRESETS, names, shrink
 from longspan.models.presets import find as find_preset
 
 
+@cache
 def size(name: str) -> int:
     with blank():
         return sum(count(build(name)).values())

@@ -37,15 +37,18 @@ BYTES = 4  # of a float32
 class _NoNumbers(TorchFunctionMode):
     """Weights without numbers are neither drawn nor scaled: torch would load its compiler to find their shape."""
 
-    DRAWS = (Tensor.normal_, Tensor.uniform_)
+    DRAWS = ("normal_", "uniform_", "xavier_uniform_", "kaiming_uniform_")  # of tensors and of torch.nn.init
     SCALES = (Tensor.mul, Tensor.mul_)
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if func in self.DRAWS or (func in self.SCALES and isinstance(args[1], (int, float))):
+        kwargs = kwargs or {}
+        if getattr(func, "__name__", "") in self.DRAWS:
+            return args[0] if args else kwargs["tensor"]
+        if func in self.SCALES and isinstance(args[1], (int, float)):
             return args[0]
-        return func(*args, **(kwargs or {}))
+        return func(*args, **kwargs)
 
 
 @contextmanager

@@ -30,6 +30,11 @@ SMALL: dict[str, int] = {
     "labels": 2,
     "iterations": 3,
     "feedforward_chunk": 8,
+    "head_dim": 8,
+    "segment": 8,
+    "memory": 8,
+    "slots": 4,
+    "divisor": 2,
 }
 HEAD, LONGEST = 8, 64  # width of a head and longest text of a small copy
 
@@ -53,6 +58,8 @@ def shrink(preset: Preset) -> Preset:
         elif key == "axis_widths":
             shares = [max(1, part * changed["width"] // sum(value)) for part in value[:-1]]
             changed[key] = (*shares, changed["width"] - sum(shares))
+        elif key == "cutoffs":
+            changed[key] = tuple(range(3, changed["vocabulary"], 3))[: len(value)]
         elif key == "key_dim":
             changed[key] = HEAD // 2
         elif key in SMALL and key not in changed:
