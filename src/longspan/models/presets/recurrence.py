@@ -69,7 +69,7 @@ ROWS: dict[str, Preset] = {
                 },
                 "parameters": "257M",
                 "lengths": (384,),
-                "remarks": "285M is what the release has too; evaluation: segment 128, memory 1600, clamp 1000, same_length",
+                "remarks": "the sizes add up to 285M; evaluation: segment 128, memory 1600, clamp 1000, same_length",
             },
         },
     ),
