@@ -121,4 +121,6 @@ def test_help_of_every_command_has_an_example(capsys):
 def test_the_installed_script_and_the_module_are_the_same():
     for start in ([str(Path(sys.executable).with_name("longspan"))], [sys.executable, "-m", "longspan"]):
         done = subprocess.run([*start, "show", "windw"], capture_output=True, text=True)
-        assert done.returncode == 2 and done.stderr.startswith("longspan: no attention is called 'windw'")
+        assert done.returncode == 2 and done.stderr.startswith(
+            "longspan: no attention, model or preset is called 'windw'"
+        )

@@ -38,6 +38,7 @@ class Axial(Attention):
     family = ("FP",)
     order = "n·(length of the axis): n·√n for a square"
     exponent = 1.5
+    scaled_dot = True
     supports = Supports(causal=True, streaming=True, dropout=True)
 
     @dataclass(frozen=True, kw_only=True)

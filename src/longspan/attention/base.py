@@ -106,6 +106,8 @@ class Attention(nn.Module, ABC):
     family: ClassVar[tuple[str, ...]]  # the survey's classes: FP, M, LP, LR, KR, RC; () for dense
     # These are of the class; a form that differs sets its own in __init__.
     quadratic_memory: bool = False  # whether the paper's own definition needs tensors of n² elements
+    # Whether scores are q·k/√head_dim and nothing else is made of q and k, so that zeros may be appended to both.
+    scaled_dot: bool = False
     order: str  # time in the length n, with the option it depends on: "n·window"
     exponent: float  # the power of n in `order`, at fixed options
     supports: Supports

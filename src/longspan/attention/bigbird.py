@@ -33,6 +33,7 @@ class BigBird(Attention):
     family = ("FP", "M")
     order = "n·block·(window + random + 2)"
     exponent = 1.0
+    scaled_dot = True
     supports = Supports(dropout=True)
     seed: Tensor
 

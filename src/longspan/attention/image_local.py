@@ -34,6 +34,7 @@ class ImageLocal(Attention):
     family = ("FP",)
     order = "n·(query_block + memory)"
     exponent = 1.0
+    scaled_dot = True
     supports = Supports(causal=True, streaming=True, dropout=True)
 
     @dataclass(frozen=True, kw_only=True)

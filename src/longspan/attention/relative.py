@@ -209,14 +209,26 @@ def _pieces(
                 columns = slice(far - 1 - furthest, far + end - begin - 1)
                 beyond = 0 if window is None else max(0, furthest - window + 1)
                 yield _Piece(
-                    own, slice(begin, end), seen, content, place, k, table, columns, slice(beyond, furthest + 1), keep, None
+                    own,
+                    slice(begin, end),
+                    seen,
+                    content,
+                    place,
+                    k,
+                    table,
+                    columns,
+                    slice(beyond, furthest + 1),
+                    keep,
+                    None,
                 )
                 continue
             mine = ages if ages.shape[0] == 1 else ages[own]
             distance = distances(queries, keys, mine, k.device)[:, begin:end, seen]
             readable = distance >= 0 if window is None else (distance >= 0) & (distance < window)
             index = (far - 1 - distance).masked_fill_(~readable, -1)  # the columns of the descending table
-            yield _Piece(own, slice(begin, end), seen, content, place, k, table, slice(0, far), slice(0, far), keep, index)
+            yield _Piece(
+                own, slice(begin, end), seen, content, place, k, table, slice(0, far), slice(0, far), keep, index
+            )
 
 
 def _descending(r: Tensor, count: int) -> Tensor:
@@ -293,7 +305,12 @@ def _backward(
     ages: Tensor | None,
     dropout: Dropout | None,
 ) -> tuple[Tensor | None, ...]:
-    dcontent, dplace, dk, dv = torch.empty_like(content), torch.empty_like(place), torch.zeros_like(k), torch.zeros_like(v)
+    dcontent, dplace, dk, dv = (
+        torch.empty_like(content),
+        torch.empty_like(place),
+        torch.zeros_like(k),
+        torch.zeros_like(v),
+    )
     dtable: Tensor | None = None
     inner = (g * out).sum(-1, keepdim=True)
     for piece in _pieces(content, place, k, r, keep, window, ages):

@@ -55,6 +55,7 @@ class Softmax(Attention):
         score, heads, width = self.options.score, shape.heads, shape.head_dim
         if self.options.scale is not None and score != "scaled_dot":
             raise InvalidOption(f"option scale goes with score scaled_dot, not {score}")
+        self.scaled_dot = score == "scaled_dot" and self.options.scale is None
         if score == "general":  # s · W h
             self.change = nn.Parameter(torch.empty(heads, width, width))
             nn.init.xavier_uniform_(self.change)

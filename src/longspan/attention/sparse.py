@@ -64,6 +64,7 @@ class Sparse(Attention):
     family = ("FP",)
     order = "n·(stride + n/stride)"
     exponent = 2.0  # n·√n when the stride grows as √n
+    scaled_dot = True
     supports = Supports(causal=True, bidirectional=False, streaming=True, dropout=True)
 
     @dataclass(frozen=True, kw_only=True)

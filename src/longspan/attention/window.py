@@ -30,6 +30,7 @@ class Window(Attention):
     family: ClassVar[tuple[str, ...]] = ("FP",)  # said again for Longformer, which has more
     order = "n·window"
     exponent = 1.0
+    scaled_dot = True
     supports = Supports(causal=True, streaming=True, bias=True, dropout=True, left_padding=True)
 
     @dataclass(frozen=True, kw_only=True)

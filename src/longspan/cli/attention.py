@@ -7,6 +7,10 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.table import Table
 
+from longspan.cli.models import print_model, print_models, print_preset, print_presets
+from longspan.cli.tables import limits
+from longspan.errors import InvalidOption
+
 AsJson = Annotated[bool, Parameter(name="--json", negative="", help="print JSON instead of a table")]
 
 FAMILIES = {
@@ -19,20 +23,40 @@ FAMILIES = {
 }
 
 
-def list_mechanisms(*, json: AsJson = False) -> None:
-    """List the attention mechanisms: paper, family, order, and what each can do.
+def list_names(
+    *,
+    models: Annotated[bool, Parameter(negative="", help="list the models instead")] = False,
+    presets: Annotated[bool, Parameter(negative="", help="list the presets: models with a paper's sizes")] = False,
+    json: AsJson = False,
+) -> None:
+    """List the attention mechanisms (paper, family, order, and what each can do), the models or the presets.
 
     **Examples:**
 
         longspan list
-        longspan list --json
+        longspan list --presets
+        longspan list --models --json
     """
-    from longspan.attention import describe, names
+    if models and presets:
+        raise InvalidOption("--models and --presets are two lists; give one of them")
+    if models:
+        from longspan.models import catalog, names
 
-    rows = [describe(name) for name in names()]
-    if json:
-        _print_json(rows)
-        return
+        rows = [catalog.describe_model(name) for name in names()]
+        _print_json(rows) if json else print_models(rows)
+    elif presets:
+        from longspan.models import catalog
+
+        rows = catalog.list_presets()
+        _print_json(rows) if json else print_presets(rows)
+    else:
+        from longspan.attention import describe, names
+
+        rows = [describe(name) for name in names()]
+        _print_json(rows) if json else _print_mechanisms(rows)
+
+
+def _print_mechanisms(rows: list[dict[str, Any]]) -> None:
     table = Table(box=None, pad_edge=False)
     table.add_column("name", no_wrap=True, min_width=max(len(row["name"]) for row in rows) + 2)
     table.add_column("can", no_wrap=True, min_width=max(len(_abilities(row)) for row in rows))
@@ -44,28 +68,39 @@ def list_mechanisms(*, json: AsJson = False) -> None:
         for row in rows:
             if _first_family(row) == family:
                 table.add_row(f"  {row['name']}", _abilities(row), row["order"], row["paper"])
-    Console().print(table)
+    console = Console()
+    console.print(table)
+    console.print("\nlongspan list --models and --presets list the others; longspan show NAME shows one", style="dim")
 
 
-def show(name: str, /, *, json: AsJson = False) -> None:
-    """Show one mechanism: what it is, what it can do, and its options with their limits.
+def show(name: str, /, *, length: tuple[int, ...] = (), json: AsJson = False) -> None:
+    """Show a mechanism or a model with its options, or a preset with its parameters and what it costs by length.
 
     **Examples:**
 
         longspan show window
-        longspan show softmax --json
+        longspan show decoder
+        longspan show gpt2
+        longspan show sparse-enwik8 --length 4096 --length 12288 --json
 
     Parameters
     ----------
     name
-        A name from `longspan list`.
+        A name from `longspan list`, `longspan list --models` or `longspan list --presets`.
+    length
+        Of a preset: tokens of the text that is costed; may be given several times. The paper's, and some more, unless
+        given.
     """
-    from longspan.attention import describe
+    from longspan.models.catalog import describe
 
-    row = describe(name)
+    row = describe(name, length)
     if json:
         _print_json(row)
-        return
+    else:
+        {"attention": _print_mechanism, "model": print_model, "preset": print_preset}[row["kind"]](row)
+
+
+def _print_mechanism(row: dict[str, Any]) -> None:
     console = Console(highlight=False)
     console.print(f"{row['name']}: {row['summary']}", markup=False)
     facts = Table(show_header=False, box=None, pad_edge=False)
@@ -80,7 +115,7 @@ def show(name: str, /, *, json: AsJson = False) -> None:
     if row["options"]:
         options = Table("option", "type", "default", "limits", "help", box=None, pad_edge=False)
         for item in row["options"]:
-            options.add_row(item["name"], item["type"], str(item["default"]), _limits(item), item["help"])
+            options.add_row(item["name"], item["type"], str(item["default"]), limits(item), item["help"])
         console.print()
         console.print(options)
     call = f'longspan.attention.build("{row["name"]}", heads=8, head_dim=64)'
@@ -102,10 +137,3 @@ def _abilities(row: dict[str, Any]) -> str:
 
 def _family(row: dict[str, Any]) -> str:
     return ", ".join(FAMILIES[key] for key in row["family"]) or "dense"
-
-
-def _limits(item: dict[str, Any]) -> str:
-    if item["choices"]:
-        return ", ".join(item["choices"])
-    bounds = [f"{word} {item[key]:g}" for word, key in (("≥", "low"), ("≤", "high")) if item[key] is not None]
-    return " ".join(bounds)

@@ -20,7 +20,7 @@ app = App(
     help_format="markdown",
     default_parameter=Parameter(show_default=False),
 )
-app.command(attention.list_mechanisms, name="list")
+app.command(attention.list_names, name="list")
 app.command(attention.show)
 app.command(audit.audit)
 

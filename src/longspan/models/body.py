@@ -1,7 +1,7 @@
 """From options to a stack of blocks: what the Transformers of this package have in common."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
@@ -24,7 +24,9 @@ from longspan.nn.residual import Residual
 from longspan.nn.reversible_body import ReversibleBody
 from longspan.nn.stack import Body, Stack
 
-POSITIONS = ("sinusoidal", "learned", "axial", "rotary", "alibi", "relative", "none")
+POSITIONS = ("sinusoidal", "learned", "axial", "axial_sum", "rotary", "alibi", "relative", "none")
+
+INITS = ("xavier", "normal", "fan_in")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +37,7 @@ class BodyOptions(config.Options):
     layers: int = option(6, "number of blocks", low=1)
     heads: int = option(8, "attention heads", low=1)
     head_dim: int | None = option(None, "width of a head; width / heads unless given", low=1)
+    key_dim: int | None = option(None, "width of a head's queries and keys; head_dim unless given", low=1)
     kv_heads: int | None = option(None, "key and value heads, each shared by several query heads", low=1)
     hidden: int = option(2048, "inner width of the feed-forward layer", low=1)
     activation: str = option("relu", "of the feed-forward layer", choices=(*PLAIN, *GATED))
@@ -43,6 +46,8 @@ class BodyOptions(config.Options):
     eps: float = option(1e-5, "added to the variance in norms", low=0)
     bias: bool = option(True, "whether the linear layers of the blocks have biases")
     dropout: float = option(0.1, "on embeddings and on what each sub-layer adds", low=0, high=0.999)
+    embedding_dropout: float | None = option(None, "on embeddings, where it differs from dropout", low=0, high=0.999)
+    embedding_norm: bool = option(False, "whether embeddings are normed before dropout (BERT, BART)")
     attention_dropout: float = option(0.0, "on attention weights, where there are any", low=0, high=0.999)
     hidden_dropout: float = option(0.0, "inside the feed-forward layer", low=0, high=0.999)
     feedforward_chunk: int = option(0, "tokens per piece of the feed-forward layer; 0: all at once", low=0)
@@ -50,10 +55,12 @@ class BodyOptions(config.Options):
     merge: str = option("concat", "of the two streams of reversible blocks", choices=("concat", "mean"))
     position: str = option("sinusoidal", "how positions are told", choices=POSITIONS)
     axes: tuple[int, ...] | None = option(None, "axial positions: the sides of the grid", low=1)
-    axis_widths: tuple[int, ...] | None = option(None, "axial positions: the width of each table", low=1)
+    axis_widths: tuple[int, ...] | None = option(None, "axial: the width of each table, side by side", low=1)
     max_length: int | None = option(None, "the longest text; needed where a table is fixed", low=1)
     scale: bool = option(True, "whether embeddings are multiplied by the root of the width")
-    init: str = option("xavier", "xavier: Glorot; normal: N(0, init_std)", choices=("xavier", "normal"))
+    init: str = option(
+        "xavier", "xavier: Glorot; normal: N(0, init_std); fan_in: N(0, init_std/√inputs)", choices=INITS
+    )
     init_std: float = option(0.02, "deviation of normal initial weights", low=0)
     residual_init: bool = option(False, "whether the last layer of each branch starts 1/√(2·layers) smaller (GPT-2)")
 
@@ -73,7 +80,8 @@ def embedding(options: BodyOptions, vocabulary: int, padding: int | None = None)
         scale=options.scale,
         padding=padding,
         position=absolute_position(options),
-        dropout=options.dropout,
+        norm=build_norm(options.norm, options.width, options.eps) if options.embedding_norm else None,  # type: ignore[arg-type]
+        dropout=options.dropout if options.embedding_dropout is None else options.embedding_dropout,
     )
 
 
@@ -89,6 +97,10 @@ def absolute_position(options: BodyOptions) -> Absolute | None:
         if options.axes is None or options.axis_widths is None or sum(options.axis_widths) != options.width:
             raise InvalidOption(f"axial positions need axes, and axis_widths that add up to the width {options.width}")
         return Axial(options.axes, options.axis_widths)
+    if options.position == "axial_sum":
+        if options.axes is None:
+            raise InvalidOption("axial_sum positions need axes, the sides of the grid")
+        return Axial(options.axes, [options.width] * len(options.axes), summed=True)
     return None
 
 
@@ -109,8 +121,12 @@ def build_stack(
     causal: bool,
     layers: int | None = None,
     cross: Sequence[Setting] | None = None,
+    cross_length: int | None = None,
 ) -> Body:
-    """The blocks, each with its own mechanism; `place` is how errors call this stack ("encoder", "decoder")."""
+    """The blocks, each with its own mechanism; `place` is how errors call this stack ("encoder", "decoder").
+
+    `cross_length` is the longest other sequence, where it is other than `max_length`.
+    """
     layers = options.layers if layers is None else layers
     if options.reversible and (cross is not None or options.place != "pre"):
         if cross is not None:
@@ -124,7 +140,7 @@ def build_stack(
         where = f"{place} self-attention, layer {layer}"
         mixers.append(_mixer(options, own[layer], where, causal=causal, position=position))
         where = f"{place} cross-attention, layer {layer}"
-        readers.append(None if others is None else _reader(options, others[layer], where))
+        readers.append(None if others is None else _reader(options, others[layer], where, cross_length))
     changes = [_feedforward(options) for _ in range(layers)]
     stack: Body
     if options.reversible:
@@ -153,12 +169,13 @@ def build_block(
     place: str,
     causal: bool,
     cross: Setting | None = None,
+    cross_length: int | None = None,
     change: nn.Module | None = None,
 ) -> Block:
     """One block alone; `change` stands instead of the feed-forward layer."""
     position = _within(options, _head_dim(options), causal)
     mixer = _mixer(options, setting, f"{place} self-attention", causal=causal, position=position)
-    reader = None if cross is None else _reader(options, cross, f"{place} cross-attention")
+    reader = None if cross is None else _reader(options, cross, f"{place} cross-attention", cross_length)
     return Block(mixer, change or _feedforward(options), cross=reader, residual=_residual(options))
 
 
@@ -212,12 +229,21 @@ def _mixer(
         if isinstance(position, (Alibi, RelativeBias)) and not mechanism.supports.bias:
             raise Unsupported(f"{setting.name} takes no bias on its scores, which {options.position} positions are")
         kv_heads = options.kv_heads if mechanism.projects == ("q", "k", "v") else None
-        return MultiHead(options.width, mechanism, kv_heads=kv_heads, position=position, bias=options.bias)
+        return MultiHead(
+            options.width,
+            mechanism,
+            kv_heads=kv_heads,
+            key_dim=options.key_dim,
+            position=position,
+            bias=options.bias,
+        )
     except (Unsupported, InvalidOption) as error:
         raise type(error)(f"{where}: {error}") from None
 
 
-def _reader(options: BodyOptions, setting: Setting, where: str) -> MultiHead:
+def _reader(options: BodyOptions, setting: Setting, where: str, longest: int | None = None) -> MultiHead:
+    """By which a decoder reads another sequence, of at most `longest` tokens where that is other than its own limit."""
+    options = options if longest is None else replace(options, max_length=longest)
     return _mixer(options, setting, where, causal=False, position=None, cross=True)
 
 
@@ -228,18 +254,28 @@ def mechanisms(model: nn.Module) -> list[Attention]:
 
 @torch.no_grad()
 def initialise(model: nn.Module, options: BodyOptions) -> None:
-    """Initial weights; what mechanisms own keeps the start that their papers give it."""
-    if options.init == "normal":
-        halting = []
+    """Initial weights; what mechanisms own keeps the start that their papers give it.
+
+    `fan_in` is that of Child et al. 2019, section 6: N(0, 0.125/√inputs) for layers and tokens, and for each of t
+    tables of positions N(0, 0.125/√(width·t)). A later release reads 0.125/inputs as the variance: init_std = √0.125.
+    """
+    if options.init in ("normal", "fan_in"):
+        by_fan, halting = options.init == "fan_in", []
         for name, module in model.named_modules():
             if ".mechanism" in name:
                 continue
             if isinstance(module, nn.Linear):
-                nn.init.normal_(module.weight, std=options.init_std)
+                nn.init.normal_(module.weight, std=options.init_std * (module.in_features**-0.5 if by_fan else 1.0))
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
             elif isinstance(module, TokenEmbedding):
-                nn.init.normal_(module.weight, std=options.init_std)
+                nn.init.normal_(module.weight, std=options.init_std * (options.width**-0.5 if by_fan else 1.0))
+                if module.padding is not None:
+                    module.weight[module.padding] = 0
+            elif isinstance(module, (Learned, Axial)) and by_fan:
+                tables = list(module.parameters())
+                for table in tables:
+                    nn.init.normal_(table, std=options.init_std * (options.width * len(tables)) ** -0.5)
             elif isinstance(module, Halting):
                 halting.append(module)
         for module in halting:  # its bias has a meaning

@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import Any
 
 from longspan.errors import UnknownName, suggest
+from longspan.models import presets
 from longspan.models.base import Model
 
 MODELS: dict[str, str] = {
@@ -40,8 +41,14 @@ def find(name: str) -> type[Model]:
 
 
 def build(name: str, **options: Any) -> Model:
-    """A model by its name, with its options by theirs.
+    """A model, or a preset of one, by its name, with options by theirs; given ones go before those of a preset.
 
     >>> model = build("decoder", vocabulary=256, width=128, layers=2, attention=["softmax", "window"])
+    >>> model = build("gpt2", dropout=0.0)
     """
+    if name in presets.PRESETS:
+        row = presets.find(name)
+        return find(row.model).build(**{**row.options, **options})
+    if name not in MODELS:
+        raise UnknownName(f"no model or preset is called {name!r}: {suggest(name, [*MODELS, *presets.names()])}")
     return find(name).build(**options)

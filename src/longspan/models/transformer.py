@@ -5,10 +5,10 @@ that differs from these by its mechanism only is a row of `longspan.models.prese
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from longspan.attention.setting import Setting
 from longspan.config import option
@@ -65,6 +65,7 @@ class Decoder(Causal):
     @dataclass(frozen=True, kw_only=True)
     class Options(TextOptions):
         tied: bool = option(True, "whether the output layer is the embedding")
+        zero_output: bool = option(False, "whether an output layer that is not tied starts at 0 (Child et al. 2019)")
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
@@ -79,6 +80,8 @@ class Decoder(Causal):
         self.head = None if options.tied else Linear(self.stack.out_width, options.vocabulary, bias=False)
         self.left_padding = all(mechanism.supports.left_padding for mechanism in mechanisms(self))
         initialise(self, options)
+        if self.head is not None and options.zero_output:
+            nn.init.zeros_(self.head.weight)
 
     def forward(
         self, ids: Ids, *, key_mask: Mask | None = None, positions: Ids | None = None, streams: Streams | None = None
@@ -133,6 +136,9 @@ class Transformer(Causal):
         source_vocabulary: int | None = option(None, "number of source ids, where the two differ", low=1)
         padding: int | None = option(None, "the id of padding, whose embedding is zero", low=0)
         tied: bool = option(True, "whether both embeddings and the output layer are one matrix")
+        source_length: int | None = option(
+            None, "the longest source, where it has positions, a norm and a limit of its own (BART, LED)", low=1
+        )
         decoder_layers: int | None = option(None, "blocks of the decoder; as many as `layers` unless given", low=1)
         encoder_attention: tuple[Setting, ...] = option(DENSE, "mechanism of each encoder layer")
         decoder_attention: tuple[Setting, ...] = option(DENSE, "mechanism of each decoder layer, causal")
@@ -143,10 +149,14 @@ class Transformer(Causal):
         self.vocabulary, self.max_length = options.vocabulary, options.max_length
         own = options.source_vocabulary or options.vocabulary
         shared = options.tied and own == options.vocabulary
+        reading = replace(options, max_length=options.source_length or options.max_length)
         self.target = self._embed(options, options.vocabulary, options.padding)
-        # One matrix needs no second embedding: the two have the same positions and dropout as well.
-        self.source = None if shared else self._embed(options, own, options.padding)
-        self.encoder = self._stack(options, options.encoder_attention, place="encoder", causal=False)
+        # One matrix needs no second embedding where the two have the same positions and dropout as well.
+        alike = shared and options.source_length is None
+        self.source = None if alike else self._embed(reading, own, options.padding)
+        if self.source is not None and shared:
+            self.source.weight = self.target.weight
+        self.encoder = self._stack(reading, options.encoder_attention, place="encoder", causal=False)
         self.decoder = self._stack(
             options,
             options.decoder_attention,
@@ -154,6 +164,7 @@ class Transformer(Causal):
             causal=True,
             layers=options.decoder_layers,
             cross=options.cross_attention,
+            cross_length=options.source_length,
         )
         self.head = None if options.tied else Linear(options.width, options.vocabulary, bias=False)
         self.left_padding = all(mechanism.supports.left_padding for mechanism in mechanisms(self.decoder))
@@ -161,7 +172,9 @@ class Transformer(Causal):
 
     def encode(self, source: Ids, *, source_mask: Mask | None = None, streams: Streams | None = None) -> Hidden:
         """The encoder's states."""
-        self._check_room(source.shape[1])
+        most = self.options.source_length or self.max_length
+        if most is not None and source.shape[1] > most:
+            raise InvalidInput(f"this {self.name} reads at most {most} source tokens, and {source.shape[1]} were given")
         x = (self.target if self.source is None else self.source)(source)
         return self.encoder(x, key_mask=source_mask, streams=streams)
 

@@ -66,6 +66,7 @@ def _stack(
     causal: bool,
     layers: int | None = None,
     cross: Sequence[Setting] | None = None,
+    cross_length: int | None = None,
 ) -> SharedStack:
     """The one block, with its signal and its halting; `layers` is the number of steps."""
     if options.reversible:
@@ -94,7 +95,9 @@ def _stack(
             ponder=options.ponder,
         )
     signal = StepSignal(options.width, steps, position=absolute_position(options), step=options.step_signal)
-    block = build_block(options, own, place=place, causal=causal, cross=reader, change=change)
+    block = build_block(
+        options, own, place=place, causal=causal, cross=reader, cross_length=cross_length, change=change
+    )
     return SharedStack(block, last_norm(options), width=options.width, steps=steps, signal=signal, halting=halting)
 
 

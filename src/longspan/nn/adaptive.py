@@ -78,7 +78,13 @@ class AdaptiveSoftmax(nn.Module):
     """
 
     def __init__(
-        self, vocabulary: int, width: int, cutoffs: Sequence[int], divisor: int = 1, *, tied: AdaptiveEmbedding | None = None
+        self,
+        vocabulary: int,
+        width: int,
+        cutoffs: Sequence[int],
+        divisor: int = 1,
+        *,
+        tied: AdaptiveEmbedding | None = None,
     ) -> None:
         super().__init__()
         self.bands = bands(vocabulary, cutoffs)

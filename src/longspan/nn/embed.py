@@ -12,21 +12,22 @@ from longspan.shapes import Hidden
 
 
 class _Embedding(nn.Module):
-    """What both kinds end with: the position code, then dropout (Vaswani et al. 2017, section 5.4)."""
+    """What both kinds end with: the position code, a norm where there is one (BERT, BART), then dropout (Vaswani et al.
+    2017, section 5.4)."""
 
-    def __init__(self, position: Absolute | None, dropout: float) -> None:
+    def __init__(self, position: Absolute | None, dropout: float, norm: nn.Module | None = None) -> None:
         super().__init__()
-        self.position = position
+        self.position, self.norm = position, norm
         self.dropout = nn.Dropout(dropout)
 
     def _place(self, x: Hidden, start: int, positions: Int[Tensor, "batch length"] | None) -> Hidden:
         if self.position is not None:
             x = self.position(x, start=start, positions=positions)
-        return self.dropout(x)
+        return self.dropout(x if self.norm is None else self.norm(x))
 
 
 class TokenEmbedding(_Embedding):
-    """A row per token, times √width if `scale`, plus the position, then dropout; `logits` reads the same rows.
+    """A row per token, times √width if `scale`, plus the position, normed, then dropout; `logits` reads the same rows.
 
     Rows start with standard deviation width^-½, so that scaled embeddings have variance 1 and the logits of
     normalised states have it too (Vaswani et al. 2017, section 3.4). The row of `padding` is zero and gets no
@@ -41,9 +42,10 @@ class TokenEmbedding(_Embedding):
         scale: bool = True,
         padding: int | None = None,
         position: Absolute | None = None,
+        norm: nn.Module | None = None,
         dropout: float = 0.0,
     ) -> None:
-        super().__init__(position, dropout)
+        super().__init__(position, dropout, norm)
         if padding is not None and not 0 <= padding < vocabulary:
             raise InvalidOption(f"padding must be a token id in 0..{vocabulary - 1}, got {padding}")
         self.vocabulary = vocabulary

@@ -117,7 +117,14 @@ class RelativeAttention(nn.Module):
         return self.split(k), self.split(v)
 
     def read(
-        self, q: Tensor, k: Tensor, v: Tensor, r: Distances, keep: Tensor | None, window: int | None, ages: Tensor | None
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        r: Distances,
+        keep: Tensor | None,
+        window: int | None,
+        ages: Tensor | None,
     ) -> Tensor:
         rate = self.dropout if self.training else 0.0
         return relative.attend(q, k, v, r, self.u, self.w, keep=keep, window=window, ages=ages, dropout=rate)
@@ -294,7 +301,9 @@ class MemoryLayer(nn.Module):
         self._learn(x, old, old_keep, new)
         new = new._replace(value=new.value.detach())  # the text's own loss never trains the compression
         if keep is not None and new.keep is not None:
-            keep = torch.cat([_last(torch.cat([keep[:, :slots], new.keep], 1), reach.slots), _last(keep, reach.memory)], 1)
+            keep = torch.cat(
+                [_last(torch.cat([keep[:, :slots], new.keep], 1), reach.slots), _last(keep, reach.memory)], 1
+            )
         ages = held.ages
         if ages is not None:
             fresh = (reach.memory + count - new.newest).expand(len(ages), -1)

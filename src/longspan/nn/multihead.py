@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from longspan.attention.base import Attention, share_heads
 from longspan.attention.state import State
@@ -46,7 +47,9 @@ class MultiHead(nn.Module):
 
     `kv_heads` under the mechanism's heads makes grouped queries (1: multi-query); `context_width` is the width of the
     other sequence, and `out_width` that of what comes out, where they differ; `bias` is for the projections in,
-    `out_bias` (the same unless given) for that out.
+    `out_bias` (the same unless given) for that out. `key_dim` makes queries and keys narrower than the mechanism's
+    head_dim, which is then that of the values (the "half-size" queries and keys of Child et al. 2019): zeros are
+    appended to both, which the fused kernels prefer to two widths, and the scale is 1/√key_dim.
     """
 
     def __init__(
@@ -55,6 +58,7 @@ class MultiHead(nn.Module):
         mechanism: Attention,
         *,
         kv_heads: int | None = None,
+        key_dim: int | None = None,
         context_width: int | None = None,
         out_width: int | None = None,
         position: Position | None = None,
@@ -68,13 +72,24 @@ class MultiHead(nn.Module):
             raise InvalidOption(f"kv_heads must divide the {heads} heads, not be {kv_heads}")
         if kv_heads != heads and mechanism.projects != ("q", "k", "v"):
             raise Unsupported(f"{mechanism.name} shares its queries and keys, so kv_heads must be {heads}")
+        self.key_dim = head_dim if key_dim is None else key_dim
+        if not 0 < self.key_dim <= head_dim:
+            raise InvalidOption(f"key_dim must be 1 to the head_dim of {head_dim}, not {key_dim}")
+        if self.key_dim != head_dim and (not mechanism.scaled_dot or mechanism.streams):
+            raise Unsupported(
+                f"{mechanism.name} makes more of queries and keys than scaled products; leave out key_dim"
+            )
+        if self.key_dim != head_dim and position is not None:
+            raise Unsupported("positions inside attention need queries and keys of the full width; leave out key_dim")
         self.mechanism, self.position = mechanism, position
         self.width, self.head_dim = width, head_dim
         self.heads = {name: heads if name == "q" else kv_heads for name in mechanism.projects}
         read = width if context_width is None else context_width
         self.project = nn.ModuleDict(
             {
-                name: Linear(width if name == "q" else read, head_dim * count, bias=bias)
+                name: Linear(
+                    width if name == "q" else read, (head_dim if name == "v" else self.key_dim) * count, bias=bias
+                )
                 for name, count in self.heads.items()
             }
         )
@@ -132,7 +147,7 @@ class MultiHead(nn.Module):
         """The keys and values of another sequence, to be read at every step of decoding."""
         if not self.mechanism.supports.cross or set(self.project) != {"q", "k", "v"}:
             raise Unsupported(f"{self.mechanism.name} cannot read another sequence than its own")
-        return Context(self._split(self.project["k"](context)), self._split(self.project["v"](context)), key_mask)
+        return Context(self._project("k", context), self._project("v", context), key_mask)
 
     def start(
         self, batch: int, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None
@@ -164,6 +179,14 @@ class MultiHead(nn.Module):
     def _split(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
+    def _project(self, name: str, x: Tensor) -> Tensor:
+        x = self.project[name](x)
+        if name == "v" or self.key_dim == self.head_dim:
+            return self._split(x)
+        if name == "q":
+            x = x * (self.head_dim / self.key_dim) ** 0.5  # the mechanism divides by the root of the width it sees
+        return pad(x.unflatten(-1, (-1, self.key_dim)), (0, self.head_dim - self.key_dim)).transpose(1, 2)
+
     def _merge(self, heads: Tensor) -> Tensor:
         return self.out(heads.transpose(1, 2).flatten(2))
 
@@ -175,9 +198,9 @@ class MultiHead(nn.Module):
             if key_mask is not None:
                 raise InvalidInput("a prepared context brings its own key_mask; give it to prepare()")
             k, v = self._shared(context.k, context.v)
-            return self._split(self.project["q"](x)), k, v, context.key_mask
+            return self._project("q", x), k, v, context.key_mask
         source = x if context is None else context
-        heads = {name: self._split(linear(x if name == "q" else source)) for name, linear in self.project.items()}
+        heads = {name: self._project(name, x if name == "q" else source) for name in self.project}
         v = heads["v"]
         q = heads.get("q", v)
         k, v = self._shared(heads.get("k", q), v)

@@ -192,15 +192,20 @@ class Axial(_Table):
 
     Position p of a grid (n1, n2) gets table1[p // n2] and table2[p % n2], side by side: n1·d1 + n2·d2 numbers instead
     of n1·n2·(d1 + d2). The last axis moves fastest, for any number of axes. The released code draws with deviation 1.
+
+    `summed` tables are all of the full width and are added up, not set side by side (Child et al. 2019, section 5.3:
+    rows, columns and channels of an image, or rows and columns of a text folded at the stride of its attention).
     """
 
-    def __init__(self, shape: Sequence[int], widths: Sequence[int], *, std: float = 1.0) -> None:
+    def __init__(self, shape: Sequence[int], widths: Sequence[int], *, std: float = 1.0, summed: bool = False) -> None:
         if len(shape) != len(widths) or not shape or min(*shape, *widths) < 1:
             raise InvalidOption(
                 f"expected one width for each axis, all at least 1, got shape {tuple(shape)} and widths {tuple(widths)}"
             )
-        super().__init__(math.prod(shape), sum(widths))
-        self.shape = tuple(shape)
+        if summed and len(set(widths)) > 1:
+            raise InvalidOption(f"tables that are added up must be of one width, got {tuple(widths)}")
+        super().__init__(math.prod(shape), widths[0] if summed else sum(widths))
+        self.shape, self.summed = tuple(shape), summed
         self.tables = nn.ParameterList(torch.randn(size, width) * std for size, width in zip(shape, widths))
 
     def rows(self, positions: Int[Tensor, "*places"]) -> Float[Tensor, "*places width"]:
@@ -209,10 +214,10 @@ class Axial(_Table):
         for size, table in zip(self.shape, self.tables):
             stride //= size
             codes.append(functional.embedding(positions // stride % size, table))
-        return torch.cat(codes, -1)
+        return torch.stack(codes).sum(0) if self.summed else torch.cat(codes, -1)
 
     def extra_repr(self) -> str:
-        return f"shape={self.shape}"
+        return f"shape={self.shape}, summed={self.summed}"
 
 
 class Rotary(nn.Module):

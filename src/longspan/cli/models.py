@@ -1,0 +1,103 @@
+"""What `longspan list` and `longspan show` print of models and presets."""
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from longspan.cli.tables import limits, short_bytes, short_number
+
+
+def print_models(rows: list[dict[str, Any]]) -> None:
+    """One line for each model."""
+    table = Table("name", "what it is", "paper", box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(row["name"], row["summary"], row["paper"])
+    Console(highlight=False).print(table)
+
+
+def print_presets(rows: list[dict[str, Any]]) -> None:
+    """One line for each preset, with what its paper says."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("name", no_wrap=True, min_width=max(len(row["name"]) for row in rows))
+    table.add_column("model", no_wrap=True)
+    table.add_column("printed", no_wrap=True, justify="right")
+    table.add_column("length", no_wrap=True, justify="right")
+    table.add_column("paper", no_wrap=True)
+    for row in rows:
+        length = str(max(row["lengths"])) if row["lengths"] else ""
+        table.add_row(row["name"], row["model"], row["printed_parameters"], length, row["paper"])
+    Console(highlight=False).print(table)
+
+
+def print_model(row: dict[str, Any]) -> None:
+    """A model with its options."""
+    console = Console(highlight=False)
+    console.print(f"{row['name']}: {row['summary']}", markup=False)
+    facts = Table(show_header=False, box=None, pad_edge=False)
+    facts.add_row("paper", row["paper"])
+    facts.add_row("decodes", "yes" if row["decodes"] else "no")
+    if row["reads_source"]:
+        facts.add_row("reads", "a source and a target")
+    if row["presets"]:
+        facts.add_row("presets", ", ".join(row["presets"]))
+    console.print(facts)
+    options = Table("option", "default", "limits", "help", box=None, pad_edge=False)
+    for item in row["options"]:
+        options.add_row(item["name"], _plain(item["default"]), limits(item), item["help"])
+    console.print()
+    console.print(options)
+    console.print(f'\nin Python: longspan.models.build("{row["name"]}", …)', markup=False)
+
+
+def print_preset(row: dict[str, Any]) -> None:
+    """A preset: what it weighs, what it costs, what the paper says, and how to build it."""
+    console = Console(highlight=False)
+    console.print(f"{row['name']}: {row['model']} of {row['paper']}", markup=False)
+    if row["remarks"]:
+        console.print(row["remarks"], markup=False)
+    weights = Table("parameters", box=None, pad_edge=False)
+    weights.add_column("", justify="right")
+    for part, number in row["parts"].items():
+        weights.add_row(f"  {part}", f"{number:,}")
+    printed = f"   the paper prints {row['printed_parameters']}" if row["printed_parameters"] else ""
+    weights.add_row("  in all", f"{row['parameters']:,}", printed)
+    console.print()
+    console.print(weights)
+    if row["costs"]:
+        costs = Table(box=None, pad_edge=False)
+        for title in ("length", "FLOPs, forward", "in attention", "activations"):
+            costs.add_column(title, justify="right")
+        for item in row["costs"]:
+            share = f"{100 * item['attention_flops'] / item['flops']:.0f} %"
+            own = "  the paper's length" if item["length"] in row["printed_lengths"] else ""
+            costs.add_row(
+                str(item["length"]), short_number(item["flops"]), share, short_bytes(item["activation_bytes"]), own
+            )
+        console.print()
+        console.print(costs)
+        console.print("one sequence; activations in float32, as kept for the backward pass", style="dim")
+    options = Table("option", "value", box=None, pad_edge=False)
+    for name, value in row["options"].items():
+        options.add_row(f"  {name}", _plain(value))
+    console.print()
+    console.print(options)
+    console.print(f"\nin Python: {row['python']}", markup=False)
+
+
+def _plain(value: Any) -> str:
+    """A value as it would be written in a configuration; equal settings of neighbouring layers once, with a count."""
+    if isinstance(value, dict):
+        inside = ", ".join(f"{key}={_plain(part)}" for key, part in value.items() if key != "name")
+        return f"{value.get('name', '')}({inside})" if inside else str(value.get("name", ""))
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        runs: list[tuple[str, int]] = []
+        for text in map(_plain, value):
+            if runs and runs[-1][0] == text:
+                runs[-1] = (text, runs[-1][1] + 1)
+            else:
+                runs.append((text, 1))
+        return "\n".join(text if times == 1 else f"{times} × {text}" for text, times in runs)
+    if isinstance(value, list):
+        return f"({', '.join(map(str, value))})"
+    return str(value)

@@ -1,0 +1,90 @@
+"""Small copies of presets, for tests and tries."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from longspan.models.presets.row import Preset
+
+# What a small copy has at most, by the name of the option; widths and tables follow from these.
+SMALL: dict[str, int] = {
+    "vocabulary": 11,
+    "layers": 4,
+    "decoder_layers": 4,
+    "heads": 4,
+    "window": 4,
+    "block": 4,
+    "stride": 4,
+    "summary": 2,
+    "rank": 4,
+    "features": 16,
+    "clusters": 2,
+    "local_heads": 2,
+    "local_window": 4,
+    "rounds": 2,
+    "chunk": 4,
+    "buckets": 4,
+    "radius": 3,
+    "global_tokens": 3,
+    "labels": 2,
+    "iterations": 3,
+    "feedforward_chunk": 8,
+    "head_dim": 8,
+    "segment": 8,
+    "memory": 8,
+    "slots": 4,
+    "divisor": 2,
+}
+HEAD, LONGEST = 8, 64  # width of a head and longest text of a small copy
+
+
+def shrink(preset: Preset) -> Preset:
+    """The same architecture at a size for tests and tries: a few layers, heads of 8, texts of up to 64 tokens.
+
+    Layers that differ stay different: of many settings the first, the last and those between at even steps are kept.
+    """
+    options = dict(preset.options)
+    heads = min(int(options.get("heads", 8)), SMALL["heads"])
+    changed: dict[str, Any] = {"heads": heads, "width": HEAD * heads, "hidden": 2 * HEAD * heads, "vocabulary": 11}
+    changed["layers"] = min(int(options.get("layers", 6)), SMALL["layers"])
+    for key, value in options.items():
+        if key.endswith("attention"):
+            changed[key] = [_shrink_setting(s, heads) for s in _some(value, changed["layers"])]
+        elif key in ("max_length", "source_length"):
+            changed[key] = LONGEST
+        elif key == "axes":
+            changed[key] = tuple(min(side, 8 if len(value) == 2 else 4) for side in value)
+        elif key == "axis_widths":
+            shares = [max(1, part * changed["width"] // sum(value)) for part in value[:-1]]
+            changed[key] = (*shares, changed["width"] - sum(shares))
+        elif key == "cutoffs":
+            changed[key] = tuple(range(3, changed["vocabulary"], 3))[: len(value)]
+        elif key == "key_dim":
+            changed[key] = HEAD // 2
+        elif key in SMALL and key not in changed:
+            changed[key] = min(value, SMALL[key])
+    if "axes" in changed and "max_length" in changed:
+        changed["max_length"] = math.prod(changed["axes"])
+    return replace(preset, options={**options, **changed}, exact=None, parameters="")
+
+
+def _some(settings: Sequence[Any], most: int) -> list[Any]:
+    if len(settings) <= most:
+        return list(settings)
+    return [settings[place * (len(settings) - 1) // (most - 1)] for place in range(most)]
+
+
+def _shrink_setting(setting: Mapping[str, Any], heads: int) -> dict[str, Any]:
+    small: dict[str, Any] = {}
+    for key, value in setting.items():
+        if key == "dilation" and isinstance(value, tuple):
+            small[key] = value[-heads:]
+        elif key in SMALL:
+            small[key] = min(math.prod(value) if isinstance(value, tuple) else value, SMALL[key])
+        else:
+            small[key] = value
+    return small
+
+
+__all__ = ["shrink"]

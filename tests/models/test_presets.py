@@ -1,0 +1,208 @@
+"""The presets: the papers' parameter counts, and small copies that run and decode."""
+
+import math
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+
+from longspan import config
+from longspan.errors import InvalidInput, InvalidOption, UnknownName
+from longspan.models import Causal, build, find, load
+from longspan.models.cost import blank, cost, count
+from longspan.models.presets import PRESETS, names, shrink
+from longspan.models.presets import find as find_preset
+
+
+@cache
+def size(name: str) -> int:
+    with blank():
+        return sum(count(build(name)).values())
+
+
+@pytest.mark.parametrize("name", [name for name, row in PRESETS.items() if row.exact is not None])
+def test_counts_that_are_exact(name: str):
+    assert size(name) == PRESETS[name].exact
+
+
+def test_the_counts_of_the_specification_are_all_there():
+    exact = {name: row.exact for name, row in PRESETS.items() if row.exact is not None}
+    assert exact == {
+        "transformer-base": 63_082_496,
+        "transformer-big": 214_245_376,
+        "gpt": 116_534_784,
+        "gpt2": 124_439_808,
+        "gpt2-medium": 354_823_168,
+        "gpt2-large": 774_030_080,
+        "gpt2-xl": 1_557_611_200,
+        "sparse-enwik8": 94_949_376,
+        "sparse-cifar10": 59_196_672,
+        "sparse-imagenet64": 151_644_672,
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [
+        ("gpt3-small", 0.1252),
+        ("gpt3-medium", 0.3559),
+        ("gpt3-large", 0.7603),
+        ("gpt3-xl", 1.3157),
+        ("gpt3-2.7b", 2.6516),
+        ("gpt3-6.7b", 6.6584),
+        ("gpt3-13b", 12.85),
+        ("gpt3-175b", 174.6),
+    ],
+)
+def test_the_computed_column_of_gpt3(name: str, billions: float):
+    digits = len(str(billions).partition(".")[2])
+    assert round(size(name) / 1e9, digits) == billions
+
+
+def test_longformer_adds_to_roberta_what_the_paper_says():
+    roberta = 124_645_632 - (768**2 + 768) - 768 - 2 * 768  # the checkpoint without pooler, segment and two rows
+    assert size("longformer-base") == roberta + 12 * 3 * (768**2 + 768) + 3584 * 768
+    # Section 8 of the specification: 148.66M with what is left out here.
+    assert size("longformer-base") + 592_896 == 148_659_456
+
+
+def test_longformers_characters_lack_the_distance_matrices_of_transformer_xl():
+    for name, layers, millions in (("longformer-charlm-small", 12, 41), ("longformer-charlm-large", 30, 102)):
+        assert math.floor((size(name) + layers * 512**2) / 1e6) == millions
+
+
+@pytest.mark.parametrize(("layers", "width", "heads", "bart"), [(6, 768, 12, 139_420_416), (12, 1024, 16, 406_291_456)])
+def test_led_is_bart_with_global_projections_and_more_positions(layers: int, width: int, heads: int, bart: int):
+    name = "led-base" if width == 768 else "led-large"
+    with blank():
+        rows = {"source_length": 1026, "max_length": 1026, "encoder_attention": "softmax"}
+        assert sum(count(build(name, **rows)).values()) == bart
+    globals_ = 3 * layers * (width**2 + width)
+    assert size(name) == bart + globals_ + (16384 - 1026 + 1024 - 1026) * width
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_preset_builds_and_is_costed_at_its_lengths(name: str):
+    row = PRESETS[name]
+    with blank():
+        model = build(name)
+    assert model.device.type == "meta" and row.paper and row.lengths
+    assert sum(count(model).values()) == sum(parameter.numel() for parameter in model.parameters())
+    for length in row.lengths:
+        found = cost(model, length)
+        assert found.flops > 0 and found.bytes > 0
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_small_copy_runs_and_decodes(name: str):
+    row = shrink(find_preset(name))
+    model = find(row.model).build(**row.options).double().eval()
+    assert sum(count(model).values()) < 200_000
+    ids = torch.randint(0, 11, (2, 29))
+    whole = model(ids, ids) if row.model == "transformer" else model(ids)
+    assert whole.isfinite().all()
+    if not isinstance(model, Causal):
+        return
+    state, seen = model.start(2, source=ids if model.reads_source else None), []
+    for piece in ids.split([13, 1, 15], dim=1):
+        logits, state = model.extend(piece, state)
+        seen.append(logits)
+    torch.testing.assert_close(torch.cat(seen, 1), whole, rtol=0, atol=1e-9)
+
+
+def test_a_small_copy_keeps_what_differs_by_layer():
+    settings = shrink(find_preset("routing-pg19")).options["attention"]
+    assert [setting["name"] for setting in settings] == ["window", "window", "window", "routing"]
+    assert shrink(find_preset("longformer-charlm-small")).options["attention"][-1]["dilation"] == (1, 1, 4, 4)
+
+
+def test_options_go_before_those_of_the_preset():
+    with blank():
+        model = build("gpt2", dropout=0.0, layers=3)
+    assert model.options.dropout == 0.0 and len(model.stack.blocks) == 3 and model.options.width == 768
+    with pytest.raises(InvalidOption, match="did you mean 'dropout'"):
+        build("gpt2", dropuot=0.0)
+
+
+def test_an_unknown_name():
+    with pytest.raises(UnknownName, match="no model or preset is called 'gtp2': did you mean 'gpt2'"):
+        build("gtp2")
+    with pytest.raises(UnknownName, match="no preset is called 'decodr'"):
+        find_preset("decodr")
+
+
+def test_options_are_plain_enough_for_a_file():
+    for row in PRESETS.values():
+        options = config.make(find(row.model).Options, row.options, row.model)
+        assert config.make(find(row.model).Options, config.plain(options), row.model) == options
+
+
+# What the papers' architectures asked of the body
+
+
+def test_half_size_keys_are_scaled_by_their_own_width():
+    options = {"vocabulary": 11, "width": 16, "layers": 1, "heads": 2, "hidden": 8, "key_dim": 4}
+    model = build("decoder", **options).double().eval()
+    mixer, x = model.stack.blocks[0].mixer, torch.randn(1, 5, 16, dtype=torch.float64)
+    q, k = (mixer.project[name](x).unflatten(-1, (2, 4)).transpose(1, 2) for name in "qk")
+    v = mixer.project["v"](x).unflatten(-1, (2, 8)).transpose(1, 2)
+    out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    torch.testing.assert_close(mixer(x), mixer.out(out.transpose(1, 2).flatten(2)))
+    with pytest.raises(ValueError, match="linear makes more of queries and keys than scaled products"):
+        build("decoder", **options, attention="linear")
+    with pytest.raises(ValueError, match="key_dim must be 1 to the head_dim of 8, not 9"):
+        build("decoder", **{**options, "key_dim": 9})
+
+
+def test_initial_weights_of_sparse():
+    row = shrink(find_preset("sparse-cifar10"))
+    model = find("decoder").build(**{**row.options, "width": 128, "head_dim": 8, "hidden": 512})
+    block, layers = model.stack.blocks[0], model.options.layers
+    wanted = {
+        block.mixer.project["q"].weight: 0.125 / 128**0.5,
+        block.feedforward.outer.weight: 0.125 / 512**0.5 / (2 * layers) ** 0.5,
+        model.embedding.weight: 0.125 / 128**0.5,
+        model.embedding.position.tables[0]: 0.125 / (128 * 3) ** 0.5,
+    }
+    for weight, deviation in wanted.items():
+        assert weight.std().item() == pytest.approx(deviation, rel=0.1)
+    assert not model.head.weight.any()
+
+
+def test_initial_weights_of_gpt2():
+    model = build("gpt2", layers=4, width=256, heads=4, hidden=1024, vocabulary=512)
+    for block in model.stack.blocks:
+        for scaled in (block.mixer.out, block.feedforward.outer):
+            assert scaled.weight.std().item() == pytest.approx(0.02 / 8**0.5, rel=0.02)
+        assert block.feedforward.inner.weight.std().item() == pytest.approx(0.02, rel=0.02)
+
+
+def test_summed_tables_of_positions():
+    model = build("decoder", vocabulary=11, width=8, heads=2, hidden=8, position="axial_sum", axes=(3, 4))
+    rows, columns = model.embedding.position.tables
+    code = model.embedding.position.rows(torch.tensor([7]))
+    torch.testing.assert_close(code[0], rows[1] + columns[3])
+    with pytest.raises(InvalidOption, match="axial_sum positions need axes"):
+        build("decoder", position="axial_sum")
+
+
+def test_a_padding_row_is_zero_however_weights_begin():
+    for init in ("xavier", "normal", "fan_in"):
+        model = build("decoder", vocabulary=11, width=8, heads=2, hidden=8, layers=1, padding=3, init=init)
+        assert not model.embedding.weight[3].any()
+
+
+def test_a_source_with_positions_of_its_own(tmp_path: Path):
+    row = shrink(find_preset("led-base"))
+    model = find("transformer").build(**{**row.options, "source_length": 40, "max_length": 20}).eval()
+    assert model.source.weight is model.target.weight
+    assert model.source.position.length == 40 and model.target.position.length == 20
+    source, target = torch.randint(0, 11, (1, 40)), torch.randint(0, 11, (1, 20))
+    out = model(source, target)
+    with pytest.raises(InvalidInput, match="reads at most 40 source tokens, and 41 were given"):
+        model(torch.zeros(1, 41, dtype=torch.long), target)
+    model.save(tmp_path)
+    again = load(tmp_path)
+    assert again.source.weight is again.target.weight
+    assert torch.equal(again(source, target), out)
