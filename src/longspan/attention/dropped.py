@@ -19,6 +19,7 @@ BLOCKED = -1e30  # what a score is where a key may not be read; see `flash`
 PIECE = 1 << 20  # scores at a time: each is passed over several times, so they should stay near; fewer waste calls
 STEPS = 1 << 16  # a weight is dropped if one of this many equally likely numbers lies below the rate
 POOL = 1 << 16  # words that are really drawn, at most
+FACTORS = 0x21F0AAAD, 0x735A2D97  # of Wellons' hash "lowbias32"
 
 
 class Dropout:
@@ -60,23 +61,24 @@ class Dropout:
         """Numbers of 16 bits, each as likely as any other.
 
         Torch draws with one thread, which would take as long as all else. So it draws a pool of words once, two numbers
-        in each, and the pool is taken again and again under new keys, mixed by a hash that maps no two words to one
-        (Wellons' "lowbias32").
+        in each, and the pool is taken again and again under new keys. Two rounds of a hash hide that: a product carries
+        what is in a word upwards, and adding each number's neighbour (without carry) brings it down again. Both can be
+        undone, so numbers from one use of the pool are as independent as those drawn.
         """
-        count = -(-shape.numel() // 2)
+        count = -(-shape.numel() // 2) + len(FACTORS)  # each round costs the last word its neighbour
         size = min(count, POOL)
         if self.pool is None or len(self.pool) < size:
             drawn = torch.empty(-(-size // 2), dtype=torch.int64).random_(-(1 << 63), None, generator=self.generator)
             self.pool = drawn.view(torch.int32)
         keys = torch.empty(-(-count // size), 1, dtype=torch.int32)
         keys.random_(-(1 << 31), 1 << 31, generator=self.generator)
-        words, shifted = (self.room(name, torch.Size([len(keys), size]), torch.int32) for name in ("words", "shifted"))
-        torch.bitwise_xor(self.pool[:size], keys, out=words)
-        for factor in (0x21F0AAAD, 0x735A2D97):
-            words.mul_(factor)
-            torch.bitwise_right_shift(words, 15, out=shifted)
-            words.bitwise_xor_(shifted.bitwise_and_((1 << 17) - 1))  # the shift brings in copies of the sign
-        return words.view(torch.int16).flatten()[: shape.numel()].view(shape)
+        here, there = (self.room(name, torch.Size([len(keys), size]), torch.int32) for name in ("words", "other words"))
+        torch.bitwise_xor(self.pool[:size], keys, out=here)
+        for factor in FACTORS:
+            numbers = here.mul_(factor).view(torch.int16).flatten()
+            torch.bitwise_xor(numbers[:-1], numbers[1:], out=there.view(torch.int16).flatten()[:-1])
+            here, there = there, here
+        return here.view(torch.int16).flatten()[: shape.numel()].view(shape)
 
     def room(self, name: str, shape: torch.Size, dtype: torch.dtype) -> Tensor:
         """A buffer that is used again and again: fresh memory costs more than what is done in it."""
@@ -183,9 +185,7 @@ def _even(length: int, most: int) -> int:
     return -(-length // -(-length // most))
 
 
-def _scores(
-    dropout: Dropout, q: Tensor, k: Tensor, scale: float, triangle: int | None, mask: Tensor | None
-) -> Tensor:
+def _scores(dropout: Dropout, q: Tensor, k: Tensor, scale: float, triangle: int | None, mask: Tensor | None) -> Tensor:
     """The scores of some rows for base 2, hidden keys far below; `triangle` is the first row's index under one."""
     scores = dropout.room("weights", torch.Size([len(q), q.shape[1], k.shape[1]]), q.dtype)
     torch.baddbmm(scores, q, k.mT, beta=0, alpha=scale * LOG2_E, out=scores)
