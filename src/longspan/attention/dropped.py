@@ -16,7 +16,7 @@ from torch import Tensor
 # Powers of 2, not of e: torch's exp slows down fivefold where it underflows, which is where keys are hidden.
 LOG2_E, LN_2 = 1.4426950408889634, 0.6931471805599453
 BLOCKED = -1e30  # what a score is where a key may not be read; see `flash`
-PIECE = 1 << 20  # scores at a time: each is passed over several times, so they should stay near; fewer waste calls
+PIECE = 1 << 21  # scores at a time: each is passed over several times, so they should stay near; fewer waste calls
 STEPS = 1 << 16  # a weight is dropped if one of this many equally likely numbers lies below the rate
 POOL = 1 << 16  # words that are really drawn, at most
 FACTORS = 0x21F0AAAD, 0x735A2D97  # of Wellons' hash "lowbias32"
