@@ -5,16 +5,21 @@ The weights that are dropped are not kept: forward and backward draw the same nu
 long as a layout takes its pieces in the same order both times. Each draw is checked for that.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from itertools import product
 
 import torch
 from torch import Tensor
 
+# Powers of 2, not of e: torch's exp slows down fivefold where it underflows, which is where keys are hidden.
+LOG2_E, LN_2 = 1.4426950408889634, 0.6931471805599453
 BLOCKED = -1e30  # what a score is where a key may not be read; see `flash`
-PIECE = 1 << 17  # scores at a time: each is passed over several times, so they should stay near
+PIECE = 1 << 21  # scores at a time: each is passed over several times, so they should stay near; fewer waste calls
 STEPS = 1 << 16  # a weight is dropped if one of this many equally likely numbers lies below the rate
+POOL = 1 << 16  # words that are really drawn, at most
+FACTORS = 0x21F0AAAD, 0x735A2D97  # of Wellons' hash "lowbias32"
 
 
 class Dropout:
@@ -25,6 +30,8 @@ class Dropout:
         self.scale = STEPS / (STEPS - self.below)
         self.seed = int(torch.randint(1 << 62, ()))  # from the user's generator
         self.drawn: list[torch.Size] = []
+        self.buffers: dict[str, Tensor] = {}
+        self.pool: Tensor | None = None
 
     @contextmanager
     def force(self) -> Iterator[None]:
@@ -36,16 +43,49 @@ class Dropout:
             yield
         finally:
             _force.reset(token)
+            self.buffers.clear()
+            self.pool = None
 
-    def killed(self, shape: torch.Size) -> Tensor:
-        """Which weights of a piece are dropped; those that live are to be multiplied by `scale`."""
+    def kept(self, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+        """1 for the weights of a piece that live, which are to be multiplied by `scale`, and 0 for the dropped.
+
+        Numbers and not truths: comparing into them and multiplying by them is three times as fast as masks are.
+        """
         if self.again is None:
             self.drawn.append(shape)
         elif next(self.again, None) != shape:
             raise AssertionError("a layout must take its pieces in the same order forward and backward")
-        words = torch.empty(-(-shape.numel() // 4), dtype=torch.int64)
-        words.random_(-(1 << 63), None, generator=self.generator)  # four numbers of 16 bits in each
-        return words.view(torch.int16)[: shape.numel()].view(shape) < self.below - STEPS // 2
+        return torch.ge(self._numbers(shape), self.below - STEPS // 2, out=self.room("kept", shape, dtype))
+
+    def _numbers(self, shape: torch.Size) -> Tensor:
+        """Numbers of 16 bits, each as likely as any other.
+
+        Torch draws with one thread, which would take as long as all else. So it draws a pool of words once, two numbers
+        in each, and the pool is taken again and again under new keys. Two rounds of a hash hide that: a product carries
+        what is in a word upwards, and adding each number's neighbour (without carry) brings it down again. Both can be
+        undone, so numbers from one use of the pool are as independent as those drawn.
+        """
+        count = -(-shape.numel() // 2) + len(FACTORS)  # each round costs the last word its neighbour
+        size = min(count, POOL)
+        if self.pool is None or len(self.pool) < size:
+            drawn = torch.empty(-(-size // 2), dtype=torch.int64).random_(-(1 << 63), None, generator=self.generator)
+            self.pool = drawn.view(torch.int32)
+        keys = torch.empty(-(-count // size), 1, dtype=torch.int32)
+        keys.random_(-(1 << 31), 1 << 31, generator=self.generator)
+        here, there = (self.room(name, torch.Size([len(keys), size]), torch.int32) for name in ("words", "other words"))
+        torch.bitwise_xor(self.pool[:size], keys, out=here)
+        for factor in FACTORS:
+            numbers = here.mul_(factor).view(torch.int16).flatten()
+            torch.bitwise_xor(numbers[:-1], numbers[1:], out=there.view(torch.int16).flatten()[:-1])
+            here, there = there, here
+        return here.view(torch.int16).flatten()[: shape.numel()].view(shape)
+
+    def room(self, name: str, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+        """A buffer that is used again and again: fresh memory costs more than what is done in it."""
+        buffer = self.buffers.get(name)
+        if buffer is None or buffer.dtype != dtype or buffer.numel() < shape.numel():
+            buffer = self.buffers[name] = torch.empty(shape.numel(), dtype=dtype)
+        return buffer[: shape.numel()].view(shape)
 
 
 _force: ContextVar[Dropout | None] = ContextVar("dropout", default=None)
@@ -59,16 +99,16 @@ def forward(
     dropout: Dropout, q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool, mask: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Output and log-sum-exp; the log-sum-exp is that of all weights, dropped or not."""
-    wide = torch.promote_types(q.dtype, torch.float32)
-    out, lse = torch.empty_like(q), q.new_empty(q.shape[:3], dtype=wide)
-    for own, rows in _pieces(q, k):
-        weights = _scores(q[own, :, rows], k[own], scale, causal, _part(mask, own, rows), rows)
+    out, lse = _empty(q), _empty(q[..., :1])
+    for begin, (q_part, out_part, lse_part), (k_part, v_part), mask_part in _pieces((q, out, lse), (k, v), mask):
+        weights = _scores(dropout, q_part, k_part, scale, begin if causal else None, mask_part)
         most = weights.amax(-1, keepdim=True)
-        total = weights.sub_(most).exp_().sum(-1, keepdim=True)
-        lse[own, :, rows] = (most + total.log())[..., 0]
-        weights.masked_fill_(dropout.killed(weights.shape), 0.0)
-        torch.mul(weights.to(v.dtype) @ v[own], (dropout.scale / total).to(v.dtype), out=out[own, :, rows])
-    return out, lse
+        total = weights.sub_(most).exp2_().sum(-1, keepdim=True)
+        torch.mul(most.add_(total.log2()), LN_2, out=lse_part)
+        weights.mul_(dropout.kept(weights.shape, weights.dtype))
+        mixed = torch.bmm(weights, v_part, out=dropout.room("mixed", q_part.shape, weights.dtype))
+        torch.mul(mixed, dropout.scale / total, out=out_part)
+    return out.to(q.dtype), lse[..., 0]
 
 
 def backward(
@@ -84,49 +124,73 @@ def backward(
     mask: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of q, k and v; `out` and `lse` may be those of a softmax over more keys than these."""
-    dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype) for x in (q, k, v))
-    for own, rows in _pieces(q, k):
-        weights = _scores(q[own, :, rows], k[own], scale, causal, _part(mask, own, rows), rows)
-        weights.sub_(lse[own, :, rows, None]).exp_()
-        killed = dropout.killed(weights.shape)
-        inner = (g[own, :, rows] * out[own, :, rows]).sum(-1, keepdim=True)
-        scaled = g[own, :, rows] * dropout.scale
-        towards = (scaled @ v[own].mT).to(weights.dtype).masked_fill_(killed, 0.0).sub_(inner).mul_(weights).to(q.dtype)
-        found_k, found_v = towards.mT @ q[own, :, rows], weights.masked_fill_(killed, 0.0).to(g.dtype).mT @ scaled
-        dq[own, :, rows] = towards @ k[own]
-        if rows.start == 0:
-            dk[own], dv[own] = found_k, found_v
-        else:
-            dk[own] += found_k
-            dv[own] += found_v
-    return dq.mul_(scale), dk.mul_(scale), dv
+    dq, dk, dv = (_empty(x) for x in (q, k, v))
+    for begin, of_rows, of_keys, mask_part in _pieces((q, g, out, lse[..., None], dq), (k, v, dk, dv), mask):
+        q_part, g_part, out_part, lse_part, dq_part = of_rows
+        k_part, v_part, dk_part, dv_part = of_keys
+        weights = _scores(dropout, q_part, k_part, scale, begin if causal else None, mask_part)
+        weights.sub_(lse_part, alpha=LOG2_E).exp2_()
+        kept = dropout.kept(weights.shape, weights.dtype)
+        inner, scaled = (g_part * out_part).sum(-1, keepdim=True), g_part * dropout.scale
+        towards = torch.bmm(scaled, v_part.mT, out=dropout.room("towards", weights.shape, weights.dtype))
+        towards.mul_(kept).sub_(inner).mul_(weights)
+        weights.mul_(kept)
+        dq_part.copy_(torch.bmm(towards, k_part, out=dropout.room("mixed", q_part.shape, weights.dtype)))
+        again = int(begin > 0)  # the first rows write what the others add to
+        dk_part.baddbmm_(towards.mT, q_part, beta=again)
+        dv_part.baddbmm_(weights.mT, scaled, beta=again)
+    return dq.mul_(scale).to(q.dtype), dk.mul_(scale).to(k.dtype), dv.to(v.dtype)
 
 
-def _pieces(q: Tensor, k: Tensor) -> Iterator[tuple[slice, slice]]:
-    """(of the batch, of the queries)"""
-    batch, heads, queries = q.shape[:3]
-    rows = min(queries, max(16, PIECE // (heads * k.shape[2])))
-    together = max(1, PIECE // (heads * rows * k.shape[2]))
-    for first in range(0, batch, together):
-        for begin in range(0, queries, rows):
-            yield slice(first, first + together), slice(begin, min(begin + rows, queries))
+# Batched products take (batch, rows, width), and merging two dimensions would copy keys that overlap. So the calls go
+# lane by lane: a lane is one sequence with all its heads, or one head with all sequences, whichever is longer.
+
+_Piece = tuple[int, list[Tensor], list[Tensor], Tensor | None]  # first row, parts of rows, parts of keys, mask
 
 
-def _part(mask: Tensor | None, own: slice, rows: slice) -> Tensor | None:
-    """The part of a mask that broadcasts over batch, heads and queries."""
-    if mask is None:
-        return None
-    if mask.dim() == 4 and mask.shape[0] > 1:
-        mask = mask[own]
-    return mask[..., rows, :] if mask.dim() > 1 and mask.shape[-2] > 1 else mask
+def _lane_dim(x: Tensor) -> int:
+    return 0 if x.shape[0] <= x.shape[1] else 1
 
 
-def _scores(q: Tensor, k: Tensor, scale: float, causal: bool, mask: Tensor | None, rows: slice) -> Tensor:
-    """The scores of some rows, `BLOCKED` where nothing may be read."""
-    scores = (q @ k.mT).to(torch.promote_types(q.dtype, torch.float32)).mul_(scale)
+def _empty(like: Tensor) -> Tensor:
+    """Of that shape and in float32 at least, each lane of it in one stretch of memory."""
+    wide = torch.promote_types(like.dtype, torch.float32)
+    if _lane_dim(like) == 0:
+        return torch.empty(like.shape, dtype=wide)
+    return torch.empty(like.transpose(0, 1).shape, dtype=wide).transpose(0, 1)
+
+
+def _pieces(of_rows: Sequence[Tensor], of_keys: Sequence[Tensor], mask: Tensor | None) -> Iterator[_Piece]:
+    """Their order depends on nothing but the shapes. Parts are in float32 at least; of what was so before, views."""
+    q, k = of_rows[0], of_keys[0]
+    wide, dim = torch.promote_types(q.dtype, torch.float32), _lane_dim(q)
+    queries, keys = q.shape[2], k.shape[2]
+    rows = _even(queries, max(16, PIECE // keys))
+    together = _even(q.shape[1 - dim], max(1, PIECE // (rows * keys)))
     if mask is not None:
-        scores.add_(mask)
-    if causal:
-        later = torch.arange(k.shape[2]) > torch.arange(rows.start, rows.stop)[:, None]
-        scores.masked_fill_(later, BLOCKED)
+        mask = mask.expand(*q.shape[:2], *torch.atleast_2d(mask).shape[-2:])
+    for lane in range(q.shape[dim]):
+        for first, begin in product(range(0, q.shape[1 - dim], together), range(0, queries, rows)):
+            own, at = slice(first, first + together), slice(begin, begin + rows)
+            row_parts = [x.select(dim, lane)[own, at].to(wide) for x in of_rows]
+            key_parts = [x.select(dim, lane)[own].to(wide) for x in of_keys]
+            mask_part = None if mask is None else mask.select(dim, lane)[own]
+            if mask_part is not None and mask_part.shape[1] > 1:
+                mask_part = mask_part[:, at]
+            yield begin, row_parts, key_parts, mask_part
+
+
+def _even(length: int, most: int) -> int:
+    """How long the pieces are if they are as few as can be, and as long as each other."""
+    return -(-length // -(-length // most))
+
+
+def _scores(dropout: Dropout, q: Tensor, k: Tensor, scale: float, triangle: int | None, mask: Tensor | None) -> Tensor:
+    """The scores of some rows for base 2, hidden keys far below; `triangle` is the first row's index under one."""
+    scores = dropout.room("weights", torch.Size([len(q), q.shape[1], k.shape[1]]), q.dtype)
+    torch.baddbmm(scores, q, k.mT, beta=0, alpha=scale * LOG2_E, out=scores)
+    if mask is not None:
+        scores.add_(mask, alpha=LOG2_E)
+    if triangle is not None:
+        scores.add_(torch.full(scores.shape[1:], BLOCKED, dtype=q.dtype).triu_(triangle + 1))
     return scores

@@ -63,7 +63,9 @@ class Band(Layout):
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float
     ) -> tuple[Tensor, Tensor]:
-        return runs.forward(q, k, v, self._runs(self.block, q, k, keep, bias), scale)
+        # What is dropped goes by the same blocks forward and backward, and plain products like them larger.
+        block = self.block_backward if dropped.in_force() else self.block
+        return runs.forward(q, k, v, self._runs(block, q, k, keep, bias), scale)
 
     def backward(
         self,
@@ -77,9 +79,7 @@ class Band(Layout):
         lse: Tensor,
         scale: float,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        block = (
-            self.block if dropped.in_force() else self.block_backward
-        )  # what is dropped goes by the forward's blocks
+        block = self.block_backward
         lead, behind = max(0, self.left - self.past), block + self.right
         found = self._runs(block, q, k, keep, bias)
         return runs.backward(g, q, k, v, out, lse, found, scale, lead=lead, behind=behind)
