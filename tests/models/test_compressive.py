@@ -62,7 +62,7 @@ def test_without_slots_it_is_transformer_xl():
 def test_decoding_equals_segments_across_compressions(compression: str, time: str, mask_empty: bool, place: str):
     """Check 5; 31 tokens are seven compressions, and the slots have overflown."""
     own = model(compression=compression, time=time, mask_empty=mask_empty, place=place)
-    whole, memory = own(ids())
+    whole, _ = own(ids())
     state, seen = None, []
     for piece in ids().split(4, 1):
         logits, state = own(piece, state)
@@ -102,7 +102,7 @@ def test_the_oldest_memories_are_compressed_before_they_go(mask_empty: bool):
     (held,) = memory.layers
     close(held.memory, inputs[:, 10:])
     # Memory was padded with two zeros before the first token, and each segment of four compressed the four oldest.
-    padded = torch.cat([torch.zeros(2, 6, 16).double(), inputs], 1)[:, : 16]
+    padded = torch.cat([torch.zeros(2, 6, 16).double(), inputs], 1)[:, :16]
     close(held.slots, padded.unflatten(1, (8, 2)).mean(2)[:, -5:])
     if mask_empty:
         assert held.keep[0].tolist() == [True] * 11
@@ -198,7 +198,10 @@ def test_the_reconstruction_loss_is_the_papers():
         new = layer.compression(before.memory).value
 
         def attend(m: Tensor, layer=layer, after=after) -> Tensor:
-            q, (k, v) = layer.attention.split(layer.attention.q(after.memory)), layer.attention.keys(layer.attention.kv(m))
+            q, (k, v) = (
+                layer.attention.split(layer.attention.q(after.memory)),
+                layer.attention.keys(layer.attention.kv(m)),
+            )
             return (q @ k.mT / 8**0.5).softmax(-1) @ v
 
         total = total + (attend(before.memory) - attend(new)).flatten(1).norm(dim=1).mean()

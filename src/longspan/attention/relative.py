@@ -24,7 +24,7 @@ from torch import Tensor
 
 from longspan.attention import flash
 from longspan.attention.base import masked_softmax
-from longspan.attention.dropped import BLOCKED, Dropout
+from longspan.attention.dropped import BLOCKED
 from longspan.attention.flash import DEAD
 from longspan.shapes import Keys, Output, Queries, Values, Weights
 
@@ -33,8 +33,9 @@ HeadBias = Float[Tensor, "heads head_dim"]
 Ages = Int[Tensor, "rows memory"]  # how far each key of the memory stands before the first query; rows: batch or 1
 Keep = Bool[Tensor, "batch keys"]
 
+LOG2_E, LN_2 = 1.4426950408889634, 0.6931471805599453  # powers of 2: torch's exp is slow where it underflows
 PIECE = 1 << 19  # scores at a time, so that they stay near while they are passed over
-ROWS = 128  # queries at a time, where that many fit
+ROWS = 64  # queries at a time, where that many fit
 
 
 def attend(
@@ -209,19 +210,42 @@ def _pieces(
                 columns = slice(far - 1 - furthest, far + end - begin - 1)
                 beyond = 0 if window is None else max(0, furthest - window + 1)
                 yield _Piece(
-                    own, slice(begin, end), seen, content, place, k, table, columns, slice(beyond, furthest + 1), keep, None
+                    own,
+                    slice(begin, end),
+                    seen,
+                    content,
+                    place,
+                    k,
+                    table,
+                    columns,
+                    slice(beyond, furthest + 1),
+                    keep,
+                    None,
                 )
                 continue
             mine = ages if ages.shape[0] == 1 else ages[own]
             distance = distances(queries, keys, mine, k.device)[:, begin:end, seen]
             readable = distance >= 0 if window is None else (distance >= 0) & (distance < window)
             index = (far - 1 - distance).masked_fill_(~readable, -1)  # the columns of the descending table
-            yield _Piece(own, slice(begin, end), seen, content, place, k, table, slice(0, far), slice(0, far), keep, index)
+            yield _Piece(
+                own, slice(begin, end), seen, content, place, k, table, slice(0, far), slice(0, far), keep, index
+            )
 
 
 def _descending(r: Tensor, count: int) -> Tensor:
     """Distances from the largest to 0, and room for the `count` - 1 places of the future in a piece."""
     return torch.cat([r.flip(1), r.new_zeros(r.shape[0], count - 1, r.shape[2])], 1)
+
+
+class _Dropped:
+    """Which weights live, times 1 / (1 - rate); drawn anew from the same seed, forward and backward agree."""
+
+    def __init__(self, rate: float, seed: int, device: torch.device) -> None:
+        self.rate, self.generator = rate, torch.Generator(device).manual_seed(seed)
+
+    def __call__(self, like: Tensor) -> Tensor:
+        drawn = torch.rand(like.shape, generator=self.generator, dtype=like.dtype, device=like.device)
+        return drawn.ge_(self.rate).mul_(1 / (1 - self.rate))
 
 
 class _Relative(torch.autograd.Function):
@@ -240,22 +264,23 @@ class _Relative(torch.autograd.Function):
         ages: Tensor | None,
         rate: float,
     ) -> Tensor:
-        dropout = Dropout(rate) if rate else None
+        seed = int(torch.randint(1 << 62, ())) if rate else 0  # from the user's generator
         out = v.new_empty(*content.shape[:3], v.shape[-1])
         lse = content.new_empty(content.shape[:3], dtype=torch.promote_types(content.dtype, torch.float32))
-        if dropout is not None:
-            with dropout.force():
-                for piece in _pieces(content, place, k, r, keep, window, ages):
-                    _forward_dropped(piece, v, out, lse, dropout)
-        else:
-            for piece in _pieces(content, place, k, r, keep, window, ages):
-                out[piece.own, :, piece.rows], lse[piece.own, :, piece.rows] = flash.forward(
-                    piece.content, piece.k, v[piece.own, :, piece.keys], 1.0, mask=piece.bias()
-                )
+        dropped = _Dropped(rate, seed, v.device) if rate else None
+        for piece in _pieces(content, place, k, r, keep, window, ages):
+            own, values = (piece.own, slice(None), piece.rows), v[piece.own, :, piece.keys]
+            if dropped is None:
+                out[own], lse[own] = flash.forward(piece.content, piece.k, values, 1.0, mask=piece.bias())
+                continue
+            found = piece.scores()
+            lse[own] = found.logsumexp(-1)
+            found.sub_(lse[own][..., None]).exp_()
+            out[own] = (found * dropped(found)).to(v.dtype) @ values
         if keep is not None:
             out.masked_fill_((lse < DEAD)[..., None], 0.0)
         ctx.save_for_backward(content, place, k, v, r, out, lse, *(x for x in (keep, ages) if x is not None))
-        ctx.given, ctx.window, ctx.dropout = (keep is not None, ages is not None), window, dropout
+        ctx.given, ctx.window, ctx.dropout = (keep is not None, ages is not None), window, (rate, seed)
         return out
 
     @staticmethod
@@ -264,19 +289,9 @@ class _Relative(torch.autograd.Function):
         keep = rest.pop(0) if ctx.given[0] else None
         ages = rest.pop(0) if ctx.given[1] else None
         g = towards[0].masked_fill((lse < DEAD)[..., None], 0.0) if keep is not None else towards[0]
-        if ctx.dropout is None:
-            return _backward(g, content, place, k, v, r, out, lse, keep, ctx.window, ages, None)
-        with ctx.dropout.force():
-            return _backward(g, content, place, k, v, r, out, lse, keep, ctx.window, ages, ctx.dropout)
-
-
-def _forward_dropped(piece: _Piece, v: Tensor, out: Tensor, lse: Tensor, dropout: Dropout) -> None:
-    found = piece.scores()
-    own = found.logsumexp(-1)
-    found.sub_(own[..., None]).exp_()
-    found.masked_fill_(dropout.killed(found.shape).to(found.device), 0.0).mul_(dropout.scale)
-    lse[piece.own, :, piece.rows] = own
-    out[piece.own, :, piece.rows] = found.to(v.dtype) @ v[piece.own, :, piece.keys]
+        rate, seed = ctx.dropout
+        dropped = _Dropped(rate, seed, v.device) if rate else None
+        return _backward(g, content, place, k, v, r, out, lse, keep, ctx.window, ages, dropped)
 
 
 def _backward(
@@ -291,34 +306,36 @@ def _backward(
     keep: Tensor | None,
     window: int | None,
     ages: Tensor | None,
-    dropout: Dropout | None,
+    dropped: _Dropped | None,
 ) -> tuple[Tensor | None, ...]:
-    dcontent, dplace, dk, dv = torch.empty_like(content), torch.empty_like(place), torch.zeros_like(k), torch.zeros_like(v)
-    dtable: Tensor | None = None
+    dcontent, dplace = torch.empty_like(content), torch.empty_like(place)
+    dk, dv, dtable = torch.zeros_like(k), torch.zeros_like(v), None
     inner = (g * out).sum(-1, keepdim=True)
-    for piece in _pieces(content, place, k, r, keep, window, ages):
-        own, rows, keys = piece.own, piece.rows, piece.keys
-        mine = g[own, :, rows]
-        found = piece.scores().sub_(lse[own, :, rows, None]).exp_().to(v.dtype)
-        back = mine @ v[own, :, keys].mT
-        if dropout is None:
-            dv[own, :, keys] += found.mT @ mine
+    lse = lse.masked_fill(lse < DEAD, 0.0)[..., None] * LOG2_E  # where nothing is read, all weights come out as 0
+    for piece in _pieces(content * LOG2_E, place * LOG2_E, k, r, keep, window, ages):
+        rows, keys = (piece.own, slice(None), piece.rows), (piece.own, slice(None), piece.keys)
+        towards = g[rows]
+        found = piece.scores().sub_(lse[rows]).exp2_().to(v.dtype)
+        back = towards @ v[keys].mT
+        if dropped is None:
+            dv[keys] += found.mT @ towards
         else:
-            killed = dropout.killed(found.shape).to(found.device)
-            dv[own, :, keys] += found.masked_fill(killed, 0.0).mul_(dropout.scale).mT @ mine
-            back.masked_fill_(killed, 0.0).mul_(dropout.scale)
-        back.sub_(inner[own, :, rows]).mul_(found)
-        dk[own, :, keys] += back.mT @ piece.content
-        dcontent[own, :, rows] = back @ piece.k
+            alive = dropped(found)
+            dv[keys] += (found * alive).mT @ towards
+            back.mul_(alive)
+        back.sub_(inner[rows]).mul_(found)
+        dk[keys] += back.mT @ piece.content
+        dcontent[rows] = back @ piece.k
         flat = piece.by_distance(back)
-        batch, heads, queries = back.shape[:3]
-        dplace[own, :, rows] = (flat @ piece.table).unflatten(1, (batch, queries)).transpose(0, 1)
+        dplace[rows] = (flat @ piece.table).unflatten(1, (back.shape[0], back.shape[2])).transpose(0, 1)
         if dtable is None:
-            count = max(queries, 1)
-            dtable = r.new_zeros(r.shape[0], r.shape[1] + count - 1, r.shape[2])
+            dtable = r.new_zeros(
+                r.shape[0], r.shape[1] + back.shape[2] - 1, r.shape[2]
+            )  # the first piece is the largest
         dtable[:, piece.columns] += flat.mT @ piece.place
     assert dtable is not None
-    return dcontent, dplace, dk, dv, dtable[:, : r.shape[1]].flip(1), None, None, None, None
+    dr = dtable[:, : r.shape[1]].flip(1)
+    return dcontent, dplace, dk.mul_(LN_2), dv, dr.mul_(LN_2), None, None, None, None
 
 
 __all__ = ["Ages", "Distances", "attend", "distances", "usage", "weights"]

@@ -36,7 +36,9 @@ class CompressiveTransformer(TransformerXL):
             "attention", "what the compression learns from", choices=("attention", "autoencoding", "none")
         )
         mask_empty: bool = option(False, "whether memory not yet filled is hidden; in the paper it is zeros, and read")
-        time: str = option("slot", "where a slot stands: by its place, or at its newest token", choices=("slot", "true"))
+        time: str = option(
+            "slot", "where a slot stands: by its place, or at its newest token", choices=("slot", "true")
+        )
 
         def __post_init__(self) -> None:
             super().__post_init__()
@@ -46,7 +48,9 @@ class CompressiveTransformer(TransformerXL):
                     "give memory at least segment"
                 )
             if self.ratio > self.segment:
-                raise InvalidOption(f"ratio must be at most segment, {self.segment}, not {self.ratio}: no slot would come")
+                raise InvalidOption(
+                    f"ratio must be at most segment, {self.segment}, not {self.ratio}: no slot would come"
+                )
 
     @property
     def reach(self) -> Reach:
@@ -61,16 +65,20 @@ class CompressiveTransformer(TransformerXL):
         own = self.options
         compression = None
         if own.slots:
-            compression = Compression(own.width, own.ratio, own.compression, decoder=own.reconstruction == "autoencoding")
+            compression = Compression(
+                own.width, own.ratio, own.compression, decoder=own.reconstruction == "autoencoding"
+            )
         return MemoryLayer(
             attention, feedforward, residual=self._residual, compression=compression, loss=own.reconstruction
         )
 
     def begin(self, batch: int) -> Memory:
         """The memory before the first segment: all zeros, and hidden if `mask_empty`."""
-        own, room = self.options, {"dtype": self.dtype, "device": self.device}
-        memory, slots = (torch.zeros(batch, count, own.width, **room) for count in (own.memory, own.slots))
-        keep = torch.zeros(batch, own.slots + own.memory, dtype=torch.bool, device=self.device) if own.mask_empty else None
+        own, like = self.options, next(self.parameters())
+        memory, slots = (like.new_zeros(batch, count, own.width) for count in (own.memory, own.slots))
+        keep = (
+            torch.zeros(batch, own.slots + own.memory, dtype=torch.bool, device=self.device) if own.mask_empty else None
+        )
         ages = None
         if own.time == "true" and own.slots:  # zeros that are read stand where slots would
             steps = torch.arange(own.slots, 0, -1, device=self.device) * own.ratio
@@ -81,12 +89,19 @@ class CompressiveTransformer(TransformerXL):
         return forget(held, rows, empty=self.options.mask_empty)
 
     def set_reach(  # type: ignore[override]  # its memory has another shape
-        self, *, segment: int | None = None, memory: int | None = None, slots: int | None = None, clamp: int | None = None
+        self,
+        *,
+        segment: int | None = None,
+        memory: int | None = None,
+        slots: int | None = None,
+        clamp: int | None = None,
     ) -> None:
         """Another cut or memory; no weight depends on them. enwik8: train with 1152 slots, evaluate with 3072."""
         given = {"segment": segment, "memory": memory, "slots": slots, "clamp": clamp}
         if slots is not None and bool(slots) != bool(self.options.slots):
-            raise InvalidOption(f"slots were {self.options.slots} and cannot be {slots}: the layers have a compression or not")
+            raise InvalidOption(
+                f"slots were {self.options.slots} and cannot be {slots}: the layers have a compression or not"
+            )
         self.options = replace(self.options, **{key: value for key, value in given.items() if value is not None})
 
     def _fit(self, memory: Memory, batch: int) -> Memory:
@@ -95,8 +110,8 @@ class CompressiveTransformer(TransformerXL):
         found = held.memory.shape[1], held.slots.shape[1]
         if found != (own.memory, own.slots):
             raise InvalidInput(
-                f"the memory has {found[0]} rows and {found[1]} slots, and the model keeps {own.memory} and {own.slots}; "
-                "start with memory=None"
+                f"the memory has {found[0]} rows and {found[1]} slots, and the model keeps {own.memory} and "
+                f"{own.slots}; start with memory=None"
             )
         return memory
 

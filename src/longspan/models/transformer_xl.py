@@ -40,10 +40,14 @@ class MemoryOptions(config.Options):
     head_dim: int | None = option(None, "width of a head; width / heads unless given", low=1)
     hidden: int = option(2048, "inner width of the feed-forward layer", low=1)
     activation: str = option("relu", "of the feed-forward layer", choices=(*PLAIN, *GATED))
-    place: str = option("post", "where the norm stands; pre: memory is normed with the segment", choices=("post", "pre"))
+    place: str = option(
+        "post", "where the norm stands; pre: memory is normed with the segment", choices=("post", "pre")
+    )
     norm: str = option("layer", "kind of norm", choices=tuple(NORMS))
     eps: float = option(1e-5, "added to the variance in norms", low=0)
-    dropout: float = option(0.1, "on embeddings, distance codes, what each sub-layer adds, and outputs", low=0, high=0.999)
+    dropout: float = option(
+        0.1, "on embeddings, distance codes, what each sub-layer adds, and outputs", low=0, high=0.999
+    )
     attention_dropout: float = option(0.0, "on attention weights", low=0, high=0.999)
     hidden_dropout: float = option(0.1, "inside the feed-forward layer", low=0, high=0.999)
     segment: int = option(512, "tokens of a segment: gradients reach no further back", low=1)
@@ -52,7 +56,9 @@ class MemoryOptions(config.Options):
     untie: bool = option(False, "whether each layer has its own u and w (the released large models)")
     scale: bool = option(True, "whether embeddings are multiplied by the root of the width")
     tied: bool = option(True, "whether the output layer is the embedding")
-    cutoffs: tuple[int, ...] | None = option(None, "first ids of the rarer bands: adaptive embedding and softmax", low=1)
+    cutoffs: tuple[int, ...] | None = option(
+        None, "first ids of the rarer bands: adaptive embedding and softmax", low=1
+    )
     divisor: int = option(1, "how much narrower each band is than the one before", low=1)
     init_std: float = option(0.02, "deviation of initial weights", low=0)
 
@@ -99,7 +105,9 @@ class TransformerXL(Causal):
         def __post_init__(self) -> None:
             super().__post_init__()
             if self.same_length and self.memory < 1:
-                raise InvalidOption("with same_length a token reads as many tokens as memory has: give memory at least 1")
+                raise InvalidOption(
+                    "with same_length a token reads as many tokens as memory has: give memory at least 1"
+                )
 
     def __init__(self, options: MemoryOptions) -> None:
         super().__init__(options)
@@ -149,7 +157,7 @@ class TransformerXL(Causal):
         clamp: int | None = None,
         same_length: bool | None = None,
     ) -> None:
-        """Another cut, memory or visibility; no weight depends on them. enwik8: train 512, 512, evaluate 80, 2100, 820."""
+        """Another cut, memory or visibility: no weight depends on them, and the paper evaluates with longer memory."""
         given = {"segment": segment, "memory": memory, "clamp": clamp, "same_length": same_length}
         self.options = replace(self.options, **{key: value for key, value in given.items() if value is not None})
 
@@ -178,7 +186,7 @@ class TransformerXL(Causal):
 
     @torch.no_grad()
     def _initialise(self) -> None:
-        """All weights N(0, init_std), as released; u and w too, which its weight decay and initialisation name apart."""
+        """All weights N(0, init_std), u and w among them, as released."""
         for module in self.modules():
             if isinstance(module, RelativeAttention):
                 for bias in (module.u, module.w):
@@ -201,15 +209,15 @@ class TransformerXL(Causal):
         """The memory of which the batch rows `rows` have lost theirs, because another document begins there."""
         if rows.dtype != torch.bool or rows.shape != memory.layers[0].memory.shape[:1]:
             batch = len(memory.layers[0].memory)
-            raise InvalidInput(f"rows must be boolean, one for each of the {batch} of the batch, not {tuple(rows.shape)}")
+            raise InvalidInput(
+                f"rows must be boolean, one for each of the {batch} of the batch, not {tuple(rows.shape)}"
+            )
         return Memory(tuple(self._forget(held, rows) for held in memory.layers))
 
     def _forget(self, held: LayerMemory, rows: Tensor) -> LayerMemory:
         return forget(held, rows, empty=True)
 
-    def forward(
-        self, ids: Ids, memory: Memory | None = None, *, key_mask: Mask | None = None
-    ) -> tuple[Logits, Memory]:
+    def forward(self, ids: Ids, memory: Memory | None = None, *, key_mask: Mask | None = None) -> tuple[Logits, Memory]:
         """The logits of the next token at each place, and the memory after the text.
 
         The text may be of any length: it is cut into segments, and gradients stop at the cuts.
@@ -306,7 +314,9 @@ class TransformerXL(Causal):
             after.append(kept)
         x = self.dropout(self.norm(x))
         begun = (state.begun + ids.shape[1]) % reach.segment
-        return self.logits(x[:, -1:] if last else x), MemoryState(tuple(after), state.length + ids.shape[1], begun, tables)
+        return self.logits(x[:, -1:] if last else x), MemoryState(
+            tuple(after), state.length + ids.shape[1], begun, tables
+        )
 
     def _tables(self, state: MemoryState, reach: Reach, new: int) -> Tables:
         """Distances enough for the next tokens; made once, and anew with double room where there are too few."""

@@ -1,4 +1,4 @@
-"""Layers that remember the text before: Transformer-XL (Dai et al. 2019) and the Compressive Transformer (Rae et al. 2020).
+"""Layers that remember the text before: Transformer-XL (Dai et al. 2019), Compressive Transformer (Rae et al. 2020).
 
 A text is read in segments. A layer keeps its *inputs* of the segments before, without their gradient, and reads them in
 front of the segment at hand; how far a key is, is told by `attention/relative.py`, so that nothing has a place of its
@@ -21,7 +21,7 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from longspan.attention import relative
-from longspan.attention.relative import Distances, HeadBias
+from longspan.attention.relative import Distances
 from longspan.attention.state import Rows, State
 from longspan.errors import InvalidOption
 from longspan.nn.compression import Compression, Slots, content_attention, distance
@@ -117,7 +117,14 @@ class RelativeAttention(nn.Module):
         return self.split(k), self.split(v)
 
     def read(
-        self, q: Tensor, k: Tensor, v: Tensor, r: Distances, keep: Tensor | None, window: int | None, ages: Tensor | None
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        r: Distances,
+        keep: Tensor | None,
+        window: int | None,
+        ages: Tensor | None,
     ) -> Tensor:
         rate = self.dropout if self.training else 0.0
         return relative.attend(q, k, v, r, self.u, self.w, keep=keep, window=window, ages=ages, dropout=rate)
@@ -126,7 +133,7 @@ class RelativeAttention(nn.Module):
         return self.out(heads.transpose(1, 2).flatten(2))
 
     def content(self, x: Hidden, memory: Hidden, keep: KeyMask | None) -> Tensor:
-        """Attention by content alone, through projections that learn nothing of it (a detached *view* of each weight)."""
+        """Attention by content alone, through projections that do not learn from it (detached *views* of weights)."""
         q = functional.linear(x, self.q.weight.detach())
         k, v = self.keys(functional.linear(memory, self.kv.weight.detach()))
         return content_attention(self.split(q), k, v, keep)
@@ -294,7 +301,9 @@ class MemoryLayer(nn.Module):
         self._learn(x, old, old_keep, new)
         new = new._replace(value=new.value.detach())  # the text's own loss never trains the compression
         if keep is not None and new.keep is not None:
-            keep = torch.cat([_last(torch.cat([keep[:, :slots], new.keep], 1), reach.slots), _last(keep, reach.memory)], 1)
+            keep = torch.cat(
+                [_last(torch.cat([keep[:, :slots], new.keep], 1), reach.slots), _last(keep, reach.memory)], 1
+            )
         ages = held.ages
         if ages is not None:
             fresh = (reach.memory + count - new.newest).expand(len(ages), -1)
