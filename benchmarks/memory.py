@@ -15,7 +15,8 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from benchmarks.attention import HEADS, KINDS, WIDTH, Case
 from benchmarks.timing import compare
-from longspan.nn.memory import LayerMemory, MemoryLayer, Reach, RelativeAttention
+from longspan.nn.memory import LayerMemory, MemoryLayer, Reach
+from longspan.nn.relative import RelativeAttention
 from longspan.nn.residual import Residual
 
 

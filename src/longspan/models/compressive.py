@@ -16,7 +16,8 @@ from longspan.errors import InvalidInput, InvalidOption
 from longspan.models.transformer_xl import Memory, MemoryOptions, MemoryState, TransformerXL
 from longspan.nn.compression import COMPRESSIONS, Compression
 from longspan.nn.feedforward import FeedForward
-from longspan.nn.memory import LayerMemory, MemoryLayer, Reach, RelativeAttention, forget
+from longspan.nn.memory import LayerMemory, MemoryLayer, Reach, forget
+from longspan.nn.relative import RelativeAttention
 
 
 class CompressiveTransformer(TransformerXL):

@@ -23,8 +23,9 @@ from longspan.nn.adaptive import AdaptiveEmbedding, AdaptiveSoftmax
 from longspan.nn.embed import TokenEmbedding
 from longspan.nn.feedforward import GATED, PLAIN, FeedForward
 from longspan.nn.loss import chunked_cross_entropy
-from longspan.nn.memory import LayerMemory, LayerState, MemoryLayer, Reach, RelativeAttention, forget, trim
+from longspan.nn.memory import LayerMemory, LayerState, MemoryLayer, Reach, forget, trim
 from longspan.nn.norm import NORMS, build_norm
+from longspan.nn.relative import RelativeAttention
 from longspan.nn.residual import Residual
 from longspan.shapes import Hidden
 
