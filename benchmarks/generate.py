@@ -33,7 +33,9 @@ def models(kind: str, layers: int, width: int) -> tuple[Causal, nn.Module]:
     if kind == "gpt2":
         ours = build("decoder", **sizes, **choices, place="pre")
         ends = {"bos_token_id": 0, "eos_token_id": None, "pad_token_id": 0}
-        theirs = GPT2Config(vocab_size=VOCABULARY, n_positions=place, n_embd=width, n_layer=layers, n_head=heads, **ends)
+        theirs = GPT2Config(
+            vocab_size=VOCABULARY, n_positions=place, n_embd=width, n_layer=layers, n_head=heads, **ends
+        )
         return ours, GPT2LMHeadModel(theirs)
     ours = build("transformer", **sizes, **choices)
     both = {"encoder_layers": layers, "decoder_layers": layers, "d_model": width}
