@@ -143,9 +143,11 @@ def query_rows(plan: Plan, x: Rows, work: Work, buffer: str = "queries") -> tupl
 
 def exponential_(exponents: Features, shift: Column) -> Features:
     """exp(exponents + shift), in place: by exp2, which torch computes in half the time that `exp` takes."""
-    if exponents.requires_grad:
+    if exponents.requires_grad or torch.compiler.is_compiling():
         return (exponents + shift).exp()
-    return torch.add(shift * LOG2_E, exponents, alpha=LOG2_E, out=exponents).exp2_()
+    # Finite, as it was: before the first key the scale is the lowest number, and a hidden key -inf.
+    shift = (shift * LOG2_E).clamp_(max=torch.finfo(shift.dtype).max)
+    return torch.add(shift, exponents, alpha=LOG2_E, out=exponents).exp2_()
 
 
 class KeyRows(NamedTuple):
