@@ -36,7 +36,7 @@ class MultiHeadState(State):
 class Context(State):
     """The other sequence of cross-attention, projected once and read at every decoding step.
 
-    Each of its rows stands for `copies` rows of the batch, one after the other: the beams of a sentence read one source.
+    Each of its rows stands for `copies` rows of the batch side by side: the beams of a sentence read one source.
     """
 
     k: Tensor
