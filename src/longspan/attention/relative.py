@@ -23,7 +23,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from longspan.attention import flash
-from longspan.attention.base import masked_softmax
+from longspan.attention.base import Cost, masked_softmax
 from longspan.attention.dropped import BLOCKED, Dropout
 from longspan.attention.flash import DEAD
 from longspan.shapes import Keys, Output, Queries, Values, Weights
@@ -122,6 +122,36 @@ def distances(queries: int, keys: int, ages: Ages | None, device: torch.device) 
     return torch.arange(queries, device=device)[None, :, None] + offsets[:, None]
 
 
+def cost(
+    queries: int,
+    keys: int,
+    heads: int,
+    head_dim: int,
+    *,
+    window: int | None = None,
+    told: int | None = None,
+    values: bool = True,
+) -> Cost:
+    """What `attend` costs on one sequence without masks, or without `values` what `usage` does.
+
+    `told` is the number of distances where `ages` are given.
+    """
+    past, rows = keys - queries, _rows(heads, queries, keys)
+    flops = 0
+    for begin in range(0, queries, rows):
+        end = min(begin + rows, queries)
+        low = 0 if window is None or told is not None else max(0, past + begin - window + 1)
+        seen = past + end - low
+        columns = seen + end - begin - 1 if told is None else told
+        flops += 2 * heads * (end - begin) * head_dim * ((1 + values) * seen + columns)
+    return Cost(flops, heads * queries * (3 * head_dim + 1))  # both queries with their biases, and the output
+
+
+def _rows(heads: int, queries: int, keys: int) -> int:
+    """How many queries there are in a piece."""
+    return min(queries, max(16, min(ROWS, PIECE // (heads * keys))))
+
+
 class _Piece:
     """Some queries of some of the batch, with the keys they can read, and the bridge between distances and keys."""
 
@@ -195,7 +225,7 @@ def _pieces(
 ) -> Iterator[_Piece]:
     batch, heads, queries = content.shape[:3]
     keys, past = k.shape[2], k.shape[2] - queries
-    count = min(queries, max(16, min(ROWS, PIECE // (heads * keys))))
+    count = _rows(heads, queries, keys)
     together = max(1, PIECE // (heads * count * keys))
     far, table = r.shape[1], _descending(r, count)
     for first in range(0, batch, together):
@@ -338,4 +368,4 @@ def _backward(
     return dcontent, dplace, dk, dv, dtable[:, : r.shape[1]].flip(1), None, None, None, None
 
 
-__all__ = ["Ages", "Distances", "attend", "distances", "usage", "weights"]
+__all__ = ["Ages", "Distances", "attend", "cost", "distances", "usage", "weights"]
