@@ -105,7 +105,7 @@ class EtcModel(Model):
             hard=options.hard,
             shared=options.sharing != "none",
         )
-        plain = replace(options, dropout=0.0)  # which comes after the norm
+        plain = replace(options, dropout=0.0, embedding_norm=False)  # which come after the types were added
         self.embedding = embedding(plain, options.vocabulary, options.padding)
         self.types = nn.Embedding(options.types, options.width)
         norm = options.norm if options.embedding_norm else "none"

@@ -72,9 +72,7 @@ def _compression(
             flops += 2 * slots * compression.ratio * width * width
         if compression.kind == "most_used":  # scores again
             keys = reach.slots + reach.memory + segment
-            flops += relative.cost(
-                segment, keys, attention.heads, attention.head_dim, told=told, values=False
-            ).flops
+            flops += relative.cost(segment, keys, attention.heads, attention.head_dim, told=told, values=False).flops
         if layer.loss == "autoencoding" and slots:
             flops += 2 * slots * compression.ratio * width * width
             floats += slots * compression.ratio * width

@@ -2,6 +2,8 @@
 
 from functools import singledispatch
 
+from torch import nn
+
 from longspan.models.cost.tally import Tally, products, read
 from longspan.models.elmo import Elmo
 from longspan.models.recurrent import RecurrentLanguageModel, SeriesRegressor
@@ -48,7 +50,7 @@ def _(model: Seq2Seq, length: int, tally: Tally) -> None:
     tally.add("recurrent layers", 0, length * model.encoder.out_width)  # what the decoder reads
     if model.bridge is not None:
         for line in (*model.bridge.hidden, *(model.bridge.cell or ())):
-            tally.add("bridge", products(line, 1), line.in_features + line.out_features)  # type: ignore[operator]
+            tally.add("bridge", products(line, 1), line.in_features + line.out_features)
     decode(model.decoder, tally, length, length)
     _layers(model.decoder.recurrent, tally, length)
     tally.output(model.decoder.out_width, model.vocabulary, length)
@@ -118,7 +120,8 @@ def _(model: Elmo, length: int, tally: Tally) -> None:
 def _characters(layer: CharacterEncoder, tally: Tally, words: int) -> None:
     flops, floats = 0, words * layer.characters * layer.embedding.embedding_dim
     for convolution in layer.convolutions:
-        maps, width, size = convolution.weight.shape  # type: ignore[union-attr]
+        assert isinstance(convolution, nn.Conv1d)
+        maps, width, size = convolution.weight.shape
         places = layer.characters - size + 1
         flops += 2 * words * places * maps * width * size
         floats += words * maps * (places + 1)  # of which the maximum is found

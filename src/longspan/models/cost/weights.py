@@ -17,16 +17,17 @@ from longspan.nn.positions import Absolute, DistanceBias
 
 
 class _NoNumbers(TorchFunctionMode):
-    """Weights without numbers are neither drawn nor scaled: torch would load its compiler to find their shape."""
+    """Weights without numbers are neither drawn nor changed: torch would load its compiler to find their shape."""
 
-    DRAWS = ("normal_", "uniform_", "xavier_uniform_", "kaiming_uniform_")  # of tensors and of torch.nn.init
+    # Of tensors, of torch.nn.init and of torch.nn.functional: what changes numbers and no shape.
+    CHANGES = ("normal_", "uniform_", "xavier_uniform_", "kaiming_uniform_", "orthogonal_", "layer_norm")
     SCALES = (Tensor.mul, Tensor.mul_)
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if getattr(func, "__name__", "") in self.DRAWS:
+        if getattr(func, "__name__", "") in self.CHANGES:
             return args[0] if args else kwargs["tensor"]
         if func in self.SCALES and isinstance(args[1], (int, float)):
             return args[0]
