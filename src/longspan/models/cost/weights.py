@@ -22,6 +22,7 @@ class _NoNumbers(TorchFunctionMode):
     # Of tensors, of torch.nn.init and of torch.nn.functional: what changes numbers and no shape.
     CHANGES = ("normal_", "uniform_", "xavier_uniform_", "kaiming_uniform_", "orthogonal_", "layer_norm")
     SCALES = (Tensor.mul, Tensor.mul_)
+    MAKES = (torch.rand, torch.randn)
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -29,6 +30,8 @@ class _NoNumbers(TorchFunctionMode):
         kwargs = kwargs or {}
         if getattr(func, "__name__", "") in self.CHANGES:
             return args[0] if args else kwargs["tensor"]
+        if func in self.MAKES:
+            return torch.empty(*args, **{name: value for name, value in kwargs.items() if name != "generator"})
         if func in self.SCALES and isinstance(args[1], (int, float)):
             return args[0]
         return func(*args, **kwargs)
