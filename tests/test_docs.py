@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from longspan import models
 from longspan.attention import registry
 from longspan.audit import audit, settings
 from longspan.cli.main import app
@@ -41,6 +42,18 @@ def test_the_mechanism_of_the_page_passes_the_whole_audit(tmp_path, monkeypatch)
 def test_the_examples_of_the_readme_run():
     for code in blocks(ROOT / "README.md", "python"):
         exec(compile(code, "README.md", "exec"), {})
+
+
+@pytest.mark.parametrize("page", ["models.md", "decoding.md"])
+def test_the_python_of_the_page_runs(page: str, tmp_path: Path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for code in blocks(ROOT / "docs" / page, "python"):
+        exec(compile(code, page, "exec"), {})
+
+
+def test_every_kind_of_model_is_in_its_page():
+    page = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
+    assert [name for name in models.names() if f"`{name}`" not in page] == []
 
 
 def test_the_python_of_the_audit_page_runs(capsys):

@@ -56,7 +56,7 @@ def run(name, **options):
     for causal in (False, True):
         if not (supports.causal if causal else supports.bidirectional):
             continue
-        attention = build(name, heads=4, head_dim=8, max_length=32, causal=causal, **options)
+        attention = build(name, heads=4, head_dim=8, max_length=256, causal=causal, **options)
         for masked in (False, True):
             for key_heads in (4, 2) if supports.grouped else (4,):
                 q, k, v = (torch.randn(2, heads, 13, 8) for heads in (4, key_heads, key_heads))

@@ -62,7 +62,7 @@ def test_without_slots_it_is_transformer_xl():
 def test_decoding_equals_segments_across_compressions(compression: str, time: str, mask_empty: bool, place: str):
     """Check 5; 31 tokens are seven compressions, and the slots have overflown."""
     own = model(compression=compression, time=time, mask_empty=mask_empty, place=place)
-    whole, memory = own(ids())
+    whole, _ = own(ids())
     state, seen = None, []
     for piece in ids().split(4, 1):
         logits, state = own(piece, state)

@@ -198,3 +198,35 @@ def test_what_comes_out_may_have_another_width():
     module = make(out_width=7)
     assert module(hidden()).shape == (BATCH, LENGTH, 7)
     assert module.out.weight.shape == (7, HEADS * HEAD_DIM)
+
+
+@pytest.mark.parametrize(
+    ("rows", "copies", "sources"),
+    [
+        ([0, 0, 0, 1, 1, 1], 3, 2),  # beams begin: nothing is copied
+        ([1, 1, 0, 0], 2, 2),
+        ([1, 1], 2, 1),
+        ([0, 1, 0], 1, 3),
+        ([0, 0, 1], 1, 3),  # not side by side as often: one source for each row
+    ],
+)
+def test_rows_that_read_one_source_share_it(rows: list[int], copies: int, sources: int):
+    mixer = MultiHead(16, build("softmax", heads=2, head_dim=8)).double()
+    context, x = torch.randn(2, 5, 16).double(), torch.randn(len(rows), 3, 16).double()
+    mask = torch.tensor([[True] * 5, [True, True, False, True, False]])
+    prepared = mixer.prepare(context, mask).select(torch.tensor(rows))
+    assert (prepared.copies, len(prepared.k)) == (copies, sources)
+    expected = mixer(x, context[rows], key_mask=mask[rows])
+    torch.testing.assert_close(mixer(x, prepared), expected, rtol=0, atol=1e-12)
+    weights = mixer.weights(x, context[rows], key_mask=mask[rows])
+    torch.testing.assert_close(mixer.weights(x, prepared), weights, rtol=0, atol=1e-12)
+
+
+def test_sources_that_are_shared_are_selected_once_more():
+    mixer = MultiHead(16, build("linear", heads=2, head_dim=8)).double()
+    context, x = torch.randn(3, 5, 16).double(), torch.randn(4, 1, 16).double()
+    prepared = mixer.prepare(context).select(torch.arange(3).repeat_interleave(2))
+    same = prepared.select(torch.tensor([1, 0, 2, 3, 5, 5]))  # parents among the beams of one sentence
+    assert same.k is prepared.k and same.copies == 2
+    fewer = prepared.select(torch.tensor([4, 5, 1, 1]))  # sentences that are done are dropped
+    torch.testing.assert_close(mixer(x, fewer), mixer(x, context[[2, 2, 0, 0]]), rtol=0, atol=1e-12)

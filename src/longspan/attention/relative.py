@@ -16,7 +16,8 @@ both the future and what lies beyond a window are whole columns: blocked before 
 
 import math
 from collections.abc import Iterator
-from typing import Any
+from itertools import product
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -24,7 +25,7 @@ from torch import Tensor
 
 from longspan.attention import flash
 from longspan.attention.base import Cost, masked_softmax
-from longspan.attention.dropped import BLOCKED, Dropout
+from longspan.attention.dropped import BLOCKED
 from longspan.attention.flash import DEAD
 from longspan.shapes import Keys, Output, Queries, Values, Weights
 
@@ -33,8 +34,9 @@ HeadBias = Float[Tensor, "heads head_dim"]
 Ages = Int[Tensor, "rows memory"]  # how far each key of the memory stands before the first query; rows: batch or 1
 Keep = Bool[Tensor, "batch keys"]
 
+LOG2_E, LN_2 = 1.4426950408889634, 0.6931471805599453  # powers of 2: torch's exp is slow where it underflows
 PIECE = 1 << 19  # scores at a time, so that they stay near while they are passed over
-ROWS = 128  # queries at a time, where that many fit
+ROWS = 64  # queries at a time, where that many fit
 
 
 def attend(
@@ -108,8 +110,9 @@ def usage(
             scores = piece.scores()
             found = (scores - scores.logsumexp(-1, keepdim=True)).exp()
             found = found.masked_fill(scores.amax(-1, keepdim=True) < DEAD, 0.0)
-            seen = slice(piece.keys.start, max(piece.keys.start, min(columns, piece.keys.stop)))
-            total[piece.own, seen] += found[..., : seen.stop - seen.start].sum(2).mean(1).to(total.dtype)
+            seen = slice(piece.keys[2].start, max(piece.keys[2].start, min(columns, piece.keys[2].stop)))
+            read = found[..., : seen.stop - seen.start].sum((1, 2)) / q.shape[1]
+            total[piece.rows[0], seen] += read.to(total.dtype)
         return total
 
 
@@ -136,7 +139,7 @@ def cost(
 
     `told` is the number of distances where `ages` are given.
     """
-    past, rows = keys - queries, _rows(heads, queries, keys)
+    past, rows = keys - queries, _rows(queries, keys)
     flops = 0
     for begin in range(0, queries, rows):
         end = min(begin + rows, queries)
@@ -147,34 +150,45 @@ def cost(
     return Cost(flops, heads * queries * (3 * head_dim + 1))  # both queries with their biases, and the output
 
 
-def _rows(heads: int, queries: int, keys: int) -> int:
+def _rows(queries: int, keys: int) -> int:
     """How many queries there are in a piece."""
-    return min(queries, max(16, min(ROWS, PIECE // (heads * keys))))
+    return min(queries, max(16, min(ROWS, PIECE // keys)))
+
+
+class _Given(NamedTuple):
+    """What all pieces are cut from."""
+
+    content: Tensor  # q + u, scaled
+    place: Tensor  # q + w, scaled
+    k: Tensor
+    table: Tensor  # distances from the largest down to 0, and room for the future in a piece
+    keep: Tensor | None
 
 
 class _Piece:
-    """Some queries of some of the batch, with the keys they can read, and the bridge between distances and keys."""
+    """Some queries of some heads, with the keys they can read, and the bridge between distances and keys.
+
+    `columns` are those of the table, `open` those of them that may be read. Where memory says how far it is, `index` is
+    the column of each pair, -1 where it may not be read.
+    """
 
     def __init__(
         self,
-        own: slice,
+        given: _Given,
+        batch: slice,
+        heads: slice,
         rows: slice,
         keys: slice,
-        content: Tensor,
-        place: Tensor,
-        k: Tensor,
-        table: Tensor,
         columns: slice,
         open: slice,
-        keep: Tensor | None,
-        index: Tensor | None,
+        index: Tensor | None = None,
     ) -> None:
-        self.own, self.rows, self.keys, self.columns = own, rows, keys, columns
-        self.content, self.k = content[own, :, rows], k[own, :, keys]
-        batch, heads, queries, width = self.content.shape
-        self.place = place[own, :, rows].transpose(0, 1).reshape(heads, batch * queries, width)
-        self.table, self.open, self.index = table[:, columns], open, index
-        self.keep = None if keep is None else keep[own, keys]
+        self.rows, self.keys, self.columns = (batch, heads, rows), (batch, heads, keys), (heads, columns)
+        self.open, self.index = open, index
+        self.content, self.k, self.table = given.content[self.rows], given.k[self.keys], given.table[self.columns]
+        own = given.place[self.rows].transpose(0, 1)
+        self.place = own.reshape(len(own), -1, own.shape[-1])  # (heads, batch · queries, head_dim)
+        self.keep = None if given.keep is None else given.keep[batch, keys]
 
     def by_key(self, flat: Tensor) -> Tensor:
         """(heads, batch · queries, distances) seen as (batch, heads, queries, keys); the shift of appendix B."""
@@ -223,47 +237,47 @@ def _pieces(
     window: int | None,
     ages: Tensor | None,
 ) -> Iterator[_Piece]:
-    batch, heads, queries = content.shape[:3]
-    keys, past = k.shape[2], k.shape[2] - queries
-    count = _rows(heads, queries, keys)
-    together = max(1, PIECE // (heads * count * keys))
-    far, table = r.shape[1], _descending(r, count)
-    for first in range(0, batch, together):
-        own = slice(first, min(first + together, batch))
-        for begin in range(0, queries, count):
-            end = min(begin + count, queries)
-            low = 0 if window is None or ages is not None else max(0, past + begin - window + 1)
-            seen = slice(low, past + end)
-            if ages is None:
-                furthest = past + end - 1 - low
-                columns = slice(far - 1 - furthest, far + end - begin - 1)
+    """Few heads with many queries: products are fastest so, and keys are added to least often in the backward pass."""
+    (batch, heads, queries), keys, far = content.shape[:3], k.shape[2], r.shape[1]
+    count = _rows(queries, keys)
+    group = max(1, min(heads, PIECE // (count * keys)))
+    together = max(1, PIECE // (group * count * keys)) if group == heads else 1
+    past, given = keys - queries, _Given(content, place, k, _descending(r, count), keep)
+    for own, part in product(_cut(batch, together), _cut(heads, group)):
+        far_back = None if ages is None else distances(queries, keys, ages if len(ages) == 1 else ages[own], k.device)
+        for rows in _cut(queries, count):
+            end = past + rows.stop
+            if far_back is None:
+                low = 0 if window is None else max(0, past + rows.start - window + 1)
+                furthest = end - 1 - low
+                columns = slice(far - 1 - furthest, far - 1 + rows.stop - rows.start)
                 beyond = 0 if window is None else max(0, furthest - window + 1)
-                yield _Piece(
-                    own,
-                    slice(begin, end),
-                    seen,
-                    content,
-                    place,
-                    k,
-                    table,
-                    columns,
-                    slice(beyond, furthest + 1),
-                    keep,
-                    None,
-                )
+                yield _Piece(given, own, part, rows, slice(low, end), columns, slice(beyond, furthest + 1))
                 continue
-            mine = ages if ages.shape[0] == 1 else ages[own]
-            distance = distances(queries, keys, mine, k.device)[:, begin:end, seen]
+            distance = far_back[:, rows, :end]
             readable = distance >= 0 if window is None else (distance >= 0) & (distance < window)
-            index = (far - 1 - distance).masked_fill_(~readable, -1)  # the columns of the descending table
-            yield _Piece(
-                own, slice(begin, end), seen, content, place, k, table, slice(0, far), slice(0, far), keep, index
-            )
+            index = (far - 1 - distance).masked_fill_(~readable, -1)
+            yield _Piece(given, own, part, rows, slice(0, end), slice(0, far), slice(0, far), index)
+
+
+def _cut(length: int, size: int) -> list[slice]:
+    return [slice(begin, min(begin + size, length)) for begin in range(0, length, size)]
 
 
 def _descending(r: Tensor, count: int) -> Tensor:
     """Distances from the largest to 0, and room for the `count` - 1 places of the future in a piece."""
     return torch.cat([r.flip(1), r.new_zeros(r.shape[0], count - 1, r.shape[2])], 1)
+
+
+class _Dropped:
+    """Which weights live, times 1 / (1 - rate); drawn anew from the same seed, forward and backward agree."""
+
+    def __init__(self, rate: float, seed: int, device: torch.device) -> None:
+        self.rate, self.generator = rate, torch.Generator(device).manual_seed(seed)
+
+    def __call__(self, like: Tensor) -> Tensor:
+        drawn = torch.rand(like.shape, generator=self.generator, dtype=like.dtype, device=like.device)
+        return drawn.ge_(self.rate).mul_(1 / (1 - self.rate))
 
 
 class _Relative(torch.autograd.Function):
@@ -282,22 +296,23 @@ class _Relative(torch.autograd.Function):
         ages: Tensor | None,
         rate: float,
     ) -> Tensor:
-        dropout = Dropout(rate) if rate else None
+        seed = int(torch.randint(1 << 62, ())) if rate else 0  # from the user's generator
         out = v.new_empty(*content.shape[:3], v.shape[-1])
         lse = content.new_empty(content.shape[:3], dtype=torch.promote_types(content.dtype, torch.float32))
-        if dropout is not None:
-            with dropout.force():
-                for piece in _pieces(content, place, k, r, keep, window, ages):
-                    _forward_dropped(piece, v, out, lse, dropout)
-        else:
-            for piece in _pieces(content, place, k, r, keep, window, ages):
-                out[piece.own, :, piece.rows], lse[piece.own, :, piece.rows] = flash.forward(
-                    piece.content, piece.k, v[piece.own, :, piece.keys], 1.0, mask=piece.bias()
-                )
+        dropped = _Dropped(rate, seed, v.device) if rate else None
+        for piece in _pieces(content, place, k, r, keep, window, ages):
+            own, values = piece.rows, v[piece.keys]
+            if dropped is None:
+                out[own], lse[own] = flash.forward(piece.content, piece.k, values, 1.0, mask=piece.bias())
+                continue
+            found = piece.scores()
+            lse[own] = found.logsumexp(-1)
+            found.sub_(lse[own][..., None]).exp_()
+            out[own] = (found * dropped(found)).to(v.dtype) @ values
         if keep is not None:
             out.masked_fill_((lse < DEAD)[..., None], 0.0)
         ctx.save_for_backward(content, place, k, v, r, out, lse, *(x for x in (keep, ages) if x is not None))
-        ctx.given, ctx.window, ctx.dropout = (keep is not None, ages is not None), window, dropout
+        ctx.given, ctx.window, ctx.dropout = (keep is not None, ages is not None), window, (rate, seed)
         return out
 
     @staticmethod
@@ -306,19 +321,9 @@ class _Relative(torch.autograd.Function):
         keep = rest.pop(0) if ctx.given[0] else None
         ages = rest.pop(0) if ctx.given[1] else None
         g = towards[0].masked_fill((lse < DEAD)[..., None], 0.0) if keep is not None else towards[0]
-        if ctx.dropout is None:
-            return _backward(g, content, place, k, v, r, out, lse, keep, ctx.window, ages, None)
-        with ctx.dropout.force():
-            return _backward(g, content, place, k, v, r, out, lse, keep, ctx.window, ages, ctx.dropout)
-
-
-def _forward_dropped(piece: _Piece, v: Tensor, out: Tensor, lse: Tensor, dropout: Dropout) -> None:
-    found = piece.scores()
-    own = found.logsumexp(-1)
-    found.sub_(own[..., None]).exp_()
-    found.masked_fill_(dropout.killed(found.shape).to(found.device), 0.0).mul_(dropout.scale)
-    lse[piece.own, :, piece.rows] = own
-    out[piece.own, :, piece.rows] = found.to(v.dtype) @ v[piece.own, :, piece.keys]
+        rate, seed = ctx.dropout
+        dropped = _Dropped(rate, seed, v.device) if rate else None
+        return _backward(g, content, place, k, v, r, out, lse, keep, ctx.window, ages, dropped)
 
 
 def _backward(
@@ -333,39 +338,36 @@ def _backward(
     keep: Tensor | None,
     window: int | None,
     ages: Tensor | None,
-    dropout: Dropout | None,
+    dropped: _Dropped | None,
 ) -> tuple[Tensor | None, ...]:
-    dcontent, dplace, dk, dv = (
-        torch.empty_like(content),
-        torch.empty_like(place),
-        torch.zeros_like(k),
-        torch.zeros_like(v),
-    )
-    dtable: Tensor | None = None
+    dcontent, dplace = torch.empty_like(content), torch.empty_like(place)
+    # Turned round, because (head_dim, queries) × (queries, keys) is a third faster than its transpose.
+    dk, dv, dtable = k.new_zeros(k.mT.shape), v.new_zeros(v.mT.shape), None
     inner = (g * out).sum(-1, keepdim=True)
-    for piece in _pieces(content, place, k, r, keep, window, ages):
-        own, rows, keys = piece.own, piece.rows, piece.keys
-        mine = g[own, :, rows]
-        found = piece.scores().sub_(lse[own, :, rows, None]).exp_().to(v.dtype)
-        back = mine @ v[own, :, keys].mT
-        if dropout is None:
-            dv[own, :, keys] += found.mT @ mine
+    lse = lse.masked_fill(lse < DEAD, 0.0)[..., None] * LOG2_E  # where nothing is read, all weights come out as 0
+    for piece in _pieces(content * LOG2_E, place * LOG2_E, k, r, keep, window, ages):
+        rows, keys = piece.rows, piece.keys
+        turned = (*keys[:2], slice(None), keys[2])
+        towards = g[rows]
+        found = piece.scores().sub_(lse[rows]).exp2_().to(v.dtype)
+        back = towards @ v[keys].mT
+        if dropped is None:
+            dv[turned] += towards.mT @ found
         else:
-            killed = dropout.killed(found.shape).to(found.device)
-            dv[own, :, keys] += found.masked_fill(killed, 0.0).mul_(dropout.scale).mT @ mine
-            back.masked_fill_(killed, 0.0).mul_(dropout.scale)
-        back.sub_(inner[own, :, rows]).mul_(found)
-        dk[own, :, keys] += back.mT @ piece.content
-        dcontent[own, :, rows] = back @ piece.k
+            alive = dropped(found)
+            dv[turned] += towards.mT @ (found * alive)
+            back.mul_(alive)
+        back.sub_(inner[rows]).mul_(found)
+        dk[turned] += piece.content.mT @ back
+        dcontent[rows] = back @ piece.k
         flat = piece.by_distance(back)
-        batch, heads, queries = back.shape[:3]
-        dplace[own, :, rows] = (flat @ piece.table).unflatten(1, (batch, queries)).transpose(0, 1)
-        if dtable is None:
-            count = max(queries, 1)
-            dtable = r.new_zeros(r.shape[0], r.shape[1] + count - 1, r.shape[2])
-        dtable[:, piece.columns] += flat.mT @ piece.place
+        dplace[rows] = (flat @ piece.table).unflatten(1, (back.shape[0], back.shape[2])).transpose(0, 1)
+        if dtable is None:  # the first piece has the most queries, and so the most room for the future
+            dtable = r.new_zeros(r.shape[0], r.shape[2], r.shape[1] + back.shape[2] - 1)
+        dtable[piece.columns[0], :, piece.columns[1]] += piece.place.mT @ flat
     assert dtable is not None
-    return dcontent, dplace, dk, dv, dtable[:, : r.shape[1]].flip(1), None, None, None, None
+    dr = dtable[:, :, : r.shape[1]].flip(2)
+    return dcontent, dplace, dk.mul_(LN_2).mT, dv.mT, dr.mul_(LN_2).mT, None, None, None, None
 
 
 __all__ = ["Ages", "Distances", "attend", "cost", "distances", "usage", "weights"]

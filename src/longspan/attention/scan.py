@@ -137,7 +137,7 @@ def flops(
         return heads * (maps + 2 * width * (keys * value_dim + queries * columns))
     states = 2 * (queries + keys) * width * columns
     whole, rest = divmod(queries, chunk)
-    triangles = 2 * (whole * chunk**2 + rest**2) * (width + columns)
+    triangles = 2 * (whole * chunk**2 + rest**2) * (width + value_dim)
     return heads * (maps + states + triangles)
 
 

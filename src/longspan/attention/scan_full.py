@@ -4,8 +4,7 @@ Keys add up to the state; queries read it. The backward goes the same way: queri
 and keys and values read theirs from it. Features are made block by block and never kept: to keep them saves little
 arithmetic, and the pages for them cost more.
 
-Here z is a state of its own and not the last column of S, as it is in the causal form: then values are read where they
-are, and nothing is 65 numbers wide.
+z is a state of its own and not a last column of S: then values are read where they are, and nothing is 65 numbers wide.
 """
 
 from typing import Any, NamedTuple
@@ -26,6 +25,7 @@ from longspan.attention.scan_rows import (
     blocks,
     columns,
     full_precision,
+    gradient_rows,
     inverse_of,
     key_rows,
     no_buffer,
@@ -96,9 +96,8 @@ def backward(plan: Plan, saved: tuple[Any, ...], gradient: Tensor) -> tuple[Tens
     rows = (blocks(x, step, plan.dtype) for x in (q, gradient, out))
     for x, slope, output, inverse, dx in zip(*rows, columns(inverses, step), columns(dq.flatten(0, 1), step)):
         queries, _ = query_rows(plan, x, work, buffer="keys")
-        slope = torch.mul(slope, inverse, out=work("slope", *slope.shape))
-        # A quotient's gradient: on the denominator, it is minus that on the numerator times the quotient.
-        below = torch.mul(slope, output, out=work("values", *slope.shape)).sum(-1, keepdim=True).neg_()
+        slope, below = gradient_rows(plan, slope, output, inverse, work)
+        assert below is not None  # the full form divides
         torch.baddbmm(dvalues, queries.mT, slope, out=dvalues)
         torch.baddbmm(dones, below.mT, queries, out=dones)
         pulled = torch.bmm(slope, values.mT, out=work("pulled", *queries.shape)).addcmul_(below, ones)
@@ -108,7 +107,7 @@ def backward(plan: Plan, saved: tuple[Any, ...], gradient: Tensor) -> tuple[Tens
     more = (columns(x, step) for x in (hidden, dk.flatten(0, 1), dv.flatten(0, 1)))
     for y, z, masked, dy, dz in zip(*rows, *more):
         keys, _, _ = key_rows(plan, y, masked, offset, None, work, still=True)
-        dz.copy_(torch.bmm(keys, dvalues, out=work("values", *z.shape)))
+        dz.copy_(torch.bmm(keys, dvalues, out=work("product", *z.shape)))
         pulled = torch.baddbmm(dones, z, dvalues.mT, out=work("pulled", *keys.shape))
         plan.feature_map.pull(y, keys, pulled, dy)
         if masked is not None:

@@ -17,21 +17,20 @@ from typing import Any, NamedTuple
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
-from torch.nn import functional
 
 from longspan.attention.features import ExponentialMap, FeatureMap, Features, Rows
 
 # All positions of all heads of all examples: batch and heads are folded into one axis, for `bmm`.
 ValueRows = Float[Tensor, "folded positions value_dim"]
-TotalRows = Float[Tensor, "folded positions columns"]  # as the values, and 1 or φ(q)·z behind them when normalised
 Column = Float[Tensor, "folded positions 1"]
 Hidden = Bool[Tensor, "folded positions 1"]  # True: this key may not be read
-Sums = Float[Tensor, "folded features columns"]
 Offset = Float[Tensor, "folded 1 1"]
 
 # Levels are whole multiples of this, so that they change seldom: a chunk without a change needs no weights at all. The
 # price is that the largest feature may be e^-8 instead of 1, far from where float32 ends (e^-87).
 LEVEL_STEP = 8.0
+
+LOG2_E = math.log2(math.e)
 
 # How many features are alive at a time, in one buffer. Larger blocks cost cache misses, smaller ones calls.
 BLOCK_FEATURES = 2**19
@@ -133,12 +132,22 @@ def query_rows(plan: Plan, x: Rows, work: Work, buffer: str = "queries") -> tupl
     shape = (*x.shape[:2], plan.width)
     if not isinstance(plan.feature_map, ExponentialMap):
         return plan.feature_map.features(x, work(buffer, *shape)), None
-    exponents = plan.feature_map.exponents(x, work("exponents", *shape))
-    if plan.cancels:  # then dividing a row by its sum is as good as by its maximum, and one fused kernel
-        return torch.softmax(exponents, -1, out=work(buffer, *shape)), None
+    exponents = plan.feature_map.exponents(x, work(buffer, *shape))
+    most = exponents.detach().amax(-1, keepdim=True)
+    if plan.cancels:  # the part that all features of a row share, too
+        return exponential_(exponents, -most), None
     common = plan.feature_map.common(x)
-    scale = exponents.detach().amax(-1, keepdim=True) + common.detach()
-    return exponents.add_(common - scale).exp_(), scale
+    scale = most + common.detach()
+    return exponential_(exponents, common - scale), scale
+
+
+def exponential_(exponents: Features, shift: Column) -> Features:
+    """exp(exponents + shift), in place: by exp2, which torch computes in half the time that `exp` takes."""
+    if exponents.requires_grad or torch.compiler.is_compiling():
+        return (exponents + shift).exp()
+    # Finite, as it was: before the first key the scale is the lowest number, and a hidden key -inf.
+    shift = (shift * LOG2_E).clamp_(max=torch.finfo(shift.dtype).max)
+    return torch.add(shift, exponents, alpha=LOG2_E, out=exponents).exp2_()
 
 
 class KeyRows(NamedTuple):
@@ -169,7 +178,7 @@ def key_rows(
             rise = rise if drop is None else rise - drop
             level = torch.maximum((rise / LEVEL_STEP).ceil() * LEVEL_STEP, offset).cummax(1).values
             scale = level if drop is None else (level + drop).to(plan.dtype)
-    return KeyRows(exponents.add_(common - scale).exp_(), level, scale)
+    return KeyRows(exponential_(exponents, common - scale), level, scale)
 
 
 class Weights(NamedTuple):
@@ -198,23 +207,10 @@ def weigh(plan: Plan, level: Column | None, offset: Offset, chunk: int) -> Weigh
     )
 
 
-def with_ones(plan: Plan, v: ValueRows, work: Work) -> TotalRows:
-    """Values with a 1 appended: S then holds z as its last column."""
-    if not plan.normalise:
-        return v
-    buffer = work("values", *v.shape[:2], v.shape[2] + 1)
-    if buffer is None:
-        return functional.pad(v, (0, 1), value=1.0)
-    buffer[..., :-1] = v
-    buffer[..., -1:] = 1.0
-    return buffer
-
-
-def inverse_of(plan: Plan, total: TotalRows, scale: Column | None) -> Column | None:
+def inverse_of(plan: Plan, denominator: Column | None, scale: Column | None) -> Column | None:
     """What rows of φ(q)·S are multiplied by to become the output. `scale` is the log of what they were divided by."""
-    if not plan.normalise:
+    if denominator is None:
         return None if scale is None else scale.exp()
-    denominator = total[..., -1:]
     if plan.epsilon:
         denominator = denominator + (plan.epsilon if scale is None else plan.epsilon * (-scale).exp())
     # Nothing to read, or nothing left of it in this precision: 1/inf makes the row 0, and its gradient too.
@@ -224,14 +220,13 @@ def inverse_of(plan: Plan, total: TotalRows, scale: Column | None) -> Column | N
 
 def gradient_rows(
     plan: Plan, gradient: ValueRows, out: ValueRows, inverse: Column | None, work: Workspace
-) -> TotalRows:
-    """The gradient on φ(q)·S, from that on the output: a quotient's, when the last column was divided by."""
+) -> tuple[ValueRows, Column | None]:
+    """The gradients on φ(q)·S and on what it was divided by, from that on the output."""
     if inverse is None:
-        return gradient
+        return gradient, None
+    rows = torch.mul(gradient, inverse, out=work("gradients", *gradient.shape))
     if not plan.normalise:
-        return gradient * inverse
-    rows = work("gradients", *gradient.shape[:2], gradient.shape[2] + 1)
-    torch.mul(gradient, inverse, out=rows[..., :-1])
-    product = torch.mul(rows[..., :-1], out, out=work("product", *gradient.shape))
-    torch.sum(product, -1, keepdim=True, out=rows[..., -1:]).neg_()
-    return rows
+        return rows, None
+    # A quotient's: on the denominator, it is minus that on the numerator times the quotient.
+    product = torch.mul(rows, out, out=work("product", *rows.shape))
+    return rows, product.sum(-1, keepdim=True).neg_()

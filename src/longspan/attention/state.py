@@ -118,8 +118,14 @@ class Rows:
         return Rows(self._buffer, self._end - keep, self._end, self._keep, self._mark)
 
     def select(self, rows: Tensor) -> "Rows":
-        value = self.value.index_select(0, rows)
-        return Rows(value, 0, value.shape[2], self._keep, [value.shape[2]])
+        """With some room, so that the next append need not copy what was copied here."""
+        value, count = self.value, len(self)
+        if value.requires_grad or not count:
+            chosen = value.index_select(0, rows)
+            return Rows(chosen, 0, count, self._keep, [count])
+        buffer = value.new_empty(len(rows), value.shape[1], count + MINIMUM, value.shape[3])
+        torch.index_select(value, 0, rows, out=buffer[:, :, :count])
+        return Rows(buffer, 0, count, self._keep, [count])
 
 
 def append_mask(

@@ -16,7 +16,8 @@ from longspan.errors import InvalidInput, InvalidOption
 from longspan.models.transformer_xl import Memory, MemoryOptions, MemoryState, TransformerXL
 from longspan.nn.compression import COMPRESSIONS, Compression
 from longspan.nn.feedforward import FeedForward
-from longspan.nn.memory import LayerMemory, MemoryLayer, Reach, RelativeAttention, forget
+from longspan.nn.memory import LayerMemory, MemoryLayer, Reach, forget
+from longspan.nn.relative import RelativeAttention
 
 
 class CompressiveTransformer(TransformerXL):
@@ -74,8 +75,8 @@ class CompressiveTransformer(TransformerXL):
 
     def begin(self, batch: int) -> Memory:
         """The memory before the first segment: all zeros, and hidden if `mask_empty`."""
-        own, room = self.options, {"dtype": self.dtype, "device": self.device}
-        memory, slots = (torch.zeros(batch, count, own.width, **room) for count in (own.memory, own.slots))
+        own, like = self.options, next(self.parameters())
+        memory, slots = (like.new_zeros(batch, count, own.width) for count in (own.memory, own.slots))
         keep = (
             torch.zeros(batch, own.slots + own.memory, dtype=torch.bool, device=self.device) if own.mask_empty else None
         )
@@ -110,8 +111,8 @@ class CompressiveTransformer(TransformerXL):
         found = held.memory.shape[1], held.slots.shape[1]
         if found != (own.memory, own.slots):
             raise InvalidInput(
-                f"the memory has {found[0]} rows and {found[1]} slots, and the model keeps {own.memory} and {own.slots}; "
-                "start with memory=None"
+                f"the memory has {found[0]} rows and {found[1]} slots, and the model keeps {own.memory} and "
+                f"{own.slots}; start with memory=None"
             )
         return memory
 

@@ -6,6 +6,7 @@ times its own within it.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from jaxtyping import Float, Int
@@ -21,9 +22,9 @@ from longspan.shapes import Hidden
 def bands(vocabulary: int, cutoffs: Sequence[int]) -> list[tuple[int, int]]:
     """(first id, past the last id) of the head and of each band."""
     edges = [0, *cutoffs, vocabulary]
-    if any(low >= high for low, high in zip(edges, edges[1:])):
+    if any(low >= high for low, high in pairwise(edges)):
         raise InvalidOption(f"cutoffs must rise from 1 to below the vocabulary {vocabulary}, not be {tuple(cutoffs)}")
-    return list(zip(edges, edges[1:]))
+    return list(pairwise(edges))
 
 
 def _narrow(width: int, band: int, divisor: int) -> int:
@@ -73,8 +74,8 @@ class AdaptiveEmbedding(nn.Module):
 class AdaptiveSoftmax(nn.Module):
     """Log-probabilities of all tokens, or only the loss of the right ones.
 
-    Tied to an embedding it reads its tables, and the projections of its bands; the projection of the head stays its own,
-    as in the release.
+    Tied to an embedding it reads its tables and the projections of its bands; that of the head stays its own, as in
+    the release.
     """
 
     def __init__(

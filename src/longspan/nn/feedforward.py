@@ -91,7 +91,7 @@ class FeedForward(nn.Module):
             inner = self._activate(gate) * value
         else:
             inner = self._activate(inner)
-        return self.outer(self.dropout(inner))
+        return self.outer(self.dropout(inner) if self.training else inner)
 
     def extra_repr(self) -> str:
         return f"activation={self.activation!r}, chunk={self.chunk}"

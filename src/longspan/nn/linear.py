@@ -20,16 +20,20 @@ def linear(
     x: Float[Tensor, "*batch inputs"], weight: Float[Tensor, "outputs inputs"], bias: Tensor | None = None
 ) -> Float[Tensor, "*batch outputs"]:
     """x weightᵀ + bias."""
-    if torch.is_grad_enabled() or torch.compiler.is_compiling() or x.device.type != "cpu":
+    if torch.is_grad_enabled() or torch.compiler.is_compiling() or not _few(x, weight):
         return functional.linear(x, weight, bias)
-    if deciding.get() is not None:  # the first run of a reversible layer, which the second must repeat to the bit
-        return functional.linear(x, weight, bias)
-    rows = x.numel() // weight.shape[1] if weight.shape[1] else 0
-    if not 1 < rows <= (SOME if weight.shape[0] >= WIDE else FEW) or torch.is_autocast_enabled("cpu"):
-        return functional.linear(x, weight, bias)
+    rows = x.numel() // weight.shape[1]
     columns = x.reshape(rows, -1).t()
     out = weight @ columns if bias is None else torch.addmm(bias[:, None], weight, columns)
     return out.t().reshape(*x.shape[:-1], -1)
+
+
+def _few(x: Tensor, weight: Tensor) -> bool:
+    outputs, inputs = weight.shape
+    if not inputs < x.numel() <= inputs * (SOME if outputs >= WIDE else FEW):
+        return False
+    # The first run of a reversible layer is the other exception: the second must repeat it to the bit.
+    return x.is_cpu and not torch.is_autocast_enabled("cpu") and deciding.get() is None
 
 
 class Linear(nn.Linear):

@@ -1,4 +1,4 @@
-"""Layers that remember the text before: Transformer-XL (Dai et al. 2019) and the Compressive Transformer (Rae et al. 2020).
+"""Layers that remember the text before: Transformer-XL (Dai et al. 2019), Compressive Transformer (Rae et al. 2020).
 
 A text is read in segments. A layer keeps its *inputs* of the segments before, without their gradient, and reads them in
 front of the segment at hand; how far a key is, is told by `attention/relative.py`, so that nothing has a place of its
@@ -18,14 +18,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn import functional
 
 from longspan.attention import relative
-from longspan.attention.relative import Distances, HeadBias
+from longspan.attention.relative import Distances
 from longspan.attention.state import Rows, State
-from longspan.errors import InvalidOption
-from longspan.nn.compression import Compression, Slots, content_attention, distance
-from longspan.nn.positions import Sinusoidal
+from longspan.nn.compression import Compression, Slots, distance
+from longspan.nn.relative import RelativeAttention, Twice
 from longspan.nn.residual import Residual
 from longspan.shapes import Hidden, KeyMask
 
@@ -73,92 +71,6 @@ class LayerState(State):
     usage: Tensor | None = None  # (batch, segment): how much the oldest memories were read in this segment
 
 
-class RelativeAttention(nn.Module):
-    """Projections around the relative attention: q, k, v, r and out, none with a bias (as released).
-
-    `u` and `w` are given, since one pair may serve all layers; `clamp` is the distance from which on all are alike.
-    """
-
-    def __init__(
-        self,
-        width: int,
-        heads: int,
-        head_dim: int,
-        u: nn.Parameter,
-        w: nn.Parameter,
-        *,
-        dropout: float = 0.0,
-        code_dropout: float = 0.0,
-    ) -> None:
-        super().__init__()
-        if width % 2:
-            raise InvalidOption(f"distances are told by sines and cosines, half of the width each: {width} is odd")
-        inner = heads * head_dim
-        self.heads, self.head_dim, self.dropout = heads, head_dim, dropout
-        self.q, self.kv = nn.Linear(width, inner, bias=False), nn.Linear(width, 2 * inner, bias=False)
-        self.r, self.out = nn.Linear(width, inner, bias=False), nn.Linear(inner, width, bias=False)
-        self.u, self.w = u, w
-        self.codes, self.code_dropout = Sinusoidal(width), nn.Dropout(code_dropout)
-
-    def distances(self, count: int, clamp: int | None = None) -> Distances:
-        """W_R r_t for t = 0 .. count - 1; the code is all sines, then all cosines (as released)."""
-        told = count if clamp is None else min(count, clamp + 1)
-        codes = self.codes.code(self.r.weight.new_empty(1, told, 0), 0, None)
-        rows = self.split(self.r(self.code_dropout(codes.unflatten(-1, (-1, 2)).mT.flatten(-2)))[None])[0]
-        if told == count:
-            return rows
-        return torch.cat([rows, rows[:, -1:].expand(-1, count - told, -1)], 1)
-
-    def split(self, x: Hidden) -> Tensor:
-        return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
-
-    def keys(self, kv: Hidden) -> tuple[Tensor, Tensor]:
-        k, v = kv.chunk(2, dim=-1)
-        return self.split(k), self.split(v)
-
-    def read(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        r: Distances,
-        keep: Tensor | None,
-        window: int | None,
-        ages: Tensor | None,
-    ) -> Tensor:
-        rate = self.dropout if self.training else 0.0
-        return relative.attend(q, k, v, r, self.u, self.w, keep=keep, window=window, ages=ages, dropout=rate)
-
-    def merge(self, heads: Tensor) -> Hidden:
-        return self.out(heads.transpose(1, 2).flatten(2))
-
-    def content(self, x: Hidden, memory: Hidden, keep: KeyMask | None) -> Tensor:
-        """Attention by content alone, through projections that learn nothing of it (a detached *view* of each weight)."""
-        q = functional.linear(x, self.q.weight.detach())
-        k, v = self.keys(functional.linear(memory, self.kv.weight.detach()))
-        return content_attention(self.split(q), k, v, keep)
-
-
-class _Twice(torch.autograd.Function):
-    """y Wᵀ once, as two results: one for its own segment, and one for later ones, whose gradient goes to `again`.
-
-    `again` has the values of y but not its past, so later segments train W and nothing before it.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, y: Tensor, again: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        ctx.save_for_backward(y, weight)
-        out = functional.linear(y, weight)
-        return out, out.detach()
-
-    @staticmethod
-    def backward(ctx: Any, *towards: Tensor) -> tuple[Tensor | None, ...]:
-        y, weight = ctx.saved_tensors
-        own, later = towards
-        rows = (own + later).flatten(0, -2)
-        return own @ weight, later @ weight if ctx.needs_input_grad[1] else None, rows.mT @ y.flatten(0, -2)
-
-
 class MemoryLayer(nn.Module):
     """Attention to memory and segment, then a feed-forward layer, each inside a residual connection."""
 
@@ -197,7 +109,7 @@ class MemoryLayer(nn.Module):
     ) -> tuple[Tensor, LayerMemory]:
         attention, sizes = self.attention, reach.pieces(x.shape[1], 0)
         queries = attention.split(attention.q(y)).split(sizes, 2)
-        own, later = _Twice.apply(y, self._seen(x), attention.kv.weight)
+        own, later = Twice.apply(y, self._seen(x), attention.kv.weight)
         k, v = attention.keys(attention.kv(self._seen(torch.cat([held.slots, held.memory], 1))))
         parts = zip(queries, own.split(sizes, 1), later.split(sizes, 1), x.split(sizes, 1), _split(key_mask, sizes))
         outs = []
@@ -420,4 +332,4 @@ def forget(held: LayerMemory, rows: Tensor, *, empty: bool) -> LayerMemory:
     return replace(held, keep=keep & ~rows[:, None])
 
 
-__all__ = ["LayerMemory", "LayerState", "MemoryLayer", "Reach", "RelativeAttention", "forget", "trim"]
+__all__ = ["LayerMemory", "LayerState", "MemoryLayer", "Reach", "forget", "trim"]

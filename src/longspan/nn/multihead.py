@@ -6,7 +6,9 @@ decoding needs.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -32,11 +34,40 @@ class MultiHeadState(State):
 
 @dataclass(frozen=True)
 class Context(State):
-    """The other sequence of cross-attention, projected once and read at every decoding step."""
+    """The other sequence of cross-attention, projected once and read at every decoding step.
+
+    Each of its rows stands for `copies` rows of the batch side by side: the beams of a sentence read one source.
+    """
 
     k: Tensor
     v: Tensor
     key_mask: KeyMask | None
+    copies: int = 1
+
+    def select(self, rows: Tensor) -> Self:
+        """As long as every source is read by as many rows side by side, none is copied for them."""
+        owners = [row // self.copies for row in rows.tolist()]
+        runs = [(owner, len(list(same))) for owner, same in groupby(owners)]
+        kept, copies = [owner for owner, _ in runs], runs[0][1] if runs else 1
+        if any(length != copies for _, length in runs):
+            kept, copies = owners, 1
+        if kept == list(range(len(self.k))):
+            return replace(self, copies=copies)
+        index = torch.tensor(kept, dtype=torch.long, device=self.k.device)
+        mask = None if self.key_mask is None else self.key_mask.index_select(0, index)
+        return type(self)(self.k.index_select(0, index), self.v.index_select(0, index), mask, copies)
+
+    def fold(self, x: Tensor) -> Tensor:
+        """Heads (batch, heads, queries, width) with the queries of all rows that read one source side by side."""
+        if self.copies == 1:
+            return x
+        return x.unflatten(0, (-1, self.copies)).transpose(1, 2).flatten(2, 3)
+
+    def unfold(self, x: Tensor) -> Tensor:
+        """The inverse of `fold`."""
+        if self.copies == 1:
+            return x
+        return x.unflatten(2, (self.copies, -1)).transpose(1, 2).flatten(0, 1)
 
 
 class MultiHead(nn.Module):
@@ -126,7 +157,8 @@ class MultiHead(nn.Module):
         q, k, v, key_mask = self._heads(x, context, key_mask)
         q, k = self._rotate(q, k, context, 0, positions)
         made = self._streams(x, streams)
-        return self._merge(self.mechanism(q, k, v, key_mask=key_mask, bias=self._bias(k.shape[2]), streams=made))
+        out = self.mechanism(q, k, v, key_mask=key_mask, bias=self._bias(k.shape[2]), streams=made)
+        return self._merge(context.unfold(out) if isinstance(context, Context) else out)
 
     def weights(
         self,
@@ -141,7 +173,8 @@ class MultiHead(nn.Module):
         q, k, _, key_mask = self._heads(x, context, key_mask)
         q, k = self._rotate(q, k, context, 0, positions)
         made = self._streams(x, streams)
-        return self.mechanism.weights(q, k, key_mask=key_mask, bias=self._bias(k.shape[2]), streams=made)
+        found = self.mechanism.weights(q, k, key_mask=key_mask, bias=self._bias(k.shape[2]), streams=made)
+        return context.unfold(found) if isinstance(context, Context) else found
 
     def prepare(self, context: Hidden, key_mask: KeyMask | None = None) -> Context:
         """The keys and values of another sequence, to be read at every step of decoding."""
@@ -198,7 +231,7 @@ class MultiHead(nn.Module):
             if key_mask is not None:
                 raise InvalidInput("a prepared context brings its own key_mask; give it to prepare()")
             k, v = self._shared(context.k, context.v)
-            return self._project("q", x), k, v, context.key_mask
+            return context.fold(self._project("q", x)), k, v, context.key_mask
         source = x if context is None else context
         heads = {name: self._project(name, x if name == "q" else source) for name in self.project}
         v = heads["v"]

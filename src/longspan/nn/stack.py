@@ -155,8 +155,10 @@ class Stack(Body):
 
 def check_streams(mechanisms: Iterable[Attention], streams: Mapping[str, Tensor] | None) -> None:
     """A stream that no layer reads is a mistake."""
+    if not streams:
+        return
     known = {stream.name for mechanism in mechanisms for stream in mechanism.streams}
-    for name in streams or ():
+    for name in streams:
         if name not in known:
             raise InvalidInput(f"no layer reads a stream {name!r}; they read: {', '.join(sorted(known)) or 'none'}")
 

@@ -6,7 +6,8 @@ from longspan.models.cost.tally import Tally, products, read
 from longspan.models.transformer_xl import TransformerXL
 from longspan.nn.adaptive import AdaptiveEmbedding, AdaptiveSoftmax
 from longspan.nn.compression import Compression
-from longspan.nn.memory import MemoryLayer, Reach, RelativeAttention
+from longspan.nn.memory import MemoryLayer, Reach
+from longspan.nn.relative import RelativeAttention
 
 
 @read.register

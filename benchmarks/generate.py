@@ -1,0 +1,97 @@
+"""Generation against Hugging Face `generate`: the same weights' sizes, settings and number of tokens, in one run.
+
+    python -m benchmarks.generate [--repeats 3] [--only gpt2] [--layers 6 --width 512]
+
+A decoder of GPT-2's kind (prompt 128, 128 new tokens) and an encoder–decoder of BART's (source 128, 64 new), random
+weights, greedy and with 4 beams, batch 1 and 8; tokens per second of the whole call, prompt and all.
+"""
+
+import argparse
+import logging
+import warnings
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from transformers import BartConfig, BartForConditionalGeneration, GPT2Config, GPT2LMHeadModel
+
+from benchmarks.timing import compare
+from longspan.decode import Beam, beam_search, generate
+from longspan.models import build
+from longspan.models.base import Causal
+
+VOCABULARY, PROMPT = 8192, 128
+NEW = {"gpt2": 128, "bart": 64}
+
+
+def models(kind: str, layers: int, width: int) -> tuple[Causal, nn.Module]:
+    """Ours and theirs, of one size."""
+    heads, place = width // 64, 1024
+    sizes = {"vocabulary": VOCABULARY, "width": width, "heads": heads, "hidden": 4 * width, "max_length": place}
+    choices = {"activation": "gelu_tanh", "position": "learned", "scale": False, "layers": layers}
+    if kind == "gpt2":
+        ours = build("decoder", **sizes, **choices, place="pre")
+        ends = {"bos_token_id": 0, "eos_token_id": None, "pad_token_id": 0}
+        theirs = GPT2Config(
+            vocab_size=VOCABULARY, n_positions=place, n_embd=width, n_layer=layers, n_head=heads, **ends
+        )
+        return ours, GPT2LMHeadModel(theirs)
+    ours = build("transformer", **sizes, **choices)
+    both = {"encoder_layers": layers, "decoder_layers": layers, "d_model": width}
+    heads_of = {"encoder_attention_heads": heads, "decoder_attention_heads": heads}
+    inner = {"encoder_ffn_dim": 4 * width, "decoder_ffn_dim": 4 * width}
+    ends = {"bos_token_id": 0, "eos_token_id": None, "pad_token_id": 1, "decoder_start_token_id": 2}
+    fixed = {"forced_eos_token_id": None, "forced_bos_token_id": None, "activation_function": "gelu_new"}
+    config = BartConfig(
+        vocab_size=VOCABULARY, max_position_embeddings=place, **both, **heads_of, **inner, **ends, **fixed
+    )
+    return ours, BartForConditionalGeneration(config)
+
+
+def ours(model: Causal, ids: Tensor, new: int, beams: int) -> None:
+    given = {"source": ids, "bos": 2} if model.reads_source else {"prompts": ids}
+    if beams == 1:
+        generate(model, max_new=new, **given)
+    else:
+        beam_search(model, options=Beam(beams=beams, max_new=new, alpha=0.0), **given)
+
+
+@torch.inference_mode()
+def theirs(model: nn.Module, ids: Tensor, new: int, beams: int) -> None:
+    counts = {"max_new_tokens": new, "min_new_tokens": new, "num_beams": beams, "do_sample": False}
+    model.generate(ids, attention_mask=torch.ones_like(ids), **counts)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--only", default="", help="gpt2 or bart")
+    parser.add_argument("--layers", type=int, default=6)
+    parser.add_argument("--width", type=int, default=512)
+    given = parser.parse_args()
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
+    print(f"{'tokens/s':26}{'Hugging Face':>14}{'longspan':>10}{'ratio':>8}   goal 2")
+    for kind in NEW:
+        if given.only not in kind:
+            continue
+        torch.manual_seed(0)
+        own, other = models(kind, given.layers, given.width)
+        own.eval(), other.eval()
+        for batch in (1, 8):
+            for beams in (1, 4):
+                ids = torch.randint(3, VOCABULARY, (batch, PROMPT))
+                cases: dict[str, Callable[[], None]] = {
+                    "theirs": partial(theirs, other, ids, NEW[kind], beams),
+                    "ours": partial(ours, own, ids, NEW[kind], beams),
+                }
+                best = compare(cases, given.repeats)
+                rates = [batch * NEW[kind] / best[name] for name in ("theirs", "ours")]
+                what = "greedy" if beams == 1 else f"{beams} beams"
+                name = f"{kind}, batch {batch}, {what}"
+                print(f"{name:26}{rates[0]:14.0f}{rates[1]:10.0f}{rates[1] / rates[0]:8.2f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
