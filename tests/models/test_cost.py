@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from longspan.attention import find, names
+from longspan.attention.relative import ROWS
 from longspan.audit.counting import count_flops, count_kept
 from longspan.audit.settings import small
 from longspan.errors import InvalidInput, Unsupported
@@ -159,6 +160,15 @@ def test_a_text_behind_full_memory(kind: str, options: dict):
         found = cost(model, length)
         assert found.flops == flops
         assert 0.7 * floats <= found.bytes / 4 <= 1.1 * floats  # tables of distances are counted, and stay for good
+
+
+@pytest.mark.parametrize("same_length", [False, True])
+def test_a_segment_that_is_read_in_several_pieces(same_length: bool):
+    model = build("transformer_xl", **MEMORY, segment=2 * ROWS + 10, memory=30, same_length=same_length)
+    ids = torch.randint(0, 11, (1, 2 * ROWS + 10))
+    with torch.no_grad():
+        memory = model(ids)[1]
+    assert cost(model, len(ids[0])).flops == count_flops(lambda: model(ids, memory))
 
 
 @pytest.mark.parametrize("sharing", ["none", "projections", "all"])
