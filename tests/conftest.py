@@ -4,12 +4,17 @@ Everything here is handed out by fixtures of session scope, so that Hypothesis m
 """
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 from hypothesis import settings
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from longspan.models.base import Model
 
 torch.set_num_threads(1)
 settings.register_profile("longspan", deadline=None, derandomize=True, max_examples=40, print_blob=True)
@@ -45,6 +50,20 @@ def _is_quick(item: pytest.Item) -> bool:
 @pytest.fixture(autouse=True)
 def seed() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def preset() -> "Callable[[str], Model]":
+    """A preset by its name, without numbers; each is built once."""
+    from longspan.models import build
+    from longspan.models.cost import blank
+
+    @cache
+    def built(name: str) -> "Model":
+        with blank():
+            return build(name)
+
+    return built
 
 
 @pytest.fixture(scope="session")

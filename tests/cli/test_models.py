@@ -6,7 +6,7 @@ import pytest
 
 from longspan.cli.main import main
 from longspan.cli.tables import short_bytes, short_number
-from longspan.models import names
+from longspan.models import names, registry
 from longspan.models.presets import PRESETS
 
 
@@ -21,7 +21,7 @@ def test_lists(capsys, monkeypatch):
     for flag, wanted in (("--models", names()), ("--presets", list(PRESETS))):
         code, out, err = run(capsys, "list", flag)
         assert code == 0 and not err and all(name in out for name in wanted)
-        assert all(len(line) <= 80 for line in out.splitlines())
+        assert all(len(line) <= 80 for line in out.splitlines()) and "…" not in out
         code, out, _ = run(capsys, "list", flag, "--json")
         assert [row["name"] for row in json.loads(out)] == wanted
 
@@ -33,7 +33,7 @@ def test_a_model_with_its_options(capsys, name):
     assert code == 0 and row["kind"] == "model" and row["summary"] and row["paper"]
     assert all(option["help"] for option in row["options"])
     code, out, _ = run(capsys, "show", name)
-    assert code == 0 and "vocabulary" in out
+    assert code == 0 and all(option["name"] in out for option in row["options"])
 
 
 def test_a_preset_with_its_figures(capsys, monkeypatch):
@@ -46,6 +46,21 @@ def test_a_preset_with_its_figures(capsys, monkeypatch):
     assert row["kind"] == "preset" and sum(row["parts"].values()) == row["parameters"] == 63_082_496
     assert [item["length"] for item in row["costs"]] == [512, 1024, 4096, 16384]
     assert row["options"] == {"vocabulary": 37000}  # the rest are the defaults
+
+
+def test_every_preset_has_a_table_of_costs(monkeypatch, capsys, preset):
+    monkeypatch.setattr(registry, "build", preset)
+    monkeypatch.setenv("COLUMNS", "80")
+    for name in PRESETS:
+        code, out, err = run(capsys, "show", name)
+        assert code == 0 and not err and "FLOPs, forward" in out and "activations" in out, name
+        assert all(len(line) <= 80 for line in out.splitlines()), name
+
+
+def test_a_cost_that_depends_says_on_what(capsys):
+    row = json.loads(run(capsys, "show", "transformer-xl-enwik8-12", "--length", "512", "--json")[1])
+    assert row["cost_notes"] == ["with 512 memories in front, in segments of 512"]
+    assert "with 512 memories in front" in run(capsys, "show", "transformer-xl-enwik8-12")[1]
 
 
 def test_a_preset_at_given_lengths(capsys):

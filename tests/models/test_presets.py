@@ -1,28 +1,32 @@
 """The presets: the papers' parameter counts, and small copies that run and decode."""
 
 import math
-from functools import cache
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 from longspan import config
 from longspan.errors import InvalidInput, InvalidOption, UnknownName
 from longspan.models import Causal, build, find, load
+from longspan.models.base import Model
 from longspan.models.cost import blank, cost, count
 from longspan.models.presets import PRESETS, names, shrink
 from longspan.models.presets import find as find_preset
 
+Sizes = Callable[[str], int]
+Presets = Callable[[str], Model]
 
-@cache
-def size(name: str) -> int:
-    with blank():
-        return sum(count(build(name)).values())
+
+@pytest.fixture
+def size(preset: Presets) -> Sizes:
+    return lambda name: sum(count(preset(name)).values())
 
 
 @pytest.mark.parametrize("name", [name for name, row in PRESETS.items() if row.exact is not None])
-def test_counts_that_are_exact(name: str):
+def test_counts_that_are_exact(name: str, size: Sizes):
     assert size(name) == PRESETS[name].exact
 
 
@@ -36,9 +40,21 @@ def test_the_counts_of_the_specification_are_all_there():
         "gpt2-medium": 354_823_168,
         "gpt2-large": 774_030_080,
         "gpt2-xl": 1_557_611_200,
+        "transformer-xl-enwik8-12": 41_055_436,
+        "transformer-xl-enwik8-24": 277_231_820,
+        "transformer-xl-wt103-base": 151_107_538,
+        "transformer-xl-wt103-large": 285_205_322,
+        "universal-base": 67_280_896,
+        "universal-adaptive": 67_282_946,
+        "lstm-medium": 19_780_400,
+        "seq2seq-sutskever": 384_144_000,
+        "seq2seq-bahdanau": 80_451_000,
+        "seq2seq-luong": 221_064_000,
         "sparse-enwik8": 94_949_376,
         "sparse-cifar10": 59_196_672,
         "sparse-imagenet64": 151_644_672,
+        "etc-base": 165_823_488,
+        "etc-base-shared": 109_108_224,
     }
 
 
@@ -55,25 +71,27 @@ def test_the_counts_of_the_specification_are_all_there():
         ("gpt3-175b", 174.6),
     ],
 )
-def test_the_computed_column_of_gpt3(name: str, billions: float):
+def test_the_computed_column_of_gpt3(name: str, billions: float, size: Sizes):
     digits = len(str(billions).partition(".")[2])
     assert round(size(name) / 1e9, digits) == billions
 
 
-def test_longformer_adds_to_roberta_what_the_paper_says():
+def test_longformer_adds_to_roberta_what_the_paper_says(size: Sizes):
     roberta = 124_645_632 - (768**2 + 768) - 768 - 2 * 768  # the checkpoint without pooler, segment and two rows
     assert size("longformer-base") == roberta + 12 * 3 * (768**2 + 768) + 3584 * 768
     # Section 8 of the specification: 148.66M with what is left out here.
     assert size("longformer-base") + 592_896 == 148_659_456
 
 
-def test_longformers_characters_lack_the_distance_matrices_of_transformer_xl():
+def test_longformers_characters_lack_the_distance_matrices_of_transformer_xl(size: Sizes):
     for name, layers, millions in (("longformer-charlm-small", 12, 41), ("longformer-charlm-large", 30, 102)):
         assert math.floor((size(name) + layers * 512**2) / 1e6) == millions
 
 
 @pytest.mark.parametrize(("layers", "width", "heads", "bart"), [(6, 768, 12, 139_420_416), (12, 1024, 16, 406_291_456)])
-def test_led_is_bart_with_global_projections_and_more_positions(layers: int, width: int, heads: int, bart: int):
+def test_led_is_bart_with_global_projections_and_more_positions(
+    layers: int, width: int, heads: int, bart: int, size: Sizes
+):
     name = "led-base" if width == 768 else "led-large"
     with blank():
         rows = {"source_length": 1026, "max_length": 1026, "encoder_attention": "softmax"}
@@ -83,15 +101,24 @@ def test_led_is_bart_with_global_projections_and_more_positions(layers: int, wid
 
 
 @pytest.mark.parametrize("name", names())
-def test_every_preset_builds_and_is_costed_at_its_lengths(name: str):
+def test_every_preset_builds_and_is_costed_at_its_lengths(name: str, preset: Presets):
     row = PRESETS[name]
-    with blank():
-        model = build(name)
-    assert model.device.type == "meta" and row.paper and row.lengths
+    model = preset(name)
+    assert model.device.type == "meta" and row.paper
     assert sum(count(model).values()) == sum(parameter.numel() for parameter in model.parameters())
-    for length in row.lengths:
+    for length in row.lengths or (50,):
         found = cost(model, length)
         assert found.flops > 0 and found.bytes > 0
+
+
+def read(model: Model, ids: Tensor) -> Tensor:
+    """What a model gives out, whichever way it is read."""
+    if model.name == "elmo":  # whole words, by their characters
+        return model(ids[..., None].expand(*ids.shape, 12) + 1)
+    if model.name == "etc_model":
+        return torch.cat(model(ids, ids[:, :3]), 1)
+    out = model(ids, ids) if getattr(model, "reads_source", False) else model(ids)
+    return out[0] if isinstance(out, tuple) else out  # and the memory after it
 
 
 @pytest.mark.parametrize("name", names())
@@ -100,7 +127,7 @@ def test_a_small_copy_runs_and_decodes(name: str):
     model = find(row.model).build(**row.options).double().eval()
     assert sum(count(model).values()) < 200_000
     ids = torch.randint(0, 11, (2, 29))
-    whole = model(ids, ids) if row.model == "transformer" else model(ids)
+    whole = read(model, ids)
     assert whole.isfinite().all()
     if not isinstance(model, Causal):
         return
@@ -109,6 +136,21 @@ def test_a_small_copy_runs_and_decodes(name: str):
         logits, state = model.extend(piece, state)
         seen.append(logits)
     torch.testing.assert_close(torch.cat(seen, 1), whole, rtol=0, atol=1e-9)
+
+
+def test_two_layers_less_would_be_the_printed_size_of_the_large_transformer_xl(size: Sizes):
+    layer = 5 * 1024**2 + 2 * 1024 * 4096 + 4096 + 1024 + 2 * 2048 + 2 * 1024  # its own u and w among it
+    assert size("transformer-xl-wt103-large") - 2 * layer == 257_919_818
+
+
+def test_one_block_of_the_universal_transformer(size: Sizes):
+    attention, change = 4 * (1024**2 + 1024), 2 * 1024 * 4096 + 4096 + 1024
+    assert size("universal-base") == 37000 * 1024 + 3 * attention + 2 * change + 5 * 2048
+    assert size("universal-adaptive") == size("universal-base") + 2 * 1025
+
+
+def test_what_elmo_learns(preset: Presets):
+    assert sum(weight.numel() for weight in preset("elmo-original").parameters() if weight.requires_grad) == 93_600_864
 
 
 def test_a_small_copy_keeps_what_differs_by_layer():

@@ -9,7 +9,8 @@ from torch import Tensor
 from longspan.attention.softmax import SCORES
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
 from longspan.models import build, load
-from longspan.models.seq2seq import PAPERS, Seq2Seq
+from longspan.models.presets import find
+from longspan.models.seq2seq import Seq2Seq
 
 TINY = {"vocabulary": 11, "embedding": 5, "width": 6, "layers": 2, "maxout": 4, "max_source": 12, "init_bound": 0.6}
 FORMS = {
@@ -59,12 +60,12 @@ def tiny(form: str) -> Seq2Seq:
 )  # fmt: skip
 def test_the_papers_sizes(paper: str, parameters: int):
     with torch.device("meta"):
-        model = build("seq2seq", **PAPERS[paper])
+        model = build(f"seq2seq-{paper}")
     assert sum(p.numel() for p in model.parameters()) == parameters
 
 
 def test_bahdanaus_initial_weights():
-    model = Seq2Seq.build(**{**TINY, **PAPERS["bahdanau"], "vocabulary": 11, "width": 32, "embedding": 8})
+    model = Seq2Seq.build(**{**TINY, **find("seq2seq-bahdanau").options, "vocabulary": 11, "width": 32, "embedding": 8})
     for gate in model.encoder.layers.weight_hh_l0.split(32):
         torch.testing.assert_close(gate @ gate.T, torch.eye(32), rtol=0, atol=1e-5)
     alignment = model.decoder.alignment

@@ -24,7 +24,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from longspan.attention import flash
-from longspan.attention.base import masked_softmax
+from longspan.attention.base import Cost, masked_softmax
 from longspan.attention.dropped import BLOCKED
 from longspan.attention.flash import DEAD
 from longspan.shapes import Keys, Output, Queries, Values, Weights
@@ -125,6 +125,36 @@ def distances(queries: int, keys: int, ages: Ages | None, device: torch.device) 
     return torch.arange(queries, device=device)[None, :, None] + offsets[:, None]
 
 
+def cost(
+    queries: int,
+    keys: int,
+    heads: int,
+    head_dim: int,
+    *,
+    window: int | None = None,
+    told: int | None = None,
+    values: bool = True,
+) -> Cost:
+    """What `attend` costs on one sequence without masks, or without `values` what `usage` does.
+
+    `told` is the number of distances where `ages` are given.
+    """
+    past, rows = keys - queries, _rows(queries, keys)
+    flops = 0
+    for begin in range(0, queries, rows):
+        end = min(begin + rows, queries)
+        low = 0 if window is None or told is not None else max(0, past + begin - window + 1)
+        seen = past + end - low
+        columns = seen + end - begin - 1 if told is None else told
+        flops += 2 * heads * (end - begin) * head_dim * ((1 + values) * seen + columns)
+    return Cost(flops, heads * queries * (3 * head_dim + 1))  # both queries with their biases, and the output
+
+
+def _rows(queries: int, keys: int) -> int:
+    """How many queries there are in a piece."""
+    return min(queries, max(16, min(ROWS, PIECE // keys)))
+
+
 class _Given(NamedTuple):
     """What all pieces are cut from."""
 
@@ -209,7 +239,7 @@ def _pieces(
 ) -> Iterator[_Piece]:
     """Few heads with many queries: products are fastest so, and keys are added to least often in the backward pass."""
     (batch, heads, queries), keys, far = content.shape[:3], k.shape[2], r.shape[1]
-    count = min(queries, max(16, min(ROWS, PIECE // keys)))
+    count = _rows(queries, keys)
     group = max(1, min(heads, PIECE // (count * keys)))
     together = max(1, PIECE // (group * count * keys)) if group == heads else 1
     past, given = keys - queries, _Given(content, place, k, _descending(r, count), keep)
@@ -340,4 +370,4 @@ def _backward(
     return dcontent, dplace, dk.mul_(LN_2).mT, dv.mT, dr.mul_(LN_2).mT, None, None, None, None
 
 
-__all__ = ["Ages", "Distances", "attend", "distances", "usage", "weights"]
+__all__ = ["Ages", "Distances", "attend", "cost", "distances", "usage", "weights"]

@@ -26,7 +26,8 @@ def print_presets(rows: list[dict[str, Any]]) -> None:
     table.add_column("paper", no_wrap=True)
     for row in rows:
         length = str(max(row["lengths"])) if row["lengths"] else ""
-        table.add_row(row["name"], row["model"], row["printed_parameters"], length, row["paper"])
+        paper = row["paper"].replace(" et al.", "")  # so that a line has 80 characters
+        table.add_row(row["name"], row["model"], row["printed_parameters"], length, paper)
     Console(highlight=False).print(table)
 
 
@@ -69,7 +70,7 @@ def print_preset(row: dict[str, Any]) -> None:
         for title in ("length", "FLOPs, forward", "in attention", "activations"):
             costs.add_column(title, justify="right")
         for item in row["costs"]:
-            share = f"{100 * item['attention_flops'] / item['flops']:.0f} %"
+            share = f"{100 * item['attention_flops'] / item['flops']:.0f} %" if item["attention_flops"] else ""
             own = "  the paper's length" if item["length"] in row["printed_lengths"] else ""
             costs.add_row(
                 str(item["length"]), short_number(item["flops"]), share, short_bytes(item["activation_bytes"]), own
@@ -77,11 +78,16 @@ def print_preset(row: dict[str, Any]) -> None:
         console.print()
         console.print(costs)
         console.print("one sequence; activations in float32, as kept for the backward pass", style="dim")
-    options = Table("option", "value", box=None, pad_edge=False)
-    for name, value in row["options"].items():
-        options.add_row(f"  {name}", _plain(value))
+    for note in row["cost_notes"]:
+        console.print(note, style="dim", markup=False)
     console.print()
-    console.print(options)
+    if row["options"]:
+        options = Table("option", "value", box=None, pad_edge=False)
+        for name, value in row["options"].items():
+            options.add_row(f"  {name}", _plain(value))
+        console.print(options)
+    else:
+        console.print(f"all options are the defaults of {row['model']}", markup=False)
     console.print(f"\nin Python: {row['python']}", markup=False)
 
 

@@ -62,6 +62,7 @@ def describe_preset(name: str, lengths: Sequence[int] = ()) -> dict[str, Any]:
     with blank():
         model = registry.build(name)
     parts = count(model)
+    costs, notes = _costs(model, lengths, row.lengths)
     return {
         "name": name,
         "model": row.model,
@@ -72,7 +73,8 @@ def describe_preset(name: str, lengths: Sequence[int] = ()) -> dict[str, Any]:
         "printed_parameters": row.parameters,
         "parts": parts,
         "printed_lengths": list(row.lengths),
-        "costs": _costs(model, lengths, row.lengths),
+        "costs": costs,
+        "cost_notes": notes,
         "options": {
             item["name"]: config.plain(getattr(model.options, item["name"]))
             for item in config.describe(type(model.options))
@@ -82,23 +84,24 @@ def describe_preset(name: str, lengths: Sequence[int] = ()) -> dict[str, Any]:
     }
 
 
-def _costs(model: Model, asked: Sequence[int], own: Sequence[int]) -> list[dict[str, Any]]:
-    """At the lengths asked for, or else at the paper's and at some that all models can be compared at."""
+def _costs(model: Model, asked: Sequence[int], own: Sequence[int]) -> tuple[list[dict[str, Any]], list[str]]:
+    """At the lengths asked for, or else at the paper's and at some that all models can be compared at; and notes."""
     most = longest(model)
-    wanted = asked or sorted({*own, *LENGTHS})
-    rows = []
-    for length in wanted:
-        if not asked and most is not None and length > most:
-            continue
-        try:
-            found = cost(model, length)
-        except Unsupported:
-            return []
-        attended = sum(part.flops for name, part in found.parts.items() if name.endswith("attention"))
-        rows.append(
-            {"length": length, "flops": found.flops, "attention_flops": attended, "activation_bytes": found.bytes}
-        )
-    return rows
+    wanted = asked or [length for length in sorted({*own, *LENGTHS}) if most is None or length <= most]
+    try:
+        found = [cost(model, length) for length in wanted]
+    except Unsupported as error:
+        return [], [str(error)]
+    rows = [
+        {
+            "length": each.length,
+            "flops": each.flops,
+            "attention_flops": sum(part.flops for name, part in each.parts.items() if name.endswith("attention")),
+            "activation_bytes": each.bytes,
+        }
+        for each in found
+    ]
+    return rows, list(dict.fromkeys(note for each in found for note in each.notes))
 
 
 def _summary(found: type[Model]) -> str:

@@ -41,7 +41,7 @@ class PerInput(nn.Module):
         return torch.cat([self.of_global(x[:, : self.count]), self.of_long(x[:, self.count :])], dim=1)
 
 
-class _OfOneInput(Linear):
+class OfOneInput(Linear):
     """A projection that is read at the rows of one input only; the others are not computed but 0."""
 
     def __init__(self, like: nn.Linear, count: int, long: bool) -> None:
@@ -105,7 +105,7 @@ class EtcModel(Model):
             hard=options.hard,
             shared=options.sharing != "none",
         )
-        plain = replace(options, dropout=0.0)  # which comes after the norm
+        plain = replace(options, dropout=0.0, embedding_norm=False)  # which come after the types were added
         self.embedding = embedding(plain, options.vocabulary, options.padding)
         self.types = nn.Embedding(options.types, options.width)
         norm = options.norm if options.embedding_norm else "none"
@@ -133,7 +133,7 @@ class EtcModel(Model):
         for projections in (mixer.project, mixer.extra) if options.sharing == "none" else ():
             for name, linear in list(projections.items()):
                 assert isinstance(linear, nn.Linear)
-                projections[name] = _OfOneInput(linear, options.global_tokens, name in LONG)
+                projections[name] = OfOneInput(linear, options.global_tokens, name in LONG)
 
     def forward(
         self,
@@ -235,4 +235,4 @@ def _into_both(own: nn.Module, source: nn.Module) -> None:
         part.load_state_dict(source.state_dict())
 
 
-__all__ = ["EtcModel", "PerInput", "lift"]
+__all__ = ["EtcModel", "OfOneInput", "PerInput", "lift"]

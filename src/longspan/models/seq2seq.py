@@ -1,13 +1,11 @@
 """Recurrent encoder–decoders: Sutskever et al. 2014, Bahdanau et al. 2015, Luong et al. 2015, and all between them.
 
-The defaults are Sutskever's; `PAPERS` has the options of the three, to be changed as one likes:
+The defaults are Sutskever's; the papers' own are presets, to be changed as one likes:
 
->>> model = Seq2Seq.build(**{**PAPERS["luong"], "vocabulary": 8000, "reach": "local_p"})
+>>> model = build("seq2seq-luong", vocabulary=8000, reach="local_p")
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from jaxtyping import Bool, Int
@@ -35,28 +33,6 @@ from longspan.shapes import Hidden
 SourceIds = Int[Tensor, "batch source"]
 SourceMask = Bool[Tensor, "batch source"]
 DECODERS = ("plain", "bahdanau", "luong")
-
-PAPERS: Mapping[str, Mapping[str, Any]] = {
-    "sutskever": {"vocabulary": 80000, "source_vocabulary": 160000},
-    "bahdanau": {
-        "vocabulary": 30000,
-        "embedding": 620,
-        "layers": 1,
-        "cell": "gru",
-        "bidirectional": True,
-        "reverse_source": False,
-        "decoder": "bahdanau",
-        "init": "bahdanau",
-    },
-    "luong": {
-        "vocabulary": 50000,
-        "decoder": "luong",
-        "score": "general",
-        "input_feeding": True,
-        "dropout": 0.2,
-        "init_bound": 0.1,
-    },
-}
 
 
 class Seq2Seq(Causal):
@@ -281,4 +257,4 @@ def _initialise_bahdanau(model: Seq2Seq) -> None:
     keep_starts(model)
 
 
-__all__ = ["PAPERS", "Seq2Seq"]
+__all__ = ["Seq2Seq"]

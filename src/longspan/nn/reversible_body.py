@@ -131,7 +131,7 @@ class ReversibleBody(Body):
         """The state before the first token."""
         self._check(context, None)
         self._check_align(context, align)
-        return ReversibleState(tuple(mix.mixer.start(batch, dtype=dtype, device=device) for mix, _ in self._all()), 0)
+        return ReversibleState(tuple(mix.mixer.start(batch, dtype=dtype, device=device) for mix, _ in self.pairs()), 0)
 
     def extend(
         self,
@@ -145,14 +145,14 @@ class ReversibleBody(Body):
         """The next tokens, any number of them, and the state after them."""
         self._check(None, streams)
         x1, x2, layers = x, x, []
-        for (mix, change), before in zip(self._all(), state.layers):
+        for (mix, change), before in zip(self.pairs(), state.layers):
             mixed, after = mix.extend(x2, before, key_mask, positions, streams or {})
             x1 = x1 + mixed
             x2 = x2 + change(x1)
             layers.append(after)
         return self._merged(x1, x2), ReversibleState(tuple(layers), state.length + x.shape[1])
 
-    def _all(self) -> Iterator[tuple[_Mix, _Change]]:
+    def pairs(self) -> Iterator[tuple[_Mix, _Change]]:
         yield from self.stack._pairs()
 
     def _merged(self, x1: Tensor, x2: Tensor) -> Tensor:
@@ -161,7 +161,7 @@ class ReversibleBody(Body):
     def _check(self, context: Tensor | None, streams: Mapping[str, Tensor] | None) -> None:
         if context is not None:
             raise InvalidInput("a reversible body reads no other sequence than its own")
-        check_streams((mix.mixer.mechanism for mix, _ in self._all()), streams)
+        check_streams((mix.mixer.mechanism for mix, _ in self.pairs()), streams)
 
 
 __all__ = ["Merge", "ReversibleBody", "ReversibleState"]

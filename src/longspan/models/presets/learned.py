@@ -22,7 +22,15 @@ def _routing(clusters: int, window: int, local_heads: int, local_window: int) ->
 _REFORMER = Preset(
     model="decoder",
     paper="Kitaev et al. 2020",
-    options={"vocabulary": 256, "place": "pre", "position": "axial", "dropout": 0.0, "feedforward_chunk": 4096},
+    options={
+        "vocabulary": 256,
+        "place": "pre",
+        "position": "axial",
+        "dropout": 0.0,
+        "feedforward_chunk": 4096,
+        "reversible": True,
+        "tied": False,
+    },
 )
 
 _SINKHORN: Options = {"name": "sinkhorn", "block": 64, "iterations": 7, "temperature": 0.75}

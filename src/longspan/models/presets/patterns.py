@@ -1,4 +1,4 @@
-"""Models of fixed patterns and of memory: Sparse, Memory Compressed, Longformer, LED, Big Bird."""
+"""Models of fixed patterns: Sparse, Memory Compressed, Longformer, LED, ETC, Big Bird."""
 
 from dataclasses import replace
 from typing import Any
@@ -53,6 +53,14 @@ _CHARACTERS = Preset(
     ),
 )
 _WINDOWS = (512, 1024, 2048, 4096, 8192)
+
+_ETC = Preset(
+    model="etc_model",
+    paper="Ainslie et al. 2020",
+    options={**sizes(12, 768, 12), "vocabulary": 30522, "global_tokens": 256, "radius": 84, "labels": 12},
+    lengths=(4096,),
+    remarks="4096 long tokens and 256 global ones; without the heads of pre-training",
+)
 
 ROWS: dict[str, Preset] = {
     **rows(
@@ -165,6 +173,28 @@ ROWS: dict[str, Preset] = {
         },
         lengths=(16384,),
         remarks="BART's sizes and weights; its 1024 positions are repeated up to 16384; the first token is global",
+    ),
+    **rows(
+        _ETC,
+        {
+            "etc-base": {"parameters": "166M", "exact": 165_823_488},
+            "etc-base-shared": {
+                "options": {"sharing": "all"},
+                "parameters": "109M",
+                "exact": 109_108_224,
+                "remarks": f"all of attention shared between the inputs; {_ETC.remarks}",
+            },
+            "etc-large": {
+                "options": {
+                    **sizes(24, 1024, 16),
+                    "vocabulary": 50265,
+                    "radius": 169,
+                    "labels": 24,
+                    "label_vocabulary": 64,
+                },
+                "remarks": f"lifted from RoBERTa, so with its words; {_ETC.remarks}",
+            },
+        },
     ),
     "bigbird-base": Preset(
         model="encoder",

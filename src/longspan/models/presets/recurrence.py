@@ -1,7 +1,4 @@
-"""Models with memory or recurrence: Transformer-XL, Compressive, Universal.
-
-These rows join the table with their families: `presets.PRESETS` lists `recurrence.ROWS` once the registry has them.
-"""
+"""Models with memory or recurrence: Transformer-XL, Compressive, Universal, LSTM and GRU, ELMo."""
 
 from longspan.models.presets.row import Preset, rows, sizes
 
@@ -27,6 +24,10 @@ _UNIVERSAL = Preset(
     lengths=(512,),
     remarks="one block of encoder and decoder each, applied 6 times",
 )
+
+# Recurrent layers
+
+_SEQ2SEQ = Preset(model="seq2seq", paper="", options={}, lengths=(50,))
 
 ROWS: dict[str, Preset] = {
     **rows(
@@ -55,6 +56,7 @@ ROWS: dict[str, Preset] = {
                     "memory": 150,
                 },
                 "parameters": "151M",
+                "exact": 151_107_538,
                 "lengths": (150,),
                 "remarks": "evaluation: segment 64, memory 640, clamp 400, same_length",
             },
@@ -68,8 +70,12 @@ ROWS: dict[str, Preset] = {
                     "memory": 384,
                 },
                 "parameters": "257M",
+                "exact": 285_205_322,
                 "lengths": (384,),
-                "remarks": "the sizes add up to 285M; evaluation: segment 128, memory 1600, clamp 1000, same_length",
+                "remarks": (
+                    "the sizes of the release; 16 of its 18 layers would be the 257M that are printed (257,919,818); "
+                    "evaluation: segment 128, memory 1600, clamp 1000, same_length"
+                ),
             },
         },
     ),
@@ -110,11 +116,72 @@ ROWS: dict[str, Preset] = {
     **rows(
         _UNIVERSAL,
         {
-            "universal-base": {},
+            "universal-base": {"exact": 67_280_896},
             "universal-adaptive": {
                 "options": {"halting": True},
+                "exact": 67_280_896 + 2 * 1025,
                 "remarks": f"{_UNIVERSAL.remarks}, with halting at most 12 times",
             },
         },
+    ),
+    "lstm-medium": Preset(
+        model="recurrent",
+        paper="Zaremba et al. 2014",
+        options={"vocabulary": 10000, "width": 650, "layers": 2, "dropout": 0.5, "init_bound": 0.05},
+        exact=19_780_400,
+        lengths=(35,),
+        remarks="the medium model for 10000 words of the Penn Treebank; torch has two biases for each gate",
+    ),
+    **rows(
+        _SEQ2SEQ,
+        {
+            "seq2seq-sutskever": {
+                "paper": "Sutskever et al. 2014",
+                "options": {"vocabulary": 80000, "source_vocabulary": 160000},
+                "parameters": "384M",
+                "exact": 384_144_000,
+                "lengths": (),
+                "remarks": "4 layers of 1000 each way, the source reversed; torch has two biases for each gate",
+            },
+            "seq2seq-bahdanau": {
+                "paper": "Bahdanau et al. 2015",
+                "options": {
+                    "vocabulary": 30000,
+                    "embedding": 620,
+                    "layers": 1,
+                    "cell": "gru",
+                    "bidirectional": True,
+                    "reverse_source": False,
+                    "decoder": "bahdanau",
+                    "init": "bahdanau",
+                },
+                "exact": 80_451_000,
+                "remarks": "RNNsearch-50; torch has two biases for each gate, and the later form of the GRU",
+            },
+            "seq2seq-luong": {
+                "paper": "Luong et al. 2015",
+                "options": {
+                    "vocabulary": 50000,
+                    "decoder": "luong",
+                    "score": "general",
+                    "input_feeding": True,
+                    "dropout": 0.2,
+                    "init_bound": 0.1,
+                },
+                "exact": 221_064_000,
+                "remarks": "global attention by the general score; the paper's best is reach='local_p'",
+            },
+        },
+    ),
+    "elmo-original": Preset(
+        model="elmo",
+        paper="Peters et al. 2018",
+        options={},
+        parameters="93.6M",
+        lengths=(20,),
+        remarks=(
+            "93,600,864 are learned: torch's second biases stay 0; without the output layer of 793471 words; "
+            "20 words at a time in the released training"
+        ),
     ),
 }

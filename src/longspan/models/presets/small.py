@@ -36,6 +36,12 @@ SMALL: dict[str, int] = {
     "slots": 4,
     "divisor": 2,
 }
+# What a small copy of a model without heads has.
+WITHOUT_HEADS: dict[str, dict[str, Any]] = {
+    "recurrent": {"vocabulary": 11, "width": 16},
+    "seq2seq": {"vocabulary": 11, "source_vocabulary": 11, "embedding": 12, "width": 16, "maxout": 6},
+    "elmo": {"cells": 24, "projection": 8, "filters": (4, 4, 6), "character_width": 5, "characters": 12},
+}
 HEAD, LONGEST = 8, 64  # width of a head and longest text of a small copy
 
 
@@ -45,8 +51,13 @@ def shrink(preset: Preset) -> Preset:
     Layers that differ stay different: of many settings the first, the last and those between at even steps are kept.
     """
     options = dict(preset.options)
+    changed: dict[str, Any]
+    if preset.model in WITHOUT_HEADS:
+        layers = {"layers": min(options["layers"], 2)} if "layers" in options else {}
+        changed = {**WITHOUT_HEADS[preset.model], **layers}
+        return replace(preset, options={**options, **changed}, exact=None, parameters="")
     heads = min(int(options.get("heads", 8)), SMALL["heads"])
-    changed: dict[str, Any] = {"heads": heads, "width": HEAD * heads, "hidden": 2 * HEAD * heads, "vocabulary": 11}
+    changed = {"heads": heads, "width": HEAD * heads, "hidden": 2 * HEAD * heads, "vocabulary": 11}
     changed["layers"] = min(int(options.get("layers", 6)), SMALL["layers"])
     for key, value in options.items():
         if key.endswith("attention"):

@@ -1,0 +1,44 @@
+"""What a model weighs and does: unique parameters by part, and the operations and memory of a pass at a length.
+
+Nothing is run and no weight is allocated: `blank` builds a model without numbers, the mechanisms declare their own
+cost, and what stands around them is counted here. Counts are for one sequence:
+
+- operations: multiplications and additions of the matrix products, forward, as `torch.utils.flop_counter` counts them;
+  a backward pass takes about twice as many;
+- memory: float32 numbers that are alive after the forward pass for the backward one, without dropout (whose masks are
+  not numbers), and the output itself; neither weights nor gradients nor the optimiser's state.
+
+`tally` adds up, and has the layers that all kinds of models are made of. The other files register how each family is
+read: where what a model does depends on what it is given, it is the most that it can do, and a note says so.
+"""
+
+from longspan.errors import InvalidInput
+from longspan.models.base import Model
+from longspan.models.cost import memory as memory  # registers
+from longspan.models.cost import recurrent as recurrent
+from longspan.models.cost import transformers as transformers
+from longspan.models.cost.tally import BYTES, Cost, ModelCost, Tally, read
+from longspan.models.cost.weights import blank, count
+
+
+def longest(model: Model) -> int | None:
+    """The longest text that the model can read; None: any."""
+    for place, name in ((model.options, "source_length"), (model.options, "max_source"), (model, "max_length")):
+        if getattr(place, name, None) is not None:
+            return int(getattr(place, name))
+    return None
+
+
+def cost(model: Model, length: int) -> ModelCost:
+    """The operations and the memory of one pass over a sequence of `length` tokens."""
+    if length < 1:
+        raise InvalidInput(f"a length is at least 1, not {length}")
+    most = longest(model)
+    if most is not None and length > most:
+        raise InvalidInput(f"this {model.name} holds at most {most} tokens, not {length}")
+    tally = Tally()
+    read(model, length, tally)
+    return ModelCost(length, tally.parts, tuple(tally.notes))
+
+
+__all__ = ["BYTES", "Cost", "ModelCost", "blank", "cost", "count", "longest"]

@@ -1,0 +1,125 @@
+"""Adding up what a pass costs, part by part; and the layers that all kinds of models are made of."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import singledispatch
+from typing import Any
+
+from torch import nn
+
+from longspan.attention.base import Cost
+from longspan.errors import Unsupported
+from longspan.models.base import Model
+from longspan.nn.convolution import SeparableConvolution
+from longspan.nn.feedforward import FeedForward
+from longspan.nn.multihead import MultiHead
+from longspan.nn.norm import LayerNorm, RMSNorm
+
+BYTES = 4  # of a float32
+
+
+@dataclass(frozen=True)
+class ModelCost:
+    """The cost of one sequence; `parts` adds up to the whole, and `notes` say under what conditions."""
+
+    length: int
+    parts: Mapping[str, Cost]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def flops(self) -> int:
+        return sum(part.flops for part in self.parts.values())
+
+    @property
+    def bytes(self) -> int:
+        return BYTES * sum(part.floats for part in self.parts.values())
+
+
+class Tally:
+    """Adds up what each part costs."""
+
+    def __init__(self) -> None:
+        self.parts: dict[str, Cost] = {}
+        self.notes: list[str] = []
+
+    @property
+    def floats(self) -> int:
+        return sum(part.floats for part in self.parts.values())
+
+    def add(self, part: str, flops: int, floats: int) -> None:
+        before = self.parts.get(part, Cost(0, 0))
+        self.parts[part] = Cost(before.flops + flops, before.floats + floats)
+
+    def add_all(self, other: "Tally", *, kept: bool = True) -> None:
+        """What another tally counted; not `kept`: its operations alone."""
+        for part, found in other.parts.items():
+            self.add(part, found.flops, found.floats if kept else 0)
+
+    def norm(self, norm: nn.Module, tokens: int, width: int) -> None:
+        """What the norm reads, and its statistics; what it gives is counted with whoever reads that."""
+        if isinstance(norm, RMSNorm):  # torch composes it of several steps, and keeps the one before the gain
+            self.add("norms", 0, tokens * (2 * width + 1))
+        elif any(isinstance(part, LayerNorm) for part in norm.modules()):
+            self.add("norms", 0, tokens * (width + 2))
+
+    def mixer(self, mixer: MultiHead, part: str, queries: int, keys: int, *, again: bool = False) -> None:
+        """Attention; `again`: to keys and values that were projected before."""
+        mechanism, heads = mixer.mechanism, mixer.mechanism.shape.heads
+        flops = floats = 0
+        for name, linear in mixer.project.items():
+            if name != "q" and again:
+                continue
+            tokens = queries if name == "q" else keys
+            flops += products(linear, tokens)
+            read = heads if not mechanism.supports.grouped else mixer.heads[name]  # as the mechanism is given them
+            floats += tokens * read * mixer.head_dim
+        for linear in mixer.extra.values():
+            flops += products(linear, queries)
+            floats += queries * heads * mixer.head_dim
+        self.add(f"{part}: projections", flops + products(mixer.out, queries), floats + queries * mixer.width)
+        self.add(part, *mechanism.cost(queries, keys))
+
+    def transition(self, layer: nn.Module, tokens: int) -> None:
+        """What follows attention in a block."""
+        if isinstance(layer, SeparableConvolution):
+            self._convolution(layer, tokens)
+            return
+        assert isinstance(layer, FeedForward)
+        flops = products(layer.inner, tokens) + products(layer.outer, tokens)
+        kept = 0 if 0 < layer.chunk < tokens else _activation(layer.activation)
+        if layer.gated and kept:
+            kept = 4  # both projections, the gate once more, and their product
+        self.add("feed-forward", flops, tokens * (layer.inner.in_features + kept * layer.outer.in_features))
+
+    def _convolution(self, layer: SeparableConvolution, tokens: int) -> None:
+        width, hidden = layer.inner.in_features, layer.outer.in_features
+        first, second = layer.kernels
+        flops = products(layer.inner, tokens) + products(layer.outer, tokens)
+        flops += 2 * tokens * (first * width + second * hidden)
+        # Each convolution keeps its padded input, and each projection what it reads.
+        padded = (tokens + first - 1) * width + (tokens + second - 1) * hidden
+        activated = _activation(layer.activation) - (layer.activation != "relu")  # which is copied into the padding
+        self.add("convolution", flops, padded + tokens * (width + hidden + activated * hidden))
+
+    def output(self, width: int, vocabulary: int, tokens: int) -> None:
+        self.add("output", 2 * tokens * width * vocabulary, tokens * (width + vocabulary))
+
+
+def _activation(name: str) -> int:
+    """How often its width an activation keeps: its input or its output, and what the outer layer reads."""
+    return {"relu": 1, "gelu_sigmoid": 3}.get(name, 2)
+
+
+@singledispatch
+def products(layer: Any, rows: int) -> int:
+    """The operations of a linear layer on so many rows."""
+    return 2 * rows * layer.in_features * layer.out_features
+
+
+@singledispatch
+def read(model: Model, length: int, tally: Tally) -> None:
+    """Adds what it takes a model to read `length` tokens; every family registers its own."""
+    raise Unsupported(f"the cost of {model.name} is not declared")
+
+
+__all__ = ["BYTES", "Cost", "ModelCost", "Tally", "products", "read"]

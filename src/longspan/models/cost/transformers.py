@@ -1,0 +1,132 @@
+"""What the Transformers cost: the bodies that they can have, and what stands around those."""
+
+from functools import singledispatch
+
+from torch import nn
+
+from longspan.models.cost.tally import Tally, products, read
+from longspan.models.etc_model import EtcModel, OfOneInput, PerInput
+from longspan.models.transformer import Decoder, Encoder, Transformer
+from longspan.nn.block import Block
+from longspan.nn.embed import TokenEmbedding
+from longspan.nn.reversible_body import ReversibleBody
+from longspan.nn.shared import SharedStack
+from longspan.nn.stack import Body, Stack
+
+# Bodies
+
+
+@singledispatch
+def pass_through(body: Body, tally: Tally, tokens: int, context: int = 0) -> None:
+    """Adds what a body costs; `context` is the length of the other sequence where it reads one."""
+    raise AssertionError(f"no cost of {type(body).__name__}")
+
+
+@pass_through.register
+def _(body: Stack, tally: Tally, tokens: int, context: int = 0) -> None:
+    for block in body.blocks:
+        assert isinstance(block, Block)
+        _block(block, tally, tokens, context)
+    tally.norm(body.norm, tokens, body.out_width)
+
+
+@pass_through.register
+def _(body: ReversibleBody, tally: Tally, tokens: int, context: int = 0) -> None:
+    """Two streams, and of all sub-layers the largest: the backward pass computes them again, one by one."""
+    halves = []
+    for mix, change in body.pairs():
+        halves += [Tally(), Tally()]
+        halves[-2].mixer(mix.mixer, "attention", tokens, tokens)
+        halves[-2].norm(mix.norm, tokens, mix.mixer.width)
+        halves[-1].transition(change.feedforward, tokens)
+        halves[-1].norm(change.norm, tokens, mix.mixer.width)
+    largest = max(halves, key=lambda half: half.floats)
+    for half in halves:
+        tally.add_all(half, kept=half is largest)
+    width = body.out_width if body.merge == "concat" else 2 * body.out_width
+    tally.add("streams", 0, tokens * width)
+    tally.norm(body.norm, tokens, body.out_width)
+    tally.notes.append("the memory includes the one sub-layer that the backward pass computes again at a time")
+
+
+@pass_through.register
+def _(body: SharedStack, tally: Tally, tokens: int, context: int = 0) -> None:
+    width = body.out_width
+    for step in range(body.steps):
+        _block(body.block, tally, tokens, context, again=step > 0)
+        if body.halting is not None:
+            # The average that comes out, and what it was made of: the states after the step, and the average before.
+            averaged = 1 if body.halting.combine == "accumulate" else 2
+            tally.add("halting", products(body.halting.unit, tokens), tokens * (averaged * width + 4))
+    if body.halting is not None:
+        tally.notes.append(f"with all of at most {body.steps} steps")
+    tally.norm(body.norm, tokens, width)
+
+
+def _block(block: Block, tally: Tally, tokens: int, context: int, *, again: bool = False) -> None:
+    width = block.mixer.width
+    tally.mixer(block.mixer, "attention", tokens, tokens)
+    tally.norm(block.around_mixer.norm, tokens, width)
+    if block.cross is not None and block.around_cross is not None:
+        tally.mixer(block.cross, "cross-attention", tokens, context, again=again)
+        tally.norm(block.around_cross.norm, tokens, width)
+    tally.transition(block.feedforward, tokens)
+    tally.norm(block.around_feedforward.norm, tokens, width)
+
+
+# Models
+
+
+def _embed(layer: TokenEmbedding, tally: Tally, tokens: int) -> None:
+    if layer.norm is not None:
+        tally.norm(layer.norm, tokens, layer.weight.shape[1])
+
+
+@read.register
+def _(model: Encoder, length: int, tally: Tally) -> None:
+    _embed(model.embedding, tally, length)
+    pass_through(model.stack, tally, length)
+    tally.add("output", 0, length * model.stack.out_width)
+
+
+@read.register
+def _(model: Decoder, length: int, tally: Tally) -> None:
+    _embed(model.embedding, tally, length)
+    pass_through(model.stack, tally, length)
+    tally.output(model.stack.out_width, model.vocabulary, length)
+
+
+@read.register
+def _(model: Transformer, length: int, tally: Tally) -> None:
+    target = length if model.max_length is None else min(length, model.max_length)
+    _embed(model.target if model.source is None else model.source, tally, length)
+    _embed(model.target, tally, target)
+    pass_through(model.encoder, tally, length)
+    tally.add("output", 0, length * model.options.width)  # what the decoder reads
+    pass_through(model.decoder, tally, target, length)
+    tally.output(model.options.width, model.vocabulary, target)
+    tally.notes.append("source and target are of the length, or as long as they can be")
+
+
+@read.register
+def _(model: EtcModel, length: int, tally: Tally) -> None:
+    tokens, width = length + model.options.global_tokens, model.options.width
+    for norm in (model.embedding.norm, model.norm):
+        tally.norm(nn.Identity() if norm is None else norm, tokens, width)
+    pass_through(model.stack, tally, tokens)
+    tally.add("output", 0, tokens * width)
+    tally.notes.append(f"the length is that of the long input; {model.options.global_tokens} global tokens beside it")
+
+
+@products.register
+def _(layer: PerInput, rows: int) -> int:
+    return products(layer.of_global, layer.count) + products(layer.of_long, rows - layer.count)
+
+
+@products.register
+def _(layer: OfOneInput, rows: int) -> int:
+    own = rows - layer.count if layer.long else layer.count
+    return 2 * own * layer.in_features * layer.out_features
+
+
+__all__ = ["pass_through"]
