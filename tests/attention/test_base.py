@@ -435,7 +435,7 @@ def test_refusals_suggest_only_what_is_able():
     """Every name in 'these can' is registered."""
     text = refusal(Unsupported, Tiny, Shape(heads=HEADS, head_dim=WIDTH), causal=True)
     for name in re.search(r"these can: (.*)$", text).group(1).split(", "):
-        build(name, heads=HEADS, head_dim=WIDTH, causal=True, max_length=16)
+        build(name, heads=HEADS, head_dim=WIDTH, causal=True, max_length=256)
 
 
 # The small pieces that every mechanism uses

@@ -157,8 +157,9 @@ def test_dropout_reaches_global_rows_too():
     attention = make(3, dropout=0.5).train()
     inputs = heads(6, 12)
     streams = beside(marks(12, [4], [4]), inputs[3:])
-    one, two = (attention(*inputs[:3], streams=streams) for _ in range(2))
-    assert (one != two).any(-1).all(1).all()
+    first, *others = (attention(*inputs[:3], streams=streams) for _ in range(6))  # two may drop the same few by chance
+    differs = torch.stack([(other != first).any(-1) for other in others])
+    assert differs.any(0).all()
 
 
 def test_compiled_programs_have_room_for_their_capacity():
