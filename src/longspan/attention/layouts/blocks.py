@@ -140,8 +140,8 @@ class Blocks(Layout):
             blocks[idle.expand(blocks.shape[:3]).nonzero(as_tuple=True)] = 0.0
 
     def _runs(self, q: Tensor, valid: Tensor) -> Iterator["_Run"]:
-        """The fused calls: as many query blocks of one head as `GATHERED` allows, and last those that stand alone."""
-        batch, heads, count, block, width = q.shape
+        """The fused calls: as many query blocks of one head as `PIECE` allows, and last those that stand alone."""
+        batch, heads, _, block, width = q.shape
         tables = self._tables.expand(batch, heads, -1, -1)
         given = tables >= 0
         open_keys = valid[..., 0].expand(batch, heads, -1, -1).flatten(0, 2)
@@ -149,7 +149,7 @@ class Blocks(Layout):
         found = tables.clamp_min(0) + first
         open_blocks = open_keys.all(-1)[found] & given
         kinds = (given.any(-1).int() + open_blocks.all(-1).int()).tolist()
-        together = max(1, GATHERED // (2 * tables.shape[3] * block * width))
+        together = max(1, PIECE // (2 * tables.shape[3] * block * width))
 
         def run(rows: Rows, kind: int) -> _Run:
             mask = None
@@ -170,7 +170,7 @@ class Blocks(Layout):
 
 
 IDLE, HIDING = 0, 1  # query blocks that read nothing, and those from which something has to be hidden; 2 is all others
-GATHERED = 1 << 22  # numbers of gathered keys and values that one fused call may hold; fewer waste calls
+PIECE = 1 << 22  # numbers of gathered keys and values that one fused call may hold; fewer waste calls
 ALONE = 4  # fewer neighbours than this are worth no call of their own, so they share one with those of other heads
 
 
@@ -192,7 +192,7 @@ class _Run(NamedTuple):
 
     rows: Rows
     found: Tensor  # the key blocks that they read, numbered through all heads: (query blocks · slots,)
-    count: int  # query blocks
+    blocks: int  # how many query blocks
     mask: Tensor | None
 
     def of(self, blocks: Tensor) -> Tensor:
@@ -213,4 +213,4 @@ class _Taker:
             self.buffer = keys.new_empty(len(run.found), keys.shape[1])
         buffer = self.buffer[: len(run.found)]
         torch.index_select(keys, 0, run.found, out=buffer)
-        return buffer.view(run.count, 1, -1, keys.shape[1] // self.block)
+        return buffer.view(run.blocks, 1, -1, keys.shape[1] // self.block)
