@@ -8,11 +8,13 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from longspan import config
+from longspan.attention import labelled
 from longspan.attention.base import Attention, Cost, Shape, Side, Stream, Supports, masked_softmax
 from longspan.attention.flash import BLOCKED
 from longspan.attention.joint import Source, joint
+from longspan.attention.labelled import Labels
 from longspan.attention.layouts import Band, Dense, ceil_div
-from longspan.attention.layouts.base import blocked_where, wide
+from longspan.attention.layouts.base import PIECE, blocked_where, wide
 from longspan.config import option
 from longspan.errors import InvalidOption
 from longspan.shapes import Keys, Output, Queries, Values, Weights
@@ -169,26 +171,34 @@ class Etc(Attention):
     def attend(self, q: Queries, k: Keys, v: Values, side: Side) -> Output:
         whole = {"q": self._split(q), "k": self._split(k), "v": self._split(v)}
 
-        def heads(name: str, like: str) -> tuple[Tensor, Tensor | None]:
-            return self._split(side.streams[name]) if name in side.streams else whole[like]
+        def heads(name: str, like: str, part: int) -> Tensor:
+            if name not in side.streams:
+                found = whole[like][part]
+            elif part == 0:  # few rows: the gradient of a slice is cheaper than that of a split
+                found = side.streams[name][:, :, : self.options.global_tokens]
+            else:
+                found = self._split(side.streams[name])[part]
+            assert found is not None
+            return found
 
-        def source(layout: Band | Dense, keys: Tensor | None, values: Tensor | None, read: _Input) -> Source:
-            assert keys is not None and values is not None
-            return Source(layout, keys, values, read.keep)
+        def source(layout: Band | Dense, name: str, part: int, read: _Input) -> Source:
+            return Source(layout, heads(f"{name}_k", "k", part), heads(f"{name}_v", "v", part), read.keep)
 
         begin, rest = self._inputs(q, side)
-        g2g = source(Dense(), heads("g2g_k", "k")[0], heads("g2g_v", "v")[0], begin), self._within(Dense(), begin)
+        g2g = source(Dense(), "g2g", 0, begin), self._within(Dense(), begin)
         if rest is None:
-            return self._joint(heads("global_q", "q")[0], [g2g], "global")
+            return self._joint(heads("global_q", "q", 0), [g2g], "global")
         to_long, to_global = self._across(begin, rest)
         band = Band(self.options.radius, self.options.radius)
-        g2l = source(Dense(), heads("g2l_k", "k")[1], heads("g2l_v", "v")[1], rest), to_long
-        l2l = source(band, whole["k"][1], whole["v"][1], rest), self._within(band, rest)
-        l2g = source(Dense(), heads("l2g_k", "k")[0], heads("l2g_v", "v")[0], begin), to_global
-        global_rows = self._joint(heads("global_q", "q")[0], [g2g, g2l], "global")
-        long_queries = whole["q"][1]
-        assert long_queries is not None
-        return torch.cat([global_rows, self._joint(long_queries, [l2l, l2g], "long")], dim=2)
+        global_rows = self._joint(
+            heads("global_q", "q", 0), [g2g, (source(Dense(), "g2l", 1, rest), to_long)], "global"
+        )
+        long_queries, l2l, l2g = heads("", "q", 1), source(band, "", 1, rest), source(Dense(), "l2g", 0, begin)
+        if self._only_labels(long_queries, rest):
+            long_rows = self._labelled(long_queries, l2l, l2g, to_global)
+        else:
+            long_rows = self._joint(long_queries, [(l2l, self._within(band, rest)), (l2g, to_global)], "long")
+        return torch.cat([global_rows, long_rows], dim=2)
 
     def _split(self, x: Tensor, dim: int = 2) -> tuple[Tensor, Tensor | None]:
         """The global and the long input; no long one in a sequence that is too short."""
@@ -244,6 +254,26 @@ class Etc(Attention):
         g2l, l2g = relations
         return g2l, None if l2g is None else l2g.transposed
 
+    def _only_labels(self, q: Tensor, rest: _Input) -> bool:
+        """Whether a band has its labels and nothing else; dropout and compilers take the plain way."""
+        plain = q.device.type != "cpu" or torch.compiler.is_compiling() or q.dtype != wide(q.dtype)
+        return self.options.labels > 0 and not (plain or rest.example is not None or (self.training and self.dropout))
+
+    def _labelled(self, q: Tensor, band: Source, begin: Source, to_global: _Relation | None) -> Tensor:
+        assert to_global is not None and to_global.labels is not None
+        linked = to_global.labels > 2 * self.options.labels + 1
+        labels = Labels(
+            self.options.radius, self.options.labels, linked if bool(linked.any()) else None, to_global.keep
+        )
+        scale = self.shape.head_dim**-0.5
+        terms = self._terms(q, self.labels["long_vectors"], self.labels["long_numbers"][:, None], scale)
+        return labelled.attend(q, band.k, band.v, band.keep, (begin.k, begin.v, begin.keep), terms, labels, scale)
+
+    @staticmethod
+    def _terms(q: Tensor, vectors: Tensor, numbers: Tensor, scale: float) -> Tensor:
+        """Of each query for each label: one product with the whole vocabulary (K8)."""
+        return (q @ (vectors * scale).mT + numbers * scale).to(wide(q.dtype))
+
     def _joint(self, q: Tensor, parts: list[tuple[Source, _Relation | None]], rows: str) -> Tensor:
         """One softmax over the parts: fused if nothing depends on pairs of tokens but the pattern itself."""
         scale, dropout = self.shape.head_dim**-0.5, self.dropout if self.training else 0.0
@@ -252,8 +282,8 @@ class Etc(Attention):
 
         def related(q: Tensor, vectors: Tensor | None, numbers: Tensor | None, *pairs: Tensor) -> Tensor:
             terms = None
-            if vectors is not None and numbers is not None:  # one product with the whole vocabulary, then gathered (K8)
-                terms = ((q * scale) @ vectors.mT + numbers * scale).to(wide(q.dtype))
+            if vectors is not None and numbers is not None:
+                terms = self._terms(q, vectors, numbers, scale)
             sources = [
                 replace(source, k=k, v=v, extra=None if relation is None else relation.extra(terms, q))
                 for (source, relation), k, v in zip(parts, pairs[::2], pairs[1::2])
@@ -266,9 +296,13 @@ class Etc(Attention):
         inputs: tuple[Any, ...] = (q, vectors, numbers, *(x for source, _ in parts for x in (source.k, source.v)))
         if torch.compiler.is_compiling():
             return related(*inputs)
-        # One head after the other, and again in the backward pass: the scores of one head are all there ever is.
+        # Some heads after the others, and again in the backward pass: their scores are all there ever is.
         heads = q.shape[1]
-        by_head = zip(*((None,) * heads if x is None else x.split(1, dim=-3) for x in inputs))
+        width = sum(source.layout.width(source.k.shape[2]) for source, _ in parts)
+        together = max(1, min(heads, PIECE // (q.shape[0] * q.shape[2] * width)))
+        by_head = zip(
+            *((None,) * ceil_div(heads, together) if x is None else x.split(together, dim=-3) for x in inputs)
+        )
         if not torch.is_grad_enabled():
             return torch.cat([related(*own) for own in by_head], dim=1)
         return torch.cat([checkpoint(related, *own, use_reentrant=False) for own in by_head], dim=1)
@@ -282,8 +316,8 @@ class Etc(Attention):
         if not clip:
             pairs += band.pairs(heads, rest, rest)
             return Cost(4 * pairs * width, heads * queries * (width + 1))  # kept: the output and the log-sum-exp
-        if rest:
-            blocks = ceil_div(rest, band.block) + 1  # the plain way has one to spare
-            pairs += heads * blocks * band.block * band.span
-        flops = 4 * pairs * width + 2 * heads * queries * (self.options.vocabulary or 2 * clip + 3) * width
-        return Cost(flops, 0)  # each head is computed again
+        pairs = heads * count * queries + labelled.pairs(heads, rest, count, self.options.radius)
+        vocabulary = self.options.vocabulary or 2 * clip + 3
+        flops = 4 * pairs * width + 2 * heads * queries * vocabulary * width
+        # Of long rows the output, the log-sum-exp, the terms and what they were made with; global ones are made again.
+        return Cost(flops, heads * (rest * (width + 1 + vocabulary) + vocabulary * width) if rest else 0)

@@ -58,14 +58,29 @@ def backward(
         return dropped.backward(dropout, g, q, k, v, out, lse, scale, causal, mask)
     if not fits(q, k, v):
         return _plain_backward(g, q, k, v, out, lse, scale, causal, mask)
-    g, q, k, v, out = (_rows(x) for x in (g, q, k, v, out))
+    apart = _apart(q)
+    g, q, k, v, out = (_turn(_rows(x), apart) for x in (g, q, k, v, out))
+    lse, mask = _turn(lse, apart), mask if mask is None else _turn(mask, apart)
     dq, dk, dv = getattr(torch.ops.aten, _BACKWARD)(g, q, k, v, out, lse, 0.0, causal, attn_mask=mask, scale=scale)
-    return dq, dk, dv
+    return _turn(dq, apart), _turn(dk, apart), _turn(dv, apart)
 
 
 def _rows(x: Tensor) -> Tensor:
     """The kernel reads each row as one run of numbers, and does not ask whether it is."""
     return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def _apart(q: Tensor) -> bool:
+    """Whether the heads of one sequence are to go as sequences of a batch, where they lie one after the other.
+
+    The kernel lays the gradients of all heads of a token side by side: the rows of a head, which it adds to again and
+    again, are then a power of 2 apart and fight for the same lines of the cache.
+    """
+    return q.shape[0] == 1 and q.shape[1] > 1 and q.is_contiguous()
+
+
+def _turn(x: Tensor, apart: bool) -> Tensor:
+    return x.transpose(0, 1) if apart and x.dim() > 2 else x
 
 
 def _plain_scores(q: Tensor, k: Tensor, scale: float, causal: bool, mask: Tensor | None) -> Tensor:

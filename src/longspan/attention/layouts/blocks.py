@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 
 from longspan.attention import flash
 from longspan.attention.flash import BLOCKED
-from longspan.attention.layouts.base import PIECE, Layout, blocked_where, ceil_div, products, wide
+from longspan.attention.layouts.base import Layout, blocked_where, ceil_div, products, wide
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,10 +41,10 @@ class Blocks(Layout):
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float
     ) -> tuple[Tensor, Tensor]:
-        blocks, keys, values = self._split(q), self._split(k), self._split(v)
+        blocks, keys, values = self._split(q), self._rows(k), self._rows(v)
         out, lse = torch.empty_like(blocks), blocks.new_full(blocks.shape[:4], BLOCKED, dtype=wide(q.dtype))
         self._clear_idle(out)
-        take_keys, take_values = _Taker(), _Taker()
+        take_keys, take_values = _Taker(self.block), _Taker(self.block)
         for run in self._runs(blocks, self._valid(k, keep)):
             part, part_lse = flash.forward(
                 run.of(blocks), take_keys(keys, run), take_values(values, run), scale, mask=run.mask
@@ -64,11 +64,11 @@ class Blocks(Layout):
         lse: Tensor,
         scale: float,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        keys, values = self._split(k), self._split(v)
+        keys, values = self._rows(k), self._rows(v)
         g, blocks, out, lse = (self._split(x) for x in (g, q, out, lse[..., None]))
         dq, dk, dv = torch.empty_like(blocks), torch.zeros_like(keys), torch.zeros_like(values)
         self._clear_idle(dq)
-        take_keys, take_values = _Taker(), _Taker()
+        take_keys, take_values = _Taker(self.block), _Taker(self.block)
         for run in self._runs(blocks, self._valid(k, keep)):
             dq_part, *parts = flash.backward(
                 run.of(g),
@@ -82,8 +82,8 @@ class Blocks(Layout):
             )
             dq[run.rows] = dq_part[:, 0]
             for total, part in zip((dk, dv), parts):
-                pieces = part.reshape(run.found.numel(), self.block, part.shape[-1])
-                total[run.rows[:2]].index_add_(0, run.found.flatten(), pieces)
+                total.index_add_(0, run.found, part.reshape(len(run.found), -1))
+        dk, dv = (total.view(*k.shape[:2], -1, self.block, x.shape[3]) for total, x in ((dk, k), (dv, v)))
         return self._join(dq, q.shape[2]), self._join(dk, k.shape[2]), self._join(dv, v.shape[2])
 
     def width(self, keys: int) -> int:
@@ -106,6 +106,10 @@ class Blocks(Layout):
         if torch.compiler.is_compiling() or missing:  # padding by nothing is a copy too
             x = pad(x, (0, 0, 0, missing))
         return x.unflatten(2, (count, self.block))
+
+    def _rows(self, x: Tensor) -> Tensor:
+        """Each block of each head as one row: (batch · heads · blocks, block · width)."""
+        return self._split(x).flatten(3, 4).flatten(0, 2)
 
     def _join(self, x: Tensor, length: int) -> Tensor:
         """The inverse: (batch, heads, length, width)."""
@@ -136,26 +140,38 @@ class Blocks(Layout):
             blocks[idle.expand(blocks.shape[:3]).nonzero(as_tuple=True)] = 0.0
 
     def _runs(self, q: Tensor, valid: Tensor) -> Iterator["_Run"]:
-        """The fused calls: as many query blocks of one head as stay in cache with their keys."""
+        """The fused calls: as many query blocks of one head as `PIECE` allows, and last those that stand alone."""
         batch, heads, _, block, width = q.shape
-        tables = self._tables
-        inside = tables.clamp_min(0)
-        open_blocks = self._gather(valid.all(3, keepdim=True), tables.shape[1])[..., 0, 0] & (tables >= 0)
-        kinds = ((tables >= 0).any(-1).int() + open_blocks.all(-1).int()).tolist()
+        tables = self._tables.expand(batch, heads, -1, -1)
+        given = tables >= 0
+        open_keys = valid[..., 0].expand(batch, heads, -1, -1).flatten(0, 2)
+        first = torch.arange(0, len(open_keys), valid.shape[2]).view(batch, heads, 1, 1)
+        found = tables.clamp_min(0) + first
+        open_blocks = open_keys.all(-1)[found] & given
+        kinds = (given.any(-1).int() + open_blocks.all(-1).int()).tolist()
         together = max(1, PIECE // (2 * tables.shape[3] * block * width))
+
+        def run(rows: Rows, kind: int) -> _Run:
+            mask = None
+            if kind == HIDING:
+                read = open_keys[found[rows]] & given[rows][..., None]
+                mask = blocked_where(~read, q).flatten(1)[:, None, None]
+            return _Run(rows, found[rows].flatten(), len(found[rows]), mask)
+
+        alone: list[tuple[int, int, int]] = []
         for sequence, head in product(range(batch), range(heads)):
-            own = sequence % tables.shape[0], head % tables.shape[1]
-            for kind, begin, end in _stretches(kinds[sequence % len(kinds)][own[1]], together):
-                rows, mask = slice(begin, end), None
-                index = inside[own][rows]
-                if kind == HIDING:
-                    read = valid[sequence % valid.shape[0], 0, :, :, 0][index] & (tables[own][rows] >= 0)[..., None]
-                    mask = blocked_where(~read, q).flatten(1)[:, None, None]
-                if kind != IDLE:
-                    yield _Run((sequence, head, rows), index, mask)
+            for kind, begin, end in _stretches(kinds[sequence][head], together):
+                if kind == HIDING and end - begin < ALONE:
+                    alone += [(sequence, head, row) for row in range(begin, end)]
+                elif kind != IDLE:
+                    yield run((sequence, head, slice(begin, end)), kind)
+        for begin in range(0, len(alone), together):
+            yield run(tuple(torch.tensor(alone[begin : begin + together]).unbind(1)), HIDING)
 
 
 IDLE, HIDING = 0, 1  # query blocks that read nothing, and those from which something has to be hidden; 2 is all others
+PIECE = 1 << 22  # numbers of gathered keys and values that one fused call may hold; fewer waste calls
+ALONE = 4  # fewer neighbours than this are worth no call of their own, so they share one with those of other heads
 
 
 def _stretches(kinds: list[int], most: int) -> Iterator[tuple[int, int, int]]:
@@ -168,11 +184,15 @@ def _stretches(kinds: list[int], most: int) -> Iterator[tuple[int, int, int]]:
         begin = end
 
 
-class _Run(NamedTuple):
-    """One fused call: some query blocks of one head of one sequence."""
+Rows = tuple[int, int, slice] | tuple[Tensor, ...]  # sequence, head, query blocks: each of them one, some, or listed
 
-    rows: tuple[int, int, slice]  # sequence, head, query blocks
-    found: Tensor  # key blocks of each, (query blocks, slots)
+
+class _Run(NamedTuple):
+    """One fused call."""
+
+    rows: Rows
+    found: Tensor  # the key blocks that they read, numbered through all heads: (query blocks · slots,)
+    blocks: int  # how many query blocks
     mask: Tensor | None
 
     def of(self, blocks: Tensor) -> Tensor:
@@ -183,14 +203,14 @@ class _Run(NamedTuple):
 class _Taker:
     """Gathers key blocks into one buffer again and again: a fresh one each time costs more than the copy."""
 
-    def __init__(self) -> None:
+    def __init__(self, block: int) -> None:
+        self.block = block
         self.buffer: Tensor | None = None
 
-    def __call__(self, blocks: Tensor, run: _Run) -> Tensor:
+    def __call__(self, keys: Tensor, run: _Run) -> Tensor:
         """(query blocks, 1, slots · block, width)"""
-        source = blocks[run.rows[:2]]
-        index = run.found.flatten()
-        if self.buffer is None or self.buffer.shape[0] != len(index):
-            self.buffer = source.new_empty(len(index), source.shape[1] * source.shape[2])
-        torch.index_select(source.flatten(1), 0, index, out=self.buffer)
-        return self.buffer.view(len(run.found), 1, -1, source.shape[2])
+        if self.buffer is None or len(self.buffer) < len(run.found):
+            self.buffer = keys.new_empty(len(run.found), keys.shape[1])
+        buffer = self.buffer[: len(run.found)]
+        torch.index_select(keys, 0, run.found, out=buffer)
+        return buffer.view(run.blocks, 1, -1, keys.shape[1] // self.block)
