@@ -124,3 +124,13 @@ def test_the_installed_script_and_the_module_are_the_same():
         assert done.returncode == 2 and done.stderr.startswith(
             "longspan: no attention, model or preset is called 'windw'"
         )
+
+
+def test_whoever_reads_the_output_may_stop_reading():
+    process = subprocess.Popen(
+        [sys.executable, "-m", "longspan", "show", "gpt2", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait() == 141

@@ -3,6 +3,7 @@
 What a user can get wrong is said in one line on standard error, with exit code 2 and no traceback.
 """
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -43,4 +44,10 @@ def main(arguments: Sequence[str]) -> int:
 
 def run() -> None:
     """The console script."""
-    sys.exit(main(sys.argv[1:]))
+    try:
+        code = main(sys.argv[1:])
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read our output has read enough (`longspan list | head`)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the last flush has nowhere to fail
+        code = 141  # as a program ends that the signal SIGPIPE ends
+    sys.exit(code)

@@ -3,6 +3,7 @@
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from longspan.cli.tables import limits, short_bytes, short_number
@@ -12,7 +13,7 @@ def print_models(rows: list[dict[str, Any]]) -> None:
     """One line for each model."""
     table = Table("name", "what it is", "paper", box=None, pad_edge=False)
     for row in rows:
-        table.add_row(row["name"], row["summary"], row["paper"])
+        table.add_row(row["name"], escape(row["summary"]), row["paper"])
     Console(highlight=False).print(table)
 
 

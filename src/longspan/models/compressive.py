@@ -21,7 +21,9 @@ from longspan.nn.relative import RelativeAttention
 
 
 class CompressiveTransformer(TransformerXL):
-    """Each layer reads [compressed slots; memory; segment]; after a segment of s tokens, the s oldest memories become
+    """Transformer-XL whose oldest memories are compressed before they are forgotten.
+
+    Each layer reads [compressed slots; memory; segment]; after a segment of s tokens, the s oldest memories become
     ⌊s / ratio⌋ slots, and the oldest slots are forgotten.
     """
 

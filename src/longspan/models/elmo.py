@@ -94,8 +94,9 @@ class _OneWay(nn.Module):
 
 
 class Elmo(Model):
-    """The biLM: layer j at word k is [what the forward LM says after reading word k; the same of the backward LM].
+    """Two language models, one each way, whose layers are vectors of words in their context (the biLM).
 
+    Layer j at word k is [what the forward LM says after reading word k; the same of the backward LM].
     So features at k have read word k itself; the word that the forward half predicts is k + 1, the backward half k - 1.
     Sentences are whole rows, with `<S>` and `</S>` around them where those are to be predicted too.
 

@@ -89,7 +89,7 @@ class MemoryState(State):
 
 
 class TransformerXL(Causal):
-    """The language model of the paper; see the module's docstring for how it is trained.
+    """A language model that reads segments, and remembers the layers' inputs of those before.
 
     What a token reads, in `forward` and in `extend` alike: the text is cut every `segment` tokens from where memory
     stands, and a token reads its segment up to itself and the last `memory` tokens before the segment. With
