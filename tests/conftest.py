@@ -13,8 +13,13 @@ import torch
 from hypothesis import settings
 from torch import Tensor
 
+import longspan
+
 if TYPE_CHECKING:
     from longspan.models.base import Model
+
+# A second checkout runs the tests of one tree against the code of another unless PYTHONPATH says otherwise.
+assert Path(longspan.__file__).is_relative_to(Path(__file__).parents[1]), f"these tests are not of {longspan.__file__}"
 
 torch.set_num_threads(1)
 settings.register_profile("longspan", deadline=None, derandomize=True, max_examples=40, print_blob=True)
