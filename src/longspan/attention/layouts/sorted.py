@@ -1,16 +1,16 @@
 """Rounds of sorted blocks: each query reads the keys that stand in its own slot and in the one before."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from longspan.attention import flash
-from longspan.attention.flash import BLOCKED
+from longspan.attention import dropped, flash
+from longspan.attention.dropped import BLOCKED, LN_2, LOG2_E
 from longspan.attention.layouts.base import PIECE, Layout, ceil_div, products, wide
+from longspan.attention.layouts.sorted_rows import Rows, Scratch, of_keys, of_queries
 
 HIDDEN_KEY, HIDDEN_QUERY = -1, -3  # far enough apart that they never meet
 
@@ -76,26 +76,32 @@ class Sorted(Layout):
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float
     ) -> tuple[Tensor, Tensor]:
-        out, lse = q.new_empty(q.shape), q.new_empty(q.shape[:3], dtype=wide(q.dtype))
+        # Products of whole heads and not the fused kernel: the mask then costs no pass of its own (see `Rows.scores`).
+        dropout = dropped.in_force()
+        out, lse = (q.new_empty(shape, dtype=wide(q.dtype)) for shape in (q.shape, q.shape[:3]))
         for index, rows in self._pieces(q, keep):
-            sources = [x[index].flatten(0, 1) for x in (q, k, v)]
-            parts = rows.scratch("parts", (self.rounds, *sources[0].shape), q)
-            sums = rows.scratch("sums", parts.shape[:2], lse)
+            sources = [x[index].flatten(0, 1).to(out.dtype) for x in (q, k, v)]
+            parts = rows.scratch("parts", (self.rounds, *sources[0].shape), out)
+            sums = rows.scratch("sums", (*parts.shape[:2], 2), out)
             for turn in range(self.rounds):
                 queries, keys, values = (rows.sort(turn, name, x) for name, x in zip("qkv", sources))
-                part, part_lse = flash.forward(
-                    rows.blocks(queries), rows.windows(keys), rows.windows(values), scale, mask=rows.mask(turn, q.dtype)
-                )
-                rows.unsort(turn, part, out=parts[turn])
-                rows.unsort(turn, part_lse[..., None], out=sums[turn, :, None])
+                weights = rows.scores(turn, queries, keys, scale)
+                most = weights.amax(-1, keepdim=True)
+                total = weights.sub_(most).exp2_().sum(-1, keepdim=True)
+                if dropout is not None:
+                    weights.mul_(dropout.kept(weights.shape, weights.dtype))
+                rows.unsort(turn, rows.multiply("mixed", weights, rows.windows(values)), out=parts[turn])
+                rows.unsort(turn, torch.cat([most, total], dim=-1), out=sums[turn])
             # One softmax over all rounds: each weighs by its share of the whole sum.
-            total = torch.logsumexp(sums, dim=0)
-            weights = sums.sub_(total).exp_().to(q.dtype)[..., None]
-            merged = torch.mul(parts[0], weights[0], out=out[index].view_as(parts[0]))
-            for part, weight in zip(parts[1:], weights[1:]):
-                merged.addcmul_(part, weight)
-            lse[index] = total.view_as(lse[index])
-        return out, lse
+            most = sums[..., 0].amax(0)
+            shares = torch.exp2(sums[..., 0] - most)
+            total = (shares * sums[..., 1]).sum(0)
+            lse[index] = (most + total.log2()).mul_(LN_2).view_as(lse[index])
+            shares = shares.mul_((1.0 if dropout is None else dropout.scale) / total)[..., None]
+            merged = torch.mul(parts[0], shares[0], out=out[index].view_as(parts[0]))
+            for part, share in zip(parts[1:], shares[1:]):
+                merged.addcmul_(part, share)
+        return out.to(q.dtype), lse
 
     def backward(
         self,
@@ -109,32 +115,42 @@ class Sorted(Layout):
         lse: Tensor,
         scale: float,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        gradients = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+        dropout = dropped.in_force()
+        gradients = [x.new_empty(x.shape, dtype=lse.dtype) for x in (q, k, v)]
+        # Against an endless log-sum-exp the weights of a row that had nothing to read are 0.
+        lse = (lse * LOG2_E).masked_fill_(lse < flash.DEAD, -BLOCKED)
         for index, rows in self._pieces(q, keep):
-            sources = [x[index].flatten(0, 1) for x in (g, q, k, v, out)]
-            sums = lse[index].reshape(-1, 1)
+            sources = [x[index].flatten(0, 1).to(lse.dtype) for x in (g, q, k, v)]
+            inner = (sources[0] * out[index].flatten(0, 1)).sum(-1)
+            beside = torch.stack([lse[index].flatten(), inner], dim=-1)
+            if dropout is not None:
+                sources[0] = sources[0] * dropout.scale
             totals = [x[index].view_as(sources[0]) for x in gradients]
             for turn in range(self.rounds):
-                towards, queries, keys, values, outs = (
-                    rows.sort(turn, name, x) for name, x in zip(("g", "q", "k", "v", "out"), sources)
-                )
-                found = flash.backward(
-                    rows.blocks(towards),
-                    rows.blocks(queries),
-                    rows.windows(keys),
-                    rows.windows(values),
-                    rows.blocks(outs),
-                    rows.blocks(rows.sort(turn, "lse", sums))[..., 0],
-                    scale,
-                    mask=rows.mask(turn, q.dtype),
-                )
-                for total, part, fold in zip(totals, found, (False, True, True)):
-                    if turn == 0:
-                        rows.unsort(turn, part, out=total, fold=fold)
+                towards, queries, keys, values = (rows.sort(turn, name, x) for name, x in zip("gqkv", sources))
+                sums, inner = rows.blocks(rows.sort(turn, "beside", beside)).split(1, dim=-1)
+                weights = rows.scores(turn, queries, keys, scale).sub_(sums).exp2_()
+                slopes = rows.multiply("slopes", rows.blocks(towards), rows.windows(values).mT)
+                if dropout is None:
+                    slopes.sub_(inner).mul_(weights)
+                else:
+                    kept = dropout.kept(weights.shape, weights.dtype)
+                    slopes.mul_(kept).sub_(inner).mul_(weights)
+                    weights.mul_(kept)
+                for number, total in enumerate(totals):
+                    if number == 0:
+                        part = rows.multiply("mixed", slopes, rows.windows(keys))
                     else:
-                        again = rows.scratch("again", total.shape, total)
-                        total += rows.unsort(turn, part, out=again, fold=fold)
-        return gradients
+                        part = rows.spread(*((slopes, queries) if number == 1 else (weights, towards)))
+                    if turn == 0:
+                        rows.unsort(turn, part, out=total)
+                    else:
+                        total += rows.unsort(turn, part, out=rows.scratch("again", total.shape, total))
+        if scale != 1.0:
+            for total in gradients[:2]:
+                total.mul_(scale)
+        dq, dk, dv = (total.to(q.dtype) for total in gradients)
+        return dq, dk, dv
 
     def width(self, keys: int) -> int:
         return self.rounds * self.span
@@ -142,7 +158,7 @@ class Sorted(Layout):
     def pairs(self, heads: int, queries: int, keys: int) -> int:
         return heads * self.rounds * ceil_div(queries, self.block) * self.block * self.span
 
-    def _rows(self, keep: Tensor | None, count: int) -> "_Rows":
+    def _rows(self, keep: Tensor | None, count: int) -> "Rows":
         """The orders with their fillers, for `count` blocks: 0 stands for nothing, and positions begin at 1."""
         length, slots, own = self.order.shape[-1], self.slot, self.own
         if keep is not None:
@@ -158,10 +174,16 @@ class Sorted(Layout):
         reading = slots[..., self.back :]
         reading = reading.masked_fill(reading < 0, HIDDEN_QUERY)
         own = pad(own, (1, 0)).to(small)[:, :, None].expand(*rounds[:3], -1).gather(-1, order[..., self.back :])
-        readings = (reading, reading - 1) if self.before else (reading,)
-        return _Rows(self, order, undo, slots, torch.stack(readings), 1 - own, count, _Scratch())
+        if not torch.compiler.is_compiling():  # see `_steps`
+            reading = reading + torch.iinfo(small).min
+        at: tuple[Tensor, ...] = ()
+        if self.causal:
+            at = of_keys(self, order.to(small)), of_queries(self, count, order[..., self.back :].to(small))
+        keys, queries = of_keys(self, slots), of_queries(self, count, reading)
+        without = (1 - own).unflatten(-1, (count, self.block))
+        return Rows(self, order, undo, keys, queries, without, at, count, Scratch())
 
-    def _pieces(self, q: Tensor, keep: Tensor | None) -> Iterator[tuple[tuple[int, slice], "_Rows"]]:
+    def _pieces(self, q: Tensor, keep: Tensor | None) -> Iterator[tuple[tuple[int, slice], "Rows"]]:
         """Some heads of one sequence at a time: as many as stay in cache."""
         batch, heads, length, _ = q.shape
         rows = self._rows(keep, ceil_div(length, self.block))
@@ -170,129 +192,6 @@ class Sorted(Layout):
             for head in range(0, heads, together):
                 index = row, slice(head, head + together)
                 yield index, rows.take(index)
-
-
-class _Scratch:
-    """Tensors that a loop fills again and again: memory fresh from the system costs more than the arithmetic."""
-
-    def __init__(self) -> None:
-        self._kept: dict[str, Tensor] = {}
-
-    def __call__(self, name: str, shape: Sequence[int], like: Tensor) -> Tensor:
-        kept = self._kept.get(name)
-        if kept is None or kept.shape != torch.Size(shape):
-            kept = self._kept[name] = like.new_empty(shape)
-        return kept
-
-
-@dataclass(frozen=True, eq=False)
-class _Rows:
-    """The orders of some sequences and heads: leading sizes are (batch, heads) or, in the fused way, (heads,)."""
-
-    layout: Sorted
-    order: Tensor  # (…, rounds, back + count · block): positions from 1 on, 0 for nothing
-    undo: Tensor  # (…, rounds, length): the sorted place of each position
-    slots: Tensor  # (…, rounds, rounds, back + count · block): of keys, in the order of the first, by the second
-    reading: Tensor  # (1 or 2, …, rounds, rounds, count · block): the slots that queries read, likewise
-    without: Tensor  # (…, rounds, count · block): 1 where a token does not read itself
-    count: int
-    scratch: _Scratch
-
-    def take(self, index: tuple[int, slice]) -> "_Rows":
-        order, undo, slots, without = (x[index] for x in (self.order, self.undo, self.slots, self.without))
-        return _Rows(self.layout, order, undo, slots, self.reading[:, *index], without, self.count, self.scratch)
-
-    # The fused way. It puts blocks before heads: the kernel then lays out the output of a single head as it is wanted.
-
-    def sort(self, turn: int, name: str, x: Tensor) -> Tensor:
-        """x (heads · length, width) in the order of a round; any row where nothing stands, as it is hidden."""
-        found = self.scratch(name, (self._sources.shape[1], x.shape[1]), x)
-        return torch.index_select(x, 0, self._sources[turn], out=found).unflatten(0, self.order.shape[::2])
-
-    @cached_property
-    def _sources(self) -> Tensor:
-        """(rounds, heads · places): the row that stands at each sorted place, heads end to end."""
-        return self._end_to_end((self.order - 1).clamp_min_(0), self.undo.shape[-1])
-
-    def blocks(self, x: Tensor) -> Tensor:
-        """(heads, back + count · block, width) -> (count, heads, block, width)"""
-        return x[:, self.layout.back :].unflatten(1, (self.count, self.layout.block)).transpose(0, 1)
-
-    def windows(self, x: Tensor) -> Tensor:
-        """(heads, back + count · block, width) -> (count, heads, span, width), overlapping views"""
-        return x.unfold(1, self.layout.span, self.layout.block).permute(1, 0, 3, 2)
-
-    def unsort(self, turn: int, part: Tensor, *, out: Tensor, fold: bool = False) -> Tensor:
-        """What came of blocks, or with `fold` of windows (which are added up, in place), by position."""
-        if fold:
-            self._fold(part)
-        index = (self._folded if fold else self._places)[turn]
-        return torch.index_select(part.transpose(0, 1).flatten(0, 2), 0, index, out=out)
-
-    def _fold(self, part: Tensor) -> None:
-        """Gradients of keys, (count, heads, span, width): what later windows found is added to a block's own window."""
-        block, back = self.layout.block, self.layout.back
-        for step in range(1, min(ceil_div(back, block), self.count - 1) + 1):
-            first = max(0, step * block - back)  # the rows of a block that the window `step` blocks on reaches
-            reached = part[step:, :, first + back - step * block : back - (step - 1) * block]
-            part[:-step, :, back + first : back + block] += reached
-
-    @cached_property
-    def _places(self) -> Tensor:
-        """(rounds, heads · length): where each position lies among the blocks, heads end to end."""
-        return self._end_to_end(self.undo, self.count * self.layout.block)
-
-    @cached_property
-    def _folded(self) -> Tensor:
-        """The same among the windows, each block lying at the end of its own."""
-        block, back = self.layout.block, self.layout.back
-        return self._end_to_end(self.undo + (self.undo // block + 1) * back, self.count * self.layout.span)
-
-    def _end_to_end(self, index: Tensor, rows: int) -> Tensor:
-        starts = torch.arange(index.shape[0], device=index.device) * rows
-        return (index + starts[:, None, None]).transpose(0, 1).flatten(1)
-
-    def mask(self, turn: int, dtype: torch.dtype) -> Tensor:
-        """What is added to the scores: (count, heads, block, span)."""
-        hidden = self.hidden(turn)
-        mask = self.scratch("mask", hidden.shape, hidden.new_empty(0, dtype=wide(dtype)))
-        return mask.copy_(hidden).mul_(BLOCKED).transpose(0, 1)
-
-    # Both ways
-
-    def hidden(self, turn: int) -> Tensor:
-        """0 where a query reads a key in this round and 1 elsewhere, (…, count, block, span), small integers."""
-        back = self.layout.back
-        slots = self._keys(self.slots[..., turn, turn, :])
-        hidden = self._compare(torch.ne, slots, self._queries(self.reading[0, ..., turn, turn, :]), "hidden")
-        if self.layout.before:
-            other = self._compare(torch.ne, slots, self._queries(self.reading[1, ..., turn, turn, :]), "other")
-            hidden = hidden.bitwise_and_(other)
-        if self.layout.causal:
-            at = self.order[..., turn, :].to(hidden.dtype)
-            later = self._compare(torch.ge, self._keys(at), self._queries(at[..., back:]), "other")
-            hidden = hidden.bitwise_or_(later)
-        without = self.without[..., turn, :].unflatten(-1, (self.count, self.layout.block))
-        hidden.diagonal(back, dim1=-2, dim2=-1).copy_(without)
-        for earlier in range(turn if self.layout.once else 0):  # shown there already
-            slots = self._keys(self.slots[..., turn, earlier, :])
-            for reading in self.reading[..., turn, earlier, :]:
-                hidden = hidden.bitwise_or_(self._compare(torch.eq, slots, self._queries(reading), "other"))
-        return hidden
-
-    def _keys(self, x: Tensor) -> Tensor:
-        """(…, count, 1, span)"""
-        return x.unfold(-1, self.layout.span, self.layout.block).unsqueeze(-2)
-
-    def _queries(self, x: Tensor) -> Tensor:
-        """(…, count, block, 1)"""
-        return x.unflatten(-1, (self.count, self.layout.block)).unsqueeze(-1)
-
-    def _compare(self, how: Callable[..., Tensor], keys: Tensor, queries: Tensor, name: str) -> Tensor:
-        """1 or 0 in the type of the operands: so torch compares ten times as fast as it does into booleans."""
-        if torch.compiler.is_compiling():
-            return how(keys, queries).to(keys.dtype)
-        return how(keys, queries, out=self.scratch(name, (*queries.shape[:-1], self.layout.span), keys))
 
 
 def _pick(x: Tensor, index: Tensor) -> Tensor:
