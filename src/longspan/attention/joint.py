@@ -123,9 +123,10 @@ class _Fused(torch.autograd.Function):
         with nullcontext() if dropout is None else dropout.force():
             out, lse = _merge(plans, scale, whole, q, pairs)
         dead = lse < DEAD
-        ctx.some_dead = bool(dead.any())
-        if ctx.some_dead:
-            out = out.masked_fill(dead[..., None], 0.0)
+        ctx.dead = dead if bool(dead.any()) else None
+        if ctx.dead is not None:
+            # Scores near BLOCKED less a rounded log-sum-exp of that size can be anything; less 0 their weights are 0.
+            out, lse = out.masked_fill(dead[..., None], 0.0), lse.masked_fill(dead, 0.0)
         ctx.save_for_backward(q, out, lse, *pairs)
         ctx.plans, ctx.scale, ctx.whole, ctx.dropout = plans, scale, whole, dropout
         return out
@@ -134,7 +135,7 @@ class _Fused(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         q, out, lse, *pairs = ctx.saved_tensors
-        g = g.masked_fill((lse < DEAD)[..., None], 0.0) if ctx.some_dead else g.contiguous()
+        g = g.contiguous() if ctx.dead is None else g.masked_fill(ctx.dead[..., None], 0.0)
         with nullcontext() if ctx.dropout is None else ctx.dropout.force():
             dq, gradients = _gradients(ctx.plans, ctx.scale, ctx.whole, g, q, out, lse, pairs)
         return None, None, None, None, dq, *gradients
