@@ -1,0 +1,110 @@
+"""Folders: what is saved is the whole model, and what is wrong with one is named."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from longspan.errors import InvalidInput, InvalidOption, UnknownName
+from longspan.models import build, load, names
+from longspan.models.base import Model
+from longspan.models.presets import PRESETS, shrink
+
+TINY = {"vocabulary": 11, "width": 16, "layers": 2, "heads": 2, "hidden": 24}
+WEIGHTS = "model.safetensors"
+
+
+def kinds() -> dict[str, str]:
+    """A preset of each kind of model, where there is one."""
+    return {PRESETS[name].model: name for name in reversed(PRESETS)}
+
+
+def small(kind: str) -> Model:
+    if kind in kinds():
+        preset = shrink(PRESETS[kinds()[kind]])
+        return build(preset.model, **preset.options)
+    return build(kind, **TINY)
+
+
+@pytest.mark.parametrize("kind", [name for name in names() if name not in ("word2vec", "regressor")])
+def test_every_kind_comes_back_as_it_was(tmp_path: Path, kind: str):
+    """(word2vec has its own tests, as it brings its words; a regressor has statistics.)"""
+    model = small(kind).double()
+    model.save(tmp_path)
+    again = load(tmp_path)
+    assert type(again) is type(model) and again.options == model.options
+    mine, theirs = model.state_dict(), again.state_dict()
+    assert list(mine) == list(theirs) and all(torch.equal(mine[name], theirs[name]) for name in mine)
+    storages = [{tensor.data_ptr() for tensor in state.values() if tensor.numel()} for state in (mine, theirs)]
+    assert len(storages[0]) == len(storages[1])  # ties are ties again
+
+
+def test_a_regressor_keeps_its_scale(tmp_path: Path):
+    model = build("regressor", width=8, layers=1)
+    model.fit_scale(torch.randn(3, 20, 1) * 5 + 2)
+    model.save(tmp_path)
+    again = load(tmp_path)
+    assert all(torch.equal(tensor, again.state_dict()[name]) for name, tensor in model.state_dict().items())
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    build("decoder", **TINY).save(tmp_path)
+    return tmp_path
+
+
+def change(folder: Path, **tensors: torch.Tensor | None) -> None:
+    weights = load_file(folder / WEIGHTS)
+    for name, tensor in tensors.items():
+        weights.pop(name, None)
+        if tensor is not None:
+            weights[name] = tensor
+    save_file(weights, folder / WEIGHTS)
+
+
+def test_tensors_that_are_missing_unknown_or_of_another_shape_are_named(folder: Path):
+    name = "stack.blocks.0.mixer.project.q.weight"
+    change(folder, **{name: None})
+    with pytest.raises(InvalidInput, match=rf"lacks {name}; it is of another model"):
+        load(folder)
+    change(folder, **{name: torch.zeros(16, 15), "extra": torch.zeros(1)})
+    with pytest.raises(InvalidInput, match="has unknown extra"):
+        load(folder)
+    change(folder, extra=None)
+    with pytest.raises(InvalidInput, match=rf"{name} is \(16, 15\), and the model's is \(16, 16\)"):
+        load(folder)
+
+
+def test_a_pickle_is_never_read(folder: Path):
+    (folder / WEIGHTS).rename(folder / "pytorch_model.bin")
+    with pytest.raises(InvalidInput, match=r"pytorch_model\.bin is a pickle, which is never read: convert it"):
+        load(folder)
+
+
+def test_weights_that_were_cut_off(folder: Path):
+    path = folder / WEIGHTS
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(InvalidInput, match=r"model\.safetensors cannot be read"):
+        load(folder)
+
+
+def test_a_configuration_that_cannot_be_read(folder: Path):
+    path = folder / "config.json"
+    whole = json.loads(path.read_text())
+    for text, error, message in (
+        ("{", InvalidInput, "is not JSON"),
+        ("[]", InvalidInput, "names no model and options"),
+        (json.dumps({**whole, "model": "decodr"}), UnknownName, "no model is called 'decodr': did you mean 'decoder'"),
+        (json.dumps({**whole, "options": {**whole["options"], "widht": 3}}), InvalidOption, "has no option 'widht'"),
+        (json.dumps({**whole, "options": {**whole["options"], "width": "3"}}), InvalidOption, "option width must be"),
+    ):
+        path.write_text(text)
+        with pytest.raises(error, match=message):
+            load(folder)
+    path.unlink()
+    with pytest.raises(InvalidInput, match=r"it has no config\.json"):
+        load(folder)
+    with pytest.raises(InvalidInput, match="is no model of longspan"):
+        load(folder / "nowhere")
