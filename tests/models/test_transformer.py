@@ -64,7 +64,8 @@ def test_the_future_changes_nothing(name: str):
     model = Decoder.build(**TINY, attention=small(name)).double().eval()
     text = ids()
     other = torch.cat([text[:, :7], ids(seed=1)[:, 7:]], 1)
-    assert torch.equal(model(text)[:, :7], model(other)[:, :7])
+    # Up to the last bits: where later tokens fall may change in what order a product is summed.
+    torch.testing.assert_close(model(text)[:, :7], model(other)[:, :7], rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize("name", [name for name in names() if find(name).supports.bidirectional])
