@@ -1,9 +1,8 @@
 """A linear layer that is quick for few rows too, as decoding needs it.
 
-For a few rows BLAS on a CPU is up to three times faster when the weight is the left factor: then its rows, not the few
-of the input, are what the threads share out. That holds for weights that come from memory, as in a model that is larger
-than the cache; what is in the cache already loses up to a third between 6 and 12 rows. The product is the same up to
-rounding.
+For a handful of rows, and for the output layer of a large vocabulary, BLAS on a CPU is up to three times faster when
+the weight is the left factor: then its rows, not the few of the input, are what the threads share out. Alone and from
+memory, weights gain by it up to 32 rows; in a whole model, 8 rows lost. The product is the same up to rounding.
 """
 
 import torch
@@ -13,7 +12,7 @@ from torch.nn import functional
 
 from longspan.replay import deciding
 
-FEW = 32  # rows up to which any weight goes left
+FEW = 4  # rows up to which any weight goes left
 WIDE, SOME = 4096, 64  # from this many outputs it does up to this many rows
 
 
