@@ -155,7 +155,7 @@ def _adapter(
         return ModelSubject(name, module, claims, vocabulary=vocabulary, length=length, mask=mask)
     width = reading.width or _width(module)
     if width is None:
-        raise InvalidOption(f"the width of {name} cannot be seen; say how wide its input is")
+        raise InvalidOption(f"the width of {name} cannot be seen; say how wide its input is (--width)")
     return ModuleSubject(name, module, claims, width=width, length=length, mask=mask)
 
 

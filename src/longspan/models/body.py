@@ -21,7 +21,7 @@ from longspan.nn.multihead import MultiHead, Position
 from longspan.nn.norm import NORMS, build_norm
 from longspan.nn.positions import Absolute, Alibi, Axial, Learned, RelativeBias, Rotary, Sinusoidal
 from longspan.nn.residual import Residual
-from longspan.nn.reversible_body import ReversibleBody
+from longspan.nn.reversible_body import MERGES, ReversibleBody
 from longspan.nn.stack import Body, Stack
 
 POSITIONS = ("sinusoidal", "learned", "axial", "axial_sum", "rotary", "alibi", "relative", "none")
@@ -52,7 +52,7 @@ class BodyOptions(config.Options):
     hidden_dropout: float = option(0.0, "inside the feed-forward layer", low=0, high=0.999)
     feedforward_chunk: int = option(0, "tokens per piece of the feed-forward layer; 0: all at once", low=0)
     reversible: bool = option(False, "whether the blocks are reversible: their activations take the memory of one")
-    merge: str = option("concat", "of the two streams of reversible blocks", choices=("concat", "mean"))
+    merge: str = option("concat", "of the two streams of reversible blocks", choices=MERGES)
     position: str = option("sinusoidal", "how positions are told", choices=POSITIONS)
     axes: tuple[int, ...] | None = option(None, "axial positions: the sides of the grid", low=1)
     axis_widths: tuple[int, ...] | None = option(None, "axial: the width of each table, side by side", low=1)
@@ -80,7 +80,7 @@ def embedding(options: BodyOptions, vocabulary: int, padding: int | None = None)
         scale=options.scale,
         padding=padding,
         position=absolute_position(options),
-        norm=build_norm(options.norm, options.width, options.eps) if options.embedding_norm else None,  # type: ignore[arg-type]
+        norm=build_norm(options.norm, options.width, options.eps) if options.embedding_norm else None,
         dropout=options.dropout if options.embedding_dropout is None else options.embedding_dropout,
     )
 
@@ -146,8 +146,8 @@ def build_stack(
     if options.reversible:
         stack = ReversibleBody(
             list(zip(mixers, changes)),
-            merge=options.merge,  # type: ignore[arg-type]
-            norm=options.norm,  # type: ignore[arg-type]
+            merge=options.merge,
+            norm=options.norm,
             eps=options.eps,
             dropout=options.dropout,
         )
@@ -181,7 +181,7 @@ def build_block(
 
 def last_norm(options: BodyOptions) -> nn.Module:
     """The norm at the end of a stack, which blocks with their norms in front need."""
-    return build_norm(options.norm if options.place == "pre" else "none", options.width, options.eps)  # type: ignore[arg-type]
+    return build_norm(options.norm if options.place == "pre" else "none", options.width, options.eps)
 
 
 def _feedforward(options: BodyOptions) -> FeedForward:
@@ -204,8 +204,8 @@ def _head_dim(options: BodyOptions) -> int:
 def _residual(options: BodyOptions) -> Callable[[], Residual]:
     return lambda: Residual(
         options.width,
-        norm=options.norm,  # type: ignore[arg-type]
-        place=options.place,  # type: ignore[arg-type]
+        norm=options.norm,
+        place=options.place,
         dropout=options.dropout,
         eps=options.eps,
     )

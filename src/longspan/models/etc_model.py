@@ -109,7 +109,7 @@ class EtcModel(Model):
         self.embedding = embedding(plain, options.vocabulary, options.padding)
         self.types = nn.Embedding(options.types, options.width)
         norm = options.norm if options.embedding_norm else "none"
-        self.norm = build_norm(norm, options.width, options.eps)  # type: ignore[arg-type]
+        self.norm = build_norm(norm, options.width, options.eps)
         self.dropout = nn.Dropout(options.dropout)
         self.stack = build_stack(options, (setting,), place="encoder", causal=False)
         for block in self._blocks() if options.sharing != "all" else ():

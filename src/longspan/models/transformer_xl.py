@@ -129,7 +129,7 @@ class TransformerXL(Causal):
             self.bias = None
         self.layers = nn.ModuleList(self._layer(head_dim) for _ in range(options.layers))
         last = options.norm if options.place == "pre" else "none"
-        self.norm = build_norm(last, options.width, options.eps)  # type: ignore[arg-type]
+        self.norm = build_norm(last, options.width, options.eps)
         self.dropout = nn.Dropout(options.dropout)
         if options.untie:
             self.u = self.w = None  # type: ignore[assignment]  # the layers have their own

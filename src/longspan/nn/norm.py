@@ -5,14 +5,11 @@ torch's own modules are right as they are: the variance of LayerNorm is the bias
 """
 
 from collections.abc import Callable
-from typing import Literal
 
 from torch import nn
 from torch.nn import LayerNorm, RMSNorm
 
 from longspan.errors import UnknownName, suggest
-
-NormKind = Literal["layer", "rms", "none"]
 
 NORMS: dict[str, Callable[[int, float], nn.Module]] = {
     "layer": lambda width, eps: LayerNorm(width, eps=eps),
@@ -21,11 +18,11 @@ NORMS: dict[str, Callable[[int, float], nn.Module]] = {
 }
 
 
-def build_norm(kind: NormKind, width: int, eps: float = 1e-5) -> nn.Module:
+def build_norm(kind: str, width: int, eps: float = 1e-5) -> nn.Module:
     """The norm called `kind`, over the last axis of `width` features."""
     if kind not in NORMS:
         raise UnknownName(f"no norm is called {kind!r}; {suggest(kind, NORMS)}")
     return NORMS[kind](width, eps)
 
 
-__all__ = ["NORMS", "LayerNorm", "NormKind", "RMSNorm", "build_norm"]
+__all__ = ["NORMS", "LayerNorm", "RMSNorm", "build_norm"]

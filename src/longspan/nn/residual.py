@@ -1,15 +1,14 @@
 """The residual connection around a sub-layer, with the norm before it, after the sum, or nowhere."""
 
 from collections.abc import Callable
-from typing import Literal, get_args
 
 from torch import nn
 
 from longspan.errors import UnknownName, suggest
-from longspan.nn.norm import NormKind, build_norm
+from longspan.nn.norm import build_norm
 from longspan.shapes import Hidden
 
-Place = Literal["pre", "post", "none"]
+PLACES = ("pre", "post", "none")
 
 
 class Residual(nn.Module):
@@ -19,11 +18,11 @@ class Residual(nn.Module):
     """
 
     def __init__(
-        self, width: int, *, norm: NormKind = "layer", place: Place = "pre", dropout: float = 0.0, eps: float = 1e-5
+        self, width: int, *, norm: str = "layer", place: str = "pre", dropout: float = 0.0, eps: float = 1e-5
     ) -> None:
         super().__init__()
-        if place not in get_args(Place):
-            raise UnknownName(f"no place for the norm is called {place!r}; {suggest(place, get_args(Place))}")
+        if place not in PLACES:
+            raise UnknownName(f"no place for the norm is called {place!r}; {suggest(place, PLACES)}")
         self.place = place
         self.norm = build_norm("none" if place == "none" else norm, width, eps)
         self.dropout = nn.Dropout(dropout)
@@ -40,4 +39,4 @@ class Residual(nn.Module):
         return f"place={self.place!r}"
 
 
-__all__ = ["Place", "Residual"]
+__all__ = ["PLACES", "Residual"]

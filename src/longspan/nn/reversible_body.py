@@ -10,7 +10,6 @@ has the width of the embedding, so that the output layer can be tied to it.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -18,13 +17,13 @@ from torch import Tensor, nn
 from longspan.attention.state import State
 from longspan.errors import InvalidInput, UnknownName, suggest
 from longspan.nn.multihead import MultiHead, MultiHeadState
-from longspan.nn.norm import NormKind, build_norm
+from longspan.nn.norm import build_norm
 from longspan.nn.positions import Positions
 from longspan.nn.reversible import ReversibleStack
 from longspan.nn.stack import Body, check_streams
 from longspan.shapes import Hidden, KeyMask
 
-Merge = Literal["concat", "mean"]
+MERGES = ("concat", "mean")
 
 
 @dataclass(frozen=True)
@@ -83,13 +82,13 @@ class ReversibleBody(Body):
         self,
         layers: Sequence[tuple[MultiHead, nn.Module]],
         *,
-        merge: Merge = "concat",
-        norm: NormKind = "layer",
+        merge: str = "concat",
+        norm: str = "layer",
         eps: float = 1e-5,
         dropout: float = 0.0,
     ) -> None:
-        if merge not in get_args(Merge):
-            raise UnknownName(f"no way to merge two streams is called {merge!r}; {suggest(merge, get_args(Merge))}")
+        if merge not in MERGES:
+            raise UnknownName(f"no way to merge two streams is called {merge!r}; {suggest(merge, MERGES)}")
         width = layers[0][0].width
         super().__init__(2 * width if merge == "concat" else width)
         self.merge = merge
@@ -164,4 +163,4 @@ class ReversibleBody(Body):
         check_streams((mix.mixer.mechanism for mix, _ in self.pairs()), streams)
 
 
-__all__ = ["Merge", "ReversibleBody", "ReversibleState"]
+__all__ = ["MERGES", "ReversibleBody", "ReversibleState"]

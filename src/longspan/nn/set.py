@@ -29,7 +29,6 @@ from longspan.attention import build
 from longspan.errors import InvalidOption, UnknownName, suggest
 from longspan.nn.feedforward import FeedForward
 from longspan.nn.multihead import MultiHead
-from longspan.nn.norm import NormKind
 from longspan.nn.residual import Residual
 from longspan.shapes import Hidden, KeyMask
 
@@ -53,7 +52,7 @@ class MAB(nn.Module):
         y_width: int | None = None,
         variant: Variant = "paper",
         hidden: int | None = None,
-        norm: NormKind | None = None,
+        norm: str | None = None,
     ) -> None:
         super().__init__()
         if variant not in get_args(Variant):
@@ -90,7 +89,7 @@ class SAB(nn.Module):
         x_width: int | None = None,
         variant: Variant = "paper",
         hidden: int | None = None,
-        norm: NormKind | None = None,
+        norm: str | None = None,
     ) -> None:
         super().__init__()
         self.block = MAB(width, heads, x_width=x_width, y_width=x_width, variant=variant, hidden=hidden, norm=norm)
@@ -114,7 +113,7 @@ class ISAB(nn.Module):
         x_width: int | None = None,
         variant: Variant = "paper",
         hidden: int | None = None,
-        norm: NormKind | None = None,
+        norm: str | None = None,
     ) -> None:
         super().__init__()
         form: dict[str, Any] = {"variant": variant, "hidden": hidden, "norm": norm}
@@ -141,7 +140,7 @@ class PMA(nn.Module):
         *,
         variant: Variant = "paper",
         hidden: int | None = None,
-        norm: NormKind | None = None,
+        norm: str | None = None,
     ) -> None:
         super().__init__()
         self.seeds = _learned("seeds", seeds, width)

@@ -7,8 +7,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from longspan.attention import flash
 from longspan.attention.flash import BLOCKED
+from longspan.attention.layouts import strips
 from longspan.attention.layouts.base import Layout, add, blocked, blocked_where, products, wide
 
 Number = TypeVar("Number", int, Tensor)
@@ -43,12 +43,7 @@ class Stairs(Layout):
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float
     ) -> tuple[Tensor, Tensor]:
-        out, lse = torch.zeros_like(q), q.new_full(q.shape[:3], BLOCKED, dtype=wide(q.dtype))
-        for rows, seen, mask in self._strips(q, keep):
-            out[:, :, rows], lse[:, :, rows] = flash.forward(
-                q[:, :, rows], k[:, :, :seen], v[:, :, :seen], scale, mask=mask
-            )
-        return out, lse
+        return strips.forward(q, k, v, self._strips(q, keep), scale)
 
     def backward(
         self,
@@ -62,21 +57,7 @@ class Stairs(Layout):
         lse: Tensor,
         scale: float,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        dq, dk, dv = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
-        for rows, seen, mask in self._strips(q, keep):
-            dq[:, :, rows], dk_part, dv_part = flash.backward(
-                g[:, :, rows],
-                q[:, :, rows],
-                k[:, :, :seen],
-                v[:, :, :seen],
-                out[:, :, rows],
-                lse[:, :, rows],
-                scale,
-                mask=mask,
-            )
-            dk[:, :, :seen] += dk_part
-            dv[:, :, :seen] += dv_part
-        return dq, dk, dv
+        return strips.backward(g, q, k, v, out, lse, self._strips(q, keep), scale)
 
     def width(self, keys: int) -> int:
         return keys
@@ -91,7 +72,7 @@ class Stairs(Layout):
     def _cuts(self, queries: int) -> Iterator[tuple[int, int]]:
         return ((begin, min(begin + self.rows, queries)) for begin in range(0, queries, self.rows))
 
-    def _strips(self, q: Tensor, keep: Tensor | None) -> Iterator[tuple[slice, int, Tensor | None]]:
+    def _strips(self, q: Tensor, keep: Tensor | None) -> Iterator[strips.Strip]:
         """(queries, keys that the last of them reads, added mask); queries that read nothing are left out."""
         queries = q.shape[2]
         most = self.seen(queries - 1)

@@ -7,9 +7,9 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from longspan.attention import flash
 from longspan.attention.flash import BLOCKED
-from longspan.attention.layouts.base import Layout, add, blocked_where, ceil_div, products, wide
+from longspan.attention.layouts import strips
+from longspan.attention.layouts.base import Layout, add, blocked_where, ceil_div, products
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,7 @@ class Summaries(Layout):
     ) -> tuple[Tensor, Tensor]:
         at = self._at(k)
         keys, values = self._gather(k, at), self._gather(v, at)
-        out, lse = torch.zeros_like(q), q.new_full(q.shape[:3], BLOCKED, dtype=wide(q.dtype))
-        for own, seen, mask in self._pieces(q, k, keep, at):
-            out[:, :, own], lse[:, :, own] = flash.forward(
-                q[:, :, own], keys[:, :, :seen], values[:, :, :seen], scale, mask=mask
-            )
-        return out, lse
+        return strips.forward(q, keys, values, self._pieces(q, k, keep, at), scale)
 
     def backward(
         self,
@@ -64,20 +59,7 @@ class Summaries(Layout):
     ) -> tuple[Tensor, Tensor, Tensor]:
         at = self._at(k)
         keys, values = self._gather(k, at), self._gather(v, at)
-        dq, dkeys, dvalues = torch.zeros_like(q), torch.zeros_like(keys), torch.zeros_like(values)
-        for own, seen, mask in self._pieces(q, k, keep, at):
-            dq[:, :, own], dk_part, dv_part = flash.backward(
-                g[:, :, own],
-                q[:, :, own],
-                keys[:, :, :seen],
-                values[:, :, :seen],
-                out[:, :, own],
-                lse[:, :, own],
-                scale,
-                mask=mask,
-            )
-            dkeys[:, :, :seen] += dk_part
-            dvalues[:, :, :seen] += dv_part
+        dq, dkeys, dvalues = strips.backward(g, q, keys, values, out, lse, self._pieces(q, k, keep, at), scale)
         return dq, self._put_back(dkeys, k, at), self._put_back(dvalues, v, at)
 
     def width(self, keys: int) -> int:
@@ -126,9 +108,7 @@ class Summaries(Layout):
                 spans.append((begin, end, seen))
         return spans
 
-    def _pieces(
-        self, q: Tensor, k: Tensor, keep: Tensor | None, at: Tensor
-    ) -> Iterator[tuple[slice, int, Tensor | None]]:
+    def _pieces(self, q: Tensor, k: Tensor, keep: Tensor | None, at: Tensor) -> Iterator[strips.Strip]:
         """(queries, how many summaries, added mask)"""
         past = k.shape[2] - q.shape[2]
         padding = None if keep is None else blocked_where(~self._gather_keep(keep, at), q)
