@@ -17,7 +17,9 @@ STYLE = """
 * { box-sizing: border-box; }
 body { margin: 0 auto; padding: 2rem 1.25rem 4rem; max-width: 72rem; color: var(--ink); background: var(--paper);
        font: 16px/1.5 system-ui, sans-serif; }
-h1, h2, p, td { overflow-wrap: anywhere; }
+h1, h2, p { overflow-wrap: anywhere; }
+td { overflow-wrap: break-word; }
+@media (max-width: 45em) { td { overflow-wrap: anywhere; } }
 h1 { font-size: 1.6rem; margin: 0 0 .25rem; } h2 { font-size: 1.15rem; margin: 2.25rem 0 .5rem; }
 p { margin: .25rem 0 .75rem; } .quiet { color: var(--quiet); font-size: .9rem; }
 .scroll { overflow-x: auto; } table { border-collapse: collapse; width: 100%; font-size: .9rem; }
