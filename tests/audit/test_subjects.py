@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from other_models import WIDTH, DropMaskLayer, Layer, Mixer
-from torch import nn
+from torch import Tensor, nn
 
 from longspan.attention import build
 from longspan.attention.softmax import Softmax
@@ -178,3 +178,22 @@ def test_replace_changes_only_the_places_it_is_given() -> None:
     for name, part in sample.items():
         same = (changed[name] == part).all(dim=-1).all(dim=1)
         assert torch.equal(same, ~where)
+
+
+class Mean(nn.Module):
+    """The same at every position of a row, and another in every row."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mean(1, keepdim=True).expand_as(x)
+
+
+class Constant(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.ones_like(x)
+
+
+@pytest.mark.parametrize(("module", "passed"), [(Mean(), True), (Constant(), False)])
+def test_outputs_that_differ_by_row_alone_are_not_constant(module: nn.Module, passed: bool):
+    certificate = audit(module, reading=Reading(width=8))
+    (found,) = [finding for finding in certificate.findings if finding.check == "batch_invariance"]
+    assert found.passed is passed
