@@ -227,11 +227,11 @@ def batch_invariance(subject: Subject) -> Measurement:
     others = torch.ones(3, subject.length, dtype=torch.bool)
     others[1] = False
     with torch.no_grad():
-        alone = subject.run(take(sample, [1]))
+        alone, together = subject.run(take(sample, [1])), subject.run(sample)
         for size in (*subject.scales, 1000.0 * subject.scales[-1]):
             beside = subject.run(subject.replace(sample, others, seed=5, scale=size))
             worst.see(difference(beside[1:2], alone, spread(alone)), f"other rows of size {size:g}")
-    return worst.against(subject.same, fault="" if varies(beside) else NO_EFFECT)
+    return worst.against(subject.same, fault="" if varies(together) else NO_EFFECT)
 
 
 @check("the same input gives the same bits again", lambda claims: True)
