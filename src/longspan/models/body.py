@@ -27,6 +27,7 @@ from longspan.nn.stack import Body, Stack
 POSITIONS = ("sinusoidal", "learned", "axial", "axial_sum", "rotary", "alibi", "relative", "none")
 
 INITS = ("xavier", "normal", "fan_in")
+SHARES = ("all", "attention", "feedforward")  # Lan et al. 2020, section 3.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,15 +46,23 @@ class BodyOptions(config.Options):
     norm: str = option("layer", "kind of norm", choices=tuple(NORMS))
     eps: float = option(1e-5, "added to the variance in norms", low=0)
     bias: bool = option(True, "whether the linear layers of the blocks have biases")
+    query_bias: bool | None = option(None, "whether the projections into attention have; as `bias` unless given")
+    output_bias: bool | None = option(None, "whether the projection out of attention has; as `bias` unless given")
     dropout: float = option(0.1, "on embeddings and on what each sub-layer adds", low=0, high=0.999)
     embedding_dropout: float | None = option(None, "on embeddings, where it differs from dropout", low=0, high=0.999)
     embedding_norm: bool = option(False, "whether embeddings are normed before dropout (BERT, BART)")
+    embedding_width: int | None = option(None, "width of the tables, where it is another (ALBERT, ELECTRA)", low=1)
+    segments: int = option(0, "kinds of tokens, such as first and second sentence: 2 (BERT)", low=0)
     attention_dropout: float = option(0.0, "on attention weights, where there are any", low=0, high=0.999)
     hidden_dropout: float = option(0.0, "inside the feed-forward layer", low=0, high=0.999)
     feedforward_chunk: int = option(0, "tokens per piece of the feed-forward layer; 0: all at once", low=0)
     reversible: bool = option(False, "whether the blocks are reversible: their activations take the memory of one")
     merge: str = option("concat", "of the two streams of reversible blocks", choices=MERGES)
+    groups: int | None = option(None, "sets of weights that the layers share between them; none: each its own", low=1)
+    share: str = option("all", "what layers of a group share", choices=SHARES)
     position: str = option("sinusoidal", "how positions are told", choices=POSITIONS)
+    position_offset: int = option(0, "learned: rows of the table before position 0 (RoBERTa, BART: 2)", low=0)
+    rotary_base: float = option(10000.0, "rotary: the base of the wave lengths", low=1)
     axes: tuple[int, ...] | None = option(None, "axial positions: the sides of the grid", low=1)
     axis_widths: tuple[int, ...] | None = option(None, "axial: the width of each table, side by side", low=1)
     max_length: int | None = option(None, "the longest text; needed where a table is fixed", low=1)
@@ -74,40 +83,49 @@ def spread(settings: Sequence[Setting], layers: int, place: str) -> list[Setting
 
 def embedding(options: BodyOptions, vocabulary: int, padding: int | None = None) -> TokenEmbedding:
     """Token rows with the positions that are added to them."""
+    width = table_width(options)
     return TokenEmbedding(
         vocabulary,
-        options.width,
+        width,
         scale=options.scale,
         padding=padding,
         position=absolute_position(options),
-        norm=build_norm(options.norm, options.width, options.eps) if options.embedding_norm else None,
+        norm=build_norm(options.norm, width, options.eps) if options.embedding_norm else None,
         dropout=options.dropout if options.embedding_dropout is None else options.embedding_dropout,
+        segments=options.segments,
+        out_width=options.width,
     )
+
+
+def table_width(options: BodyOptions) -> int:
+    """Of the tables of tokens, positions and segments."""
+    return options.embedding_width or options.width
 
 
 def absolute_position(options: BodyOptions) -> Absolute | None:
     """Positions that are added to the embedding, where they are of that kind."""
+    width = table_width(options)
     if options.position == "sinusoidal":
-        return Sinusoidal(options.width)
+        return Sinusoidal(width)
     if options.position == "learned":
         if options.max_length is None:
             raise InvalidOption("learned positions are a table: give max_length, the longest text")
-        return Learned(options.max_length, options.width)
+        return Learned(options.max_length, width, offset=options.position_offset)
     if options.position == "axial":
-        if options.axes is None or options.axis_widths is None or sum(options.axis_widths) != options.width:
-            raise InvalidOption(f"axial positions need axes, and axis_widths that add up to the width {options.width}")
+        if options.axes is None or options.axis_widths is None or sum(options.axis_widths) != width:
+            raise InvalidOption(f"axial positions need axes, and axis_widths that add up to the width {width}")
         return Axial(options.axes, options.axis_widths)
     if options.position == "axial_sum":
         if options.axes is None:
             raise InvalidOption("axial_sum positions need axes, the sides of the grid")
-        return Axial(options.axes, [options.width] * len(options.axes), summed=True)
+        return Axial(options.axes, [width] * len(options.axes), summed=True)
     return None
 
 
 def _within(options: BodyOptions, head_dim: int, causal: bool) -> Position | None:
     """Positions that belong inside attention; one module for all layers."""
     if options.position == "rotary":
-        return Rotary(head_dim)
+        return Rotary(head_dim, base=options.rotary_base)
     if options.position == "alibi":
         return Alibi(options.heads)
     return RelativeBias(options.heads, bidirectional=not causal) if options.position == "relative" else None
@@ -135,13 +153,26 @@ def build_stack(
     position = _within(options, _head_dim(options), causal)
     own = spread(settings, layers, f"{place} self-attention")
     others = None if cross is None else spread(cross, layers, f"{place} cross-attention")
-    mixers, readers = [], []
-    for layer in range(layers):
-        where = f"{place} self-attention, layer {layer}"
-        mixers.append(_mixer(options, own[layer], where, causal=causal, position=position))
-        where = f"{place} cross-attention, layer {layer}"
-        readers.append(None if others is None else _reader(options, others[layer], where, cross_length))
-    changes = [_feedforward(options) for _ in range(layers)]
+    order, share = _groups(options, layers, place), "none" if options.groups is None else options.share
+    mixers: list[MultiHead] = []
+    readers: list[MultiHead | None] = []
+    changes: list[FeedForward] = []
+    for layer, group in enumerate(order):
+        first = order.index(group)
+        again = share if first < layer else "none"
+        if again != "none" and own[layer] != own[first]:
+            raise InvalidOption(f"{place}: layers that share their weights have one attention; give one setting")
+        if again == "all":
+            continue
+        if again == "attention":
+            mixers.append(mixers[first])
+            readers.append(readers[first])
+        else:
+            where = f"{place} self-attention, layer {layer}"
+            mixers.append(_mixer(options, own[layer], where, causal=causal, position=position))
+            where = f"{place} cross-attention, layer {layer}"
+            readers.append(None if others is None else _reader(options, others[layer], where, cross_length))
+        changes.append(changes[first] if again == "feedforward" else _feedforward(options))
     stack: Body
     if options.reversible:
         stack = ReversibleBody(
@@ -156,10 +187,20 @@ def build_stack(
             Block(mixer, change, cross=reader, residual=_residual(options))
             for mixer, change, reader in zip(mixers, changes, readers)
         ]
-        stack = Stack(blocks, last_norm(options))
+        stack = Stack(blocks, last_norm(options), order if share == "all" else None)
     if any(isinstance(m, Linformer) and m.options.sharing == "layerwise" for m in stack.modules()):
         share_projection(stack)
     return stack
+
+
+def _groups(options: BodyOptions, layers: int, place: str) -> list[int]:
+    """The group of each layer, all of one size or nearly: a layer is its own group unless weights are shared."""
+    groups = options.groups or layers
+    if groups > layers:
+        raise InvalidOption(f"{place}: {groups} groups for {layers} layers; give at most one for each")
+    if options.reversible and options.groups is not None:
+        raise Unsupported(f"{place}: reversible blocks share no weights; leave out groups")
+    return [layer * groups // layers for layer in range(layers)]
 
 
 def build_block(
@@ -235,7 +276,8 @@ def _mixer(
             kv_heads=kv_heads,
             key_dim=options.key_dim,
             position=position,
-            bias=options.bias,
+            bias=options.bias if options.query_bias is None else options.query_bias,
+            out_bias=options.bias if options.output_bias is None else options.output_bias,
         )
     except (Unsupported, InvalidOption) as error:
         raise type(error)(f"{where}: {error}") from None
@@ -272,6 +314,8 @@ def initialise(model: nn.Module, options: BodyOptions) -> None:
                 nn.init.normal_(module.weight, std=options.init_std * (options.width**-0.5 if by_fan else 1.0))
                 if module.padding is not None:
                     module.weight[module.padding] = 0
+                if module.segment is not None:
+                    nn.init.normal_(module.segment, std=options.init_std * (options.width**-0.5 if by_fan else 1.0))
             elif isinstance(module, (Learned, Axial)) and by_fan:
                 tables = list(module.parameters())
                 for table in tables:
@@ -305,4 +349,5 @@ __all__ = [
     "last_norm",
     "mechanisms",
     "spread",
+    "table_width",
 ]

@@ -13,8 +13,10 @@ from torch import Tensor, nn
 from longspan.attention.setting import Setting
 from longspan.config import option
 from longspan.errors import InvalidInput, InvalidOption
-from longspan.models.base import Causal, Ids, Logits, Mask, Model
-from longspan.models.body import BodyOptions, build_stack, embedding, initialise, mechanisms
+from longspan.models.base import Causal, Ids, Logits, Mask
+from longspan.models.body import BodyOptions, build_stack, embedding, initialise, mechanisms, table_width
+from longspan.models.headed import Headed, build_heads
+from longspan.nn.heads import Head
 from longspan.nn.linear import Linear
 from longspan.shapes import Hidden
 
@@ -31,8 +33,8 @@ class TextOptions(BodyOptions):
     attention: tuple[Setting, ...] = option(DENSE, "mechanism of each layer, repeated from the bottom up")
 
 
-class Encoder(Model):
-    """Hidden states of a text, each of which has read all of it."""
+class Encoder(Headed):
+    """Hidden states of a text, each of which has read all of it; with heads, what tasks ask of them (BERT and kin)."""
 
     name = "encoder"
     paper = "Vaswani et al. 2017"
@@ -40,22 +42,52 @@ class Encoder(Model):
 
     @dataclass(frozen=True, kw_only=True)
     class Options(TextOptions):
-        pass
+        tasks: tuple[Head, ...] | None = option(None, "the tasks that it has heads for")
+        count_real: bool = option(False, "whether positions count the tokens that are not padding (RoBERTa)")
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
+        if options.count_real and options.padding is None:
+            raise InvalidOption("count_real counts what is not padding: give padding, its id")
         self.embedding = self._embed(options, options.vocabulary, options.padding)
         self.stack = self._stack(options, options.attention, place="encoder", causal=False)
+        self.heads = build_heads(options, self.stack.out_width, options.vocabulary)
         initialise(self, options)
 
+    @property
+    def table(self) -> Tensor:
+        return self.embedding.weight
+
     def forward(
-        self, ids: Ids, *, key_mask: Mask | None = None, positions: Ids | None = None, streams: Streams | None = None
+        self,
+        ids: Ids,
+        *,
+        key_mask: Mask | None = None,
+        positions: Ids | None = None,
+        segments: Ids | None = None,
+        streams: Streams | None = None,
     ) -> Hidden:
-        x = self.embedding(ids, positions=positions)
+        if positions is None and self.options.count_real:
+            real = ids != self.options.padding
+            positions = real.cumsum(1) * real - 1  # padding is at -1, the row before the first
+        x = self.embedding(ids, positions=positions, segments=segments)
         return self.stack(x, key_mask=key_mask, streams=streams, positions=positions)
 
+    def outputs(
+        self,
+        ids: Ids,
+        *,
+        key_mask: Mask | None = None,
+        positions: Ids | None = None,
+        segments: Ids | None = None,
+        streams: Streams | None = None,
+    ) -> dict[str, Tensor]:
+        """What each head says, by the name of its task."""
+        x = self(ids, key_mask=key_mask, positions=positions, segments=segments, streams=streams)
+        return self.read(x, key_mask)
 
-class Decoder(Causal):
+
+class Decoder(Headed, Causal):
     """A language model: the logits of the next token at every place (GPT and kin)."""
 
     name = "decoder"
@@ -64,7 +96,9 @@ class Decoder(Causal):
 
     @dataclass(frozen=True, kw_only=True)
     class Options(TextOptions):
+        tasks: tuple[Head, ...] | None = option(None, "the tasks that it has heads for, beside the next token")
         tied: bool = option(True, "whether the output layer is the embedding")
+        head_bias: bool = option(False, "whether the output layer has a bias (Reformer)")
         zero_output: bool = option(False, "whether an output layer that is not tied starts at 0 (Child et al. 2019)")
 
     def __init__(self, options: Options) -> None:
@@ -72,12 +106,15 @@ class Decoder(Causal):
         self.vocabulary, self.max_length = options.vocabulary, options.max_length
         self.embedding = self._embed(options, options.vocabulary, options.padding)
         self.stack = self._stack(options, options.attention, place="decoder", causal=True)
-        if options.tied and self.stack.out_width != options.width:
+        if options.tied and self.stack.out_width != table_width(options):
             raise InvalidOption(
-                f"the embedding is {options.width} wide and the states {self.stack.out_width}, so that they cannot be "
-                "tied: give tied=False, or merge='mean'"
+                f"the embedding is {table_width(options)} wide and the states {self.stack.out_width}, so that they "
+                "cannot be tied: give tied=False, or merge='mean'"
             )
-        self.head = None if options.tied else Linear(self.stack.out_width, options.vocabulary, bias=False)
+        if options.tied and options.head_bias:
+            raise InvalidOption("an output layer that is the embedding has no bias; give tied=False or no head_bias")
+        self.head = None if options.tied else Linear(self.stack.out_width, options.vocabulary, bias=options.head_bias)
+        self.heads = build_heads(options, self.stack.out_width, options.vocabulary)
         self.left_padding = all(mechanism.supports.left_padding for mechanism in mechanisms(self))
         initialise(self, options)
         if self.head is not None and options.zero_output:
@@ -95,6 +132,16 @@ class Decoder(Causal):
         self._check_room(ids.shape[1])
         x = self.embedding(ids, positions=positions)
         return self.stack(x, key_mask=key_mask, streams=streams, positions=positions)
+
+    @property
+    def table(self) -> Tensor:
+        return self.embedding.weight
+
+    def outputs(
+        self, ids: Ids, *, key_mask: Mask | None = None, positions: Ids | None = None, streams: Streams | None = None
+    ) -> dict[str, Tensor]:
+        """What each head says, by the name of its task."""
+        return self.read(self.hidden(ids, key_mask=key_mask, positions=positions, streams=streams), key_mask)
 
     def logits(self, x: Hidden) -> Logits:
         """The output layer."""
@@ -122,7 +169,7 @@ class Decoder(Causal):
         return self.logits(x[:, -1:] if last else x), state
 
 
-class Transformer(Causal):
+class Transformer(Headed, Causal):
     """An encoder, and a decoder that reads it: the model of the paper, for translation and the like."""
 
     name = "transformer"
@@ -143,6 +190,7 @@ class Transformer(Causal):
         encoder_attention: tuple[Setting, ...] = option(DENSE, "mechanism of each encoder layer")
         decoder_attention: tuple[Setting, ...] = option(DENSE, "mechanism of each decoder layer, causal")
         cross_attention: tuple[Setting, ...] = option(DENSE, "mechanism by which each decoder layer reads the encoder")
+        tasks: tuple[Head, ...] | None = option(None, "the tasks that its decoder has heads for (BART)")
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
@@ -167,6 +215,7 @@ class Transformer(Causal):
             cross_length=options.source_length,
         )
         self.head = None if options.tied else Linear(options.width, options.vocabulary, bias=False)
+        self.heads = build_heads(options, options.width, options.vocabulary)
         self.left_padding = all(mechanism.supports.left_padding for mechanism in mechanisms(self.decoder))
         initialise(self, options)
 
@@ -188,9 +237,38 @@ class Transformer(Causal):
         streams: Streams | None = None,
     ) -> Logits:
         """The logits of the target's next token at each of its places; `streams` are for the encoder."""
+        return self.logits(self.hidden(source, ids, source_mask=source_mask, key_mask=key_mask, streams=streams))
+
+    def hidden(
+        self,
+        source: Ids,
+        ids: Ids,
+        *,
+        source_mask: Mask | None = None,
+        key_mask: Mask | None = None,
+        streams: Streams | None = None,
+    ) -> Hidden:
+        """The decoder's states, which the output layer reads."""
         self._check_room(ids.shape[1])
         context = self.encode(source, source_mask=source_mask, streams=streams)
-        return self.logits(self.decoder(self.target(ids), context, key_mask=key_mask, context_mask=source_mask))
+        return self.decoder(self.target(ids), context, key_mask=key_mask, context_mask=source_mask)
+
+    @property
+    def table(self) -> Tensor:
+        return self.target.weight
+
+    def outputs(
+        self,
+        source: Ids,
+        ids: Ids,
+        *,
+        source_mask: Mask | None = None,
+        key_mask: Mask | None = None,
+        streams: Streams | None = None,
+    ) -> dict[str, Tensor]:
+        """What each head says of the decoder's states, by the name of its task."""
+        x = self.hidden(source, ids, source_mask=source_mask, key_mask=key_mask, streams=streams)
+        return self.read(x, key_mask)
 
     def logits(self, x: Hidden) -> Logits:
         """The output layer."""

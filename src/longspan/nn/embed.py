@@ -6,24 +6,31 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from longspan.errors import InvalidInput, InvalidOption
-from longspan.nn.linear import linear
+from longspan.nn.linear import Linear, linear
 from longspan.nn.positions import Absolute
 from longspan.shapes import Hidden
 
 
 class _Embedding(nn.Module):
-    """What both kinds end with: the position code, a norm where there is one (BERT, BART), then dropout (Vaswani et al.
-    2017, section 5.4)."""
+    """What both kinds end with: the position code, a norm where there is one (BERT, BART), dropout (Vaswani et al.
+    2017, section 5.4), and where the tables are narrower than the model, a projection (ALBERT, ELECTRA)."""
 
-    def __init__(self, position: Absolute | None, dropout: float, norm: nn.Module | None = None) -> None:
+    def __init__(
+        self,
+        position: Absolute | None,
+        dropout: float,
+        norm: nn.Module | None = None,
+        project: nn.Module | None = None,
+    ) -> None:
         super().__init__()
-        self.position, self.norm = position, norm
+        self.position, self.norm, self.project = position, norm, project
         self.dropout = nn.Dropout(dropout)
 
     def _place(self, x: Hidden, start: int, positions: Int[Tensor, "batch length"] | None) -> Hidden:
         if self.position is not None:
             x = self.position(x, start=start, positions=positions)
-        return self.dropout(x if self.norm is None else self.norm(x))
+        x = self.dropout(x if self.norm is None else self.norm(x))
+        return x if self.project is None else self.project(x)
 
 
 class TokenEmbedding(_Embedding):
@@ -32,6 +39,9 @@ class TokenEmbedding(_Embedding):
     Rows start with standard deviation width^-½, so that scaled embeddings have variance 1 and the logits of
     normalised states have it too (Vaswani et al. 2017, section 3.4). The row of `padding` is zero and gets no
     gradient from the embedding; a tied output layer still moves it, as every logit is part of the softmax.
+
+    `segments` > 0 adds one of so many rows for the kind of each token, such as first or second sentence (BERT).
+    `out_width` makes all tables narrower than what comes out: a linear layer leads from one to the other.
     """
 
     def __init__(
@@ -44,18 +54,23 @@ class TokenEmbedding(_Embedding):
         position: Absolute | None = None,
         norm: nn.Module | None = None,
         dropout: float = 0.0,
+        segments: int = 0,
+        out_width: int | None = None,
     ) -> None:
-        super().__init__(position, dropout, norm)
+        super().__init__(position, dropout, norm, None if out_width in (None, width) else Linear(width, out_width))
         if padding is not None and not 0 <= padding < vocabulary:
             raise InvalidOption(f"padding must be a token id in 0..{vocabulary - 1}, got {padding}")
         self.vocabulary = vocabulary
         self.padding = padding
         self.scale = width**0.5 if scale else 1.0
         self.weight = nn.Parameter(torch.empty(vocabulary, width))
+        self.segment = nn.Parameter(torch.empty(segments, width)) if segments else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         nn.init.normal_(self.weight, std=self.weight.shape[1] ** -0.5)
+        if self.segment is not None:
+            nn.init.normal_(self.segment, std=self.weight.shape[1] ** -0.5)
         if self.padding is not None:
             with torch.no_grad():
                 self.weight[self.padding] = 0
@@ -66,12 +81,28 @@ class TokenEmbedding(_Embedding):
         *,
         start: int = 0,
         positions: Int[Tensor, "batch length"] | None = None,
+        segments: Int[Tensor, "batch length"] | None = None,
     ) -> Hidden:
         # Reading the ids back is a branch on data, which a traced graph cannot hold.
         if not torch.compiler.is_compiling():
             check_ids(ids, self.vocabulary)
-        x = functional.embedding(ids, self.weight, padding_idx=self.padding) * self.scale
-        return self._place(x, start, positions)
+        x = functional.embedding(ids, self.weight, padding_idx=self.padding)
+        x = x * self.scale if self.scale != 1.0 else x
+        return self._place(self._kind(x, segments), start, positions)
+
+    def _kind(self, x: Hidden, segments: Int[Tensor, "batch length"] | None) -> Hidden:
+        """Adds the row of each token's segment, 0 unless given."""
+        if self.segment is None:
+            if segments is not None:
+                raise InvalidInput("this model has no segments; leave them out")
+            return x
+        if segments is None:
+            return x + self.segment[0]
+        if segments.shape != x.shape[:2]:
+            raise InvalidInput(f"expected a segment for each token, {tuple(x.shape[:2])}, got {tuple(segments.shape)}")
+        if not torch.compiler.is_compiling():
+            check_ids(segments, len(self.segment), "segments")
+        return x + functional.embedding(segments, self.segment)
 
     def logits(self, x: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch vocabulary"]:
         """The output layer tied to the embedding; only the embedding is scaled, not this."""
@@ -81,16 +112,16 @@ class TokenEmbedding(_Embedding):
         return f"vocabulary={self.vocabulary}, width={self.weight.shape[1]}, scale={self.scale:g}"
 
 
-def check_ids(ids: Tensor, vocabulary: int) -> None:
+def check_ids(ids: Tensor, vocabulary: int, what: str = "token ids") -> None:
     """Refuse ids that no row of an embedding belongs to."""
     if ids.ndim != 2 or ids.dtype not in (torch.int64, torch.int32):
         came = f"{tuple(ids.shape)} of {ids.dtype}"
-        raise InvalidInput(f"expected token ids (batch, length) of int64 or int32, got {came}")
+        raise InvalidInput(f"expected {what} (batch, length) of int64 or int32, got {came}")
     outside = (ids < 0) | (ids >= vocabulary)
     if outside.any():
         row, column = outside.nonzero()[0].tolist()
         raise InvalidInput(
-            f"expected token ids in 0..{vocabulary - 1} (a vocabulary of {vocabulary}), "
+            f"expected {what} in 0..{vocabulary - 1} (a vocabulary of {vocabulary}), "
             f"got {int(ids[row, column])} in sample {row} at place {column}; "
             "was it made with this model's tokenizer?"
         )

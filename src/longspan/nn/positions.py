@@ -147,6 +147,8 @@ def _sinusoids(positions: Tensor, *, width: int, layout: str) -> Tensor:
 class _Table(Absolute):
     """Trained codes for the positions 0..length-1, and for no others."""
 
+    first = 0  # the lowest position that has a code
+
     def __init__(self, length: int, width: int) -> None:
         super().__init__(width)
         self.length = length
@@ -161,10 +163,10 @@ class _Table(Absolute):
             least, most = (int(bound) for bound in positions.aminmax())
         else:
             least, most = 0, 0
-        if least < 0 or most >= self.length:
+        if least < self.first or most >= self.length:
             raise InvalidInput(
-                f"expected positions in 0..{self.length - 1} (a table of {self.length}), "
-                f"got position {least if least < 0 else most}; shorten the input or build a longer table"
+                f"expected positions in {self.first}..{self.length - 1} (a table of {self.length}), "
+                f"got position {least if least < self.first else most}; shorten the input or build a longer table"
             )
         return self.rows(positions).to(x.dtype)
 
@@ -174,14 +176,19 @@ class _Table(Absolute):
 
 
 class Learned(_Table):
-    """A trained vector per position (BERT, GPT)."""
+    """A trained vector per position (BERT, GPT).
 
-    def __init__(self, length: int, width: int, *, std: float = 0.02) -> None:
+    `offset` rows stand before that of position 0, as in tables that were numbered together with padding (RoBERTa,
+    BART: 2); they belong to the positions -offset..-1.
+    """
+
+    def __init__(self, length: int, width: int, *, offset: int = 0, std: float = 0.02) -> None:
         super().__init__(length, width)
-        self.weight = nn.Parameter(torch.randn(length, width) * std)
+        self.first = -offset
+        self.weight = nn.Parameter(torch.randn(offset + length, width) * std)
 
     def rows(self, positions: Int[Tensor, "*places"]) -> Float[Tensor, "*places width"]:
-        return functional.embedding(positions, self.weight)
+        return functional.embedding(positions - self.first if self.first else positions, self.weight)
 
     def extra_repr(self) -> str:
         return f"length={self.length}, width={self.width}"

@@ -77,11 +77,16 @@ class Body(nn.Module, ABC):
 
 
 class Stack(Body):
-    """`blocks` in order, then `norm`. Streams from the user go to the blocks whose mechanism reads them."""
+    """`blocks` in order, then `norm`. Streams from the user go to the blocks whose mechanism reads them.
 
-    def __init__(self, blocks: Sequence[Block], norm: nn.Module) -> None:
+    `order` says which block each layer is, where layers share their weights (ALBERT): 0, 0, 1, 1 for four layers of
+    two blocks.
+    """
+
+    def __init__(self, blocks: Sequence[Block], norm: nn.Module, order: Sequence[int] | None = None) -> None:
         super().__init__(blocks[0].mixer.width)
         self.blocks, self.norm = nn.ModuleList(blocks), norm
+        self.order = tuple(range(len(blocks)) if order is None else order)
 
     def forward(
         self,
@@ -93,8 +98,8 @@ class Stack(Body):
         streams: Mapping[str, Tensor] | None = None,
         positions: Positions | None = None,
     ) -> Hidden:
-        check_streams((block.mixer.mechanism for block in self._all()), streams)
-        for block in self._all():
+        check_streams((block.mixer.mechanism for block in self.layers()), streams)
+        for block in self.layers():
             x = block(
                 x,
                 context,
@@ -118,7 +123,8 @@ class Stack(Body):
         """The state before the first token; with `align`, each step says what it was aligned with in the context."""
         self._check_align(context, align)
         states = (
-            block.start(batch, context, context_mask=context_mask, dtype=dtype, device=device) for block in self._all()
+            block.start(batch, context, context_mask=context_mask, dtype=dtype, device=device)
+            for block in self.layers()
         )
         return StackState(tuple(states), 0, align)
 
@@ -132,9 +138,9 @@ class Stack(Body):
         positions: Positions | None = None,
     ) -> tuple[Hidden, StackState]:
         """The next tokens, any number of them, and the state after them."""
-        check_streams((block.mixer.mechanism for block in self._all()), streams)
+        check_streams((block.mixer.mechanism for block in self.layers()), streams)
         length, after, alignment = state.length + x.shape[1], [], None
-        for index, (block, before) in enumerate(zip(self._all(), state.blocks)):
+        for index, (block, before) in enumerate(zip(self.layers(), state.blocks)):
             last = state.align and index == len(state.blocks) - 1
             x, new, alignment = block.step(
                 x,
@@ -147,8 +153,10 @@ class Stack(Body):
             after.append(new)
         return self.norm(x), StackState(tuple(after), length, state.align, alignment)
 
-    def _all(self) -> Iterator[Block]:
-        for block in self.blocks:
+    def layers(self) -> Iterator[Block]:
+        """The block of each layer, bottom up."""
+        for index in self.order:
+            block = self.blocks[index]
             assert isinstance(block, Block)
             yield block
 

@@ -24,8 +24,7 @@ def pass_through(body: Body, tally: Tally, tokens: int, context: int = 0) -> Non
 
 @pass_through.register
 def _(body: Stack, tally: Tally, tokens: int, context: int = 0) -> None:
-    for block in body.blocks:
-        assert isinstance(block, Block)
+    for block in body.layers():
         _block(block, tally, tokens, context)
     tally.norm(body.norm, tokens, body.out_width)
 
