@@ -1,0 +1,163 @@
+"""What stands on a body for a task: one vector or one number per label, for each text or for each token.
+
+Three shapes cover the tasks of BERT and its kin. `Masked` gives the logits of the token that stands at each place,
+`PerText` pools a text into one vector and reads labels from it, `PerToken` reads labels at every token.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from longspan import config
+from longspan.config import option
+from longspan.errors import InvalidInput, InvalidOption
+from longspan.nn.feedforward import PLAIN, Activation
+from longspan.nn.linear import Linear, linear
+from longspan.nn.norm import build_norm
+from longspan.shapes import Hidden, KeyMask
+
+TEXT_TASKS = {
+    "pool": "one vector for the text",
+    "pair": "whether the second sentence follows the first (labels: 0 it does, 1 it does not)",
+    "classify": "a label for the text",
+    "regress": "a number for the text",
+    "choose": "a score for each of several texts, of which one is right",
+}
+TOKEN_TASKS = {
+    "tag": "a label for each token",
+    "span": "where an answer starts and ends",
+    "detect": "whether each token was replaced",
+}
+TASKS = ("masked", *TEXT_TASKS, *TOKEN_TASKS)
+POOLS = ("first", "last", "mean")
+ACTIVATIONS: dict[str, Activation] = {**PLAIN, "tanh": torch.tanh}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Head(config.Options):
+    """A task and what its head is made of; in a configuration file `"masked"` or `{task = "classify", labels = 3}`."""
+
+    task: str = option("classify", "what is asked of the model", choices=TASKS)
+    labels: int = option(2, "number of labels, or of numbers to regress", low=1)
+    pool: str = option("first", "the token that stands for a text, or the mean of all", choices=POOLS)
+    activation: str | None = option(None, "after a layer in between; none: no such layer", choices=tuple(ACTIVATIONS))
+    dropout: float = option(0.1, "before the last layer", low=0, high=0.999)
+    drop_input: bool = option(False, "whether it drops before the layer in between as well (RoBERTa)")
+    bias: bool = option(True, "whether the last layer has a bias")
+    tied: bool = option(True, "masked: whether the last layer is the embedding")
+
+    @classmethod
+    def read(cls, value: Any) -> "Head":
+        """From the name of a task, or from a table."""
+        if isinstance(value, str):
+            return config.make(cls, {"task": value}, "head")
+        if isinstance(value, Mapping):
+            return config.make(cls, value, "head")
+        raise InvalidOption(f"a head is the name of a task or a table with one, not {value!r}")
+
+
+class _Head(nn.Module):
+    """What all heads may begin with: dropout, a layer and its activation."""
+
+    def __init__(self, head: Head, width: int, inner: int | None = None) -> None:
+        super().__init__()
+        self.dense = None if head.activation is None else Linear(width, inner or width)
+        self._activate = ACTIVATIONS[head.activation or "relu"]
+        self.before = nn.Dropout(head.dropout if head.drop_input else 0.0)
+
+    def _between(self, x: Tensor) -> Tensor:
+        return x if self.dense is None else self._activate(self.dense(self.before(x)))
+
+
+class Masked(_Head):
+    """The logits of the token at each place: a layer, its norm, and the embedding (or a table of its own) with a bias.
+
+    Without an activation it is the embedding alone. The states may be of any shape, so that training can give the
+    places that were masked and no others.
+    """
+
+    def __init__(self, head: Head, width: int, *, vocabulary: int, table_width: int, norm: str, eps: float) -> None:
+        super().__init__(head, width, table_width)
+        if self.dense is None and head.tied and width != table_width:
+            raise InvalidOption(f"states of {width} cannot be read by a table of {table_width}; give an activation")
+        self.norm = build_norm("none" if self.dense is None else norm, table_width, eps)
+        self.weight = None if head.tied else nn.Parameter(torch.empty(vocabulary, table_width if self.dense else width))
+        self.bias = nn.Parameter(torch.zeros(vocabulary)) if head.bias else None
+        if self.weight is not None:
+            nn.init.normal_(self.weight, std=0.02)
+
+    def forward(
+        self, x: Float[Tensor, "*places width"], table: Float[Tensor, "vocabulary inner"]
+    ) -> Float[Tensor, "*places vocabulary"]:
+        return linear(self.norm(self._between(x)), table if self.weight is None else self.weight, self.bias)
+
+
+class PerText(_Head):
+    """One vector for each text, and unless that is all that is asked for, the logits of its labels."""
+
+    def __init__(self, head: Head, width: int) -> None:
+        super().__init__(head, width)
+        self.pool = head.pool
+        self.single = head.task == "choose"
+        labels = {"pair": 2, "choose": 1}.get(head.task, head.labels)
+        self.dropout = nn.Dropout(head.dropout)
+        self.out = None if head.task == "pool" else Linear(width, labels, bias=head.bias)
+
+    def vector(self, x: Hidden, key_mask: KeyMask | None = None) -> Float[Tensor, "batch width"]:
+        """The vector before the labels."""
+        return self._between(pool(x, key_mask, self.pool))
+
+    def forward(self, x: Hidden, key_mask: KeyMask | None = None) -> Tensor:
+        vector = self.vector(x, key_mask)
+        if self.out is None:
+            return vector
+        logits = self.out(self.dropout(vector))
+        return logits.squeeze(-1) if self.single else logits
+
+
+class PerToken(_Head):
+    """The logits of the labels at every token: (batch, length, labels), or (batch, length) to detect tokens."""
+
+    def __init__(self, head: Head, width: int) -> None:
+        super().__init__(head, width)
+        self.single = head.task == "detect"
+        self.dropout = nn.Dropout(head.dropout)
+        self.out = Linear(width, {"span": 2, "detect": 1}.get(head.task, head.labels), bias=head.bias)
+
+    def forward(self, x: Hidden, key_mask: KeyMask | None = None) -> Tensor:
+        logits = self.out(self.dropout(self._between(x)))
+        return logits.squeeze(-1) if self.single else logits
+
+
+def pool(x: Hidden, key_mask: KeyMask | None, how: str) -> Float[Tensor, "batch width"]:
+    """The state of the first or last real token of each text, or the mean over its real tokens."""
+    if how not in POOLS:
+        raise InvalidOption(f"pool must be one of {', '.join(POOLS)}, not {how!r}")
+    if key_mask is None:
+        return x.mean(1) if how == "mean" else x[:, 0 if how == "first" else -1]
+    if key_mask.shape != x.shape[:2]:
+        raise InvalidInput(f"expected key_mask {tuple(x.shape[:2])}, got {tuple(key_mask.shape)}")
+    if how == "mean":
+        real = key_mask[..., None].to(x.dtype)
+        return (x * real).sum(1) / real.sum(1).clamp(min=1)
+    places = torch.arange(x.shape[1], device=x.device)
+    found = (places * key_mask).argmax(1) if how == "last" else key_mask.int().argmax(1)
+    return x[torch.arange(len(x), device=x.device), found]
+
+
+def build_head(
+    head: Head, width: int, *, vocabulary: int | None, table_width: int, norm: str, eps: float
+) -> Masked | PerText | PerToken:
+    """The module of a head on states of `width`."""
+    if head.task == "masked":
+        if vocabulary is None:
+            raise InvalidOption("a model without a vocabulary predicts no tokens; leave out the head 'masked'")
+        return Masked(head, width, vocabulary=vocabulary, table_width=table_width, norm=norm, eps=eps)
+    return PerText(head, width) if head.task in TEXT_TASKS else PerToken(head, width)
+
+
+__all__ = ["ACTIVATIONS", "POOLS", "TASKS", "Head", "Masked", "PerText", "PerToken", "build_head", "pool"]
