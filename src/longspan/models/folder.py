@@ -28,9 +28,9 @@ def save(model: Model, folder: Path, *, tokenizer: str | None = None) -> None:
     if tokenizer is not None:
         (folder / TOKENIZER).write_text(tokenizer, encoding="utf-8")
     model.write_files(folder)
-    unique = {name: tensor.contiguous() for name, tensor in _unique(model).items()}
+    weights = {name: tensor.contiguous() for name, tensor in unique(model).items()}
     part = folder / f"{WEIGHTS}.part"
-    save_file(unique, part, metadata={"format": "pt"})
+    save_file(weights, part, metadata={"format": "pt"})
     part.replace(folder / WEIGHTS)
 
 
@@ -51,7 +51,7 @@ def load(folder: Path | str) -> Model:
 
 def fill(model: nn.Module, weights: Mapping[str, Tensor], source: str) -> None:
     """Copies weights into a model; tensors that are missing, unknown or of another shape are named."""
-    wanted = _unique(model)
+    wanted = unique(model)
     missing = [name for name in wanted if name not in weights]
     unknown = [name for name in weights if name not in wanted]
     if missing or unknown:
@@ -66,16 +66,16 @@ def fill(model: nn.Module, weights: Mapping[str, Tensor], source: str) -> None:
         tensor.copy_(weights[name])
 
 
-def _unique(model: nn.Module) -> dict[str, Tensor]:
+def unique(model: nn.Module) -> dict[str, Tensor]:
     """Everything that is saved, each storage under its first name."""
     found: dict[tuple[int, Any], str] = {}
-    unique = {}
+    kept = {}
     for name, tensor in model.state_dict(keep_vars=False).items():
         place = (tensor.data_ptr(), tuple(tensor.shape)) if tensor.numel() else (id(tensor), ())
         if place not in found:
             found[place] = name
-            unique[name] = tensor
-    return unique
+            kept[name] = tensor
+    return kept
 
 
 def _record(folder: Path) -> dict[str, Any]:
@@ -108,4 +108,4 @@ def _some(names: list[str]) -> str:
     return shown if len(names) <= 4 else f"{shown} and {len(names) - 4} more"
 
 
-__all__ = ["fill", "load", "save"]
+__all__ = ["fill", "load", "save", "unique"]

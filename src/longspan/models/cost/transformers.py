@@ -79,6 +79,8 @@ def _block(block: Block, tally: Tally, tokens: int, context: int, *, again: bool
 def _embed(layer: TokenEmbedding, tally: Tally, tokens: int) -> None:
     if layer.norm is not None:
         tally.norm(layer.norm, tokens, layer.weight.shape[1])
+    if layer.project is not None:
+        tally.add("embedding", products(layer.project, tokens), tokens * layer.weight.shape[1])
 
 
 @read.register

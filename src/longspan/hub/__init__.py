@@ -1,0 +1,5 @@
+"""Checkpoints of Hugging Face and others, in and out: `load` reads a folder or file, `save` writes a folder."""
+
+from longspan.hub.folder import Pretrained, load, save
+
+__all__ = ["Pretrained", "load", "save"]

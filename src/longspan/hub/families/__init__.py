@@ -1,0 +1,29 @@
+"""The families whose checkpoints are read and written. To add one: its file, and its line here."""
+
+from importlib import import_module
+from pathlib import Path
+
+from longspan.errors import UnknownName, suggest
+from longspan.hub.family import Family
+
+FAMILIES: dict[str, str] = {
+    "bert": "longspan.hub.families.bert:BERT",
+}
+
+
+def names() -> list[str]:
+    """The `model_type` of each."""
+    return list(FAMILIES)
+
+
+def find(name: str, where: Path | str) -> Family:
+    """The family of a `model_type`; `where` it was said, for the error."""
+    if name not in FAMILIES:
+        raise UnknownName(f"{where}: no family is called {name!r}: {suggest(name, FAMILIES)}")
+    module, _, attribute = FAMILIES[name].partition(":")
+    found = getattr(import_module(module), attribute)
+    assert isinstance(found, Family)
+    return found
+
+
+__all__ = ["FAMILIES", "find", "names"]

@@ -1,0 +1,170 @@
+"""What a family of checkpoints is: its configuration in our words, its heads, and the names of its tensors."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from longspan import config
+from longspan.errors import InvalidInput, Unsupported, suggest
+from longspan.hub.names import Rule
+from longspan.nn.heads import Head
+
+Config = Mapping[str, Any]
+
+# What Hugging Face calls activations; several of its names are one function.
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "relu": "relu",
+    "silu": "silu",
+    "quick_gelu": "gelu_sigmoid",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_python": "gelu",
+    "gelu_accurate": "gelu_tanh",
+    "swish": "silu",
+}
+
+
+@dataclass(frozen=True)
+class Field:
+    """An option of ours and the key that says it there; `default` is what a missing key means in that family."""
+
+    ours: str
+    theirs: str
+    default: Any = None
+    values: Mapping[Any, Any] | None = None  # theirs to ours, where they are spelled otherwise
+
+    def read(self, given: Config) -> Any:
+        value = given.get(self.theirs, self.default)
+        if self.values is None:
+            return value
+        if value not in self.values:
+            known = [str(name) for name in self.values]
+            raise Unsupported(f"config.json: {self.theirs} is {value!r}: {suggest(str(value), known)}")
+        return self.values[value]
+
+    def write(self, value: Any) -> Any:
+        if self.values is None:
+            return value
+        for theirs, ours in self.values.items():
+            if ours == value:
+                return theirs
+        raise Unsupported(f"this family's {self.theirs} cannot say {self.ours} = {value!r}")
+
+
+def _same(found: dict[str, Any], _: Any) -> dict[str, Any]:
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """One family; `hub.folder` does the same work for all of them."""
+
+    name: str  # its `model_type`
+    model: str  # the name in our registry
+    base: str  # what stands before the names of the body's tensors in files with heads: "bert."
+    fields: Sequence[Field]
+    fixed: Config = field(default_factory=dict)  # options that are the same for all of the family
+    # Keys of which we can do some values only; the first is what a missing key means.
+    only: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    architectures: Mapping[str, Sequence[str]]  # the class names there, and the tasks they have heads for
+    head: Callable[[str, Config, Config], Head]  # the head for a task, from our options and their configuration
+    body: Sequence[Rule]
+    heads: Mapping[str, Sequence[Rule]]  # by task
+    output: Sequence[Rule] = ()  # of an output layer that is not tied, which files of the body alone lack
+    ties: Mapping[str, str] = field(default_factory=dict)  # their names that may repeat another's numbers
+    ignored: Sequence[str] = ()  # patterns of tensors in old files that say nothing
+    untied: Sequence[str] = ()  # of `ties`, those that are tensors of their own where `tie_word_embeddings` is false
+    # What fields cannot say: options from a configuration, and back.
+    adjust: Callable[[dict[str, Any], Config], dict[str, Any]] = _same
+    restore: Callable[[dict[str, Any], Any], dict[str, Any]] = _same
+
+    def options(self, given: Config, tasks: Sequence[Head | str] | None = None) -> dict[str, Any]:
+        """Our options for a configuration of theirs; `tasks` stands instead of those of its architecture."""
+        for key, able in self.only.items():
+            if given.get(key, able[0]) not in able:
+                raise Unsupported(
+                    f"config.json: {key} is {given[key]!r}; of this, {self.name} here can be {_listed(able)}"
+                )
+        found = {**self.fixed, **{each.ours: each.read(given) for each in self.fields}}
+        found = self.adjust(found, given)
+        wanted = self.tasks(given) if tasks is None else tasks
+        heads = [task if isinstance(task, Head) else self.read_head(task, found, given) for task in wanted]
+        if heads:
+            found["tasks"] = tuple(heads)
+        return found
+
+    def tasks(self, given: Config) -> Sequence[str]:
+        """The tasks that a configuration's architecture has heads for."""
+        named = given.get("architectures") or list(self.architectures)[:1]
+        if named[0] not in self.architectures:
+            raise Unsupported(
+                f"config.json: no {self.name} is called {named[0]!r}: {suggest(named[0], self.architectures)}"
+            )
+        tasks = self.architectures[named[0]]
+        if "classify" in tasks and _labels(given) == 1:
+            return ["regress" if task == "classify" else task for task in tasks]
+        return tasks
+
+    def read_head(self, task: str, options: Config, given: Config) -> Head:
+        """The head that this family has for a task."""
+        if task != "regress" and task not in self.heads:
+            raise Unsupported(f"{self.name} has no head for {task!r}; it has them for {', '.join(self.heads)}")
+        made = self.head("classify" if task == "regress" else task, options, given)
+        return replace(made, task=task, labels=1 if task == "regress" else _labels(given))
+
+    def rules(self, task: str) -> Sequence[Rule]:
+        """The names of a head's tensors."""
+        found = self.heads["classify" if task == "regress" else task]
+        if task != "regress":
+            return found
+        return [
+            replace(rule, ours=tuple(name.replace("heads.classify", "heads.regress") for name in rule.ours))
+            for rule in found
+        ]
+
+    def config(self, options: Any, labels: Sequence[str] = ()) -> dict[str, Any]:
+        """Their configuration of our options; what it cannot say is refused."""
+        found: dict[str, Any] = {"model_type": self.name, "architectures": [self.architecture(options)]}
+        plain = {name: getattr(options, name) for name in (item["name"] for item in config.describe(type(options)))}
+        for each in self.fields:
+            found[each.theirs] = config.plain(each.write(plain[each.ours]))
+        heads = options.tasks or ()
+        count = next((head.labels for head in heads if head.task in ("classify", "regress", "tag")), None)
+        if count is not None:
+            names = labels or [f"LABEL_{number}" for number in range(count)]
+            found["id2label"] = {str(number): name for number, name in enumerate(names)}
+            found["label2id"] = {name: number for number, name in enumerate(names)}
+            if any(head.task == "regress" for head in heads):
+                found["problem_type"] = "regression"
+        return self.restore(found, options)
+
+    def architecture(self, options: Any) -> str:
+        """The class that has these heads and no others."""
+        wanted = {"classify" if head.task == "regress" else head.task for head in options.tasks or ()}
+        for name, tasks in self.architectures.items():
+            if set(tasks) == wanted:
+                return name
+        raise Unsupported(f"no {self.name} there has heads for {', '.join(sorted(wanted)) or 'nothing'} at once")
+
+
+def _labels(given: Config) -> int:
+    named = given.get("id2label")
+    return len(named) if named else int(given.get("num_labels", 2))
+
+
+def label_names(given: Config) -> list[str]:
+    """The names of the labels, in order; none where the configuration names none."""
+    named = given.get("id2label") or {}
+    try:
+        return [str(named[key]) for key in sorted(named, key=int)]
+    except (TypeError, ValueError):
+        raise InvalidInput(f"config.json: id2label must go from numbers to names, not {named!r}") from None
+
+
+def _listed(values: Sequence[Any]) -> str:
+    return " or ".join(repr(value) for value in values)
+
+
+__all__ = ["ACTIVATIONS", "Config", "Family", "Field", "label_names"]

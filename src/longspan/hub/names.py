@@ -1,0 +1,130 @@
+"""What tensors are called here and there: the rules of a family, read both ways.
+
+In a pattern `*` stands for a number. A pattern that names a module speaks of its weight and its bias.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from longspan.errors import InvalidInput
+
+Shape = Callable[[Any, Tensor], Sequence[int]]  # of their tensor, from the options and ours
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Tensors of ours that hold the numbers of tensors of theirs.
+
+    Several on one side are one after the other on the other side, along the outputs: `ours=("…q", "…k", "…v")` are
+    parts of their one matrix (GPT-2), `theirs=("…gate", "…up")` are parts of ours (Llama).
+    """
+
+    ours: tuple[str, ...]
+    theirs: tuple[str, ...]
+    turned: bool = False  # their matrices are (inputs, outputs)
+    shape: Shape | None = None  # their tensor's, where it has another shape for the same numbers
+    inside: bool = False  # of a head: there it is part of the body (BERT's pooler)
+
+
+def rename(
+    ours: str | Sequence[str],
+    theirs: str | Sequence[str],
+    *,
+    turned: bool = False,
+    shape: Shape | None = None,
+    inside: bool = False,
+) -> Rule:
+    """A rule, with one name or several on a side."""
+    first = (ours,) if isinstance(ours, str) else tuple(ours)
+    return Rule(first, (theirs,) if isinstance(theirs, str) else tuple(theirs), turned, shape, inside)
+
+
+@dataclass(frozen=True)
+class Match:
+    """A rule for certain tensors."""
+
+    ours: tuple[str, ...]
+    theirs: tuple[str, ...]
+    rule: Rule
+
+
+def match(rules: Iterable[Rule], names: Iterable[str]) -> tuple[list[Match], list[str]]:
+    """The rule of each of our tensors, and the names that no rule speaks of."""
+    left, found = dict.fromkeys(names), []
+    for rule in rules:
+        pattern = _pattern(rule.ours[0])
+        for name in [name for name in left if pattern.fullmatch(name)]:
+            numbers, leaf = _numbers(pattern, name)
+            ours = tuple(_fill(part, numbers, leaf) for part in rule.ours)
+            if all(part in left for part in ours):
+                found.append(Match(ours, tuple(_fill(part, numbers, leaf) for part in rule.theirs), rule))
+                for part in ours:
+                    del left[part]
+    return found, list(left)
+
+
+def speaks_of(rules: Iterable[Rule], name: str) -> bool:
+    """Whether a tensor of theirs belongs to one of the rules."""
+    return any(_pattern(part).fullmatch(name) for rule in rules for part in rule.theirs)
+
+
+def to_ours(match: Match, tensors: Sequence[Tensor], sizes: Mapping[str, torch.Size]) -> dict[str, Tensor]:
+    """Our tensors from theirs; views of theirs where that can be."""
+    wanted = [sizes[name] for name in match.ours]
+    if match.rule.shape is not None:
+        found = tensors[0].reshape(wanted[0]) if tensors[0].numel() == wanted[0].numel() else tensors[0]
+        return {match.ours[0]: _fitting(found, wanted[0], match)}
+    parts = [tensor.t() if match.rule.turned and tensor.dim() == 2 else tensor for tensor in tensors]
+    whole = parts[0] if len(parts) == 1 else torch.cat(parts)
+    if len(wanted) == 1:
+        return {match.ours[0]: _fitting(whole, wanted[0], match)}
+    rows = [size[0] for size in wanted]
+    if whole.shape[0] != sum(rows):
+        raise InvalidInput(_misfit(match, whole.shape, torch.Size((sum(rows), *wanted[0][1:]))))
+    pieces = zip(match.ours, whole.split(rows), wanted)
+    return {name: _fitting(piece, size, match) for name, piece, size in pieces}
+
+
+def to_theirs(match: Match, tensors: Sequence[Tensor], options: Any) -> dict[str, Tensor]:
+    """Their tensors from ours."""
+    whole = tensors[0] if len(tensors) == 1 else torch.cat(list(tensors))
+    if match.rule.shape is not None:
+        return {match.theirs[0]: whole.reshape(tuple(match.rule.shape(options, whole)))}
+    pieces = whole.chunk(len(match.theirs)) if len(match.theirs) > 1 else (whole,)
+    turned = match.rule.turned and whole.dim() == 2
+    return {name: piece.t() if turned else piece for name, piece in zip(match.theirs, pieces)}
+
+
+def _fitting(tensor: Tensor, size: torch.Size, match: Match) -> Tensor:
+    if tensor.shape != size:
+        raise InvalidInput(_misfit(match, tensor.shape, size))
+    return tensor
+
+
+def _misfit(match: Match, came: torch.Size, wanted: torch.Size) -> str:
+    return f"{' and '.join(match.theirs)}: {tuple(came)} in the file, {tuple(wanted)} by its configuration"
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    return re.compile(re.escape(text).replace(r"\*", r"(\d+)") + r"(\.weight|\.bias)?")
+
+
+def _numbers(pattern: re.Pattern[str], name: str) -> tuple[list[str], str]:
+    found = pattern.fullmatch(name)
+    assert found is not None
+    *numbers, leaf = found.groups()
+    return numbers, leaf or ""
+
+
+def _fill(text: str, numbers: Sequence[str], leaf: str) -> str:
+    for number in numbers:
+        text = text.replace("*", number, 1)
+    return text + leaf
+
+
+__all__ = ["Match", "Rule", "match", "rename", "speaks_of", "to_ours", "to_theirs"]
