@@ -6,7 +6,7 @@ done.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
@@ -23,7 +23,12 @@ def option(
     high: float | None = None,
     choices: tuple[str, ...] | None = None,
 ) -> Any:
-    """A field with its help; `low` and `high` are inclusive, and hold for each number of a tuple."""
+    """A field with its help; `low` and `high` are inclusive, and hold for each number of a tuple.
+
+    A class as default stands for the options it makes when nothing is given.
+    """
+    if isinstance(default, type):
+        return field(default_factory=default, metadata={"help": help, "low": low, "high": high, "choices": choices})
     return field(default=default, metadata={"help": help, "low": low, "high": high, "choices": choices})
 
 
@@ -87,7 +92,7 @@ def describe(cls: type[Options]) -> list[dict[str, Any]]:
         {
             "name": item.name,
             "type": _spell(kinds[item.name]),
-            "default": item.default,
+            "default": item.default if item.default is not MISSING else item.default_factory(),  # type: ignore[misc]
             **{key: item.metadata[key] for key in ("help", "low", "high", "choices")},
         }
         for item in fields(cls)

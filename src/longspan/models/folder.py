@@ -20,17 +20,22 @@ from longspan.models.registry import find
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
 
 
-def save(model: Model, folder: Path, *, tokenizer: str | None = None) -> None:
-    """Writes the model; the weights last, so that a folder with weights is whole."""
+def save(
+    model: Model, folder: Path, *, tokenizer: str | None = None, weights: Mapping[str, Tensor] | None = None
+) -> None:
+    """Writes the model; the weights last, so that a folder with weights is whole.
+
+    `weights` stand instead of the model's own, as an average of several, or those of a model that is split.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     record = {"model": model.name, "longspan": __version__, "options": config.plain(model.options)}
     (folder / CONFIG).write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     if tokenizer is not None:
         (folder / TOKENIZER).write_text(tokenizer, encoding="utf-8")
     model.write_files(folder)
-    weights = {name: tensor.contiguous() for name, tensor in unique(model).items()}
+    own = {name: tensor.contiguous() for name, tensor in (weights or unique(model)).items()}
     part = folder / f"{WEIGHTS}.part"
-    save_file(weights, part, metadata={"format": "pt"})
+    save_file(own, part, metadata={"format": "pt"})
     part.replace(folder / WEIGHTS)
 
 

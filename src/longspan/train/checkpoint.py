@@ -1,0 +1,169 @@
+"""Checkpoints: folders that are whole or not there.
+
+A checkpoint is written beside its place, flushed to the disk and renamed; its manifest holds the size and sha256 of
+every file. Whatever is cut short, changed or unreadable is told apart from a whole one before anything is read.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from longspan.errors import InvalidInput
+
+MANIFEST, PART = "manifest.json", ".part"
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[Path]:
+    """A folder to write into, which takes its name when all of it is on the disk."""
+    part = folder.with_name(folder.name + PART)
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    try:
+        yield part
+        sums = {path.relative_to(part).as_posix(): _facts(path) for path in sorted(part.rglob("*")) if path.is_file()}
+        (part / MANIFEST).write_text(json.dumps(sums, indent=1) + "\n", encoding="utf-8")
+        for path in (*part.rglob("*"), part):
+            _flush(path)
+        part.rename(folder)
+        _flush(folder.parent)
+    except OSError as error:
+        shutil.rmtree(part, ignore_errors=True)
+        raise InvalidInput(
+            f"the checkpoint {folder} could not be written: {error.strerror or error}; those before it are whole"
+        ) from error
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
+
+
+def check(folder: Path) -> None:
+    """Refuses a checkpoint whose files are not those that were written."""
+    path = folder / MANIFEST
+    try:
+        listed = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InvalidInput(f"{folder} is no whole checkpoint: it has no {MANIFEST}") from None
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise InvalidInput(f"{path} is not JSON: {error}") from None
+    for name, facts in listed.items():
+        file = folder / name
+        if not file.is_file():
+            raise InvalidInput(f"{file} is missing")
+        if file.stat().st_size != facts["bytes"]:
+            raise InvalidInput(f"{file} has {file.stat().st_size} bytes, and {facts['bytes']} were written")
+        if _facts(file) != facts:
+            raise InvalidInput(f"{file} was changed since it was written: its sha256 is another")
+
+
+def every(folder: Path) -> list[Path]:
+    """The checkpoints of a run, newest first; unfinished ones are not among them."""
+    found = [path for path in folder.glob("*") if path.is_dir() and path.name.isdigit()] if folder.is_dir() else []
+    return sorted(found, key=lambda path: int(path.name), reverse=True)
+
+
+def newest(folder: Path) -> tuple[Path | None, list[str]]:
+    """The newest whole checkpoint, and what was wrong with those after it."""
+    wrong = []
+    for path in every(folder):
+        try:
+            check(path)
+        except InvalidInput as error:
+            wrong.append(str(error))
+            continue
+        return path, wrong
+    return None, wrong
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """A file of tensors, each by itself."""
+    save_file({name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}, path)
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Tensors by name."""
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise InvalidInput(f"{path} cannot be read: {error}") from None
+
+
+# What an optimiser remembers, by the names of the parameters
+
+
+def optimizer_tensors(optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> dict[str, Tensor]:
+    """Under `<parameter>/<what>`; `names` are those of the parameters by their id."""
+    return {
+        f"{names[id(parameter)]}/{key}": value if isinstance(value, Tensor) else torch.tensor(value)
+        for parameter, held in optimizer.state.items()
+        for key, value in held.items()
+    }
+
+
+def restore_optimizer(
+    optimizer: torch.optim.Optimizer, names: Mapping[int, str], tensors: Mapping[str, Tensor], source: Path
+) -> None:
+    """Puts back what `optimizer_tensors` gave; what belongs to no parameter is an error."""
+    parameters = {names[id(parameter)]: parameter for group in optimizer.param_groups for parameter in group["params"]}
+    for name, tensor in tensors.items():
+        owner, _, key = name.rpartition("/")
+        if owner not in parameters:
+            raise InvalidInput(f"{source} remembers {owner}, which this model does not train")
+        like = parameters[owner]
+        placed = tensor if key == "step" else tensor.to(like.device, like.dtype)
+        optimizer.state[like][key] = placed.clone()
+
+
+# Randomness
+
+
+def random_state() -> dict[str, Tensor]:
+    """The state of torch's generators in this process."""
+    found = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        found["cuda"] = torch.cuda.get_rng_state()
+    return found
+
+
+def restore_random_state(tensors: Mapping[str, Tensor]) -> None:
+    """Goes on where `random_state` was taken."""
+    torch.set_rng_state(tensors["cpu"])
+    if "cuda" in tensors and torch.cuda.is_available():
+        torch.cuda.set_rng_state(tensors["cuda"])
+
+
+def _facts(path: Path) -> dict[str, Any]:
+    with path.open("rb") as file:
+        return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+__all__ = [
+    "check",
+    "every",
+    "newest",
+    "optimizer_tensors",
+    "random_state",
+    "read_tensors",
+    "restore_optimizer",
+    "restore_random_state",
+    "write_tensors",
+    "writing",
+]

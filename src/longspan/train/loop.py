@@ -1,0 +1,223 @@
+"""The training loop, read top to bottom: one process, many under torchrun, or sharded, are the same file."""
+
+import math
+import signal
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from longspan.data.base import Batch, Data
+from longspan.errors import InvalidInput, InvalidOption
+from longspan.models.base import Model
+from longspan.tasks.base import Figures, Loss, Objective
+from longspan.train.options import TrainOptions
+from longspan.train.processes import Processes
+from longspan.train.run import Run
+from longspan.train.sharding import shard, unique, whole
+
+
+class Step(nn.Module):
+    """The loss as a module's forward pass, since that is what DDP, FSDP and the compiler wrap."""
+
+    def __init__(self, model: Model, objective: Objective) -> None:
+        super().__init__()
+        self.model, self.objective = model, objective
+
+    def forward(self, batch: Batch, carried: Any = None) -> Loss:
+        return self.objective.loss(self.model, batch, carried)
+
+
+@dataclass
+class Progress:
+    """Where a run is; all of it is saved."""
+
+    step: int = 0
+    epoch: int = 0
+    batch: int = 0  # of the epoch, the next one
+    skipped: int = 0  # steps with infinite gradients, in a row
+    mean_loss: float | None = None  # running, for spikes
+    best: float | None = None
+    best_step: int = 0
+    waited: int = 0  # evaluations since the best
+    figures: dict[str, float] = field(default_factory=dict)  # of the last evaluation
+
+
+class Interrupted(Exception):
+    """A signal came, and the run was saved; `signal` is its number."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.signal = number
+
+
+class Trainer:
+    """Trains a model on data by an objective; `run` makes it begin or go on."""
+
+    def __init__(
+        self,
+        run: Run,
+        model: Model,
+        data: Data,
+        objective: Objective,
+        options: TrainOptions,
+        *,
+        held_out: Data | None = None,
+        processes: Processes | None = None,
+        tokenizer: str | None = None,
+    ) -> None:
+        self.run, self.model, self.data, self.held_out = run, model, data, held_out
+        self.objective, self.options = objective, options
+        self.processes = Processes() if processes is None else processes
+        self.tokenizer = tokenizer  # its text, which goes with the model
+        self.progress = Progress()
+        self.average: dict[str, Tensor] | None = None  # the running mean of the weights, where there is one
+        self.steps = options.total(len(data.batches(0)))
+        self.carried: dict[int, Any] = {}  # by micro-batch, where the model remembers the one before
+        model.to(self.processes.device)
+        self.step: nn.Module = _wrapped(Step(model, objective), options, self.processes)
+        self.optimizer = options.optimizer.build(model)
+
+    def updates(self) -> Iterator[Mapping[str, float]]:
+        """One update after the other, each with its figures; `progress` says where it is."""
+        width = getattr(self.model.options, "width", None)
+        batches = self.data.batches(self.progress.epoch)
+        while self.progress.step < self.steps:
+            if self.progress.batch >= len(batches):
+                self.progress.epoch, self.progress.batch = self.progress.epoch + 1, 0
+                batches = self.data.batches(self.progress.epoch)
+                self.carried = {}
+            rate = self.options.schedule.at(self.progress.step + 1, self.steps, width)
+            for group in self.optimizer.param_groups:
+                group["lr"] = rate * group["scale"]
+            yield {"rate": rate, **self._update(batches[self.progress.batch])}
+
+    def _update(self, numbers: Sequence[int]) -> dict[str, float]:
+        began, progress, world = time.perf_counter(), self.progress, self.processes.world
+        parts = self._load(numbers)
+        count = float(self.processes.sum(torch.tensor([sum(count for _, count in parts)]))[0])
+        if count == 0:
+            raise InvalidInput(f"batch {progress.batch} of epoch {progress.epoch} has no targets that count")
+        self.model.train()
+        sums: dict[str, Tensor] = {}
+        for place, (batch, own) in enumerate(parts):
+            with _gathering(self.step, last=place == len(parts) - 1), _precision(self.options, self.processes.device):
+                loss: Loss = self.step(batch, self.carried.get(place))
+                # DDP takes the mean over the processes of what is meant as a sum over all tokens of the batch.
+                (loss.total * (world / count if own else 0.0)).backward()
+            self.carried[place] = loss.carried
+            for name, value in {"loss": loss.total, **loss.parts}.items():
+                sums[name] = sums.get(name, torch.zeros(())) + (value.detach() if own else 0.0)
+        length = nn.utils.clip_grad_norm_(self.model.parameters(), self.options.clip or math.inf)
+        totals = self.processes.sum(torch.stack([value.double() for value in sums.values()]))
+        figures = {name: float(total) / count for name, total in zip(sums, totals)}
+        # Gradients are the same everywhere after their reduction, so that all processes skip or none.
+        if bool(torch.isfinite(length)):
+            self.optimizer.step()
+            self._average()
+            progress.skipped = 0
+        else:
+            progress.skipped += 1
+        self.optimizer.zero_grad(set_to_none=True)
+        progress.step, progress.batch = progress.step + 1, progress.batch + 1
+        if progress.skipped >= self.options.bad_steps:
+            raise InvalidInput(
+                f"the gradients were not finite for {progress.skipped} steps, the last in batch "
+                f"{progress.batch - 1} of epoch {progress.epoch}; lower the learning rate, or look at its examples "
+                f"{', '.join(map(str, list(numbers)[:8]))}"
+            )
+        took = time.perf_counter() - began
+        return {**figures, "gradient": float(length), "count": count, "seconds": took}
+
+    @torch.no_grad()
+    def _average(self) -> None:
+        """The running mean of the weights (Polyak & Juditsky 1992), in float32 or better."""
+        if not self.options.ema:
+            return
+        now = {name: whole(tensor.detach()) for name, tensor in unique(self.model)}
+        if self.average is None:
+            kinds = {
+                name: torch.promote_types(t.dtype, torch.float32) if t.is_floating_point() else t.dtype
+                for name, t in now.items()
+            }
+            self.average = {name: tensor.to(kinds[name], copy=True) for name, tensor in now.items()}
+            return
+        for name, mean in self.average.items():
+            if mean.is_floating_point():
+                mean.lerp_(now[name].to(mean.dtype), 1 - self.options.ema)
+            else:
+                mean.copy_(now[name])
+
+    def _load(self, numbers: Sequence[int]) -> list[tuple[Batch, int]]:
+        """This process's micro-batches, and how much counts in each; an empty one reads along for nothing."""
+        own = list(self.processes.share(numbers))
+        size = max(1, math.ceil(len(own) / self.options.accumulate))
+        pieces = [own[start : start + size] for start in range(0, len(own), size)] or [[]]
+        found: list[tuple[Batch, int]] = []
+        for piece in pieces:
+            batch = self.data.load(piece or list(numbers[:1]), self.progress.epoch)
+            placed = {name: tensor.to(self.processes.device) for name, tensor in batch.items()}
+            found.append((placed, self.objective.count(batch) if piece else 0))
+        return found
+
+    @torch.no_grad()
+    def evaluate(self, data: Data) -> dict[str, float]:
+        """The figures over all of `data`, the same whatever the number of processes."""
+        self.model.eval()
+        found: Figures | None = None
+        carried: Any = None
+        for numbers in data.batches(0):
+            own = list(self.processes.share(numbers))
+            if not own:
+                continue
+            batch = {name: tensor.to(self.processes.device) for name, tensor in data.load(own, 0).items()}
+            figures, carried = self.objective.measure(self.model, batch, carried)
+            if found is None:
+                found = figures
+            else:
+                found.add(figures)
+        return {} if found is None else found.result()
+
+
+def _wrapped(step: Step, options: TrainOptions, processes: Processes) -> nn.Module:
+    made: nn.Module = step
+    if options.shard:
+        if processes.world == 1:
+            raise InvalidOption("shard splits the parameters over processes, and there is one; start it by torchrun")
+        shard(step)
+    elif processes.world > 1:
+        made = DistributedDataParallel(step, broadcast_buffers=False)
+    return torch.compile(made) if options.compile else made  # type: ignore[return-value]
+
+
+def _gathering(step: nn.Module, *, last: bool) -> AbstractContextManager[Any]:
+    """Gradients are exchanged once an update, with the last micro-batch."""
+    return nullcontext() if last or not isinstance(step, DistributedDataParallel) else step.no_sync()
+
+
+def _precision(options: TrainOptions, device: torch.device) -> AbstractContextManager[Any]:
+    if options.precision == "float32":
+        return nullcontext()
+    return torch.autocast(device.type, dtype=torch.bfloat16)
+
+
+@contextmanager
+def listening() -> Iterator[list[int]]:
+    """The signals that came; a step is finished first, so that what is saved is whole."""
+    came: list[int] = []
+    before = {
+        number: signal.signal(number, lambda got, _: came.append(got)) for number in (signal.SIGTERM, signal.SIGINT)
+    }
+    try:
+        yield came
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+__all__ = ["Interrupted", "Progress", "Step", "Trainer", "listening"]

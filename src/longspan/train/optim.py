@@ -1,0 +1,67 @@
+"""The optimiser: which parameters decay, and how fast each layer learns."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from longspan import config
+from longspan.config import option
+from longspan.errors import InvalidOption
+from longspan.nn.norm import LayerNorm, RMSNorm
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimizer(config.Options):
+    """AdamW (Loshchilov & Hutter 2019); norms, biases and other vectors do not decay."""
+
+    beta1: float = option(0.9, "memory of the gradient's mean", low=0, high=1)
+    beta2: float = option(0.999, "memory of its square", low=0, high=1)
+    eps: float = option(1e-8, "added to the root of the square", low=0)
+    decay: float = option(0.01, "decoupled weight decay of matrices", low=0)
+    layer_decay: float = option(1.0, "rate of each layer as a fraction of the one above (ELECTRA: 0.8)", low=0, high=1)
+
+    def build(self, model: nn.Module) -> torch.optim.AdamW:
+        """The optimiser of what can be trained; each group has `scale`, its part of the schedule's rate."""
+        groups = [
+            {"params": [parameter for _, parameter in named], "weight_decay": decay, "scale": scale, "name": name}
+            for name, (named, decay, scale) in self.groups(model).items()
+        ]
+        if not groups:
+            raise InvalidOption("the model has nothing to train: all its parameters are frozen")
+        return torch.optim.AdamW(groups, lr=0.0, betas=(self.beta1, self.beta2), eps=self.eps)
+
+    def groups(self, model: nn.Module) -> Mapping[str, tuple[list[tuple[str, nn.Parameter]], float, float]]:
+        """Every trainable parameter in exactly one group: (name, parameter) pairs, decay, and scale of the rate."""
+        norms = {
+            id(parameter)
+            for module in model.modules()
+            if isinstance(module, (LayerNorm, RMSNorm))
+            for parameter in module.parameters()
+        }
+        top = 2 + max((_depth(name, 0) for name, _ in model.named_parameters()), default=0)
+        found: dict[str, tuple[list[tuple[str, nn.Parameter]], float, float]] = {}
+        for name, parameter in model.named_parameters():
+            if not parameter.requires_grad:
+                continue
+            decays = parameter.dim() >= 2 and id(parameter) not in norms
+            depth = _depth(name, top)
+            scale = self.layer_decay ** (top - depth)
+            group = f"{'decay' if decays else 'no decay'}, depth {depth}" if self.layer_decay < 1 else ""
+            group = group or ("decay" if decays else "no decay")
+            named, _, _ = found.setdefault(group, ([], self.decay if decays else 0.0, scale))
+            named.append((name, parameter))
+        return found
+
+
+def _depth(name: str, top: int) -> int:
+    """0 for embeddings, i + 1 for block i, `top` for whatever stands on them (Clark et al. 2020, as released)."""
+    block = re.search(r"\bblocks\.(\d+)\.", name)
+    if block is not None:
+        return int(block[1]) + 1
+    return 0 if name.startswith(("embedding", "source", "target")) else top
+
+
+__all__ = ["Optimizer"]

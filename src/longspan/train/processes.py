@@ -1,0 +1,76 @@
+"""One process or many: what `torchrun` started, and what they must agree on."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Processes:
+    """This process among all; alone, every operation is the identity."""
+
+    rank: int = 0
+    world: int = 1
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the one that writes and speaks."""
+        return self.rank == 0
+
+    def sum(self, values: torch.Tensor) -> torch.Tensor:
+        """Added up over all, in float64: counts and losses stay exact to the last token."""
+        total = values.to(self.device, torch.float64)
+        if self.world > 1:
+            total = total.clone()
+            dist.all_reduce(total)
+        return total
+
+    def any(self, flag: bool) -> bool:
+        """Whether any process says so."""
+        return flag if self.world == 1 else bool(self.sum(torch.tensor([float(flag)]))[0] > 0)
+
+    def same(self, value: T) -> T:
+        """The value of the first process."""
+        if self.world == 1:
+            return value
+        held: list[T] = [value]
+        dist.broadcast_object_list(held, src=0)
+        return held[0]
+
+    def wait(self) -> None:
+        """Until all are here."""
+        if self.world > 1:
+            dist.barrier()
+
+    def share(self, numbers: Sequence[int]) -> Sequence[int]:
+        """This process's part of a batch."""
+        return numbers[self.rank :: self.world]
+
+
+def start() -> Processes:
+    """Joins the others where `torchrun` started this process; alone otherwise."""
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    if world == 1:
+        return Processes(device=torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    local = int(os.environ["LOCAL_RANK"])
+    device = torch.device("cuda", local) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    return Processes(dist.get_rank(), world, device)
+
+
+def stop(processes: Processes) -> None:
+    """Leaves the others."""
+    if processes.world > 1 and dist.is_initialized():
+        dist.destroy_process_group()
+
+
+__all__ = ["Processes", "start", "stop"]

@@ -1,0 +1,76 @@
+"""A run is a folder: `config.toml` (resolved), `metrics.jsonl`, `checkpoints/`. Everything else is computed from it."""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from longspan.errors import InvalidInput
+
+CONFIG, METRICS, CHECKPOINTS, LOCK = "config.toml", "metrics.jsonl", "checkpoints", "lock"
+
+
+class Run:
+    """The folder of a run and its files."""
+
+    def __init__(self, folder: Path | str) -> None:
+        self.folder = Path(folder)
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.folder / CHECKPOINTS
+
+    def checkpoint(self, step: int) -> Path:
+        """Where the checkpoint of a step stands."""
+        return self.checkpoints / f"{step:08}"
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """While it is written to, nobody else may; the lock goes with the process, however that ends."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / LOCK).open("a+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.seek(0)
+                owner = file.read().strip() or "unknown"
+                raise InvalidInput(
+                    f"{self.folder} is in use by process {owner}; wait for it, stop it, or name another folder"
+                ) from None
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
+            yield
+
+    def log(self, row: Mapping[str, Any]) -> None:
+        """Adds a row to the metrics."""
+        with (self.folder / METRICS).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The metrics; a last line that was cut short is left out."""
+        path = self.folder / METRICS
+        if not path.is_file():
+            return []
+        found = []
+        for line in path.read_text(encoding="utf-8").splitlines():
+            try:
+                found.append(json.loads(line))
+            except json.JSONDecodeError:
+                break
+        return found
+
+    def forget_after(self, step: int) -> None:
+        """Drops the metrics of steps that will be made again."""
+        kept = [row for row in self.rows() if row.get("step", 0) <= step]
+        path = self.folder / METRICS
+        if path.is_file():
+            part = path.with_suffix(".part")
+            part.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
+            part.replace(path)
+
+
+__all__ = ["CHECKPOINTS", "CONFIG", "METRICS", "Run"]

@@ -1,0 +1,40 @@
+"""The learning rate at each step, as a function of the step alone."""
+
+import math
+from dataclasses import dataclass
+
+from longspan import config
+from longspan.config import option
+from longspan.errors import InvalidOption
+
+KINDS = ("constant", "linear", "linear_from_start", "cosine", "noam")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule(config.Options):
+    """`linear` falls from the end of the warm-up, `linear_from_start` as in BERT's first code from step 0 (with a small
+    jump there); `noam` is that of Vaswani et al. 2017, where `rate` is a factor."""
+
+    kind: str = option("cosine", "how the rate falls after the warm-up", choices=KINDS)
+    rate: float = option(1e-3, "the highest rate; for noam a factor", low=0)
+    warmup: int = option(0, "steps until the rate is reached", low=0)
+    final: float = option(0.0, "the last rate as a fraction of the highest", low=0, high=1)
+
+    def at(self, step: int, steps: int, width: int | None = None) -> float:
+        """The rate of step 1, 2, …, `steps`; `width` is the model's, which noam needs."""
+        if self.kind == "noam":
+            if width is None:
+                raise InvalidOption("noam divides by the root of the model's width, and this model has none")
+            slope = step * max(self.warmup, 1) ** -1.5
+            return self.rate * width**-0.5 * min(step**-0.5, slope)
+        if step < self.warmup:
+            return self.rate * step / self.warmup
+        if self.kind == "constant":
+            return self.rate
+        first = 0 if self.kind == "linear_from_start" else self.warmup
+        done = min(1.0, (step - first) / max(steps - first, 1))
+        left = (1 + math.cos(math.pi * done)) / 2 if self.kind == "cosine" else 1 - done
+        return self.rate * (self.final + (1 - self.final) * left)
+
+
+__all__ = ["KINDS", "Schedule"]
