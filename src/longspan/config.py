@@ -6,7 +6,7 @@ done.
 """
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
@@ -92,11 +92,15 @@ def describe(cls: type[Options]) -> list[dict[str, Any]]:
         {
             "name": item.name,
             "type": _spell(kinds[item.name]),
-            "default": item.default if item.default is not MISSING else item.default_factory(),  # type: ignore[misc]
+            "default": _default(item),
             **{key: item.metadata[key] for key in ("help", "low", "high", "choices")},
         }
         for item in fields(cls)
     ]
+
+
+def _default(item: Field[Any]) -> Any:
+    return item.default if item.default_factory is MISSING else item.default_factory()
 
 
 def _check(name: str, value: Any, kind: Any, limits: Mapping[str, Any]) -> None:
