@@ -1,4 +1,4 @@
-"""What is asked of a model in training: a loss over a batch, and figures over a whole set.
+"""What is asked of a model: a task prepares its data, and has an objective with a loss and figures.
 
 Losses are sums with the number of things they are over, never means: only so are micro-batches and processes with
 different numbers of real tokens added up rightly.
@@ -6,12 +6,15 @@ different numbers of real tokens added up rightly.
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
 
 from torch import Tensor
 
-from longspan.data.base import Batch
+from longspan import config
+from longspan.data.base import Batch, Data
+from longspan.data.tokenizer import Tokenizer
 from longspan.models.base import Model
 
 
@@ -52,4 +55,46 @@ class Objective(ABC):
         """The figures of a batch, in evaluation mode and without gradients; and what is carried on."""
 
 
-__all__ = ["Figures", "Loss", "Objective"]
+@dataclass(frozen=True)
+class Place:
+    """Where a task finds and keeps things."""
+
+    data: Path | None  # the folder of data sets: --data, or LONGSPAN_DATA
+    work: Path  # what was prepared, such as token files
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A task that is ready to be trained on."""
+
+    train: Data
+    held_out: Data
+    objective: Objective
+    test: Data | None = None
+    tokenizer: Tokenizer | None = None
+    needs: Mapping[str, Any] = field(default_factory=dict)  # options that a model for it must have: vocabulary, tasks
+    facts: Mapping[str, Any] = field(default_factory=dict)  # for the reader: sizes, labels, share of padding
+
+
+class Task(ABC):
+    """A kind of data with its objective; a recipe's table `[task]` names it and gives its options."""
+
+    name: ClassVar[str]
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(config.Options):
+        pass
+
+    def __init__(self, options: Any) -> None:
+        self.options: Any = options
+
+    @abstractmethod
+    def prepare(self, place: Place, tokenizer: Tokenizer | None = None) -> Prepared:
+        """Reads the data, and cuts it into tokens; `tokenizer` is that of a model which is trained further.
+
+        What is wrong with the files is said here, by file and line, before training starts.
+        """
+
+
+__all__ = ["Figures", "Loss", "Objective", "Place", "Prepared", "Task"]

@@ -1,0 +1,141 @@
+"""Recipes: TOML files with a task, a model and how it is trained; and the runs that are made of them."""
+
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from longspan import config
+from longspan.errors import InvalidInput, InvalidOption, suggest
+from longspan.models import registry as models
+from longspan.models.base import Model
+from longspan.tasks import registry as tasks
+from longspan.tasks.base import Place, Prepared, Task
+from longspan.train.loop import Trainer
+from longspan.train.options import TrainOptions
+from longspan.train.processes import Processes
+from longspan.train.run import CONFIG, Run
+
+TABLES = ("task", "model", "train")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a file says, with what was said beside it."""
+
+    task: Mapping[str, Any]
+    model: Mapping[str, Any]
+    train: Mapping[str, Any]
+    source: str
+
+    def options(self) -> TrainOptions:
+        return config.make(TrainOptions, self.train, f"{self.source}: [train]")
+
+    def build_task(self) -> Task:
+        name, given = _named(self.task, f"{self.source}: [task]")
+        return tasks.build(name, **given)
+
+    def build_model(self, needs: Mapping[str, Any]) -> Model:
+        """The model, with what its task needs of it; what both say must be the same."""
+        name, given = _named(self.model, f"{self.source}: [model]")
+        for key, value in needs.items():
+            if key in given and given[key] != value:
+                raise InvalidOption(
+                    f"{self.source}: [model] {key} is {given[key]!r}, and the task needs {value!r}; leave it out"
+                )
+        return models.build(name, **{**given, **needs})
+
+
+def read(path: Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
+    """A recipe from its file; `overrides` are `{"train.steps": 100}` and the like."""
+    try:
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InvalidInput(f"there is no recipe {path}") from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InvalidInput(f"{path} is not TOML: {error}") from None
+    for key in found:
+        if key not in TABLES:
+            raise InvalidOption(f"{path} has a table [{key}]: {suggest(key, TABLES)}")
+    for name in TABLES:
+        if not isinstance(found.setdefault(name, {}), dict):
+            raise InvalidOption(f"{path}: {name} must be a table")
+    for name, value in (overrides or {}).items():
+        *tables, key = name.split(".")
+        if not tables or tables[0] not in TABLES:
+            raise InvalidOption(f"no option is called {name!r}; they are called task.…, model.… and train.…")
+        inner = found
+        for table in tables:
+            inner = inner.setdefault(table, {})
+        inner[key] = value
+    return Recipe(found["task"], found["model"], found["train"], str(path))
+
+
+def begin(recipe: Recipe, folder: Path, *, data: Path | None, processes: Processes | None = None) -> Trainer:
+    """A trainer for a recipe in a folder: all that can be wrong with it is found here."""
+    options, task, run = recipe.options(), recipe.build_task(), Run(folder)
+    prepared = task.prepare(Place(data, folder / "data", options.seed))
+    torch.manual_seed(options.seed)
+    model = recipe.build_model(prepared.needs)
+    run.folder.mkdir(parents=True, exist_ok=True)
+    (run.folder / CONFIG).write_text(to_toml({"task": recipe.task, "model": recipe.model, "train": recipe.train}))
+    return _trainer(run, model, prepared, options, processes)
+
+
+def _trainer(
+    run: Run, model: Model, prepared: Prepared, options: TrainOptions, processes: Processes | None
+) -> Trainer:
+    tokenizer = None if prepared.tokenizer is None else prepared.tokenizer.inner.to_str()
+    return Trainer(
+        run,
+        model,
+        prepared.train,
+        prepared.objective,
+        options,
+        held_out=prepared.held_out,
+        processes=processes,
+        tokenizer=tokenizer,
+    )
+
+
+def _named(table: Mapping[str, Any], where: str) -> tuple[str, dict[str, Any]]:
+    if not isinstance(table.get("name"), str):
+        raise InvalidOption(f"{where} has no name; give one, such as name = \"decoder\"")
+    return table["name"], {key: value for key, value in table.items() if key != "name"}
+
+
+def to_toml(tables: Mapping[str, Any]) -> str:
+    """What `tomllib` reads back; None is left out, as TOML has no such thing."""
+    lines: list[str] = []
+    _table(tables, "", lines)
+    return "\n".join(lines).strip() + "\n"
+
+
+def _table(values: Mapping[str, Any], path: str, lines: list[str]) -> None:
+    inner = {key: value for key, value in values.items() if isinstance(value, Mapping)}
+    for key, value in values.items():
+        if key not in inner and value is not None:
+            lines.append(f"{_key(key)} = {_value(value)}")
+    for key, value in inner.items():
+        name = f"{path}.{_key(key)}" if path else _key(key)
+        lines.extend(["", f"[{name}]"])
+        _table(value, name, lines)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_key(key)} = {_value(part)}" for key, part in value.items() if part is not None) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(_value(part) for part in value) + "]"
+    return json.dumps(value, ensure_ascii=False)  # TOML writes texts, numbers and truth values as JSON does
+
+
+def _key(key: str) -> str:
+    return key if key.replace("_", "").replace("-", "").isalnum() and key.isascii() else json.dumps(key)
+
+
+__all__ = ["Recipe", "begin", "read", "to_toml"]
