@@ -114,8 +114,8 @@ def _special(folder: Path, kind: str, named: Mapping[str, Any], inner: tokenizer
     told = {role: named[f"{role}_token"] for role in ROLES if f"{role}_token" in named}
     if not found and not told:
         known = {token.content for token in inner.get_added_tokens_decoder().values() if token.special}
-        usual = {role: [name for name in names if name in known] for role, names in USUAL.items()}
-        return {role: names[0] for role, names in usual.items() if names}
+        here = {role: [name for name in names if name in known] for role, names in USUAL.items()}
+        return {role: names[0] for role, names in here.items() if names}
     for role, value in told.items():
         found.pop(role, None)
         if value is not None:
