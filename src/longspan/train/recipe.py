@@ -86,9 +86,7 @@ def begin(recipe: Recipe, folder: Path, *, data: Path | None, processes: Process
     return _trainer(run, model, prepared, options, processes)
 
 
-def _trainer(
-    run: Run, model: Model, prepared: Prepared, options: TrainOptions, processes: Processes | None
-) -> Trainer:
+def _trainer(run: Run, model: Model, prepared: Prepared, options: TrainOptions, processes: Processes | None) -> Trainer:
     tokenizer = None if prepared.tokenizer is None else prepared.tokenizer.inner.to_str()
     return Trainer(
         run,
@@ -104,7 +102,7 @@ def _trainer(
 
 def _named(table: Mapping[str, Any], where: str) -> tuple[str, dict[str, Any]]:
     if not isinstance(table.get("name"), str):
-        raise InvalidOption(f"{where} has no name; give one, such as name = \"decoder\"")
+        raise InvalidOption(f'{where} has no name; give one, such as name = "decoder"')
     return table["name"], {key: value for key, value in table.items() if key != "name"}
 
 
