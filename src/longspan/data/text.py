@@ -3,19 +3,22 @@
 import bz2
 import gzip
 import lzma
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 from longspan.errors import InvalidInput
 
-PACKED = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+PACKED: dict[str, Callable[[Path], IO[bytes]]] = {
+    ".gz": lambda path: cast(IO[bytes], gzip.open(path)),
+    ".bz2": lambda path: cast(IO[bytes], bz2.open(path)),
+    ".xz": lambda path: cast(IO[bytes], lzma.open(path)),
+}
 
 
 def _open(path: Path) -> IO[bytes]:
-    opened = PACKED.get(path.suffix)
     try:
-        return path.open("rb") if opened is None else opened(path, "rb")  # type: ignore[return-value]
+        return PACKED[path.suffix](path) if path.suffix in PACKED else path.open("rb")
     except FileNotFoundError:
         raise InvalidInput(f"there is no file {path}") from None
     except IsADirectoryError:
@@ -27,7 +30,8 @@ def lines(path: Path) -> Iterator[str]:
     number = 0
     try:
         with _open(path) as file:
-            for number, line in enumerate(file, 1):
+            for line in file:
+                number += 1
                 yield line.decode("utf-8").rstrip("\r\n")
     except UnicodeDecodeError as error:
         raise InvalidInput(

@@ -2,17 +2,25 @@
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from longspan.data.base import Batch
+from longspan.config import option
+from longspan.data import sets, text
+from longspan.data.base import Batch, Data
+from longspan.data.blocks import Blocks, Streams
+from longspan.data.learning import Learned, learn
+from longspan.data.tokenizer import Tokenizer
+from longspan.data.tokens import TokenFile, write_tokens
+from longspan.errors import InvalidInput, InvalidOption
 from longspan.models.base import Causal, Model
 from longspan.models.transformer_xl import TransformerXL
 from longspan.nn.loss import IGNORED
-from longspan.tasks.base import Figures, Loss, Objective
+from longspan.tasks.base import Figures, Loss, Objective, Place, Prepared, Task
 
 
 @dataclass
@@ -83,4 +91,71 @@ def _detached(state: Any) -> Any:
     return state.detach()
 
 
-__all__ = ["NextToken", "TextFigures"]
+class Language(Task):
+    """Language modelling on a named set or on files of one's own."""
+
+    name = "language"
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(Task.Options):
+        set: str | None = option(None, "a named set; `longspan data list` has them")
+        train: str | None = option(None, "a file of text, where no set is named")
+        held_out: str | None = option(None, "another file; the end of the first unless given")
+        test: str | None = option(None, "a third file")
+        share: float = option(0.1, "of the text that is held out, where it has no file of its own", low=0, high=0.9)
+        tokenizer: Learned = option(Learned, "how text is cut into tokens")
+        length: int = option(128, "tokens of a block", low=1)
+        batch: int = option(16, "blocks of a batch", low=1)
+        streams: bool = option(False, "whether rows go on from batch to batch, for models with a memory")
+
+    def prepare(self, place: Place, tokenizer: Tokenizer | None = None) -> Prepared:
+        found = self._texts(place)
+        if tokenizer is None:
+            tokenizer = learn(self.options.tokenizer, [found["train"]])
+        ratio = 0.0
+        files: dict[str, TokenFile] = {}
+        for split, content in found.items():
+            ids = tokenizer.encode(content, special=False).ids
+            files[split] = write_tokens(place.work / split, [ids], vocabulary=tokenizer.size)
+            if split == "held_out":
+                ratio = len(content.encode()) / len(ids)
+        made = {split: self._data(file, place.seed, shuffle=split == "train") for split, file in files.items()}
+        objective = NextToken(streams=self.options.streams, bytes_per_token=ratio)
+        facts = {f"{split} tokens": len(file) for split, file in files.items()}
+        return Prepared(
+            made["train"],
+            made["held_out"],
+            objective,
+            made.get("test"),
+            tokenizer,
+            needs={"vocabulary": tokenizer.size},
+            facts={**facts, "vocabulary": tokenizer.size},
+        )
+
+    def _data(self, file: TokenFile, seed: int, *, shuffle: bool) -> Data:
+        if self.options.streams:
+            return Streams(file, self.options.length, self.options.batch)
+        return Blocks(file, self.options.length, self.options.batch, seed=seed, shuffle=shuffle)
+
+    def _texts(self, place: Place) -> dict[str, str]:
+        """The text of each split."""
+        options = self.options
+        if (options.set is None) == (options.train is None):
+            raise InvalidOption("[task] names a set, or a file to train on: one of the two")
+        paths: dict[str, Path | None] = {"train": None, "held_out": None, "test": None}
+        if options.set is not None:
+            paths.update(sets.files(options.set, place.data))
+        else:
+            given = {"train": options.train, "held_out": options.held_out, "test": options.test}
+            paths.update({split: None if name is None else Path(name) for split, name in given.items()})
+        found = {split: text.whole(path) for split, path in paths.items() if path is not None}
+        if "held_out" not in found:
+            whole = found["train"]
+            cut = round(len(whole) * (1 - options.share))
+            if not 0 < cut < len(whole):
+                raise InvalidInput(f"{paths['train']} has {len(whole)} characters, too few to hold some out")
+            found["train"], found["held_out"] = whole[:cut], whole[cut:]
+        return found
+
+
+__all__ = ["Language", "NextToken", "TextFigures"]
