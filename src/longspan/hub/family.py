@@ -124,6 +124,14 @@ class Family:
             for rule in found
         ]
 
+    def untied_names(self, rules: Sequence[Rule]) -> dict[str, str]:
+        """What is read instead of a tensor in files that are not tied, where no rule speaks of it.
+
+        There, the output layer of a head for masked tokens has a bias of its own, and the head's is not used.
+        """
+        known = {name for rule in rules for name in rule.theirs}
+        return {of: name for name, of in self.ties.items() if name in self.untied and name not in known}
+
     def config(self, options: Any, labels: Sequence[str] = ()) -> dict[str, Any]:
         """Their configuration of our options; what it cannot say is refused."""
         found: dict[str, Any] = {"model_type": self.name, "architectures": [self.architecture(options)]}
@@ -138,6 +146,8 @@ class Family:
             found["label2id"] = {name: number for number, name in enumerate(names)}
             if any(head.task == "regress" for head in heads):
                 found["problem_type"] = "regression"
+        if any(head.task == "masked" for head in heads):
+            found["tie_word_embeddings"] = all(head.tied for head in heads if head.task == "masked")
         return self.restore(found, options)
 
     def architecture(self, options: Any) -> str:

@@ -96,11 +96,14 @@ def fill(
         rules.extend(family.rules(task))
     matches, kept = match(rules, sizes)
     _check_kept(model, kept)
+    live = {} if tied else family.untied_names(rules)
     missing: list[str] = []
     fresh: list[str] = []
     taken: set[str] = set()
     for each in matches:
-        names = [_find(files, name, family.base) for name in each.theirs]
+        names = [
+            _find(files, live.get(name, name), family.base) or _find(files, name, family.base) for name in each.theirs
+        ]
         if None in names:
             # Heads that were asked for may be new; an output layer may be left out by a file of the body alone.
             optional = (chosen and each.ours[0].startswith("heads.")) or (each.rule in family.output and not chosen)
@@ -161,11 +164,14 @@ def export(model: Model, family: Family, record: Mapping[str, Any]) -> dict[str,
     matches, kept = match(rules, own)
     _check_kept(model, kept)
     alone = record["architectures"][0] == next(iter(family.architectures))
+    live = {} if record.get("tie_word_embeddings", True) else family.untied_names(rules)
     found = {}
     for each in matches:
         prefix = family.base if (each.rule in bodies or each.rule.inside) and not alone else ""
         for name, tensor in to_theirs(each, [own[name] for name in each.ours], model.options).items():
             found[prefix + name] = tensor
+            if name in live:
+                found[prefix + live[name]] = tensor
     return found
 
 

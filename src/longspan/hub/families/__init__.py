@@ -8,6 +8,8 @@ from longspan.hub.family import Family
 
 FAMILIES: dict[str, str] = {
     "bert": "longspan.hub.families.bert:BERT",
+    "albert": "longspan.hub.families.albert:ALBERT",
+    "electra": "longspan.hub.families.electra:ELECTRA",
 }
 
 
