@@ -5,6 +5,7 @@ from functools import singledispatch
 from torch import nn
 
 from longspan.models.cost.tally import Tally, products, read
+from longspan.models.electra import Electra
 from longspan.models.etc_model import EtcModel, OfOneInput, PerInput
 from longspan.models.transformer import Decoder, Encoder, Transformer
 from longspan.nn.block import Block
@@ -117,6 +118,13 @@ def _(model: EtcModel, length: int, tally: Tally) -> None:
     pass_through(model.stack, tally, tokens)
     tally.add("output", 0, tokens * width)
     tally.notes.append(f"the length is that of the long input; {model.options.global_tokens} global tokens beside it")
+
+
+@read.register
+def _(model: Electra, length: int, tally: Tally) -> None:
+    read(model.generator, length, tally)
+    read(model.discriminator, length, tally)
+    tally.notes.append("generator and discriminator, without their heads")
 
 
 @products.register
