@@ -42,9 +42,7 @@ SEGMENTS = torch.arange(9).expand(3, 9) // 5
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize("width", [12, 24], ids=["narrow tables", "wide tables"])
-def test_states_and_maps_equal_theirs(
-    folder: Path, tmp_path: Path, width: int, side: str, dtype: torch.dtype
-) -> None:
+def test_states_and_maps_equal_theirs(folder: Path, tmp_path: Path, width: int, side: str, dtype: torch.dtype) -> None:
     cls = theirs_electra.ElectraModel
     theirs = random_model(cls, ElectraConfig(**{**SMALL, "embedding_size": width}), dtype)
     found = loaded(theirs, folder)
@@ -111,16 +109,15 @@ def test_a_generator_that_is_not_tied(folder: Path, tmp_path: Path) -> None:
     found = loaded(theirs, folder)
     ids, mask = padded(40)
     with torch.no_grad():
-        assert_close(
-            found.model.outputs(ids, key_mask=mask)["masked"], theirs(ids, attention_mask=mask).logits, mask
-        )
+        assert_close(found.model.outputs(ids, key_mask=mask)["masked"], theirs(ids, attention_mask=mask).logits, mask)
     assert_round_trip(found, folder, cls, tmp_path / "back")
 
 
 def test_a_discriminator_with_another_head(folder: Path) -> None:
     theirs = random_model(theirs_electra.ElectraForPreTraining, ElectraConfig(**SMALL))
     found = loaded(theirs, folder, tasks=["classify"])
-    assert set(found.fresh) == {f"heads.classify.{part}.{leaf}" for part in ("dense", "out") for leaf in ("weight", "bias")}
+    parts = [f"heads.classify.{part}.{leaf}" for part in ("dense", "out") for leaf in ("weight", "bias")]
+    assert set(found.fresh) == set(parts)
     assert all(name.startswith("discriminator_predictions.") for name in found.unused) and len(found.unused) == 4
 
 

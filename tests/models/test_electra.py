@@ -181,7 +181,7 @@ def test_wrong_input_is_named() -> None:
         model(ids, torch.full_like(ids, MASK), torch.zeros_like(chosen))
     with pytest.raises(InvalidInput, match=r"expected chosen of the text's shape \(4, 40\), got \(4, 39\)"):
         model(ids, ids, chosen[:, 1:])
-    with pytest.raises(InvalidOption, match="mask must be a token id in 0..29, not 30"):
+    with pytest.raises(InvalidOption, match=r"mask must be a token id in 0..29, not 30"):
         pair(mask=30)
     with pytest.raises(InvalidOption, match="3 heads do not divide the generator's width 200; give generator_heads"):
         pair(width=400, heads=4, generator_fraction=0.5)

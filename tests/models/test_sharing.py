@@ -95,7 +95,11 @@ def test_sharing_saves_no_work() -> None:
 def test_as_many_groups_as_layers_and_an_identity_are_bert() -> None:
     bert = encoder()
     albert = encoder(groups=6, embedding_width=16, embedding_projection=True)
-    weights = {**bert.state_dict(), "embedding.project.weight": torch.eye(16), "embedding.project.bias": torch.zeros(16)}
+    weights = {
+        **bert.state_dict(),
+        "embedding.project.weight": torch.eye(16),
+        "embedding.project.bias": torch.zeros(16),
+    }
     albert.load_state_dict(weights)
     segments = IDS % 2
     torch.testing.assert_close(albert(IDS, segments=segments), bert(IDS, segments=segments), rtol=0, atol=1e-12)

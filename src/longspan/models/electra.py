@@ -160,19 +160,20 @@ def _smaller(options: Electra.Options) -> TextOptions:
     """The generator's options: a part of the widths on tables of the discriminator's, heads of 64."""
     shared = {each.name: getattr(options, each.name) for each in fields(TextOptions)}
     width = round(options.generator_fraction * options.width)
+    heads = options.generator_heads or max(1, width // 64)
+    if width % heads:
+        raise InvalidOption(
+            f"{heads} heads do not divide the generator's width {width}; "
+            "give generator_heads, or another generator_fraction"
+        )
     sizes = {
         "width": width,
         "hidden": 4 * width,
-        "heads": options.generator_heads or max(1, width // 64),
+        "heads": heads,
         "layers": options.generator_layers or options.layers,
         "embedding_width": table_width(options),
         **dict.fromkeys(("head_dim", "key_dim", "kv_heads")),
     }
-    if width % sizes["heads"]:
-        raise InvalidOption(
-            f"{sizes['heads']} heads do not divide the generator's width {width}; "
-            "give generator_heads, or another generator_fraction"
-        )
     return TextOptions(**{**shared, **sizes})
 
 

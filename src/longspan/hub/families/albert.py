@@ -3,8 +3,8 @@
 from typing import Any
 
 from longspan.errors import Unsupported
-from longspan.hub.family import ACTIVATIONS, Config, Family, Field
 from longspan.hub.families.bert import EMBEDDINGS, FIXED, ONLY, pooled_head, token_head
+from longspan.hub.family import ACTIVATIONS, Config, Family, Field
 from longspan.hub.names import Rule, rename
 from longspan.nn.heads import Head
 
@@ -57,9 +57,8 @@ def restore(found: dict[str, Any], options: Any) -> dict[str, Any]:
     """A group for each layer where nothing is shared, and tables as wide as the states where they are not narrower."""
     if options.groups is not None and options.groups < options.layers and options.share != "all":
         raise Unsupported(f"layers of an albert share all of their weights or none, not share={options.share!r}")
-    if not options.embedding_projection:
-        if options.embedding_width in (None, options.width):
-            raise Unsupported("an albert projects its embeddings at any width: build it with embedding_projection=True")
+    if not options.embedding_projection and options.embedding_width in (None, options.width):
+        raise Unsupported("an albert projects its embeddings at any width: build it with embedding_projection=True")
     found["embedding_size"] = options.embedding_width or options.width
     found["num_hidden_groups"] = options.groups or options.layers
     return found
