@@ -150,6 +150,17 @@ class Family:
             found["tie_word_embeddings"] = all(head.tied for head in heads if head.task == "masked")
         return self.restore(found, options)
 
+    def check(self, options: Any, record: Config) -> None:
+        """Refuses options that a configuration does not say: whoever reads it would build another model."""
+        again = config.make(type(options), self.options(record, ()), self.name)
+        ours, theirs = _settled(options), _settled(again)
+        for name, value in ours.items():
+            if value != theirs[name]:
+                raise Unsupported(
+                    f"a configuration of {self.name} cannot say {name} = {config.plain(value)!r}; "
+                    f"it would be read as {config.plain(theirs[name])!r}"
+                )
+
     def architecture(self, options: Any) -> str:
         """The class that has these heads and no others."""
         wanted = {"classify" if head.task == "regress" else head.task for head in options.tasks or ()}
@@ -157,6 +168,39 @@ class Family:
             if set(tasks) == wanted:
                 return name
         raise Unsupported(f"no {self.name} there has heads for {', '.join(sorted(wanted)) or 'nothing'} at once")
+
+
+# What changes no result of a trained model: how it began, what it drops in training, and the size of pieces.
+UNSAID = {
+    "tasks",
+    "init",
+    "init_std",
+    "residual_init",
+    "zero_output",
+    "dropout",
+    "embedding_dropout",
+    "attention_dropout",
+    "hidden_dropout",
+    "feedforward_chunk",
+}
+
+
+def _settled(options: Any) -> dict[str, Any]:
+    """Options by name, with what an option that was not given means; those that say nothing of results are left out."""
+    found = {each["name"]: getattr(options, each["name"]) for each in config.describe(type(options))}
+    width, heads = found.get("width"), found.get("heads")
+    meant = {
+        "embedding_width": width,
+        "groups": found.get("layers"),
+        "kv_heads": heads,
+        "head_dim": width // heads if width and heads else None,
+        "query_bias": found.get("bias"),
+        "output_bias": found.get("bias"),
+    }
+    found |= {name: value for name, value in meant.items() if name in found and found[name] is None}
+    if found.get("groups") == found.get("layers"):
+        found.pop("share", None)
+    return {name: value for name, value in found.items() if name not in UNSAID}
 
 
 def _labels(given: Config) -> int:

@@ -145,9 +145,10 @@ def save(
         raise Unsupported(f"a {found.name} is written from a model {found.model!r}, and this is {given.model.name!r}")
     written = found.config(given.model.options, given.labels)
     written["dtype"] = str(given.model.dtype).removeprefix("torch.")
+    record = {**{key: value for key, value in given.config.items() if key != "torch_dtype"}, **written}
+    found.check(given.model.options, record)
     theirs = export(given.model, found, written)
     folder.mkdir(parents=True, exist_ok=True)
-    record = {**{key: value for key, value in given.config.items() if key != "torch_dtype"}, **written}
     (folder / CONFIG).write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     if tokenizer is not None:
         (folder / own_folder.TOKENIZER).write_text(tokenizer, encoding="utf-8")
