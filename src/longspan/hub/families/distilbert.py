@@ -3,6 +3,8 @@
 Their training drops from what the feed-forward layer adds and not from what attention adds; here dropout is on both.
 """
 
+from typing import Any
+
 from longspan.hub.families.bert import FIXED
 from longspan.hub.family import ACTIVATIONS, Config, Family, Field
 from longspan.hub.names import rename
@@ -34,6 +36,14 @@ def head(task: str, options: Config, given: Config) -> Head:
     if task == "span":
         return Head(task=task, dropout=given.get("qa_dropout", 0.1))
     return Head(task=task, activation="relu", dropout=given.get("seq_classif_dropout", 0.2))
+
+
+def restore(found: dict[str, Any], options: Any) -> dict[str, Any]:
+    """Says the dropout of the heads that have one of their own."""
+    texts = dict.fromkeys(("classify", "regress", "choose"), "seq_classif_dropout")
+    keys = {**texts, "span": "qa_dropout"}
+    own = {keys[each.task]: each.dropout for each in options.tasks or () if each.task in keys}
+    return {**found, **own}
 
 
 DISTILBERT = Family(
@@ -79,4 +89,5 @@ DISTILBERT = Family(
     ties={"vocab_projector.weight": "embeddings.word_embeddings.weight"},
     untied=("vocab_projector.weight",),
     ignored=(r".*embeddings\.position_ids",),
+    restore=restore,
 )
