@@ -130,7 +130,7 @@ def fill(
         parts = [found[files[name]].clone() if name in taken else found[files[name]] for name in present]
         taken.update(present)
         for name, tensor in to_ours(each, parts, sizes).items():
-            put(model, name, tensor, dtype)
+            put(model, name, tensor, dtype, " and ".join(present))
     left = [name for name in files if name not in taken and not _stood_for(name, taken, family, tied)]
     left = [name for name in left if not _repeats(name, ties, files, found, family.base)]
     heads = [*family.output, *(rule for task in family.heads for rule in family.rules(task))]

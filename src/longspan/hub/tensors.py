@@ -50,13 +50,16 @@ def _files(folder: Path) -> dict[Path, list[str] | None]:
     """Each file with the tensors that it must have; None: whatever it has."""
     if (folder / INDEX).is_file():
         try:
-            listed = json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"]
-        except (UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError) as error:
-            raise InvalidInput(f"{folder / INDEX} lists no weights: {error!r}") from None
+            read = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+        except (UnicodeDecodeError, json.JSONDecodeError) as error:
+            raise InvalidInput(f"{folder / INDEX} lists no weights: {error}") from None
+        listed = read.get("weight_map") if isinstance(read, dict) else None
+        if not listed or not isinstance(listed, dict):
+            raise InvalidInput(f"{folder / INDEX} lists no weights: it has no weight_map from names to files")
         shards: dict[Path, list[str] | None] = {}
         for name, file in listed.items():
-            if not isinstance(file, str) or Path(file).name != file:
-                raise InvalidInput(f"{folder / INDEX}: {name} must be in a file of this folder, not {file!r}")
+            if not isinstance(file, str) or Path(file).name != file or Path(file).suffix != ".safetensors":
+                raise InvalidInput(f"{folder / INDEX}: {name} must be in a safetensors file beside it, not {file!r}")
             known = shards.setdefault(folder / file, [])
             assert known is not None
             known.append(name)

@@ -41,12 +41,14 @@ def unfilled(dtype: torch.dtype) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def put(model: nn.Module, name: str, tensor: Tensor, dtype: torch.dtype) -> None:
-    """Makes a tensor of a file the model's own, as it lies in the file where the type is the same."""
+def put(model: nn.Module, name: str, tensor: Tensor, dtype: torch.dtype, source: str) -> None:
+    """Makes a tensor of a file the model's own, as it lies in the file where the type is the same.
+
+    `source` is what the file calls it.
+    """
     owner, leaf = _owner(model, name)
     if getattr(owner, leaf).is_floating_point():
-        if tensor.dtype not in KINDS:
-            raise Unsupported(f"weights of {tensor.dtype} are not read; convert them to float16 or wider")
+        _check_kind(source, tensor.dtype)
         tensor = tensor.to(dtype)
     getattr(owner, leaf).data = tensor
 
@@ -79,9 +81,13 @@ def common_type(found: Mapping[str, Tensor]) -> torch.dtype:
     if not kinds:
         raise InvalidInput("the file holds no weights")
     for kind, name in kinds.items():
-        if kind not in KINDS:
-            raise Unsupported(f"{name}: weights of {kind} are not read; convert them to float16 or wider")
+        _check_kind(name, kind)
     return reduce(torch.promote_types, kinds)
+
+
+def _check_kind(name: str, kind: torch.dtype) -> None:
+    if kind not in KINDS:
+        raise Unsupported(f"{name}: weights of {kind} are not read; convert them to float16 or wider")
 
 
 __all__ = ["KINDS", "common_type", "draw", "put", "unfilled"]
