@@ -10,6 +10,10 @@ FAMILIES: dict[str, str] = {
     "bert": "longspan.hub.families.bert:BERT",
     "albert": "longspan.hub.families.albert:ALBERT",
     "electra": "longspan.hub.families.electra:ELECTRA",
+    "roberta": "longspan.hub.families.roberta:ROBERTA",
+    "camembert": "longspan.hub.families.roberta:CAMEMBERT",
+    "xlm-roberta": "longspan.hub.families.roberta:XLM_ROBERTA",
+    "distilbert": "longspan.hub.families.distilbert:DISTILBERT",
 }
 
 

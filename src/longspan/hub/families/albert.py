@@ -115,6 +115,7 @@ ALBERT = Family(
         "predictions.decoder.bias": "predictions.bias",
     },
     untied=("predictions.decoder.weight", "predictions.decoder.bias"),
+    instead={"predictions.bias": "predictions.decoder.bias"},
     ignored=(r".*embeddings\.position_ids",),
     adjust=adjust,
     restore=restore,
