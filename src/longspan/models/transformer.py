@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from longspan.attention.setting import Setting
@@ -18,6 +19,7 @@ from longspan.models.body import BodyOptions, build_stack, embedding, initialise
 from longspan.models.headed import Headed, build_heads
 from longspan.nn.heads import Head
 from longspan.nn.linear import Linear
+from longspan.nn.marks import mark
 from longspan.shapes import Hidden
 
 DENSE = (Setting("softmax"),)
@@ -44,6 +46,7 @@ class Encoder(Headed):
     class Options(TextOptions):
         tasks: tuple[Head, ...] | None = option(None, "the tasks that it has heads for")
         count_real: bool = option(False, "whether positions count the tokens that are not padding (RoBERTa)")
+        separator: int | None = option(None, "the id of the token between two texts", low=0)
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
@@ -82,7 +85,11 @@ class Encoder(Headed):
         segments: Ids | None = None,
         streams: Streams | None = None,
     ) -> dict[str, Tensor]:
-        """What each head says, by the name of its task."""
+        """What each head says, by the name of its task; where its task has global tokens, they are marked."""
+        marks = {head.global_tokens for head in self.options.tasks or ()} - {None}
+        if marks and "global_mask" not in (streams or {}):
+            found = [mark(how, ids, key_mask, self.options.separator) for how in sorted(marks)]
+            streams = {**(streams or {}), "global_mask": torch.stack(found).any(0)}
         x = self(ids, key_mask=key_mask, positions=positions, segments=segments, streams=streams)
         return self.read(x, key_mask)
 

@@ -17,6 +17,7 @@ from longspan.config import option
 from longspan.errors import InvalidInput, InvalidOption
 from longspan.nn.feedforward import PLAIN, Activation
 from longspan.nn.linear import Linear, linear
+from longspan.nn.marks import MARKS
 from longspan.nn.norm import build_norm
 from longspan.shapes import Hidden, KeyMask
 
@@ -49,6 +50,7 @@ class Head(config.Options):
     drop_input: bool = option(False, "whether it drops before the layer in between as well (RoBERTa)")
     bias: bool = option(True, "whether the last layer has a bias")
     tied: bool = option(True, "masked: whether the last layer is the embedding")
+    global_tokens: str | None = option(None, "tokens that are global where none are given (Longformer)", choices=MARKS)
 
     @classmethod
     def read(cls, value: Any) -> "Head":
