@@ -72,6 +72,7 @@ class Family:
     head: Callable[[str, Config, Config], Head]  # the head for a task, from our options and their configuration
     body: Sequence[Rule]
     heads: Mapping[str, Sequence[Rule]]  # by task
+    spare: Sequence[str] = ()  # tasks whose heads classes for other tasks have too, and do not use
     output: Sequence[Rule] = ()  # of an output layer that is not tied, which files of the body alone lack
     ties: Mapping[str, str] = field(default_factory=dict)  # their names that may repeat another's numbers
     ignored: Sequence[str] = ()  # patterns of tensors in old files that say nothing
@@ -143,9 +144,10 @@ class Family:
     def architecture(self, options: Any) -> str:
         """The class that has these heads and no others."""
         wanted = {"classify" if head.task == "regress" else head.task for head in options.tasks or ()}
-        for name, tasks in self.architectures.items():
-            if set(tasks) == wanted:
-                return name
+        for spare in ((), self.spare):
+            for name, tasks in self.architectures.items():
+                if {*tasks} - {*spare} == wanted - {*spare}:
+                    return name
         raise Unsupported(f"no {self.name} there has heads for {', '.join(sorted(wanted)) or 'nothing'} at once")
 
 

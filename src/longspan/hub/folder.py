@@ -16,7 +16,7 @@ from longspan import config
 from longspan.errors import InvalidInput, Unsupported
 from longspan.hub import families, tensors
 from longspan.hub.family import Family, label_names
-from longspan.hub.names import Match, match, speaks_of, to_ours, to_theirs
+from longspan.hub.names import Match, Rule, match, speaks_of, to_ours, to_theirs
 from longspan.models import folder as own_folder
 from longspan.models import registry
 from longspan.models.base import Model
@@ -24,6 +24,7 @@ from longspan.models.headed import Headed, build_heads
 from longspan.nn.heads import Head
 
 CONFIG = "config.json"
+DRAWS = "longspan_draws"  # of config.json: what mechanisms drew when the model was made (Big Bird's random blocks)
 
 
 @dataclass
@@ -71,7 +72,8 @@ def _load(
     cls = registry.find(family.model)
     options = config.make(cls.Options, family.options(record, tasks), f"{folder / CONFIG}")
     kind = dtype or _kind(found)
-    with _unfilled(kind):
+    with _unfilled(kind), torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)  # what mechanisms draw is the same at every load
         model = cls(options)
     unused, fresh = fill(model, found, family, record, kind, chosen=tasks is not None)
     return Pretrained(model.eval(), family.name, record, label_names(record), unused, fresh)
@@ -91,11 +93,9 @@ def fill(
     tied = bool(record.get("tie_word_embeddings", True))
     ties = {name: of for name, of in family.ties.items() if tied or name not in family.untied}
     sizes = {name: tensor.shape for name, tensor in own_folder.unique(model).items()}
-    rules = [*family.body, *family.output]
-    for task in getattr(model, "heads", {}):
-        rules.extend(family.rules(task))
-    matches, kept = match(rules, sizes)
+    matches, kept = match(_rules(model, family), sizes)
     _check_kept(model, kept)
+    _put_draws(model, kept, record)
     missing: list[str] = []
     fresh: list[str] = []
     taken: set[str] = set()
@@ -143,6 +143,7 @@ def save(
     written = found.config(given.model.options, given.labels)
     written["dtype"] = str(given.model.dtype).removeprefix("torch.")
     theirs = export(given.model, found, written)
+    written |= _draws(given.model, found)
     folder.mkdir(parents=True, exist_ok=True)
     record = {**{key: value for key, value in given.config.items() if key != "torch_dtype"}, **written}
     (folder / CONFIG).write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -154,11 +155,8 @@ def save(
 def export(model: Model, family: Family, record: Mapping[str, Any]) -> dict[str, Tensor]:
     """A model's tensors under their names."""
     own = own_folder.unique(model)
-    rules = [*family.body, *family.output]
     bodies = {*family.body}
-    for task in getattr(model, "heads", {}):
-        rules.extend(family.rules(task))
-    matches, kept = match(rules, own)
+    matches, kept = match(_rules(model, family), own)
     _check_kept(model, kept)
     alone = record["architectures"][0] == next(iter(family.architectures))
     found = {}
@@ -167,6 +165,12 @@ def export(model: Model, family: Family, record: Mapping[str, Any]) -> dict[str,
         for name, tensor in to_theirs(each, [own[name] for name in each.ours], model.options).items():
             found[prefix + name] = tensor
     return found
+
+
+def _rules(model: nn.Module, family: Family) -> list[Rule]:
+    """Those of the body and of the heads that a model has."""
+    tasks = getattr(model, "heads", {})
+    return [*family.body, *family.output, *(rule for task in tasks for rule in family.rules(task))]
 
 
 # Names
@@ -212,6 +216,21 @@ def _check_kept(model: nn.Module, names: Sequence[str]) -> None:
     """What no rule speaks of may be a mechanism's own draws, which checkpoints there do not have."""
     buffers = dict(model.named_buffers())
     assert all(name in buffers for name in names), f"no rule for {some([n for n in names if n not in buffers])}"
+
+
+def _draws(model: Model, family: Family) -> dict[str, Any]:
+    """The integers among them, which are few: one for each head."""
+    own = own_folder.unique(model)
+    _, kept = match(_rules(model, family), own)
+    found = {name: own[name].tolist() for name in kept if not own[name].is_floating_point()}
+    return {DRAWS: found} if found else {}
+
+
+def _put_draws(model: Model, kept: Sequence[str], record: Mapping[str, Any]) -> None:
+    for name, numbers in record.get(DRAWS, {}).items():
+        if name not in kept or torch.tensor(numbers).shape != model.get_buffer(name).shape:
+            raise InvalidInput(f"config.json: {DRAWS} of {name} are not of this model; leave them out to draw others")
+        _put(model, name, torch.tensor(numbers))
 
 
 # Numbers

@@ -19,7 +19,7 @@ from longspan.models.body import BodyOptions, build_stack, embedding, initialise
 from longspan.models.headed import Headed, build_heads
 from longspan.nn.heads import Head
 from longspan.nn.linear import Linear
-from longspan.nn.marks import mark
+from longspan.nn.marks import mark, question
 from longspan.shapes import Hidden
 
 DENSE = (Setting("softmax"),)
@@ -85,13 +85,22 @@ class Encoder(Headed):
         segments: Ids | None = None,
         streams: Streams | None = None,
     ) -> dict[str, Tensor]:
-        """What each head says, by the name of its task; where its task has global tokens, they are marked."""
-        marks = {head.global_tokens for head in self.options.tasks or ()} - {None}
+        """What each head says, by the name of its task; what tasks know of a text is put in where it is not given:
+        which tokens are global (`Head.global_tokens`), and which are a question (`Head.question`)."""
+        tasks, separator = self.options.tasks or (), self.options.separator
+        marks = sorted({head.global_tokens for head in tasks if head.global_tokens is not None})
         if marks and "global_mask" not in (streams or {}):
-            found = [mark(how, ids, key_mask, self.options.separator) for how in sorted(marks)]
+            found = [mark(how, ids, key_mask, separator) for how in marks]
             streams = {**(streams or {}), "global_mask": torch.stack(found).any(0)}
+        asked = question(ids, separator) if any(head.question for head in tasks) else None
+        if asked is not None and segments is None:
+            segments = (~asked).long()
         x = self(ids, key_mask=key_mask, positions=positions, segments=segments, streams=streams)
-        return self.read(x, key_mask)
+        out = self.read(x, key_mask)
+        if asked is not None:
+            asked[:, 0] = False  # to point to the first token is to say that there is no answer
+            out["span"] = out["span"] - 1e6 * asked[..., None]
+        return out
 
 
 class Decoder(Headed, Causal):

@@ -24,7 +24,7 @@ def mark(how: str, ids: Ids, key_mask: KeyMask | None, separator: int | None) ->
     return places < end if how == "question" else places > end + 1
 
 
-def question_end(ids: Ids, separator: int | None) -> Int[Tensor, "batch"]:
+def question_end(ids: Ids, separator: int | None) -> Int[Tensor, " batch"]:
     """Where the first separator of each text stands."""
     if separator is None:
         raise InvalidInput("where a question ends is told by a separator: give the option separator, its id")
@@ -35,4 +35,9 @@ def question_end(ids: Ids, separator: int | None) -> Int[Tensor, "batch"]:
     return found.int().argmax(1)
 
 
-__all__ = ["MARKS", "mark", "question_end"]
+def question(ids: Ids, separator: int | None) -> Marked:
+    """The tokens of each text's question, and the separator that ends it."""
+    return torch.arange(ids.shape[1], device=ids.device) <= question_end(ids, separator)[:, None]
+
+
+__all__ = ["MARKS", "mark", "question", "question_end"]

@@ -9,6 +9,7 @@ from longspan.hub.family import Family
 FAMILIES: dict[str, str] = {
     "bert": "longspan.hub.families.bert:BERT",
     "longformer": "longspan.hub.families.longformer:LONGFORMER",
+    "big_bird": "longspan.hub.families.big_bird:BIG_BIRD",
 }
 
 
