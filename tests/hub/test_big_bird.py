@@ -13,6 +13,7 @@ from transformers.models.big_bird import modeling_big_bird as theirs_big_bird
 
 from longspan import hub
 from longspan.attention.bigbird import BigBird
+from longspan.decode import Beam, beam_search
 from longspan.errors import InvalidInput, Unsupported
 from longspan.models.body import mechanisms
 from longspan.nn.watch import watch
@@ -252,6 +253,66 @@ def test_a_head_without_the_pooler_can_be_written(folder: Path, tmp_path: Path) 
     with torch.no_grad():
         expected = theirs(ids, attention_mask=mask.double()).logits
         assert_close(found.model.outputs(ids, key_mask=mask)["classify"], expected)
+
+
+# As a decoder
+
+
+CAUSAL = {**SMALL, "is_decoder": True}
+
+
+@pytest.mark.parametrize(
+    "config", [{**CAUSAL, "attention_type": "original_full"}, CAUSAL], ids=["full", "sparse, short"]
+)
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_the_decoder_equals_theirs(folder: Path, tmp_path: Path, side: str, config: dict[str, Any]) -> None:
+    cls = theirs_big_bird.BigBirdForCausalLM
+    found = loaded(theirs := random_model(cls, BigBirdConfig(**config)), folder)
+    assert found.model.name == "decoder"
+    ids, mask = texts(SHORT, side)
+    with torch.no_grad():
+        expected = theirs(ids, attention_mask=mask.long(), output_hidden_states=True, output_attentions=True)
+        with watch(found.model.stack) as seen:
+            out = found.model(ids, key_mask=mask)
+    assert_close(out, expected.logits, mask)
+    for own, other in zip(seen.states, expected.hidden_states):
+        assert_close(own, other, mask)
+    for own, other in zip(seen.maps, expected.attentions):
+        assert_close(own.transpose(1, 2), other.transpose(1, 2), mask)
+    assert_round_trip(found, folder, cls, tmp_path / "back")
+
+
+def test_the_sparse_decoder_reads_the_future_there_and_not_here(folder: Path) -> None:
+    found = loaded(theirs := random_model(theirs_big_bird.BigBirdForCausalLM, BigBirdConfig(**CAUSAL)), folder)
+    ids, _ = texts(60, missing=(0,))
+    other = ids.clone()
+    other[:, -1] = (other[:, -1] + 1) % 37 + 3
+    with torch.no_grad():
+        leak = (theirs(ids).logits - theirs(other).logits)[:, :-1].abs().amax((0, 2))
+        own = (found.model(ids) - found.model(other))[:, :-1].abs().amax()
+    assert leak.min() > 1e-6
+    assert own == 0
+
+
+@pytest.mark.parametrize("beams", [1, 4])
+def test_generates_what_theirs_generates(folder: Path, beams: int) -> None:
+    theirs = random_model(theirs_big_bird.BigBirdForCausalLM, BigBirdConfig(**CAUSAL))
+    found = loaded(theirs, folder)
+    ids, mask = texts(9, "left", missing=(0, 3, 6))
+    theirs.generation_config.eos_token_id = None
+    expected = theirs.generate(
+        ids,
+        attention_mask=mask.long(),
+        max_new_tokens=8,
+        num_beams=beams,
+        do_sample=False,
+        length_penalty=0.0,
+        pad_token_id=PAD,
+    )[:, 9:]
+    prompts = [row[real].tolist() for row, real in zip(ids, mask)]
+    options = Beam(beams=beams, length_penalty="none", max_new=8)
+    made = [rows[0].tokens for rows in beam_search(found.model, prompts, options=options)]
+    assert made == expected.tolist()
 
 
 # What is drawn

@@ -72,6 +72,7 @@ class Family:
     head: Callable[[str, Config, Config], Head]  # the head for a task, from our options and their configuration
     body: Sequence[Rule]
     heads: Mapping[str, Sequence[Rule]]  # by task
+    alone: str | None = None  # the class of the body by itself, whose names have no base; the first unless said
     spare: Sequence[str] = ()  # tasks whose heads classes for other tasks have too, and do not use
     output: Sequence[Rule] = ()  # of an output layer that is not tied, which files of the body alone lack
     ties: Mapping[str, str] = field(default_factory=dict)  # their names that may repeat another's numbers
@@ -80,6 +81,7 @@ class Family:
     # What fields cannot say: options from a configuration, and back.
     adjust: Callable[[dict[str, Any], Config], dict[str, Any]] = _same
     restore: Callable[[dict[str, Any], Any], dict[str, Any]] = _same
+    decoder: "Family | None" = None  # what it is where `is_decoder` is true
 
     def options(self, given: Config, tasks: Sequence[Head | str] | None = None) -> dict[str, Any]:
         """Our options for a configuration of theirs; `tasks` stands instead of those of its architecture."""

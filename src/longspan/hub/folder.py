@@ -55,6 +55,8 @@ def load(
         model = own_folder.load(folder)
         return Pretrained(model if dtype is None else model.to(dtype))
     family = families.find(str(record["model_type"]), folder / CONFIG)
+    if record.get("is_decoder") and family.decoder is not None:
+        family = family.decoder
     try:
         return _load(folder, record, family, tasks, dtype)
     except (InvalidInput, Unsupported) as error:
@@ -138,6 +140,8 @@ def save(
     if kind is None:
         raise InvalidInput("say as which family the model is to be written, such as family='bert'")
     found = families.find(kind, kind)
+    if found.decoder is not None and found.decoder.model == given.model.name:
+        found = found.decoder
     if found.model != given.model.name:
         raise Unsupported(f"a {found.name} is written from a model {found.model!r}, and this is {given.model.name!r}")
     written = found.config(given.model.options, given.labels)
@@ -158,7 +162,7 @@ def export(model: Model, family: Family, record: Mapping[str, Any]) -> dict[str,
     bodies = {*family.body}
     matches, kept = match(_rules(model, family), own)
     _check_kept(model, kept)
-    alone = record["architectures"][0] == next(iter(family.architectures))
+    alone = record["architectures"][0] == (family.alone or next(iter(family.architectures)))
     found = {}
     for each in matches:
         prefix = family.base if (each.rule in bodies or each.rule.inside) and not alone else ""

@@ -17,7 +17,8 @@ from longspan.errors import InvalidInput, InvalidOption
 from longspan.models.base import Causal, Ids, Logits, Mask
 from longspan.models.body import BodyOptions, build_stack, embedding, initialise, mechanisms, table_width
 from longspan.models.headed import Headed, build_heads
-from longspan.nn.heads import Head
+from longspan.nn.feedforward import PLAIN
+from longspan.nn.heads import Head, Masked
 from longspan.nn.linear import Linear
 from longspan.nn.marks import mark, question
 from longspan.shapes import Hidden
@@ -115,6 +116,9 @@ class Decoder(Headed, Causal):
         tasks: tuple[Head, ...] | None = option(None, "the tasks that it has heads for, beside the next token")
         tied: bool = option(True, "whether the output layer is the embedding")
         head_bias: bool = option(False, "whether the output layer has a bias (Reformer)")
+        head_activation: str | None = option(
+            None, "of a layer, with a norm, before the output layer; none: no such layer (BERT's)", choices=tuple(PLAIN)
+        )
         zero_output: bool = option(False, "whether an output layer that is not tied starts at 0 (Child et al. 2019)")
 
     def __init__(self, options: Options) -> None:
@@ -122,19 +126,29 @@ class Decoder(Headed, Causal):
         self.vocabulary, self.max_length = options.vocabulary, options.max_length
         self.embedding = self._embed(options, options.vocabulary, options.padding)
         self.stack = self._stack(options, options.attention, place="decoder", causal=True)
-        if options.tied and self.stack.out_width != table_width(options):
+        plain = options.head_activation is None
+        if options.tied and plain and self.stack.out_width != table_width(options):
             raise InvalidOption(
                 f"the embedding is {table_width(options)} wide and the states {self.stack.out_width}, so that they "
                 "cannot be tied: give tied=False, or merge='mean'"
             )
-        if options.tied and options.head_bias:
+        if options.tied and plain and options.head_bias:
             raise InvalidOption("an output layer that is the embedding has no bias; give tied=False or no head_bias")
-        self.head = None if options.tied else Linear(self.stack.out_width, options.vocabulary, bias=options.head_bias)
+        self.head = self._build_head(options)
         self.heads = build_heads(options, self.stack.out_width, options.vocabulary)
         self.left_padding = all(mechanism.supports.left_padding for mechanism in mechanisms(self))
         initialise(self, options)
-        if self.head is not None and options.zero_output:
+        if self.head is not None and self.head.weight is not None and options.zero_output:
             nn.init.zeros_(self.head.weight)
+
+    def _build_head(self, options: Options) -> Linear | Masked | None:
+        """None: the embedding alone."""
+        width = self.stack.out_width
+        if options.head_activation is None:
+            return None if options.tied else Linear(width, options.vocabulary, bias=options.head_bias)
+        head = Head(task="masked", activation=options.head_activation, tied=options.tied, bias=options.head_bias)
+        inner, norm, eps = table_width(options), options.norm, options.eps
+        return Masked(head, width, vocabulary=options.vocabulary, table_width=inner, norm=norm, eps=eps)
 
     def forward(
         self, ids: Ids, *, key_mask: Mask | None = None, positions: Ids | None = None, streams: Streams | None = None
@@ -161,6 +175,8 @@ class Decoder(Headed, Causal):
 
     def logits(self, x: Hidden) -> Logits:
         """The output layer."""
+        if isinstance(self.head, Masked):
+            return self.head(x, self.table)
         return self.embedding.logits(x) if self.head is None else self.head(x)
 
     def start(

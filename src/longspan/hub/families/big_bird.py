@@ -19,12 +19,16 @@ FIELDS = (
 FULL, SPARSE, BLOCK, RANDOM, PLAN = "original_full", "block_sparse", 64, 3, "random_plan"
 
 
-def adjust(found: dict[str, Any], given: Config) -> dict[str, Any]:
-    kind = given.get("attention_type", SPARSE)
+def _kind(given: Config) -> str:
+    kind = str(given.get("attention_type", SPARSE))
     if kind not in (FULL, SPARSE):
         raise Unsupported(f"config.json: attention_type is {kind!r}; it can be {FULL!r} or {SPARSE!r}")
+    return kind
+
+
+def adjust(found: dict[str, Any], given: Config) -> dict[str, Any]:
     found["attention"] = [{"name": "softmax"}]
-    if kind == SPARSE:
+    if _kind(given) == SPARSE:
         block, random = given.get("block_size", BLOCK), given.get("num_random_blocks", RANDOM)
         found["attention"] = [{"name": "bigbird", "block": block, "random": random, "plan": given.get(PLAN, "uniform")}]
     return found
@@ -63,6 +67,47 @@ def head(task: str, options: Config, given: Config) -> Head:
     return bert.head(task, options, given)
 
 
+def adjust_decoder(found: dict[str, Any], given: Config) -> dict[str, Any]:
+    """Full attention, whatever the file says: theirs is that too for short texts and where it reads an encoder, and
+    where it is sparse, it reads the future."""
+    _kind(given)
+    return {**found, "attention": [{"name": "softmax"}], "head_activation": found["activation"], "head_bias": True}
+
+
+def restore_decoder(found: dict[str, Any], options: Any) -> dict[str, Any]:
+    found = {**restore(found, options), "is_decoder": True}
+    if found["attention_type"] != FULL or options.head_activation != options.activation or not options.head_bias:
+        raise Unsupported("a big_bird that decodes has softmax, and before its output layer a layer as in its blocks")
+    return found
+
+
+_POOLER = (rename("heads.pool.dense", "pooler", inside=True),)
+DECODER = Family(
+    name="big_bird",
+    model="decoder",
+    base="bert.",
+    fields=(*FIELDS, Field("tied", "tie_word_embeddings", True)),
+    fixed=bert.FIXED,
+    only={"is_decoder": (True,), "add_cross_attention": (False,)},
+    architectures={"BigBirdForCausalLM": ("pool",), "BigBirdModel": ("pool",)},
+    alone="BigBirdModel",
+    spare=("pool",),
+    head=head,
+    body=bert.BODY,
+    heads={"pool": _POOLER},
+    output=(
+        rename("head.dense", "cls.predictions.transform.dense"),
+        rename("head.norm", "cls.predictions.transform.LayerNorm"),
+        rename("head.bias", "cls.predictions.bias"),
+        rename("head.weight", "cls.predictions.decoder.weight"),
+    ),
+    ties=bert.BERT.ties,
+    untied=bert.BERT.untied,
+    ignored=bert.BERT.ignored,
+    adjust=adjust_decoder,
+    restore=restore_decoder,
+)
+
 BIG_BIRD = Family(
     name="big_bird",
     model="encoder",
@@ -84,7 +129,7 @@ BIG_BIRD = Family(
     head=head,
     body=bert.BODY,
     heads={
-        "pool": (rename("heads.pool.dense", "pooler", inside=True),),
+        "pool": _POOLER,
         "masked": bert.BERT.heads["masked"],
         "pair": bert.pooled_head("pair", "cls.seq_relationship", "pooler"),
         "classify": (
@@ -105,4 +150,5 @@ BIG_BIRD = Family(
     ignored=bert.BERT.ignored,
     adjust=adjust,
     restore=restore,
+    decoder=DECODER,
 )
