@@ -11,11 +11,14 @@ from torch import Tensor
 from transformers import BigBirdConfig
 from transformers.models.big_bird import modeling_big_bird as theirs_big_bird
 
-from longspan import hub
+from longspan import config, hub
 from longspan.attention.bigbird import BigBird
 from longspan.decode import Beam, beam_search
 from longspan.errors import InvalidInput, Unsupported
+from longspan.hub import families
 from longspan.models.body import mechanisms
+from longspan.models.presets import find as find_preset
+from longspan.models.transformer import Encoder
 from longspan.nn.watch import watch
 
 PAD, SEPARATOR, HEADS, BLOCK, RANDOM = 0, 2, 4, 4, 2
@@ -52,8 +55,8 @@ def texts(length: int, side: str = "right", missing: tuple[int, ...] = (0, 3, 17
     return ids.masked_fill(~mask, PAD), mask
 
 
-def body(config: dict[str, Any], folder: Path, dtype: torch.dtype = torch.float64) -> tuple[Any, hub.Pretrained]:
-    theirs = random_model(theirs_big_bird.BigBirdModel, BigBirdConfig(**config), dtype)
+def body(given: dict[str, Any], folder: Path, dtype: torch.dtype = torch.float64) -> tuple[Any, hub.Pretrained]:
+    theirs = random_model(theirs_big_bird.BigBirdModel, BigBirdConfig(**given), dtype)
     return theirs, loaded(theirs, folder)
 
 
@@ -198,6 +201,16 @@ def test_padding_moves_theirs_and_not_ours(folder: Path) -> None:
     assert_close(same[:, :57], own)
 
 
+def test_the_plan_of_a_file_can_be_chosen(folder: Path, tmp_path: Path) -> None:
+    """For numbers that must be theirs; it goes with the folder that is written."""
+    theirs, _ = body(SMALL, folder)
+    plan = {"name": "bigbird", "block": BLOCK, "random": RANDOM, "plan": "hugging_face"}
+    found = hub.load(folder, options={"attention": [plan]})
+    compare(theirs, found, *texts(55))
+    hub.save(found, tmp_path / "back")
+    compare(theirs, hub.load(tmp_path / "back"), *texts(55))
+
+
 # Heads
 
 
@@ -340,3 +353,12 @@ def test_what_cannot_be(folder: Path, tmp_path: Path) -> None:
     path.write_text(path.read_text().replace('"block_size"', '"attention_type": "sliding", "block_size"'))
     with pytest.raises(Unsupported, match="attention_type is 'sliding'; it can be 'original_full' or 'block_sparse'"):
         hub.load(folder)
+
+
+@pytest.mark.parametrize("name", ["bigbird-base", "bigbird-large"])
+def test_presets_have_the_parameters_of_theirs(name: str) -> None:
+    row = find_preset(name)
+    written = families.find("big_bird", name).config(config.make(Encoder.Options, row.options, name))
+    with torch.device("meta"):
+        theirs = theirs_big_bird.BigBirdModel(BigBirdConfig(**written))
+    assert sum(parameter.numel() for parameter in theirs.parameters()) == row.exact

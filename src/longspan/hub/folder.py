@@ -40,25 +40,29 @@ class Pretrained:
 
 
 def load(
-    path: Path | str, *, tasks: Sequence[Head | str] | None = None, dtype: torch.dtype | None = None
+    path: Path | str,
+    *,
+    tasks: Sequence[Head | str] | None = None,
+    dtype: torch.dtype | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> Pretrained:
     """The model of a folder, in evaluation mode, its weights mapped from the file and not copied where that can be.
 
     `tasks` asks for other heads than the file's: those it lacks start untrained and are listed in `fresh`. `dtype` is
-    that of the file unless given.
+    that of the file unless given. `options` of the model go before those that its configuration says.
     """
     folder = Path(path)
     record = _record(folder)
     if "model_type" not in record:
-        if tasks is not None:
-            raise Unsupported("tasks can be chosen for folders of Hugging Face's; this one is longspan's own")
+        if tasks is not None or options is not None:
+            raise Unsupported("tasks and options are for folders of Hugging Face's; this one is longspan's own")
         model = own_folder.load(folder)
         return Pretrained(model if dtype is None else model.to(dtype))
     family = families.find(str(record["model_type"]), folder / CONFIG)
     if record.get("is_decoder") and family.decoder is not None:
         family = family.decoder
     try:
-        return _load(folder, record, family, tasks, dtype)
+        return _load(folder, record, family, tasks, dtype, options or {})
     except (InvalidInput, Unsupported) as error:
         raise type(error)(str(error) if str(folder) in str(error) else f"{folder}: {error}") from None
 
@@ -69,10 +73,11 @@ def _load(
     family: Family,
     tasks: Sequence[Head | str] | None,
     dtype: torch.dtype | None,
+    given: Mapping[str, Any],
 ) -> Pretrained:
     found = tensors.Tensors(folder)
     cls = registry.find(family.model)
-    options = config.make(cls.Options, family.options(record, tasks), f"{folder / CONFIG}")
+    options = config.make(cls.Options, {**family.options(record, tasks), **given}, f"{folder / CONFIG}")
     kind = dtype or _kind(found)
     with _unfilled(kind), torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)  # what mechanisms draw is the same at every load

@@ -56,6 +56,9 @@ class Encoder(Headed):
         self.embedding = self._embed(options, options.vocabulary, options.padding)
         self.stack = self._stack(options, options.attention, place="encoder", causal=False)
         self.heads = build_heads(options, self.stack.out_width, options.vocabulary)
+        reads = {stream.name for mechanism in mechanisms(self) for stream in mechanism.streams}
+        if any(head.global_tokens for head in options.tasks or ()) and "global_mask" not in reads:
+            raise InvalidOption("a head with global_tokens needs a mechanism that has them, such as longformer")
         initialise(self, options)
 
     @property

@@ -53,12 +53,19 @@ class Head(config.Options):
     tied: bool = option(True, "masked: whether the last layer is the embedding")
     global_tokens: str | None = option(None, "tokens that are global where none are given (Longformer)", choices=MARKS)
     hidden: int | None = option(
-        None, "tag, span: inner width of a feed-forward layer before the last (Big Bird)", low=1
+        None, "for each token: inner width of a feed-forward layer before the last (Big Bird)", low=1
     )
     question: bool = option(
         False,
         "span: whether a text starts with a question: its tokens are segment 0, the others 1, and no answer lies in it",
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.question and self.task != "span":
+            raise InvalidOption(f"question is of the task 'span', whose answers lie behind it, not of {self.task!r}")
+        if self.hidden is not None and self.task not in TOKEN_TASKS:
+            raise InvalidOption(f"hidden is of heads for each token ({', '.join(TOKEN_TASKS)}), not of {self.task!r}")
 
     @classmethod
     def read(cls, value: Any) -> "Head":

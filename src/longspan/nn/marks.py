@@ -29,9 +29,10 @@ def question_end(ids: Ids, separator: int | None) -> Int[Tensor, " batch"]:
     if separator is None:
         raise InvalidInput("where a question ends is told by a separator: give the option separator, its id")
     found = ids == separator
-    lacking = (~found.any(1)).nonzero()
-    if len(lacking):
-        raise InvalidInput(f"text {int(lacking[0])} has no separator (id {separator}), which ends its question")
+    # Reading the ids back is a branch on data, which a traced graph cannot hold.
+    if not torch.compiler.is_compiling() and not bool(found.any(1).all()):
+        text = int(found.any(1).int().argmin())
+        raise InvalidInput(f"text {text} has no separator (id {separator}), which ends its question")
     return found.int().argmax(1)
 
 

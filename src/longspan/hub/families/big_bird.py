@@ -35,7 +35,10 @@ def adjust(found: dict[str, Any], given: Config) -> dict[str, Any]:
 
 
 def restore(found: dict[str, Any], options: Any) -> dict[str, Any]:
-    """One mechanism for all layers, with a window of three blocks."""
+    """One mechanism for all layers, with a window of three blocks; of biases, those of queries, keys and values."""
+    if not options.bias or options.output_bias is False:
+        raise Unsupported("big_bird there can be without the biases of queries, keys and values, and no others")
+    found["use_bias"] = options.bias if options.query_bias is None else options.query_bias
     first, *others = spread(options.attention, options.layers, "big_bird")
     if any(each != first for each in others):
         raise Unsupported(f"big_bird there has one attention for all layers; this model has {options.attention}")
