@@ -16,6 +16,7 @@ from longspan.attention.bigbird import BigBird
 from longspan.decode import Beam, beam_search
 from longspan.errors import InvalidInput, Unsupported
 from longspan.hub import families
+from longspan.models import build
 from longspan.models.body import mechanisms
 from longspan.models.presets import find as find_preset
 from longspan.models.transformer import Encoder
@@ -228,6 +229,22 @@ def test_heads_equal_theirs_and_go_back_bit_for_bit(
     assert_round_trip(found, folder, cls, tmp_path / "back")
 
 
+@pytest.mark.parametrize("name", ["BigBirdForMaskedLM", "BigBirdForCausalLM"])
+def test_a_table_of_its_own(folder: Path, tmp_path: Path, name: str) -> None:
+    cls = getattr(theirs_big_bird, name)
+    given = BigBirdConfig(**FULL, tie_word_embeddings=False, is_decoder=name == "BigBirdForCausalLM")
+    found = loaded(theirs := random_model(cls, given), folder)
+    ids, mask = texts(30)
+    with torch.no_grad():
+        expected = theirs(ids, attention_mask=mask.long()).logits
+        own = found.model.outputs(ids, key_mask=mask).get("masked")
+        assert_close(found.model(ids, key_mask=mask) if own is None else own, expected, mask)
+    hub.save(found, tmp_path / "back")
+    again = cls.from_pretrained(tmp_path / "back").eval()
+    with torch.no_grad():
+        assert_close(again(ids, attention_mask=mask.long()).logits, expected, mask)
+
+
 def test_choices(folder: Path, tmp_path: Path) -> None:
     cls = theirs_big_bird.BigBirdForMultipleChoice
     found = loaded(theirs := random_model(cls, BigBirdConfig(**PORTED)), folder)
@@ -353,6 +370,22 @@ def test_what_cannot_be(folder: Path, tmp_path: Path) -> None:
     path.write_text(path.read_text().replace('"block_size"', '"attention_type": "sliding", "block_size"'))
     with pytest.raises(Unsupported, match="attention_type is 'sliding'; it can be 'original_full' or 'block_sparse'"):
         hub.load(folder)
+
+
+def test_what_is_made_here_is_read_there(tmp_path: Path) -> None:
+    sizes = {"vocabulary": 40, "width": 24, "heads": 4, "hidden": 40, "layers": 2, "max_length": 64}
+    plan = {"name": "bigbird", "block": 3, "random": 1, "plan": "hugging_face"}
+    torch.manual_seed(0)
+    model = build("bigbird-base", **sizes, attention=plan, separator=2).double().eval()
+    hub.save(model, tmp_path, family="big_bird")
+    theirs = theirs_big_bird.BigBirdModel.from_pretrained(tmp_path, dtype=torch.float64).eval()
+    ids, mask = texts(50)
+    with torch.no_grad():
+        expected = theirs(ids, attention_mask=mask.double()).last_hidden_state
+        assert_close(model(ids, key_mask=mask), expected, mask)
+    other = build("bigbird-base", **sizes, attention=["softmax", "window"])
+    with pytest.raises(Unsupported, match="a big_bird there has attention"):
+        hub.save(other, tmp_path, family="big_bird")
 
 
 @pytest.mark.parametrize("name", ["bigbird-base", "bigbird-large"])

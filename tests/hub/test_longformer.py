@@ -125,6 +125,16 @@ def test_states_and_maps_equal_theirs(folder: Path, length: int, side: str, with
     compare(folder, config, ids, mask, some_global(mask) if with_global else None, torch.float64)
 
 
+def test_their_softmax_is_in_single_precision(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = random_model(theirs_longformer.LongformerModel, LongformerConfig(**SMALL))
+    found = loaded(theirs, folder)
+    ids, mask = texts(29)
+    monkeypatch.undo()
+    with torch.no_grad():
+        away = (found.model(ids, key_mask=mask) - theirs(ids, attention_mask=mask.long()).last_hidden_state)[mask]
+    assert 1e-8 < away.abs().max() < 1e-5
+
+
 def test_single_precision_equals_theirs(folder: Path) -> None:
     ids, mask = texts(29)
     compare(folder, SMALL, ids, mask, some_global(mask), torch.float32)
@@ -164,6 +174,20 @@ def test_heads_equal_theirs_and_go_back_bit_for_bit(
         own = found.model.outputs(ids, key_mask=mask)[task]
     assert_close(own, expected, mask if own.dim() == 3 else None)
     assert_round_trip(found, folder, cls, tmp_path / "back")
+
+
+def test_a_table_of_its_own_for_masked_tokens(folder: Path, tmp_path: Path) -> None:
+    """Then the output layer has a bias of its own too, and the head's says nothing."""
+    cls = theirs_longformer.LongformerForMaskedLM
+    found = loaded(theirs := random_model(cls, LongformerConfig(**SMALL, tie_word_embeddings=False)), folder)
+    ids, mask = texts(13)
+    with torch.no_grad():
+        expected = theirs(ids, attention_mask=mask.long()).logits
+        assert_close(found.model.outputs(ids, key_mask=mask)["masked"], expected, mask)
+    hub.save(found, tmp_path / "back")
+    again = cls.from_pretrained(tmp_path / "back").eval()
+    with torch.no_grad():
+        assert_close(again(ids, attention_mask=mask.long()).logits, expected, mask)
 
 
 def test_answers_have_a_global_question(folder: Path, tmp_path: Path) -> None:
@@ -230,23 +254,24 @@ def test_windows_that_cannot_be(folder: Path) -> None:
             hub.load(folder)
 
 
+SIZES = {"vocabulary": 40, "width": 24, "heads": 4, "hidden": 40, "layers": 2, "max_length": 32}
+
+
+def test_what_is_made_here_is_read_there(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = build("longformer-base-4096", **SIZES, attention={"name": "longformer", "window": 3}).double().eval()
+    hub.save(model, tmp_path, family="longformer")
+    theirs = theirs_longformer.LongformerModel.from_pretrained(tmp_path, dtype=torch.float64).eval()
+    ids, mask = texts(23)
+    marked = some_global(mask)
+    with torch.no_grad():
+        expected = theirs(ids, attention_mask=mask.long(), global_attention_mask=marked.long()).last_hidden_state
+        assert_close(model(ids, key_mask=mask, streams={"global_mask": marked}), expected, mask)
+
+
 def test_gaps_cannot_be_written(tmp_path: Path) -> None:
-    model = build(
-        "encoder",
-        vocabulary=20,
-        width=8,
-        heads=2,
-        hidden=8,
-        layers=1,
-        padding=1,
-        max_length=16,
-        position="learned",
-        position_offset=2,
-        count_real=True,
-        attention={"name": "longformer", "window": 2, "dilation": 2},
-        tasks=[{"task": "pool", "activation": "tanh"}],
-    )
-    with pytest.raises(Unsupported, match="windows without gaps"):
+    model = build("longformer-base-4096", **SIZES, attention={"name": "longformer", "window": 2, "dilation": 2})
+    with pytest.raises(Unsupported, match="a longformer there has attention"):
         hub.save(model, tmp_path, family="longformer")
 
 

@@ -40,6 +40,14 @@ def test_the_counts_of_the_specification_are_all_there():
         "gpt2-medium": 354_823_168,
         "gpt2-large": 774_030_080,
         "gpt2-xl": 1_557_611_200,
+        "bert-base": 109_482_240,
+        "bert-large": 335_141_888,
+        "bert-base-cased": 108_310_272,
+        "roberta-base": 124_645_632,
+        "roberta-large": 355_359_744,
+        "camembert-base": 110_621_952,
+        "xlm-roberta-base": 278_043_648,
+        "distilbert": 66_362_880,
         "transformer-xl-enwik8-12": 41_055_436,
         "transformer-xl-enwik8-24": 277_231_820,
         "transformer-xl-wt103-base": 151_107_538,
@@ -78,6 +86,17 @@ def test_the_counts_of_the_specification_are_all_there():
 def test_the_computed_column_of_gpt3(name: str, billions: float, size: Sizes):
     digits = len(str(billions).partition(".")[2])
     assert round(size(name) / 1e9, digits) == billions
+
+
+def test_bert_with_the_heads_of_its_pretraining():
+    masked = {"task": "masked", "activation": "gelu"}
+    with blank():
+        model = build("bert-base", tasks=[masked, {"task": "pair", "activation": "tanh"}])
+    assert sum(count(model).values()) == 110_106_428
+
+
+def test_distilbert_is_sixty_percent_of_bert(size: Sizes):
+    assert round(size("distilbert") / size("bert-base"), 3) == 0.606
 
 
 def test_longformer_adds_to_roberta_what_the_paper_says(size: Sizes):

@@ -1,12 +1,14 @@
 """What a family of checkpoints is: its configuration in our words, its heads, and the names of its tensors."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from longspan import config
+from longspan.attention.setting import Setting
 from longspan.errors import InvalidInput, Unsupported, suggest
 from longspan.hub.names import Rule
+from longspan.models.body import spread
 from longspan.nn.heads import Head
 
 Config = Mapping[str, Any]
@@ -24,6 +26,7 @@ ACTIVATIONS = {
     "gelu_accurate": "gelu_tanh",
     "swish": "silu",
 }
+LABELLED = ("classify", "regress", "tag")  # the tasks whose number of labels is the user's
 
 
 @dataclass(frozen=True)
@@ -34,12 +37,13 @@ class Field:
     theirs: str
     default: Any = None
     values: Mapping[Any, Any] | None = None  # theirs to ours, where they are spelled otherwise
+    aliases: Sequence[str] = ()  # other keys that say the same
 
     def read(self, given: Config) -> Any:
-        value = given.get(self.theirs, self.default)
+        value = next((given[key] for key in (self.theirs, *self.aliases) if key in given), self.default)
         if self.values is None:
             return value
-        if value not in self.values:
+        if not isinstance(value, Hashable) or value not in self.values:
             known = [str(name) for name in self.values]
             raise Unsupported(f"config.json: {self.theirs} is {value!r}: {suggest(str(value), known)}")
         return self.values[value]
@@ -78,6 +82,8 @@ class Family:
     ties: Mapping[str, str] = field(default_factory=dict)  # their names that may repeat another's numbers
     ignored: Sequence[str] = ()  # patterns of tensors in old files that say nothing
     untied: Sequence[str] = ()  # of `ties`, those that are tensors of their own where `tie_word_embeddings` is false
+    # Where `tie_word_embeddings` is false, the tensor that is used instead of another, which still is in the file.
+    instead: Mapping[str, str] = field(default_factory=dict)
     # What fields cannot say: options from a configuration, and back.
     adjust: Callable[[dict[str, Any], Config], dict[str, Any]] = _same
     restore: Callable[[dict[str, Any], Any], dict[str, Any]] = _same
@@ -106,7 +112,7 @@ class Family:
                 f"config.json: no {self.name} is called {named[0]!r}: {suggest(named[0], self.architectures)}"
             )
         tasks = self.architectures[named[0]]
-        if "classify" in tasks and _labels(given) == 1:
+        if "classify" in tasks and label_count(given) == 1:
             return ["regress" if task == "classify" else task for task in tasks]
         return tasks
 
@@ -115,11 +121,11 @@ class Family:
         if task != "regress" and task not in self.heads:
             raise Unsupported(f"{self.name} has no head for {task!r}; it has them for {', '.join(self.heads)}")
         made = self.head("classify" if task == "regress" else task, options, given)
-        return replace(made, task=task, labels=1 if task == "regress" else _labels(given))
+        return replace(made, task=task, labels=label_count(given, task))
 
     def rules(self, task: str) -> Sequence[Rule]:
-        """The names of a head's tensors."""
-        found = self.heads["classify" if task == "regress" else task]
+        """The names of a head's tensors; none where the family has no such head."""
+        found = self.heads.get("classify" if task == "regress" else task, ())
         if task != "regress":
             return found
         return [
@@ -128,32 +134,60 @@ class Family:
         ]
 
     def config(self, options: Any, labels: Sequence[str] = ()) -> dict[str, Any]:
-        """Their configuration of our options; what it cannot say is refused."""
+        """Their configuration of our options, as far as it goes: `check` tells."""
         found: dict[str, Any] = {"model_type": self.name, "architectures": [self.architecture(options)]}
         plain = {name: getattr(options, name) for name in (item["name"] for item in config.describe(type(options)))}
         for each in self.fields:
             found[each.theirs] = config.plain(each.write(plain[each.ours]))
         heads = options.tasks or ()
-        count = next((head.labels for head in heads if head.task in ("classify", "regress", "tag")), None)
+        tied = next((head.tied for head in heads if head.task == "masked"), plain.get("tied"))
+        if tied is not None:
+            found["tie_word_embeddings"] = tied
+        count = next((head.labels for head in heads if head.task in LABELLED), None)
         if count is not None:
-            names = labels or [f"LABEL_{number}" for number in range(count)]
+            names = labels if len(labels) == count else [f"LABEL_{number}" for number in range(count)]
             found["id2label"] = {str(number): name for number, name in enumerate(names)}
             found["label2id"] = {name: number for number, name in enumerate(names)}
             if any(head.task == "regress" for head in heads):
                 found["problem_type"] = "regression"
         return self.restore(found, options)
 
+    def check(self, options: Any, given: Config) -> None:
+        """Refuses a model that a configuration does not describe, so that nothing is written that reads as another."""
+        again = config.make(type(options), self.options(given, options.tasks or ()), self.name)
+        for name in (item["name"] for item in config.describe(type(options))):
+            ours, there = getattr(options, name), getattr(again, name)
+            if ours != there and not _alike(ours, there, options):
+                raise Unsupported(f"a {self.name} there has {name} = {there!r}, and this model has {ours!r}")
+        plain = {item["name"]: getattr(again, item["name"]) for item in config.describe(type(options))}
+        for head in options.tasks or ():
+            made = self.read_head(head.task, plain, given)
+            # Dropout is for training; the number of labels means something to some tasks only.
+            if replace(made, labels=head.labels, dropout=head.dropout, drop_input=head.drop_input) != head:
+                raise Unsupported(f"the head of a {self.name} there is {made}, and this model's is {head}")
+
     def architecture(self, options: Any) -> str:
-        """The class that has these heads and no others."""
+        """The class that has these heads and no others; the body alone may be without its pooler."""
         wanted = {"classify" if head.task == "regress" else head.task for head in options.tasks or ()}
         for spare in ((), self.spare):
             for name, tasks in self.architectures.items():
-                if {*tasks} - {*spare} == wanted - {*spare}:
+                if {*tasks} - {*spare} == wanted - {*spare} or (tuple(tasks) == ("pool",) and not wanted):
                     return name
         raise Unsupported(f"no {self.name} there has heads for {', '.join(sorted(wanted)) or 'nothing'} at once")
 
 
-def _labels(given: Config) -> int:
+def _alike(ours: Any, there: Any, options: Any) -> bool:
+    """Whether attention is the same in every layer, though one may name options that the other leaves to defaults."""
+    if not all(isinstance(each, tuple) and each and isinstance(each[0], Setting) for each in (ours, there)):
+        return False
+    layers = max(options.layers, len(ours), len(there))
+    return all(one.same(other) for one, other in zip(spread(ours, layers, "ours"), spread(there, layers, "theirs")))
+
+
+def label_count(given: Config, task: str = "classify") -> int:
+    """The number of labels that a configuration speaks of; to regress is to give one number."""
+    if task == "regress":
+        return 1
     named = given.get("id2label")
     return len(named) if named else int(given.get("num_labels", 2))
 
@@ -171,4 +205,4 @@ def _listed(values: Sequence[Any]) -> str:
     return " or ".join(repr(value) for value in values)
 
 
-__all__ = ["ACTIVATIONS", "Config", "Family", "Field", "label_names"]
+__all__ = ["ACTIVATIONS", "LABELLED", "Config", "Family", "Field", "label_count", "label_names"]

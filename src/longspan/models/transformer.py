@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from longspan.attention.setting import Setting
 from longspan.config import option
-from longspan.errors import InvalidInput, InvalidOption
+from longspan.errors import InvalidInput, InvalidOption, Unsupported
 from longspan.models.base import Causal, Ids, Logits, Mask
 from longspan.models.body import BodyOptions, build_stack, embedding, initialise, mechanisms, table_width
 from longspan.models.headed import Headed, build_heads
@@ -105,6 +106,25 @@ class Encoder(Headed):
             asked[:, 0] = False  # to point to the first token is to say that there is no answer
             out["span"] = out["span"] - 1e6 * asked[..., None]
         return out
+
+    def choose(
+        self,
+        ids: Int[Tensor, "batch choices length"],
+        *,
+        key_mask: Bool[Tensor, "batch choices length"] | None = None,
+        segments: Int[Tensor, "batch choices length"] | None = None,
+    ) -> Float[Tensor, "batch choices"]:
+        """The score of each of several texts, of which one is right; a softmax over them gives their probabilities.
+
+        To `outputs` each choice is a row of its own, and so is its score.
+        """
+        if "choose" not in self.heads:
+            raise Unsupported(f"this {self.name} has no head for 'choose'; it has {', '.join(self.heads) or 'none'}")
+        if ids.ndim != 3:
+            raise InvalidInput(f"expected token ids (batch, choices, length), got {tuple(ids.shape)}")
+        mask, kinds = (None if given is None else given.flatten(0, 1) for given in (key_mask, segments))
+        scores = self.outputs(ids.flatten(0, 1), key_mask=mask, segments=kinds)["choose"]
+        return scores.unflatten(0, ids.shape[:2])
 
 
 class Decoder(Headed, Causal):

@@ -8,6 +8,10 @@ from longspan.hub.family import Family
 
 FAMILIES: dict[str, str] = {
     "bert": "longspan.hub.families.bert:BERT",
+    "roberta": "longspan.hub.families.roberta:ROBERTA",
+    "camembert": "longspan.hub.families.roberta:CAMEMBERT",
+    "xlm-roberta": "longspan.hub.families.roberta:XLM_ROBERTA",
+    "distilbert": "longspan.hub.families.distilbert:DISTILBERT",
     "longformer": "longspan.hub.families.longformer:LONGFORMER",
     "big_bird": "longspan.hub.families.big_bird:BIG_BIRD",
 }

@@ -1,18 +1,17 @@
 """Big Bird (Zaheer et al. 2020): BERT's encoder with blocks that read their window, global and random blocks."""
 
+from dataclasses import replace
 from typing import Any
 
 from longspan.errors import Unsupported
 from longspan.hub.families import bert
 from longspan.hub.family import Config, Family, Field
 from longspan.hub.names import rename
-from longspan.models.body import spread
 from longspan.nn.heads import Head
 
 _DEFAULTS = {"vocab_size": 50358, "hidden_act": "gelu_new", "max_position_embeddings": 4096}
 FIELDS = (
-    *(Field(each.ours, each.theirs, _DEFAULTS.get(each.theirs, each.default), each.values) for each in bert.FIELDS),
-    Field("query_bias", "use_bias", True),
+    *(replace(each, default=_DEFAULTS.get(each.theirs, each.default)) for each in bert.FIELDS),
     Field("scale", "rescale_embeddings", False),
 )
 # Values and defaults of their attention_type, block_size and num_random_blocks; and a key of our own, `BigBird`'s plan.
@@ -27,6 +26,7 @@ def _kind(given: Config) -> str:
 
 
 def adjust(found: dict[str, Any], given: Config) -> dict[str, Any]:
+    found["query_bias"] = None if given.get("use_bias", True) else False
     found["attention"] = [{"name": "softmax"}]
     if _kind(given) == SPARSE:
         block, random = given.get("block_size", BLOCK), given.get("num_random_blocks", RANDOM)
@@ -35,21 +35,11 @@ def adjust(found: dict[str, Any], given: Config) -> dict[str, Any]:
 
 
 def restore(found: dict[str, Any], options: Any) -> dict[str, Any]:
-    """One mechanism for all layers, with a window of three blocks; of biases, those of queries, keys and values."""
-    if not options.bias or options.output_bias is False:
-        raise Unsupported("big_bird there can be without the biases of queries, keys and values, and no others")
-    found["use_bias"] = options.bias if options.query_bias is None else options.query_bias
-    first, *others = spread(options.attention, options.layers, "big_bird")
-    if any(each != first for each in others):
-        raise Unsupported(f"big_bird there has one attention for all layers; this model has {options.attention}")
-    if first.name == "softmax" and set(first.options.values()) <= {"scaled_dot"}:
-        return {**found, "attention_type": FULL}
-    own = first.options
-    if first.name != "bigbird" or own.get("form", "itc") != "itc" or own.get("window", 3) != 3:
-        raise Unsupported(f"big_bird there has softmax, or bigbird in its itc form with a window of 3, not {first!r}")
-    random = own.get("random")
-    found |= {"attention_type": SPARSE, "block_size": own.get("block", BLOCK), PLAN: own.get("plan", "uniform")}
-    found["num_random_blocks"] = RANDOM if random is None else random
+    found = {**bert.restore(found, options), "use_bias": options.query_bias is not False, "attention_type": FULL}
+    first = options.attention[0]
+    if first.name == "bigbird":
+        found |= {"attention_type": SPARSE, "block_size": first.options.get("block", BLOCK)}
+        found |= {"num_random_blocks": first.options.get("random", RANDOM), PLAN: first.options.get("plan", "uniform")}
     return found
 
 
@@ -73,15 +63,12 @@ def head(task: str, options: Config, given: Config) -> Head:
 def adjust_decoder(found: dict[str, Any], given: Config) -> dict[str, Any]:
     """Full attention, whatever the file says: theirs is that too for short texts and where it reads an encoder, and
     where it is sparse, it reads the future."""
-    _kind(given)
-    return {**found, "attention": [{"name": "softmax"}], "head_activation": found["activation"], "head_bias": True}
+    found = {**adjust(found, given), "attention": [{"name": "softmax"}]}
+    return {**found, "head_activation": found["activation"], "head_bias": True}
 
 
 def restore_decoder(found: dict[str, Any], options: Any) -> dict[str, Any]:
-    found = {**restore(found, options), "is_decoder": True}
-    if found["attention_type"] != FULL or options.head_activation != options.activation or not options.head_bias:
-        raise Unsupported("a big_bird that decodes has softmax, and before its output layer a layer as in its blocks")
-    return found
+    return {**restore(found, options), "is_decoder": True}
 
 
 _POOLER = (rename("heads.pool.dense", "pooler", inside=True),)
@@ -106,6 +93,7 @@ DECODER = Family(
     ),
     ties=bert.BERT.ties,
     untied=bert.BERT.untied,
+    instead=bert.BERT.instead,
     ignored=bert.BERT.ignored,
     adjust=adjust_decoder,
     restore=restore_decoder,
@@ -150,6 +138,7 @@ BIG_BIRD = Family(
     },
     ties=bert.BERT.ties,
     untied=bert.BERT.untied,
+    instead=bert.BERT.instead,
     ignored=bert.BERT.ignored,
     adjust=adjust,
     restore=restore,
