@@ -55,7 +55,8 @@ def load(
         raise InvalidInput(f"dtype must be one of {', '.join(str(kind) for kind in KINDS)}, not {dtype}")
     if "model_type" not in record:
         if tasks is not None or options is not None:
-            raise Unsupported("tasks and options can be chosen for folders of Hugging Face's; this is longspan's own")
+            what = "options" if tasks is None else "tasks"
+            raise Unsupported(f"{what} can be chosen for folders of Hugging Face's; this one is longspan's own")
         model = own_folder.load(folder)
         return Pretrained(model if dtype is None else model.to(dtype))
     family = families.find(str(record["model_type"]), folder / CONFIG)
