@@ -16,7 +16,11 @@ from longspan.models import build
         ("bert", {"groups": 2}, "a bert there has groups = 4, and this model has 2"),
         ("bert", {"place": "pre"}, "there has place = 'post', and this model has 'pre'"),
         ("bert", {"head_dim": 8}, "there has head_dim = 6, and this model has 8"),
-        ("electra", {"attention": [{"name": "window", "window": 4}]}, "an? electra there has attention = .*and this model has .*window"),
+        (
+            "electra",
+            {"attention": [{"name": "window", "window": 4}]},
+            "an? electra there has attention = .*and this model has .*window",
+        ),
         ("electra", {"scale": True}, "there has scale = False, and this model has True"),
     ],
 )
