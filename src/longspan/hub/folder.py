@@ -88,8 +88,11 @@ def fill(
 ) -> tuple[list[str], list[str]]:
     """Puts their tensors into a model: those of heads that it has not, and those of its heads that were not there."""
     files = {_today(name): name for name in found if not any(re.fullmatch(each, name) for each in family.ignored)}
-    tied = bool(record.get("tie_word_embeddings", True))
+    named = family.named(record)
+    base = family.bases.get(named, family.base)
+    tied = bool(record.get("tie_word_embeddings", family.tied))
     ties = {name: of for name, of in family.ties.items() if tied or name not in family.untied}
+    twins = {of: name for name, of in ties.items()}  # of two that are tied, some files have the other
     sizes = {name: tensor.shape for name, tensor in own_folder.unique(model).items()}
     rules = [*family.body, *family.output]
     for task in getattr(model, "heads", {}):
@@ -100,10 +103,11 @@ def fill(
     fresh: list[str] = []
     taken: set[str] = set()
     for each in matches:
-        names = [_find(files, name, family.base) for name in each.theirs]
+        names = [_find(files, name, base) or _find(files, twins.get(name, name), base) for name in each.theirs]
         if None in names:
-            # Heads that were asked for may be new; an output layer may be left out by a file of the body alone.
-            optional = (chosen and each.ours[0].startswith("heads.")) or (each.rule in family.output and not chosen)
+            # Heads that were asked for may be new, and so may an output layer, where the file's class has none.
+            asked = chosen and each.ours[0].startswith("heads.")
+            optional = asked or (each.rule in family.output and named not in family.speakers)
             lacking = [wanted for wanted, name in zip(each.theirs, names) if name is None]
             (fresh if optional else missing).extend(each.ours if optional else lacking)
             continue
@@ -113,9 +117,9 @@ def fill(
         for name, tensor in to_ours(each, parts, sizes).items():
             _put(model, name, tensor.to(dtype) if tensor.is_floating_point() else tensor)
     left = [name for name in files if name not in taken]
-    left = [name for name in left if not _repeats(name, ties, files, found, family.base)]
+    left = [name for name in left if not _repeats(name, ties, files, found, base)]
     others = [*family.body, *family.output, *(rule for task in family.heads for rule in family.rules(task))]
-    unknown = [name for name in left if not speaks_of(others, _bare(name, family.base))]
+    unknown = [name for name in left if not speaks_of(others, _bare(name, base))]
     if missing or unknown:
         said = [f"{what} {some(names)}" for what, names in (("lacks", missing), ("has unknown", unknown)) if names]
         raise InvalidInput(f"the file {' and '.join(said)}; it is of another architecture than config.json says")
@@ -140,7 +144,8 @@ def save(
     found = families.find(kind, kind)
     if found.model != given.model.name:
         raise Unsupported(f"a {found.name} is written from a model {found.model!r}, and this is {given.model.name!r}")
-    written = found.config(given.model.options, given.labels)
+    before = given.config.get("architectures") or [None]
+    written = found.config(given.model.options, given.labels, before[0])
     written["dtype"] = str(given.model.dtype).removeprefix("torch.")
     theirs = export(given.model, found, written)
     folder.mkdir(parents=True, exist_ok=True)
@@ -153,17 +158,18 @@ def save(
 
 def export(model: Model, family: Family, record: Mapping[str, Any]) -> dict[str, Tensor]:
     """A model's tensors under their names."""
-    own = own_folder.unique(model)
+    own, named = own_folder.unique(model), record["architectures"][0]
     rules = [*family.body, *family.output]
     bodies = {*family.body}
     for task in getattr(model, "heads", {}):
         rules.extend(family.rules(task))
     matches, kept = match(rules, own)
     _check_kept(model, kept)
-    alone = record["architectures"][0] == next(iter(family.architectures))
     found = {}
     for each in matches:
-        prefix = family.base if (each.rule in bodies or each.rule.inside) and not alone else ""
+        if each.rule in family.output and named not in family.speakers:
+            continue
+        prefix = family.prefix(named) if each.rule in bodies or each.rule.inside else ""
         for name, tensor in to_theirs(each, [own[name] for name in each.ours], model.options).items():
             found[prefix + name] = tensor
     return found
