@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from longspan import config
-from longspan.errors import InvalidInput, Unsupported
+from longspan.errors import InvalidInput, InvalidOption, Unsupported
 from longspan.hub import families, tensors
 from longspan.hub.family import Family, label_names
 from longspan.hub.names import Match, match, speaks_of, to_ours, to_theirs
@@ -53,27 +53,28 @@ def load(
             raise Unsupported("tasks can be chosen for folders of Hugging Face's; this one is longspan's own")
         model = own_folder.load(folder)
         return Pretrained(model if dtype is None else model.to(dtype))
-    family = families.find(str(record["model_type"]), folder / CONFIG)
-    try:
-        return _load(folder, record, family, tasks, dtype)
-    except (InvalidInput, Unsupported) as error:
-        raise type(error)(str(error) if str(folder) in str(error) else f"{folder}: {error}") from None
+    return assemble(record, None, folder, tasks, dtype)
 
 
-def _load(
-    folder: Path,
+def assemble(
     record: dict[str, Any],
-    family: Family,
+    found: Mapping[str, Tensor] | None,
+    where: Path,
     tasks: Sequence[Head | str] | None,
     dtype: torch.dtype | None,
 ) -> Pretrained:
-    found = tensors.Tensors(folder)
-    cls = registry.find(family.model)
-    options = config.make(cls.Options, family.options(record, tasks), f"{folder / CONFIG}")
-    kind = dtype or _kind(found)
-    with _unfilled(kind):
-        model = cls(options)
-    unused, fresh = fill(model, found, family, record, kind, chosen=tasks is not None)
+    """The model that a configuration describes, with the tensors `found`, by default those of the folder `where`."""
+    family = families.find(str(record["model_type"]), where)
+    try:
+        cls = registry.find(family.model)
+        options = config.make(cls.Options, family.options(record, tasks), CONFIG)
+        found = tensors.Tensors(where) if found is None else found
+        kind = dtype or _kind(found)
+        with _unfilled(kind):
+            model = cls(options)
+        unused, fresh = fill(model, found, family, record, kind, chosen=tasks is not None)
+    except (InvalidInput, InvalidOption, Unsupported) as error:
+        raise type(error)(str(error) if str(where) in str(error) else f"{where}: {error}") from None
     return Pretrained(model.eval(), family.name, record, label_names(record), unused, fresh)
 
 
@@ -278,7 +279,7 @@ def _width(model: Model) -> int:
     return stack.out_width if stack is not None else int(model.options.width)
 
 
-def _kind(found: tensors.Tensors) -> torch.dtype:
+def _kind(found: Mapping[str, Tensor]) -> torch.dtype:
     """The type of the first tensor of numbers; a file has one."""
     for name in found:
         tensor = found[name]
@@ -300,4 +301,4 @@ def _record(folder: Path) -> dict[str, Any]:
     return record
 
 
-__all__ = ["Match", "Pretrained", "export", "fill", "load", "save"]
+__all__ = ["Match", "Pretrained", "assemble", "export", "fill", "load", "save"]
