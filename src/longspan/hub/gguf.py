@@ -6,6 +6,7 @@ and the scaling of Llama 3.1 is a tensor of divisors.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +42,8 @@ NAMES = {
 }
 IDS = {"bos_token_id": "bos_token_id", "eos_token_id": "eos_token_id", "pad_token_id": "padding_token_id"}
 TOKENIZER = "tokenizer."
-# Scalings that Meta has released; a file holds what comes of them, not the numbers themselves.
-RELEASED = [{"low": 1.0, "high": 4.0, "original_length": 8192}]
+# What Meta has released, with several factors; a file holds what comes of it, not the numbers themselves.
+RELEASED = RotaryScaling(kind="llama3", low=1.0, high=4.0, original_length=8192)
 
 
 class Llama(Mapping[str, Tensor]):
@@ -222,25 +223,24 @@ def _scaling(file: GgufFile, head_dim: int, base: float) -> dict[str, Any] | Non
 def _released(file: GgufFile, head_dim: int, base: float) -> dict[str, Any]:
     """The scaling of Llama 3.1 and later, told from what each frequency is divided by."""
     divisors = file[DIVISORS].double()
-    factor = round(float(divisors.max()), 4)
-    for numbers in RELEASED if factor >= 1 and divisors.shape == (head_dim // 2,) else ():
-        scaling = RotaryScaling(kind="llama3", factor=factor, **numbers)
-        if torch.allclose(divisors, frequencies(head_dim, base) / frequencies(head_dim, base, scaling), rtol=1e-5):
-            return {
-                "rope_type": "llama3",
-                "factor": factor,
-                "low_freq_factor": scaling.low,
-                "high_freq_factor": scaling.high,
-                "original_max_position_embeddings": scaling.original_length,
-            }
-    raise Unsupported(f"{file.path}: {DIVISORS} are not those of llama3, with 1 to 4 turns in 8192 tokens")
+    scaling = replace(RELEASED, factor=max(1.0, round(float(divisors.max()), 4)))
+    expected = frequencies(head_dim, base) / frequencies(head_dim, base, scaling)
+    if divisors.shape != expected.shape or not torch.allclose(divisors, expected, rtol=1e-5):
+        raise Unsupported(f"{file.path}: {DIVISORS} are not those of llama3, with 1 to 4 turns in 8192 tokens")
+    return {
+        "rope_type": "llama3",
+        "factor": scaling.factor,
+        "low_freq_factor": scaling.low,
+        "high_freq_factor": scaling.high,
+        "original_max_position_embeddings": scaling.original_length,
+    }
 
 
 def _divided(scaling: RotaryScaling | None) -> bool:
     if scaling is None or scaling.kind != "llama3":
         return False
-    if any(getattr(scaling, key) != value for key, value in RELEASED[0].items()):
-        raise Unsupported(f"a GGUF file holds the scaling llama3 with {RELEASED[0]}, and this model has {scaling}")
+    if scaling != replace(RELEASED, factor=scaling.factor):
+        raise Unsupported(f"a GGUF file holds llama3's scaling as {RELEASED}, and this model has {scaling}")
     return True
 
 

@@ -41,7 +41,7 @@ class GgufFile(Mapping[str, Tensor]):
         if self.size < 24:
             raise InvalidInput(f"{path} is no GGUF file: it has {self.size} bytes")
         self._bytes = torch.from_file(str(path), shared=False, size=self.size, dtype=torch.uint8)
-        reader = _Reader(path, memoryview(self._bytes.numpy()))
+        reader = _Reader(path, self._bytes.numpy().data)
         count, pairs = reader.opening()
         self.metadata: dict[str, Any] = {}
         for _ in range(pairs):

@@ -111,7 +111,8 @@ def tokenizer(path: Path | str) -> Tokenizer:
     """The tokenizer of a `tokenizer.bin`: the longest piece, then each one's score, length and bytes."""
     path = Path(path)
     data, at = path.read_bytes(), 4
-    pieces, scores = [], []
+    pieces: list[str] = []
+    scores: list[float] = []
     while at < len(data):
         if at + 8 > len(data):
             raise InvalidInput(f"{path} is cut off in piece {len(pieces)}")
