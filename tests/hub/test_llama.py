@@ -203,6 +203,22 @@ def test_an_output_layer_that_should_be_there_is_named(folder: Path) -> None:
         hub.load(folder)
 
 
+def test_weights_stay_in_the_file_gate_and_up_as_one(folder: Path) -> None:
+    model = loaded(llama(), folder).model
+    memory = model.embedding.weight.untyped_storage()
+    assert memory.nbytes() == (folder / "model.safetensors").stat().st_size
+    assert all(each.untyped_storage().data_ptr() == memory.data_ptr() for each in model.parameters())
+
+
+def test_gate_and_up_that_lie_apart_are_joined(folder: Path, precise: None) -> None:
+    theirs = llama()
+    theirs.save_pretrained(folder, max_shard_size="4KB")
+    assert len(list(folder.glob("model-*.safetensors"))) > 3
+    ids, _ = padded(40)
+    with torch.no_grad():
+        assert_close(hub.load(folder).model(ids), theirs(ids).logits)
+
+
 def test_another_task_on_the_same_body(folder: Path, tmp_path: Path) -> None:
     found = loaded(llama(), folder, tasks=["classify"])
     assert found.fresh == ["heads.classify.out.weight"] and found.model.head is not None
