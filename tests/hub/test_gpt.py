@@ -9,13 +9,14 @@ import torch
 from safetensors.torch import load_file, save_file
 from tests.hub.generation import assert_same_texts
 from tests.hub.parity import assert_close, assert_round_trip, loaded, padded, random_model
-from transformers import GPT2Config, OpenAIGPTConfig
+from transformers import GPT2Config, LlamaForCausalLM, OpenAIGPTConfig
 from transformers.models.gpt2 import modeling_gpt2
 from transformers.models.openai import modeling_openai
 
 from longspan import hub
 from longspan.errors import InvalidInput, Unsupported
-from longspan.models import build
+from longspan.models import build, presets
+from longspan.models.presets import shrink
 from longspan.nn.watch import watch
 
 SMALL = {"vocab_size": 40, "n_embd": 24, "n_layer": 3, "n_head": 4, "n_positions": 24, "pad_token_id": 0}
@@ -199,3 +200,24 @@ def test_what_gpt2_cannot_say_is_refused(folder: Path, tmp_path: Path) -> None:
     banded = build("decoder", width=8, heads=2, layers=2, attention=["softmax", {"name": "window", "window": 2}])
     with pytest.raises(Unsupported, match="dense attention"):
         hub.save(banded, tmp_path / "back", family="gpt2")
+    with pytest.raises(Unsupported, match="place = 'pre', and this model 'post'"):
+        hub.save(build("decoder", width=8, heads=2, layers=2, max_length=8), tmp_path / "back", family="gpt2")
+
+
+@pytest.mark.parametrize(
+    "preset,family,cls",
+    [
+        ("gpt", "openai-gpt", modeling_openai.OpenAIGPTLMHeadModel),
+        ("gpt2", "gpt2", modeling_gpt2.GPT2LMHeadModel),
+        ("stories260k", "llama", LlamaForCausalLM),
+        ("llama3.1-8b", "llama", LlamaForCausalLM),
+    ],
+)
+def test_a_model_made_here_is_read_there(tmp_path: Path, preset: str, family: str, cls: Any) -> None:
+    row = shrink(presets.find(preset))
+    model = build(row.model, **{**row.options, "hidden": 4 * row.options["width"]}).eval()
+    hub.save(model, tmp_path, family=family)
+    theirs = cls.from_pretrained(tmp_path).eval()
+    ids, _ = padded(11)
+    with torch.no_grad():
+        assert_close(model(ids), theirs(ids).logits)

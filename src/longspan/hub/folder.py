@@ -17,6 +17,7 @@ from longspan.errors import InvalidInput, InvalidOption, Unsupported
 from longspan.hub import families, tensors
 from longspan.hub.family import Family, label_names
 from longspan.hub.names import Match, match, speaks_of, to_ours, to_theirs
+from longspan.hub.said import check_said
 from longspan.models import folder as own_folder
 from longspan.models import registry
 from longspan.models.base import Model
@@ -147,6 +148,7 @@ def save(
         raise Unsupported(f"a {found.name} is written from a model {found.model!r}, and this is {given.model.name!r}")
     before = given.config.get("architectures") or [None]
     written = found.config(given.model.options, given.labels, before[0])
+    check_said(found, given.model.options, written)
     written["dtype"] = str(given.model.dtype).removeprefix("torch.")
     theirs = export(given.model, found, written)
     folder.mkdir(parents=True, exist_ok=True)

@@ -20,6 +20,7 @@ from longspan.hub.folder import Pretrained
 from longspan.hub.gguf_file import GgufFile
 from longspan.hub.gguf_tokenizer import build
 from longspan.hub.interleave import to_halves, to_pairs
+from longspan.hub.said import check_said
 from longspan.nn.heads import Head
 from longspan.nn.rotary_scaling import RotaryScaling, frequencies
 
@@ -99,7 +100,9 @@ def write(
         raise Unsupported("a GGUF file has no heads for tasks; load the model with tasks=[] to write its body")
     if options.activation != "swiglu":
         raise Unsupported(f"llamas in GGUF files have the activation swiglu, and this model {options.activation!r}")
-    record = {**model.config, **family.config(options, before=SPEAKER), "architectures": [SPEAKER]}
+    said = {**family.config(options, before=SPEAKER), "architectures": [SPEAKER]}
+    check_said(family, options, said)
+    record = {**model.config, **said}
     path = Path(path)
     part = path.with_name(f"{path.name}.part")
     writer = GGUFWriter(part, "llama")

@@ -58,6 +58,11 @@ def head(task: str, options: Config, given: Config) -> Head:
     return Head(task=task, pool="last", dropout=0.0, bias=task != "classify")
 
 
+def _drop(found: dict[str, Any], options: Any) -> dict[str, Any]:
+    """Theirs says every dropout by itself."""
+    return {**found, "embd_pdrop": options.dropout} if options.embedding_dropout is None else found
+
+
 # GPT
 
 
@@ -68,7 +73,7 @@ def _adjust_gpt(found: dict[str, Any], given: Config) -> dict[str, Any]:
 def _restore_gpt(found: dict[str, Any], options: Any) -> dict[str, Any]:
     if options.hidden != 4 * options.width:
         raise Unsupported(f"openai-gpt has hidden = 4 · width = {4 * options.width}, and this model {options.hidden}")
-    return found
+    return _drop(found, options)
 
 
 GPT = Family(
@@ -132,7 +137,8 @@ def _restore_gpt2(found: dict[str, Any], options: Any) -> dict[str, Any]:
     for by_width in (True, False):
         for by_layer in (False, True):
             if options.attention == _scaled(*sizes, by_width=by_width, by_layer=by_layer):
-                return {**found, "scale_attn_weights": by_width, "scale_attn_by_inverse_layer_idx": by_layer}
+                scaling = {"scale_attn_weights": by_width, "scale_attn_by_inverse_layer_idx": by_layer}
+                return _drop({**found, **scaling}, options)
     raise Unsupported(f"gpt2 has dense attention in every layer, and this model {options.attention}")
 
 

@@ -111,11 +111,22 @@ def _adjust(found: dict[str, Any], given: Config) -> dict[str, Any]:
 
 
 def _restore(found: dict[str, Any], options: Any) -> dict[str, Any]:
+    into, out = (options.bias if bias is None else bias for bias in (options.query_bias, options.output_bias))
+    if into != out:
+        raise Unsupported(
+            f"llama's attention has all its biases or none, and this model has {into} before, {out} after"
+        )
     rope = _written(options)
     # The old names as well, which everything that reads these folders but transformers 5 looks for.
     old = {key: value for key, value in rope.items() if key != "rope_theta"}
     scaling = None if rope["rope_type"] == "default" else old
-    return {**found, "rope_parameters": rope, "rope_theta": options.rotary_base, "rope_scaling": scaling}
+    return {
+        **found,
+        "attention_bias": into,
+        "rope_parameters": rope,
+        "rope_theta": options.rotary_base,
+        "rope_scaling": scaling,
+    }
 
 
 LLAMA = Family(
