@@ -19,7 +19,7 @@ from longspan.models import build
         (
             "electra",
             {"attention": [{"name": "window", "window": 4}]},
-            "an? electra there has attention = .*and this model has .*window",
+            "attention = .*and this model has .*window",
         ),
         ("electra", {"scale": True}, "there has scale = False, and this model has True"),
     ],

@@ -74,6 +74,19 @@ def test_the_counts_of_the_specification_are_all_there():
         "electra-small": 13_483_008,
         "electra-base": 108_891_648,
         "electra-large": 334_092_288,
+        "llama-7b": 6_738_415_616,
+        "llama-13b": 13_015_864_320,
+        "llama-33b": 32_528_943_616,
+        "llama-65b": 65_285_660_672,
+        "llama2-7b": 6_738_415_616,
+        "llama2-70b": 68_976_648_192,
+        "llama3-8b": 8_030_261_248,
+        "llama3-70b": 70_553_706_496,
+        "llama3.1-8b": 8_030_261_248,
+        "llama3.2-1b": 1_235_814_400,
+        "tinyllama-1.1b": 1_100_048_384,
+        "smollm2-135m": 134_515_008,
+        "stories260k": 260_032,
     }
 
 

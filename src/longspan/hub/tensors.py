@@ -15,6 +15,15 @@ from longspan.errors import InvalidInput
 
 ONE, INDEX = "model.safetensors", "model.safetensors.index.json"
 SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")
+KINDS = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "BOOL": torch.bool,
+}
 PICKLES = {".bin", ".pt", ".pth", ".ckpt", ".pkl"}
 
 
@@ -23,21 +32,17 @@ class Tensors(Mapping[str, Tensor]):
 
     def __init__(self, folder: Path) -> None:
         self.files: dict[str, Path] = {}
-        self._open: dict[Path, Any] = {}
+        self._open: dict[Path, _File] = {}
         for path, listed in _files(folder).items():
-            self._open[path] = _open(path)
-            held = dict.fromkeys(self._open[path].keys())
+            self._open[path] = _File(path)
+            held = self._open[path].header
             for name in held if listed is None else listed:
                 if name not in held:
                     raise InvalidInput(f"{path} lacks {name}, which {folder / INDEX} says it has")
                 self.files[name] = path
 
     def __getitem__(self, name: str) -> Tensor:
-        path = self.files[name]
-        try:
-            return self._open[path].get_tensor(name)
-        except SafetensorError as error:
-            raise InvalidInput(f"{path} cannot be read at {name}: {error}") from None
+        return self._open[self.files[name]].tensor(name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.files)
@@ -82,11 +87,35 @@ def shards(folder: Path, index: str) -> dict[Path, list[str]]:
     return found
 
 
-def _open(path: Path) -> Any:
-    try:
-        return safe_open(path, framework="pt")
-    except SafetensorError as error:
-        raise InvalidInput(f"{path} is no whole safetensors file: {error}") from None
+class _File:
+    """One file, in one piece of memory: two tensors that lie side by side can be joined without copying them.
+
+    The package checks that the file is whole, but gives each tensor a memory of its own.
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._checked = safe_open(path, framework="pt")
+        except SafetensorError as error:
+            raise InvalidInput(f"{path} is no whole safetensors file: {error}") from None
+        self.path = path
+        with path.open("rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            self.header: dict[str, Any] = json.loads(file.read(size))
+        self.header.pop("__metadata__", None)
+        self._first = 8 + size
+        self._bytes = torch.from_file(str(path), shared=False, size=path.stat().st_size, dtype=torch.uint8)
+
+    def tensor(self, name: str) -> Tensor:
+        said = self.header[name]
+        kind = KINDS.get(said["dtype"])
+        start, stop = (self._first + offset for offset in said["data_offsets"])
+        if kind is not None and start % kind.itemsize == 0:
+            return self._bytes[start:stop].view(kind).view(said["shape"])
+        try:
+            return self._checked.get_tensor(name)
+        except SafetensorError as error:
+            raise InvalidInput(f"{self.path} cannot be read at {name}: {error}") from None
 
 
 def write(folder: Path, tensors: Mapping[str, Tensor], *, shard_bytes: int = 5 * 10**9) -> None:

@@ -91,6 +91,7 @@ DECODER = Family(
         rename("head.bias", "cls.predictions.bias"),
         rename("head.weight", "cls.predictions.decoder.weight"),
     ),
+    speakers=("BigBirdForCausalLM",),
     ties=bert.BERT.ties,
     untied=bert.BERT.untied,
     instead=bert.BERT.instead,

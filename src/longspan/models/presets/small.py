@@ -75,6 +75,8 @@ def shrink(preset: Preset) -> Preset:
             changed[key] = tuple(range(3, changed["vocabulary"], 3))[: len(value)]
         elif key == "key_dim":
             changed[key] = HEAD // 2
+        elif key == "kv_heads":
+            changed[key] = 2 if heads % 2 == 0 and value < int(options.get("heads", 8)) else heads
         elif key in SMALL and key not in changed and value is not None:
             changed[key] = min(value, SMALL[key])
     if "axes" in changed and "max_length" in changed:
