@@ -8,6 +8,7 @@ from longspan.decode import Beam, beam_search, generate
 from longspan.hub import Pretrained
 
 PROMPTS = [[5, 9, 17, 4, 8], [7], [11, 3, 22]]
+PADDING = 2  # not 0: Hugging Face's beam search takes that for none and fills up with the end instead
 
 
 def assert_same_texts(found: Pretrained, theirs: Any, *, beams: int, new: int) -> None:
@@ -17,7 +18,8 @@ def assert_same_texts(found: Pretrained, theirs: Any, *, beams: int, new: int) -
     end = first[0][new // 2]
     second = _ours(found, beams, new, end)
     assert any(len(text) < new for text in second)
-    assert second == [row[: len(text)] for row, text in zip(_theirs(theirs, beams, new, end), second)]
+    longest = max(map(len, second))
+    assert _theirs(theirs, beams, new, end) == [text + [PADDING] * (longest - len(text)) for text in second]
 
 
 def _ours(found: Pretrained, beams: int, new: int, end: int | None) -> list[list[int]]:
@@ -30,9 +32,8 @@ def _ours(found: Pretrained, beams: int, new: int, end: int | None) -> list[list
 def _theirs(model: Any, beams: int, new: int, end: int | None) -> list[list[int]]:
     """Theirs have to be padded on the left."""
     longest = max(map(len, PROMPTS))
-    ids = torch.tensor([[0] * (longest - len(prompt)) + prompt for prompt in PROMPTS])
+    ids = torch.tensor([[PADDING] * (longest - len(prompt)) + prompt for prompt in PROMPTS])
     mask = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in PROMPTS])
-    model.generation_config.eos_token_id = end
     with torch.no_grad():
         found = model.generate(
             ids,
@@ -42,6 +43,7 @@ def _theirs(model: Any, beams: int, new: int, end: int | None) -> list[list[int]
             num_beams=beams,
             length_penalty=0.0,
             early_stopping=False,
-            pad_token_id=0,
+            pad_token_id=PADDING,
+            eos_token_id=end,
         )
     return found[:, longest:].tolist()
