@@ -5,8 +5,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from longspan import config
+from longspan.attention.setting import Setting
 from longspan.errors import InvalidInput, Unsupported, suggest
 from longspan.hub.names import Rule
+from longspan.models.body import spread
 from longspan.nn.heads import Head
 
 Config = Mapping[str, Any]
@@ -74,6 +76,8 @@ class Family:
     head: Callable[[str, Config, Config], Head]  # the head for a task, from our options and their configuration
     body: Sequence[Rule]
     heads: Mapping[str, Sequence[Rule]]  # by task
+    alone: str | None = None  # the class of the body by itself, whose names have no base; the first unless said
+    spare: Sequence[str] = ()  # tasks whose heads classes for other tasks have too, and do not use
     output: Sequence[Rule] = ()  # of an output layer that is not tied, which files of the body alone lack
     ties: Mapping[str, str] = field(default_factory=dict)  # their names that may repeat another's numbers
     ignored: Sequence[str] = ()  # patterns of tensors in old files that say nothing
@@ -83,6 +87,7 @@ class Family:
     # What fields cannot say: options from a configuration, and back.
     adjust: Callable[[dict[str, Any], Config], dict[str, Any]] = _same
     restore: Callable[[dict[str, Any], Any], dict[str, Any]] = _same
+    decoder: "Family | None" = None  # what it is where `is_decoder` is true
 
     def options(self, given: Config, tasks: Sequence[Head | str] | None = None) -> dict[str, Any]:
         """Our options for a configuration of theirs; `tasks` stands instead of those of its architecture."""
@@ -152,7 +157,7 @@ class Family:
         again = config.make(type(options), self.options(given, options.tasks or ()), self.name)
         for name in (item["name"] for item in config.describe(type(options))):
             ours, there = getattr(options, name), getattr(again, name)
-            if ours != there:
+            if ours != there and not _alike(ours, there, options):
                 raise Unsupported(f"a {self.name} there has {name} = {there!r}, and this model has {ours!r}")
         plain = {item["name"]: getattr(again, item["name"]) for item in config.describe(type(options))}
         for head in options.tasks or ():
@@ -164,10 +169,19 @@ class Family:
     def architecture(self, options: Any) -> str:
         """The class that has these heads and no others; the body alone may be without its pooler."""
         wanted = {"classify" if head.task == "regress" else head.task for head in options.tasks or ()}
-        for name, tasks in self.architectures.items():
-            if set(tasks) == wanted or (tuple(tasks) == ("pool",) and not wanted):
-                return name
+        for spare in ((), self.spare):
+            for name, tasks in self.architectures.items():
+                if {*tasks} - {*spare} == wanted - {*spare} or (tuple(tasks) == ("pool",) and not wanted):
+                    return name
         raise Unsupported(f"no {self.name} there has heads for {', '.join(sorted(wanted)) or 'nothing'} at once")
+
+
+def _alike(ours: Any, there: Any, options: Any) -> bool:
+    """Whether attention is the same in every layer, though one may name options that the other leaves to defaults."""
+    if not all(isinstance(each, tuple) and each and isinstance(each[0], Setting) for each in (ours, there)):
+        return False
+    layers = max(options.layers, len(ours), len(there))
+    return all(one.same(other) for one, other in zip(spread(ours, layers, "ours"), spread(there, layers, "theirs")))
 
 
 def label_count(given: Config, task: str = "classify") -> int:

@@ -22,6 +22,7 @@ from longspan.models.base import Model
 from longspan.nn.heads import Head
 
 CONFIG = "config.json"
+DRAWS = "longspan_draws"  # of config.json: what mechanisms drew when the model was made (Big Bird's random blocks)
 
 
 @dataclass
@@ -37,25 +38,31 @@ class Pretrained:
 
 
 def load(
-    path: Path | str, *, tasks: Sequence[Head | str] | None = None, dtype: torch.dtype | None = None
+    path: Path | str,
+    *,
+    tasks: Sequence[Head | str] | None = None,
+    dtype: torch.dtype | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> Pretrained:
     """The model of a folder, in evaluation mode, its weights mapped from the file and not copied where that can be.
 
     `tasks` asks for other heads than the file's: those it lacks start untrained and are listed in `fresh`. `dtype` is
-    that of the file unless given.
+    that of the file unless given. `options` of the model go before those that its configuration says.
     """
     folder = Path(path)
     record = _record(folder)
     if dtype is not None and dtype not in KINDS:
         raise InvalidInput(f"dtype must be one of {', '.join(str(kind) for kind in KINDS)}, not {dtype}")
     if "model_type" not in record:
-        if tasks is not None:
-            raise Unsupported("tasks can be chosen for folders of Hugging Face's; this one is longspan's own")
+        if tasks is not None or options is not None:
+            raise Unsupported("tasks and options can be chosen for folders of Hugging Face's; this is longspan's own")
         model = own_folder.load(folder)
         return Pretrained(model if dtype is None else model.to(dtype))
     family = families.find(str(record["model_type"]), folder / CONFIG)
+    if record.get("is_decoder") and family.decoder is not None:
+        family = family.decoder
     try:
-        return _load(folder, record, family, tasks, dtype)
+        return _load(folder, record, family, tasks, dtype, options or {})
     except InvalidOption as error:
         keys = [each.theirs for each in family.fields if f"option {each.ours} " in str(error)]
         raise InvalidOption(f"{folder / CONFIG}: {''.join(f'{key}: ' for key in keys)}{error}") from None
@@ -69,15 +76,17 @@ def _load(
     family: Family,
     tasks: Sequence[Head | str] | None,
     dtype: torch.dtype | None,
+    given: Mapping[str, Any],
 ) -> Pretrained:
     if record.get("quantization_config"):
         raise Unsupported("config.json: weights with a quantization_config are not read; convert them to float16")
     found = tensors.Tensors(folder)
     wanted = _file_tasks(family, record, found) if tasks is None else tasks
-    options = family.options(record, wanted)
+    options = {**family.options(record, wanted), **given}
     cls = registry.find(family.model)
     kind = dtype or common_type(found)
-    with unfilled(kind):
+    with unfilled(kind), torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)  # what mechanisms draw is the same at every load
         model = cls(config.make(cls.Options, options, family.name))
     unused, fresh = fill(model, found, family, record, kind, chosen=tasks is not None)
     labels = label_names(record)
@@ -111,6 +120,7 @@ def fill(
     # Heads that were asked for may be of another make than this family's: then no file has their tensors.
     fresh = _without_rule(model, kept)
     assert chosen or not fresh, f"{family.name} has no rule for {some(fresh)}"
+    _put_draws(model, kept, record)
     others = _of_other_heads(model, family, record) if chosen else set()
     missing: list[str] = []
     taken: set[str] = set()
@@ -157,12 +167,14 @@ def save(
     if kind is None:
         raise InvalidInput("say as which family the model is to be written, such as family='bert'")
     found = families.find(kind, kind)
+    if found.decoder is not None and found.decoder.model == given.model.name:
+        found = found.decoder
     if found.model != given.model.name:
         raise Unsupported(f"a {found.name} is written from a model {found.model!r}, and this is {given.model.name!r}")
     written = found.config(given.model.options, given.labels)
     written["dtype"] = str(given.model.dtype).removeprefix("torch.")
     kept = {key: value for key, value in given.config.items() if key not in ("torch_dtype", "num_labels")}
-    record = {**kept, **written}
+    record = {**kept, **written, **_draws(given.model, found)}
     found.check(given.model.options, record)
     theirs = export(given.model, found, record)
     folder.mkdir(parents=True, exist_ok=True)
@@ -180,7 +192,7 @@ def export(model: Model, family: Family, record: Mapping[str, Any]) -> dict[str,
     if unnamed:
         raise Unsupported(f"{family.name} has no name for {some(unnamed)}; its heads are of another make")
     bodies = {*family.body}
-    alone = record["architectures"][0] == next(iter(family.architectures))
+    alone = record["architectures"][0] == (family.alone or next(iter(family.architectures)))
     found = {}
     for each in matches:
         prefix = family.base if (each.rule in bodies or each.rule.inside) and not alone else ""
@@ -265,6 +277,21 @@ def _without_rule(model: nn.Module, names: Sequence[str]) -> list[str]:
     found = [name for name in names if name not in buffers]
     assert all(name.startswith("heads.") for name in found), f"no rule for {some(found)}"
     return found
+
+
+def _draws(model: Model, family: Family) -> dict[str, Any]:
+    """What mechanisms drew, as far as it is integers: those are few, one for each head."""
+    own = own_folder.unique(model)
+    _, kept = match(_rules(model, family), own)
+    found = {name: own[name].tolist() for name in kept if not own[name].is_floating_point()}
+    return {DRAWS: found} if found else {}
+
+
+def _put_draws(model: Model, kept: Sequence[str], record: Mapping[str, Any]) -> None:
+    for name, numbers in record.get(DRAWS, {}).items():
+        if name not in kept or torch.tensor(numbers).shape != model.get_buffer(name).shape:
+            raise InvalidInput(f"config.json: {DRAWS} of {name} are not of this model; leave them out to draw others")
+        model.get_buffer(name).copy_(torch.tensor(numbers))
 
 
 def _record(folder: Path) -> dict[str, Any]:

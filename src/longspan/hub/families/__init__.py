@@ -12,6 +12,8 @@ FAMILIES: dict[str, str] = {
     "camembert": "longspan.hub.families.roberta:CAMEMBERT",
     "xlm-roberta": "longspan.hub.families.roberta:XLM_ROBERTA",
     "distilbert": "longspan.hub.families.distilbert:DISTILBERT",
+    "longformer": "longspan.hub.families.longformer:LONGFORMER",
+    "big_bird": "longspan.hub.families.big_bird:BIG_BIRD",
 }
 
 
