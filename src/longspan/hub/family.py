@@ -68,6 +68,7 @@ class Family:
     name: str  # its `model_type`
     model: str  # the name in our registry
     base: str  # what stands before the names of the body's tensors in files with heads: "bert."
+    bases: Mapping[str, str] = field(default_factory=dict)  # the same for classes where it is another
     fields: Sequence[Field]
     fixed: Config = field(default_factory=dict)  # options that are the same for all of the family
     # Keys of which we can do some values only; the first is what a missing key means.
@@ -78,8 +79,10 @@ class Family:
     heads: Mapping[str, Sequence[Rule]]  # by task
     alone: str | None = None  # the class of the body by itself, whose names have no base; the first unless said
     spare: Sequence[str] = ()  # tasks whose heads classes for other tasks have too, and do not use
-    output: Sequence[Rule] = ()  # of an output layer that is not tied, which files of the body alone lack
+    output: Sequence[Rule] = ()  # of an output layer that is not tied
+    speakers: Sequence[str] | None = None  # the classes that have it; none said: all but the body alone
     ties: Mapping[str, str] = field(default_factory=dict)  # their names that may repeat another's numbers
+    tied: bool = True  # what a missing `tie_word_embeddings` means
     ignored: Sequence[str] = ()  # patterns of tensors in old files that say nothing
     untied: Sequence[str] = ()  # of `ties`, those that are tensors of their own where `tie_word_embeddings` is false
     # Where `tie_word_embeddings` is false, the tensor that is used instead of another, which still is in the file.
@@ -98,20 +101,24 @@ class Family:
                 )
         found = {**self.fixed, **{each.ours: each.read(given) for each in self.fields}}
         found = self.adjust(found, given)
+        if self._mute(self.named(given)):
+            found["tied"] = True
         wanted = self.tasks(given) if tasks is None else tasks
         heads = [task if isinstance(task, Head) else self.read_head(task, found, given) for task in wanted]
         if heads:
             found["tasks"] = tuple(heads)
         return found
 
+    def named(self, given: Config) -> str:
+        """The class that a configuration names; the first where it names none."""
+        return str((given.get("architectures") or list(self.architectures))[0])
+
     def tasks(self, given: Config) -> Sequence[str]:
         """The tasks that a configuration's architecture has heads for."""
-        named = given.get("architectures") or list(self.architectures)[:1]
-        if named[0] not in self.architectures:
-            raise Unsupported(
-                f"config.json: no {self.name} is called {named[0]!r}: {suggest(named[0], self.architectures)}"
-            )
-        tasks = self.architectures[named[0]]
+        named = self.named(given)
+        if named not in self.architectures:
+            raise Unsupported(f"config.json: no {self.name} is called {named!r}: {suggest(named, self.architectures)}")
+        tasks = self.architectures[named]
         if "classify" in tasks and label_count(given) == 1:
             return ["regress" if task == "classify" else task for task in tasks]
         return tasks
@@ -123,6 +130,20 @@ class Family:
         made = self.head("classify" if task == "regress" else task, options, given)
         return replace(made, task=task, labels=label_count(given, task))
 
+    def speaks(self, architecture: str) -> bool:
+        """Whether files of a class have an output layer."""
+        return self.speakers is None or architecture in self.speakers
+
+    def _mute(self, architecture: str) -> bool:
+        """Whether a class has heads and no output layer, so that it needs none of its own, whatever it says of ties."""
+        tied = any(each.ours == "tied" for each in self.fields)
+        return tied and bool(self.output and self.architectures.get(architecture)) and not self.speaks(architecture)
+
+    def prefix(self, architecture: str) -> str:
+        """What stands before the names of the body's tensors in files of a class."""
+        alone = next(iter(self.architectures)) if self.alone is None else self.alone
+        return "" if architecture == alone else self.bases.get(architecture, self.base)
+
     def rules(self, task: str) -> Sequence[Rule]:
         """The names of a head's tensors; none where the family has no such head."""
         found = self.heads.get("classify" if task == "regress" else task, ())
@@ -133,9 +154,9 @@ class Family:
             for rule in found
         ]
 
-    def config(self, options: Any, labels: Sequence[str] = ()) -> dict[str, Any]:
-        """Their configuration of our options, as far as it goes: `check` tells."""
-        found: dict[str, Any] = {"model_type": self.name, "architectures": [self.architecture(options)]}
+    def config(self, options: Any, labels: Sequence[str] = (), before: str | None = None) -> dict[str, Any]:
+        """Their configuration of our options, as far as it goes: `check` tells. The model was a `before`."""
+        found: dict[str, Any] = {"model_type": self.name, "architectures": [self.architecture(options, before)]}
         plain = {name: getattr(options, name) for name in (item["name"] for item in config.describe(type(options)))}
         for each in self.fields:
             found[each.theirs] = config.plain(each.write(plain[each.ours]))
@@ -150,6 +171,8 @@ class Family:
             found["label2id"] = {name: number for number, name in enumerate(names)}
             if any(head.task == "regress" for head in heads):
                 found["problem_type"] = "regression"
+        if self._mute(found["architectures"][0]):
+            del found["tie_word_embeddings"]  # what such a class says of ties stays as it was
         return self.restore(found, options)
 
     def check(self, options: Any, given: Config) -> None:
@@ -166,13 +189,20 @@ class Family:
             if replace(made, labels=head.labels, dropout=head.dropout, drop_input=head.drop_input) != head:
                 raise Unsupported(f"the head of a {self.name} there is {made}, and this model's is {head}")
 
-    def architecture(self, options: Any) -> str:
-        """The class that has these heads and no others; the body alone may be without its pooler."""
+    def architecture(self, options: Any, before: str | None = None) -> str:
+        """The class that has these heads and no others: the one that it was, if that is one of several.
+
+        The body alone may be without its pooler.
+        """
         wanted = {"classify" if head.task == "regress" else head.task for head in options.tasks or ()}
         for spare in ((), self.spare):
-            for name, tasks in self.architectures.items():
-                if {*tasks} - {*spare} == wanted - {*spare} or (tuple(tasks) == ("pool",) and not wanted):
-                    return name
+            named = [
+                name
+                for name, tasks in self.architectures.items()
+                if {*tasks} - {*spare} == wanted - {*spare} or (tuple(tasks) == ("pool",) and not wanted)
+            ]
+            if named:
+                return before if before in named else named[0]
         raise Unsupported(f"no {self.name} there has heads for {', '.join(sorted(wanted)) or 'nothing'} at once")
 
 

@@ -58,21 +58,35 @@ def load(
             raise Unsupported("tasks and options can be chosen for folders of Hugging Face's; this is longspan's own")
         model = own_folder.load(folder)
         return Pretrained(model if dtype is None else model.to(dtype))
-    family = families.find(str(record["model_type"]), folder / CONFIG)
+    return assemble(record, None, folder, tasks, dtype, options)
+
+
+def assemble(
+    record: dict[str, Any],
+    found: Mapping[str, Tensor] | None,
+    where: Path,
+    tasks: Sequence[Head | str] | None,
+    dtype: torch.dtype | None,
+    options: Mapping[str, Any] | None = None,
+) -> Pretrained:
+    """The model that a configuration describes, with the tensors `found`, by default those of the folder `where`."""
+    family = families.find(str(record["model_type"]), where)
     if record.get("is_decoder") and family.decoder is not None:
         family = family.decoder
     try:
-        return _load(folder, record, family, tasks, dtype, options or {})
+        return _assemble(
+            record, tensors.Tensors(where) if found is None else found, family, tasks, dtype, options or {}
+        )
     except InvalidOption as error:
         keys = [each.theirs for each in family.fields if f"option {each.ours} " in str(error)]
-        raise InvalidOption(f"{folder / CONFIG}: {''.join(f'{key}: ' for key in keys)}{error}") from None
+        raise InvalidOption(f"{where}: {CONFIG}: {''.join(f'{key}: ' for key in keys)}{error}") from None
     except (InvalidInput, Unsupported) as error:
-        raise type(error)(str(error) if str(folder) in str(error) else f"{folder}: {error}") from None
+        raise type(error)(str(error) if str(where) in str(error) else f"{where}: {error}") from None
 
 
-def _load(
-    folder: Path,
+def _assemble(
     record: dict[str, Any],
+    found: Mapping[str, Tensor],
     family: Family,
     tasks: Sequence[Head | str] | None,
     dtype: torch.dtype | None,
@@ -80,7 +94,6 @@ def _load(
 ) -> Pretrained:
     if record.get("quantization_config"):
         raise Unsupported("config.json: weights with a quantization_config are not read; convert them to float16")
-    found = tensors.Tensors(folder)
     wanted = _file_tasks(family, record, found) if tasks is None else tasks
     options = {**family.options(record, wanted), **given}
     cls = registry.find(family.model)
@@ -113,7 +126,9 @@ def fill(
 ) -> tuple[list[str], list[str]]:
     """Puts their tensors into a model: those of heads that it has not, and those of its heads that were not there."""
     files = {_today(name): name for name in found if not any(re.fullmatch(each, name) for each in family.ignored)}
-    tied = bool(record.get("tie_word_embeddings", True))
+    named = family.named(record)
+    base = family.bases.get(named, family.base)
+    tied = bool(record.get("tie_word_embeddings", family.tied))
     ties = {name: of for name, of in family.ties.items() if tied or name not in family.untied}
     sizes = {name: tensor.shape for name, tensor in own_folder.unique(model).items()}
     matches, kept = match(_rules(model, family), sizes)
@@ -125,13 +140,15 @@ def fill(
     missing: list[str] = []
     taken: set[str] = set()
     for each in matches:
-        names = [_find(files, _spellings(name, family, ties, tied), family.base) for name in each.theirs]
+        names = [_find(files, _spellings(name, family, ties, tied), base) for name in each.theirs]
         if each.rule in others:
             fresh.extend(each.ours)
             continue
         if None in names:
-            # Heads that were asked for may be new; an output layer may be left out by a file of the body alone.
-            optional = (chosen and each.ours[0].startswith("heads.")) or (each.rule in family.output and not chosen)
+            # Heads that were asked for may be new, and so may an output layer, where the file's class has none.
+            asked = chosen and each.ours[0].startswith("heads.")
+            silent = not chosen if family.speakers is None else not family.speaks(named)
+            optional = asked or (each.rule in family.output and silent)
             lacking = [wanted for wanted, name in zip(each.theirs, names) if name is None]
             (fresh if optional else missing).extend(each.ours if optional else lacking)
             continue
@@ -142,9 +159,9 @@ def fill(
         for name, tensor in to_ours(each, parts, sizes).items():
             put(model, name, tensor, dtype, " and ".join(present))
     left = [name for name in files if name not in taken and not _stood_for(name, taken, family, tied)]
-    left = [name for name in left if not _repeats(name, ties, files, found, family.base)]
+    left = [name for name in left if not _repeats(name, ties, files, found, base)]
     heads = [*family.output, *(rule for task in family.heads for rule in family.rules(task))]
-    unknown = [name for name in left if not speaks_of(heads, _bare(name, family.base))]
+    unknown = [name for name in left if not speaks_of(heads, _bare(name, base))]
     if missing or unknown:
         said = [f"{what} {some(names)}" for what, names in (("lacks", missing), ("has unknown", unknown)) if names]
         raise InvalidInput(f"the file {' and '.join(said)}; it is of another architecture than config.json says")
@@ -171,7 +188,8 @@ def save(
         found = found.decoder
     if found.model != given.model.name:
         raise Unsupported(f"a {found.name} is written from a model {found.model!r}, and this is {given.model.name!r}")
-    written = found.config(given.model.options, given.labels)
+    before = given.config.get("architectures") or [None]
+    written = found.config(given.model.options, given.labels, before[0])
     written["dtype"] = str(given.model.dtype).removeprefix("torch.")
     kept = {key: value for key, value in given.config.items() if key not in ("torch_dtype", "num_labels")}
     record = {**kept, **written, **_draws(given.model, found)}
@@ -186,19 +204,20 @@ def save(
 
 def export(model: Model, family: Family, record: Mapping[str, Any]) -> dict[str, Tensor]:
     """A model's tensors under their names."""
-    own = own_folder.unique(model)
+    own, named = own_folder.unique(model), record["architectures"][0]
     matches, kept = match(_rules(model, family), own)
     unnamed = _without_rule(model, kept)
     if unnamed:
         raise Unsupported(f"{family.name} has no name for {some(unnamed)}; its heads are of another make")
     bodies = {*family.body}
-    alone = record["architectures"][0] == (family.alone or next(iter(family.architectures)))
     found = {}
     for each in matches:
-        prefix = family.base if (each.rule in bodies or each.rule.inside) and not alone else ""
+        if each.rule in family.output and not family.speaks(named):
+            continue
+        prefix = family.prefix(named) if each.rule in bodies or each.rule.inside else ""
         for name, tensor in to_theirs(each, [own[name] for name in each.ours], model.options).items():
             found[prefix + name] = tensor
-    if not record.get("tie_word_embeddings", True):
+    if not record.get("tie_word_embeddings", family.tied):
         found.update({name: found[of] for of, name in family.instead.items() if of in found})
     return found
 
@@ -307,4 +326,4 @@ def _record(folder: Path) -> dict[str, Any]:
     return record
 
 
-__all__ = ["Pretrained", "export", "fill", "load", "save"]
+__all__ = ["Pretrained", "assemble", "export", "fill", "load", "save"]
