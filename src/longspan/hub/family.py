@@ -180,7 +180,8 @@ class Family:
         again = config.make(type(options), self.options(given, options.tasks or ()), self.name)
         for name in (item["name"] for item in config.describe(type(options))):
             ours, there = getattr(options, name), getattr(again, name)
-            if ours != there and not _alike(ours, there, options):
+            mute = name == "tied" and self._mute(self.named(given))
+            if ours != there and not mute and not _alike(ours, there, options):
                 raise Unsupported(f"a {self.name} there has {name} = {there!r}, and this model has {ours!r}")
         plain = {item["name"]: getattr(again, item["name"]) for item in config.describe(type(options))}
         for head in options.tasks or ():

@@ -109,8 +109,8 @@ def _assemble(
 
 def _file_tasks(family: Family, record: Mapping[str, Any], names: Iterable[str]) -> list[str]:
     """The tasks of a file's architecture; the pooler of a body alone may have been left out."""
-    tasks = list(family.tasks(record))
-    if "pool" in tasks and not any(speaks_of(family.rules("pool"), _bare(_today(name), family.base)) for name in names):
+    tasks, rules = list(family.tasks(record)), family.rules("pool")
+    if "pool" in tasks and not any(speaks_of(rules, _bare(_today(name), family.base)) for name in names):
         tasks.remove("pool")
     return tasks
 
