@@ -8,6 +8,7 @@ from longspan.hub.family import Family
 
 FAMILIES: dict[str, str] = {
     "bert": "longspan.hub.families.bert:BERT",
+    "vit": "longspan.hub.families.vit:VIT",
 }
 
 
