@@ -323,7 +323,7 @@ def test_the_size_of_the_state():
         ({"buckets": ()}, "option buckets must be int or a tuple of int, not () (tuple)"),
         ({"rounds": 0}, "option rounds must be at least 1, not 0"),
         ({"chunk": 0}, "option chunk must be at least 1, not 0"),
-        ({"form": "loose"}, "option form must be one of paper, strict, not 'loose'"),
+        ({"form": "loose"}, "option form must be one of paper, strict, released, not 'loose'"),
         ({"form": "strict"}, "option form strict goes with causal=True; without a direction, paper leaks nothing"),
         ({"bucket_mask": 1}, "option bucket_mask must be bool, not 1 (int)"),
         ({"reads_self": "never"}, "option reads_self must be one of alone, always, not 'never'"),
