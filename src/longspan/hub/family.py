@@ -83,6 +83,7 @@ class Family:
     # What fields cannot say: options from a configuration, and back.
     adjust: Callable[[dict[str, Any], Config], dict[str, Any]] = _same
     restore: Callable[[dict[str, Any], Any], dict[str, Any]] = _same
+    decoder: "Family | None" = None  # what it is where `is_decoder` is true
 
     def options(self, given: Config, tasks: Sequence[Head | str] | None = None) -> dict[str, Any]:
         """Our options for a configuration of theirs; `tasks` stands instead of those of its architecture."""
@@ -124,7 +125,8 @@ class Family:
 
     def _mute(self, architecture: str) -> bool:
         """Whether a class has heads and no output layer, so that it needs none of its own, whatever it says of ties."""
-        return bool(self.output and self.architectures.get(architecture)) and architecture not in self.speakers
+        tied = any(each.ours == "tied" for each in self.fields)
+        return tied and bool(self.output and self.architectures.get(architecture)) and architecture not in self.speakers
 
     def prefix(self, architecture: str) -> str:
         """What stands before the names of the body's tensors in files of a class."""

@@ -65,6 +65,8 @@ def assemble(
 ) -> Pretrained:
     """The model that a configuration describes, with the tensors `found`, by default those of the folder `where`."""
     family = families.find(str(record["model_type"]), where)
+    if record.get("is_decoder") and family.decoder is not None:
+        family = family.decoder
     try:
         cls = registry.find(family.model)
         options = config.make(cls.Options, family.options(record, tasks), CONFIG)
@@ -143,6 +145,8 @@ def save(
     if kind is None:
         raise InvalidInput("say as which family the model is to be written, such as family='bert'")
     found = families.find(kind, kind)
+    if found.decoder is not None and found.decoder.model == given.model.name:
+        found = found.decoder
     if found.model != given.model.name:
         raise Unsupported(f"a {found.name} is written from a model {found.model!r}, and this is {given.model.name!r}")
     before = given.config.get("architectures") or [None]

@@ -9,6 +9,7 @@ from longspan.hub.family import Family
 FAMILIES: dict[str, str] = {
     "bert": "longspan.hub.families.bert:BERT",
     "vit": "longspan.hub.families.vit:VIT",
+    "reformer": "longspan.hub.families.reformer:REFORMER",
     "openai-gpt": "longspan.hub.families.gpt:GPT",
     "gpt2": "longspan.hub.families.gpt:GPT2",
     "llama": "longspan.hub.families.llama:LLAMA",

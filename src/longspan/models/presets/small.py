@@ -14,6 +14,7 @@ SMALL: dict[str, int] = {
     "decoder_layers": 4,
     "heads": 4,
     "window": 4,
+    "query_block": 4,
     "block": 4,
     "stride": 4,
     "summary": 2,
