@@ -351,7 +351,9 @@ def test_the_form_of_the_paper_does_not_decode():
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("options", [{}, {"before": 2}, {"before": 0}, {"rounds": 3}, {"reads_self": "always"}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"before": 2}, {"before": 0}, {"rounds": 3}, {"reads_self": "always"}], ids=str
+)
 def test_the_released_form_is_its_definition(options: dict, causal: bool, agree):
     """Below, at and above one chunk, and with a ring so short that keys are counted twice."""
     attention = make(causal=causal, form="released", eps=1e-6, **options)
@@ -368,7 +370,7 @@ def test_the_released_form_is_its_definition(options: dict, causal: bool, agree)
 
 def test_the_first_chunk_of_the_released_form_reads_the_last():
     attention = make(form="released", rounds=1, buckets=2, chunk=4)
-    q, v = inputs(16, batch=1)
+    q, _ = inputs(16, batch=1)
     order = attention._hash(q)[0, :, 0].argsort(dim=-1, stable=True)
     weights = attention.weights(q, q)[0]
     for head in range(HEADS):

@@ -25,6 +25,7 @@ from torch.nn.functional import pad
 
 from longspan import config
 from longspan.attention.base import Attention, Cost, Shape, Side, Supports, masked_softmax, readable
+from longspan.attention.hashing import buckets, buckets_by_definition, draw
 from longspan.attention.joint import Source, joint
 from longspan.attention.layouts import Sorted, ceil_div
 from longspan.attention.layouts.base import wide
@@ -79,10 +80,10 @@ class Reformer(Attention):
 
     def __init__(self, shape: Shape, options: Any = None, *, causal: bool = False, dropout: float = 0.0) -> None:
         super().__init__(shape, options, causal=causal, dropout=dropout)
-        buckets, form = self.options.buckets, self.options.form
-        self.factors: tuple[int, ...] = buckets if isinstance(buckets, tuple) else (buckets,)
+        given, form = self.options.buckets, self.options.form
+        self.factors: tuple[int, ...] = given if isinstance(given, tuple) else (given,)
         if any(factor % 2 for factor in self.factors):
-            raise InvalidOption(f"option buckets must be even, each half being the other's mirror, not {buckets!r}")
+            raise InvalidOption(f"option buckets must be even, each half being the other's mirror, not {given!r}")
         if form == "strict" and not causal:
             raise InvalidOption("option form strict goes with causal=True; without a direction, paper leaks nothing")
         self.released = form == "released"
@@ -95,17 +96,8 @@ class Reformer(Attention):
             raise InvalidOption("option bucket_mask=False goes with form paper; strict chunks lie within a bucket")
         if causal and not self.strict:
             self.supports = replace(self.supports, streaming=False)
-        self.register_buffer("rotations", self._draw())
+        self.register_buffer("rotations", draw(shape, self.options.rounds, self.factors, self.options.seed))
         self.rotations: Tensor
-
-    def _draw(self) -> Tensor:
-        """(heads, rounds, head_dim, columns)"""
-        heads, width, columns = self.shape.heads, self.shape.head_dim, sum(self.factors) // 2
-        if self.options.seed is None:
-            return torch.randn(heads, self.options.rounds, width, columns)
-        # In the order of the release, so that its hash_seed gives its rotations.
-        generator = torch.Generator().manual_seed(self.options.seed)
-        return torch.randn(heads, width, self.options.rounds, columns, generator=generator).transpose(1, 2).contiguous()
 
     @torch.no_grad()
     def redraw(self) -> None:
@@ -121,13 +113,13 @@ class Reformer(Attention):
         real = (real if side.key_mask is None else side.key_mask)[:, None, :]
         may_read = real[..., :, None] & readable(length, length, self.causal, side.key_mask, q.device)
         if self.released:
-            buckets = [self._bucket_by_definition(q, turn) for turn in range(self.options.rounds)]
-            order = torch.stack([b.masked_fill(~real, self._buckets).argsort(dim=-1, stable=True) for b in buckets], 2)
+            found = [buckets_by_definition(q, turn, self.factors) for turn in self.rotations.unbind(1)]
+            order = torch.stack([b.masked_fill(~real, self._buckets).argsort(dim=-1, stable=True) for b in found], 2)
             count = shown_in_ring(order, *self._sizes) * may_read
             return self._weigh(q, count)
         shown = []  # per round, which pairs it shows
         for turn in range(self.options.rounds):
-            bucket = self._bucket_by_definition(q, turn).masked_fill(~real, self._buckets)
+            bucket = buckets_by_definition(q, self.rotations[:, turn], self.factors).masked_fill(~real, self._buckets)
             if self.strict:  # rank among the real tokens of the same bucket
                 earlier = (bucket[..., None] == bucket[..., None, :]) & (position[None] < position[:, None])
                 chunk = earlier.sum(dim=-1) // self.options.chunk
@@ -152,15 +144,6 @@ class Reformer(Attention):
         if self.released or not self.options.count_correction:
             scores = scores + count.clamp_min(1).to(scores.dtype).log()
         return masked_softmax(scores, union)
-
-    def _bucket_by_definition(self, q: Tensor, turn: int) -> Tensor:
-        """argmax over [xR; -xR], the factors of a product of hashes counting as digits."""
-        turned = q.to(wide(q.dtype)) @ self.rotations[:, turn].to(wide(q.dtype))
-        bucket, worth = torch.zeros(q.shape[:3], dtype=torch.long, device=q.device), 1
-        for part, factor in zip(turned.split([factor // 2 for factor in self.factors], dim=-1), self.factors):
-            bucket = bucket + worth * torch.cat([part, -part], dim=-1).argmax(dim=-1)
-            worth *= factor
-        return bucket
 
     # The fast path
 
@@ -207,17 +190,7 @@ class Reformer(Attention):
 
     def _hash(self, q: Tensor) -> Tensor:
         """The bucket of each token in each round, (batch, heads, rounds, length)."""
-        rounds, columns = self.rotations.shape[1], self.rotations.shape[3]
-        rotations = self.rotations.to(wide(q.dtype)).transpose(1, 2).flatten(2)
-        turned = (q.to(wide(q.dtype)) @ rotations).unflatten(-1, (rounds, columns))
-        bucket, worth = None, 1
-        for part, factor in zip(turned.split([factor // 2 for factor in self.factors], dim=-1), self.factors):
-            largest = part.abs().max(dim=-1, keepdim=True).indices
-            digit = (largest + factor // 2 * (part.gather(-1, largest) < 0))[..., 0]
-            bucket = digit if bucket is None else bucket + worth * digit
-            worth *= factor
-        assert bucket is not None
-        return bucket.transpose(2, 3)
+        return buckets(q, self.rotations, self.factors)
 
     def _arrange(self, bucket: Tensor, keep: Tensor | None) -> Sorted:
         """For each round the sorted order and the slots, and which tokens read themselves."""
@@ -304,9 +277,9 @@ class Reformer(Attention):
         if new < MANY:
             return self._read(q, keys, values, slot, slots.transpose(2, 3)), state
         # The parallel way over all tokens; queries that were answered before stand in front once more, as zeros.
-        buckets = (slots // CHUNKS).transpose(2, 3)
-        keep = buckets[:, 0, 0] >= 0
-        layout = self._arrange(buckets, None if bool(keep.all()) else keep)
+        known = (slots // CHUNKS).transpose(2, 3)
+        keep = known[:, 0, 0] >= 0
+        layout = self._arrange(known, None if bool(keep.all()) else keep)
         return self._joint(pad(q, (0, 0, past, 0)), keys, values, layout)[:, :, past:], state
 
     def _continue(self, bucket: Tensor, counts: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor]:

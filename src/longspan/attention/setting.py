@@ -18,7 +18,7 @@ class Setting:
 
     def __init__(self, name: str, /, *, dropout: float | None = None, **options: Any) -> None:
         self.name, self.dropout, self.options = name, dropout, options
-        self.made = config.make(find(name).Options, options, name)
+        self.made: Any = config.make(find(name).Options, options, name)  # with what was not said
 
     @classmethod
     def read(cls, value: Any) -> "Setting":

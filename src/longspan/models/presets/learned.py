@@ -52,7 +52,6 @@ def _hashed(rounds: int, chunk: int, buckets: int | tuple[int, ...], dropout: fl
     return {"name": "reformer", "dropout": dropout, **sizes, "eps": 1e-6}
 
 
-
 _SINKHORN: Options = {"name": "sinkhorn", "block": 64, "iterations": 7, "temperature": 0.75}
 
 ROWS: dict[str, Preset] = {
