@@ -324,7 +324,7 @@ def test_the_strict_form_goes_with_the_folder(folder: Path, tmp_path: Path) -> N
             },
         ),
         (
-            "reformer-crime-and-punishment",
+            "reformer-crime",
             {
                 "num_attention_heads": 2,
                 "axial_pos_shape": (512, 1024),

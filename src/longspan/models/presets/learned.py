@@ -115,7 +115,7 @@ ROWS: dict[str, Preset] = {
                 "lengths": (65536,),
                 "remarks": "the released checkpoint: local, local, hashed, local, three times; strictly causal here",
             },
-            "reformer-crime-and-punishment": {
+            "reformer-crime": {
                 "options": {
                     **sizes(6, 256, 2, 512),
                     **_RELEASED,
@@ -130,7 +130,7 @@ ROWS: dict[str, Preset] = {
                 },
                 "exact": 2_748_224,
                 "lengths": (524288,),
-                "remarks": "the released checkpoint, for a novel as one text of half a million parts of words",
+                "remarks": "the released checkpoint of Crime and Punishment, the novel as one text of half a million sub-words",
             },
             "reformer-imagenet64": {
                 "options": {
