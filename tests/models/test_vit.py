@@ -129,3 +129,18 @@ def test_refusals() -> None:
         build("vit", **TINY, tasks=[{"task": "classify", "inner": 4}])
     found = build("vit", **TINY, class_token=False, tasks=[{"task": "classify", "pool": "mean"}])
     assert found.outputs(images().float())["classify"].shape == (2, 2)
+
+
+def test_it_learns_where_a_bright_patch_is() -> None:
+    model = build("vit", **TINY, channels=1, tasks=[{"task": "classify", "labels": 6, "dropout": 0.0}])
+    optimiser = torch.optim.Adam(model.parameters(), lr=1e-2)
+    places = torch.arange(48) % 6
+    given = 0.1 * torch.randn(48, 1, 8, 12)
+    for image, place in zip(given, places.tolist()):
+        image[0, place // 3 * 4 :][:4, place % 3 * 4 :][:, :4] += 1
+    for _ in range(60):
+        loss = nn.functional.cross_entropy(model.outputs(given)["classify"], places)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    assert torch.equal(model.outputs(given)["classify"].argmax(-1), places)

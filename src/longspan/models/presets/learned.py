@@ -130,7 +130,7 @@ ROWS: dict[str, Preset] = {
                 },
                 "exact": 2_748_224,
                 "lengths": (524288,),
-                "remarks": "the released checkpoint of Crime and Punishment, the novel as one text of half a million sub-words",
+                "remarks": "the released checkpoint: a novel as one text of half a million sub-words",
             },
             "reformer-imagenet64": {
                 "options": {
