@@ -212,7 +212,7 @@ def _alike(ours: Any, there: Any, options: Any) -> bool:
     if not all(isinstance(each, tuple) and each and isinstance(each[0], Setting) for each in (ours, there)):
         return False
     layers = max(options.layers, len(ours), len(there))
-    return all(one.same(other) for one, other in zip(spread(ours, layers, "ours"), spread(there, layers, "theirs")))
+    return all(one == other for one, other in zip(spread(ours, layers, "ours"), spread(there, layers, "theirs")))
 
 
 def label_count(given: Config, task: str = "classify") -> int:

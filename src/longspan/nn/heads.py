@@ -47,6 +47,7 @@ class Head(config.Options):
     labels: int = option(2, "number of labels, or of numbers to regress", low=1)
     pool: str = option("first", "the token that stands for a text, or the mean of all", choices=POOLS)
     activation: str | None = option(None, "after a layer in between; none: no such layer", choices=tuple(ACTIVATIONS))
+    inner: int | None = option(None, "width of that layer; as wide as the states unless given", low=1)
     dropout: float = option(0.1, "before the last layer", low=0, high=0.999)
     drop_input: bool = option(False, "whether it drops before the layer in between as well (RoBERTa)")
     bias: bool = option(True, "whether the last layer has a bias")
@@ -82,7 +83,10 @@ class _Head(nn.Module):
 
     def __init__(self, head: Head, width: int, inner: int | None = None) -> None:
         super().__init__()
-        self.dense = None if head.activation is None else Linear(width, inner or width)
+        if head.inner is not None and head.activation is None:
+            raise InvalidOption("inner is the width of a layer in between, which a head without activation lacks")
+        self.width = width if head.activation is None else head.inner or inner or width  # of what the last layer reads
+        self.dense = None if head.activation is None else Linear(width, self.width)
         self._activate = ACTIVATIONS[head.activation or "relu"]
         self.before = nn.Dropout(head.dropout if head.drop_input else 0.0)
 
@@ -98,6 +102,8 @@ class Masked(_Head):
     """
 
     def __init__(self, head: Head, width: int, *, vocabulary: int, table_width: int, norm: str, eps: float) -> None:
+        if head.inner is not None:
+            raise InvalidOption("the layer before the tokens is as wide as their table; leave out inner")
         super().__init__(head, width, table_width)
         if self.dense is None and head.tied and width != table_width:
             raise InvalidOption(f"states of {width} cannot be read by a table of {table_width}; give an activation")
@@ -122,7 +128,7 @@ class PerText(_Head):
         self.single = head.task == "choose"
         labels = {"pair": 2, "choose": 1}.get(head.task, head.labels)
         self.dropout = nn.Dropout(head.dropout)
-        self.out = None if head.task == "pool" else Linear(width, labels, bias=head.bias)
+        self.out = None if head.task == "pool" else Linear(self.width, labels, bias=head.bias)
 
     def vector(self, x: Hidden, key_mask: KeyMask | None = None) -> Float[Tensor, "batch width"]:
         """The vector before the labels."""
@@ -150,7 +156,8 @@ class PerToken(_Head):
             self.feedforward = FeedForward(width, head.hidden, head.activation or "relu")
             self.around = Residual(width, norm=norm, place="post", dropout=head.dropout, eps=eps)
         self.dropout = nn.Dropout(head.dropout if head.hidden is None else 0.0)
-        self.out = Linear(width, {"span": 2, "detect": 1}.get(head.task, head.labels), bias=head.bias)
+        labels = {"span": 2, "detect": 1}.get(head.task, head.labels)
+        self.out = Linear(self.width, labels, bias=head.bias)
 
     def forward(self, x: Hidden, key_mask: KeyMask | None = None) -> Tensor:
         logits = self.out(self.dropout(self._between(x)))

@@ -14,6 +14,8 @@ FAMILIES: dict[str, str] = {
     "distilbert": "longspan.hub.families.distilbert:DISTILBERT",
     "longformer": "longspan.hub.families.longformer:LONGFORMER",
     "big_bird": "longspan.hub.families.big_bird:BIG_BIRD",
+    "vit": "longspan.hub.families.vit:VIT",
+    "reformer": "longspan.hub.families.reformer:REFORMER",
     "openai-gpt": "longspan.hub.families.gpt:GPT",
     "gpt2": "longspan.hub.families.gpt:GPT2",
     "llama": "longspan.hub.families.llama:LLAMA",

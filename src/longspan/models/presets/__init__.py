@@ -8,7 +8,7 @@ this package to; `remarks` say where the two differ, what was chosen where the p
 """
 
 from longspan.errors import UnknownName, suggest
-from longspan.models.presets import classics, encoders, learned, patterns, recurrence
+from longspan.models.presets import classics, encoders, learned, patterns, recurrence, vision
 from longspan.models.presets.row import Preset
 from longspan.models.presets.small import shrink
 
@@ -18,6 +18,7 @@ PRESETS: dict[str, Preset] = {
     **recurrence.ROWS,
     **patterns.ROWS,
     **learned.ROWS,
+    **vision.ROWS,
 }
 
 
