@@ -178,11 +178,15 @@ class Family:
     def check(self, options: Any, given: Config) -> None:
         """Refuses a model that a configuration does not describe, so that nothing is written that reads as another."""
         again = config.make(type(options), self.options(given, options.tasks or ()), self.name)
-        for name in (item["name"] for item in config.describe(type(options))):
-            ours, there = getattr(options, name), getattr(again, name)
-            mute = name == "tied" and self._mute(self.named(given))
-            if ours != there and not mute and not _alike(ours, there, options):
-                raise Unsupported(f"a {self.name} there has {name} = {there!r}, and this model has {ours!r}")
+        ours, theirs = _settled(options), _settled(again)
+        if self._mute(self.named(given)):
+            ours["tied"] = theirs["tied"]
+        for name, value in ours.items():
+            if value != theirs[name] and not _alike(value, theirs[name], options):
+                raise Unsupported(
+                    f"a configuration of {self.name} cannot say {name} = {config.plain(value)!r}; "
+                    f"it would be read as {config.plain(theirs[name])!r}"
+                )
         plain = {item["name"]: getattr(again, item["name"]) for item in config.describe(type(options))}
         for head in options.tasks or ():
             made = self.read_head(head.task, plain, given)
@@ -205,6 +209,39 @@ class Family:
             if named:
                 return before if before in named else named[0]
         raise Unsupported(f"no {self.name} there has heads for {', '.join(sorted(wanted)) or 'nothing'} at once")
+
+
+# What changes no result of a trained model: how it began, what it drops in training, and the size of pieces.
+UNSAID = {
+    "tasks",
+    "init",
+    "init_std",
+    "residual_init",
+    "zero_output",
+    "dropout",
+    "embedding_dropout",
+    "attention_dropout",
+    "hidden_dropout",
+    "feedforward_chunk",
+}
+
+
+def _settled(options: Any) -> dict[str, Any]:
+    """Options by name, with what an option that was not given means; those that say nothing of results are left out."""
+    found = {each["name"]: getattr(options, each["name"]) for each in config.describe(type(options))}
+    width, heads = found.get("width"), found.get("heads")
+    meant = {
+        "embedding_width": width,
+        "groups": found.get("layers"),
+        "kv_heads": heads,
+        "head_dim": width // heads if width and heads else None,
+        "query_bias": found.get("bias"),
+        "output_bias": found.get("bias"),
+    }
+    found |= {name: value for name, value in meant.items() if name in found and found[name] is None}
+    if found.get("groups") == found.get("layers"):
+        found.pop("share", None)
+    return {name: value for name, value in found.items() if name not in UNSAID}
 
 
 def _alike(ours: Any, there: Any, options: Any) -> bool:

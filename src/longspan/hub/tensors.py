@@ -49,24 +49,7 @@ class Tensors(Mapping[str, Tensor]):
 def _files(folder: Path) -> dict[Path, list[str] | None]:
     """Each file with the tensors that it must have; None: whatever it has."""
     if (folder / INDEX).is_file():
-        try:
-            read = json.loads((folder / INDEX).read_text(encoding="utf-8"))
-        except (UnicodeDecodeError, json.JSONDecodeError) as error:
-            raise InvalidInput(f"{folder / INDEX} lists no weights: {error}") from None
-        listed = read.get("weight_map") if isinstance(read, dict) else None
-        if not listed or not isinstance(listed, dict):
-            raise InvalidInput(f"{folder / INDEX} lists no weights: it has no weight_map from names to files")
-        shards: dict[Path, list[str] | None] = {}
-        for name, file in listed.items():
-            if not isinstance(file, str) or Path(file).name != file or Path(file).suffix != ".safetensors":
-                raise InvalidInput(f"{folder / INDEX}: {name} must be in a safetensors file beside it, not {file!r}")
-            known = shards.setdefault(folder / file, [])
-            assert known is not None
-            known.append(name)
-        for path in shards:
-            if not path.is_file():
-                raise InvalidInput(f"{folder} has no {path.name}, which {INDEX} names")
-        return shards
+        return {**shards(folder, INDEX, ".safetensors")}
     if (folder / ONE).is_file():
         return {folder / ONE: None}
     pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLES)
@@ -76,6 +59,26 @@ def _files(folder: Path) -> dict[Path, list[str] | None]:
             f"convert it once with `longspan convert {folder} NEW_FOLDER`"
         )
     raise InvalidInput(f"{folder} has no {ONE} and no {INDEX}")
+
+
+def shards(folder: Path, index: str, suffix: str) -> dict[Path, list[str]]:
+    """The files that an index lists, with the tensors that each must have."""
+    try:
+        read = json.loads((folder / index).read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise InvalidInput(f"{folder / index} lists no weights: {error}") from None
+    listed = read.get("weight_map") if isinstance(read, dict) else None
+    if not listed or not isinstance(listed, dict):
+        raise InvalidInput(f"{folder / index} lists no weights: it has no weight_map from names to files")
+    found: dict[Path, list[str]] = {}
+    for name, file in listed.items():
+        if not isinstance(file, str) or Path(file).name != file or Path(file).suffix != suffix:
+            raise InvalidInput(f"{folder / index}: {name} must be in a {suffix} file beside it, not {file!r}")
+        found.setdefault(folder / file, []).append(name)
+    for path in found:
+        if not path.is_file():
+            raise InvalidInput(f"{folder} has no {path.name}, which {index} names")
+    return found
 
 
 def _open(path: Path) -> Any:
@@ -130,4 +133,4 @@ def _write(path: Path, tensors: Mapping[str, Tensor]) -> None:
     part.replace(path)
 
 
-__all__ = ["INDEX", "ONE", "PICKLES", "Tensors", "write"]
+__all__ = ["INDEX", "ONE", "PICKLES", "Tensors", "shards", "write"]

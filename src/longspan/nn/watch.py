@@ -86,7 +86,8 @@ def watch(body: Body, *, maps: bool = True) -> Iterator[Seen]:
         if isinstance(block, Block):
             hooks.append(block.register_forward_hook(after))
             mixers += [(block.mixer, seen.maps), (block.cross, seen.cross_maps)]
-    for mixer, into in mixers if maps else ():
+    # Blocks may share an attention, which is watched once and heard of at each of its turns.
+    for mixer, into in {mixer: into for mixer, into in mixers if maps}.items():
         if mixer is not None:
             hooks.append(mixer.register_forward_pre_hook(note(into), with_kwargs=True))
     try:
