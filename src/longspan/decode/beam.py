@@ -17,7 +17,7 @@ from longspan.decode.feed import Feed
 from longspan.decode.options import Beam
 from longspan.decode.rank import best
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
-from longspan.models.base import Causal
+from longspan.models.base import Causal, Streams
 
 NEVER = float("-inf")
 DEFAULT = Beam()
@@ -63,6 +63,7 @@ def beam_search(
     prompt_mask: Tensor | None = None,
     source: Texts | None = None,
     source_mask: Tensor | None = None,
+    source_streams: Streams | None = None,
     bos: int | None = None,
 ) -> list[list[Hypothesis]]:
     """The `n_best` hypotheses of each prompt, best first, finished ones before those that ran into the limit.
@@ -71,7 +72,7 @@ def beam_search(
 
     >>> beam_search(model, source=[[5, 9, 4], [8, 3]], bos=1, eos=2, options=Beam(beams=4, n_best=2))
     """
-    batch = read_batch(model, prompts, prompt_mask, source, source_mask, bos)
+    batch = read_batch(model, prompts, prompt_mask, source, source_mask, bos, source_streams)
     ends = read_ends(model, eos)
     limits = _limits(model, batch, options)
     if options.beams > model.vocabulary and not options.exhaustive:

@@ -75,6 +75,7 @@ class Family:
     output: Sequence[Rule] = ()  # of an output layer that is not tied, which files of the body alone lack
     ties: Mapping[str, str] = field(default_factory=dict)  # their names that may repeat another's numbers
     ignored: Sequence[str] = ()  # patterns of tensors in old files that say nothing
+    labels: int = 2  # of a classifier, where the configuration says nothing
     untied: Sequence[str] = ()  # of `ties`, those that are tensors of their own where `tie_word_embeddings` is false
     # What fields cannot say: options from a configuration, and back.
     adjust: Callable[[dict[str, Any], Config], dict[str, Any]] = _same
@@ -103,7 +104,7 @@ class Family:
                 f"config.json: no {self.name} is called {named[0]!r}: {suggest(named[0], self.architectures)}"
             )
         tasks = self.architectures[named[0]]
-        if "classify" in tasks and _labels(given) == 1:
+        if "classify" in tasks and self.count(given) == 1:
             return ["regress" if task == "classify" else task for task in tasks]
         return tasks
 
@@ -112,7 +113,12 @@ class Family:
         if task != "regress" and task not in self.heads:
             raise Unsupported(f"{self.name} has no head for {task!r}; it has them for {', '.join(self.heads)}")
         made = self.head("classify" if task == "regress" else task, options, given)
-        return replace(made, task=task, labels=1 if task == "regress" else _labels(given))
+        return replace(made, task=task, labels=1 if task == "regress" else self.count(given))
+
+    def count(self, given: Config) -> int:
+        """The labels of a classifier."""
+        named = given.get("id2label")
+        return len(named) if named else int(given.get("num_labels", self.labels))
 
     def rules(self, task: str) -> Sequence[Rule]:
         """The names of a head's tensors."""
@@ -147,11 +153,6 @@ class Family:
             if set(tasks) == wanted:
                 return name
         raise Unsupported(f"no {self.name} there has heads for {', '.join(sorted(wanted)) or 'nothing'} at once")
-
-
-def _labels(given: Config) -> int:
-    named = given.get("id2label")
-    return len(named) if named else int(given.get("num_labels", 2))
 
 
 def label_names(given: Config) -> list[str]:

@@ -264,7 +264,11 @@ def _renew(model: Model, fresh: Sequence[str]) -> None:
     for name in fresh:
         if not name.startswith("heads."):
             owner, _, leaf = name.rpartition(".")
-            nn.init.normal_(getattr(model.get_submodule(owner), leaf), std=model.options.init_std)
+            tensor = getattr(model.get_submodule(owner), leaf)
+            if tensor.dim() == 1:
+                tensor.data.zero_()
+            else:
+                nn.init.normal_(tensor, std=model.options.init_std)
 
 
 def _width(model: Model) -> int:

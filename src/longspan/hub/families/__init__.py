@@ -8,6 +8,9 @@ from longspan.hub.family import Family
 
 FAMILIES: dict[str, str] = {
     "bert": "longspan.hub.families.bert:BERT",
+    "bart": "longspan.hub.families.bart:BART",
+    "led": "longspan.hub.families.led:LED",
+    "mbart": "longspan.hub.families.bart:MBART",
 }
 
 
