@@ -7,7 +7,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from longspan.decode.batch import Batch, Texts, check_room, evaluating, read_batch, read_ends
+from longspan.decode.batch import Batch, Texts, check_ids, check_room, evaluating, read_batch, read_ends
 from longspan.decode.choose import Chooser
 from longspan.decode.feed import Feed
 from longspan.decode.options import GREEDY, Sampling
@@ -152,6 +152,7 @@ class _Run:
         check_room(model, batch, new)
         if options.min_new > new:
             raise InvalidOption(f"min_new {options.min_new} is more than max_new {new}")
+        check_ids([() if options.last_token is None else (options.last_token,)], model.vocabulary, "last_token")
         self._choose = Chooser(options, batch, vocabulary=model.vocabulary, ends=ends, new=new)
         self._feed = Feed(model, batch, new=new)
         self._ends, self._new, self._copies = ends, new, options.samples

@@ -75,6 +75,7 @@ class Family:
     output: Sequence[Rule] = ()  # of an output layer that is not tied, which files of the body alone lack
     ties: Mapping[str, str] = field(default_factory=dict)  # their names that may repeat another's numbers
     ignored: Sequence[str] = ()  # patterns of tensors in old files that say nothing
+    tokens: Config = field(default_factory=dict)  # what generation is told where the configuration says nothing
     labels: int = 2  # of a classifier, where the configuration says nothing
     untied: Sequence[str] = ()  # of `ties`, those that are tensors of their own where `tie_word_embeddings` is false
     # What fields cannot say: options from a configuration, and back.

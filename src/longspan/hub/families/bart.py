@@ -58,6 +58,9 @@ ONLY: dict[str, Sequence[Any]] = {
 }
 
 
+TOKENS = {"decoder_start_token_id": 2, "eos_token_id": 2}
+
+
 # Names
 
 
@@ -176,6 +179,7 @@ BART = Family(
     output=OUTPUT,
     ties=TIES,
     ignored=(r"(.*\.)?(encoder|decoder)\.version",),
+    tokens={**TOKENS, "forced_eos_token_id": 2},
     labels=3,
     adjust=adjust,
     restore=_restore(FIXED, "BartForConditionalGeneration"),
@@ -189,6 +193,7 @@ MBART = replace(
     fixed=_PRE,
     architectures={name.replace("Bart", "MBart"): tasks for name, tasks in BART.architectures.items()},
     body=(*BODY, rename("encoder.norm", "encoder.layer_norm"), rename("decoder.norm", "decoder.layer_norm")),
+    tokens={"eos_token_id": 2, "forced_eos_token_id": 2},
     labels=2,
     restore=_restore(_PRE, "MBartForConditionalGeneration"),
 )

@@ -66,6 +66,7 @@ LED = Family(
     heads={"span": bart.HEADS["span"]},
     output=bart.OUTPUT,
     ties=bart.TIES,
+    tokens=bart.TOKENS,
     adjust=_adjust,
     restore=_restore,
 )
