@@ -84,6 +84,8 @@ class Family:
     ties: Mapping[str, str] = field(default_factory=dict)  # their names that may repeat another's numbers
     tied: bool = True  # what a missing `tie_word_embeddings` means
     ignored: Sequence[str] = ()  # patterns of tensors in old files that say nothing
+    tokens: Config = field(default_factory=dict)  # what generation is told where the configuration says nothing
+    labels: int = 2  # of a classifier, where the configuration says nothing
     untied: Sequence[str] = ()  # of `ties`, those that are tensors of their own where `tie_word_embeddings` is false
     # Where `tie_word_embeddings` is false, the tensor that is used instead of another, which still is in the file.
     instead: Mapping[str, str] = field(default_factory=dict)
@@ -119,7 +121,7 @@ class Family:
         if named not in self.architectures:
             raise Unsupported(f"config.json: no {self.name} is called {named!r}: {suggest(named, self.architectures)}")
         tasks = self.architectures[named]
-        if "classify" in tasks and label_count(given) == 1:
+        if "classify" in tasks and self.count(given) == 1:
             return ["regress" if task == "classify" else task for task in tasks]
         return tasks
 
@@ -128,7 +130,14 @@ class Family:
         if task != "regress" and task not in self.heads:
             raise Unsupported(f"{self.name} has no head for {task!r}; it has them for {', '.join(self.heads)}")
         made = self.head("classify" if task == "regress" else task, options, given)
-        return replace(made, task=task, labels=label_count(given, task))
+        return replace(made, task=task, labels=self.count(given, task))
+
+    def count(self, given: Config, task: str = "classify") -> int:
+        """The number of labels that a configuration speaks of; to regress is to give one number."""
+        if task == "regress":
+            return 1
+        named = given.get("id2label")
+        return len(named) if named else int(given.get("num_labels", self.labels))
 
     def speaks(self, architecture: str) -> bool:
         """Whether files of a class have an output layer."""
@@ -252,14 +261,6 @@ def _alike(ours: Any, there: Any, options: Any) -> bool:
     return all(one == other for one, other in zip(spread(ours, layers, "ours"), spread(there, layers, "theirs")))
 
 
-def label_count(given: Config, task: str = "classify") -> int:
-    """The number of labels that a configuration speaks of; to regress is to give one number."""
-    if task == "regress":
-        return 1
-    named = given.get("id2label")
-    return len(named) if named else int(given.get("num_labels", 2))
-
-
 def label_names(given: Config) -> list[str]:
     """The names of the labels, in order; none where the configuration names none."""
     named = given.get("id2label") or {}
@@ -273,4 +274,4 @@ def _listed(values: Sequence[Any]) -> str:
     return " or ".join(repr(value) for value in values)
 
 
-__all__ = ["ACTIVATIONS", "LABELLED", "Config", "Family", "Field", "label_count", "label_names"]
+__all__ = ["ACTIVATIONS", "LABELLED", "Config", "Family", "Field", "label_names"]

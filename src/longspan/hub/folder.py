@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from longspan import config
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
 from longspan.hub import families, tensors
-from longspan.hub.family import LABELLED, Family, label_count, label_names
+from longspan.hub.family import LABELLED, Family, label_names
 from longspan.hub.names import Rule, match, speaks_of, to_ours, to_theirs
 from longspan.hub.weights import KINDS, common_type, draw, put, unfilled
 from longspan.models import folder as own_folder
@@ -158,7 +158,7 @@ def fill(
         taken.update(present)
         for name, tensor in to_ours(each, parts, sizes).items():
             put(model, name, tensor, dtype, " and ".join(present))
-    left = [name for name in files if name not in taken and not _stood_for(name, taken, family, tied)]
+    left = [name for name in files if name not in taken]
     left = [name for name in left if not _repeats(name, ties, files, found, base)]
     heads = [*family.output, *(rule for task in family.heads for rule in family.rules(task))]
     unknown = [name for name in left if not speaks_of(heads, _bare(name, base))]
@@ -228,7 +228,7 @@ def _of_other_heads(model: Model, family: Family, record: Mapping[str, Any]) -> 
     meant = {name for task in there for rule in family.rules(task) if not rule.inside for name in rule.theirs}
     found: set[Rule] = set()
     for head in model.options.tasks or ():
-        same = head.task not in LABELLED or head.labels == label_count(record, head.task)
+        same = head.task not in LABELLED or head.labels == family.count(record, head.task)
         if head.task not in there or not same:
             found.update(rule for rule in family.rules(head.task) if not rule.inside and meant & {*rule.theirs})
     return found
@@ -256,11 +256,6 @@ def _spellings(name: str, family: Family, ties: Mapping[str, str], tied: bool) -
 
 def _find(files: Mapping[str, str], names: Sequence[str], base: str) -> str | None:
     return next((each for name in names for each in (base + name, name) if each in files), None)
-
-
-def _stood_for(name: str, taken: set[str], family: Family, tied: bool) -> bool:
-    """Whether another tensor was read instead of this one, which then says nothing."""
-    return not tied and family.instead.get(_bare(name, family.base)) in taken
 
 
 def _bare(name: str, base: str) -> str:

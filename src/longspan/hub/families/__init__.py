@@ -21,6 +21,9 @@ FAMILIES: dict[str, str] = {
     "llama": "longspan.hub.families.llama:LLAMA",
     "albert": "longspan.hub.families.albert:ALBERT",
     "electra": "longspan.hub.families.electra:ELECTRA",
+    "bart": "longspan.hub.families.bart:BART",
+    "led": "longspan.hub.families.led:LED",
+    "mbart": "longspan.hub.families.bart:MBART",
 }
 
 

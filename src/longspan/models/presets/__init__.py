@@ -8,7 +8,7 @@ this package to; `remarks` say where the two differ, what was chosen where the p
 """
 
 from longspan.errors import UnknownName, suggest
-from longspan.models.presets import albert, classics, encoders, learned, patterns, recurrence, vision
+from longspan.models.presets import albert, bart, classics, encoders, learned, patterns, recurrence, vision
 from longspan.models.presets.row import Preset
 from longspan.models.presets.small import shrink
 
@@ -16,6 +16,7 @@ PRESETS: dict[str, Preset] = {
     **classics.ROWS,
     **encoders.ROWS,
     **albert.ROWS,
+    **bart.ROWS,
     **recurrence.ROWS,
     **patterns.ROWS,
     **learned.ROWS,
