@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from cyclopts import Group, Parameter
 from rich.console import Console
 
-from longspan.cli.inputs import AsJson, Cut, load_model, print_json, progress, read_lines
+from longspan.cli.inputs import AsJson, Cut, Lines, load_model, print_json, progress, read_lines
 from longspan.errors import InvalidOption
 
 DRAWING = Group("Drawing tokens; the best one is taken unless one of these is given", sort_key=1)
@@ -45,9 +45,7 @@ def generate(
     path: Path,
     /,
     *words: str,
-    prompts: Annotated[
-        Path | None, Parameter(help="a file with a prompt on each line; - is the standard input")
-    ] = None,
+    prompts: Lines = None,
     max_new: Annotated[int | None, Parameter(help="most new tokens; 100, or what there is room for")] = None,
     stop: Annotated[tuple[str, ...], Parameter(negative="", help="a text that ends what is generated")] = (),
     special: Annotated[bool, Parameter(negative="", help="names of special tokens in prompts are tokens")] = False,
@@ -86,6 +84,8 @@ def generate(
         pieces = hub.stream(
             found, asked[0], max_new=max_new, sampling=sampling, stop=stop, special=special, truncate=truncate
         )
+        if sys.stdout.isatty() and not getattr(found.model, "reads_source", False):  # so that it reads on
+            Console(highlight=False).print(asked[0], style="dim", markup=False, end="", soft_wrap=True)
         for piece in pieces:
             sys.stdout.write(piece.text)
             sys.stdout.flush()
@@ -133,9 +133,7 @@ def _beam(beams: int | None, alpha: float | None, n_best: int | None, options: D
     shared = {"no_repeat_ngram": options.no_repeat_ngram, "min_new": options.min_new}
     for name, value in vars(options).items():
         if value is not None and name not in shared:
-            raise InvalidOption(
-                f"--{name.replace('_', '-')} is for drawing tokens, and --beams searches; give one of them"
-            )
+            raise InvalidOption(f"{_flag(name)} is for drawing tokens, and --beams searches; give one of them")
     return Beam(**{key: value for key, value in {**given, **shared}.items() if value is not None})
 
 

@@ -98,9 +98,7 @@ class _Asked:
     ) -> None:
         model = found.model
         if not isinstance(model, Causal):
-            raise Unsupported(
-                f"this {found.family or model.name} reads texts and writes none; it can `fill` or `embed`"
-            )
+            raise Unsupported(f"this {found.family or model.name} reads texts and writes none; it can fill or embed")
         self.model, tokenizer = model, tokenizer_of(found)
         allow = list(tokenizer.specials) if special else []
         self.ends = _ends(found, tokenizer)
