@@ -4,7 +4,7 @@ What is loaded can be used in one line: `generate` and `stream` write text, `fil
 vectors of texts.
 """
 
-from longspan.hub.convert import convert
+from longspan.hub.conversion import convert
 from longspan.hub.describe import describe
 from longspan.hub.folder import load, save
 from longspan.hub.masked import Guess, fill

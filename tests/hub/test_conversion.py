@@ -10,7 +10,7 @@ from transformers import BertForMaskedLM
 
 from longspan import hub
 from longspan.errors import InvalidInput, InvalidOption, LongspanError
-from longspan.hub.convert import read_size
+from longspan.hub.conversion import read_size
 
 TEXTS = ["a [MASK] sits", "the cat [MASK]"]
 
