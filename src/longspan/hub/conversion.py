@@ -5,8 +5,9 @@ from pathlib import Path
 import torch
 
 from longspan.errors import InvalidInput, InvalidOption, UnknownName, suggest
-from longspan.hub.folder import CONFIG, load, save
-from longspan.hub.pretrained import Pretrained, write_around
+from longspan.hub import around
+from longspan.hub.folder import CONFIG, Pretrained, save
+from longspan.hub.loading import load
 
 KINDS = ("huggingface", "longspan")
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64}
@@ -43,7 +44,7 @@ def convert(
         save(found, target, shard_bytes=size)
     else:
         target.mkdir(parents=True, exist_ok=True)
-        write_around(found, target)
+        around.write(found, target)
         found.model.save(target)
     return found
 

@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +13,12 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from longspan import config
-from longspan.data import Tokenizer, read_tokenizer
-from longspan.data.files import read_json
+from longspan.data import Tokenizer
 from longspan.errors import InvalidInput, Unsupported
-from longspan.hub import families, tensors
+from longspan.hub import around, families, tensors
 from longspan.hub.family import Family, label_names
 from longspan.hub.names import Match, match, speaks_of, to_ours, to_theirs
-from longspan.hub.pretrained import GENERATION, Pretrained, check_tokenizer, write_around
-from longspan.hub.sentence import read_sentence
+from longspan.hub.sentence import Sentence
 from longspan.models import folder as own_folder
 from longspan.models import registry
 from longspan.models.base import Model
@@ -30,40 +28,37 @@ from longspan.nn.heads import Head
 CONFIG = "config.json"
 
 
+@dataclass
+class Pretrained:
+    """A model as it was found on disk, with what belongs to it."""
+
+    model: Model
+    family: str | None = None  # `model_type` of Hugging Face's; None: a folder of ours
+    config: dict[str, Any] = field(default_factory=dict)  # as found, so that what we do not use is written back
+    labels: list[str] = field(default_factory=list)  # the names of a classifier's labels
+    unused: list[str] = field(default_factory=list)  # tensors of heads that were not asked for
+    fresh: list[str] = field(default_factory=list)  # tensors of heads that the file lacks: not trained yet
+    tokenizer: Tokenizer | None = None
+    generation: dict[str, Any] = field(default_factory=dict)  # generation_config.json, as found
+    sentence: Sentence | None = None  # how its authors make one vector of a text
+    path: Path | None = None  # where it was found
+
+
 def load(
-    path: Path | str,
-    *,
-    tasks: Sequence[Head | str] | None = None,
-    dtype: torch.dtype | None = None,
-    tokenizer: bool = True,
+    path: Path | str, *, tasks: Sequence[Head | str] | None = None, dtype: torch.dtype | None = None
 ) -> Pretrained:
     """The model of a folder, in evaluation mode, its weights mapped from the file and not copied where that can be.
 
     `tasks` asks for other heads than the file's: those it lacks start untrained and are listed in `fresh`. `dtype` is
-    that of the file unless given. Without `tokenizer` the folder's is not looked at.
+    that of the file unless given.
     """
     folder = Path(path)
     record = _record(folder)
-    found = (
-        _load_own(folder, tasks, dtype) if "model_type" not in record else _load_theirs(folder, record, tasks, dtype)
-    )
-    found.path, found.generation, found.sentence = folder, read_json(folder / GENERATION), read_sentence(folder)
-    if tokenizer:
-        found.tokenizer = read_tokenizer(folder)
-        check_tokenizer(found, folder)
-    return found
-
-
-def _load_own(folder: Path, tasks: Sequence[Head | str] | None, dtype: torch.dtype | None) -> Pretrained:
-    if tasks is not None:
-        raise Unsupported("tasks can be chosen for folders of Hugging Face's; this one is longspan's own")
-    model = own_folder.load(folder)
-    return Pretrained(model if dtype is None else model.to(dtype))
-
-
-def _load_theirs(
-    folder: Path, record: dict[str, Any], tasks: Sequence[Head | str] | None, dtype: torch.dtype | None
-) -> Pretrained:
+    if "model_type" not in record:
+        if tasks is not None:
+            raise Unsupported("tasks can be chosen for folders of Hugging Face's; this one is longspan's own")
+        model = own_folder.load(folder)
+        return Pretrained(model if dtype is None else model.to(dtype))
     family = families.find(str(record["model_type"]), folder / CONFIG)
     try:
         return _load(folder, record, family, tasks, dtype)
@@ -160,7 +155,7 @@ def save(
     folder.mkdir(parents=True, exist_ok=True)
     record = {**{key: value for key, value in given.config.items() if key != "torch_dtype"}, **written}
     (folder / CONFIG).write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    write_around(given if tokenizer is None else replace(given, tokenizer=tokenizer), folder)
+    around.write(given, folder, tokenizer)
     tensors.write(folder, theirs, shard_bytes=shard_bytes)
 
 
