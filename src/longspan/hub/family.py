@@ -64,6 +64,7 @@ class Family:
     name: str  # its `model_type`
     model: str  # the name in our registry
     base: str  # what stands before the names of the body's tensors in files with heads: "bert."
+    bases: Mapping[str, str] = field(default_factory=dict)  # the same for classes where it is another
     fields: Sequence[Field]
     fixed: Config = field(default_factory=dict)  # options that are the same for all of the family
     # Keys of which we can do some values only; the first is what a missing key means.
@@ -72,8 +73,11 @@ class Family:
     head: Callable[[str, Config, Config], Head]  # the head for a task, from our options and their configuration
     body: Sequence[Rule]
     heads: Mapping[str, Sequence[Rule]]  # by task
-    output: Sequence[Rule] = ()  # of an output layer that is not tied, which files of the body alone lack
+    alone: str | None = None  # the class of the body by itself, whose names have no base; the first unless said
+    output: Sequence[Rule] = ()  # of an output layer that is not tied
+    speakers: Sequence[str] = ()  # the classes that have it
     ties: Mapping[str, str] = field(default_factory=dict)  # their names that may repeat another's numbers
+    tied: bool = True  # what a missing `tie_word_embeddings` means
     ignored: Sequence[str] = ()  # patterns of tensors in old files that say nothing
     untied: Sequence[str] = ()  # of `ties`, those that are tensors of their own where `tie_word_embeddings` is false
     # What fields cannot say: options from a configuration, and back.
@@ -89,20 +93,24 @@ class Family:
                 )
         found = {**self.fixed, **{each.ours: each.read(given) for each in self.fields}}
         found = self.adjust(found, given)
+        if self._mute(self.named(given)):
+            found["tied"] = True
         wanted = self.tasks(given) if tasks is None else tasks
         heads = [task if isinstance(task, Head) else self.read_head(task, found, given) for task in wanted]
         if heads:
             found["tasks"] = tuple(heads)
         return found
 
+    def named(self, given: Config) -> str:
+        """The class that a configuration names; the first where it names none."""
+        return str((given.get("architectures") or list(self.architectures))[0])
+
     def tasks(self, given: Config) -> Sequence[str]:
         """The tasks that a configuration's architecture has heads for."""
-        named = given.get("architectures") or list(self.architectures)[:1]
-        if named[0] not in self.architectures:
-            raise Unsupported(
-                f"config.json: no {self.name} is called {named[0]!r}: {suggest(named[0], self.architectures)}"
-            )
-        tasks = self.architectures[named[0]]
+        named = self.named(given)
+        if named not in self.architectures:
+            raise Unsupported(f"config.json: no {self.name} is called {named!r}: {suggest(named, self.architectures)}")
+        tasks = self.architectures[named]
         if "classify" in tasks and _labels(given) == 1:
             return ["regress" if task == "classify" else task for task in tasks]
         return tasks
@@ -114,6 +122,15 @@ class Family:
         made = self.head("classify" if task == "regress" else task, options, given)
         return replace(made, task=task, labels=1 if task == "regress" else _labels(given))
 
+    def _mute(self, architecture: str) -> bool:
+        """Whether a class has heads and no output layer, so that it needs none of its own, whatever it says of ties."""
+        return bool(self.output and self.architectures.get(architecture)) and architecture not in self.speakers
+
+    def prefix(self, architecture: str) -> str:
+        """What stands before the names of the body's tensors in files of a class."""
+        alone = next(iter(self.architectures)) if self.alone is None else self.alone
+        return "" if architecture == alone else self.bases.get(architecture, self.base)
+
     def rules(self, task: str) -> Sequence[Rule]:
         """The names of a head's tensors."""
         found = self.heads["classify" if task == "regress" else task]
@@ -124,9 +141,9 @@ class Family:
             for rule in found
         ]
 
-    def config(self, options: Any, labels: Sequence[str] = ()) -> dict[str, Any]:
-        """Their configuration of our options; what it cannot say is refused."""
-        found: dict[str, Any] = {"model_type": self.name, "architectures": [self.architecture(options)]}
+    def config(self, options: Any, labels: Sequence[str] = (), before: str | None = None) -> dict[str, Any]:
+        """Their configuration of our options; what it cannot say is refused. It was a `before`."""
+        found: dict[str, Any] = {"model_type": self.name, "architectures": [self.architecture(options, before)]}
         plain = {name: getattr(options, name) for name in (item["name"] for item in config.describe(type(options)))}
         for each in self.fields:
             found[each.theirs] = config.plain(each.write(plain[each.ours]))
@@ -138,14 +155,16 @@ class Family:
             found["label2id"] = {name: number for number, name in enumerate(names)}
             if any(head.task == "regress" for head in heads):
                 found["problem_type"] = "regression"
+        if self._mute(found["architectures"][0]):
+            del found["tie_word_embeddings"]  # what such a class says of ties stays as it was
         return self.restore(found, options)
 
-    def architecture(self, options: Any) -> str:
-        """The class that has these heads and no others."""
+    def architecture(self, options: Any, before: str | None = None) -> str:
+        """The class that has these heads and no others: the one that it was, if that is one of several."""
         wanted = {"classify" if head.task == "regress" else head.task for head in options.tasks or ()}
-        for name, tasks in self.architectures.items():
-            if set(tasks) == wanted:
-                return name
+        named = [name for name, tasks in self.architectures.items() if set(tasks) == wanted]
+        if named:
+            return before if before in named else named[0]
         raise Unsupported(f"no {self.name} there has heads for {', '.join(sorted(wanted)) or 'nothing'} at once")
 
 

@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from longspan import config
 from longspan.data import Tokenizer
-from longspan.errors import InvalidInput, Unsupported
+from longspan.errors import InvalidInput, InvalidOption, Unsupported
 from longspan.hub import around, families, tensors
 from longspan.hub.family import Family, label_names
 from longspan.hub.names import Match, match, speaks_of, to_ours, to_theirs
@@ -59,27 +59,28 @@ def load(
             raise Unsupported("tasks can be chosen for folders of Hugging Face's; this one is longspan's own")
         model = own_folder.load(folder)
         return Pretrained(model if dtype is None else model.to(dtype))
-    family = families.find(str(record["model_type"]), folder / CONFIG)
-    try:
-        return _load(folder, record, family, tasks, dtype)
-    except (InvalidInput, Unsupported) as error:
-        raise type(error)(str(error) if str(folder) in str(error) else f"{folder}: {error}") from None
+    return assemble(record, None, folder, tasks, dtype)
 
 
-def _load(
-    folder: Path,
+def assemble(
     record: dict[str, Any],
-    family: Family,
+    found: Mapping[str, Tensor] | None,
+    where: Path,
     tasks: Sequence[Head | str] | None,
     dtype: torch.dtype | None,
 ) -> Pretrained:
-    found = tensors.Tensors(folder)
-    cls = registry.find(family.model)
-    options = config.make(cls.Options, family.options(record, tasks), f"{folder / CONFIG}")
-    kind = dtype or _kind(found)
-    with _unfilled(kind):
-        model = cls(options)
-    unused, fresh = fill(model, found, family, record, kind, chosen=tasks is not None)
+    """The model that a configuration describes, with the tensors `found`, by default those of the folder `where`."""
+    family = families.find(str(record["model_type"]), where)
+    try:
+        cls = registry.find(family.model)
+        options = config.make(cls.Options, family.options(record, tasks), CONFIG)
+        found = tensors.Tensors(where) if found is None else found
+        kind = dtype or _kind(found)
+        with _unfilled(kind):
+            model = cls(options)
+        unused, fresh = fill(model, found, family, record, kind, chosen=tasks is not None)
+    except (InvalidInput, InvalidOption, Unsupported) as error:
+        raise type(error)(str(error) if str(where) in str(error) else f"{where}: {error}") from None
     return Pretrained(model.eval(), family.name, record, label_names(record), unused, fresh)
 
 
@@ -94,8 +95,11 @@ def fill(
 ) -> tuple[list[str], list[str]]:
     """Puts their tensors into a model: those of heads that it has not, and those of its heads that were not there."""
     files = {_today(name): name for name in found if not any(re.fullmatch(each, name) for each in family.ignored)}
-    tied = bool(record.get("tie_word_embeddings", True))
+    named = family.named(record)
+    base = family.bases.get(named, family.base)
+    tied = bool(record.get("tie_word_embeddings", family.tied))
     ties = {name: of for name, of in family.ties.items() if tied or name not in family.untied}
+    twins = {of: name for name, of in ties.items()}  # of two that are tied, some files have the other
     sizes = {name: tensor.shape for name, tensor in own_folder.unique(model).items()}
     rules = [*family.body, *family.output]
     for task in getattr(model, "heads", {}):
@@ -106,10 +110,11 @@ def fill(
     fresh: list[str] = []
     taken: set[str] = set()
     for each in matches:
-        names = [_find(files, name, family.base) for name in each.theirs]
+        names = [_find(files, name, base) or _find(files, twins.get(name, name), base) for name in each.theirs]
         if None in names:
-            # Heads that were asked for may be new; an output layer may be left out by a file of the body alone.
-            optional = (chosen and each.ours[0].startswith("heads.")) or (each.rule in family.output and not chosen)
+            # Heads that were asked for may be new, and so may an output layer, where the file's class has none.
+            asked = chosen and each.ours[0].startswith("heads.")
+            optional = asked or (each.rule in family.output and named not in family.speakers)
             lacking = [wanted for wanted, name in zip(each.theirs, names) if name is None]
             (fresh if optional else missing).extend(each.ours if optional else lacking)
             continue
@@ -119,9 +124,9 @@ def fill(
         for name, tensor in to_ours(each, parts, sizes).items():
             _put(model, name, tensor.to(dtype) if tensor.is_floating_point() else tensor)
     left = [name for name in files if name not in taken]
-    left = [name for name in left if not _repeats(name, ties, files, found, family.base)]
+    left = [name for name in left if not _repeats(name, ties, files, found, base)]
     others = [*family.body, *family.output, *(rule for task in family.heads for rule in family.rules(task))]
-    unknown = [name for name in left if not speaks_of(others, _bare(name, family.base))]
+    unknown = [name for name in left if not speaks_of(others, _bare(name, base))]
     if missing or unknown:
         said = [f"{what} {some(names)}" for what, names in (("lacks", missing), ("has unknown", unknown)) if names]
         raise InvalidInput(f"the file {' and '.join(said)}; it is of another architecture than config.json says")
@@ -149,7 +154,8 @@ def save(
     found = families.find(kind, kind)
     if found.model != given.model.name:
         raise Unsupported(f"a {found.name} is written from a model {found.model!r}, and this is {given.model.name!r}")
-    written = found.config(given.model.options, given.labels)
+    before = given.config.get("architectures") or [None]
+    written = found.config(given.model.options, given.labels, before[0])
     written["dtype"] = str(given.model.dtype).removeprefix("torch.")
     theirs = export(given.model, found, written)
     folder.mkdir(parents=True, exist_ok=True)
@@ -161,17 +167,18 @@ def save(
 
 def export(model: Model, family: Family, record: Mapping[str, Any]) -> dict[str, Tensor]:
     """A model's tensors under their names."""
-    own = own_folder.unique(model)
+    own, named = own_folder.unique(model), record["architectures"][0]
     rules = [*family.body, *family.output]
     bodies = {*family.body}
     for task in getattr(model, "heads", {}):
         rules.extend(family.rules(task))
     matches, kept = match(rules, own)
     _check_kept(model, kept)
-    alone = record["architectures"][0] == next(iter(family.architectures))
     found = {}
     for each in matches:
-        prefix = family.base if (each.rule in bodies or each.rule.inside) and not alone else ""
+        if each.rule in family.output and named not in family.speakers:
+            continue
+        prefix = family.prefix(named) if each.rule in bodies or each.rule.inside else ""
         for name, tensor in to_theirs(each, [own[name] for name in each.ours], model.options).items():
             found[prefix + name] = tensor
     return found
@@ -280,7 +287,7 @@ def _width(model: Model) -> int:
     return stack.out_width if stack is not None else int(model.options.width)
 
 
-def _kind(found: tensors.Tensors) -> torch.dtype:
+def _kind(found: Mapping[str, Tensor]) -> torch.dtype:
     """The type of the first tensor of numbers; a file has one."""
     for name in found:
         tensor = found[name]
@@ -302,4 +309,4 @@ def _record(folder: Path) -> dict[str, Any]:
     return record
 
 
-__all__ = ["Match", "Pretrained", "export", "fill", "load", "save"]
+__all__ = ["Match", "Pretrained", "assemble", "export", "fill", "load", "save"]

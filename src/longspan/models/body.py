@@ -22,6 +22,7 @@ from longspan.nn.norm import NORMS, build_norm
 from longspan.nn.positions import Absolute, Alibi, Axial, Learned, RelativeBias, Rotary, Sinusoidal
 from longspan.nn.residual import Residual
 from longspan.nn.reversible_body import MERGES, ReversibleBody
+from longspan.nn.rotary_scaling import RotaryScaling
 from longspan.nn.stack import Body, Stack
 
 POSITIONS = ("sinusoidal", "learned", "axial", "axial_sum", "rotary", "alibi", "relative", "none")
@@ -63,6 +64,7 @@ class BodyOptions(config.Options):
     position: str = option("sinusoidal", "how positions are told", choices=POSITIONS)
     position_offset: int = option(0, "learned: rows of the table before position 0 (RoBERTa, BART: 2)", low=0)
     rotary_base: float = option(10000.0, "rotary: the base of the wave lengths", low=1)
+    rotary_scaling: RotaryScaling | None = option(None, "rotary: slower turns, for longer texts (Llama 3.1)")
     axes: tuple[int, ...] | None = option(None, "axial positions: the sides of the grid", low=1)
     axis_widths: tuple[int, ...] | None = option(None, "axial: the width of each table, side by side", low=1)
     max_length: int | None = option(None, "the longest text; needed where a table is fixed", low=1)
@@ -125,7 +127,7 @@ def absolute_position(options: BodyOptions) -> Absolute | None:
 def _within(options: BodyOptions, head_dim: int, causal: bool) -> Position | None:
     """Positions that belong inside attention; one module for all layers."""
     if options.position == "rotary":
-        return Rotary(head_dim, base=options.rotary_base)
+        return Rotary(head_dim, base=options.rotary_base, scaling=options.rotary_scaling)
     if options.position == "alibi":
         return Alibi(options.heads)
     return RelativeBias(options.heads, bidirectional=not causal) if options.position == "relative" else None

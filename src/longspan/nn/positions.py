@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from longspan.errors import InvalidInput, InvalidOption, UnknownName, suggest
+from longspan.nn.rotary_scaling import RotaryScaling, amplitude, frequencies
 from longspan.shapes import Bias, Hidden
 
 SinusoidalLayout = Literal["interleaved", "split", "shifted_exponent"]
@@ -232,11 +233,17 @@ class Rotary(nn.Module):
 
     The product of a turned query and a turned key depends on their offset alone. `half` pairs feature i with
     i + rotated/2 (GPT-NeoX, Llama), `interleaved` pairs 2i with 2i+1 (the paper, GPT-J): the same model only after
-    permuting its weights. The first `rotated` features are turned, by default all.
+    permuting its weights. The first `rotated` features are turned, by default all; `scaling` makes their frequencies
+    those of a longer text.
     """
 
     def __init__(
-        self, head_dim: int, base: float = 10000.0, layout: RotaryLayout = "half", rotated: int | None = None
+        self,
+        head_dim: int,
+        base: float = 10000.0,
+        layout: RotaryLayout = "half",
+        rotated: int | None = None,
+        scaling: RotaryScaling | None = None,
     ) -> None:
         super().__init__()
         _check_layout(layout, get_args(RotaryLayout))
@@ -247,7 +254,8 @@ class Rotary(nn.Module):
         self.rotated = rotated
         self.base = base
         self.layout = layout
-        self._waves = _Waves(partial(_turns, rotated=rotated, base=base))
+        self.scaling = scaling
+        self._waves = _Waves(partial(_turns, rotated=rotated, base=base, scaling=scaling))
 
     def forward(self, x: Heads, *, start: int = 0, positions: Positions | None = None) -> Heads:
         if x.ndim != 4 or x.shape[3] != self.head_dim:
@@ -273,10 +281,10 @@ class Rotary(nn.Module):
         return f"head_dim={self.head_dim}, rotated={self.rotated}, base={self.base:g}, layout={self.layout!r}"
 
 
-def _turns(positions: Tensor, *, rotated: int, base: float) -> Tensor:
-    exponents = torch.arange(0, rotated, 2, dtype=torch.float64, device=positions.device) / rotated
-    angles = positions[..., None] * base**-exponents
-    return torch.cat((angles.cos(), angles.sin()), -1)
+def _turns(positions: Tensor, *, rotated: int, base: float, scaling: RotaryScaling | None) -> Tensor:
+    angles = positions[..., None] * frequencies(rotated, base, scaling).to(positions.device)
+    waves = torch.cat((angles.cos(), angles.sin()), -1)
+    return waves if scaling is None else waves * amplitude(scaling)
 
 
 class DistanceBias(nn.Module, ABC):

@@ -8,6 +8,9 @@ from longspan.hub.family import Family
 
 FAMILIES: dict[str, str] = {
     "bert": "longspan.hub.families.bert:BERT",
+    "openai-gpt": "longspan.hub.families.gpt:GPT",
+    "gpt2": "longspan.hub.families.gpt:GPT2",
+    "llama": "longspan.hub.families.llama:LLAMA",
 }
 
 
