@@ -6,11 +6,16 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.hub.folders import bert, decoder, sentence_bert
-from transformers import BertForMaskedLM
+from tests.hub.parity import random_model
+from tokenizers import Tokenizer as Inner
+from tokenizers import decoders, models, pre_tokenizers
+from transformers import BertForMaskedLM, LlamaConfig, LlamaForCausalLM
 
 from longspan import hub
+from longspan.data import Tokenizer
 from longspan.errors import InvalidInput, InvalidOption, LongspanError
 from longspan.hub.conversion import read_size
+from longspan.hub.gguf_tokenizer import from_pieces
 
 TEXTS = ["a [MASK] sits", "the cat [MASK]"]
 
@@ -53,7 +58,7 @@ def test_what_is_not_converted(folder: Path, tmp_path: Path) -> None:
     for target, given, words in (
         (folder, {}, "is the source itself"),
         (tmp_path / "file", {}, "is a file"),
-        (tmp_path / "there", {}, "already has a model"),
+        (tmp_path / "there", {}, "is there already"),
         (tmp_path / "new", {"to": "hugginface"}, "did you mean 'huggingface'"),
         (tmp_path / "new", {"dtype": "float15"}, "did you mean 'float16'"),
         (tmp_path / "new", {"shard_size": "5 bananas"}, "such as 500MB or 5GB, not '5 bananas'"),
@@ -63,8 +68,89 @@ def test_what_is_not_converted(folder: Path, tmp_path: Path) -> None:
             hub.convert(folder, target, **given)
     assert not (tmp_path / "new").exists()
     hub.convert(folder, tmp_path / "there", overwrite=True)
-    with pytest.raises(InvalidInput, match=r"has no config\.json"):
+    with pytest.raises(InvalidInput, match="nowhere"):
         hub.convert(tmp_path / "nowhere", tmp_path / "new")
+    for target, given, words in (
+        (tmp_path / "new", {}, r"must be the name of a file that ends in \.gguf"),
+        (tmp_path / "no" / "new.gguf", {}, "there is no folder"),
+        (tmp_path / "new.gguf", {"dtype": "bfloat16"}, "float32 or float16 here, not in bfloat16"),
+        (tmp_path / "new.gguf", {}, "BPE.*and this is WordPiece"),
+    ):
+        with pytest.raises(LongspanError, match=words):
+            hub.convert(folder, target, to="gguf", **given)
+
+
+# GGUF
+
+
+def llama(folder: Path, kind: str) -> Path:
+    """A Llama with random weights, and a tokenizer of bytes or of pieces."""
+    config = LlamaConfig(
+        vocab_size=300,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        intermediate_size=24,
+        max_position_embeddings=32,
+        bos_token_id=1,
+        eos_token_id=2,
+    )
+    random_model(LlamaForCausalLM, config, torch.float32).save_pretrained(folder)
+    first, merges = ["<unk>", "<s>", "</s>"], [("t", "h"), ("th", "e"), ("a", "t")]
+    if kind == "bytes":
+        letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+        listed = [*first, *letters, *(left + right for left, right in merges)]
+        inner = Inner(models.BPE({word: number for number, word in enumerate(listed)}, merges))
+        digits = pre_tokenizers.Digits(individual_digits=True)
+        inner.pre_tokenizer = pre_tokenizers.Sequence([digits, pre_tokenizers.ByteLevel(add_prefix_space=False)])
+        inner.decoder = decoders.ByteLevel()
+    else:
+        merges = [("▁", "▁"), *merges, ("▁", "the")]
+        spelled = [f"<0x{byte:02X}>" for byte in range(256)]
+        listed = [*first, *spelled, "▁", *"abcdeht", *(left + right for left, right in merges)]
+        inner = from_pieces(listed, [-float(number) for number in range(len(listed))])
+    inner.add_special_tokens(first)
+    Tokenizer(inner, {"unk": "<unk>", "bos": "<s>", "eos": "</s>"}).save(folder)
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["bytes", "pieces"])
+def test_a_llama_becomes_a_gguf_file_and_comes_back(folder: Path, tmp_path: Path, kind: str) -> None:
+    first = hub.load(llama(folder, kind))
+    hub.convert(folder, tmp_path / "new.gguf", to="gguf")
+    found = hub.load(tmp_path / "new.gguf")
+    assert (found.tokenizer.bos, found.tokenizer.eos) == (1, 2)
+    texts = ["the cat", "at 42 é", " the  bat", "", "<s> the"]
+    for text in texts:
+        assert found.tokenizer.encode(text).ids == first.tokenizer.encode(text).ids, text
+        assert found.tokenizer.decode(found.tokenizer.encode(text).ids) == text
+    one, other = (hub.generate(each, texts[:3], max_new=5) for each in (first, found))
+    assert [text[0].tokens for text in one] == [text[0].tokens for text in other]
+    hub.convert(tmp_path / "new.gguf", tmp_path / "back")
+    names = load_file(folder / "model.safetensors")
+    again = load_file(tmp_path / "back" / "model.safetensors")
+    assert set(names) == set(again) and all(torch.equal(tensor, again[name]) for name, tensor in names.items())
+    assert hub.load(tmp_path / "back").tokenizer.encode("the cat").ids == first.tokenizer.encode("the cat").ids
+
+
+@pytest.mark.data
+def test_stories_are_told_from_llama2cs_file_and_as_a_folder(stories: Path, tmp_path: Path) -> None:
+    found = hub.load(stories / "stories260K.bin")
+    (story,) = hub.generate(found, ["Once upon a time"], max_new=30)[0]
+    assert story.text.startswith(", there was a little girl named")
+    hub.convert(stories / "stories260K.bin", tmp_path / "folder")
+    hub.convert(tmp_path / "folder", tmp_path / "stories.gguf", to="gguf")
+    for path in (tmp_path / "folder", tmp_path / "stories.gguf"):
+        assert hub.generate(hub.load(path), ["Once upon a time"], max_new=30)[0][0].tokens == story.tokens
+
+
+@pytest.mark.weights
+@pytest.mark.slow
+def test_smollm_knows_the_capital(smollm: Path) -> None:
+    found = hub.load(smollm)
+    (text,) = hub.generate(found, ["The capital of France is"], max_new=4)[0]
+    assert text.text.startswith(" Paris.")
 
 
 def test_sizes_are_read() -> None:

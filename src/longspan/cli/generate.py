@@ -69,7 +69,7 @@ def generate(
     Parameters
     ----------
     path
-        A folder of Hugging Face's or of longspan's.
+        A folder of Hugging Face's or of longspan's, or a file of a Llama (.gguf, or .bin of llama2.c).
     words
         Prompts; each argument is one.
     """
