@@ -11,10 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from longspan import config
+from longspan.data import Tokenizer
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
-from longspan.hub import families, tensors
+from longspan.hub import around, families, tensors
 from longspan.hub.family import LABELLED, Family, label_names
 from longspan.hub.names import Rule, match, speaks_of, to_ours, to_theirs
+from longspan.hub.sentence import Sentence
 from longspan.hub.weights import KINDS, common_type, draw, put, unfilled
 from longspan.models import folder as own_folder
 from longspan.models import registry
@@ -35,6 +37,10 @@ class Pretrained:
     labels: list[str] = field(default_factory=list)  # the names of a classifier's labels
     unused: list[str] = field(default_factory=list)  # tensors of heads that were not asked for
     fresh: list[str] = field(default_factory=list)  # tensors of heads that the file lacks: not trained yet
+    tokenizer: Tokenizer | None = None
+    generation: dict[str, Any] = field(default_factory=dict)  # generation_config.json, as found
+    sentence: Sentence | None = None  # how its authors make one vector of a text
+    path: Path | None = None  # where it was found
 
 
 def load(
@@ -174,10 +180,13 @@ def save(
     folder: Path | str,
     *,
     family: str | None = None,
-    tokenizer: str | None = None,
+    tokenizer: Tokenizer | None = None,
     shard_bytes: int = 5 * 10**9,
 ) -> None:
-    """Writes a folder that Hugging Face's `from_pretrained` reads; `family` says as what, where that is not known."""
+    """Writes a folder that Hugging Face's `from_pretrained` reads; `family` says as what, where that is not known.
+
+    `tokenizer` stands instead of the model's own.
+    """
     folder = Path(folder)
     given = model if isinstance(model, Pretrained) else Pretrained(model, family)
     kind = family or given.family
@@ -197,8 +206,7 @@ def save(
     theirs = export(given.model, found, record)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / CONFIG).write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    if tokenizer is not None:
-        (folder / own_folder.TOKENIZER).write_text(tokenizer, encoding="utf-8")
+    around.write(given, folder, tokenizer)
     tensors.write(folder, theirs, shard_bytes=shard_bytes)
 
 

@@ -35,7 +35,7 @@ TOKEN_TASKS = {
     "detect": "whether each token was replaced",
 }
 TASKS = ("masked", *TEXT_TASKS, *TOKEN_TASKS)
-POOLS = ("first", "last", "mean")
+POOLS = ("first", "last", "mean", "max")
 ACTIVATIONS: dict[str, Activation] = {**PLAIN, "tanh": torch.tanh}
 
 
@@ -45,7 +45,7 @@ class Head(config.Options):
 
     task: str = option("classify", "what is asked of the model", choices=TASKS)
     labels: int = option(2, "number of labels, or of numbers to regress", low=1)
-    pool: str = option("first", "the token that stands for a text, or the mean of all", choices=POOLS)
+    pool: str = option("first", "the token that stands for a text, or the mean or maximum of all", choices=POOLS)
     activation: str | None = option(None, "after a layer in between; none: no such layer", choices=tuple(ACTIVATIONS))
     inner: int | None = option(None, "width of that layer; as wide as the states unless given", low=1)
     dropout: float = option(0.1, "before the last layer", low=0, high=0.999)
@@ -171,16 +171,20 @@ class PerToken(_Head):
 
 
 def pool(x: Hidden, key_mask: KeyMask | None, how: str) -> Float[Tensor, "batch width"]:
-    """The state of the first or last real token of each text, or the mean over its real tokens."""
+    """The state of the first or last real token of each text, or the mean or maximum over its real tokens."""
     if how not in POOLS:
         raise InvalidOption(f"pool must be one of {', '.join(POOLS)}, not {how!r}")
     if key_mask is None:
+        if how == "max":
+            return x.amax(1)
         return x.mean(1) if how == "mean" else x[:, 0 if how == "first" else -1]
     if key_mask.shape != x.shape[:2]:
         raise InvalidInput(f"expected key_mask {tuple(x.shape[:2])}, got {tuple(key_mask.shape)}")
     if how == "mean":
         real = key_mask[..., None].to(x.dtype)
         return (x * real).sum(1) / real.sum(1).clamp(min=1)
+    if how == "max":
+        return x.masked_fill(~key_mask[..., None], -torch.inf).amax(1)
     places = torch.arange(x.shape[1], device=x.device)
     found = (places * key_mask).argmax(1) if how == "last" else key_mask.int().argmax(1)
     return x[torch.arange(len(x), device=x.device), found]
