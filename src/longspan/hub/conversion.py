@@ -1,11 +1,12 @@
 """From one kind of checkpoint to another: read by `load`, written by the kind's own writer."""
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 
 from longspan.errors import InvalidInput, InvalidOption, UnknownName, Unsupported, suggest
-from longspan.hub import around, gguf
+from longspan.hub import around, formats, gguf
 from longspan.hub.folder import CONFIG, Pretrained, save
 from longspan.hub.gguf_vocabulary import metadata
 from longspan.hub.loading import load
@@ -26,7 +27,8 @@ def convert(
 ) -> Pretrained:
     """Reads a checkpoint and writes it as another kind, tokenizer and all; gives back what was read.
 
-    A GGUF file has float32 unless `dtype` is float16; the other kinds are folders, in the precision of the source.
+    Pickles are read here and nowhere else, as far as they hold tensors and nothing that runs. A GGUF file has float32
+    unless `dtype` is float16; the other kinds are folders, in the precision of the source.
 
     >>> convert("old-bert", "new-bert", dtype="bfloat16")
     """
@@ -37,15 +39,19 @@ def convert(
         raise UnknownName(f"dtype cannot be {dtype!r}: {suggest(dtype, DTYPES)}")
     size = read_size(shard_size)
     _check_target(source, target, to, overwrite)
-    found = load(source, dtype=None if dtype is None else DTYPES[dtype])
-    if to == "huggingface":
-        save(found, target, shard_bytes=size)
-    elif to == "longspan":
-        target.mkdir(parents=True, exist_ok=True)
-        around.write(found, target)
-        found.model.save(target)
-    else:
-        _write_gguf(found, target, dtype)
+    with TemporaryDirectory() as place:
+        if formats.reads(source):
+            formats.convert(source, Path(place) / "model")
+            source = Path(place) / "model"
+        found = load(source, dtype=None if dtype is None else DTYPES[dtype])
+        if to == "huggingface":
+            save(found, target, shard_bytes=size)
+        elif to == "longspan":
+            target.mkdir(parents=True, exist_ok=True)
+            around.write(found, target)
+            found.model.save(target)
+        else:
+            _write_gguf(found, target, dtype)
     return found
 
 

@@ -10,6 +10,7 @@ from longspan.data import Tokenizer
 from longspan.data.tokenizer import ROLES
 from longspan.hub import around, files, gguf, llama2c
 from longspan.hub.folder import Pretrained
+from longspan.hub.gguf_file import GgufFile
 from longspan.nn.heads import Head
 
 VOCABULARIES = ("tokenizer.bin", "tok*.bin")  # beside a file of llama2.c
@@ -43,6 +44,8 @@ def load(
 def _of_file(found: Pretrained, path: Path) -> Tokenizer | None:
     """The tokenizer in a GGUF file, or beside one of llama2.c; the configuration says what its tokens are for."""
     if path.suffix == ".gguf":
+        if "tokenizer.ggml.tokens" not in GgufFile(path).metadata:
+            return None
         inner = gguf.tokenizer(path)
     else:
         beside = [file for pattern in VOCABULARIES for file in sorted(path.parent.glob(pattern)) if file != path]

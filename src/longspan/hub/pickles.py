@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from longspan.errors import InvalidInput
-from longspan.hub.convert import CONFIG, Content, Format, read_config, vocabularies
+from longspan.hub.formats import CONFIG, Content, Format, read_config, vocabularies
 from longspan.hub.tensors import PICKLES, shards
 
 ONE, INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
