@@ -325,9 +325,9 @@ def test_a_model_of_ours_is_written_as_bert(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"place": "pre"}, "a bert there has place = 'post', and this model has 'pre'"),
-        ({"embedding_width": 8}, "a bert there has embedding_width = 24, and this model has 8"),
-        ({"attention": ["linear"]}, "a bert there has attention = "),
+        ({"place": "pre"}, "cannot say place = 'pre'; it would be read as 'post'"),
+        ({"embedding_width": 8}, "cannot say embedding_width = 8; it would be read as 24"),
+        ({"attention": ["linear"]}, "a configuration of bert cannot say attention = "),
         ({"tasks": [{"task": "pool"}]}, "the head of a bert there is"),
         ({"activation": "swiglu"}, "this family's hidden_act cannot say activation = 'swiglu'"),
         ({"tasks": ["tag", "span"]}, "no bert there has heads for span, tag at once"),

@@ -15,6 +15,7 @@ from transformers import RobertaForMaskedLM
 from longspan import hub
 from longspan.errors import InvalidInput, Unsupported
 from longspan.hub import fairseq, tensors
+from longspan.hub.formats import convert
 from longspan.models.base import Model
 
 ARGUMENTS = {
@@ -134,6 +135,21 @@ def test_the_names_of_other_releases(tmp_path: Path) -> None:
         other, found = fairseq.read(tmp_path / file)
         assert other == config and set(found) == set(expected)
         assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+
+
+def test_it_is_converted_with_its_dictionary(tmp_path: Path) -> None:
+    source = tmp_path / "old"
+    source.mkdir()
+    save(source / "model.pt", checkpoint())
+    (source / "dict.txt").write_text("".join(f"{letter} 1\n" for letter in "ABCDEF"))
+    convert(source / "model.pt", tmp_path / "new")
+    mask = IDS != 1
+    own = logits(hub.load(tmp_path / "new", tokenizer=False).model, IDS, mask)
+    torch.testing.assert_close(own[mask], reference(checkpoint(), 2, IDS, mask)[mask], rtol=0, atol=1e-10)
+    assert fairseq.vocabulary(tmp_path / "new/dict.txt")[4:] == [*"ABCDEF", "<mask>"]
+    (source / "dict.txt").write_text("".join(f"{letter} 1\n" for letter in "ABCDEFG"))
+    with pytest.raises(InvalidInput, match="has 11 tokens and the dictionary beside it 12"):
+        convert(source / "model.pt", tmp_path / "newer")
 
 
 class Planted:

@@ -271,7 +271,7 @@ def test_what_is_made_here_is_read_there(tmp_path: Path) -> None:
 
 def test_gaps_cannot_be_written(tmp_path: Path) -> None:
     model = build("longformer-base-4096", **SIZES, attention={"name": "longformer", "window": 2, "dilation": 2})
-    with pytest.raises(Unsupported, match="a longformer there has attention"):
+    with pytest.raises(Unsupported, match="a configuration of longformer cannot say attention"):
         hub.save(model, tmp_path, family="longformer")
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import AlbertForMaskedLM
 
 from longspan import hub
-from longspan.hub.convert import convert
+from longspan.hub.formats import convert
 from longspan.nn.watch import watch
 
 # Reactants, reagents and product as SMILES; the first two are those of rxnmapper's README.

@@ -67,6 +67,16 @@ def test_the_counts_of_the_specification_are_all_there():
         "bigbird-large": 359_123_968,
         "etc-base": 165_823_488,
         "etc-base-shared": 109_108_224,
+        "reformer-enwik8": 149_182_722,
+        "reformer-crime": 2_748_224,
+        "vit-small-16": 22_050_664,
+        "vit-base-16": 86_567_656,
+        "vit-base-32": 88_224_232,
+        "vit-large-16": 304_326_632,
+        "vit-huge-14": 632_045_800,
+        "deit-tiny": 5_717_416,
+        "deit-small": 22_050_664,
+        "deit-base": 86_567_656,
         "albert-base": 11_683_584,
         "albert-large": 17_683_968,
         "albert-xlarge": 58_724_864,
@@ -156,6 +166,8 @@ def read(model: Model, ids: Tensor) -> Tensor:
     """What a model gives out, whichever way it is read."""
     if model.name == "elmo":  # whole words, by their characters
         return model(ids[..., None].expand(*ids.shape, 12) + 1)
+    if model.name == "vit":
+        return model.outputs(torch.randn(2, 3, 8, 12, dtype=torch.float64))["classify"]
     if model.name == "electra":
         return model(ids, ids, ids % 3 == 0).detections
     if model.name == "etc_model":

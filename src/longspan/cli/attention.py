@@ -1,13 +1,14 @@
 """`longspan list` and `longspan show`."""
 
 import json
+from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 from rich.console import Console
 from rich.table import Table
 
-from longspan.cli.models import print_model, print_models, print_preset, print_presets
+from longspan.cli.models import print_checkpoint, print_model, print_models, print_preset, print_presets
 from longspan.cli.tables import limits
 from longspan.errors import InvalidOption
 
@@ -73,8 +74,11 @@ def _print_mechanisms(rows: list[dict[str, Any]]) -> None:
     console.print("\nlongspan list --models and --presets list the others; longspan show NAME shows one", style="dim")
 
 
-def show(name: str, /, *, length: tuple[int, ...] = (), json: AsJson = False) -> None:
-    """Show a mechanism or a model with its options, or a preset with its parameters and what it costs by length.
+def show(
+    name: str, /, *, length: Annotated[tuple[int, ...], Parameter(negative="")] = (), json: AsJson = False
+) -> None:
+    """Show a mechanism or a model with its options, a preset with its parameters and what it costs by length, or a
+    checkpoint with what it is.
 
     **Examples:**
 
@@ -82,22 +86,34 @@ def show(name: str, /, *, length: tuple[int, ...] = (), json: AsJson = False) ->
         longspan show decoder
         longspan show gpt2
         longspan show sparse-enwik8 --length 4096 --length 12288 --json
+        longspan show ./all-MiniLM-L6-v2/
 
     Parameters
     ----------
     name
-        A name from `longspan list`, `longspan list --models` or `longspan list --presets`.
+        A name from `longspan list`, `longspan list --models` or `longspan list --presets`; or the folder of a model.
     length
         Of a preset: tokens of the text that is costed; may be given several times. The paper's, and some more, unless
         given.
     """
-    from longspan.models.catalog import describe
-
-    row = describe(name, length)
+    row = _describe(name, length)
     if json:
         _print_json(row)
     else:
-        {"attention": _print_mechanism, "model": print_model, "preset": print_preset}[row["kind"]](row)
+        printers = {"attention": _print_mechanism, "model": print_model, "preset": print_preset}
+        printers.get(row["kind"], print_checkpoint)(row)
+
+
+def _describe(name: str, length: tuple[int, ...]) -> dict[str, Any]:
+    from longspan import hub
+    from longspan.models import catalog
+
+    path = Path(name)
+    if name not in catalog.known() and path.exists():
+        if length:
+            raise InvalidOption("--length is for presets, and this is a checkpoint; leave it out")
+        return hub.describe(path)
+    return catalog.describe(name, length)
 
 
 def _print_mechanism(row: dict[str, Any]) -> None:

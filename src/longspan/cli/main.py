@@ -11,7 +11,7 @@ from cyclopts import App, CycloptsError, Parameter
 from rich.console import Console
 
 from longspan import __version__
-from longspan.cli import attention, audit
+from longspan.cli import attention, audit, convert, embed, fill, generate
 from longspan.errors import LongspanError
 
 app = App(
@@ -24,6 +24,10 @@ app = App(
 app.command(attention.list_names, name="list")
 app.command(attention.show)
 app.command(audit.audit)
+app.command(generate.generate)
+app.command(fill.fill)
+app.command(embed.embed)
+app.command(convert.convert)
 
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
 

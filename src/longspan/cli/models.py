@@ -92,6 +92,40 @@ def print_preset(row: dict[str, Any]) -> None:
     console.print(f"\nin Python: {row['python']}", markup=False)
 
 
+def print_checkpoint(row: dict[str, Any]) -> None:
+    """A checkpoint: its family, weights, heads and tokenizer, and how to load it."""
+    console = Console(highlight=False)
+    kind = row["architecture"] or row["model"]
+    title = f"{row['path']}: {kind}, {row['parameters']:,} parameters in {row['dtype']}"
+    console.print(title, markup=False, soft_wrap=True)
+    facts = Table(show_header=False, box=None, pad_edge=False)
+    facts.add_row("family", f"{row['family'] or 'longspan'}, here a model {row['model']!r}")
+    facts.add_row("heads", ", ".join(row["tasks"]) or "–")
+    if row["labels"]:
+        facts.add_row("labels", escape(", ".join(row["labels"])))
+    facts.add_row("longest", "any text" if row["longest"] is None else f"{row['longest']} tokens")
+    made = row["tokenizer"]
+    if made is None:
+        facts.add_row("tokenizer", "none")
+    else:
+        special = ", ".join(f"{role} {item['token']} {item['id']}" for role, item in made["special"].items())
+        facts.add_row("tokenizer", escape(f"{made['kind']}, {made['size']:,} tokens; {special}"))
+    if row["unused"]:
+        facts.add_row("not used", escape(", ".join(row["unused"])))
+    console.print(facts)
+    weights = Table("parameters", box=None, pad_edge=False)
+    weights.add_column("", justify="right")
+    for part, number in row["parts"].items():
+        weights.add_row(f"  {part}", f"{number:,}")
+    options = Table("option", "value", box=None, pad_edge=False)
+    for name, value in row["options"].items():
+        options.add_row(f"  {name}", escape(_plain(value)))
+    for table in (weights, options):
+        console.print()
+        console.print(table)
+    console.print(f"\nin Python: longspan.hub.load({row['path']!r})", markup=False, soft_wrap=True)
+
+
 def _plain(value: Any) -> str:
     """A value as it would be written in a configuration; equal settings of neighbouring layers once, with a count."""
     if isinstance(value, dict):

@@ -7,13 +7,13 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from longspan.decode.batch import Batch, Texts, check_room, evaluating, read_batch, read_ends
+from longspan.decode.batch import Batch, Texts, check_ids, check_room, evaluating, read_batch, read_ends
 from longspan.decode.choose import Chooser
 from longspan.decode.feed import Feed
 from longspan.decode.options import GREEDY, Sampling
 from longspan.decode.text import Decode, StopStrings, Writer
 from longspan.errors import InvalidInput, InvalidOption
-from longspan.models.base import Causal
+from longspan.models.base import Causal, Streams
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,7 @@ def generate(
     prompt_mask: Tensor | None = None,
     source: Texts | None = None,
     source_mask: Tensor | None = None,
+    source_streams: Streams | None = None,
     bos: int | None = None,
 ) -> Generation:
     """Up to `max_new` tokens after each prompt, ended by `eos` ids or `stop` strings; greedy unless told otherwise.
@@ -64,7 +65,7 @@ def generate(
     >>> generate(model, [[1, 5, 9], [1, 7]], max_new=20, sampling=Sampling(top_p=0.9, seed=3), eos=2).tokens
     """
     _check_stops(stop, tokenizer)
-    batch = read_batch(model, prompts, prompt_mask, source, source_mask, bos)
+    batch = read_batch(model, prompts, prompt_mask, source, source_mask, bos, source_streams)
     with evaluating(model):
         run = _Run(model, batch, sampling, read_ends(model, eos), max_new)
         writers = [Writer(tokenizer, stop) for _ in range(run.total)] if tokenizer is not None else []
@@ -105,6 +106,7 @@ def stream(
     stop: Sequence[str] = (),
     tokenizer: Tokenizer | Decode | None = None,
     source: Sequence[int] | None = None,
+    source_streams: Streams | None = None,
     bos: int | None = None,
 ) -> Iterator[Piece]:
     """What `generate` gives for one prompt, each token as soon as it is chosen."""
@@ -112,7 +114,8 @@ def stream(
     if sampling.samples != 1:
         raise InvalidOption(f"a stream is one text, not {sampling.samples} samples; give samples=1")
     sources = None if source is None else [source]
-    batch = read_batch(model, None if prompt is None else [prompt], None, sources, None, bos)
+    prompts = None if prompt is None else [prompt]
+    batch = read_batch(model, prompts, None, sources, None, bos, source_streams)
     check_room(model, batch, max_new)
     writer = None if tokenizer is None else Writer(tokenizer, stop)
     return _pieces(model, batch, sampling, read_ends(model, eos), max_new, writer)
@@ -149,6 +152,7 @@ class _Run:
         check_room(model, batch, new)
         if options.min_new > new:
             raise InvalidOption(f"min_new {options.min_new} is more than max_new {new}")
+        check_ids([() if options.last_token is None else (options.last_token,)], model.vocabulary, "last_token")
         self._choose = Chooser(options, batch, vocabulary=model.vocabulary, ends=ends, new=new)
         self._feed = Feed(model, batch, new=new)
         self._ends, self._new, self._copies = ends, new, options.samples

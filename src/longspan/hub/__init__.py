@@ -1,6 +1,27 @@
-"""Checkpoints of Hugging Face and others, in and out: `load` reads a folder or file, `save` writes a folder."""
+"""Checkpoints of Hugging Face and others, in and out: `load` reads a folder or file, `save` writes a folder.
 
-from longspan.hub.files import load
+What is loaded can be used in one line: `generate` and `stream` write text, `fill` predicts masked tokens, `embed` makes
+vectors of texts.
+"""
+
+from longspan.hub.conversion import convert
+from longspan.hub.describe import describe
 from longspan.hub.folder import Pretrained, save
+from longspan.hub.loading import load
+from longspan.hub.masked import Guess, fill
+from longspan.hub.vectors import embed
+from longspan.hub.writing import Text, generate, stream
 
-__all__ = ["Pretrained", "load", "save"]
+__all__ = [
+    "Guess",
+    "Pretrained",
+    "Text",
+    "convert",
+    "describe",
+    "embed",
+    "fill",
+    "generate",
+    "load",
+    "save",
+    "stream",
+]

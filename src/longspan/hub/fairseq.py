@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from longspan.errors import InvalidInput, Unsupported
+from longspan.hub.formats import Content, Format
 
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")  # stand before the words of a dictionary, and <mask> after them
 # What fairseq called things, in the order of its releases, and what they are called there.
@@ -86,6 +87,20 @@ def vocabulary(path: Path | str) -> list[str]:
     return [*SPECIAL, *words, "<mask>"]
 
 
+def fits(path: Path) -> bool:
+    """A checkpoint with its dictionary beside it; a folder of Hugging Face's has another configuration."""
+    return path.is_file() and path.suffix == ".pt" and (path.parent / "dict.txt").is_file()
+
+
+def content(path: Path) -> Content:
+    """The checkpoint as it is converted; its dictionary goes along."""
+    config, found = read(path)
+    size, rows = len(vocabulary(path.parent / "dict.txt")), config["vocab_size"]
+    if size > rows:
+        raise InvalidInput(f"{path} has {rows} tokens and the dictionary beside it {size}; it is another model's")
+    return Content(config, found, [path.parent / "dict.txt"])
+
+
 def _unpickle(path: Path) -> Any:
     if not path.is_file():
         raise InvalidInput(f"{path} is no file; give a checkpoint of fairseq, such as model.pt")
@@ -95,8 +110,9 @@ def _unpickle(path: Path) -> Any:
     except pickle.UnpicklingError as error:
         reason = str(error).splitlines()[0]
         raise InvalidInput(f"{path} holds more than tensors and arguments, and is not opened: {reason}") from None
-    except (RuntimeError, EOFError) as error:
-        raise InvalidInput(f"{path} is no whole checkpoint: {str(error).splitlines()[0]}") from None
+    except Exception as error:  # a program cut short fails in any way
+        said = str(error).splitlines() or [type(error).__name__]
+        raise InvalidInput(f"{path} is no whole checkpoint: {said[0]}") from None
 
 
 def _arguments(saved: Any, path: Path) -> dict[str, Any]:
@@ -138,4 +154,6 @@ def _renamed(name: str, path: Path) -> str:
     raise Unsupported(f"{path}: a RoBERTa for masked tokens has no {name}")
 
 
-__all__ = ["read", "vocabulary"]
+FAIRSEQ = Format("a checkpoint of fairseq's RoBERTa with dict.txt beside it", fits, content)
+
+__all__ = ["FAIRSEQ", "read", "vocabulary"]

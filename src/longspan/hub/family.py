@@ -80,10 +80,12 @@ class Family:
     alone: str | None = None  # the class of the body by itself, whose names have no base; the first unless said
     spare: Sequence[str] = ()  # tasks whose heads classes for other tasks have too, and do not use
     output: Sequence[Rule] = ()  # of an output layer that is not tied
-    speakers: Sequence[str] = ()  # the classes that have it
+    speakers: Sequence[str] | None = None  # the classes that have it; none said: all but the body alone
     ties: Mapping[str, str] = field(default_factory=dict)  # their names that may repeat another's numbers
     tied: bool = True  # what a missing `tie_word_embeddings` means
     ignored: Sequence[str] = ()  # patterns of tensors in old files that say nothing
+    tokens: Config = field(default_factory=dict)  # what generation is told where the configuration says nothing
+    labels: int = 2  # of a classifier, where the configuration says nothing
     untied: Sequence[str] = ()  # of `ties`, those that are tensors of their own where `tie_word_embeddings` is false
     # Where `tie_word_embeddings` is false, the tensor that is used instead of another, which still is in the file.
     instead: Mapping[str, str] = field(default_factory=dict)
@@ -119,7 +121,7 @@ class Family:
         if named not in self.architectures:
             raise Unsupported(f"config.json: no {self.name} is called {named!r}: {suggest(named, self.architectures)}")
         tasks = self.architectures[named]
-        if "classify" in tasks and label_count(given) == 1:
+        if "classify" in tasks and self.count(given) == 1:
             return ["regress" if task == "classify" else task for task in tasks]
         return tasks
 
@@ -128,11 +130,23 @@ class Family:
         if task != "regress" and task not in self.heads:
             raise Unsupported(f"{self.name} has no head for {task!r}; it has them for {', '.join(self.heads)}")
         made = self.head("classify" if task == "regress" else task, options, given)
-        return replace(made, task=task, labels=label_count(given, task))
+        return replace(made, task=task, labels=self.count(given, task))
+
+    def count(self, given: Config, task: str = "classify") -> int:
+        """The number of labels that a configuration speaks of; to regress is to give one number."""
+        if task == "regress":
+            return 1
+        named = given.get("id2label")
+        return len(named) if named else int(given.get("num_labels", self.labels))
+
+    def speaks(self, architecture: str) -> bool:
+        """Whether files of a class have an output layer."""
+        return self.speakers is None or architecture in self.speakers
 
     def _mute(self, architecture: str) -> bool:
         """Whether a class has heads and no output layer, so that it needs none of its own, whatever it says of ties."""
-        return bool(self.output and self.architectures.get(architecture)) and architecture not in self.speakers
+        tied = any(each.ours == "tied" for each in self.fields)
+        return tied and bool(self.output and self.architectures.get(architecture)) and not self.speaks(architecture)
 
     def prefix(self, architecture: str) -> str:
         """What stands before the names of the body's tensors in files of a class."""
@@ -150,7 +164,7 @@ class Family:
         ]
 
     def config(self, options: Any, labels: Sequence[str] = (), before: str | None = None) -> dict[str, Any]:
-        """Their configuration of our options, as far as it goes: `check` tells. It was a `before`."""
+        """Their configuration of our options, as far as it goes: `check` tells. The model was a `before`."""
         found: dict[str, Any] = {"model_type": self.name, "architectures": [self.architecture(options, before)]}
         plain = {name: getattr(options, name) for name in (item["name"] for item in config.describe(type(options)))}
         for each in self.fields:
@@ -166,20 +180,22 @@ class Family:
             found["label2id"] = {name: number for number, name in enumerate(names)}
             if any(head.task == "regress" for head in heads):
                 found["problem_type"] = "regression"
-        if any(head.task == "masked" for head in heads):
-            found["tie_word_embeddings"] = all(head.tied for head in heads if head.task == "masked")
         if self._mute(found["architectures"][0]):
-            found.pop("tie_word_embeddings", None)  # what such a class says of ties stays as it was
+            del found["tie_word_embeddings"]  # what such a class says of ties stays as it was
         return self.restore(found, options)
 
     def check(self, options: Any, given: Config) -> None:
         """Refuses a model that a configuration does not describe, so that nothing is written that reads as another."""
         again = config.make(type(options), self.options(given, options.tasks or ()), self.name)
-        there = _settled(again)
-        for name, ours in _settled(options).items():
-            unused = name == "tied" and bool(options.tasks)
-            if ours != there[name] and not unused and not _alike(ours, there[name], options):
-                raise Unsupported(f"a {self.name} there has {name} = {there[name]!r}, and this model has {ours!r}")
+        ours, theirs = _settled(options), _settled(again)
+        if self._mute(self.named(given)):
+            ours["tied"] = theirs["tied"]
+        for name, value in ours.items():
+            if value != theirs[name] and not _alike(value, theirs[name], options):
+                raise Unsupported(
+                    f"a configuration of {self.name} cannot say {name} = {config.plain(value)!r}; "
+                    f"it would be read as {config.plain(theirs[name])!r}"
+                )
         plain = {item["name"]: getattr(again, item["name"]) for item in config.describe(type(options))}
         for head in options.tasks or ():
             made = self.read_head(head.task, plain, given)
@@ -188,7 +204,7 @@ class Family:
                 raise Unsupported(f"the head of a {self.name} there is {made}, and this model's is {head}")
 
     def architecture(self, options: Any, before: str | None = None) -> str:
-        """The class that has these heads and no others; the one that it was, if that is one of several.
+        """The class that has these heads and no others: the one that it was, if that is one of several.
 
         The body alone may be without its pooler.
         """
@@ -243,15 +259,7 @@ def _alike(ours: Any, there: Any, options: Any) -> bool:
     if not all(isinstance(each, tuple) and each and isinstance(each[0], Setting) for each in (ours, there)):
         return False
     layers = max(options.layers, len(ours), len(there))
-    return all(one.same(other) for one, other in zip(spread(ours, layers, "ours"), spread(there, layers, "theirs")))
-
-
-def label_count(given: Config, task: str = "classify") -> int:
-    """The number of labels that a configuration speaks of; to regress is to give one number."""
-    if task == "regress":
-        return 1
-    named = given.get("id2label")
-    return len(named) if named else int(given.get("num_labels", 2))
+    return all(one == other for one, other in zip(spread(ours, layers, "ours"), spread(there, layers, "theirs")))
 
 
 def label_names(given: Config) -> list[str]:
@@ -267,4 +275,4 @@ def _listed(values: Sequence[Any]) -> str:
     return " or ".join(repr(value) for value in values)
 
 
-__all__ = ["ACTIVATIONS", "LABELLED", "Config", "Family", "Field", "label_count", "label_names"]
+__all__ = ["ACTIVATIONS", "LABELLED", "Config", "Family", "Field", "label_names"]

@@ -24,8 +24,8 @@ def load(
     """The model of a folder or file, in evaluation mode, its weights mapped from the file where that can be.
 
     `tasks` asks for other heads than the file's: those it lacks start untrained and are listed in `fresh`. `dtype` is
-    that of the file unless given; GGUF files give float32. `options` of the model, for folders of Hugging Face's, go
-    before those that their configuration says.
+    that of the file unless given; GGUF files give float32. `options` of the model go before those that the
+    configuration of a folder says.
     """
     path = Path(path)
     if path.is_dir():
@@ -35,7 +35,7 @@ def load(
     if path.suffix not in FILES:
         raise Unsupported(f"{path} is no folder, and of files {' and '.join(FILES)} are read")
     if options is not None:
-        raise Unsupported(f"options can be chosen for folders; {path} is a file")
+        raise Unsupported(f"options can be chosen for folders, and {path} is a file")
     return FILES[path.suffix](path, tasks=tasks, dtype=dtype)
 
 

@@ -11,10 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from longspan import config
+from longspan.data import Tokenizer
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
-from longspan.hub import families, tensors
-from longspan.hub.family import LABELLED, Family, label_count, label_names
+from longspan.hub import around, families, tensors
+from longspan.hub.family import LABELLED, Family, label_names
 from longspan.hub.names import Rule, match, speaks_of, to_ours, to_theirs
+from longspan.hub.sentence import Sentence
 from longspan.hub.weights import KINDS, common_type, draw, put, unfilled
 from longspan.models import folder as own_folder
 from longspan.models import registry
@@ -35,6 +37,10 @@ class Pretrained:
     labels: list[str] = field(default_factory=list)  # the names of a classifier's labels
     unused: list[str] = field(default_factory=list)  # tensors of heads that were not asked for
     fresh: list[str] = field(default_factory=list)  # tensors of heads that the file lacks: not trained yet
+    tokenizer: Tokenizer | None = None
+    generation: dict[str, Any] = field(default_factory=dict)  # generation_config.json, as found
+    sentence: Sentence | None = None  # how its authors make one vector of a text
+    path: Path | None = None  # where it was found
 
 
 def load(
@@ -71,18 +77,16 @@ def assemble(
     options: Mapping[str, Any] | None = None,
 ) -> Pretrained:
     """The model that a configuration describes, with the tensors `found`, by default those of the folder `where`."""
-    said = where / CONFIG if where.is_dir() else where
-    family = families.find(str(record["model_type"]), said)
+    family = families.find(str(record["model_type"]), where)
     if record.get("is_decoder") and family.decoder is not None:
         family = family.decoder
     try:
-        if record.get("quantization_config"):
-            raise Unsupported(f"{CONFIG}: weights with a quantization_config are not read; convert them to float16")
-        held = tensors.Tensors(where) if found is None else found
-        return _assemble(record, held, family, tasks, dtype, options or {})
+        return _assemble(
+            record, tensors.Tensors(where) if found is None else found, family, tasks, dtype, options or {}
+        )
     except InvalidOption as error:
         keys = [each.theirs for each in family.fields if f"option {each.ours} " in str(error)]
-        raise InvalidOption(f"{said}: {''.join(f'{key}: ' for key in keys)}{error}") from None
+        raise InvalidOption(f"{where}: {CONFIG}: {''.join(f'{key}: ' for key in keys)}{error}") from None
     except (InvalidInput, Unsupported) as error:
         raise type(error)(str(error) if str(where) in str(error) else f"{where}: {error}") from None
 
@@ -95,6 +99,8 @@ def _assemble(
     dtype: torch.dtype | None,
     given: Mapping[str, Any],
 ) -> Pretrained:
+    if record.get("quantization_config"):
+        raise Unsupported("config.json: weights with a quantization_config are not read; convert them to float16")
     wanted = _file_tasks(family, record, found) if tasks is None else tasks
     options = {**family.options(record, wanted), **given}
     cls = registry.find(family.model)
@@ -110,8 +116,8 @@ def _assemble(
 
 def _file_tasks(family: Family, record: Mapping[str, Any], names: Iterable[str]) -> list[str]:
     """The tasks of a file's architecture; the pooler of a body alone may have been left out."""
-    tasks = list(family.tasks(record))
-    if "pool" in tasks and not any(speaks_of(family.rules("pool"), _bare(_today(name), family.base)) for name in names):
+    tasks, rules = list(family.tasks(record)), family.rules("pool")
+    if "pool" in tasks and not any(speaks_of(rules, _bare(_today(name), family.base)) for name in names):
         tasks.remove("pool")
     return tasks
 
@@ -148,7 +154,8 @@ def fill(
         if None in names:
             # Heads that were asked for may be new, and so may an output layer, where the file's class has none.
             asked = chosen and each.ours[0].startswith("heads.")
-            optional = asked or (each.rule in family.output and named not in family.speakers)
+            silent = not chosen if family.speakers is None else not family.speaks(named)
+            optional = asked or (each.rule in family.output and silent)
             lacking = [wanted for wanted, name in zip(each.theirs, names) if name is None]
             (fresh if optional else missing).extend(each.ours if optional else lacking)
             continue
@@ -158,7 +165,7 @@ def fill(
         taken.update(present)
         for name, tensor in to_ours(each, parts, sizes).items():
             put(model, name, tensor, dtype, " and ".join(present))
-    left = [name for name in files if name not in taken and not _stood_for(name, taken, family, tied)]
+    left = [name for name in files if name not in taken]
     left = [name for name in left if not _repeats(name, ties, files, found, base)]
     heads = [*family.output, *(rule for task in family.heads for rule in family.rules(task))]
     unknown = [name for name in left if not speaks_of(heads, _bare(name, base))]
@@ -174,10 +181,13 @@ def save(
     folder: Path | str,
     *,
     family: str | None = None,
-    tokenizer: str | None = None,
+    tokenizer: Tokenizer | None = None,
     shard_bytes: int = 5 * 10**9,
 ) -> None:
-    """Writes a folder that Hugging Face's `from_pretrained` reads; `family` says as what, where that is not known."""
+    """Writes a folder that Hugging Face's `from_pretrained` reads; `family` says as what, where that is not known.
+
+    `tokenizer` stands instead of the model's own.
+    """
     folder = Path(folder)
     given = model if isinstance(model, Pretrained) else Pretrained(model, family)
     kind = family or given.family
@@ -197,23 +207,21 @@ def save(
     theirs = export(given.model, found, record)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / CONFIG).write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    if tokenizer is not None:
-        (folder / own_folder.TOKENIZER).write_text(tokenizer, encoding="utf-8")
+    around.write(given, folder, tokenizer)
     tensors.write(folder, theirs, shard_bytes=shard_bytes)
 
 
 def export(model: Model, family: Family, record: Mapping[str, Any]) -> dict[str, Tensor]:
     """A model's tensors under their names."""
-    own = own_folder.unique(model)
+    own, named = own_folder.unique(model), record["architectures"][0]
     matches, kept = match(_rules(model, family), own)
     unnamed = _without_rule(model, kept)
     if unnamed:
         raise Unsupported(f"{family.name} has no name for {some(unnamed)}; its heads are of another make")
     bodies = {*family.body}
-    named = record["architectures"][0]
     found = {}
     for each in matches:
-        if each.rule in family.output and named not in family.speakers:
+        if each.rule in family.output and not family.speaks(named):
             continue
         prefix = family.prefix(named) if each.rule in bodies or each.rule.inside else ""
         for name, tensor in to_theirs(each, [own[name] for name in each.ours], model.options).items():
@@ -229,7 +237,7 @@ def _of_other_heads(model: Model, family: Family, record: Mapping[str, Any]) -> 
     meant = {name for task in there for rule in family.rules(task) if not rule.inside for name in rule.theirs}
     found: set[Rule] = set()
     for head in model.options.tasks or ():
-        same = head.task not in LABELLED or head.labels == label_count(record, head.task)
+        same = head.task not in LABELLED or head.labels == family.count(record, head.task)
         if head.task not in there or not same:
             found.update(rule for rule in family.rules(head.task) if not rule.inside and meant & {*rule.theirs})
     return found
@@ -257,11 +265,6 @@ def _spellings(name: str, family: Family, ties: Mapping[str, str], tied: bool) -
 
 def _find(files: Mapping[str, str], names: Sequence[str], base: str) -> str | None:
     return next((each for name in names for each in (base + name, name) if each in files), None)
-
-
-def _stood_for(name: str, taken: set[str], family: Family, tied: bool) -> bool:
-    """Whether another tensor was read instead of this one, which then says nothing."""
-    return not tied and family.instead.get(_bare(name, family.base)) in taken
 
 
 def _bare(name: str, base: str) -> str:
@@ -327,4 +330,4 @@ def _record(folder: Path) -> dict[str, Any]:
     return record
 
 
-__all__ = ["Pretrained", "export", "fill", "load", "save"]
+__all__ = ["Pretrained", "assemble", "export", "fill", "load", "save"]

@@ -78,12 +78,13 @@ def _byte_level(said: Mapping[str, Any], where: Path | str) -> Tokenizer:
         found = Tokenizer(BPE(vocabulary, merges, ignore_merges=pre in LLAMA3))
     except Exception as error:  # of tokenizers, which has no narrower one
         raise InvalidInput(f"{where}: its merges do not fit its tokens: {error}") from None
-    found.pre_tokenizer = _pre_tokenizer(pre, where)
+    found.pre_tokenizer = splitter(pre, where)
     found.decoder = decoders.ByteLevel()
     return found
 
 
-def _pre_tokenizer(name: str, where: Path | str) -> Any:
+def splitter(name: str, where: Path | str) -> Any:
+    """How text is cut before it is merged."""
     if name in GPT2:
         return pre_tokenizers.ByteLevel(add_prefix_space=False)
     if name in DIGITS:
@@ -117,4 +118,4 @@ def _surround(found: Tokenizer, tokens: Sequence[str], bos: int | None, eos: int
         )
 
 
-__all__ = ["build", "from_pieces"]
+__all__ = ["build", "from_pieces", "splitter"]

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from longspan.errors import InvalidInput
-from longspan.hub.convert import CONFIG, Content, Format, read_config, vocabularies
+from longspan.hub.formats import CONFIG, Content, Format, read_config, vocabularies
 from longspan.hub.tensors import PICKLES, shards
 
 ONE, INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
@@ -36,7 +36,7 @@ def read(path: Path) -> Content:
     folder = path if path.is_dir() else path.parent
     found: dict[str, Tensor] = {}
     if path.is_dir() and (folder / INDEX).is_file():
-        for file, names in shards(folder, INDEX).items():
+        for file, names in shards(folder, INDEX, ".bin").items():
             held = weights(file)
             for name in names:
                 if name not in held:

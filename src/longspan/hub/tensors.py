@@ -54,7 +54,7 @@ class Tensors(Mapping[str, Tensor]):
 def _files(folder: Path) -> dict[Path, list[str] | None]:
     """Each file with the tensors that it must have; None: whatever it has."""
     if (folder / INDEX).is_file():
-        return {**shards(folder, INDEX)}
+        return {**shards(folder, INDEX, ".safetensors")}
     if (folder / ONE).is_file():
         return {folder / ONE: None}
     pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLES)
@@ -66,7 +66,7 @@ def _files(folder: Path) -> dict[Path, list[str] | None]:
     raise InvalidInput(f"{folder} has no {ONE} and no {INDEX}")
 
 
-def shards(folder: Path, index: str) -> dict[Path, list[str]]:
+def shards(folder: Path, index: str, suffix: str) -> dict[Path, list[str]]:
     """The files that an index lists, with the tensors that each must have."""
     try:
         read = json.loads((folder / index).read_text(encoding="utf-8"))
@@ -75,11 +75,10 @@ def shards(folder: Path, index: str) -> dict[Path, list[str]]:
     listed = read.get("weight_map") if isinstance(read, dict) else None
     if not listed or not isinstance(listed, dict):
         raise InvalidInput(f"{folder / index} lists no weights: it has no weight_map from names to files")
-    kind = Path(index.removesuffix(".index.json")).suffix
     found: dict[Path, list[str]] = {}
     for name, file in listed.items():
-        if not isinstance(file, str) or Path(file).name != file or Path(file).suffix != kind:
-            raise InvalidInput(f"{folder / index}: {name} must be in a {kind} file beside it, not {file!r}")
+        if not isinstance(file, str) or Path(file).name != file or Path(file).suffix != suffix:
+            raise InvalidInput(f"{folder / index}: {name} must be in a {suffix} file beside it, not {file!r}")
         found.setdefault(folder / file, []).append(name)
     for path in found:
         if not path.is_file():

@@ -58,12 +58,11 @@ def draw(model: nn.Module, names: Iterable[str], std: float) -> None:
     """Initial values for what no file had: N(0, std), biases 0, gains of norms 1."""
     for name in names:
         owner, leaf = _owner(model, name)
-        if leaf == "bias":
-            nn.init.zeros_(getattr(owner, leaf))
-        elif isinstance(owner, (nn.LayerNorm, nn.RMSNorm)):
-            nn.init.ones_(getattr(owner, leaf))
+        tensor = getattr(owner, leaf)
+        if tensor.dim() > 1:
+            nn.init.normal_(tensor, std=std)
         else:
-            nn.init.normal_(getattr(owner, leaf), std=std)
+            nn.init.constant_(tensor, float(isinstance(owner, (nn.LayerNorm, nn.RMSNorm)) and leaf == "weight"))
 
 
 def _owner(model: nn.Module, name: str) -> tuple[nn.Module, str]:

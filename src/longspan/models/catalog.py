@@ -23,8 +23,12 @@ def describe(name: str, lengths: Sequence[int] = ()) -> dict[str, Any]:
         return {"kind": "model", **describe_model(name)}
     if name in presets.PRESETS:
         return {"kind": "preset", **describe_preset(name, lengths)}
-    known = [*attention.names(), *registry.names(), *presets.names()]
-    raise UnknownName(f"no attention, model or preset is called {name!r}: {suggest(name, known)}")
+    raise UnknownName(f"no attention, model or preset is called {name!r}: {suggest(name, known())}")
+
+
+def known() -> list[str]:
+    """All names."""
+    return [*attention.names(), *registry.names(), *presets.names()]
 
 
 def describe_model(name: str) -> dict[str, Any]:
@@ -108,4 +112,4 @@ def _summary(found: type[Model]) -> str:
     return (found.__doc__ or import_module(found.__module__).__doc__ or "").strip().splitlines()[0]
 
 
-__all__ = ["describe", "describe_model", "describe_preset", "list_presets"]
+__all__ = ["describe", "describe_model", "describe_preset", "known", "list_presets"]

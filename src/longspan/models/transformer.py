@@ -4,7 +4,6 @@
 that differs from these by its mechanism only is a row of `longspan.models.presets`, not a class.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,17 +14,17 @@ from torch import Tensor, nn
 from longspan.attention.setting import Setting
 from longspan.config import option
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
-from longspan.models.base import Causal, Ids, Logits, Mask
+from longspan.models.base import Causal, Ids, Logits, Mask, Streams
 from longspan.models.body import BodyOptions, build_stack, embedding, initialise, mechanisms, table_width
 from longspan.models.headed import Headed, build_heads
 from longspan.nn.feedforward import PLAIN
 from longspan.nn.heads import Head, Masked
 from longspan.nn.linear import Linear
+from longspan.nn.loss import IGNORED
 from longspan.nn.marks import mark, question
 from longspan.shapes import Hidden
 
 DENSE = (Setting("softmax"),)
-Streams = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,7 +202,13 @@ class Decoder(Headed, Causal):
         return self.embedding.logits(x) if self.head is None else self.head(x)
 
     def start(
-        self, batch: int, *, source: Ids | None = None, source_mask: Mask | None = None, align: bool = False
+        self,
+        batch: int,
+        *,
+        source: Ids | None = None,
+        source_mask: Mask | None = None,
+        source_streams: Streams | None = None,
+        align: bool = False,
     ) -> Any:
         self._refuse_source(source, align)
         return self.stack.start(batch, dtype=self.dtype, device=self.device)
@@ -246,6 +251,11 @@ class Transformer(Headed, Causal):
         decoder_attention: tuple[Setting, ...] = option(DENSE, "mechanism of each decoder layer, causal")
         cross_attention: tuple[Setting, ...] = option(DENSE, "mechanism by which each decoder layer reads the encoder")
         tasks: tuple[Head, ...] | None = option(None, "the tasks that its decoder has heads for (BART)")
+        decoder_heads: int | None = option(None, "attention heads of the decoder; as `heads` unless given", low=1)
+        decoder_hidden: int | None = option(
+            None, "inner width of the decoder's feed-forward layer; as `hidden` unless given", low=1
+        )
+        logit_bias: bool = option(False, "whether constants, which are not trained, are added to the logits (BART)")
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
@@ -260,8 +270,13 @@ class Transformer(Headed, Causal):
         if self.source is not None and shared:
             self.source.weight = self.target.weight
         self.encoder = self._stack(reading, options.encoder_attention, place="encoder", causal=False)
-        self.decoder = self._stack(
+        writing = replace(
             options,
+            heads=options.decoder_heads or options.heads,
+            hidden=options.decoder_hidden or options.hidden,
+        )
+        self.decoder = self._stack(
+            writing,
             options.decoder_attention,
             place="decoder",
             causal=True,
@@ -270,6 +285,8 @@ class Transformer(Headed, Causal):
             cross_length=options.source_length,
         )
         self.head = None if options.tied else Linear(options.width, options.vocabulary, bias=False)
+        self.logit_bias: Tensor | None
+        self.register_buffer("logit_bias", torch.zeros(options.vocabulary) if options.logit_bias else None)
         self.heads = build_heads(options, options.width, options.vocabulary)
         self.left_padding = all(mechanism.supports.left_padding for mechanism in mechanisms(self.decoder))
         initialise(self, options)
@@ -327,16 +344,23 @@ class Transformer(Headed, Causal):
 
     def logits(self, x: Hidden) -> Logits:
         """The output layer."""
-        return self.target.logits(x) if self.head is None else self.head(x)
+        found = self.target.logits(x) if self.head is None else self.head(x)
+        return found if self.logit_bias is None else found + self.logit_bias
 
     def start(
-        self, batch: int, *, source: Ids | None = None, source_mask: Mask | None = None, align: bool = False
+        self,
+        batch: int,
+        *,
+        source: Ids | None = None,
+        source_mask: Mask | None = None,
+        source_streams: Streams | None = None,
+        align: bool = False,
     ) -> Any:
         if source is None:
             raise InvalidInput(f"{self.name} reads a source: start(batch, source=ids, source_mask=mask)")
         if len(source) != batch:
             raise InvalidInput(f"the source has {len(source)} rows for a batch of {batch}")
-        context = self.encode(source, source_mask=source_mask)
+        context = self.encode(source, source_mask=source_mask, streams=source_streams)
         return self.decoder.start(
             batch, context, context_mask=source_mask, align=align, dtype=self.dtype, device=self.device
         )
@@ -357,4 +381,17 @@ class Transformer(Headed, Causal):
         return self.logits(x[:, -1:] if last else x), state
 
 
-__all__ = ["DENSE", "Decoder", "Encoder", "TextOptions", "Transformer"]
+def shift_right(ids: Ids, start: int, *, padding: int | None = None) -> Ids:
+    """What a decoder reads to predict `ids`: the token that texts start with, then all of `ids` but the last.
+
+    BART's starts with the end of a text, 2. Targets that do not count (-100) are read as `padding`.
+    """
+    shifted = torch.cat([torch.full_like(ids[:, :1], start), ids[:, :-1]], 1)
+    if bool((shifted == IGNORED).any()):
+        if padding is None:
+            raise InvalidInput(f"some targets are {IGNORED}, which no token is: say by `padding` as what they are read")
+        shifted = shifted.masked_fill(shifted == IGNORED, padding)
+    return shifted
+
+
+__all__ = ["DENSE", "Decoder", "Encoder", "TextOptions", "Transformer", "shift_right"]

@@ -35,7 +35,7 @@ TOKEN_TASKS = {
     "detect": "whether each token was replaced",
 }
 TASKS = ("masked", *TEXT_TASKS, *TOKEN_TASKS)
-POOLS = ("first", "last", "mean")
+POOLS = ("first", "last", "mean", "max")
 ACTIVATIONS: dict[str, Activation] = {**PLAIN, "tanh": torch.tanh}
 
 
@@ -45,8 +45,9 @@ class Head(config.Options):
 
     task: str = option("classify", "what is asked of the model", choices=TASKS)
     labels: int = option(2, "number of labels, or of numbers to regress", low=1)
-    pool: str = option("first", "the token that stands for a text, or the mean of all", choices=POOLS)
+    pool: str = option("first", "the token that stands for a text, or the mean or maximum of all", choices=POOLS)
     activation: str | None = option(None, "after a layer in between; none: no such layer", choices=tuple(ACTIVATIONS))
+    inner: int | None = option(None, "width of that layer; as wide as the states unless given", low=1)
     dropout: float = option(0.1, "before the last layer", low=0, high=0.999)
     drop_input: bool = option(False, "whether it drops before the layer in between as well (RoBERTa)")
     bias: bool = option(True, "whether the last layer has a bias")
@@ -82,7 +83,10 @@ class _Head(nn.Module):
 
     def __init__(self, head: Head, width: int, inner: int | None = None) -> None:
         super().__init__()
-        self.dense = None if head.activation is None else Linear(width, inner or width)
+        if head.inner is not None and head.activation is None:
+            raise InvalidOption("inner is the width of a layer in between, which a head without activation lacks")
+        self.width = width if head.activation is None else head.inner or inner or width  # of what the last layer reads
+        self.dense = None if head.activation is None else Linear(width, self.width)
         self._activate = ACTIVATIONS[head.activation or "relu"]
         self.before = nn.Dropout(head.dropout if head.drop_input else 0.0)
 
@@ -98,6 +102,8 @@ class Masked(_Head):
     """
 
     def __init__(self, head: Head, width: int, *, vocabulary: int, table_width: int, norm: str, eps: float) -> None:
+        if head.inner is not None:
+            raise InvalidOption("the layer before the tokens is as wide as their table; leave out inner")
         super().__init__(head, width, table_width)
         if self.dense is None and head.tied and width != table_width:
             raise InvalidOption(f"states of {width} cannot be read by a table of {table_width}; give an activation")
@@ -122,7 +128,7 @@ class PerText(_Head):
         self.single = head.task == "choose"
         labels = {"pair": 2, "choose": 1}.get(head.task, head.labels)
         self.dropout = nn.Dropout(head.dropout)
-        self.out = None if head.task == "pool" else Linear(width, labels, bias=head.bias)
+        self.out = None if head.task == "pool" else Linear(self.width, labels, bias=head.bias)
 
     def vector(self, x: Hidden, key_mask: KeyMask | None = None) -> Float[Tensor, "batch width"]:
         """The vector before the labels."""
@@ -150,7 +156,8 @@ class PerToken(_Head):
             self.feedforward = FeedForward(width, head.hidden, head.activation or "relu")
             self.around = Residual(width, norm=norm, place="post", dropout=head.dropout, eps=eps)
         self.dropout = nn.Dropout(head.dropout if head.hidden is None else 0.0)
-        self.out = Linear(width, {"span": 2, "detect": 1}.get(head.task, head.labels), bias=head.bias)
+        labels = {"span": 2, "detect": 1}.get(head.task, head.labels)
+        self.out = Linear(self.width, labels, bias=head.bias)
 
     def forward(self, x: Hidden, key_mask: KeyMask | None = None) -> Tensor:
         logits = self.out(self.dropout(self._between(x)))
@@ -164,16 +171,20 @@ class PerToken(_Head):
 
 
 def pool(x: Hidden, key_mask: KeyMask | None, how: str) -> Float[Tensor, "batch width"]:
-    """The state of the first or last real token of each text, or the mean over its real tokens."""
+    """The state of the first or last real token of each text, or the mean or maximum over its real tokens."""
     if how not in POOLS:
         raise InvalidOption(f"pool must be one of {', '.join(POOLS)}, not {how!r}")
     if key_mask is None:
+        if how == "max":
+            return x.amax(1)
         return x.mean(1) if how == "mean" else x[:, 0 if how == "first" else -1]
     if key_mask.shape != x.shape[:2]:
         raise InvalidInput(f"expected key_mask {tuple(x.shape[:2])}, got {tuple(key_mask.shape)}")
     if how == "mean":
         real = key_mask[..., None].to(x.dtype)
         return (x * real).sum(1) / real.sum(1).clamp(min=1)
+    if how == "max":
+        return x.masked_fill(~key_mask[..., None], -torch.inf).amax(1)
     places = torch.arange(x.shape[1], device=x.device)
     found = (places * key_mask).argmax(1) if how == "last" else key_mask.int().argmax(1)
     return x[torch.arange(len(x), device=x.device), found]

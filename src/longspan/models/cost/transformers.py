@@ -8,6 +8,7 @@ from longspan.models.cost.tally import Tally, activation_width, products, read
 from longspan.models.electra import Electra
 from longspan.models.etc_model import EtcModel, OfOneInput, PerInput
 from longspan.models.transformer import Decoder, Encoder, Transformer
+from longspan.models.vit import VisionTransformer
 from longspan.nn.block import Block
 from longspan.nn.embed import TokenEmbedding
 from longspan.nn.heads import Masked
@@ -125,6 +126,16 @@ def _(model: EtcModel, length: int, tally: Tally) -> None:
     pass_through(model.stack, tally, tokens)
     tally.add("output", 0, tokens * width)
     tally.notes.append(f"the length is that of the long input; {model.options.global_tokens} global tokens beside it")
+
+
+@read.register
+def _(model: VisionTransformer, length: int, tally: Tally) -> None:
+    layer = model.embedding.linear
+    patches = length - (model.embedding.token is not None)
+    tally.add("embedding", products(layer, patches), patches * layer.in_features)
+    pass_through(model.stack, tally, length)
+    tally.add("output", 0, length * model.stack.out_width)
+    tally.notes.append("the length is the number of patches, and of the class token")
 
 
 @read.register

@@ -8,7 +8,7 @@ this package to; `remarks` say where the two differ, what was chosen where the p
 """
 
 from longspan.errors import UnknownName, suggest
-from longspan.models.presets import albert, classics, encoders, learned, llama, patterns, recurrence
+from longspan.models.presets import albert, bart, classics, encoders, learned, llama, patterns, recurrence, vision
 from longspan.models.presets.row import Preset
 from longspan.models.presets.small import shrink
 
@@ -17,9 +17,11 @@ PRESETS: dict[str, Preset] = {
     **encoders.ROWS,
     **albert.ROWS,
     **llama.ROWS,
+    **bart.ROWS,
     **recurrence.ROWS,
     **patterns.ROWS,
     **learned.ROWS,
+    **vision.ROWS,
 }
 
 

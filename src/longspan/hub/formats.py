@@ -57,6 +57,7 @@ class Format:
 
 FORMATS: dict[str, str] = {
     "pickle": "longspan.hub.pickles:PICKLE",
+    "fairseq": "longspan.hub.fairseq:FAIRSEQ",
 }
 
 
@@ -84,19 +85,31 @@ def convert(source: Path | str, target: Path | str) -> list[Path]:
     return sorted(target.iterdir())
 
 
+def reads(source: Path) -> bool:
+    """Whether a source is of one of these formats."""
+    if source.is_dir() and any((source / name).is_file() for name in (tensors.ONE, tensors.INDEX)):
+        return False
+    return source.exists() and any(_load(place).fits(source) for place in FORMATS.values())
+
+
 def find(source: Path) -> Format:
     """The format of a source."""
     if source.is_dir() and any((source / name).is_file() for name in (tensors.ONE, tensors.INDEX)):
         raise InvalidInput(f"{source} has its weights in safetensors already; load it as it is")
     known = []
     for place in FORMATS.values():
-        module, _, attribute = place.partition(":")
-        found = getattr(import_module(module), attribute)
-        assert isinstance(found, Format)
+        found = _load(place)
         if found.fits(source):
             return found
         known.append(found.about)
     raise InvalidInput(f"{source} is nothing that can be converted; expected {', or '.join(known)}")
+
+
+def _load(place: str) -> Format:
+    module, _, attribute = place.partition(":")
+    found = getattr(import_module(module), attribute)
+    assert isinstance(found, Format)
+    return found
 
 
 def vocabularies(folder: Path) -> list[Path]:
@@ -124,4 +137,4 @@ def _write(content: Content, folder: Path) -> None:
     tensors.write(folder, content.tensors)
 
 
-__all__ = ["FORMATS", "Content", "Format", "convert", "find", "read_config", "vocabularies"]
+__all__ = ["FORMATS", "Content", "Format", "convert", "find", "read_config", "reads", "vocabularies"]

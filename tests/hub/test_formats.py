@@ -15,7 +15,7 @@ from transformers import AlbertConfig, AlbertForMaskedLM, BertConfig, BertModel
 
 from longspan import hub
 from longspan.errors import InvalidInput
-from longspan.hub.convert import convert
+from longspan.hub.formats import convert
 
 SMALL = {
     "vocab_size": 40,

@@ -1,0 +1,119 @@
+"""`longspan embed`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Parameter
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from longspan.cli.inputs import AsJson, Cut, Lines, load_model, print_json, progress, read_lines
+from longspan.errors import InvalidInput, InvalidOption
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+COMPARED = 10  # texts of which it prints how near they are
+
+
+def embed(
+    path: Path,
+    /,
+    *words: str,
+    file: Lines = None,
+    layer: Annotated[
+        tuple[int, ...],
+        Parameter(negative="", help="0: embeddings, -1: the last layer (unless said); may be given several times"),
+    ] = (-1,),
+    combine: Annotated[
+        Literal["mean", "sum", "concat"], Parameter(help="what is made of several layers; their mean unless said")
+    ] = "mean",
+    pool: Annotated[
+        Literal["first", "last", "mean", "max"] | None,
+        Parameter(help="what is made of a text's tokens; as the folder says (1_Pooling), or else their mean"),
+    ] = None,
+    normalise: Annotated[
+        bool | None, Parameter(help="whether vectors are made 1 long; as the folder says, or else not")
+    ] = None,
+    max_length: Annotated[int | None, Parameter(help="most tokens of a text; what the model holds")] = None,
+    truncate: Cut = False,
+    batch: Annotated[int, Parameter(help="texts at a time; 32")] = 32,
+    out: Annotated[Path | None, Parameter(help="write the vectors to this .npy file, a row for each text")] = None,
+    json: AsJson = False,
+) -> None:
+    """Make a vector of each text, by any encoder, decoder or encoder–decoder.
+
+    Vectors go to a .npy file or are printed as JSON. Otherwise their size is said, and how near the texts are to each
+    other (cosines).
+
+    **Examples:**
+
+        longspan embed all-MiniLM-L6-v2/ "A cat sits." "A kitten rests." "Stocks fell."
+        longspan embed all-MiniLM-L6-v2/ --file lines.txt --out vectors.npy
+        longspan embed bert-base/ --file - --layer -1 --layer -2 --layer -3 --layer -4 --combine concat --json
+
+    Parameters
+    ----------
+    path
+        A folder of Hugging Face's or of longspan's, or a file of a Llama (.gguf, or .bin of llama2.c).
+    words
+        Texts; each argument is one.
+    """
+    from longspan import hub
+
+    texts = read_lines(words, file, "--file", "a text")
+    if out is not None:
+        _check_writable(out)
+    found = load_model(path)
+    with progress("reading", len(texts)) as tell:
+        vectors = hub.embed(
+            found,
+            texts,
+            layers=layer,
+            combine=combine,
+            pool=pool,
+            normalise=normalise,
+            batch=batch,
+            longest=max_length,
+            truncate=truncate,
+            progress=tell,
+        )
+    if out is not None:
+        _write_vectors(out, vectors)
+    if json:
+        print_json([{"text": text, "vector": vector} for text, vector in zip(texts, vectors.tolist())])
+        return
+    console = Console(highlight=False)
+    console.print(f"{len(texts)} × {vectors.shape[1]}{'' if out is None else f', written to {out}'}", markup=False)
+    if out is None and 1 < len(texts) <= COMPARED:
+        _print_cosines(console, texts, vectors)
+
+
+def _print_cosines(console: Console, texts: Sequence[str], vectors: "Tensor") -> None:
+    from torch.nn.functional import normalize
+
+    unit = normalize(vectors.double(), dim=-1)
+    table = Table("", *(str(number) for number in range(1, len(texts) + 1)), "text", box=None, pad_edge=False)
+    for number, (text, row) in enumerate(zip(texts, (unit @ unit.T).tolist()), start=1):
+        table.add_row(str(number), *(f"{cosine:.2f}" for cosine in row), escape(text))
+    console.print(table)
+
+
+def _write_vectors(path: Path, vectors: "Tensor") -> None:
+    import numpy
+
+    part = path.with_name(f"{path.name}.part")
+    with part.open("wb") as file:
+        numpy.save(file, vectors.numpy())
+    part.replace(path)
+
+
+def _check_writable(path: Path) -> None:
+    """Before any work: vectors that cannot be written down are wasted."""
+    if path.suffix != ".npy":
+        raise InvalidOption(f"--out must end in .npy, not {path.name!r}")
+    if path.is_dir() or not path.resolve().parent.is_dir():
+        what = "is a folder" if path.is_dir() else f"cannot be written: there is no folder {path.resolve().parent}"
+        raise InvalidInput(f"{path} {what}")

@@ -1,0 +1,330 @@
+"""Text to token ids and back.
+
+What a user writes is text: the word "[MASK]" in it is not the token, unless whoever encodes it allows that token.
+"""
+
+import json
+import secrets
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import tokenizers
+import torch
+from tokenizers import AddedToken
+from torch import Tensor
+
+from longspan.errors import InvalidInput, InvalidOption, suggest
+
+FILE, CONFIG = "tokenizer.json", "tokenizer_config.json"
+ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+Side = Literal["left", "right"]
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """One text, or a pair."""
+
+    ids: list[int]
+    segments: list[int]  # 0: the first text, 1: the second, where the family tells them apart
+    offsets: list[tuple[int, int]]  # the characters that each token stands for; (0, 0) for those that were added
+    added: list[bool]  # which tokens stand around the texts and for nothing in them
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+@dataclass(frozen=True)
+class Padded:
+    """Texts side by side."""
+
+    ids: Tensor  # (texts, longest)
+    mask: Tensor  # True: real
+    segments: Tensor
+
+
+class Tokenizer:
+    """A `tokenizers.Tokenizer`, and which of its tokens begin, end, separate, pad and mask texts.
+
+    `special` says the tokens by their roles (`bos`, `eos`, `unk`, `sep`, `pad`, `cls`, `mask`), whose ids are the
+    attributes of those names, None where there is no such token. `record` is what else tokenizer_config.json says, so
+    that it is written back.
+    """
+
+    def __init__(
+        self,
+        inner: tokenizers.Tokenizer,
+        special: Mapping[str, str | AddedToken] | None = None,
+        record: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.inner, self.record = inner, dict(record or {})
+        # A file may say how its authors cut and padded their texts; here each call says it.
+        inner.no_truncation()
+        inner.no_padding()
+        self.special: dict[str, str] = {}
+        for role, token in (special or {}).items():
+            if role not in ROLES:
+                raise InvalidOption(f"no special token has the role {role!r}: {suggest(role, ROLES)}")
+            text = token.content if isinstance(token, AddedToken) else token
+            if inner.token_to_id(text) is not None:
+                self._make_special(token)
+                self.special[role] = text
+        self._reading: dict[frozenset[str], tokenizers.Tokenizer] = {}
+
+    def _make_special(self, token: str | AddedToken) -> None:
+        """Tells the inner tokenizer; what its file says of the token (such as that it takes the space before) stays."""
+        text = token.content if isinstance(token, AddedToken) else token
+        known = {each.content: each for each in self.inner.get_added_tokens_decoder().values()}
+        if text in known and known[text].special:
+            return
+        self.inner.add_special_tokens([known.get(text, token)])
+
+    # Ids
+
+    @property
+    def size(self) -> int:
+        """The number of ids, those between known tokens included: the rows that an embedding must have."""
+        return max(self.inner.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+
+    @property
+    def bos(self) -> int | None:
+        """The id that texts begin with."""
+        return self._id("bos")
+
+    @property
+    def eos(self) -> int | None:
+        """The id that texts end with."""
+        return self._id("eos")
+
+    @property
+    def unk(self) -> int | None:
+        """The id of what the vocabulary does not know."""
+        return self._id("unk")
+
+    @property
+    def sep(self) -> int | None:
+        """The id between two texts."""
+        return self._id("sep")
+
+    @property
+    def pad(self) -> int | None:
+        """The id that fills up shorter texts."""
+        return self._id("pad")
+
+    @property
+    def cls(self) -> int | None:
+        """The id that stands for a whole text."""
+        return self._id("cls")
+
+    @property
+    def mask(self) -> int | None:
+        """The id of a token that is to be predicted."""
+        return self._id("mask")
+
+    @property
+    def specials(self) -> dict[str, int]:
+        """All special tokens, those without a role too."""
+        added = self.inner.get_added_tokens_decoder()
+        return {token.content: number for number, token in sorted(added.items()) if token.special}
+
+    def _id(self, role: str) -> int | None:
+        return self.inner.token_to_id(self.special[role]) if role in self.special else None
+
+    def id(self, token: str) -> int | None:
+        """The id of a token as the vocabulary spells it."""
+        return self.inner.token_to_id(token)
+
+    def token(self, number: int) -> str:
+        """A token as the vocabulary spells it."""
+        found = self.inner.id_to_token(number)
+        if found is None:
+            raise InvalidInput(f"no token has the id {number}; there are {self.size}")
+        return found
+
+    # Text to ids
+
+    def encode(
+        self,
+        text: str,
+        pair: str | None = None,
+        *,
+        special: bool = True,
+        allow: Collection[str] | Literal["all"] = (),
+    ) -> Encoded:
+        """The ids of a text, or of two; with `special`, between the tokens that the family puts around them.
+
+        `allow` names the special tokens that may be written in the text itself; "all": any.
+
+        >>> tokenizer.encode("Hello [MASK].", allow=["[MASK]"]).ids
+        """
+        second = None if pair is None else _sound(pair)
+        return _encoded(self._reader(allow).encode(_sound(text), second, add_special_tokens=special))
+
+    def encode_many(
+        self,
+        texts: Sequence[str],
+        pairs: Sequence[str] | None = None,
+        *,
+        special: bool = True,
+        allow: Collection[str] | Literal["all"] = (),
+        longest: int | None = None,
+        truncate: Side | None = None,
+    ) -> list[Encoded]:
+        """Each text, or pair of texts, as `encode` has it.
+
+        One of more than `longest` tokens is refused or, with `truncate`, loses tokens on its left or right end until
+        it fits; of a pair the longer text loses them. What stands around the texts is kept.
+        """
+        if isinstance(texts, str):
+            raise InvalidInput("expected a list of texts, got one text; put it in a list")
+        if pairs is not None and len(pairs) != len(texts):
+            raise InvalidInput(f"there are {len(texts)} texts and {len(pairs)} seconds of pairs; give one for each")
+        reader = self._reader(allow)
+        sound = [_sound(text) for text in texts]
+        given: list[Any] = sound if pairs is None else list(zip(sound, [_sound(text) for text in pairs]))
+        found = [_encoded(each) for each in reader.encode_batch(given, add_special_tokens=special)]
+        for row, each in enumerate(found):
+            if longest is None or len(each) <= longest:
+                continue
+            if truncate is None:
+                raise InvalidInput(f"text {row} has {len(each)} tokens, and at most {longest} can be read")
+            first, second = (given[row], None) if pairs is None else given[row]
+            found[row] = _cut(reader, first, second, special, longest, truncate)
+        return found
+
+    def encode_batch(
+        self,
+        texts: Sequence[str],
+        pairs: Sequence[str] | None = None,
+        *,
+        special: bool = True,
+        allow: Collection[str] | Literal["all"] = (),
+        longest: int | None = None,
+        truncate: Side | None = None,
+        side: Side = "right",
+        padding: int | None = None,
+    ) -> Padded:
+        """Texts as `encode_many` has them, side by side as tensors, the shorter ones filled up on one side.
+
+        `padding` is the id to fill up with, the tokenizer's own unless given.
+        """
+        found = self.encode_many(texts, pairs, special=special, allow=allow, longest=longest, truncate=truncate)
+        return self.pad_batch(found, side=side, padding=padding)
+
+    def pad_batch(self, texts: Sequence[Encoded], *, side: Side = "right", padding: int | None = None) -> Padded:
+        """Encoded texts side by side, the shorter ones filled up on one side."""
+        own = 0 if self.pad is None else self.pad
+        longest = max(map(len, texts), default=0)
+
+        def spread(rows: Sequence[Sequence[int]], value: int) -> Tensor:
+            rests = [[value] * (longest - len(row)) for row in rows]
+            filled = [[*row, *rest] if side == "right" else [*rest, *row] for row, rest in zip(rows, rests)]
+            return torch.tensor(filled, dtype=torch.long).reshape(len(rows), longest)
+
+        return Padded(
+            spread([text.ids for text in texts], own if padding is None else padding),
+            spread([[1] * len(text) for text in texts], 0).bool(),
+            spread([text.segments for text in texts], 0),
+        )
+
+    def _reader(self, allow: Collection[str] | Literal["all"]) -> tokenizers.Tokenizer:
+        """The tokenizer that finds these special tokens in a text and no others."""
+        if isinstance(allow, str) and allow != "all":
+            raise InvalidOption(f"allow must be a list of special tokens or 'all', not {allow!r}")
+        known = self.specials
+        allowed = frozenset(known if allow == "all" else allow)
+        for token in allowed:
+            if token not in known:
+                raise InvalidOption(f"{token!r} is no special token: {suggest(token, known)}")
+        if len(allowed) == len(known):
+            return self.inner
+        if allowed not in self._reading:
+            self._reading[allowed] = _without(self.inner, set(known) - allowed)
+        return self._reading[allowed]
+
+    # And back
+
+    def decode(self, ids: Sequence[int], special: bool = False) -> str:
+        """The text of ids; special tokens are left out unless asked for."""
+        return self.inner.decode(list(ids), skip_special_tokens=not special)
+
+    # Files
+
+    def to_json(self) -> str:
+        """The text of `tokenizer.json`."""
+        return self.inner.to_str(pretty=False)
+
+    def save(self, folder: Path | str) -> None:
+        """Writes `tokenizer.json` and `tokenizer_config.json`, as Hugging Face's AutoTokenizer reads them."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        record = {**self.record, **{f"{role}_token": token for role, token in self.special.items()}}
+        record.setdefault("tokenizer_class", "PreTrainedTokenizerFast")
+        (folder / FILE).write_text(self.inner.to_str(pretty=True), encoding="utf-8")
+        (folder / CONFIG).write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+    def __repr__(self) -> str:
+        kind = type(self.inner.model).__name__
+        return f"Tokenizer({kind}, {self.size} tokens, {', '.join(f'{k}={v!r}' for k, v in self.special.items())})"
+
+
+def _without(inner: tokenizers.Tokenizer, hidden: set[str]) -> tokenizers.Tokenizer:
+    """A copy to which some tokens cannot be spelled by any text; their ids stay.
+
+    Taking them from the added tokens is not enough: a model may find them in its vocabulary as it finds words. So they
+    are renamed there, to names that nobody can know.
+    """
+    record = json.loads(inner.to_str())
+    record["added_tokens"] = [token for token in record["added_tokens"] if token["content"] not in hidden]
+    mark = f"\ufdd0{secrets.token_hex(8)}"  # a code point that is no character
+    model = record["model"]
+    if isinstance(model["vocab"], list):
+        model["vocab"] = [[mark + word if word in hidden else word, score] for word, score in model["vocab"]]
+    else:
+        model["vocab"] = {mark + word if word in hidden else word: number for word, number in model["vocab"].items()}
+    if model.get("unk_token") in hidden:
+        model["unk_token"] = mark + model["unk_token"]
+    if "merges" in model:
+        model["merges"] = [pair for pair in model["merges"] if not hidden & _touched(pair)]
+    return tokenizers.Tokenizer.from_str(json.dumps(record))
+
+
+def _touched(pair: list[str] | str) -> set[str]:
+    left, right = pair.split(" ", 1) if isinstance(pair, str) else pair
+    return {left, right, left + right}
+
+
+def _cut(reader: tokenizers.Tokenizer, text: str, pair: str | None, special: bool, longest: int, side: Side) -> Encoded:
+    """A text or pair of at most `longest` tokens, with those that stand around it."""
+    around = reader.num_special_tokens_to_add(pair is not None) if special else 0
+    if longest < around:
+        raise InvalidInput(f"{around} tokens stand around a text, more than the {longest} that can be read")
+    first = reader.encode(text, add_special_tokens=False)
+    second = None if pair is None else reader.encode(pair, add_special_tokens=False)
+    room, sizes = longest - around, (len(first.ids), 0 if second is None else len(second.ids))
+    # The longer one gives until both are equal, then both; the odd token stays with the one that was longer.
+    half = room // 2 if sizes[0] <= sizes[1] else -(-room // 2)
+    keep = min(sizes[0], max(room - sizes[1], half))
+    first.truncate(keep, direction=side)
+    if second is not None:
+        second.truncate(min(sizes[1], room - keep), direction=side)
+    return _encoded(reader.post_process(first, second, special))
+
+
+def _encoded(found: Any) -> Encoded:
+    return Encoded(found.ids, found.type_ids, found.offsets, [bool(mark) for mark in found.special_tokens_mask])
+
+
+def _sound(text: str) -> str:
+    """Text that UTF-8 can hold: halves of characters are joined, and those left alone replaced."""
+    if not isinstance(text, str):
+        raise InvalidInput(f"expected a text, got {type(text).__name__}")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+__all__ = ["CONFIG", "FILE", "ROLES", "Encoded", "Padded", "Side", "Tokenizer"]

@@ -1,0 +1,46 @@
+"""What a checkpoint is, in words and numbers: what `longspan show FOLDER` prints."""
+
+from pathlib import Path
+from typing import Any
+
+from longspan import config
+from longspan.hub.folder import Pretrained
+from longspan.hub.loading import load
+from longspan.models.cost import count
+
+
+def describe(found: Pretrained | Path | str) -> dict[str, Any]:
+    """Family, options, parameters, heads and tokenizer, ready for JSON."""
+    if not isinstance(found, Pretrained):
+        found = load(found)
+    model, tokenizer = found.model, found.tokenizer
+    parts = count(model)
+    return {
+        "kind": "checkpoint",
+        "path": None if found.path is None else str(found.path),
+        "family": found.family,
+        "architecture": (found.config.get("architectures") or [None])[0],
+        "model": model.name,
+        "tasks": list(getattr(model, "heads", {})),
+        "labels": found.labels,
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "parameters": sum(parts.values()),
+        "parts": parts,
+        "longest": getattr(model.options, "max_length", None),
+        "unused": found.unused,
+        "tokenizer": None
+        if tokenizer is None
+        else {
+            "kind": type(tokenizer.inner.model).__name__,
+            "size": tokenizer.size,
+            "special": {role: {"token": token, "id": tokenizer.id(token)} for role, token in tokenizer.special.items()},
+        },
+        "options": {
+            item["name"]: config.plain(getattr(model.options, item["name"]))
+            for item in config.describe(type(model.options))
+            if getattr(model.options, item["name"]) != item["default"]
+        },
+    }
+
+
+__all__ = ["describe"]

@@ -1,0 +1,208 @@
+"""Text from a pretrained model: continuations of prompts or, by an encoder–decoder, what it makes of a source."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from longspan import decode
+from longspan.data import Tokenizer
+from longspan.decode import GREEDY, Beam, Piece, Sampling, StopStrings
+from longspan.errors import InvalidInput, InvalidOption, Unsupported
+from longspan.hub.folder import Pretrained
+from longspan.hub.texts import read_texts, tokenizer_of
+from longspan.models.base import Causal
+
+USUAL = 100  # new tokens, where nothing is said and the model holds them
+START = {"bart": 2, "led": 2}  # what decoders begin with where the configuration leaves it to the family
+
+
+@dataclass(frozen=True)
+class Text:
+    """What was generated."""
+
+    text: str
+    tokens: list[int]
+    logprob: float  # of all tokens, by the model itself
+    reason: str  # why it ended: "end", "stop" or "length"
+
+
+def generate(
+    found: Pretrained,
+    prompts: Sequence[str],
+    *,
+    max_new: int | None = None,
+    sampling: Sampling = GREEDY,
+    beam: Beam | None = None,
+    stop: Sequence[str] = (),
+    special: bool = False,
+    truncate: bool = False,
+    batch: int = 8,
+    progress: Callable[[int], None] | None = None,
+) -> list[list[Text]]:
+    """The texts that follow each prompt, `sampling.samples` or `beam.n_best` of them; an encoder–decoder reads prompts
+    as sources.
+
+    Up to `max_new` tokens (100, or what the model has room for), ended by the ids that the folder says end a text, or
+    by `stop` strings. With `special`, names of special tokens in a prompt are those tokens. A prompt that leaves no
+    room is refused or, with `truncate`, loses its beginning.
+
+    >>> generate(hub.load("gpt2"), ["The capital of France is"], max_new=5)[0][0].text
+    """
+    if isinstance(prompts, str):
+        raise InvalidInput("expected a list of prompts, got one text; put it in a list")
+    if not prompts:
+        raise InvalidInput("there are no prompts; give one at least")
+    if batch < 1:
+        raise InvalidOption(f"batch must be at least 1, not {batch}")
+    StopStrings(stop)
+    asked = [
+        _Asked(found, prompts[at : at + batch], max_new, special, truncate) for at in range(0, len(prompts), batch)
+    ]
+    results: list[list[Text]] = []
+    for each in asked:
+        results.extend(each.draw(sampling, stop) if beam is None else each.search(beam, stop))
+        if progress is not None:
+            progress(len(results))
+    return results
+
+
+def stream(
+    found: Pretrained,
+    prompt: str,
+    *,
+    max_new: int | None = None,
+    sampling: Sampling = GREEDY,
+    stop: Sequence[str] = (),
+    special: bool = False,
+    truncate: bool = False,
+) -> Iterator[Piece]:
+    """What `generate` gives for one prompt, as it comes."""
+    asked = _Asked(found, [prompt], max_new, special, truncate)
+    return decode.stream(
+        asked.model,
+        asked.prompts[0],
+        max_new=asked.new,
+        sampling=sampling,
+        eos=asked.ends,
+        stop=stop,
+        tokenizer=asked.spell,
+        source=None if asked.sources is None else asked.sources[0],
+    )
+
+
+class _Asked:
+    """Prompts as ids, with the room that they leave and what ends them."""
+
+    def __init__(
+        self, found: Pretrained, prompts: Sequence[str], new: int | None, special: bool, truncate: bool
+    ) -> None:
+        model = found.model
+        if not isinstance(model, Causal):
+            raise Unsupported(f"this {found.family or model.name} reads texts and writes none; it can fill or embed")
+        self.model, tokenizer = model, tokenizer_of(found)
+        allow = list(tokenizer.specials) if special else []
+        self.ends = _ends(found, tokenizer)
+        self.spell = _spelling(tokenizer, fresh=model.reads_source)
+        self.sources: list[list[int]] | None = None
+        if model.reads_source:
+            encoded = read_texts(found, prompts, truncate="right" if truncate else None, allow=allow)
+            self.sources, begin = [text.ids for text in encoded], _begin(found, tokenizer)
+            self.prompts = [begin] * len(prompts)
+        else:
+            longest = None
+            if truncate and model.max_length is not None:
+                longest = model.max_length - (USUAL if new is None else new)
+                if longest < 1:
+                    longest = model.max_length - 1 if new is None else _no_room(new, model.max_length)
+            self.prompts = [_open(found, tokenizer, text, allow, longest) for text in prompts]
+        room = None if model.max_length is None else model.max_length - max(map(len, self.prompts))
+        self.new = new if new is not None else USUAL if room is None else max(1, min(USUAL, room))
+
+    def draw(self, sampling: Sampling, stop: Sequence[str]) -> list[list[Text]]:
+        made = decode.generate(
+            self.model,
+            self.prompts,
+            max_new=self.new,
+            sampling=sampling,
+            eos=self.ends,
+            stop=stop,
+            tokenizer=self.spell,
+            source=self.sources,
+        )
+        assert made.texts is not None
+        rows = [
+            Text(text, tokens, sum(chances), reason)
+            for text, tokens, chances, reason in zip(made.texts, made.tokens, made.logprobs, made.reasons)
+        ]
+        size = sampling.samples
+        return [rows[at : at + size] for at in range(0, len(rows), size)]
+
+    def search(self, beam: Beam, stop: Sequence[str]) -> list[list[Text]]:
+        options = beam if beam.max_new is not None else replace(beam, max_new=self.new)
+        found = decode.beam_search(self.model, self.prompts, options=options, eos=self.ends, source=self.sources)
+        return [[self._said(each, stop) for each in hypotheses] for hypotheses in found]
+
+    def _said(self, found: decode.Hypothesis, stop: Sequence[str]) -> Text:
+        tokens = found.tokens[:-1] if found.finished else found.tokens
+        stops = StopStrings(stop)
+        text, stopped = stops.push(self.spell(tokens))
+        reason = "stop" if stopped else "end" if found.finished else "length"
+        return Text(text if stopped else text + stops.finish(), found.tokens, found.logprob, reason)
+
+
+def _no_room(new: int, most: int) -> int:
+    raise InvalidInput(f"{new} new tokens leave no room for a prompt in the {most} that the model holds")
+
+
+def _open(found: Pretrained, tokenizer: Tokenizer, prompt: str, allow: Sequence[str], longest: int | None) -> list[int]:
+    """A prompt to go on with: what a tokenizer puts behind whole texts is left out."""
+    if longest is None:
+        text = tokenizer.encode(prompt, allow=allow)
+    else:
+        (text,) = tokenizer.encode_many([prompt], allow=allow, longest=longest, truncate="left")
+    ids, last = list(text.ids), {tokenizer.eos, tokenizer.sep}
+    while len(ids) > 1 and text.added[len(ids) - 1] and ids[-1] in last:
+        ids.pop()
+    if ids:
+        return ids
+    first = _said(found, "bos_token_id")
+    begin = tokenizer.bos if first is None else first
+    if begin is None:
+        raise InvalidInput("an empty prompt needs a token that texts begin with, and this model names none")
+    return [int(begin)]
+
+
+def _begin(found: Pretrained, tokenizer: Tokenizer) -> list[int]:
+    """What the decoder of an encoder–decoder begins with."""
+    start = _said(found, "decoder_start_token_id")
+    if start is None:
+        start = START.get(found.family or "", tokenizer.bos)
+    if start is None:
+        raise InvalidInput("nothing says what texts begin with; config.json needs decoder_start_token_id")
+    forced = _said(found, "forced_bos_token_id")
+    return [int(start)] if forced is None else [int(start), int(forced)]
+
+
+def _ends(found: Pretrained, tokenizer: Tokenizer) -> list[int]:
+    """The ids that end a text; one that the model has no row for can never come."""
+    said = _said(found, "eos_token_id")
+    listed = [tokenizer.eos if said is None else said] if not isinstance(said, list) else said
+    assert isinstance(found.model, Causal)
+    return [int(token) for token in listed if token is not None and token < found.model.vocabulary]
+
+
+def _said(found: Pretrained, key: str) -> Any:
+    value = found.generation.get(key)
+    return found.config.get(key) if value is None else value
+
+
+def _spelling(tokenizer: Tokenizer, *, fresh: bool) -> Callable[[list[int]], str]:
+    """From new ids to text: of a text of its own, or of one that goes on, whose first word may need its space."""
+    before = tokenizer.encode("a", special=False).ids
+    text = tokenizer.decode(before)
+    if fresh or text != "a":
+        return tokenizer.decode
+    return lambda ids: tokenizer.decode([*before, *ids])[1:]
+
+
+__all__ = ["Text", "generate", "stream"]
