@@ -132,6 +132,7 @@ def generates(given: Config) -> bool:
 
 
 def adjust(found: dict[str, Any], given: Config) -> dict[str, Any]:
+    """The options that the architecture decides."""
     return {**found, "logit_bias": generates(given)}
 
 
