@@ -40,6 +40,14 @@ def test_the_counts_of_the_specification_are_all_there():
         "gpt2-medium": 354_823_168,
         "gpt2-large": 774_030_080,
         "gpt2-xl": 1_557_611_200,
+        "bert-base": 109_482_240,
+        "bert-large": 335_141_888,
+        "bert-base-cased": 108_310_272,
+        "roberta-base": 124_645_632,
+        "roberta-large": 355_359_744,
+        "camembert-base": 110_621_952,
+        "xlm-roberta-base": 278_043_648,
+        "distilbert": 66_362_880,
         "transformer-xl-enwik8-12": 41_055_436,
         "transformer-xl-enwik8-24": 277_231_820,
         "transformer-xl-wt103-base": 151_107_538,
@@ -53,8 +61,19 @@ def test_the_counts_of_the_specification_are_all_there():
         "sparse-enwik8": 94_949_376,
         "sparse-cifar10": 59_196_672,
         "sparse-imagenet64": 151_644_672,
+        "longformer-base-4096": 148_659_456,
+        "longformer-large-4096": 434_600_960,
+        "bigbird-base": 127_468_800,
+        "bigbird-large": 359_123_968,
         "etc-base": 165_823_488,
         "etc-base-shared": 109_108_224,
+        "albert-base": 11_683_584,
+        "albert-large": 17_683_968,
+        "albert-xlarge": 58_724_864,
+        "albert-xxlarge": 222_595_584,
+        "electra-small": 13_483_008,
+        "electra-base": 108_891_648,
+        "electra-large": 334_092_288,
     }
 
 
@@ -76,11 +95,20 @@ def test_the_computed_column_of_gpt3(name: str, billions: float, size: Sizes):
     assert round(size(name) / 1e9, digits) == billions
 
 
+def test_bert_with_the_heads_of_its_pretraining():
+    masked = {"task": "masked", "activation": "gelu"}
+    with blank():
+        model = build("bert-base", tasks=[masked, {"task": "pair", "activation": "tanh"}])
+    assert sum(count(model).values()) == 110_106_428
+
+
+def test_distilbert_is_sixty_percent_of_bert(size: Sizes):
+    assert round(size("distilbert") / size("bert-base"), 3) == 0.606
+
+
 def test_longformer_adds_to_roberta_what_the_paper_says(size: Sizes):
-    roberta = 124_645_632 - (768**2 + 768) - 768 - 2 * 768  # the checkpoint without pooler, segment and two rows
-    assert size("longformer-base") == roberta + 12 * 3 * (768**2 + 768) + 3584 * 768
-    # Section 8 of the specification: 148.66M with what is left out here.
-    assert size("longformer-base") + 592_896 == 148_659_456
+    roberta = 124_645_632  # the checkpoint: projections of global tokens and rows for positions are added to it
+    assert size("longformer-base-4096") == roberta + 12 * 3 * (768**2 + 768) + 3584 * 768
 
 
 def test_longformers_characters_lack_the_distance_matrices_of_transformer_xl(size: Sizes):
@@ -115,6 +143,8 @@ def read(model: Model, ids: Tensor) -> Tensor:
     """What a model gives out, whichever way it is read."""
     if model.name == "elmo":  # whole words, by their characters
         return model(ids[..., None].expand(*ids.shape, 12) + 1)
+    if model.name == "electra":
+        return model(ids, ids, ids % 3 == 0).detections
     if model.name == "etc_model":
         return torch.cat(model(ids, ids[:, :3]), 1)
     out = model(ids, ids) if getattr(model, "reads_source", False) else model(ids)

@@ -103,3 +103,25 @@ def test_exports_with_any_length():
     program = torch.export.export(embedding, (IDS,), dynamic_shapes={"ids": {1: torch.export.Dim("length", min=2)}})
     longer = torch.arange(14).reshape(2, 7) % 10
     torch.testing.assert_close(program.module()(longer), embedding(longer))
+
+
+def test_segments_add_their_row_and_0_is_meant_where_none_are_given() -> None:
+    layer = TokenEmbedding(7, 4, scale=False, segments=2)
+    ids, segments = torch.tensor([[1, 2, 3]]), torch.tensor([[0, 0, 1]])
+    assert layer.segment is not None
+    assert torch.equal(layer(ids, segments=segments), layer.weight[ids] + layer.segment[segments])
+    assert torch.equal(layer(ids), layer(ids, segments=torch.zeros_like(ids)))
+    with pytest.raises(InvalidInput, match=r"segments in 0\.\.1 .* got 2 in sample 0 at place 1"):
+        layer(ids, segments=torch.tensor([[0, 2, 1]]))
+    with pytest.raises(InvalidInput, match="a segment for each token"):
+        layer(ids, segments=torch.tensor([[0, 1]]))
+    with pytest.raises(InvalidInput, match="no segments"):
+        TokenEmbedding(7, 4)(ids, segments=segments)
+
+
+def test_narrow_tables_are_projected_after_norm_and_dropout() -> None:
+    layer = TokenEmbedding(7, 4, scale=False, norm=torch.nn.LayerNorm(4), out_width=6)
+    ids = torch.tensor([[1, 2, 3]])
+    assert layer.project is not None and layer.norm is not None
+    torch.testing.assert_close(layer(ids), layer.project(layer.norm(layer.weight[ids])))
+    assert sum(parameter.numel() for parameter in layer.parameters()) == 7 * 4 + 8 + 4 * 6 + 6

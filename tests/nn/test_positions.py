@@ -341,3 +341,14 @@ class TestDistanceBiases:
             RelativeBias(2, max_distance=8)
         with pytest.raises(InvalidOption, match="reach must be at least 1, got 0"):
             ClippedBias(2, 0)
+
+
+def test_rows_before_position_0_belong_to_negative_positions() -> None:
+    table = Learned(5, 4, offset=2)
+    x = torch.zeros(1, 3, 4)
+    assert table.weight.shape == (7, 4)
+    assert torch.equal(table(x)[0], table.weight[2:5])
+    assert torch.equal(table(x, positions=torch.tensor([[-1, 0, 4]]))[0], table.weight[[1, 2, 6]])
+    for wrong in (-3, 5):
+        with pytest.raises(InvalidInput, match=rf"positions in -2\.\.4 .* got position {wrong}"):
+            table(x, positions=torch.tensor([[0, 0, wrong]]))

@@ -17,7 +17,7 @@ class Setting:
 
     def __init__(self, name: str, /, **options: Any) -> None:
         self.name, self.options = name, options
-        config.make(find(name).Options, options, name)
+        self._options()
 
     @classmethod
     def read(cls, value: Any) -> "Setting":
@@ -44,6 +44,13 @@ class Setting:
             dropout=dropout,
             **self.options,
         )
+
+    def same(self, other: "Setting") -> bool:
+        """Whether the two build the same mechanism, though one may leave options to their defaults."""
+        return self.name == other.name and self._options() == other._options()
+
+    def _options(self) -> config.Options:
+        return config.make(find(self.name).Options, self.options, self.name)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Setting) and self.plain() == other.plain()

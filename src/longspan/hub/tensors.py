@@ -1,7 +1,8 @@
 """The tensors of a folder in safetensors files, one or several, mapped into memory and read when they are used."""
 
 import json
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor
 from longspan.errors import InvalidInput
 
 ONE, INDEX = "model.safetensors", "model.safetensors.index.json"
+SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")
 PICKLES = {".bin", ".pt", ".pth", ".ckpt", ".pkl"}
 
 
@@ -24,7 +26,7 @@ class Tensors(Mapping[str, Tensor]):
         self._open: dict[Path, Any] = {}
         for path, listed in _files(folder).items():
             self._open[path] = _open(path)
-            held = set(self._open[path].keys())
+            held = dict.fromkeys(self._open[path].keys())
             for name in held if listed is None else listed:
                 if name not in held:
                     raise InvalidInput(f"{path} lacks {name}, which {folder / INDEX} says it has")
@@ -47,21 +49,7 @@ class Tensors(Mapping[str, Tensor]):
 def _files(folder: Path) -> dict[Path, list[str] | None]:
     """Each file with the tensors that it must have; None: whatever it has."""
     if (folder / INDEX).is_file():
-        try:
-            listed = json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"]
-        except (UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError) as error:
-            raise InvalidInput(f"{folder / INDEX} lists no weights: {error!r}") from None
-        shards: dict[Path, list[str] | None] = {}
-        for name, file in listed.items():
-            if not isinstance(file, str) or Path(file).name != file:
-                raise InvalidInput(f"{folder / INDEX}: {name} must be in a file of this folder, not {file!r}")
-            known = shards.setdefault(folder / file, [])
-            assert known is not None
-            known.append(name)
-        for path in shards:
-            if not path.is_file():
-                raise InvalidInput(f"{folder} has no {path.name}, which {INDEX} names")
-        return shards
+        return {**shards(folder, INDEX)}
     if (folder / ONE).is_file():
         return {folder / ONE: None}
     pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLES)
@@ -71,6 +59,27 @@ def _files(folder: Path) -> dict[Path, list[str] | None]:
             f"convert it once with `longspan convert {folder} NEW_FOLDER`"
         )
     raise InvalidInput(f"{folder} has no {ONE} and no {INDEX}")
+
+
+def shards(folder: Path, index: str) -> dict[Path, list[str]]:
+    """The files that an index lists, with the tensors that each must have."""
+    try:
+        read = json.loads((folder / index).read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise InvalidInput(f"{folder / index} lists no weights: {error}") from None
+    listed = read.get("weight_map") if isinstance(read, dict) else None
+    if not listed or not isinstance(listed, dict):
+        raise InvalidInput(f"{folder / index} lists no weights: it has no weight_map from names to files")
+    kind = Path(index.removesuffix(".index.json")).suffix
+    found: dict[Path, list[str]] = {}
+    for name, file in listed.items():
+        if not isinstance(file, str) or Path(file).name != file or Path(file).suffix != kind:
+            raise InvalidInput(f"{folder / index}: {name} must be in a {kind} file beside it, not {file!r}")
+        found.setdefault(folder / file, []).append(name)
+    for path in found:
+        if not path.is_file():
+            raise InvalidInput(f"{folder} has no {path.name}, which {index} names")
+    return found
 
 
 def _open(path: Path) -> Any:
@@ -91,9 +100,11 @@ def write(folder: Path, tensors: Mapping[str, Tensor], *, shard_bytes: int = 5 *
             size = 0
         shards[-1][name] = tensor.contiguous()
         size, total = size + own, total + own
+    before = {path for path in folder.glob("model-*-of-*.safetensors") if SHARD.fullmatch(path.name)}
     if len(shards) == 1:
         _write(folder / ONE, shards[0])
         (folder / INDEX).unlink(missing_ok=True)
+        _remove(before)
         return
     where: dict[str, str] = {}
     for number, shard in enumerate(shards, 1):
@@ -101,20 +112,26 @@ def write(folder: Path, tensors: Mapping[str, Tensor], *, shard_bytes: int = 5 *
         _write(folder / file, shard)
         where.update(dict.fromkeys(shard, file))
     (folder / INDEX).write_text(json.dumps({"metadata": {"total_size": total}, "weight_map": where}, indent=2) + "\n")
-    (folder / ONE).unlink(missing_ok=True)
+    _remove({folder / ONE, *before} - {folder / file for file in where.values()})
+
+
+def _remove(paths: Iterable[Path]) -> None:
+    """What was written here before and is not part of this model."""
+    for path in paths:
+        path.unlink(missing_ok=True)
 
 
 def _write(path: Path, tensors: Mapping[str, Tensor]) -> None:
     part = path.with_name(f"{path.name}.part")
-    # Views of one storage are refused as ties; each is written by itself.
+    # Tensors that overlap are refused as ties; each is written by itself. Those of one mapped file do not overlap.
     seen: set[int] = set()
     own = {}
     for name, tensor in tensors.items():
-        place = tensor.untyped_storage().data_ptr()
+        place = tensor.data_ptr()
         own[name] = tensor.clone(memory_format=torch.contiguous_format) if place in seen else tensor
         seen.add(place)
     save_file(own, part, metadata={"format": "pt"})
     part.replace(path)
 
 
-__all__ = ["INDEX", "ONE", "PICKLES", "Tensors", "write"]
+__all__ = ["INDEX", "ONE", "PICKLES", "Tensors", "shards", "write"]

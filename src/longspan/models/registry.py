@@ -22,6 +22,7 @@ MODELS: dict[str, str] = {
     "universal_encoder": "longspan.models.universal:UniversalEncoder",
     "transformer_xl": "longspan.models.transformer_xl:TransformerXL",
     "compressive": "longspan.models.compressive:CompressiveTransformer",
+    "electra": "longspan.models.electra:Electra",
 }
 
 

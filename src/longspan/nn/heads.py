@@ -5,7 +5,7 @@ Three shapes cover the tasks of BERT and its kin. `Masked` gives the logits of t
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,9 +15,11 @@ from torch import Tensor, nn
 from longspan import config
 from longspan.config import option
 from longspan.errors import InvalidInput, InvalidOption
-from longspan.nn.feedforward import PLAIN, Activation
+from longspan.nn.feedforward import PLAIN, Activation, FeedForward
 from longspan.nn.linear import Linear, linear
+from longspan.nn.marks import MARKS
 from longspan.nn.norm import build_norm
+from longspan.nn.residual import Residual
 from longspan.shapes import Hidden, KeyMask
 
 TEXT_TASKS = {
@@ -49,6 +51,21 @@ class Head(config.Options):
     drop_input: bool = option(False, "whether it drops before the layer in between as well (RoBERTa)")
     bias: bool = option(True, "whether the last layer has a bias")
     tied: bool = option(True, "masked: whether the last layer is the embedding")
+    global_tokens: str | None = option(None, "tokens that are global where none are given (Longformer)", choices=MARKS)
+    hidden: int | None = option(
+        None, "for each token: inner width of a feed-forward layer before the last (Big Bird)", low=1
+    )
+    question: bool = option(
+        False,
+        "span: whether a text starts with a question: its tokens are segment 0, the others 1, and no answer lies in it",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.question and self.task != "span":
+            raise InvalidOption(f"question is of the task 'span', whose answers lie behind it, not of {self.task!r}")
+        if self.hidden is not None and self.task not in TOKEN_TASKS:
+            raise InvalidOption(f"hidden is of heads for each token ({', '.join(TOKEN_TASKS)}), not of {self.task!r}")
 
     @classmethod
     def read(cls, value: Any) -> "Head":
@@ -120,17 +137,30 @@ class PerText(_Head):
 
 
 class PerToken(_Head):
-    """The logits of the labels at every token: (batch, length, labels), or (batch, length) to detect tokens."""
+    """The logits of the labels at every token: (batch, length, labels), or (batch, length) to detect tokens.
 
-    def __init__(self, head: Head, width: int) -> None:
-        super().__init__(head, width)
+    With `hidden` a whole feed-forward layer stands in between, with its residual and norm.
+    """
+
+    def __init__(self, head: Head, width: int, *, norm: str, eps: float) -> None:
+        super().__init__(head if head.hidden is None else replace(head, activation=None), width)
         self.single = head.task == "detect"
-        self.dropout = nn.Dropout(head.dropout)
+        self.feedforward = self.around = None
+        if head.hidden is not None:
+            self.feedforward = FeedForward(width, head.hidden, head.activation or "relu")
+            self.around = Residual(width, norm=norm, place="post", dropout=head.dropout, eps=eps)
+        self.dropout = nn.Dropout(head.dropout if head.hidden is None else 0.0)
         self.out = Linear(width, {"span": 2, "detect": 1}.get(head.task, head.labels), bias=head.bias)
 
     def forward(self, x: Hidden, key_mask: KeyMask | None = None) -> Tensor:
         logits = self.out(self.dropout(self._between(x)))
         return logits.squeeze(-1) if self.single else logits
+
+    def _between(self, x: Tensor) -> Tensor:
+        if self.feedforward is None or self.around is None:
+            return super()._between(x)
+        layer = self.feedforward
+        return self.around(x, lambda y: layer(self.before(y)))
 
 
 def pool(x: Hidden, key_mask: KeyMask | None, how: str) -> Float[Tensor, "batch width"]:
@@ -157,7 +187,7 @@ def build_head(
         if vocabulary is None:
             raise InvalidOption("a model without a vocabulary predicts no tokens; leave out the head 'masked'")
         return Masked(head, width, vocabulary=vocabulary, table_width=table_width, norm=norm, eps=eps)
-    return PerText(head, width) if head.task in TEXT_TASKS else PerToken(head, width)
+    return PerText(head, width) if head.task in TEXT_TASKS else PerToken(head, width, norm=norm, eps=eps)
 
 
 __all__ = ["ACTIVATIONS", "POOLS", "TASKS", "Head", "Masked", "PerText", "PerToken", "build_head", "pool"]

@@ -185,7 +185,8 @@ class Learned(_Table):
     def __init__(self, length: int, width: int, *, offset: int = 0, std: float = 0.02) -> None:
         super().__init__(length, width)
         self.first = -offset
-        self.weight = nn.Parameter(torch.randn(offset + length, width) * std)
+        self.weight = nn.Parameter(torch.empty(offset + length, width))
+        nn.init.normal_(self.weight, std=std)
 
     def rows(self, positions: Int[Tensor, "*places"]) -> Float[Tensor, "*places width"]:
         return functional.embedding(positions - self.first if self.first else positions, self.weight)

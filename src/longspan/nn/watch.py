@@ -50,12 +50,12 @@ def watch(body: Body, *, maps: bool = True) -> Iterator[Seen]:
         return before
 
     hooks = [body.register_forward_pre_hook(enter), body.register_forward_hook(leave)]
-    for block in layers:
-        hooks.append(block.register_forward_hook(after))
-        if maps:
-            hooks.append(block.mixer.register_forward_pre_hook(note(seen.maps), with_kwargs=True))
-        if maps and block.cross is not None:
-            hooks.append(block.cross.register_forward_pre_hook(note(seen.cross_maps), with_kwargs=True))
+    hooks += [block.register_forward_hook(after) for block in layers]
+    # Blocks may share an attention, which is watched once and heard of at each of its turns.
+    mixers = dict.fromkeys(block.mixer for block in layers) if maps else {}
+    readers = dict.fromkeys(block.cross for block in layers if block.cross is not None) if maps else {}
+    for module, into in [*((each, seen.maps) for each in mixers), *((each, seen.cross_maps) for each in readers)]:
+        hooks.append(module.register_forward_pre_hook(note(into), with_kwargs=True))
     try:
         yield seen
     finally:

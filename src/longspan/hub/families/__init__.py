@@ -8,9 +8,17 @@ from longspan.hub.family import Family
 
 FAMILIES: dict[str, str] = {
     "bert": "longspan.hub.families.bert:BERT",
+    "albert": "longspan.hub.families.albert:ALBERT",
+    "electra": "longspan.hub.families.electra:ELECTRA",
+    "roberta": "longspan.hub.families.roberta:ROBERTA",
+    "camembert": "longspan.hub.families.roberta:CAMEMBERT",
+    "xlm-roberta": "longspan.hub.families.roberta:XLM_ROBERTA",
+    "distilbert": "longspan.hub.families.distilbert:DISTILBERT",
+    "longformer": "longspan.hub.families.longformer:LONGFORMER",
+    "big_bird": "longspan.hub.families.big_bird:BIG_BIRD",
     "bart": "longspan.hub.families.bart:BART",
-    "led": "longspan.hub.families.led:LED",
     "mbart": "longspan.hub.families.bart:MBART",
+    "led": "longspan.hub.families.led:LED",
 }
 
 
