@@ -134,6 +134,21 @@ def test_the_classifier_reads_the_decoder_where_the_text_ends(
     assert_round_trip(found, folder, cls, tmp_path / "back")
 
 
+def test_a_generator_becomes_a_classifier_that_they_read(folder: Path, tmp_path: Path) -> None:
+    random_model(theirs_bart.BartForConditionalGeneration, BartConfig(**SMALL)).save_pretrained(folder)
+    found = hub.load(folder, tasks=["classify"])
+    assert found.unused == ["final_logits_bias"] and all(name.startswith("heads.classify") for name in found.fresh)
+    hub.save(found, tmp_path / "back")
+    cls = theirs_bart.BartForSequenceClassification
+    theirs, report = cls.from_pretrained(tmp_path / "back", output_loading_info=True)
+    assert not report["missing_keys"] and not report["unexpected_keys"]
+    ids, _ = padded(40)
+    ids[:, -1] = 2
+    model: Any = found.model
+    with torch.no_grad():
+        assert_close(model.outputs(ids, shift_right(ids, 2))["classify"], theirs(ids).logits)
+
+
 def test_answers_are_read_at_every_token(folder: Path, tmp_path: Path) -> None:
     cls = theirs_bart.BartForQuestionAnswering
     theirs = random_model(cls, BartConfig(**SMALL))
@@ -217,9 +232,11 @@ def test_what_a_bart_cannot_say_is_not_written(folder: Path, tmp_path: Path) -> 
     model = hub.load(folder).model
     cls: Any = type(model)
     for given, said in (
-        ({"place": "pre"}, "a bart has place = 'post', and this is 'pre'"),
-        ({"source_length": 30}, "source_length is 30 and max_length 20"),
-        ({"encoder_attention": [{"name": "window", "window": 4}]}, "a bart has encoder_attention"),
+        ({"place": "pre"}, "a bart there has place = 'post', and this model has 'pre'"),
+        ({"source_length": 30}, "a bart there has max_length = 30, and this model has 20"),
+        ({"encoder_attention": [{"name": "window", "window": 4}]}, "a bart there has encoder_attention"),
+        ({"source_length": None}, "each side of a bart has its own positions"),
+        ({"tied": False}, "tie_word_embeddings is False"),
     ):
         other = cls.build(**{**vars(model.options), **given})
         with pytest.raises(Unsupported, match=said):

@@ -66,7 +66,7 @@ def beam_search(
     source_streams: Streams | None = None,
     bos: int | None = None,
 ) -> list[list[Hypothesis]]:
-    """The `n_best` hypotheses of each prompt, best first, finished ones before those that ran into the limit.
+    """The `n_best` hypotheses of each prompt, best first; unless asked, finished ones before those cut at the limit.
 
     Each prompt gives what it would give alone. An `Ensemble` of models is searched like one.
 

@@ -87,10 +87,9 @@ def forbid(logits: Tensor, feed: Feed, ends: Tensor, *, min_new: int, no_repeat_
 
 
 def only(values: Tensor, token: Tensor | int, where: Tensor) -> Tensor:
-    """Rows `where` it is true with every other token than `token`, (rows,) or one for all, at -inf."""
-    others = torch.arange(values.shape[1], device=values.device) != torch.as_tensor(token, device=values.device).view(
-        -1, 1
-    )
+    """The rows `where` it is true with every other token than `token`, one for each or one for all, at -inf."""
+    kept = token[:, None] if isinstance(token, Tensor) else token
+    others = torch.arange(values.shape[1], device=values.device) != kept
     return values.masked_fill(others & where[:, None], float("-inf"))
 
 

@@ -85,6 +85,7 @@ class Family:
     tied: bool = True  # what a missing `tie_word_embeddings` means
     ignored: Sequence[str] = ()  # patterns of tensors in old files that say nothing
     tokens: Config = field(default_factory=dict)  # what generation is told where the configuration says nothing
+    headed: Config = field(default_factory=dict)  # options of the family's models that have heads for tasks
     labels: int = 2  # of a classifier, where the configuration says nothing
     untied: Sequence[str] = ()  # of `ties`, those that are tensors of their own where `tie_word_embeddings` is false
     # Where `tie_word_embeddings` is false, the tensor that is used instead of another, which still is in the file.
@@ -107,9 +108,7 @@ class Family:
             found["tied"] = True
         wanted = self.tasks(given) if tasks is None else tasks
         heads = [task if isinstance(task, Head) else self.read_head(task, found, given) for task in wanted]
-        if heads:
-            found["tasks"] = tuple(heads)
-        return found
+        return {**found, **self.headed, "tasks": tuple(heads)} if heads else found
 
     def named(self, given: Config) -> str:
         """The class that a configuration names; the first where it names none."""
@@ -247,6 +246,9 @@ def _settled(options: Any) -> dict[str, Any]:
         "key_dim": found.get("head_dim") or (width // heads if width and heads else None),
         "query_bias": found.get("bias"),
         "output_bias": found.get("bias"),
+        "decoder_layers": found.get("layers"),
+        "decoder_heads": heads,
+        "decoder_hidden": found.get("hidden"),
     }
     found |= {name: value for name, value in meant.items() if name in found and found[name] is None}
     if found.get("groups") == found.get("layers"):

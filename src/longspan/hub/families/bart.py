@@ -132,32 +132,21 @@ def generates(given: Config) -> bool:
 
 
 def adjust(found: dict[str, Any], given: Config) -> dict[str, Any]:
+    """The options that the architecture decides."""
     return {**found, "logit_bias": generates(given)}
 
 
-def write(found: dict[str, Any], options: Any, fixed: Config, generator: str) -> dict[str, Any]:
-    """Their configuration, completed by what depends on several of our options; what it cannot say is refused."""
-    for name, value in fixed.items():
-        if name != "init" and getattr(options, name) != value:
-            raise Unsupported(f"a {found['model_type']} has {name} = {value!r}, and this is {getattr(options, name)!r}")
+def restore(found: dict[str, Any], options: Any) -> dict[str, Any]:
+    """What depends on several of our options."""
+    if options.source_length is None:
+        raise Unsupported(f"each side of a {found['model_type']} has its own positions; give source_length")
     for key, ours in (("layers", "layers"), ("attention_heads", "heads"), ("ffn_dim", "hidden")):
         if found[f"decoder_{key}"] is None:
             found[f"decoder_{key}"] = getattr(options, ours)
     if options.logit_bias and not options.tasks:
-        found["architectures"] = [generator]
-    return {**found, "is_encoder_decoder": True, "tie_word_embeddings": True}
-
-
-def _restore(fixed: Config, generator: str) -> Any:
-    def restore(found: dict[str, Any], options: Any) -> dict[str, Any]:
-        if options.max_length != options.source_length:
-            raise Unsupported(
-                f"max_position_embeddings is one number for both sides, and here source_length is "
-                f"{options.source_length} and max_length {options.max_length}"
-            )
-        return write(found, options, fixed, generator)
-
-    return restore
+        (body,) = found["architectures"]
+        found["architectures"] = [body.removesuffix("Model") + "ForConditionalGeneration"]
+    return {**found, "is_encoder_decoder": True}
 
 
 BART = Family(
@@ -180,20 +169,18 @@ BART = Family(
     ties=TIES,
     ignored=(r"(.*\.)?(encoder|decoder)\.version",),
     tokens={**TOKENS, "forced_eos_token_id": 2},
+    headed={"logit_bias": False},
     labels=3,
     adjust=adjust,
-    restore=_restore(FIXED, "BartForConditionalGeneration"),
+    restore=restore,
 )
-
-_PRE: Config = {**FIXED, "place": "pre"}
 
 MBART = replace(
     BART,
     name="mbart",
-    fixed=_PRE,
+    fixed={**FIXED, "place": "pre"},
     architectures={name.replace("Bart", "MBart"): tasks for name, tasks in BART.architectures.items()},
     body=(*BODY, rename("encoder.norm", "encoder.layer_norm"), rename("decoder.norm", "decoder.layer_norm")),
     tokens={"eos_token_id": 2, "forced_eos_token_id": 2},
     labels=2,
-    restore=_restore(_PRE, "MBartForConditionalGeneration"),
 )

@@ -50,7 +50,7 @@ def _restore(found: dict[str, Any], options: Any) -> dict[str, Any]:
             raise Unsupported(f"an led reads its source by longformer with a window, and this by {setting!r}")
     windows = [2 * int(setting.options.get("window", 256)) for setting in settings]
     found["attention_window"] = [windows[layer % len(windows)] for layer in range(options.layers)]
-    return bart.write(found, options, FIXED, "LEDForConditionalGeneration")
+    return bart.restore(found, options)
 
 
 LED = Family(
@@ -67,6 +67,7 @@ LED = Family(
     output=bart.OUTPUT,
     ties=bart.TIES,
     tokens=bart.TOKENS,
+    headed=bart.BART.headed,
     adjust=_adjust,
     restore=_restore,
 )
