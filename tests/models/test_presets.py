@@ -65,6 +65,13 @@ def test_the_counts_of_the_specification_are_all_there():
         "deit-tiny": 5_717_416,
         "deit-small": 22_050_664,
         "deit-base": 86_567_656,
+        "albert-base": 11_683_584,
+        "albert-large": 17_683_968,
+        "albert-xlarge": 58_724_864,
+        "albert-xxlarge": 222_595_584,
+        "electra-small": 13_483_008,
+        "electra-base": 108_891_648,
+        "electra-large": 334_092_288,
     }
 
 
@@ -127,6 +134,8 @@ def read(model: Model, ids: Tensor) -> Tensor:
         return model(ids[..., None].expand(*ids.shape, 12) + 1)
     if model.name == "vit":
         return model.outputs(torch.randn(2, 3, 8, 12, dtype=torch.float64))["classify"]
+    if model.name == "electra":
+        return model(ids, ids, ids % 3 == 0).detections
     if model.name == "etc_model":
         return torch.cat(model(ids, ids[:, :3]), 1)
     out = model(ids, ids) if getattr(model, "reads_source", False) else model(ids)

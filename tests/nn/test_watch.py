@@ -46,6 +46,13 @@ def test_shared_layers_are_seen_each_time() -> None:
     assert len(model.stack.blocks) == 1 and len(seen.states) == 4 and len(seen.maps) == 3
 
 
+def test_an_attention_that_blocks_share_is_seen_once_in_each() -> None:
+    model = build("encoder", **SMALL, groups=1, share="attention").eval()
+    with watch(model.stack) as seen:
+        model(IDS)
+    assert len(model.stack.blocks) == 3 and len(seen.states) == 4 and len(seen.maps) == 3
+
+
 def test_nothing_stays_behind() -> None:
     model = build("encoder", **SMALL).eval()
     with watch(model.stack, maps=False) as seen:

@@ -5,8 +5,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from longspan import config
+from longspan.attention.setting import Setting
 from longspan.errors import InvalidInput, Unsupported, suggest
 from longspan.hub.names import Rule
+from longspan.models.body import spread
 from longspan.nn.heads import Head
 
 Config = Mapping[str, Any]
@@ -143,6 +145,14 @@ class Family:
             for rule in found
         ]
 
+    def untied_names(self, rules: Sequence[Rule]) -> dict[str, str]:
+        """What is read instead of a tensor in files that are not tied, where no rule speaks of it.
+
+        There, the output layer of a head for masked tokens has a bias of its own, and the head's is not used.
+        """
+        known = {name for rule in rules for name in rule.theirs}
+        return {of: name for name, of in self.ties.items() if name in self.untied and name not in known}
+
     def config(self, options: Any, labels: Sequence[str] = (), before: str | None = None) -> dict[str, Any]:
         """Their configuration of our options; what it cannot say is refused. It was a `before`."""
         found: dict[str, Any] = {"model_type": self.name, "architectures": [self.architecture(options, before)]}
@@ -159,7 +169,20 @@ class Family:
                 found["problem_type"] = "regression"
         if self._mute(found["architectures"][0]):
             del found["tie_word_embeddings"]  # what such a class says of ties stays as it was
+        if any(head.task == "masked" for head in heads):
+            found["tie_word_embeddings"] = all(head.tied for head in heads if head.task == "masked")
         return self.restore(found, options)
+
+    def check(self, options: Any, record: Config) -> None:
+        """Refuses options that a configuration does not say: whoever reads it would build another model."""
+        again = config.make(type(options), self.options(record, ()), self.name)
+        ours, theirs = _settled(options), _settled(again)
+        for name, value in ours.items():
+            if value != theirs[name]:
+                raise Unsupported(
+                    f"a configuration of {self.name} cannot say {name} = {config.plain(value)!r}; "
+                    f"it would be read as {config.plain(theirs[name])!r}"
+                )
 
     def architecture(self, options: Any, before: str | None = None) -> str:
         """The class that has these heads and no others: the one that it was, if that is one of several."""
@@ -168,6 +191,42 @@ class Family:
         if named:
             return before if before in named else named[0]
         raise Unsupported(f"no {self.name} there has heads for {', '.join(sorted(wanted)) or 'nothing'} at once")
+
+
+# What changes no result of a trained model: how it began, what it drops in training, and the size of pieces.
+UNSAID = {
+    "tasks",
+    "init",
+    "init_std",
+    "residual_init",
+    "zero_output",
+    "dropout",
+    "embedding_dropout",
+    "attention_dropout",
+    "hidden_dropout",
+    "feedforward_chunk",
+}
+
+
+def _settled(options: Any) -> dict[str, Any]:
+    """Options by name, with what an option that was not given means; those that say nothing of results are left out."""
+    found = {each["name"]: getattr(options, each["name"]) for each in config.describe(type(options))}
+    width, heads = found.get("width"), found.get("heads")
+    meant = {
+        "embedding_width": width,
+        "groups": found.get("layers"),
+        "kv_heads": heads,
+        "head_dim": width // heads if width and heads else None,
+        "query_bias": found.get("bias"),
+        "output_bias": found.get("bias"),
+    }
+    found |= {name: value for name, value in meant.items() if name in found and found[name] is None}
+    if found.get("groups") == found.get("layers"):
+        found.pop("share", None)
+    if "attention" in found:  # of each layer, without what it drops
+        settings = spread(found["attention"], found["layers"], "attention")
+        found["attention"] = tuple(Setting(each.name, **each.options) for each in settings)
+    return {name: value for name, value in found.items() if name not in UNSAID}
 
 
 def _labels(given: Config) -> int:

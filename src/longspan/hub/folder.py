@@ -102,11 +102,17 @@ def fill(
         rules.extend(family.rules(task))
     matches, kept = match(rules, sizes)
     _check_kept(model, kept)
+    live = {} if tied else family.untied_names(rules)
     missing: list[str] = []
     fresh: list[str] = []
     taken: set[str] = set()
     for each in matches:
-        names = [_find(files, name, base) or _find(files, twins.get(name, name), base) for name in each.theirs]
+        names = [
+            _find(files, live.get(name, name), base)
+            or _find(files, name, base)
+            or _find(files, twins.get(name, name), base)
+            for name in each.theirs
+        ]
         if None in names:
             # Heads that were asked for may be new, and so may an output layer, where the file's class has none.
             asked = chosen and each.ours[0].startswith("heads.")
@@ -152,9 +158,10 @@ def save(
     before = given.config.get("architectures") or [None]
     written = found.config(given.model.options, given.labels, before[0])
     written["dtype"] = str(given.model.dtype).removeprefix("torch.")
+    record = {**{key: value for key, value in given.config.items() if key != "torch_dtype"}, **written}
+    found.check(given.model.options, record)
     theirs = export(given.model, found, written)
     folder.mkdir(parents=True, exist_ok=True)
-    record = {**{key: value for key, value in given.config.items() if key != "torch_dtype"}, **written}
     (folder / CONFIG).write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     if tokenizer is not None:
         (folder / own_folder.TOKENIZER).write_text(tokenizer, encoding="utf-8")
@@ -170,6 +177,7 @@ def export(model: Model, family: Family, record: Mapping[str, Any]) -> dict[str,
         rules.extend(family.rules(task))
     matches, kept = match(rules, own)
     _check_kept(model, kept)
+    live = {} if record.get("tie_word_embeddings", family.tied) else family.untied_names(rules)
     found = {}
     for each in matches:
         if each.rule in family.output and named not in family.speakers:
@@ -177,6 +185,8 @@ def export(model: Model, family: Family, record: Mapping[str, Any]) -> dict[str,
         prefix = family.prefix(named) if each.rule in bodies or each.rule.inside else ""
         for name, tensor in to_theirs(each, [own[name] for name in each.ours], model.options).items():
             found[prefix + name] = tensor
+            if name in live:
+                found[prefix + live[name]] = tensor
     return found
 
 

@@ -47,21 +47,7 @@ class Tensors(Mapping[str, Tensor]):
 def _files(folder: Path) -> dict[Path, list[str] | None]:
     """Each file with the tensors that it must have; None: whatever it has."""
     if (folder / INDEX).is_file():
-        try:
-            listed = json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"]
-        except (UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError) as error:
-            raise InvalidInput(f"{folder / INDEX} lists no weights: {error!r}") from None
-        shards: dict[Path, list[str] | None] = {}
-        for name, file in listed.items():
-            if not isinstance(file, str) or Path(file).name != file:
-                raise InvalidInput(f"{folder / INDEX}: {name} must be in a file of this folder, not {file!r}")
-            known = shards.setdefault(folder / file, [])
-            assert known is not None
-            known.append(name)
-        for path in shards:
-            if not path.is_file():
-                raise InvalidInput(f"{folder} has no {path.name}, which {INDEX} names")
-        return shards
+        return {**shards(folder, INDEX)}
     if (folder / ONE).is_file():
         return {folder / ONE: None}
     pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLES)
@@ -71,6 +57,23 @@ def _files(folder: Path) -> dict[Path, list[str] | None]:
             f"convert it once with `longspan convert {folder} NEW_FOLDER`"
         )
     raise InvalidInput(f"{folder} has no {ONE} and no {INDEX}")
+
+
+def shards(folder: Path, index: str) -> dict[Path, list[str]]:
+    """The files that an index lists, with the tensors that each must have."""
+    try:
+        listed = json.loads((folder / index).read_text(encoding="utf-8"))["weight_map"].items()
+    except (UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+        raise InvalidInput(f"{folder / index} lists no weights: {error!r}") from None
+    found: dict[Path, list[str]] = {}
+    for name, file in listed:
+        if not isinstance(file, str) or Path(file).name != file:
+            raise InvalidInput(f"{folder / index}: {name} must be in a file of this folder, not {file!r}")
+        found.setdefault(folder / file, []).append(name)
+    for path in found:
+        if not path.is_file():
+            raise InvalidInput(f"{folder} has no {path.name}, which {index} names")
+    return found
 
 
 def _open(path: Path) -> Any:
@@ -117,4 +120,4 @@ def _write(path: Path, tensors: Mapping[str, Tensor]) -> None:
     part.replace(path)
 
 
-__all__ = ["INDEX", "ONE", "PICKLES", "Tensors", "write"]
+__all__ = ["INDEX", "ONE", "PICKLES", "Tensors", "shards", "write"]

@@ -53,6 +53,7 @@ class BodyOptions(config.Options):
     embedding_dropout: float | None = option(None, "on embeddings, where it differs from dropout", low=0, high=0.999)
     embedding_norm: bool = option(False, "whether embeddings are normed before dropout (BERT, BART)")
     embedding_width: int | None = option(None, "width of the tables, where it is another (ALBERT, ELECTRA)", low=1)
+    embedding_projection: bool = option(False, "whether a layer follows tables of the states' width too (ALBERT)")
     segments: int = option(0, "kinds of tokens, such as first and second sentence: 2 (BERT)", low=0)
     attention_dropout: float = option(0.0, "on attention weights, where there are any", low=0, high=0.999)
     hidden_dropout: float = option(0.0, "inside the feed-forward layer", low=0, high=0.999)
@@ -96,6 +97,7 @@ def embedding(options: BodyOptions, vocabulary: int, padding: int | None = None)
         dropout=options.dropout if options.embedding_dropout is None else options.embedding_dropout,
         segments=options.segments,
         out_width=options.width,
+        project=options.embedding_projection,
     )
 
 

@@ -23,6 +23,7 @@ MODELS: dict[str, str] = {
     "transformer_xl": "longspan.models.transformer_xl:TransformerXL",
     "vit": "longspan.models.vit:VisionTransformer",
     "compressive": "longspan.models.compressive:CompressiveTransformer",
+    "electra": "longspan.models.electra:Electra",
 }
 
 

@@ -13,6 +13,8 @@ FAMILIES: dict[str, str] = {
     "openai-gpt": "longspan.hub.families.gpt:GPT",
     "gpt2": "longspan.hub.families.gpt:GPT2",
     "llama": "longspan.hub.families.llama:LLAMA",
+    "albert": "longspan.hub.families.albert:ALBERT",
+    "electra": "longspan.hub.families.electra:ELECTRA",
 }
 
 

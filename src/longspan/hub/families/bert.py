@@ -113,6 +113,6 @@ BERT = Family(
         "cls.predictions.decoder.weight": "embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     },
-    untied=("cls.predictions.decoder.weight",),
+    untied=("cls.predictions.decoder.weight", "cls.predictions.decoder.bias"),
     ignored=(r".*embeddings\.position_ids",),
 )

@@ -5,6 +5,7 @@ from functools import singledispatch
 from torch import nn
 
 from longspan.models.cost.tally import Tally, products, read
+from longspan.models.electra import Electra
 from longspan.models.etc_model import EtcModel, OfOneInput, PerInput
 from longspan.models.transformer import Decoder, Encoder, Transformer
 from longspan.models.vit import VisionTransformer
@@ -128,6 +129,13 @@ def _(model: VisionTransformer, length: int, tally: Tally) -> None:
     pass_through(model.stack, tally, length)
     tally.add("output", 0, length * model.stack.out_width)
     tally.notes.append("the length is the number of patches, and of the class token")
+
+
+@read.register
+def _(model: Electra, length: int, tally: Tally) -> None:
+    read(model.generator, length, tally)
+    read(model.discriminator, length, tally)
+    tally.notes.append("generator and discriminator, without their heads")
 
 
 @products.register

@@ -8,7 +8,7 @@ this package to; `remarks` say where the two differ, what was chosen where the p
 """
 
 from longspan.errors import UnknownName, suggest
-from longspan.models.presets import classics, learned, patterns, recurrence, vision
+from longspan.models.presets import albert, classics, learned, patterns, recurrence, vision
 from longspan.models.presets.row import Preset
 from longspan.models.presets.small import shrink
 
@@ -17,6 +17,7 @@ PRESETS: dict[str, Preset] = {
     **recurrence.ROWS,
     **patterns.ROWS,
     **learned.ROWS,
+    **albert.ROWS,
     **vision.ROWS,
 }
 

@@ -36,6 +36,8 @@ SMALL: dict[str, int] = {
     "memory": 8,
     "slots": 4,
     "divisor": 2,
+    "embedding_width": 16,
+    "mask": 1,
 }
 # What a small copy of a model without heads has.
 WITHOUT_HEADS: dict[str, dict[str, Any]] = {
@@ -77,7 +79,7 @@ def shrink(preset: Preset) -> Preset:
             changed[key] = tuple(range(3, changed["vocabulary"], 3))[: len(value)]
         elif key == "key_dim":
             changed[key] = HEAD // 2
-        elif key in SMALL and key not in changed:
+        elif key in SMALL and key not in changed and value is not None:
             changed[key] = min(value, SMALL[key])
     if "axes" in changed and "max_length" in changed:
         changed["max_length"] = math.prod(changed["axes"])
