@@ -177,6 +177,8 @@ class Family:
         """Refuses options that a configuration does not say: whoever reads it would build another model."""
         again = config.make(type(options), self.options(record, ()), self.name)
         ours, theirs = _settled(options), _settled(again)
+        if self._mute(self.named(record)):
+            ours.pop("tied")  # of an output layer that is not written
         for name, value in ours.items():
             if value != theirs[name]:
                 raise Unsupported(
