@@ -253,6 +253,9 @@ def _settled(options: Any) -> dict[str, Any]:
     found |= {name: value for name, value in meant.items() if name in found and found[name] is None}
     if found.get("groups") == found.get("layers"):
         found.pop("share", None)
+    if "attention" in found:  # of each layer, without what it drops
+        settings = spread(found["attention"], found["layers"], "attention")
+        found["attention"] = tuple(Setting(each.name, **each.options) for each in settings)
     return {name: value for name, value in found.items() if name not in UNSAID}
 
 

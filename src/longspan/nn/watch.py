@@ -77,19 +77,20 @@ def watch(body: Body, *, maps: bool = True) -> Iterator[Seen]:
         return before
 
     hooks = [body.register_forward_pre_hook(enter), body.register_forward_hook(leave)]
-    mixers: list[tuple[nn.Module | None, list[Tensor]]] = []
+    # Blocks may share an attention, which is watched once and heard of at each of its turns.
+    mixers: dict[nn.Module, list[Tensor]] = {}
     if isinstance(body, ReversibleBody):
         for mix, change in body.pairs():
             hooks.append(change.register_forward_hook(changed))
-            mixers.append((mix.mixer, seen.maps))
+            mixers[mix.mixer] = seen.maps
     for block in body.modules():
         if isinstance(block, Block):
             hooks.append(block.register_forward_hook(after))
-            mixers += [(block.mixer, seen.maps), (block.cross, seen.cross_maps)]
-    # Blocks may share an attention, which is watched once and heard of at each of its turns.
-    for mixer, into in {mixer: into for mixer, into in mixers if maps}.items():
-        if mixer is not None:
-            hooks.append(mixer.register_forward_pre_hook(note(into), with_kwargs=True))
+            mixers[block.mixer] = seen.maps
+            if block.cross is not None:
+                mixers[block.cross] = seen.cross_maps
+    for mixer, into in mixers.items() if maps else ():
+        hooks.append(mixer.register_forward_pre_hook(note(into), with_kwargs=True))
     try:
         yield seen
     finally:

@@ -67,7 +67,7 @@ def _hashed(given: Config, causal: bool) -> Setting:
         "rounds": int(given.get("num_hashes", 1)),
         "chunk": int(given.get("lsh_attn_chunk_length", 64)),
         "buckets": _buckets(given),
-        "form": form,
+        "form": None if form == "strict" else form,  # which a decoder is by itself
         "before": int(given.get("lsh_num_chunks_before", 1)),
         "after": int(given.get("lsh_num_chunks_after", 0)),
         "eps": KEY_EPS,
@@ -118,7 +118,7 @@ def _restore(causal: bool) -> Any:
         found["is_decoder"] = causal
         settings = [_complete(each, options, causal) for each in spread(options.attention, options.layers, "reformer")]
         for setting in settings:
-            found |= _keys(setting)
+            found |= _keys(setting, causal)
         found["attn_layers"] = ["local" if setting.name == "image_local" else "lsh" for setting in settings]
         found["axial_pos_embds"] = options.position == "axial"
         if options.position == "axial":
@@ -138,14 +138,14 @@ def _restore(causal: bool) -> Any:
 
 
 def _complete(setting: Setting, options: Any, causal: bool) -> Setting:
-    """With its dropout and its form said."""
+    """With its dropout said, and its form where it is not the one that it has by itself."""
     dropout = options.attention_dropout if setting.dropout is None else setting.dropout
-    said = {"form": "strict" if causal else "paper"} if setting.name == "reformer" else {}
-    given = {name: value for name, value in setting.options.items() if value is not None}
-    return Setting(setting.name, dropout=dropout, **{**said, **given})
+    own = "strict" if causal else "paper"
+    given = {name: value for name, value in setting.options.items() if (name, value) != ("form", own)}
+    return Setting(setting.name, dropout=dropout, **given)
 
 
-def _keys(setting: Setting) -> dict[str, Any]:
+def _keys(setting: Setting, causal: bool) -> dict[str, Any]:
     """What a layer of this kind has; what these keys cannot say of it is found by reading them again."""
     own = setting.made
     if setting.name == "image_local" and isinstance(own.query_block, int):
@@ -164,7 +164,7 @@ def _keys(setting: Setting) -> dict[str, Any]:
             "lsh_num_chunks_after": own.after,
             "hash_seed": own.seed,
             "lsh_attention_probs_dropout_prob": setting.dropout,
-            "lsh_form": own.form,
+            "lsh_form": own.form or ("strict" if causal else "paper"),
         }
     raise Unsupported(f"reformer's layers are 'image_local' or 'reformer', and this model has {setting!r}")
 

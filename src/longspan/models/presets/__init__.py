@@ -21,6 +21,7 @@ PRESETS: dict[str, Preset] = {
     **recurrence.ROWS,
     **patterns.ROWS,
     **learned.ROWS,
+    **albert.ROWS,
     **vision.ROWS,
 }
 
