@@ -65,4 +65,4 @@ def _splitter(record: Any) -> str:
     raise Unsupported(f"a GGUF file cannot say how this tokenizer cuts texts; it can be as {', '.join(SPLITTERS)}")
 
 
-__all__ = ["CHAT", "metadata"]
+__all__ = ["CHAT", "PREFIX", "metadata"]

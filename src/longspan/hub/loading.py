@@ -12,7 +12,7 @@ from longspan.hub import around, files, llama2c
 from longspan.hub.folder import Pretrained
 from longspan.hub.gguf_file import GgufFile
 from longspan.hub.gguf_tokenizer import build
-from longspan.hub.gguf_vocabulary import CHAT
+from longspan.hub.gguf_vocabulary import CHAT, PREFIX
 from longspan.nn.heads import Head
 
 VOCABULARIES = ("tokenizer.bin", "tok*.bin")  # beside a file of llama2.c
@@ -46,6 +46,8 @@ def _of_file(found: Pretrained, path: Path) -> Tokenizer | None:
     record: dict[str, Any] = {}
     if path.suffix == ".gguf":
         held = GgufFile(path).metadata
+        if f"{PREFIX}tokens" not in held:
+            return None
         inner = build(held, path)
         if CHAT in held:
             record["chat_template"] = held[CHAT]
