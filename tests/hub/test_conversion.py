@@ -134,6 +134,14 @@ def test_a_llama_becomes_a_gguf_file_and_comes_back(folder: Path, tmp_path: Path
     assert hub.load(tmp_path / "back").tokenizer.encode("the cat").ids == first.tokenizer.encode("the cat").ids
 
 
+def test_a_gguf_file_may_have_no_tokenizer(folder: Path, tmp_path: Path) -> None:
+    llama(folder, "bytes")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / name).unlink()
+    hub.convert(folder, tmp_path / "new.gguf", to="gguf")
+    assert hub.load(tmp_path / "new.gguf").tokenizer is None
+
+
 @pytest.mark.data
 def test_stories_are_told_from_llama2cs_file_and_as_a_folder(stories: Path, tmp_path: Path) -> None:
     found = hub.load(stories / "stories260K.bin")

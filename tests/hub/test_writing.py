@@ -161,3 +161,17 @@ def test_a_model_with_a_tokenizer_given_as_text(tmp_path: Path) -> None:
     again = hub.load(tmp_path / "second")
     assert again.tokenizer.special == {"bos": "<s>", "eos": "</s>"}
     assert hub.generate(again, ["abc"], max_new=4) == hub.generate(found, ["abc"], max_new=4)
+
+
+def test_chats_are_answered(folder: Path) -> None:
+    decoder(folder)
+    (folder / "chat_template.jinja").write_text(
+        "<s>{{ messages[0].content }}</s>{% if add_generation_prompt %}:{% endif %}"
+    )
+    found = hub.load(folder)
+    inside = found.tokenizer.encode("hi").ids
+    expected = decode.generate(found.model, [[0, *inside, 1, *found.tokenizer.encode(":").ids]], max_new=5, eos=1)
+    assert hub.generate(found, ["hi"], chat=True, max_new=5)[0][0].tokens == expected.tokens[0]
+    assert [piece.token for piece in hub.stream(found, "hi", chat=True, max_new=5)] == expected.tokens[0]
+    with pytest.raises(InvalidOption, match="it goes without truncate"):
+        hub.generate(found, ["hi"], chat=True, truncate=True)

@@ -49,6 +49,7 @@ def generate(
     max_new: Annotated[int | None, Parameter(help="most new tokens; 100, or what there is room for")] = None,
     stop: Annotated[tuple[str, ...], Parameter(negative="", help="a text that ends what is generated")] = (),
     special: Annotated[bool, Parameter(negative="", help="names of special tokens in prompts are tokens")] = False,
+    chat: Annotated[bool, Parameter(negative="", help="prompts are what a user says, and texts are answers")] = False,
     drawn: Drawn | None = None,
     beams: Annotated[int | None, Parameter(group=SEARCHING, help="hypotheses that are kept")] = None,
     alpha: Annotated[float | None, Parameter(group=SEARCHING, help="power of the length penalty; 0.6")] = None,
@@ -64,6 +65,7 @@ def generate(
 
         longspan generate gpt2/ "The capital of France is" --max-new 20
         longspan generate gpt2/ "Once upon a time" --temperature 0.8 --top-p 0.95 --seed 3
+        longspan generate SmolLM2-135M-Instruct.gguf "What is the capital of France?" --chat
         longspan generate bart-large-cnn/ --prompts articles.txt --beams 4 --json
 
     Parameters
@@ -82,9 +84,16 @@ def generate(
     found = load_model(path)
     if len(asked) == 1 and sampling.samples == 1 and beam is None and not json:
         pieces = hub.stream(
-            found, asked[0], max_new=max_new, sampling=sampling, stop=stop, special=special, truncate=truncate
+            found,
+            asked[0],
+            max_new=max_new,
+            sampling=sampling,
+            stop=stop,
+            special=special,
+            chat=chat,
+            truncate=truncate,
         )
-        if sys.stdout.isatty() and not getattr(found.model, "reads_source", False):  # so that it reads on
+        if sys.stdout.isatty() and not chat and not getattr(found.model, "reads_source", False):  # so that it reads on
             Console(highlight=False).print(asked[0], style="dim", markup=False, end="", soft_wrap=True)
         for piece in pieces:
             sys.stdout.write(piece.text)
@@ -100,6 +109,7 @@ def generate(
             beam=beam,
             stop=stop,
             special=special,
+            chat=chat,
             truncate=truncate,
             progress=tell,
         )

@@ -8,7 +8,7 @@ from longspan.data import Tokenizer
 from longspan.errors import Unsupported
 from longspan.hub.gguf_tokenizer import ADDED, BYTE, CONTROL, UNKNOWN, splitter
 
-PREFIX = "tokenizer.ggml."
+PREFIX, CHAT = "tokenizer.ggml.", "tokenizer.chat_template"
 NORMAL, UNUSED = 1, 5
 SPLITTERS = ("gpt-2", "smollm", "llama-bpe", "qwen2")  # one name for each way that is known
 NEVER = -1e6  # the score of what no merge makes
@@ -48,7 +48,8 @@ def metadata(tokenizer: Tokenizer, rows: int) -> dict[str, Any]:
             found[key] = number
             if role != "pad":
                 found[f"add_{role}_token"] = number in around
-    return {f"{PREFIX}{key}": value for key, value in found.items()}
+    chat = tokenizer.record.get("chat_template")
+    return {**{f"{PREFIX}{key}": value for key, value in found.items()}, **({CHAT: chat} if chat else {})}
 
 
 def _kind(number: int, word: str, known: bool, spelled: bool) -> int:
@@ -64,4 +65,4 @@ def _splitter(record: Any) -> str:
     raise Unsupported(f"a GGUF file cannot say how this tokenizer cuts texts; it can be as {', '.join(SPLITTERS)}")
 
 
-__all__ = ["metadata"]
+__all__ = ["CHAT", "PREFIX", "metadata"]

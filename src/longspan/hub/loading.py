@@ -8,9 +8,11 @@ import torch
 
 from longspan.data import Tokenizer
 from longspan.data.tokenizer import ROLES
-from longspan.hub import around, files, gguf, llama2c
+from longspan.hub import around, files, llama2c
 from longspan.hub.folder import Pretrained
 from longspan.hub.gguf_file import GgufFile
+from longspan.hub.gguf_tokenizer import build
+from longspan.hub.gguf_vocabulary import CHAT, PREFIX
 from longspan.nn.heads import Head
 
 VOCABULARIES = ("tokenizer.bin", "tok*.bin")  # beside a file of llama2.c
@@ -43,10 +45,14 @@ def load(
 
 def _of_file(found: Pretrained, path: Path) -> Tokenizer | None:
     """The tokenizer in a GGUF file, or beside one of llama2.c; the configuration says what its tokens are for."""
+    record: dict[str, Any] = {}
     if path.suffix == ".gguf":
-        if "tokenizer.ggml.tokens" not in GgufFile(path).metadata:
+        held = GgufFile(path).metadata
+        if f"{PREFIX}tokens" not in held:
             return None
-        inner = gguf.tokenizer(path)
+        inner = build(held, path)
+        if CHAT in held:
+            record["chat_template"] = held[CHAT]
     else:
         beside = [file for pattern in VOCABULARIES for file in sorted(path.parent.glob(pattern)) if file != path]
         if not beside:
@@ -54,7 +60,7 @@ def _of_file(found: Pretrained, path: Path) -> Tokenizer | None:
         inner = llama2c.tokenizer(beside[0])
     ids = {role: found.config.get(f"{role}_token_id") for role in ROLES}
     named = {role: inner.id_to_token(number) for role, number in ids.items() if isinstance(number, int)}
-    return Tokenizer(inner, {role: token for role, token in named.items() if token is not None})
+    return Tokenizer(inner, {role: token for role, token in named.items() if token is not None}, record)
 
 
 __all__ = ["load"]
