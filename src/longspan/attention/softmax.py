@@ -181,7 +181,8 @@ class Softmax(Attention):
             return self._additive(q, keys, values, keep, side.bias), state
         q = self._change_queries(q)
         if q.shape[2] == 1 and keep is None and side.bias is None:  # one new token reads all there is
-            return self._fused(q, keys, values, causal=False), state
+            grouped = q.reshape(len(q), keys.shape[1], -1, q.shape[3])  # the queries that read one key head, as rows
+            return self._fused(grouped, keys, values, causal=False).reshape(*q.shape[:3], -1), state
         return self._joint(q, keys, values, keep, side.bias), state
 
     # The scores as products
