@@ -115,6 +115,10 @@ class Rows:
         return self._end - self._begin
 
     @property
+    def batch(self) -> int:
+        return self._buffer.shape[0]
+
+    @property
     def value(self) -> Tensor:
         """The rows, oldest first: a view, not to be written to."""
         return self._buffer.narrow(2, self._begin, self._end - self._begin)
@@ -163,6 +167,13 @@ class Rows:
         buffer = value.new_empty(len(rows), value.shape[1], count + MINIMUM, value.shape[3])
         torch.index_select(value, 0, rows, out=buffer[:, :, :count])
         return Rows(buffer, 0, count, self._keep, [count])
+
+
+    def gather(self, kept: Tensor) -> "Rows":
+        """Of each batch row those rows that `kept` (batch, some) names."""
+        value = self.value
+        index = kept[:, None, :, None].expand(-1, value.shape[1], -1, value.shape[3])
+        return Rows.empty(len(kept), self._keep).append(value.gather(2, index))
 
 
 def append_mask(
