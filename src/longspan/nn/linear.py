@@ -25,21 +25,22 @@ def linear(
     if torch.is_grad_enabled() or not _few(x, weight):
         return functional.linear(x, weight, bias)
     outputs, inputs = weight.shape
-    slices = _slices(outputs, torch.get_num_threads())
-    rows = x.numel() // inputs
+    slices, rows = _slices(outputs, torch.get_num_threads()), x.numel() // inputs
     # The strides are given, since BLAS goes by them and is four times slower for a single column that looks like a row.
     columns = x.contiguous().as_strided((slices, inputs, rows), (0, 1, inputs))
-    out = torch.bmm(weight.view(slices, -1, inputs), columns).view(outputs, rows).t().reshape(*x.shape[:-1], outputs)
+    out = torch.bmm(weight.view(slices, -1, inputs), columns)
+    out = (out if rows == 1 else out.view(outputs, rows).t()).reshape(*x.shape[:-1], outputs)
     return out if bias is None else out.add_(bias)
 
 
 def _few(x: Tensor, weight: Tensor) -> bool:
     if not 0 < x.numel() <= FEW * weight.shape[1] or type(weight) not in PLAIN or torch.compiler.is_compiling():
         return False
-    if not x.is_cpu or x.dtype != weight.dtype or x.dtype not in WHOLE or not weight.is_contiguous():
+    kind = x.dtype
+    if not x.is_cpu or kind != weight.dtype or kind not in WHOLE or not weight.is_contiguous():
         return False
     # The first run of a reversible layer is an exception: the second must repeat it to the bit.
-    return not torch.is_autocast_enabled("cpu") and deciding.get() is None
+    return deciding.get() is None and not torch.is_autocast_enabled("cpu")
 
 
 PLAIN = (Tensor, nn.Parameter)  # what is more than these (quantised, sharded) knows best how it is multiplied
@@ -74,38 +75,32 @@ def together(layers: Sequence[nn.Module]) -> tuple[Tensor, Tensor | None] | None
     is seen at once. None where they do not lie together any more, or where a layer is not as it was: replaced,
     parametrised, hooked.
     """
-    found: list[list[Tensor | None]] = [[], []]
+    owned = []
     for layer in layers:
         if type(layer) is not Linear or layer._forward_hooks or layer._forward_pre_hooks:
             return None
-        own = layer._parameters
-        if len(own) != 2:
-            return None
-        found[0].append(own["weight"])
-        found[1].append(own["bias"])
-    weight = _spanning(found[0])
-    if weight is None:
-        return None
-    if found[1][0] is None:
-        return None if any(bias is not None for bias in found[1]) else (weight, None)
-    bias = _spanning(found[1])
+        owned.append(layer._parameters)
+    weight = _spanning([own["weight"] for own in owned])
+    biases = [own["bias"] for own in owned]
+    if weight is None or all(bias is None for bias in biases):
+        return None if weight is None else (weight, None)
+    bias = _spanning(biases)
     return None if bias is None else (weight, bias)
 
 
 def _spanning(parts: list[Tensor | None]) -> Tensor | None:
-    """One tensor over parts that follow on each other in memory."""
-    first, place, length = parts[0], 0, 0
+    """One tensor over parts that follow on each other in memory; they are of one type, as layers of one module are."""
+    first = parts[0]
+    if first is None:
+        return None
+    begin, size, length = first.data_ptr(), first.element_size(), 0
+    place = begin
     for part in parts:
-        if part is None or type(part) not in PLAIN or not part.is_contiguous():
+        if part is None or type(part) not in PLAIN or part.data_ptr() != place or not part.is_contiguous():
             return None
-        if part is first:
-            place = part.data_ptr()
-        elif part.data_ptr() != place or part.dtype != first.dtype or part.shape[1:] != first.shape[1:]:
-            return None
-        place += part.numel() * part.element_size()
+        place += part.numel() * size
         length += len(part)
-    assert first is not None
-    if (first.storage_offset() * first.element_size() + place - first.data_ptr()) > first.untyped_storage().nbytes():
+    if first.storage_offset() * size + place - begin > first.untyped_storage().nbytes():
         return None  # neighbours by chance, in two storages
     return first.as_strided((length, *first.shape[1:]), first.stride())
 
