@@ -169,13 +169,14 @@ class _Search:
         end = torch.isin(token, self._ends)
         made, logprobs = self._write(length, parent, token, logprob)
         finished = end & ready[:, None] & ~self._done[:, None]
-        score = values / length_penalty(length, self._options)[:, None]
-        if covered is not None:
-            score = score + _take(coverage_penalty(covered, self._options.beta, self._source_mask()), parent)
-        some = slice(0, beams)  # a candidate behind these is not finished, even if it ends
-        score = score.masked_fill(~finished, NEVER)[:, some]
-        lengths = length[:, None].expand(-1, score.shape[1])
-        self._pool = self._pool.merge(_Pool(score, made[:, some], logprobs[:, some], lengths))
+        if bool(finished.any()):
+            score = values / length_penalty(length, self._options)[:, None]
+            if covered is not None:
+                score = score + _take(coverage_penalty(covered, self._options.beta, self._source_mask()), parent)
+            some = slice(0, beams)  # a candidate behind these is not finished, even if it ends
+            score = score.masked_fill(~finished, NEVER)[:, some]
+            lengths = length[:, None].expand(-1, score.shape[1])
+            self._pool = self._pool.merge(_Pool(score, made[:, some], logprobs[:, some], lengths))
 
         order = end.int().argsort(dim=1, stable=True)[:, :beams]  # those that go on, best first
         self._go_on(order, ready, values, parent, token, made, logprobs, covered)
