@@ -43,7 +43,9 @@ class SoftmaxState(State):
         if found is None:
             return self.apart().select(selection)
         families, members = found
-        keys, values = (self.k, self.v) if families == list(range(self.k.batch)) else self._of(selection.index(families))
+        keys, values = (
+            (self.k, self.v) if families == list(range(self.k.batch)) else self._of(selection.index(families))
+        )
         if self.family is not None:
             old = self.family
             family, kept = selection.once(("family", id(old)), lambda: old.select(selection, families, members))

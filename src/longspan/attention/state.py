@@ -168,7 +168,6 @@ class Rows:
         torch.index_select(value, 0, rows, out=buffer[:, :, :count])
         return Rows(buffer, 0, count, self._keep, [count])
 
-
     def gather(self, kept: Tensor) -> "Rows":
         """Of each batch row those rows that `kept` (batch, some) names."""
         value = self.value

@@ -16,13 +16,14 @@ from torch.nn import functional
 from longspan.replay import deciding
 
 FEW = 64  # rows up to which slices gain
+LEAST = 2**17  # numbers in a weight from which on they do: a smaller one is read faster than it is shared out
 
 
 def linear(
     x: Float[Tensor, "*batch inputs"], weight: Float[Tensor, "outputs inputs"], bias: Tensor | None = None
 ) -> Float[Tensor, "*batch outputs"]:
     """x weightᵀ + bias."""
-    if torch.is_grad_enabled() or not _few(x, weight):
+    if torch.is_grad_enabled() or torch.compiler.is_compiling() or not _few(x, weight):
         return functional.linear(x, weight, bias)
     outputs, inputs = weight.shape
     slices, rows = _slices(outputs, torch.get_num_threads()), x.numel() // inputs
@@ -34,7 +35,7 @@ def linear(
 
 
 def _few(x: Tensor, weight: Tensor) -> bool:
-    if not 0 < x.numel() <= FEW * weight.shape[1] or type(weight) not in PLAIN or torch.compiler.is_compiling():
+    if not 0 < x.numel() <= FEW * weight.shape[1] or weight.numel() < LEAST or type(weight) not in PLAIN:
         return False
     kind = x.dtype
     if not x.is_cpu or kind != weight.dtype or kind not in WHOLE or not weight.is_contiguous():
@@ -60,11 +61,11 @@ class Linear(nn.Linear):
 
 
 @torch.no_grad()
-def lay_together(layers: Sequence[nn.Linear]) -> None:
+def lay_together(layers: Sequence[nn.Module]) -> None:
     """Moves the weights of layers that read one input one behind the other in memory, so that `together` finds them."""
     for name in ("weight", "bias"):
         parts = [getattr(layer, name) for layer in layers]
-        if None not in parts:
+        if all(part is not None for part in parts):
             pieces = torch.cat([part.data for part in parts]).split([len(part) for part in parts])
             for part, piece in zip(parts, pieces):
                 part.data = piece
@@ -88,7 +89,7 @@ def together(layers: Sequence[nn.Module]) -> tuple[Tensor, Tensor | None] | None
     return None if bias is None else (weight, bias)
 
 
-def _spanning(parts: list[Tensor | None]) -> Tensor | None:
+def _spanning(parts: Sequence[Tensor | None]) -> Tensor | None:
     """One tensor over parts that follow on each other in memory; they are of one type, as layers of one module are."""
     first = parts[0]
     if first is None:

@@ -212,18 +212,19 @@ class MultiHead(nn.Module):
 
     def _new_heads(self, x: Tensor, start: int, positions: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values of tokens that are being decoded, by one product where that is possible."""
-        whole = None if torch.is_grad_enabled() or self.joins is None else together([*self.project.values()])
-        if whole is None:
+        joins = None if torch.is_grad_enabled() else self.joins
+        whole = None if joins is None else together([*self.project.values()])
+        if joins is None or whole is None:
             q, k, v, _ = self._heads(x, None, None)
             return (*self._rotate(q, k, None, start, positions), v)
         self._check(x, None)
         heads = linear(x, *whole).view(*x.shape[:2], -1, self.head_dim).transpose(1, 2)
         if isinstance(self.position, Rotary):  # queries and keys turn together
-            turned = self.position(heads[:, : -self.joins[2]], start=start, positions=positions)
-            q, k = turned.split(self.joins[:2], 1)
-            v = heads[:, -self.joins[2] :]
+            turned = self.position(heads[:, : -joins[2]], start=start, positions=positions)
+            q, k = turned.split(joins[:2], 1)
+            v = heads[:, -joins[2] :]
         else:
-            q, k, v = heads.split(self.joins, 1)
+            q, k, v = heads.split(joins, 1)
         return (q, *self._shared(k, v))
 
     # Projections

@@ -259,7 +259,9 @@ class Rotary(nn.Module):
         if positions is not None:
             waves = waves[:, None]  # the same for every head
         cosine, sine = waves.chunk(2, -1)
-        turned, rest = (x, None) if self.rotated == self.head_dim else x.split((self.rotated, self.head_dim - self.rotated), -1)
+        turned, rest = (
+            (x, None) if self.rotated == self.head_dim else x.split((self.rotated, self.head_dim - self.rotated), -1)
+        )
         turned = turned.to(precise)
         # Each feature by its cosine, and the other one of its pair by its sine: few calls, which decoding feels.
         if self.layout == "half":
