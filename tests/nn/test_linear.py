@@ -102,11 +102,13 @@ def test_what_is_done_to_a_layer_is_seen(layers: nn.ModuleList):
     check(layers)
 
 
-@pytest.mark.parametrize("change", ["replaced", "hooked", "parametrised", "assigned", "moved", "copied"])
+@pytest.mark.parametrize("change", ["replaced", "wrapped", "hooked", "parametrised", "assigned", "moved", "copied"])
 def test_layers_that_are_not_as_they_were_are_left_alone(layers: nn.ModuleList, change: str):
     lay_together(layers)
     if change == "replaced":
         layers[2] = nn.Sequential(Linear(8, 4))
+    elif change == "wrapped":
+        layers[0].forward = lambda x: x
     elif change == "hooked":
         layers[1].register_forward_hook(lambda *_: None)
     elif change == "parametrised":

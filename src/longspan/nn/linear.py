@@ -78,11 +78,11 @@ def together(layers: Sequence[nn.Module]) -> tuple[Tensor, Tensor | None] | None
     """
     owned = []
     for layer in layers:
-        if type(layer) is not Linear or layer._forward_hooks or layer._forward_pre_hooks:
+        if type(layer) is not Linear or layer._forward_hooks or layer._forward_pre_hooks or "forward" in vars(layer):
             return None
         owned.append(layer._parameters)
-    weight = _spanning([own["weight"] for own in owned])
-    biases = [own["bias"] for own in owned]
+    weight = _spanning([own.get("weight") for own in owned])
+    biases = [own.get("bias") for own in owned]
     if weight is None or all(bias is None for bias in biases):
         return None if weight is None else (weight, None)
     bias = _spanning(biases)
@@ -92,7 +92,7 @@ def together(layers: Sequence[nn.Module]) -> tuple[Tensor, Tensor | None] | None
 def _spanning(parts: Sequence[Tensor | None]) -> Tensor | None:
     """One tensor over parts that follow on each other in memory; they are of one type, as layers of one module are."""
     first = parts[0]
-    if first is None:
+    if first is None or type(first) not in PLAIN:
         return None
     begin, size, length = first.data_ptr(), first.element_size(), 0
     place = begin

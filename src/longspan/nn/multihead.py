@@ -203,8 +203,8 @@ class MultiHead(nn.Module):
         start, length = state.length if positions is None else 0, state.length + x.shape[1]
         q, k, v = self._new_heads(x, start, positions)
         made, bias = self._streams(x, streams), self._bias(length)
-        if key_mask is None and bias is None and not made:
-            # The heads are as they must be, and one of the first steps was through `start`: no need to check them.
+        if key_mask is None and bias is None and not made and not self.mechanism.streams:
+            # Only heads, which were made here, of a mechanism that `start` did not refuse: there is nothing to check.
             out, inner = self.mechanism.decode(q, k, v, state.inner, NOTHING)
         else:
             out, inner = self.mechanism.extend(q, k, v, state.inner, key_mask=key_mask, bias=bias, streams=made)
@@ -212,7 +212,8 @@ class MultiHead(nn.Module):
 
     def _new_heads(self, x: Tensor, start: int, positions: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values of tokens that are being decoded, by one product where that is possible."""
-        joins = None if torch.is_grad_enabled() else self.joins
+        # Where weights lie is nothing that a traced graph or one with gradients could hold on to.
+        joins = None if torch.is_grad_enabled() or torch.compiler.is_compiling() else self.joins
         whole = None if joins is None else together([*self.project.values()])
         if joins is None or whole is None:
             q, k, v, _ = self._heads(x, None, None)
