@@ -173,13 +173,14 @@ class _Search:
         ranked = self._options.unfinished == "ranked"  # what cannot go on is over then, as if it had ended
         over = end | (length >= self._limits)[:, None] if ranked else end
         finished = over & ready[:, None] & ~self._done[:, None]
-        score = values / length_penalty(length, self._options)[:, None]
-        if covered is not None:
-            score = score + _take(coverage_penalty(covered, self._options.beta, self._source_mask()), parent)
-        some = slice(0, beams)  # a candidate behind these is not finished, even if it ends
-        score = score.masked_fill(~finished, NEVER)[:, some]
-        lengths = length[:, None].expand(-1, score.shape[1])
-        self._pool = self._pool.merge(_Pool(score, made[:, some], logprobs[:, some], lengths))
+        if bool(finished.any()):
+            score = values / length_penalty(length, self._options)[:, None]
+            if covered is not None:
+                score = score + _take(coverage_penalty(covered, self._options.beta, self._source_mask()), parent)
+            some = slice(0, beams)  # a candidate behind these is not finished, even if it ends
+            score = score.masked_fill(~finished, NEVER)[:, some]
+            lengths = length[:, None].expand(-1, score.shape[1])
+            self._pool = self._pool.merge(_Pool(score, made[:, some], logprobs[:, some], lengths))
 
         order = end.int().argsort(dim=1, stable=True)[:, :beams]  # those that go on, best first
         self._go_on(order, ready, values, parent, token, made, logprobs, covered)

@@ -256,7 +256,7 @@ class Rotary(nn.Module):
         self.base = base
         self.layout = layout
         self.scaling = scaling
-        self._waves = _Waves(partial(_turns, rotated=rotated, base=base, scaling=scaling))
+        self._waves = _Waves(partial(_turns, rotated=rotated, base=base, layout=layout, scaling=scaling))
 
     def forward(self, x: Heads, *, start: int = 0, positions: Positions | None = None) -> Heads:
         if x.ndim != 4 or x.shape[3] != self.head_dim:
@@ -268,23 +268,30 @@ class Rotary(nn.Module):
         if positions is not None:
             waves = waves[:, None]  # the same for every head
         cosine, sine = waves.chunk(2, -1)
-        turned, rest = x[..., : self.rotated].to(precise), x[..., self.rotated :]
-        half = self.layout == "half"
-        first, second = turned.chunk(2, -1) if half else turned.unflatten(-1, (-1, 2)).unbind(-1)
-        pair = (
-            torch.addcmul(first * cosine, second, sine, value=-1).to(x.dtype),
-            torch.addcmul(second * cosine, first, sine).to(x.dtype),
+        turned, rest = (
+            (x, None) if self.rotated == self.head_dim else x.split((self.rotated, self.head_dim - self.rotated), -1)
         )
-        # One copy into place, since a rotation costs no more than the memory it moves.
-        return torch.cat((*pair, rest) if half else (torch.stack(pair, -1).flatten(-2), rest), -1)
+        turned = turned.to(precise)
+        # Each feature by its cosine, and the other one of its pair by its sine: few calls, which decoding feels.
+        if self.layout == "half":
+            other = turned.roll(self.rotated // 2, -1)
+        else:
+            other = turned.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
+        out = torch.addcmul(turned * cosine, other, sine).to(x.dtype)
+        return out if rest is None else torch.cat((out, rest), -1)
 
     def extra_repr(self) -> str:
         return f"head_dim={self.head_dim}, rotated={self.rotated}, base={self.base:g}, layout={self.layout!r}"
 
 
-def _turns(positions: Tensor, *, rotated: int, base: float, scaling: RotaryScaling | None) -> Tensor:
+def _turns(positions: Tensor, *, rotated: int, base: float, layout: str, scaling: RotaryScaling | None) -> Tensor:
+    """The cosines of all features, then the sines; those of the first of each pair have the sign of a rotation."""
     angles = positions[..., None] * frequencies(rotated, base, scaling).to(positions.device)
-    waves = torch.cat((angles.cos(), angles.sin()), -1)
+    cosine, sine = angles.cos(), angles.sin()
+    if layout == "half":
+        waves = torch.cat((cosine, cosine, -sine, sine), -1)
+    else:
+        waves = torch.cat([torch.stack(pair, -1).flatten(-2) for pair in ((cosine, cosine), (-sine, sine))], -1)
     return waves if scaling is None else waves * amplitude(scaling)
 
 
