@@ -2,8 +2,9 @@
 
     python -m benchmarks.generate [--repeats 3] [--only gpt2] [--layers 6 --width 512]
 
-A decoder of GPT-2's kind (prompt 128, 128 new tokens) and an encoder–decoder of BART's (source 128, 64 new), random
-weights, greedy and with 4 beams, batch 1 and 8; tokens per second of the whole call, prompt and all.
+A decoder of GPT-2's kind (prompt 128, 128 new tokens), one of Llama's (prompt 128, 64 new; always of the shape of
+SmolLM2-135M: 30 layers of 576, 9 heads that share 3 key heads) and an encoder–decoder of BART's (source 128, 64 new),
+random weights, greedy and with 4 beams, batch 1 and 8; tokens per second of the whole call, prompt and all.
 """
 
 import argparse
@@ -14,7 +15,14 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
-from transformers import BartConfig, BartForConditionalGeneration, GPT2Config, GPT2LMHeadModel
+from transformers import (
+    BartConfig,
+    BartForConditionalGeneration,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
 
 from benchmarks.timing import compare
 from longspan.decode import Beam, beam_search, generate
@@ -22,11 +30,13 @@ from longspan.models import build
 from longspan.models.base import Causal
 
 VOCABULARY, PROMPT = 8192, 128
-NEW = {"gpt2": 128, "bart": 64}
+NEW = {"gpt2": 128, "llama": 64, "bart": 64}
 
 
 def models(kind: str, layers: int, width: int) -> tuple[Causal, nn.Module]:
     """Ours and theirs, of one size."""
+    if kind == "llama":
+        return llama()
     heads, place = width // 64, 1024
     sizes = {"vocabulary": VOCABULARY, "width": width, "heads": heads, "hidden": 4 * width, "max_length": place}
     choices = {"activation": "gelu_tanh", "position": "learned", "scale": False, "layers": layers}
@@ -49,6 +59,41 @@ def models(kind: str, layers: int, width: int) -> tuple[Causal, nn.Module]:
     return ours, BartForConditionalGeneration(config)
 
 
+def llama() -> tuple[Causal, nn.Module]:
+    """The shape of SmolLM2-135M."""
+    layers, width, heads, shared, hidden, vocabulary, place = 30, 576, 9, 3, 1536, 49152, 1024
+    ours = build(
+        "decoder",
+        vocabulary=vocabulary,
+        width=width,
+        layers=layers,
+        heads=heads,
+        kv_heads=shared,
+        hidden=hidden,
+        max_length=place,
+        activation="swiglu",
+        norm="rms",
+        position="rotary",
+        place="pre",
+        scale=False,
+        bias=False,
+    )
+    theirs = LlamaConfig(
+        vocab_size=vocabulary,
+        hidden_size=width,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=shared,
+        intermediate_size=hidden,
+        max_position_embeddings=place,
+        tie_word_embeddings=True,
+        bos_token_id=0,
+        eos_token_id=None,
+        pad_token_id=0,
+    )
+    return ours, LlamaForCausalLM(theirs)
+
+
 def ours(model: Causal, ids: Tensor, new: int, beams: int) -> None:
     given = {"source": ids, "bos": 2} if model.reads_source else {"prompts": ids}
     if beams == 1:
@@ -66,7 +111,7 @@ def theirs(model: nn.Module, ids: Tensor, new: int, beams: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--only", default="", help="gpt2 or bart")
+    parser.add_argument("--only", default="", help="gpt2, llama or bart")
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--width", type=int, default=512)
     given = parser.parse_args()
@@ -81,7 +126,7 @@ def main() -> None:
         own.eval(), other.eval()
         for batch in (1, 8):
             for beams in (1, 4):
-                ids = torch.randint(3, VOCABULARY, (batch, PROMPT))
+                ids = torch.randint(3, own.vocabulary, (batch, PROMPT))
                 cases: dict[str, Callable[[], None]] = {
                     "theirs": partial(theirs, other, ids, NEW[kind], beams),
                     "ours": partial(ours, own, ids, NEW[kind], beams),

@@ -263,7 +263,7 @@ def test_dropout_in_training_only(form: str):
         ({"window": 4}, "option window must be odd, as many blocks on each side, not 4"),
         ({"random": -1}, "option random must be at least 0, not -1"),
         ({"form": "global"}, "option form must be one of itc, etc, not 'global'"),
-        ({"plan": "paper"}, "option plan must be one of uniform, released, not 'paper'"),
+        ({"plan": "paper"}, "option plan must be one of uniform, released, hugging_face, not 'paper'"),
         ({"global_tokens": 0}, "option global_tokens must be at least 1, not 0"),
     ],
     ids=str,
@@ -277,3 +277,37 @@ def test_options_that_do_not_fit(options: dict, message: str):
 def test_it_has_no_causal_form():
     with pytest.raises(Unsupported, match="bigbird has no causal form; these can: "):
         make(causal=True)
+
+
+@pytest.mark.parametrize("length", [28, 29, 45, 60])
+def test_the_plan_of_hugging_face_equals_its_definition(agree, length: int):
+    """Full attention up to 7 blocks; beyond, the first block counts twice in rows that are not global."""
+    attention = make(plan="hugging_face", random=1)
+    q, k, v = qkv(length)
+    mask = torch.arange(length) < torch.tensor([[length], [length - 9]])
+    agree(
+        lambda q, k, v: attention.reference(q, k, v, key_mask=mask),
+        lambda q, k, v: attention(q, k, v, key_mask=mask),
+        *(q, k, v),
+    )
+    block = torch.arange(length) // 4
+    near, middle = (block[:, None] - block).abs() <= 1, (block > 0) & (block < block[-1])
+    keep = near | ~middle | ~middle[:, None]
+    powers = (q @ k.mT / WIDTH**0.5).exp()
+    if length > 28:
+        powers = powers * keep * torch.where(middle[:, None] & (block == 0), 2, 1)
+    powers = powers * mask[:, None, None]
+    torch.testing.assert_close(attention.oracle(q, k, key_mask=mask), powers / powers.sum(-1, keepdim=True))
+    torch.testing.assert_close(attention.weights(q, k, key_mask=mask), attention.oracle(q, k, key_mask=mask))
+
+
+def test_the_plan_of_hugging_face_costs_what_it_does():
+    attention = make(plan="hugging_face", random=1)
+    for length in (20, 45):
+        tensors = qkv(length, batch=1, dtype=torch.float32)
+        assert count_flops(lambda given=tensors: attention(*given)) == attention.cost(length, length).flops
+
+
+def test_the_plan_of_hugging_face_has_no_etc_form():
+    with pytest.raises(InvalidOption, match="of the itc form"):
+        make(plan="hugging_face", form="etc")

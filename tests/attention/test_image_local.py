@@ -349,3 +349,56 @@ def test_decoding_ends_with_the_image():
 def test_a_form_that_reads_the_future_does_not_decode():
     with pytest.raises(Unsupported, match="image_local was built with causal=False"):
         make(False, **LINE).start(BATCH)
+
+
+# One-sided blocks, and blocks in a ring
+
+
+@pytest.mark.parametrize("behind", [0, 3, 9])
+def test_what_is_behind_a_block_may_differ_from_what_is_before(behind: int):
+    attention = make(causal=False, **LINE, behind=behind)
+    for length in (4, 5, 23):
+        q, k, v = qkv(length)
+        torch.testing.assert_close(attention(q, k, v), attention.reference(q, k, v), rtol=0, atol=1e-12)
+        seen = (attention.weights(q, k)[0, 0] > 0).nonzero()
+        for i, j in seen.tolist():
+            assert i // 5 * 5 - 7 <= j < i // 5 * 5 + 5 + behind
+
+
+@pytest.mark.parametrize("options", [{"behind": 0}, {"behind": 4}, {"memory": 8, "behind": 0}, {"memory": 0}], ids=str)
+def test_blocks_in_a_ring_are_their_definition(options: dict, agree):
+    attention = make(causal=False, **{"query_block": 4, "memory": 4, "ring": True, **options})
+    for length in (3, 4, 7, 8, 22):
+        q, k, v = qkv(length)
+        for keep in (None, torch.rand(BATCH, length) < 0.7):
+            agree(
+                lambda q, k, v, keep=keep: attention(q, k, v, key_mask=keep),
+                lambda q, k, v, keep=keep: attention.reference(q, k, v, key_mask=keep),
+                q,
+                k,
+                v,
+            )
+    assert attention.cost(22, 22).flops == count_flops(lambda: attention(*qkv(22, batch=1)))
+
+
+def test_the_first_block_of_a_ring_reads_the_last():
+    attention = make(causal=False, query_block=4, memory=4, behind=0, ring=True)
+    q, k, _ = qkv(14)
+    reads = attention.weights(q, k)[0, 0, 1].nonzero().flatten().tolist()
+    assert reads == [0, 1, 2, 3, 12, 13]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"causal": True, **LINE, "behind": 2}, "ring and behind are for causal=False"),
+        ({"causal": True, "query_block": 4, "memory": 4, "ring": True}, "ring and behind are for causal=False"),
+        ({"causal": False, **LINE, "ring": True}, "a ring is of whole blocks of 5"),
+        ({"causal": False, **IMAGE, "ring": True}, "option ring is for local 1D"),
+        ({"causal": False, **IMAGE, "behind": 2}, "option behind is for local 1D"),
+    ],
+    ids=str,
+)
+def test_rings_that_do_not_fit(options: dict, message: str):
+    with pytest.raises(InvalidOption, match=message):
+        make(**options)

@@ -323,7 +323,7 @@ def test_the_size_of_the_state():
         ({"buckets": ()}, "option buckets must be int or a tuple of int, not () (tuple)"),
         ({"rounds": 0}, "option rounds must be at least 1, not 0"),
         ({"chunk": 0}, "option chunk must be at least 1, not 0"),
-        ({"form": "loose"}, "option form must be one of paper, strict, not 'loose'"),
+        ({"form": "loose"}, "option form must be one of paper, strict, released, not 'loose'"),
         ({"form": "strict"}, "option form strict goes with causal=True; without a direction, paper leaks nothing"),
         ({"bucket_mask": 1}, "option bucket_mask must be bool, not 1 (int)"),
         ({"reads_self": "never"}, "option reads_self must be one of alone, always, not 'never'"),
@@ -345,3 +345,73 @@ def test_strict_chunks_have_no_other_buckets_to_hide():
 def test_the_form_of_the_paper_does_not_decode():
     with pytest.raises(Unsupported, match="reformer decodes in its strict form only"):
         make(causal=True, form="paper").start(1)
+
+
+# The released form
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    "options", [{}, {"before": 2}, {"before": 0}, {"rounds": 3}, {"reads_self": "always"}], ids=str
+)
+def test_the_released_form_is_its_definition(options: dict, causal: bool, agree):
+    """Below, at and above one chunk, and with a ring so short that keys are counted twice."""
+    attention = make(causal=causal, form="released", eps=1e-6, **options)
+    for length in (1, 3, 4, 7, 8, 21):
+        q, v = inputs(length)
+        for keep in (None, torch.rand(BATCH, length) < 0.7):
+            agree(
+                lambda q, v, keep=keep: run(attention, q, v, key_mask=keep),
+                lambda q, v, keep=keep: attention.reference(q, q, v, key_mask=keep),
+                q,
+                v,
+            )
+
+
+def test_the_first_chunk_of_the_released_form_reads_the_last():
+    attention = make(form="released", rounds=1, buckets=2, chunk=4)
+    q, _ = inputs(16, batch=1)
+    order = attention._hash(q)[0, :, 0].argsort(dim=-1, stable=True)
+    weights = attention.weights(q, q)[0]
+    for head in range(HEADS):
+        sorted_map = weights[head][order[head]][:, order[head]].unflatten(0, (4, 4)).unflatten(2, (4, 4))
+        reads = (sorted_map.sum(dim=(1, 3)) > 0).int()
+        assert torch.equal(reads, torch.eye(4, dtype=torch.int32) + torch.eye(4, dtype=torch.int32).roll(-1, 1))
+
+
+def test_the_released_form_costs_what_it_says_and_drops_weights():
+    attention = make(form="released", rounds=2, dropout=0.5)
+    q, v = inputs(21, batch=1)
+    assert attention.cost(21, 21).flops == count_flops(lambda: run(attention, q, v))
+    still = run(attention, q, v)
+    assert not torch.equal(run(attention.train(), q, v), still)
+    assert torch.equal(run(attention.eval(), q, v), still)
+
+
+def test_the_released_form_in_reversible_layers_hashes_once():
+    torch.manual_seed(1)
+    mixers = [MultiHead(16, make(causal=True, form="released")).double() for _ in range(3)]
+    stack = ReversibleStack([(mixer, nn.Linear(16, 16).double()) for mixer in mixers])
+    x = torch.randn(2, 21, 16, dtype=DOUBLE, requires_grad=True)
+    y1, y2 = stack(x, x)
+    (y1 * y2).sum().backward()
+    z1 = z2 = leaf = x.detach().clone().requires_grad_()
+    for mixer, change in stack.blocks:
+        z1 = z1 + mixer(z2)
+        z2 = z2 + change(z1)
+    (z1 * z2).sum().backward()
+    torch.testing.assert_close(x.grad, leaf.grad, rtol=0, atol=1e-9)
+
+
+def test_a_seed_gives_the_same_rotations_to_every_layer():
+    one, two = make(seed=5), make(seed=5)
+    assert torch.equal(one.rotations, two.rotations) and not torch.equal(one.rotations, make(seed=6).rotations)
+
+
+def test_the_released_form_refuses():
+    with pytest.raises(InvalidOption, match="options before and after go with form released"):
+        make(before=2)
+    with pytest.raises(InvalidOption, match="form released has no bucket mask and no count correction"):
+        make(form="released", bucket_mask=False)
+    with pytest.raises(Unsupported, match="reformer decodes in its strict form only"):
+        make(causal=True, form="released").start(1)

@@ -395,3 +395,13 @@ def test_options_can_be_read_and_described():
     assert make(Sampling, {"logit_bias": [[3, -1.0]]}, "sampling").logit_bias == ((3, -1.0),)
     assert make(Beam, {"prefix": [1, 2]}, "beam").prefix == (1, 2)
     assert all(item["help"] for options in (Sampling, Beam) for item in describe(options))
+
+
+def test_a_text_that_runs_into_the_limit_ends_with_the_last_token_asked_for() -> None:
+    model = Decoder.build(vocabulary=12, width=16, layers=1, heads=2, hidden=16, dropout=0.0)
+    drawn = Sampling(temperature=2.0, last_token=7, top_k=3, samples=4, seed=1)
+    for sampling in (drawn, Sampling(temperature=0.0, last_token=7)):
+        found = generate(model, [[1, 2, 3], [4]], max_new=5, sampling=sampling, eos=7)
+        assert all(row[-1] == 7 for row in found.tokens)
+        assert set(found.reasons) == {"end"}
+        assert any(len(row) == 5 for row in found.tokens)

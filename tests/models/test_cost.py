@@ -86,6 +86,8 @@ def test_memory_is_exact_around_dense_attention(kind: str, place: str):
         {"kv_heads": 1},
         {"key_dim": 4},
         {"tied": False},
+        {"head_activation": "gelu", "head_bias": True},
+        {"head_activation": "relu", "tied": False, "embedding_width": 6},
         {"attention": {"name": "window", "window": 5}, "key_dim": 4},
     ],
     ids=str,

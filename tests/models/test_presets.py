@@ -40,6 +40,14 @@ def test_the_counts_of_the_specification_are_all_there():
         "gpt2-medium": 354_823_168,
         "gpt2-large": 774_030_080,
         "gpt2-xl": 1_557_611_200,
+        "bert-base": 109_482_240,
+        "bert-large": 335_141_888,
+        "bert-base-cased": 108_310_272,
+        "roberta-base": 124_645_632,
+        "roberta-large": 355_359_744,
+        "camembert-base": 110_621_952,
+        "xlm-roberta-base": 278_043_648,
+        "distilbert": 66_362_880,
         "transformer-xl-enwik8-12": 41_055_436,
         "transformer-xl-enwik8-24": 277_231_820,
         "transformer-xl-wt103-base": 151_107_538,
@@ -53,8 +61,42 @@ def test_the_counts_of_the_specification_are_all_there():
         "sparse-enwik8": 94_949_376,
         "sparse-cifar10": 59_196_672,
         "sparse-imagenet64": 151_644_672,
+        "longformer-base-4096": 148_659_456,
+        "longformer-large-4096": 434_600_960,
+        "bigbird-base": 127_468_800,
+        "bigbird-large": 359_123_968,
         "etc-base": 165_823_488,
         "etc-base-shared": 109_108_224,
+        "reformer-enwik8": 149_182_722,
+        "reformer-crime": 2_748_224,
+        "vit-small-16": 22_050_664,
+        "vit-base-16": 86_567_656,
+        "vit-base-32": 88_224_232,
+        "vit-large-16": 304_326_632,
+        "vit-huge-14": 632_045_800,
+        "deit-tiny": 5_717_416,
+        "deit-small": 22_050_664,
+        "deit-base": 86_567_656,
+        "albert-base": 11_683_584,
+        "albert-large": 17_683_968,
+        "albert-xlarge": 58_724_864,
+        "albert-xxlarge": 222_595_584,
+        "electra-small": 13_483_008,
+        "electra-base": 108_891_648,
+        "electra-large": 334_092_288,
+        "llama-7b": 6_738_415_616,
+        "llama-13b": 13_015_864_320,
+        "llama-33b": 32_528_943_616,
+        "llama-65b": 65_285_660_672,
+        "llama2-7b": 6_738_415_616,
+        "llama2-70b": 68_976_648_192,
+        "llama3-8b": 8_030_261_248,
+        "llama3-70b": 70_553_706_496,
+        "llama3.1-8b": 8_030_261_248,
+        "llama3.2-1b": 1_235_814_400,
+        "tinyllama-1.1b": 1_100_048_384,
+        "smollm2-135m": 134_515_008,
+        "stories260k": 260_032,
     }
 
 
@@ -76,11 +118,20 @@ def test_the_computed_column_of_gpt3(name: str, billions: float, size: Sizes):
     assert round(size(name) / 1e9, digits) == billions
 
 
+def test_bert_with_the_heads_of_its_pretraining():
+    masked = {"task": "masked", "activation": "gelu"}
+    with blank():
+        model = build("bert-base", tasks=[masked, {"task": "pair", "activation": "tanh"}])
+    assert sum(count(model).values()) == 110_106_428
+
+
+def test_distilbert_is_sixty_percent_of_bert(size: Sizes):
+    assert round(size("distilbert") / size("bert-base"), 3) == 0.606
+
+
 def test_longformer_adds_to_roberta_what_the_paper_says(size: Sizes):
-    roberta = 124_645_632 - (768**2 + 768) - 768 - 2 * 768  # the checkpoint without pooler, segment and two rows
-    assert size("longformer-base") == roberta + 12 * 3 * (768**2 + 768) + 3584 * 768
-    # Section 8 of the specification: 148.66M with what is left out here.
-    assert size("longformer-base") + 592_896 == 148_659_456
+    roberta = 124_645_632  # the checkpoint: projections of global tokens and rows for positions are added to it
+    assert size("longformer-base-4096") == roberta + 12 * 3 * (768**2 + 768) + 3584 * 768
 
 
 def test_longformers_characters_lack_the_distance_matrices_of_transformer_xl(size: Sizes):
@@ -115,6 +166,10 @@ def read(model: Model, ids: Tensor) -> Tensor:
     """What a model gives out, whichever way it is read."""
     if model.name == "elmo":  # whole words, by their characters
         return model(ids[..., None].expand(*ids.shape, 12) + 1)
+    if model.name == "vit":
+        return model.outputs(torch.randn(2, 3, 8, 12, dtype=torch.float64))["classify"]
+    if model.name == "electra":
+        return model(ids, ids, ids % 3 == 0).detections
     if model.name == "etc_model":
         return torch.cat(model(ids, ids[:, :3]), 1)
     out = model(ids, ids) if getattr(model, "reads_source", False) else model(ids)

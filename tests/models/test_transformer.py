@@ -12,6 +12,7 @@ from longspan.audit.settings import SMALL
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
 from longspan.models import build, load
 from longspan.models.transformer import Decoder, Encoder, Transformer
+from longspan.nn.heads import Masked
 
 TINY = {"vocabulary": 11, "width": 16, "layers": 2, "heads": 2, "hidden": 24, "max_length": 64}
 
@@ -206,3 +207,19 @@ def test_a_layerwise_projection_stays_one(tmp_path: Path):
     first, second = (block.mixer.mechanism.projection for block in again.stack.blocks)
     assert first is second
     assert torch.equal(again(ids()), model.eval()(ids()))
+
+
+@pytest.mark.parametrize("options", [{}, {"tied": False, "head_bias": True}, {"embedding_width": 6}], ids=str)
+def test_a_layer_before_the_output_layer_is_read_step_by_step_too(options: dict):
+    """BERT's: dense, activation, norm, then the table, which may be narrower than the states."""
+    model = Decoder.build(**TINY, head_activation="gelu", **options).double().eval()
+    ids = torch.randint(0, 11, (2, 9))
+    whole = model(ids)
+    logits, state = model.extend(ids[:, :5], model.start(2))
+    rest, _ = model.extend(ids[:, 5:], state)
+    torch.testing.assert_close(torch.cat([logits, rest], dim=1), whole)
+    head, x = model.head, model.hidden(ids)
+    assert isinstance(head, Masked) and head.dense is not None and (head.bias is None) == ("head_bias" not in options)
+    table = model.table if head.weight is None else head.weight
+    expected = head.norm(torch.nn.functional.gelu(head.dense(x))) @ table.T
+    torch.testing.assert_close(whole, expected if head.bias is None else expected + head.bias)

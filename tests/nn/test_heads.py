@@ -32,6 +32,7 @@ def states(batch: int = 3, length: int = 5) -> torch.Tensor:
         (Head(task="tag", labels=6), (3, 5, 6)),
         (Head(task="span", labels=6), (3, 5, 2)),
         (Head(task="detect", activation="gelu"), (3, 5)),
+        (Head(task="span", activation="gelu", hidden=12), (3, 5, 2)),
     ],
     ids=lambda value: value.task if isinstance(value, Head) else None,
 )
@@ -104,3 +105,12 @@ def test_gradients_reach_body_and_head() -> None:
     out = model.outputs(torch.tensor([[1, 2, 3]]))["masked"]
     out.square().sum().backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_a_head_with_a_feed_forward_layer_keeps_its_input() -> None:
+    head = make(Head(task="tag", labels=2, activation="relu", hidden=12))
+    assert isinstance(head, PerToken) and head.dense is None and head.feedforward is not None
+    x = states()
+    inner = torch.relu(head.feedforward.inner(x))
+    expected = head.out(nn.functional.layer_norm(x + head.feedforward.outer(inner), (WIDTH,), eps=1e-12))
+    torch.testing.assert_close(head(x), expected)

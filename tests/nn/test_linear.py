@@ -1,20 +1,35 @@
-"""The linear layer that is quick for few rows is a linear layer."""
+"""The linear layer that is quick for few rows is a linear layer, and layers that lie together are read as one."""
+
+import copy
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional
+from torch.nn.utils import parametrize
 
 from longspan.nn import linear as module
-from longspan.nn.linear import Linear, linear
+from longspan.nn.linear import FEW, Linear, lay_together, linear, together
+
+INPUTS = 256
+LARGE = module.LEAST // INPUTS  # outputs of a weight that is just large enough
 
 
-@pytest.mark.parametrize("outputs", [3, module.WIDE])
-@pytest.mark.parametrize("shape", [(5,), (1, 5), (4, 5), (2, 2, 5), (3, 1, 5), (1, 40, 5), (9, 8, 5), (0, 5)])
+@pytest.fixture(autouse=True)
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("outputs", [3, LARGE, LARGE + 1])
+@pytest.mark.parametrize("shape", [(), (1,), (4,), (2, 2), (3, 1), (1, FEW), (9, 8), (0,)])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("training", [True, False])
 def test_it_is_a_linear_layer(outputs: int, shape: tuple[int, ...], bias: bool, training: bool):
-    layer = Linear(5, outputs, bias=bias).double()
-    x = torch.randn(shape, dtype=torch.float64)
+    layer = Linear(INPUTS, outputs, bias=bias).double()
+    x = torch.randn(*shape, INPUTS, dtype=torch.float64)
     expected = functional.linear(x, layer.weight, layer.bias)
     with torch.set_grad_enabled(training):
         out = layer(x)
@@ -22,6 +37,86 @@ def test_it_is_a_linear_layer(outputs: int, shape: tuple[int, ...], bias: bool, 
     assert out.requires_grad is training
 
 
+@pytest.mark.parametrize("rows", [1, 3])
+def test_inputs_may_lie_in_any_way(rows: int):
+    weight = torch.randn(LARGE, INPUTS)
+    for x in (
+        torch.randn(INPUTS, rows).t(),
+        torch.randn(rows, 2 * INPUTS)[:, ::2],
+        torch.randn(1).expand(rows, INPUTS),
+    ):
+        expected = x.contiguous() @ weight.t()
+        with torch.no_grad():
+            torch.testing.assert_close(linear(x, weight), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "rows, outputs, slices", [(1, LARGE, 2), (FEW, LARGE, 2), (1, LARGE - 2, 0), (FEW + 1, LARGE, 0)]
+)
+def test_a_large_weight_is_shared_out_for_few_rows(monkeypatch, rows: int, outputs: int, slices: int):
+    seen, bmm = [], torch.bmm
+    monkeypatch.setattr(torch, "bmm", lambda a, b: seen.append(len(a)) or bmm(a, b))
+    with torch.inference_mode():
+        linear(torch.randn(rows, INPUTS), torch.randn(outputs, INPUTS))
+    assert seen == ([slices] if slices else [])
+
+
 def test_under_autocast_it_casts():
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        assert linear(torch.randn(2, 5), torch.randn(3, 5), torch.randn(3)).dtype == torch.bfloat16
+        weight = torch.randn(LARGE, INPUTS)
+        assert linear(torch.randn(2, INPUTS), weight, torch.randn(LARGE)).dtype == torch.bfloat16
+
+
+@pytest.fixture(params=[True, False], ids=["bias", "plain"])
+def layers(request):
+    torch.manual_seed(0)
+    return nn.ModuleList(Linear(8, outputs, bias=request.param) for outputs in (6, 4, 4))
+
+
+def check(layers: nn.ModuleList) -> None:
+    whole = together(layers)
+    assert whole is not None
+    x = torch.randn(3, 8)
+    expected = torch.cat([layer(x) for layer in layers], -1)
+    torch.testing.assert_close(functional.linear(x, *whole), expected)
+
+
+def test_layers_that_lie_together_are_one(layers: nn.ModuleList):
+    before = copy.deepcopy(layers.state_dict())
+    parameters = list(layers.parameters())
+    assert together(layers) is None
+    lay_together(layers)
+    check(layers)
+    assert all(new is old for new, old in zip(layers.parameters(), parameters))
+    for name, value in layers.state_dict().items():
+        assert torch.equal(value, before[name])
+
+
+def test_what_is_done_to_a_layer_is_seen(layers: nn.ModuleList):
+    lay_together(layers)
+    layers[1](torch.randn(2, 8)).sum().backward()
+    assert layers[0].weight.grad is None and layers[1].weight.grad is not None
+    torch.optim.SGD(layers.parameters(), lr=0.5).step()
+    check(layers)
+    layers.load_state_dict({name: torch.randn_like(value) for name, value in layers.state_dict().items()})
+    check(layers)
+
+
+@pytest.mark.parametrize("change", ["replaced", "wrapped", "hooked", "parametrised", "assigned", "moved", "copied"])
+def test_layers_that_are_not_as_they_were_are_left_alone(layers: nn.ModuleList, change: str):
+    lay_together(layers)
+    if change == "replaced":
+        layers[2] = nn.Sequential(Linear(8, 4))
+    elif change == "wrapped":
+        layers[0].forward = lambda x: x
+    elif change == "hooked":
+        layers[1].register_forward_hook(lambda *_: None)
+    elif change == "parametrised":
+        parametrize.register_parametrization(layers[0], "weight", nn.Identity())
+    elif change == "assigned":
+        layers[1].weight = nn.Parameter(torch.randn(4, 8))
+    elif change == "moved":
+        layers.double()
+    else:
+        layers = copy.deepcopy(layers)
+    assert together(layers) is None

@@ -46,6 +46,13 @@ def test_shared_layers_are_seen_each_time() -> None:
     assert len(model.stack.blocks) == 1 and len(seen.states) == 4 and len(seen.maps) == 3
 
 
+def test_an_attention_that_blocks_share_is_seen_once_in_each() -> None:
+    model = build("encoder", **SMALL, groups=1, share="attention").eval()
+    with watch(model.stack) as seen:
+        model(IDS)
+    assert len(model.stack.blocks) == 3 and len(seen.states) == 4 and len(seen.maps) == 3
+
+
 def test_nothing_stays_behind() -> None:
     model = build("encoder", **SMALL).eval()
     with watch(model.stack, maps=False) as seen:
@@ -54,3 +61,28 @@ def test_nothing_stays_behind() -> None:
     states = list(seen.states)
     model(IDS[:1])
     assert all(before is after for before, after in zip(states, seen.states))
+
+
+def test_reversible_layers_show_both_streams() -> None:
+    model = build("encoder", **SMALL, place="pre", reversible=True).double().eval()
+    with watch(model.stack) as seen:
+        out = model(IDS)
+    assert len(seen.streams) == len(seen.states) == 4 and len(seen.maps) == 3
+    x1 = x2 = model.embedding(IDS)
+    for layer, (mix, change) in enumerate(model.stack.pairs()):
+        torch.testing.assert_close(seen.maps[layer], mix.mixer.weights(mix.norm(x2)))
+        x1 = x1 + mix(x2, None, None)
+        x2 = x2 + change(x1)
+        assert torch.equal(seen.streams[layer + 1][0], x1) and torch.equal(seen.streams[layer + 1][1], x2)
+    assert all(torch.equal(state, second) for state, (_, second) in zip(seen.states[:-1], seen.streams))
+    assert torch.equal(seen.states[-1], out)
+
+
+def test_the_second_run_of_reversible_layers_is_not_seen() -> None:
+    attention = {"name": "reformer", "rounds": 2, "chunk": 2, "buckets": 2}
+    model = build("decoder", **SMALL, place="pre", reversible=True, merge="mean", attention=attention)
+    plain = torch.autograd.grad(model(IDS).logsumexp(-1).sum(), list(model.parameters()))
+    with watch(model.stack) as seen:
+        found = torch.autograd.grad(model(IDS).logsumexp(-1).sum(), list(model.parameters()))
+    assert len(seen.maps) == 3 and len(seen.states) == len(seen.streams) == 4
+    assert all(torch.equal(one, other) for one, other in zip(plain, found))

@@ -1,5 +1,6 @@
 """Big Bird: blocks of queries read the blocks around them, a few global ones, and a few random ones."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +27,10 @@ class BigBird(Attention):
     - R_i: `random` other blocks, drawn once, others for each head.
 
     The last block is that of the last key that may be read, so padding, however much of it, moves nothing.
+
+    The plan `hugging_face` is what that library computes in evaluation, for numbers that must equal its own: full
+    attention up to 2·random + 5 blocks; beyond, the first block `random` times more in the place of random ones; and
+    the last block is that of the input, though it were padding, so that a text's output depends on its batch.
     """
 
     name = "bigbird"
@@ -50,9 +55,9 @@ class BigBird(Attention):
         global_tokens: int = option(256, "etc: how many positions in front are global", low=1)
         plan: str = option(
             "uniform",
-            "where random blocks come from: anywhere, or as released the first 1024 tokens (lengths 1024 to 4096) or "
-            "the first 2·random + 5 blocks",
-            choices=("uniform", "released"),
+            "where random blocks come from: anywhere; as released the first 1024 tokens (lengths 1024 to 4096) or the "
+            "first 2·random + 5 blocks; hugging_face: nowhere, as there in evaluation",
+            choices=("uniform", "released", "hugging_face"),
         )
 
     def __init__(self, shape: Shape, options: Any = None, *, causal: bool = False, dropout: float = 0.0) -> None:
@@ -60,7 +65,9 @@ class BigBird(Attention):
         given = self.options
         if given.window % 2 == 0:
             raise InvalidOption(f"option window must be odd, as many blocks on each side, not {given.window}")
-        self.itc = given.form == "itc"
+        self.itc, self.ported = given.form == "itc", given.plan == "hugging_face"
+        if self.ported and not self.itc:
+            raise InvalidOption("the plan 'hugging_face' is of the itc form; the etc form has 'uniform' and 'released'")
         if not self.itc:
             shape.check_room("global_tokens", given.global_tokens)
         self.random = (3 if self.itc else 0) if given.random is None else given.random
@@ -74,11 +81,15 @@ class BigBird(Attention):
         first = 0 if self.itc else min(length, self.options.global_tokens)  # where blocks begin
         keep = readable(length, length, False, side.key_mask, q.device)
         pattern = torch.ones(keep.shape[0], heads, length, length, dtype=torch.bool, device=q.device)
-        if first < length:
+        if first < length and not self._whole(length):
             blocks = self._define_blocks(keep[:, 0, 0, first:])
             blocks = blocks.repeat_interleave(self.options.block, -1).repeat_interleave(self.options.block, -2)
             pattern[:, :, first:, first:] = blocks[..., : length - first, : length - first]
         scores = torch.einsum("bhid,bhjd->bhij", q, k) / self.shape.head_dim**0.5
+        if self.ported and not self._whole(length):
+            block = torch.arange(length, device=q.device) // self.options.block
+            again = ((block > 0) & (block < block[-1]))[:, None] & (block == 0)
+            scores = scores + again.to(scores.dtype) * math.log(1 + self.random)  # a key that is read so often
         return masked_softmax(scores, pattern & keep)
 
     def _define_blocks(self, keep: Tensor) -> Tensor:
@@ -104,6 +115,8 @@ class BigBird(Attention):
         return self._attend_itc(q, k, v, side.key_mask) if self.itc else self._attend_etc(q, k, v, side.key_mask)
 
     def _attend_itc(self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
+        if self._whole(q.shape[2]):
+            return self._joint(q, [Source(Dense(), k, v, keep)])
         last = self._last(torch.ones(1, q.shape[2], dtype=torch.bool, device=q.device) if keep is None else keep)
         layout = Blocks(self._table(last, q.shape[2]), self.options.block)
         return self._joint(q, [Source(layout, k, v, keep)], self._global_rows(last, q.shape[2]))
@@ -136,6 +149,8 @@ class BigBird(Attention):
             if rest:
                 pairs += self._pairs(rest)
             return Cost(4 * pairs * width, heads * queries * (width + 1))  # the output and the log-sum-exp
+        if self._whole(queries):
+            return Cost(4 * heads * queries**2 * width, heads * queries * (width + 1))
         room = ceil_div(queries, block) * block
         rows = queries if room == block else 2 * block - (room - queries)  # that read everything
         flops = 4 * (self._pairs(queries) + heads * rows * queries) * width
@@ -149,8 +164,14 @@ class BigBird(Attention):
 
     # The tables
 
+    def _whole(self, length: int) -> bool:
+        """Whether everything reads everything, as short texts do in the plan of Hugging Face's."""
+        return self.ported and length <= (2 * self.random + 5) * self.options.block
+
     def _last(self, keep: Tensor) -> Tensor:
-        """The block of the last key that may be read, of each sequence: (batch,)."""
+        """The block of the last key that may be read, of each sequence: (batch,), or (1,) if it is that of all."""
+        if self.ported:
+            return torch.full((1,), (keep.shape[1] - 1) // self.options.block, device=keep.device)
         place = torch.arange(keep.shape[1], device=keep.device)
         return torch.where(keep, place, 0).amax(1) // self.options.block
 
@@ -162,7 +183,7 @@ class BigBird(Attention):
         return WholeRows(torch.cat([within.expand_as(ends), ends], dim=1), real)
 
     def _table(self, last: Tensor, length: int) -> Tensor:
-        """Key blocks of each row block, no block twice: (batch, heads, blocks, slots), -1 for none."""
+        """Key blocks of each row block, none twice but as `plan` has it: (batch, heads, blocks, slots), -1 for none."""
         fixed = self._fixed_blocks(last, ceil_div(length, self.options.block))
         drawn = self._random_blocks(fixed, last)
         table = torch.cat([fixed[:, None].expand(-1, self.shape.heads, -1, -1), drawn], dim=-1)
@@ -192,6 +213,8 @@ class BigBird(Attention):
         the text itself, without its padding, changes them.
         """
         count = fixed.shape[1]
+        if self.ported:
+            return fixed.new_zeros(len(last), self.shape.heads, count, self.random)
         nowhere = torch.iinfo(torch.int64).max
         taken = fixed.masked_fill(fixed < 0, nowhere).sort(dim=-1).values[:, None]  # batch 1 blocks slots
         limit = self._limit(last)[:, None, None]

@@ -11,6 +11,7 @@ from longspan import config
 from longspan.attention.base import Attention, Cost, Shape, Side, Supports, masked_softmax, readable
 from longspan.attention.joint import Source, joint
 from longspan.attention.layouts import Dense, Layout, Rectangles, Tiles, ceil_div, rank_in_blocks
+from longspan.attention.ring import Ring, shown_in_ring
 from longspan.attention.state import Rows, State, append_mask
 from longspan.config import option
 from longspan.errors import InvalidInput, InvalidOption
@@ -48,6 +49,12 @@ class ImageLocal(Attention):
             "2D); if not causal, as many behind or below it",
             low=0,
         )
+        behind: int | None = option(
+            None, "positions behind the block (local 1D, not causal), where they are not as many as memory", low=0
+        )
+        ring: bool = option(
+            False, "whether the last block stands before the first (local 1D, not causal), as Reformer was released"
+        )
         width: int | None = option(None, "positions of a row of the image; needed for local 2D", low=1)
         height: int | None = option(
             None, "rows of the image (local 2D); without it, any number of whole rows of blocks may follow", low=1
@@ -56,17 +63,36 @@ class ImageLocal(Attention):
     def __init__(self, shape: Shape, options: Any = None, *, causal: bool = False, dropout: float = 0.0) -> None:
         super().__init__(shape, options, causal=causal, dropout=dropout)
         self.form = _form(self.options)
+        if causal and (self.options.ring or self.options.behind is not None):
+            raise InvalidOption("options ring and behind are for causal=False; with time, nothing behind is read")
+        if self.options.ring and not isinstance(self.form, _Line):
+            raise InvalidOption("option ring is for local 1D, with one number as query_block")
 
     def define(self, q: Queries, k: Keys, side: Side) -> Weights:
         length = q.shape[2]
         self._check_length(length)
-        near = self.form.neighbourhood(length).to(q.device)
         scores = torch.einsum("bhid,bhjd->bhij", q, k) / self.shape.head_dim**0.5
+        if self.options.ring:
+            count = shown_in_ring(torch.arange(length, device=q.device).expand(1, 1, 1, -1), *self._sizes)
+            scores, near = scores + count.clamp_min(1).to(scores.dtype).log(), count > 0
+        else:
+            near = self.form.neighbourhood(length).to(q.device)
         return masked_softmax(scores, near & readable(length, length, self.causal, side.key_mask, q.device))
 
     def attend(self, q: Queries, k: Keys, v: Values, side: Side) -> Output:
         self._check_length(q.shape[2])
+        if self.options.ring:
+            order = torch.arange(q.shape[2], device=q.device).expand(*q.shape[:2], 1, -1)
+            scale, dropout = self.shape.head_dim**-0.5, self.dropout if self.training else 0.0
+            ring = Ring(order, *self._sizes)
+            return ring.attend(q, k, v, side.key_mask, scale=scale, causal=False, dropout=dropout)
         return self._joint(self.form.layout(self.causal), q, k, v, side.key_mask)
+
+    @property
+    def _sizes(self) -> tuple[int, int, int]:
+        """Of a ring: positions of a block, and blocks before and behind it."""
+        assert isinstance(self.form, _Line)
+        return self.form.block, self.form.memory_size // self.form.block, self.form.behind // self.form.block
 
     def _joint(self, layout: Layout, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
         dropout = self.dropout if self.training else 0.0
@@ -84,6 +110,9 @@ class ImageLocal(Attention):
 
     def cost(self, queries: int, keys: int) -> Cost:
         heads, width = self.shape.heads, self.shape.head_dim
+        if self.options.ring:
+            pairs = Ring(torch.empty(1, 1, 1, queries, device="meta"), *self._sizes).pairs(heads)
+            return Cost(4 * pairs * width, 3 * pairs)
         pairs = self.form.layout(self.causal).pairs(heads, queries, keys)
         return Cost(4 * pairs * width, heads * queries * (width + 1))  # kept: the output and the log-sum-exp
 
@@ -155,14 +184,15 @@ class _Line(_Form):
 
     block: int
     memory_size: int
+    behind: int
 
     def layout(self, causal: bool) -> Layout:
-        return Tiles(self.block, self.memory_size, self.memory_size, causal)
+        return Tiles(self.block, self.memory_size, self.behind, causal)
 
     def neighbourhood(self, length: int) -> Tensor:
         first = torch.arange(length)[:, None] // self.block * self.block  # of the query's block
         key = torch.arange(length)
-        return (key >= first - self.memory_size) & (key < first + self.block + self.memory_size)
+        return (key >= first - self.memory_size) & (key < first + self.block + self.behind)
 
     def end_of_block(self, position: int) -> int:
         return (position // self.block + 1) * self.block
@@ -232,11 +262,16 @@ class _Image(_Form):
 
 def _form(options: Any) -> _Form:
     block, memory, width, height = options.query_block, options.memory, options.width, options.height
+    behind = memory if options.behind is None else options.behind
     if isinstance(block, int) and isinstance(memory, int):
         for name, value in (("width", width), ("height", height)):
             if value is not None:
                 raise InvalidOption(f"option {name} goes with a query_block of two numbers (local 2D), not {block!r}")
-        return _Line(block, memory)
+        if options.ring and (memory % block or behind % block):
+            raise InvalidOption(f"a ring is of whole blocks of {block}, so memory and behind must be multiples of it")
+        return _Line(block, memory, behind)
+    if options.behind is not None:
+        raise InvalidOption("option behind is for local 1D, with one number as query_block")
     for name, value in (("query_block", block), ("memory", memory)):
         if not isinstance(value, tuple) or len(value) != 2:
             raise InvalidOption(

@@ -3,12 +3,14 @@
 Queries and keys are one projection; keys are brought to length 1, and the query's own length is the temperature
 (Kitaev et al. 2020, section 2). The k that is handed in is not read: it is q.
 
-Two ways to cut the sorted buckets into chunks:
+Three ways to cut the sorted buckets into chunks:
 
 - `paper`: chunks over the whole sorted sequence. Their borders depend on how many tokens lie in lower buckets, later
   tokens included, so that the future can change what the past reads (never its values or gradients directly).
 - `strict`: chunks within each bucket, by a token's rank in it. A later token never changes an earlier rank, so this
   form is strictly causal and decodes, at the same cost. It is the default for causal=True.
+- `released`: the authors' later code, for models that were trained with it: chunks as in `paper`, but all of a chunk is
+  read whatever its bucket, as often as rounds show it, and the chunks of all rounds form a ring (see `ring.py`).
 
 A masked token is in no bucket: it is read by none, reads nothing, and takes no room in a chunk.
 """
@@ -23,15 +25,18 @@ from torch.nn.functional import pad
 
 from longspan import config
 from longspan.attention.base import Attention, Cost, Shape, Side, Supports, masked_softmax, readable
+from longspan.attention.hashing import buckets, buckets_by_definition, draw
 from longspan.attention.joint import Source, joint
 from longspan.attention.layouts import Sorted, ceil_div
 from longspan.attention.layouts.base import wide
+from longspan.attention.ring import Ring, shown_in_ring
 from longspan.attention.state import Rows, State
 from longspan.config import option
 from longspan.errors import InvalidOption, Unsupported
 from longspan.replay import remember
 from longspan.shapes import Keys, Output, Queries, Values, Weights
 
+FORMS = ("paper", "strict", "released")
 BLOCK = 32  # queries of one product at least: several chunks where they are shorter
 MANY = 64  # new tokens from which a decoding step takes the parallel way
 LATE = 1 << 40  # a position past all others
@@ -63,27 +68,35 @@ class Reformer(Attention):
             64, "even; a tuple multiplies several small hashes; the paper takes 2 · length / chunk", low=2
         )
         form: str | None = option(
-            None, "how buckets are cut into chunks; strict if causal and paper otherwise", choices=("paper", "strict")
+            None, "how buckets are cut into chunks; strict if causal and paper otherwise", choices=FORMS
         )
         reads_self: str = option("alone", "when a token reads itself", choices=("alone", "always"))
         bucket_mask: bool = option(True, "whether a chunk's tokens of other buckets are hidden, as in the paper")
         count_correction: bool = option(True, "whether a pair that several rounds show counts once, as in the paper")
+        before: int = option(1, "released form: chunks before its own that a token reads", low=0)
+        after: int = option(0, "released form: chunks behind its own that a token reads", low=0)
+        eps: float = option(0.0, "added to the mean square of a key before it is brought to length 1", low=0)
+        seed: int | None = option(None, "of the rotations; the same then for all layers (released: hash_seed)", low=0)
 
     def __init__(self, shape: Shape, options: Any = None, *, causal: bool = False, dropout: float = 0.0) -> None:
         super().__init__(shape, options, causal=causal, dropout=dropout)
-        buckets, form = self.options.buckets, self.options.form
-        self.factors: tuple[int, ...] = buckets if isinstance(buckets, tuple) else (buckets,)
+        given, form = self.options.buckets, self.options.form
+        self.factors: tuple[int, ...] = given if isinstance(given, tuple) else (given,)
         if any(factor % 2 for factor in self.factors):
-            raise InvalidOption(f"option buckets must be even, each half being the other's mirror, not {buckets!r}")
+            raise InvalidOption(f"option buckets must be even, each half being the other's mirror, not {given!r}")
         if form == "strict" and not causal:
             raise InvalidOption("option form strict goes with causal=True; without a direction, paper leaks nothing")
-        self.strict = causal and form != "paper"
+        self.released = form == "released"
+        if not self.released and (self.options.before, self.options.after) != (1, 0):
+            raise InvalidOption("options before and after go with form released; otherwise it is 1 chunk before")
+        if self.released and not (self.options.bucket_mask and self.options.count_correction):
+            raise InvalidOption("form released has no bucket mask and no count correction; leave those options out")
+        self.strict = causal and form in (None, "strict")
         if self.strict and not self.options.bucket_mask:
             raise InvalidOption("option bucket_mask=False goes with form paper; strict chunks lie within a bucket")
         if causal and not self.strict:
             self.supports = replace(self.supports, streaming=False)
-        columns = sum(self.factors) // 2
-        self.register_buffer("rotations", torch.randn(shape.heads, self.options.rounds, shape.head_dim, columns))
+        self.register_buffer("rotations", draw(shape, self.options.rounds, self.factors, self.options.seed))
         self.rotations: Tensor
 
     @torch.no_grad()
@@ -98,9 +111,15 @@ class Reformer(Attention):
         position = torch.arange(length, device=q.device)
         real = torch.ones(q.shape[0], length, dtype=torch.bool, device=q.device)
         real = (real if side.key_mask is None else side.key_mask)[:, None, :]
+        may_read = real[..., :, None] & readable(length, length, self.causal, side.key_mask, q.device)
+        if self.released:
+            found = [buckets_by_definition(q, turn, self.factors) for turn in self.rotations.unbind(1)]
+            order = torch.stack([b.masked_fill(~real, self._buckets).argsort(dim=-1, stable=True) for b in found], 2)
+            count = shown_in_ring(order, *self._sizes) * may_read
+            return self._weigh(q, count)
         shown = []  # per round, which pairs it shows
         for turn in range(self.options.rounds):
-            bucket = self._bucket_by_definition(q, turn).masked_fill(~real, self._buckets)
+            bucket = buckets_by_definition(q, self.rotations[:, turn], self.factors).masked_fill(~real, self._buckets)
             if self.strict:  # rank among the real tokens of the same bucket
                 earlier = (bucket[..., None] == bucket[..., None, :]) & (position[None] < position[:, None])
                 chunk = earlier.sum(dim=-1) // self.options.chunk
@@ -110,33 +129,48 @@ class Reformer(Attention):
             near = (step == 0) | (step == 1)
             if self.options.bucket_mask:
                 near &= bucket[..., :, None] == bucket[..., None, :]
-            shown.append(near & real[..., :, None] & readable(length, length, self.causal, side.key_mask, q.device))
+            shown.append(near & may_read)
         # The appendix: rounds are added up under one normaliser, each score less log N_ij, so that a pair which N_ij
         # rounds show counts once: that is the softmax over the union. Without the correction it counts N_ij times.
-        count = torch.stack(shown).sum(dim=0)
+        return self._weigh(q, torch.stack(shown).sum(dim=0))
+
+    def _weigh(self, q: Queries, count: Tensor) -> Weights:
+        """The softmax over what is shown, given how often."""
         union = count > 0
         if self.options.reads_self == "alone":
-            itself = torch.eye(length, dtype=torch.bool, device=q.device)
+            itself = torch.eye(q.shape[2], dtype=torch.bool, device=q.device)
             union = union & ~(itself & (union & ~itself).any(dim=-1, keepdim=True))
-        scores = torch.einsum("bhid,bhjd->bhij", q, _unit(q))
-        if not self.options.count_correction:
+        scores = torch.einsum("bhid,bhjd->bhij", q, self._keys(q))
+        if self.released or not self.options.count_correction:
             scores = scores + count.clamp_min(1).to(scores.dtype).log()
         return masked_softmax(scores, union)
-
-    def _bucket_by_definition(self, q: Tensor, turn: int) -> Tensor:
-        """argmax over [xR; -xR], the factors of a product of hashes counting as digits."""
-        turned = q.to(wide(q.dtype)) @ self.rotations[:, turn].to(wide(q.dtype))
-        bucket, worth = torch.zeros(q.shape[:3], dtype=torch.long, device=q.device), 1
-        for part, factor in zip(turned.split([factor // 2 for factor in self.factors], dim=-1), self.factors):
-            bucket = bucket + worth * torch.cat([part, -part], dim=-1).argmax(dim=-1)
-            worth *= factor
-        return bucket
 
     # The fast path
 
     def attend(self, q: Queries, k: Keys, v: Values, side: Side) -> Output:
+        if self.released:
+            return self._attend_ring(q, v, side.key_mask)
         layout = remember(lambda: self._arrange(self._hash(q), side.key_mask))
-        return self._joint(q, _unit(q), v, layout)
+        return self._joint(q, self._keys(q), v, layout)
+
+    def _attend_ring(self, q: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
+        ring = remember(lambda: self._ring(self._hash(q), keep))
+        own = self.options.reads_self == "alone"
+        dropout = self.dropout if self.training else 0.0
+        out = ring.attend(q, self._keys(q), v, keep, scale=1.0, causal=self.causal, alone=own, dropout=dropout)
+        return out if keep is None else out.masked_fill(~keep[:, None, :, None], 0.0)
+
+    def _ring(self, bucket: Tensor, keep: Tensor | None) -> Ring:
+        if keep is not None:
+            bucket = bucket.masked_fill(~keep[:, None, None, :], self._buckets)
+        return Ring(bucket.argsort(dim=-1, stable=True), *self._sizes)
+
+    @property
+    def _sizes(self) -> tuple[int, int, int]:
+        return self.options.chunk, self.options.before, self.options.after
+
+    def _keys(self, q: Tensor) -> Tensor:
+        return _unit(q, self.options.eps)
 
     def _joint(self, q: Tensor, k: Tensor, v: Tensor, layout: Sorted) -> Tensor:
         return joint(q, [Source(layout, k, v)], scale=1.0, dropout=self.dropout if self.training else 0.0)
@@ -156,17 +190,7 @@ class Reformer(Attention):
 
     def _hash(self, q: Tensor) -> Tensor:
         """The bucket of each token in each round, (batch, heads, rounds, length)."""
-        rounds, columns = self.rotations.shape[1], self.rotations.shape[3]
-        rotations = self.rotations.to(wide(q.dtype)).transpose(1, 2).flatten(2)
-        turned = (q.to(wide(q.dtype)) @ rotations).unflatten(-1, (rounds, columns))
-        bucket, worth = None, 1
-        for part, factor in zip(turned.split([factor // 2 for factor in self.factors], dim=-1), self.factors):
-            largest = part.abs().max(dim=-1, keepdim=True).indices
-            digit = (largest + factor // 2 * (part.gather(-1, largest) < 0))[..., 0]
-            bucket = digit if bucket is None else bucket + worth * digit
-            worth *= factor
-        assert bucket is not None
-        return bucket.transpose(2, 3)
+        return buckets(q, self.rotations, self.factors)
 
     def _arrange(self, bucket: Tensor, keep: Tensor | None) -> Sorted:
         """For each round the sorted order and the slots, and which tokens read themselves."""
@@ -217,6 +241,10 @@ class Reformer(Attention):
 
     def cost(self, queries: int, keys: int) -> Cost:
         heads, width, rounds = self.shape.heads, self.shape.head_dim, self.options.rounds
+        if self.released:
+            ring = Ring(torch.empty(1, 1, rounds, queries, device="meta"), *self._sizes)
+            pairs = ring.pairs(heads)
+            return Cost(2 * heads * queries * width * rounds * self.rotations.shape[3] + 4 * pairs * width, 3 * pairs)
         pairs = heads * rounds * ceil_div(queries, self._block) * self._block * (self._back + self._block)
         hashing = 2 * heads * queries * width * rounds * self.rotations.shape[3]
         # Kept: the output and its log-sum-exp, the keys of length 1 and what they were divided by.
@@ -243,15 +271,15 @@ class Reformer(Attention):
         bucket = remember(lambda: self._hash(q))
         slot, counts = self._continue(bucket, state.counts, side.key_mask)
         state = ReformerState(
-            state.k.append(_unit(q)), state.v.append(v), state.slot.append(slot.transpose(2, 3)), counts
+            state.k.append(self._keys(q)), state.v.append(v), state.slot.append(slot.transpose(2, 3)), counts
         )
         keys, values, slots = state.k.value, state.v.value, state.slot.value
         if new < MANY:
             return self._read(q, keys, values, slot, slots.transpose(2, 3)), state
         # The parallel way over all tokens; queries that were answered before stand in front once more, as zeros.
-        buckets = (slots // CHUNKS).transpose(2, 3)
-        keep = buckets[:, 0, 0] >= 0
-        layout = self._arrange(buckets, None if bool(keep.all()) else keep)
+        known = (slots // CHUNKS).transpose(2, 3)
+        keep = known[:, 0, 0] >= 0
+        layout = self._arrange(known, None if bool(keep.all()) else keep)
         return self._joint(pad(q, (0, 0, past, 0)), keys, values, layout)[:, :, past:], state
 
     def _continue(self, bucket: Tensor, counts: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -288,6 +316,8 @@ class Reformer(Attention):
         return masked_softmax(scores, count > 0).to(v.dtype) @ v
 
 
-def _unit(q: Tensor) -> Tensor:
-    """Keys of length 1; that of a zero vector is zero."""
+def _unit(q: Tensor, eps: float = 0.0) -> Tensor:
+    """Keys of length 1, or a little shorter with `eps`; that of a zero vector is zero."""
+    if eps:
+        return q * torch.rsqrt(q.square().mean(dim=-1, keepdim=True) + eps) / q.shape[-1] ** 0.5
     return q / q.norm(dim=-1, keepdim=True).clamp_min(torch.finfo(q.dtype).tiny)

@@ -12,12 +12,13 @@ from longspan.errors import InvalidOption
 class Setting:
     """`Setting("window", window=256)`; in a configuration file `"window"` or `{"name": "window", "window": 256}`.
 
-    The options are checked here, so that a wrong one is refused before anything is built.
+    `dropout` on its weights may be another than the model's. The options are checked here, so that a wrong one is
+    refused before anything is built.
     """
 
-    def __init__(self, name: str, /, **options: Any) -> None:
-        self.name, self.options = name, options
-        config.make(find(name).Options, options, name)
+    def __init__(self, name: str, /, *, dropout: float | None = None, **options: Any) -> None:
+        self.name, self.dropout, self.options = name, dropout, options
+        self.made: Any = config.make(find(name).Options, options, name)  # with what was not said
 
     @classmethod
     def read(cls, value: Any) -> "Setting":
@@ -30,10 +31,12 @@ class Setting:
 
     def plain(self) -> Any:
         """What `read` understands."""
-        return {"name": self.name, **{key: config.plain(part) for key, part in self.options.items()}}
+        own = {} if self.dropout is None else {"dropout": self.dropout}
+        return {"name": self.name, **own, **{key: config.plain(part) for key, part in self.options.items()}}
 
     def build(self, *, heads: int, head_dim: int, causal: bool, max_length: int | None, dropout: float) -> Attention:
         """The mechanism; attention dropout is left out where there are no weights to drop."""
+        dropout = dropout if self.dropout is None else self.dropout
         dropout = dropout if find(self.name).supports.dropout else 0.0
         return build(
             self.name,
@@ -46,12 +49,15 @@ class Setting:
         )
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Setting) and self.plain() == other.plain()
+        """Whether they say the same, be it by naming a default."""
+        if not isinstance(other, Setting):
+            return NotImplemented
+        return (self.name, self.dropout, self.made) == (other.name, other.dropout, other.made)
 
     __hash__ = None  # type: ignore[assignment]  # options may hold lists
 
     def __repr__(self) -> str:
-        inside = "".join(f", {key}={value!r}" for key, value in self.options.items())
+        inside = "".join(f", {key}={value!r}" for key, value in self.plain().items() if key != "name")
         return f"Setting({self.name!r}{inside})"
 
 

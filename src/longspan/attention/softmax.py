@@ -5,7 +5,7 @@ additive score is not, and is streamed over queries.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -13,9 +13,10 @@ from torch.nn.functional import scaled_dot_product_attention, softplus
 
 from longspan import config
 from longspan.attention.base import Attention, Cost, Shape, Side, Supports, masked_softmax, readable, share_heads
+from longspan.attention.family import Family
 from longspan.attention.joint import Source, joint
 from longspan.attention.layouts import Dense, check_reach, offset_bias, stream_queries
-from longspan.attention.state import Rows, State, append_mask
+from longspan.attention.state import Rows, Selection, State, append_mask
 from longspan.config import option
 from longspan.errors import InvalidInput, InvalidOption
 from longspan.shapes import Keys, Output, Queries, Values, Weights
@@ -30,6 +31,44 @@ class SoftmaxState(State):
     k: Rows  # as the score needs them: changed keys for `general`, `cosine` and `additive`
     v: Rows
     seen: Rows | None  # which of them may be read; None while all may
+    places: bool = False  # whether it matters at which place a key stands
+    family: Family | None = None  # the rows that share keys and values; then these have a row for each family
+
+    def select(self, rows: Tensor | Selection) -> Self:
+        """As long as rows come in families of one size, keys and values are not copied for them."""
+        selection, size = Selection.of(rows), 1 if self.family is None else self.family.size
+        found = selection.families(size)
+        if self.family is None and (found is None or found[1] == 1 or self.places or not len(self.k)):
+            return super().select(selection)
+        if found is None:
+            return self.apart().select(selection)
+        families, members = found
+        keys, values = (
+            (self.k, self.v) if families == list(range(self.k.batch)) else self._of(selection.index(families))
+        )
+        if self.family is not None:
+            old = self.family
+            family, kept = selection.once(("family", id(old)), lambda: old.select(selection, families, members))
+            if kept is not None:
+                keys, values = keys.gather(kept), values.gather(kept)
+            return replace(self, k=keys, v=values, family=family)
+        seen = None if self.seen is None else self.seen.value[families, 0, :, 0]
+        family = selection.once(
+            ("family", len(keys), None if seen is None else id(self)),
+            lambda: Family.begin(len(families), members, len(keys), seen, keys.value),
+        )
+        return replace(self, k=keys, v=values, seen=None, family=family)
+
+    def _of(self, families: Tensor) -> tuple[Rows, Rows]:
+        return self.k.select(families), self.v.select(families)
+
+    def apart(self) -> Self:
+        """With keys and values for each row."""
+        assert self.family is not None
+        rows = torch.arange(self.k.batch, device=self.k.value.device).repeat_interleave(self.family.size)
+        seen = self.family.seen()
+        k, v = self._of(rows)
+        return replace(self, k=k, v=v, seen=Rows.empty(len(rows)).append(seen[:, None, :, None]), family=None)
 
 
 class Softmax(Attention):
@@ -172,17 +211,39 @@ class Softmax(Attention):
         return SoftmaxState(Rows.empty(batch), Rows.empty(batch), None)
 
     def decode(self, q: Queries, k: Keys, v: Values, state: SoftmaxState, side: Side) -> tuple[Output, State]:
+        if state.family is not None:
+            if q.shape[2] == 1 and side.key_mask is None:
+                return self._decode_family(q, k, v, state, state.family)
+            state = state.apart()
         seen = append_mask(state.seen, len(state.k), side.key_mask, q)
         changed = self._change_keys(k, len(state.k))
-        state = SoftmaxState(state.k.append(changed), state.v.append(self._values(v)), seen)
+        places = side.bias is not None or self.options.score in ("additive", "location")
+        state = SoftmaxState(state.k.append(changed), state.v.append(self._values(v)), seen, places)
         keep = None if seen is None else seen.value[:, 0, :, 0]
         keys, values = state.k.value, state.v.value
         if self.options.score == "additive":
             return self._additive(q, keys, values, keep, side.bias), state
         q = self._change_queries(q)
         if q.shape[2] == 1 and keep is None and side.bias is None:  # one new token reads all there is
-            return self._fused(q, keys, values, causal=False), state
+            grouped = q.reshape(len(q), keys.shape[1], -1, q.shape[3])  # the queries that read one key head, as rows
+            return self._fused(grouped, keys, values, causal=False).reshape(*q.shape[:3], -1), state
         return self._joint(q, keys, values, keep, side.bias), state
+
+    def _decode_family(
+        self, q: Tensor, k: Tensor, v: Tensor, state: SoftmaxState, family: Family
+    ) -> tuple[Tensor, State]:
+        """One new token for each member."""
+        k, v = self._change_keys(k), self._values(v)
+        keys, values = state.k.append(family.fold(k, k.shape[1])), state.v.append(family.fold(v, v.shape[1]))
+        family, heads = family.append(), k.shape[1]
+        out = scaled_dot_product_attention(
+            family.fold(self._change_queries(q), heads),
+            keys.value,
+            values.value,
+            attn_mask=family.mask(q.shape[1] // heads),
+            scale=self._scale,
+        )
+        return family.unfold(out), replace(state, k=keys, v=values, family=family)
 
     # The scores as products
 

@@ -5,9 +5,10 @@ in many ways. `Rows` makes that cheap: it appends in place to a shared buffer fo
 there, and copies otherwise.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, fields, replace
-from typing import Any, Self
+from itertools import groupby
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from torch import Tensor
 from longspan.errors import InvalidInput
 
 MINIMUM = 32  # rows of a first buffer
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -26,9 +28,10 @@ class State:
         """What the remembered numbers take; the spare room of growing buffers is not counted."""
         return sum(t.numel() * t.element_size() for t in self._tensors())
 
-    def select(self, rows: Tensor) -> Self:
+    def select(self, rows: "Tensor | Selection") -> Self:
         """The state of the batch rows `rows` (beam search reorders with it; a row may be taken more than once)."""
-        return replace(self, **{name: _select(value, rows) for name, value in self._fields()})
+        selection = Selection.of(rows)
+        return replace(self, **{name: _select(value, selection) for name, value in self._fields()})
 
     def _fields(self) -> Iterator[tuple[str, Any]]:
         return ((item.name, getattr(self, item.name)) for item in fields(self))
@@ -50,12 +53,46 @@ def _tensors(value: Any) -> Iterator[Tensor]:
             yield from _tensors(part)
 
 
-def _select(value: Any, rows: Tensor) -> Any:
+def _select(value: Any, rows: "Selection") -> Any:
     if isinstance(value, Tensor):
-        return value.index_select(0, rows)
+        return value.index_select(0, rows.rows)
     if isinstance(value, tuple):
         return tuple(_select(part, rows) for part in value)
     return value.select(rows) if isinstance(value, (Rows, State)) else value
+
+
+class Selection:
+    """Rows of a batch to go on with, and what follows from them: worked out once, for all layers of a model."""
+
+    def __init__(self, rows: Tensor) -> None:
+        self.rows = rows
+        self._known: dict[Hashable, Any] = {}
+
+    @classmethod
+    def of(cls, rows: "Tensor | Selection") -> "Selection":
+        return rows if isinstance(rows, Selection) else cls(rows)
+
+    def once(self, key: Hashable, compute: Callable[[], Found]) -> Found:
+        """What `compute` gave when the first layer asked by this key."""
+        if key not in self._known:
+            self._known[key] = compute()
+        return self._known[key]
+
+    def owners(self, copies: int) -> list[int]:
+        """Which family each row is of, where `copies` rows side by side are one."""
+        return self.once(("owners", copies), lambda: [row // copies for row in self.rows.tolist()])
+
+    def families(self, copies: int) -> tuple[list[int], int] | None:
+        """The families that go on and how large each is then; None if rows do not come in families of one size."""
+        return self.once(("families", copies), lambda: self._families(copies))
+
+    def _families(self, copies: int) -> tuple[list[int], int] | None:
+        runs = [(owner, len(list(same))) for owner, same in groupby(self.owners(copies))]
+        sizes = {size for _, size in runs}
+        return ([owner for owner, _ in runs], sizes.pop()) if len(sizes) == 1 else None
+
+    def index(self, kept: list[int]) -> Tensor:
+        return torch.tensor(kept, dtype=torch.long, device=self.rows.device)
 
 
 class Rows:
@@ -78,9 +115,13 @@ class Rows:
         return self._end - self._begin
 
     @property
+    def batch(self) -> int:
+        return self._buffer.shape[0]
+
+    @property
     def value(self) -> Tensor:
         """The rows, oldest first: a view, not to be written to."""
-        return self._buffer[:, :, self._begin : self._end]
+        return self._buffer.narrow(2, self._begin, self._end - self._begin)
 
     def append(self, new: Tensor) -> "Rows":
         """These rows and `new` behind them, all of them visible; `trim` then forgets what is past `keep`."""
@@ -100,7 +141,7 @@ class Rows:
                 buffer[:, :, : len(self)] = self.value
             begin, end, mark = 0, len(self), [0]
         # By .data, so that graphs which read the rows in front do not take this for a change of them.
-        buffer.data[:, :, end : end + count] = new
+        buffer.data.narrow(2, end, count).copy_(new)
         mark[0] = end + count
         return Rows(buffer, begin, end + count, self._keep, mark)
 
@@ -117,15 +158,21 @@ class Rows:
             return self
         return Rows(self._buffer, self._end - keep, self._end, self._keep, self._mark)
 
-    def select(self, rows: Tensor) -> "Rows":
+    def select(self, rows: Tensor | Selection) -> "Rows":
         """With some room, so that the next append need not copy what was copied here."""
-        value, count = self.value, len(self)
+        value, count, rows = self.value, len(self), Selection.of(rows).rows
         if value.requires_grad or not count:
             chosen = value.index_select(0, rows)
             return Rows(chosen, 0, count, self._keep, [count])
         buffer = value.new_empty(len(rows), value.shape[1], count + MINIMUM, value.shape[3])
         torch.index_select(value, 0, rows, out=buffer[:, :, :count])
         return Rows(buffer, 0, count, self._keep, [count])
+
+    def gather(self, kept: Tensor) -> "Rows":
+        """Of each batch row those rows that `kept` (batch, some) names."""
+        value = self.value
+        index = kept[:, None, :, None].expand(-1, value.shape[1], -1, value.shape[3])
+        return Rows.empty(len(kept), self._keep).append(value.gather(2, index))
 
 
 def append_mask(

@@ -74,7 +74,9 @@ def _print_mechanisms(rows: list[dict[str, Any]]) -> None:
     console.print("\nlongspan list --models and --presets list the others; longspan show NAME shows one", style="dim")
 
 
-def show(name: str, /, *, length: tuple[int, ...] = (), json: AsJson = False) -> None:
+def show(
+    name: str, /, *, length: Annotated[tuple[int, ...], Parameter(negative="")] = (), json: AsJson = False
+) -> None:
     """Show a mechanism or a model with its options, a preset with its parameters and what it costs by length, or a
     checkpoint with what it is.
 

@@ -12,7 +12,9 @@ def convert(
     target: Path,
     /,
     *,
-    to: Annotated[Literal["huggingface", "longspan"], Parameter(help="the kind to write; huggingface")] = "huggingface",
+    to: Annotated[
+        Literal["huggingface", "longspan", "gguf"], Parameter(help="what to write; huggingface")
+    ] = "huggingface",
     dtype: Annotated[
         Literal["float16", "bfloat16", "float32"] | None, Parameter(help="of the weights; as they are, unless said")
     ] = None,
@@ -25,13 +27,14 @@ def convert(
 
         longspan convert old/ new/ --dtype bfloat16
         longspan convert bert-base-uncased/ mine/ --to longspan
+        longspan convert SmolLM2-135M/ smollm2.gguf --to gguf --dtype float16
 
     Parameters
     ----------
     source
-        A folder of Hugging Face's or of longspan's.
+        A folder of Hugging Face's or of longspan's, a GGUF file, or a .bin of llama2.c.
     target
-        The folder to write; it is made where it is not there.
+        The folder to write, or the GGUF file.
     """
     from longspan import hub
 

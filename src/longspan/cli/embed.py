@@ -57,7 +57,7 @@ def embed(
     Parameters
     ----------
     path
-        A folder of Hugging Face's or of longspan's.
+        A folder of Hugging Face's or of longspan's, or a file of a Llama (.gguf, or .bin of llama2.c).
     words
         Texts; each argument is one.
     """

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from cyclopts import Group, Parameter
 from rich.console import Console
 
-from longspan.cli.inputs import AsJson, Cut, load_model, print_json, progress, read_lines
+from longspan.cli.inputs import AsJson, Cut, Lines, load_model, print_json, progress, read_lines
 from longspan.errors import InvalidOption
 
 DRAWING = Group("Drawing tokens; the best one is taken unless one of these is given", sort_key=1)
@@ -45,12 +45,11 @@ def generate(
     path: Path,
     /,
     *words: str,
-    prompts: Annotated[
-        Path | None, Parameter(help="a file with a prompt on each line; - is the standard input")
-    ] = None,
+    prompts: Lines = None,
     max_new: Annotated[int | None, Parameter(help="most new tokens; 100, or what there is room for")] = None,
     stop: Annotated[tuple[str, ...], Parameter(negative="", help="a text that ends what is generated")] = (),
     special: Annotated[bool, Parameter(negative="", help="names of special tokens in prompts are tokens")] = False,
+    chat: Annotated[bool, Parameter(negative="", help="prompts are what a user says, and texts are answers")] = False,
     drawn: Drawn | None = None,
     beams: Annotated[int | None, Parameter(group=SEARCHING, help="hypotheses that are kept")] = None,
     alpha: Annotated[float | None, Parameter(group=SEARCHING, help="power of the length penalty; 0.6")] = None,
@@ -66,12 +65,13 @@ def generate(
 
         longspan generate gpt2/ "The capital of France is" --max-new 20
         longspan generate gpt2/ "Once upon a time" --temperature 0.8 --top-p 0.95 --seed 3
+        longspan generate SmolLM2-135M-Instruct.gguf "What is the capital of France?" --chat
         longspan generate bart-large-cnn/ --prompts articles.txt --beams 4 --json
 
     Parameters
     ----------
     path
-        A folder of Hugging Face's or of longspan's.
+        A folder of Hugging Face's or of longspan's, or a file of a Llama (.gguf, or .bin of llama2.c).
     words
         Prompts; each argument is one.
     """
@@ -84,8 +84,17 @@ def generate(
     found = load_model(path)
     if len(asked) == 1 and sampling.samples == 1 and beam is None and not json:
         pieces = hub.stream(
-            found, asked[0], max_new=max_new, sampling=sampling, stop=stop, special=special, truncate=truncate
+            found,
+            asked[0],
+            max_new=max_new,
+            sampling=sampling,
+            stop=stop,
+            special=special,
+            chat=chat,
+            truncate=truncate,
         )
+        if sys.stdout.isatty() and not chat and not getattr(found.model, "reads_source", False):  # so that it reads on
+            Console(highlight=False).print(asked[0], style="dim", markup=False, end="", soft_wrap=True)
         for piece in pieces:
             sys.stdout.write(piece.text)
             sys.stdout.flush()
@@ -100,6 +109,7 @@ def generate(
             beam=beam,
             stop=stop,
             special=special,
+            chat=chat,
             truncate=truncate,
             progress=tell,
         )
@@ -133,9 +143,7 @@ def _beam(beams: int | None, alpha: float | None, n_best: int | None, options: D
     shared = {"no_repeat_ngram": options.no_repeat_ngram, "min_new": options.min_new}
     for name, value in vars(options).items():
         if value is not None and name not in shared:
-            raise InvalidOption(
-                f"--{name.replace('_', '-')} is for drawing tokens, and --beams searches; give one of them"
-            )
+            raise InvalidOption(f"{_flag(name)} is for drawing tokens, and --beams searches; give one of them")
     return Beam(**{key: value for key, value in {**given, **shared}.items() if value is not None})
 
 

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 AsJson = Annotated[bool, Parameter(name="--json", negative="", help="print JSON instead")]
 Cut = Annotated[bool, Parameter(name="--truncate", negative="", help="cut what is too long for the model")]
-Lines = Annotated[Path | None, Parameter(help="a file with a text on each line; - is the standard input")]
+Lines = Annotated[
+    Path | None,
+    Parameter(allow_leading_hyphen=True, help="a file with a text on each line; - is the standard input"),
+]
 
 
 def load_model(path: Path) -> "Pretrained":

@@ -1,6 +1,7 @@
 """Texts on their way to a model: so far, tokenizers."""
 
+from longspan.data.chat import encode_chat
 from longspan.data.tokenizer import Encoded, Padded, Tokenizer
 from longspan.data.tokenizer_files import read_tokenizer
 
-__all__ = ["Encoded", "Padded", "Tokenizer", "read_tokenizer"]
+__all__ = ["Encoded", "Padded", "Tokenizer", "encode_chat", "read_tokenizer"]

@@ -18,6 +18,7 @@ from longspan.errors import InvalidInput
 
 MAP, ADDED, MODEL = "special_tokens_map.json", "added_tokens.json", "config.json"
 WORDS, BPE_FILES = "vocab.txt", (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
+CHAT = "chat_template.jinja"
 SENTENCEPIECE = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model", "spm.model")
 PICKLES = {".pkl", ".pickle", ".pt", ".pth"}
 
@@ -60,6 +61,8 @@ def read_tokenizer(folder: Path | str) -> Tokenizer | None:
     if not folder.is_dir():
         raise InvalidInput(f"{folder} is no folder")
     record = read_json(folder / CONFIG)
+    if (folder / CHAT).is_file():
+        record["chat_template"] = read_text(folder / CHAT)
     named = {**read_json(folder / MAP), **record}
     kind = _family(folder, record)
     inner = _read(folder, kind, named)

@@ -3,12 +3,13 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from longspan.errors import InvalidInput, InvalidOption
-from longspan.models.base import Causal
+from longspan.models.base import Causal, Streams
 
 Texts = Sequence[Sequence[int]] | Tensor  # id lists, or ids (batch, length) with a mask beside them
 
@@ -21,6 +22,7 @@ class Batch:
     lengths: Tensor  # (batch,)
     source: Tensor | None = None
     source_mask: Tensor | None = None
+    source_streams: Streams | None = None
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -28,6 +30,16 @@ class Batch:
     @property
     def longest(self) -> int:
         return self.tokens.shape[1]
+
+    def start(self, model: Causal, *, align: bool = False) -> Any:
+        """What the model remembers of the sources, before it has read any prompt."""
+        return model.start(
+            len(self),
+            source=self.source,
+            source_mask=self.source_mask,
+            source_streams=self.source_streams,
+            align=align,
+        )
 
     def source_lengths(self) -> Tensor:
         """The real tokens of each source."""
@@ -44,11 +56,17 @@ def read_batch(
     source: Texts | None,
     source_mask: Tensor | None,
     bos: int | None,
+    source_streams: Streams | None = None,
 ) -> Batch:
-    """The batch that was asked for; prompts may be left out where there is a source and a token to begin with."""
+    """The batch that was asked for; prompts may be left out where there is a source and a token to begin with.
+
+    `source_streams` stand beside the source as it is given, padding included.
+    """
     if model.reads_source != (source is not None):
         need = "reads a source: give one" if model.reads_source else "reads no source; leave it out"
         raise InvalidInput(f"{model.name} {need}")
+    if source is None and source_streams:
+        raise InvalidInput("source_streams belong to a source; give one, or leave them out")
     sources = None if source is None else _lists(source, source_mask, "source")
     if prompts is None:
         if sources is None or bos is None:
@@ -63,7 +81,22 @@ def read_batch(
         raise InvalidInput(f"there are {len(sources)} sources and {len(rows)} prompts; each prompt has one source")
     ids, real = _side_by_side(sources, model.device)
     mask = torch.arange(ids.shape[1], device=model.device) < real[:, None]
-    return Batch(tokens, lengths, ids, mask if min(map(len, sources)) < ids.shape[1] else None)
+    streams = {
+        name: _beside(stream, name, source_mask, len(ids), int(real.max()))
+        for name, stream in (source_streams or {}).items()
+    }
+    return Batch(tokens, lengths, ids, mask if min(map(len, sources)) < ids.shape[1] else None, streams or None)
+
+
+def _beside(stream: Tensor, name: str, mask: Tensor | None, batch: int, longest: int) -> Tensor:
+    """What stands beside the source's tokens, moved as they are: padding goes behind them."""
+    width = longest if mask is None else mask.shape[1]
+    if stream.shape[:2] != (batch, width):
+        raise InvalidInput(f"the source's {name} must be ({batch}, {width}) as its tokens are, not {_said(stream)}")
+    if mask is None:
+        return stream
+    order = (~mask).int().argsort(dim=1, stable=True)[:, :longest]
+    return stream[torch.arange(batch, device=stream.device)[:, None], order]
 
 
 def _lists(texts: Texts, mask: Tensor | None, what: str) -> list[list[int]]:

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from longspan.decode.batch import Batch, Texts, check_ids, check_room, evaluating, read_batch, read_ends
-from longspan.decode.choose import forbid
+from longspan.decode.choose import forbid, only
 from longspan.decode.feed import Feed
 from longspan.decode.options import Beam
 from longspan.decode.rank import best
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
-from longspan.models.base import Causal
+from longspan.models.base import Causal, Streams
 
 NEVER = float("-inf")
 DEFAULT = Beam()
@@ -63,15 +63,16 @@ def beam_search(
     prompt_mask: Tensor | None = None,
     source: Texts | None = None,
     source_mask: Tensor | None = None,
+    source_streams: Streams | None = None,
     bos: int | None = None,
 ) -> list[list[Hypothesis]]:
-    """The `n_best` hypotheses of each prompt, best first, finished ones before those that ran into the limit.
+    """The `n_best` hypotheses of each prompt, best first; unless asked, finished ones before those cut at the limit.
 
     Each prompt gives what it would give alone. An `Ensemble` of models is searched like one.
 
     >>> beam_search(model, source=[[5, 9, 4], [8, 3]], bos=1, eos=2, options=Beam(beams=4, n_best=2))
     """
-    batch = read_batch(model, prompts, prompt_mask, source, source_mask, bos)
+    batch = read_batch(model, prompts, prompt_mask, source, source_mask, bos, source_streams)
     ends = read_ends(model, eos)
     limits = _limits(model, batch, options)
     if options.beams > model.vocabulary and not options.exhaustive:
@@ -82,6 +83,7 @@ def beam_search(
     if options.beta and not model.reads_source:
         raise Unsupported(f"{model.name} reads no source, so there is no coverage; leave out beta")
     check_ids([options.prefix or ()], model.vocabulary, "prefix")
+    check_ids([() if options.last_token is None else (options.last_token,)], model.vocabulary, "last_token")
     with evaluating(model):
         search = _Search(model, batch, options, ends, limits)
         while len(search.sentences):
@@ -168,14 +170,17 @@ class _Search:
         values, parent, token, logprob = self._candidates(logits)
         end = torch.isin(token, self._ends)
         made, logprobs = self._write(length, parent, token, logprob)
-        finished = end & ready[:, None] & ~self._done[:, None]
-        score = values / length_penalty(length, self._options)[:, None]
-        if covered is not None:
-            score = score + _take(coverage_penalty(covered, self._options.beta, self._source_mask()), parent)
-        some = slice(0, beams)  # a candidate behind these is not finished, even if it ends
-        score = score.masked_fill(~finished, NEVER)[:, some]
-        lengths = length[:, None].expand(-1, score.shape[1])
-        self._pool = self._pool.merge(_Pool(score, made[:, some], logprobs[:, some], lengths))
+        ranked = self._options.unfinished == "ranked"  # what cannot go on is over then, as if it had ended
+        over = end | (length >= self._limits)[:, None] if ranked else end
+        finished = over & ready[:, None] & ~self._done[:, None]
+        if bool(finished.any()):
+            score = values / length_penalty(length, self._options)[:, None]
+            if covered is not None:
+                score = score + _take(coverage_penalty(covered, self._options.beta, self._source_mask()), parent)
+            some = slice(0, beams)  # a candidate behind these is not finished, even if it ends
+            score = score.masked_fill(~finished, NEVER)[:, some]
+            lengths = length[:, None].expand(-1, score.shape[1])
+            self._pool = self._pool.merge(_Pool(score, made[:, some], logprobs[:, some], lengths))
 
         order = end.int().argsort(dim=1, stable=True)[:, :beams]  # those that go on, best first
         self._go_on(order, ready, values, parent, token, made, logprobs, covered)
@@ -188,10 +193,13 @@ class _Search:
         logprobs = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(1)
         allowed = forbid(logprobs, feed, self._ends, min_new=options.min_new, no_repeat_ngram=options.no_repeat_ngram)
         if len(self._prefix):
-            at = feed.made.clamp_max(len(self._prefix) - 1)
-            other = torch.arange(vocabulary, device=logits.device) != self._prefix[at][:, None]
-            forced = (feed.made < len(self._prefix))[:, None]
-            allowed = torch.where(forced, logprobs.masked_fill(other, NEVER), allowed)
+            forced = feed.made < len(self._prefix)
+            token = self._prefix[feed.made.clamp_max(len(self._prefix) - 1)]
+            scored = logprobs if options.score_prefix else torch.zeros_like(logprobs)
+            allowed = only(torch.where(forced[:, None], scored, allowed), token, forced)
+        if options.last_token is not None:
+            forced = feed.made == (self._limits - 1).repeat_interleave(beams)
+            allowed = only(allowed.masked_fill(forced[:, None], 0.0), options.last_token, forced)
         total = (self._live.to(allowed.dtype).view(-1, 1) + allowed).view(-1, beams * vocabulary)
         # A parent ends in as many ways as there are ends, so this many leave `beams` that go on.
         values, index = best(total, beams * (1 + len(self._ends)))
@@ -243,10 +251,11 @@ class _Search:
     def _finish(self, length: Tensor, ready: Tensor) -> None:
         """Ends the sentences that cannot get better, and drops them when half are through."""
         options = self._options
-        # What a live hypothesis can still reach: nothing more is lost, and it is normalised at its longest.
-        reachable = self._live.amax(1) / length_penalty(self._limits, options)
+        # What a live hypothesis can still reach: nothing more is lost, and it is normalised at its longest; or, as a
+        # guess, at the length it has.
+        reachable = self._live.amax(1) / length_penalty(length if options.stop == "likely" else self._limits, options)
         worst = self._pool.score[:, 0 if options.beams == 1 else -1]
-        settled = (worst > NEVER) & ((reachable <= worst) | (options.beams == 1))
+        settled = (worst > NEVER) & ((reachable <= worst) | (options.beams == 1) | (options.stop == "full"))
         through = ready & ((length >= self._limits) | settled | (reachable == NEVER))
         self._collect(through & ~self._done)
         self._done = self._done | through
@@ -262,8 +271,11 @@ class _Search:
         if self._covered is not None:
             penalty = coverage_penalty(self._covered, options.beta, self._source_mask())
             live = _Pool(live.score + penalty, *live.parts()[1:])
+        ends = set(self._ends.tolist())
         for row in through.nonzero()[:, 0].tolist():
-            hypotheses = [*_hypotheses(pool, row, True), *_hypotheses(live, row, False)]
+            hypotheses = _hypotheses(pool, row, ends)
+            if options.unfinished == "last":
+                hypotheses += _hypotheses(live, row, ends)
             self.found[int(self.sentences[row])] = hypotheses[: options.n_best]
 
     def _select(self, kept: Tensor) -> None:
@@ -276,7 +288,7 @@ class _Search:
             self._feed.select((kept[:, None] * beams + torch.arange(beams, device=kept.device)).flatten())
 
 
-def _hypotheses(pool: _Pool, row: int, finished: bool) -> list[Hypothesis]:
+def _hypotheses(pool: _Pool, row: int, ends: set[int]) -> list[Hypothesis]:
     score, order = pool.score[row].sort(descending=True, stable=True)
     found = []
     for value, place in zip(score.tolist(), order.tolist()):
@@ -284,7 +296,7 @@ def _hypotheses(pool: _Pool, row: int, finished: bool) -> list[Hypothesis]:
             break
         length = int(pool.length[row, place])
         tokens, logprobs = (part[row, place, :length].tolist() for part in (pool.tokens, pool.logprobs))
-        found.append(Hypothesis(tokens, value, logprobs, finished))
+        found.append(Hypothesis(tokens, value, logprobs, tokens[-1] in ends))
     return found
 
 

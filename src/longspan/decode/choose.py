@@ -16,7 +16,7 @@ class Chooser:
     """Chooses by `options` for a batch that is decoded `samples` times over."""
 
     def __init__(self, options: Sampling, batch: Batch, *, vocabulary: int, ends: Tensor, new: int) -> None:
-        self.options, self.ends, self.vocabulary = options, ends, vocabulary
+        self.options, self.ends, self.vocabulary, self.new = options, ends, vocabulary, new
         device = batch.tokens.device
         self.uniform = _uniform(options, batch, new).to(device) if options.temperature else None
         self.seen: Tensor | None = None  # (rows, vocabulary) tokens of the prompt
@@ -57,7 +57,10 @@ class Chooser:
             logits = filters.penalise_counts(logits, self.counts, options.frequency_penalty, options.presence_penalty)
         if self.bias is not None:
             logits = logits + self.bias
-        return forbid(logits, feed, self.ends, min_new=options.min_new, no_repeat_ngram=options.no_repeat_ngram)
+        logits = forbid(logits, feed, self.ends, min_new=options.min_new, no_repeat_ngram=options.no_repeat_ngram)
+        if options.last_token is not None:
+            logits = only(logits, options.last_token, feed.made == self.new - 1)
+        return logits
 
     def note(self, token: Tensor, where: Tensor) -> None:
         """The rows `where` it is true go on with `token`."""
@@ -81,6 +84,13 @@ def forbid(logits: Tensor, feed: Feed, ends: Tensor, *, min_new: int, no_repeat_
         width = min(feed.read + feed.longest, feed.tokens.shape[1])  # no row knows more
         banned |= filters.repeated_ngrams(feed.tokens[:, :width], feed.known, no_repeat_ngram, logits.shape[1])
     return filters.ban(logits, banned)
+
+
+def only(values: Tensor, token: Tensor | int, where: Tensor) -> Tensor:
+    """The rows `where` it is true with every other token than `token`, one for each or one for all, at -inf."""
+    kept = token[:, None] if isinstance(token, Tensor) else token
+    others = torch.arange(values.shape[1], device=values.device) != kept
+    return values.masked_fill(others & where[:, None], float("-inf"))
 
 
 def _uniform(options: Sampling, batch: Batch, new: int) -> Tensor:
@@ -109,4 +119,4 @@ def _bias(options: Sampling, vocabulary: int, device: torch.device) -> Tensor | 
     return bias
 
 
-__all__ = ["Chooser", "forbid"]
+__all__ = ["Chooser", "forbid", "only"]

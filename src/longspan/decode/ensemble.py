@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from longspan.attention.state import State
 from longspan.errors import InvalidInput, Unsupported
-from longspan.models.base import Causal, Ids, Logits, Mask
+from longspan.models.base import Causal, Ids, Logits, Mask, Streams
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,18 @@ class Ensemble(Causal):
         self.max_length = min((m.max_length for m in members if m.max_length is not None), default=None)
 
     def start(
-        self, batch: int, *, source: Ids | None = None, source_mask: Mask | None = None, align: bool = False
+        self,
+        batch: int,
+        *,
+        source: Ids | None = None,
+        source_mask: Mask | None = None,
+        source_streams: Streams | None = None,
+        align: bool = False,
     ) -> EnsembleState:
-        states = [m.start(batch, source=source, source_mask=source_mask, align=align) for m in self._members()]
+        states = [
+            member.start(batch, source=source, source_mask=source_mask, source_streams=source_streams, align=align)
+            for member in self._members()
+        ]
         return EnsembleState(tuple(states))
 
     def extend(

@@ -28,7 +28,7 @@ class Feed:
         unequal = bool((batch.lengths != batch.longest).any())
         self.padded = model.left_padding and unequal and room
         self.longest = batch.longest
-        self.state: Any = model.start(len(batch), source=batch.source, source_mask=batch.source_mask, align=align)
+        self.state: Any = batch.start(model, align=align)
 
     @property
     def made(self) -> Tensor:

@@ -14,6 +14,7 @@ class Sampling(Options):
     1. repetition penalty, on the logits as the model gave them;
     2. frequency and presence penalties, and logit bias;
     3. bans: the end before `min_new` tokens, and n-grams that were there before;
+       where a text runs into the limit, all but `last_token`;
     4. temperature; 0 takes the best token here and is done;
     5. top-k, then top-p among those, then min-p among those;
     6. what is left is normalised again, and one token drawn.
@@ -36,6 +37,7 @@ class Sampling(Options):
     logit_bias: tuple[tuple[float, ...], ...] | None = option(None, "pairs (token id, what is added to its logit)")
     no_repeat_ngram: int = option(0, "no run of this many tokens comes twice, the prompt included; 0: any may", low=0)
     min_new: int = option(0, "tokens before the end may come", low=0)
+    last_token: int | None = option(None, "what the last token is of a text that runs into the limit (BART)", low=0)
     samples: int = option(1, "texts for each prompt", low=1)
     seed: int = option(0, "of the random draws")
 
@@ -50,6 +52,7 @@ class Sampling(Options):
 
 
 GREEDY = Sampling(temperature=0.0)
+UNFINISHED = ("last", "ranked")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +61,10 @@ class Beam(Options):
 
     A finished hypothesis Y of a source X has the score log P(Y|X) / lp(|Y|) + cp(X, Y), where |Y| counts the new
     tokens, the end among them.
+
+    Hugging Face's search is `length_penalty="power"` with its own power as alpha, `unfinished="ranked"`,
+    `score_prefix=False`, and for early_stopping False, True and "never" `stop` likely, full and sure;
+    `hub.generation.read` takes all of it from a folder.
     """
 
     beams: int = option(4, "hypotheses kept at each step; 1 is greedy search", low=1)
@@ -72,6 +79,19 @@ class Beam(Options):
     extra: int = option(50, "new tokens over the source's length, where max_new is not given", low=0)
     no_repeat_ngram: int = option(0, "no run of this many tokens comes twice, the prompt included; 0: any may", low=0)
     prefix: tuple[int, ...] | None = option(None, "tokens that every hypothesis begins with; they are scored", low=0)
+    score_prefix: bool = option(True, "whether the prefix's own probability is part of the score")
+    last_token: int | None = option(
+        None, "what the last token is of a text that runs into the limit, at no cost (BART)", low=0
+    )
+    stop: str = option(
+        "sure",
+        "when `beams` have ended and (sure) none alive can still become better, (likely) none alive is better for its "
+        "length now, (full) at once",
+        choices=("sure", "likely", "full"),
+    )
+    unfinished: str = option(
+        "last", "those that run into the limit come last, or are ranked with the finished ones", choices=UNFINISHED
+    )
     exhaustive: bool = option(False, "whether there may be more beams than tokens in the vocabulary")
 
     def __post_init__(self) -> None:

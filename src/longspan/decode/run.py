@@ -2,18 +2,19 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import isnan
 
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from longspan.decode.batch import Batch, Texts, check_room, evaluating, read_batch, read_ends
+from longspan.decode.batch import Batch, Texts, check_ids, check_room, evaluating, read_batch, read_ends
 from longspan.decode.choose import Chooser
 from longspan.decode.feed import Feed
 from longspan.decode.options import GREEDY, Sampling
 from longspan.decode.text import Decode, StopStrings, Writer
 from longspan.errors import InvalidInput, InvalidOption
-from longspan.models.base import Causal
+from longspan.models.base import Causal, Streams
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ def generate(
     prompt_mask: Tensor | None = None,
     source: Texts | None = None,
     source_mask: Tensor | None = None,
+    source_streams: Streams | None = None,
     bos: int | None = None,
 ) -> Generation:
     """Up to `max_new` tokens after each prompt, ended by `eos` ids or `stop` strings; greedy unless told otherwise.
@@ -64,31 +66,26 @@ def generate(
     >>> generate(model, [[1, 5, 9], [1, 7]], max_new=20, sampling=Sampling(top_p=0.9, seed=3), eos=2).tokens
     """
     _check_stops(stop, tokenizer)
-    batch = read_batch(model, prompts, prompt_mask, source, source_mask, bos)
+    batch = read_batch(model, prompts, prompt_mask, source, source_mask, bos, source_streams)
     with evaluating(model):
         run = _Run(model, batch, sampling, read_ends(model, eos), max_new)
         writers = [Writer(tokenizer, stop) for _ in range(run.total)] if tokenizer is not None else []
         shown: list[list[str]] = [[] for _ in writers]
         stopped = [False] * run.total
         while run.left:
-            rows, tokens, ready, ended = run.step()
-            if not writers:
-                continue
-            waiting = zip(rows.tolist(), tokens.tolist(), (ready & ~ended).tolist())
-            for row, token in [(row, token) for row, token, goes_on in waiting if goes_on]:
+            went_on = run.step()
+            for row, token in went_on if writers else ():
                 text, stopped[row] = writers[row].push(token)
                 shown[row].append(text)
-            run.stop(torch.tensor([stopped[row] for row in rows.tolist()], device=rows.device) & ready)
+            run.stop([row for row, _ in went_on if stopped[row]])
         run.measure()
-    counts = run.counts.tolist()
-    ended_by_id = run.ended.tolist()
     for row, writer in enumerate(writers):
         if not stopped[row]:
             shown[row].append(writer.finish())
     return Generation(
-        tokens=[row[:count] for row, count in zip(run.tokens.tolist(), counts)],
-        logprobs=[row[:count] for row, count in zip(run.logprobs.tolist(), counts)],
-        reasons=["end" if end else "stop" if stop else "length" for end, stop in zip(ended_by_id, stopped)],
+        tokens=run.tokens,
+        logprobs=run.logprobs,
+        reasons=["end" if end else "stop" if stop else "length" for end, stop in zip(run.ended, stopped)],
         texts=["".join(parts) for parts in shown] if writers else None,
         state_bytes=run.held[0],
         bytes_per_token=run.held[0] / run.held[1],
@@ -105,6 +102,7 @@ def stream(
     stop: Sequence[str] = (),
     tokenizer: Tokenizer | Decode | None = None,
     source: Sequence[int] | None = None,
+    source_streams: Streams | None = None,
     bos: int | None = None,
 ) -> Iterator[Piece]:
     """What `generate` gives for one prompt, each token as soon as it is chosen."""
@@ -112,7 +110,8 @@ def stream(
     if sampling.samples != 1:
         raise InvalidOption(f"a stream is one text, not {sampling.samples} samples; give samples=1")
     sources = None if source is None else [source]
-    batch = read_batch(model, None if prompt is None else [prompt], None, sources, None, bos)
+    prompts = None if prompt is None else [prompt]
+    batch = read_batch(model, prompts, None, sources, None, bos, source_streams)
     check_room(model, batch, max_new)
     writer = None if tokenizer is None else Writer(tokenizer, stop)
     return _pieces(model, batch, sampling, read_ends(model, eos), max_new, writer)
@@ -125,14 +124,17 @@ def _pieces(
     with evaluating(model):
         run = _Run(model, batch, sampling, ends, new)
         while run.left:
-            _, tokens, _, ended = run.step()
-            token, text, stopped, end = int(tokens), "", False, bool(ended)
+            before = len(run.tokens[0])
+            run.step()
+            if len(run.tokens[0]) == before:
+                continue
+            token, text, stopped, end = run.tokens[0][-1], "", False, run.ended[0]
             if writer is not None and not end:
                 text, stopped = writer.push(token)
             reason = "end" if end else "stop" if stopped else None if run.left else "length"
             if writer is not None and reason in ("end", "length"):
                 text += writer.finish()
-            yield Piece(token, run.logprobs[0, run.counts[0] - 1].item(), text, reason)
+            yield Piece(token, run.logprobs[0][-1], text, reason)
             if stopped:
                 return
 
@@ -149,21 +151,20 @@ class _Run:
         check_room(model, batch, new)
         if options.min_new > new:
             raise InvalidOption(f"min_new {options.min_new} is more than max_new {new}")
+        check_ids([() if options.last_token is None else (options.last_token,)], model.vocabulary, "last_token")
         self._choose = Chooser(options, batch, vocabulary=model.vocabulary, ends=ends, new=new)
         self._feed = Feed(model, batch, new=new)
-        self._ends, self._new, self._copies = ends, new, options.samples
+        self._ends, self._new, self._copies = set(ends.tolist()), new, options.samples
         self.left = self.total = len(batch) * options.samples  # rows that go on, and all of them
-        device = batch.tokens.device
-        self._rows = torch.arange(self.total, device=device)  # which of all rows are still in the feed
-        # One column more, where rows write that need no token now.
-        self.tokens = torch.zeros(self.total, new + 1, dtype=torch.long, device=device)
-        self.logprobs = torch.zeros(self.total, new + 1, dtype=torch.float64, device=device)
-        self.counts = torch.zeros(self.total, dtype=torch.long, device=device)
-        self.ended = torch.zeros(self.total, dtype=torch.bool, device=device)
+        self._rows = list(range(self.total))  # which of all rows are still in the feed
+        self._active = [True] * self.total  # of those, which go on
+        self.tokens: list[list[int]] = [[] for _ in range(self.total)]
+        self.logprobs: list[list[float]] = [[] for _ in range(self.total)]
+        self.ended = [False] * self.total
         self.held = (0, 0)  # bytes of the state, and the tokens it was made of
 
-    def step(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Rows, their next tokens, which of them needed one, and which thereby ended."""
+    def step(self) -> list[tuple[int, int]]:
+        """Reads on and chooses; the rows that go on, each with its new token."""
         feed, first = self._feed, self._feed.read == 0
         if not first:
             self._drop()
@@ -174,35 +175,53 @@ class _Run:
             logits, ready = logits[copies], ready[copies]
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         token = self._choose(logits, feed)
-        logprob = logits.gather(1, token[:, None])[:, 0] - logits.logsumexp(1)
-        column = torch.where(ready, feed.made, self._new)
-        self.tokens[self._rows, column] = token
-        self.logprobs[self._rows, column] = logprob.double()
-        self.counts[self._rows] += ready
+        logprob = logits.log_softmax(1).gather(1, token[:, None])[:, 0]
         feed.append(token, ready)
         self._choose.note(token, ready)
-        ended = ready & torch.isin(token, self._ends)
-        self.ended[self._rows] |= ended
-        feed.active = feed.active & ~ended & (feed.made < self._new)
-        self.left, broken = torch.stack([feed.active.sum(), (ready & logprob.isnan()).sum()]).tolist()
-        if broken:
-            raise InvalidInput("the model's logits are not numbers (NaN or infinite); its weights may have diverged")
-        return self._rows, token, ready, ended
+        return self._note(token.tolist(), logprob.tolist(), ready.tolist())
 
-    def stop(self, rows: Tensor) -> None:
-        """Ends rows of the feed."""
-        self._feed.active = self._feed.active & ~rows
-        self.left = int(self._feed.active.sum())
+    def _note(self, tokens: list[int], logprobs: list[float], ready: list[bool]) -> list[tuple[int, int]]:
+        """What the rows that were ready have now; on the host, where the tokens are wanted in the end."""
+        went_on, through = [], []
+        for place, (row, token, logprob) in enumerate(zip(self._rows, tokens, logprobs)):
+            if not ready[place]:
+                continue
+            if isnan(logprob):
+                raise InvalidInput(
+                    "the model's logits are not numbers (NaN or infinite); its weights may have diverged"
+                )
+            self.tokens[row].append(token)
+            self.logprobs[row].append(logprob)
+            self.ended[row] = token in self._ends
+            if not self.ended[row]:
+                went_on.append((row, token))
+            if self.ended[row] or len(self.tokens[row]) == self._new:
+                through.append(place)
+        self._end(through)
+        return went_on
+
+    def _end(self, places: list[int]) -> None:
+        if not places:
+            return
+        for place in places:
+            self._active[place] = False
+        self.left = sum(self._active)
+        self._feed.active = torch.tensor(self._active, device=self._feed.active.device)
+
+    def stop(self, rows: list[int]) -> None:
+        """Ends these of all rows."""
+        self._end([place for place, row in enumerate(self._rows) if row in rows])
 
     def _drop(self) -> None:
         # A copy of the state pays when half of it goes: all copies together are then no larger than the first state.
         if 2 * self.left > len(self._rows):
             return
         self.measure()
-        rows = self._feed.active.nonzero()[:, 0]
+        kept = [place for place, active in enumerate(self._active) if active]
+        rows = torch.tensor(kept, device=self._feed.active.device)
         self._feed.select(rows)
         self._choose.select(rows)
-        self._rows = self._rows[rows]
+        self._rows, self._active = [self._rows[place] for place in kept], [True] * len(kept)
 
     def measure(self) -> None:
         """Notes what the state takes, if it never took more."""

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from longspan.decode.batch import Texts, check_ids, evaluating, read_batch
 from longspan.errors import InvalidInput
-from longspan.models.base import Causal
+from longspan.models.base import Causal, Streams
 
 ROOM = 2**24  # logits at a time
 
@@ -21,13 +21,14 @@ def score(
     prompt_mask: Tensor | None = None,
     source: Texts | None = None,
     source_mask: Tensor | None = None,
+    source_streams: Streams | None = None,
     bos: int | None = None,
 ) -> list[Tensor]:
     """The log-probability of each token of each continuation, read in parallel.
 
     Their sum is the log-probability of the continuation, and equals what `generate` reports for the same tokens.
     """
-    batch = read_batch(model, prompts, prompt_mask, source, source_mask, bos)
+    batch = read_batch(model, prompts, prompt_mask, source, source_mask, bos, source_streams)
     if len(continuations) != len(batch):
         raise InvalidInput(f"there are {len(batch)} prompts and {len(continuations)} continuations; give one for each")
     for row, text in enumerate(continuations):
@@ -47,9 +48,7 @@ def score(
         tokens[row, begins[row] : ends[row]] = torch.tensor(list(text), device=tokens.device)
     # What stands behind the end of a shorter row changes nothing before it, so it needs no mask.
     with evaluating(model):
-        found = _read(
-            model, model.start(len(batch), source=batch.source, source_mask=batch.source_mask), tokens, min(begins)
-        )
+        found = _read(model, batch.start(model), tokens, min(begins))
     return [row[begin - 1 : end - 1] for row, begin, end in zip(found, begins, ends)]
 
 

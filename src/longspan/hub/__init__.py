@@ -4,11 +4,11 @@ What is loaded can be used in one line: `generate` and `stream` write text, `fil
 vectors of texts.
 """
 
-from longspan.hub.convert import convert
+from longspan.hub.conversion import convert
 from longspan.hub.describe import describe
-from longspan.hub.folder import load, save
+from longspan.hub.folder import Pretrained, save
+from longspan.hub.loading import load
 from longspan.hub.masked import Guess, fill
-from longspan.hub.pretrained import Pretrained
 from longspan.hub.vectors import embed
 from longspan.hub.writing import Text, generate, stream
 

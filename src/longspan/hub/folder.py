@@ -2,32 +2,45 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from longspan import config
-from longspan.data import Tokenizer, read_tokenizer
-from longspan.data.files import read_json
-from longspan.errors import InvalidInput, Unsupported
-from longspan.hub import families, tensors
-from longspan.hub.family import Family, label_names
-from longspan.hub.names import Match, match, speaks_of, to_ours, to_theirs
-from longspan.hub.pretrained import GENERATION, Pretrained, check_tokenizer, write_around
-from longspan.hub.sentence import read_sentence
+from longspan.data import Tokenizer
+from longspan.errors import InvalidInput, InvalidOption, Unsupported
+from longspan.hub import around, families, tensors
+from longspan.hub.family import LABELLED, Family, label_names
+from longspan.hub.names import Rule, match, speaks_of, to_ours, to_theirs
+from longspan.hub.sentence import Sentence
+from longspan.hub.weights import KINDS, common_type, draw, put, unfilled
 from longspan.models import folder as own_folder
 from longspan.models import registry
 from longspan.models.base import Model
-from longspan.models.headed import Headed, build_heads
 from longspan.nn.heads import Head
 
 CONFIG = "config.json"
+DRAWS = "longspan_draws"  # of config.json: what mechanisms drew when the model was made (Big Bird's random blocks)
+
+
+@dataclass
+class Pretrained:
+    """A model as it was found on disk, with what belongs to it."""
+
+    model: Model
+    family: str | None = None  # `model_type` of Hugging Face's; None: a folder of ours
+    config: dict[str, Any] = field(default_factory=dict)  # as found, so that what we do not use is written back
+    labels: list[str] = field(default_factory=list)  # the names of a classifier's labels
+    unused: list[str] = field(default_factory=list)  # tensors of heads that were not asked for
+    fresh: list[str] = field(default_factory=list)  # tensors of heads that the file lacks: not trained yet
+    tokenizer: Tokenizer | None = None
+    generation: dict[str, Any] = field(default_factory=dict)  # generation_config.json, as found
+    sentence: Sentence | None = None  # how its authors make one vector of a text
+    path: Path | None = None  # where it was found
 
 
 def load(
@@ -35,57 +48,78 @@ def load(
     *,
     tasks: Sequence[Head | str] | None = None,
     dtype: torch.dtype | None = None,
-    tokenizer: bool = True,
+    options: Mapping[str, Any] | None = None,
 ) -> Pretrained:
     """The model of a folder, in evaluation mode, its weights mapped from the file and not copied where that can be.
 
     `tasks` asks for other heads than the file's: those it lacks start untrained and are listed in `fresh`. `dtype` is
-    that of the file unless given. Without `tokenizer` the folder's is not looked at.
+    that of the file unless given. `options` of the model go before those that its configuration says.
     """
     folder = Path(path)
     record = _record(folder)
-    found = (
-        _load_own(folder, tasks, dtype) if "model_type" not in record else _load_theirs(folder, record, tasks, dtype)
-    )
-    found.path, found.generation, found.sentence = folder, read_json(folder / GENERATION), read_sentence(folder)
-    if tokenizer:
-        found.tokenizer = read_tokenizer(folder)
-        check_tokenizer(found, folder)
-    return found
+    if dtype is not None and dtype not in KINDS:
+        raise InvalidInput(f"dtype must be one of {', '.join(str(kind) for kind in KINDS)}, not {dtype}")
+    if "model_type" not in record:
+        if tasks is not None or options is not None:
+            what = "options" if tasks is None else "tasks"
+            raise Unsupported(f"{what} can be chosen for folders of Hugging Face's; this one is longspan's own")
+        model = own_folder.load(folder)
+        return Pretrained(model if dtype is None else model.to(dtype))
+    return assemble(record, None, folder, tasks, dtype, options)
 
 
-def _load_own(folder: Path, tasks: Sequence[Head | str] | None, dtype: torch.dtype | None) -> Pretrained:
-    if tasks is not None:
-        raise Unsupported("tasks can be chosen for folders of Hugging Face's; this one is longspan's own")
-    model = own_folder.load(folder)
-    return Pretrained(model if dtype is None else model.to(dtype))
-
-
-def _load_theirs(
-    folder: Path, record: dict[str, Any], tasks: Sequence[Head | str] | None, dtype: torch.dtype | None
-) -> Pretrained:
-    family = families.find(str(record["model_type"]), folder / CONFIG)
-    try:
-        return _load(folder, record, family, tasks, dtype)
-    except (InvalidInput, Unsupported) as error:
-        raise type(error)(str(error) if str(folder) in str(error) else f"{folder}: {error}") from None
-
-
-def _load(
-    folder: Path,
+def assemble(
     record: dict[str, Any],
+    found: Mapping[str, Tensor] | None,
+    where: Path,
+    tasks: Sequence[Head | str] | None,
+    dtype: torch.dtype | None,
+    options: Mapping[str, Any] | None = None,
+) -> Pretrained:
+    """The model that a configuration describes, with the tensors `found`, by default those of the folder `where`."""
+    family = families.find(str(record["model_type"]), where)
+    if record.get("is_decoder") and family.decoder is not None:
+        family = family.decoder
+    try:
+        return _assemble(
+            record, tensors.Tensors(where) if found is None else found, family, tasks, dtype, options or {}
+        )
+    except InvalidOption as error:
+        keys = [each.theirs for each in family.fields if f"option {each.ours} " in str(error)]
+        raise InvalidOption(f"{where}: {CONFIG}: {''.join(f'{key}: ' for key in keys)}{error}") from None
+    except (InvalidInput, Unsupported) as error:
+        raise type(error)(str(error) if str(where) in str(error) else f"{where}: {error}") from None
+
+
+def _assemble(
+    record: dict[str, Any],
+    found: Mapping[str, Tensor],
     family: Family,
     tasks: Sequence[Head | str] | None,
     dtype: torch.dtype | None,
+    given: Mapping[str, Any],
 ) -> Pretrained:
-    found = tensors.Tensors(folder)
+    if record.get("quantization_config"):
+        raise Unsupported("config.json: weights with a quantization_config are not read; convert them to float16")
+    wanted = _file_tasks(family, record, found) if tasks is None else tasks
+    options = {**family.options(record, wanted), **given}
     cls = registry.find(family.model)
-    options = config.make(cls.Options, family.options(record, tasks), f"{folder / CONFIG}")
-    kind = dtype or _kind(found)
-    with _unfilled(kind):
-        model = cls(options)
+    kind = dtype or common_type(found)
+    with unfilled(kind), torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)  # what mechanisms draw is the same at every load
+        model = cls(config.make(cls.Options, options, family.name))
     unused, fresh = fill(model, found, family, record, kind, chosen=tasks is not None)
-    return Pretrained(model.eval(), family.name, record, label_names(record), unused, fresh)
+    labels = label_names(record)
+    counts = {head.labels for head in options.get("tasks", ())}
+    return Pretrained(model.eval(), family.name, record, labels if len(labels) in counts else [], unused, fresh)
+
+
+def _file_tasks(family: Family, record: Mapping[str, Any], names: Iterable[str]) -> list[str]:
+    """The tasks of a file's architecture; the pooler of a body alone may have been left out."""
+    tasks, rules = list(family.tasks(record)), family.rules("pool")
+    if "pool" in tasks and not any(speaks_of(rules, _bare(_today(name), family.base)) for name in names):
+        tasks.remove("pool")
+    return tasks
 
 
 def fill(
@@ -99,38 +133,46 @@ def fill(
 ) -> tuple[list[str], list[str]]:
     """Puts their tensors into a model: those of heads that it has not, and those of its heads that were not there."""
     files = {_today(name): name for name in found if not any(re.fullmatch(each, name) for each in family.ignored)}
-    tied = bool(record.get("tie_word_embeddings", True))
+    named = family.named(record)
+    base = family.bases.get(named, family.base)
+    tied = bool(record.get("tie_word_embeddings", family.tied))
     ties = {name: of for name, of in family.ties.items() if tied or name not in family.untied}
     sizes = {name: tensor.shape for name, tensor in own_folder.unique(model).items()}
-    rules = [*family.body, *family.output]
-    for task in getattr(model, "heads", {}):
-        rules.extend(family.rules(task))
-    matches, kept = match(rules, sizes)
-    _check_kept(model, kept)
+    matches, kept = match(_rules(model, family), sizes)
+    # Heads that were asked for may be of another make than this family's: then no file has their tensors.
+    fresh = _without_rule(model, kept)
+    assert chosen or not fresh, f"{family.name} has no rule for {some(fresh)}"
+    _put_draws(model, kept, record)
+    others = _of_other_heads(model, family, record) if chosen else set()
     missing: list[str] = []
-    fresh: list[str] = []
     taken: set[str] = set()
     for each in matches:
-        names = [_find(files, name, family.base) for name in each.theirs]
+        names = [_find(files, _spellings(name, family, ties, tied), base) for name in each.theirs]
+        if each.rule in others:
+            fresh.extend(each.ours)
+            continue
         if None in names:
-            # Heads that were asked for may be new; an output layer may be left out by a file of the body alone.
-            optional = (chosen and each.ours[0].startswith("heads.")) or (each.rule in family.output and not chosen)
+            # Heads that were asked for may be new, and so may an output layer, where the file's class has none.
+            asked = chosen and each.ours[0].startswith("heads.")
+            silent = not chosen if family.speakers is None else not family.speaks(named)
+            optional = asked or (each.rule in family.output and silent)
             lacking = [wanted for wanted, name in zip(each.theirs, names) if name is None]
             (fresh if optional else missing).extend(each.ours if optional else lacking)
             continue
         present = [name for name in names if name is not None]
+        # Two heads may begin with one tensor of the file (BERT's pooler); trained further, each has its own.
+        parts = [found[files[name]].clone() if name in taken else found[files[name]] for name in present]
         taken.update(present)
-        parts = [found[files[name]] for name in present]
         for name, tensor in to_ours(each, parts, sizes).items():
-            _put(model, name, tensor.to(dtype) if tensor.is_floating_point() else tensor)
+            put(model, name, tensor, dtype, " and ".join(present))
     left = [name for name in files if name not in taken]
-    left = [name for name in left if not _repeats(name, ties, files, found, family.base)]
-    others = [*family.body, *family.output, *(rule for task in family.heads for rule in family.rules(task))]
-    unknown = [name for name in left if not speaks_of(others, _bare(name, family.base))]
+    left = [name for name in left if not _repeats(name, ties, files, found, base)]
+    heads = [*family.output, *(rule for task in family.heads for rule in family.rules(task))]
+    unknown = [name for name in left if not speaks_of(heads, _bare(name, base))]
     if missing or unknown:
         said = [f"{what} {some(names)}" for what, names in (("lacks", missing), ("has unknown", unknown)) if names]
         raise InvalidInput(f"the file {' and '.join(said)}; it is of another architecture than config.json says")
-    _renew(model, fresh)
+    draw(model, fresh, model.options.init_std)
     return left, fresh
 
 
@@ -152,34 +194,59 @@ def save(
     if kind is None:
         raise InvalidInput("say as which family the model is to be written, such as family='bert'")
     found = families.find(kind, kind)
+    if found.decoder is not None and found.decoder.model == given.model.name:
+        found = found.decoder
     if found.model != given.model.name:
         raise Unsupported(f"a {found.name} is written from a model {found.model!r}, and this is {given.model.name!r}")
-    written = found.config(given.model.options, given.labels)
+    before = given.config.get("architectures") or [None]
+    written = found.config(given.model.options, given.labels, before[0])
     written["dtype"] = str(given.model.dtype).removeprefix("torch.")
-    theirs = export(given.model, found, written)
+    kept = {key: value for key, value in given.config.items() if key not in ("torch_dtype", "num_labels")}
+    record = {**kept, **written, **_draws(given.model, found)}
+    found.check(given.model.options, record)
+    theirs = export(given.model, found, record)
     folder.mkdir(parents=True, exist_ok=True)
-    record = {**{key: value for key, value in given.config.items() if key != "torch_dtype"}, **written}
     (folder / CONFIG).write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    write_around(given if tokenizer is None else replace(given, tokenizer=tokenizer), folder)
+    around.write(given, folder, tokenizer)
     tensors.write(folder, theirs, shard_bytes=shard_bytes)
 
 
 def export(model: Model, family: Family, record: Mapping[str, Any]) -> dict[str, Tensor]:
     """A model's tensors under their names."""
-    own = own_folder.unique(model)
-    rules = [*family.body, *family.output]
+    own, named = own_folder.unique(model), record["architectures"][0]
+    matches, kept = match(_rules(model, family), own)
+    unnamed = _without_rule(model, kept)
+    if unnamed:
+        raise Unsupported(f"{family.name} has no name for {some(unnamed)}; its heads are of another make")
     bodies = {*family.body}
-    for task in getattr(model, "heads", {}):
-        rules.extend(family.rules(task))
-    matches, kept = match(rules, own)
-    _check_kept(model, kept)
-    alone = record["architectures"][0] == next(iter(family.architectures))
     found = {}
     for each in matches:
-        prefix = family.base if (each.rule in bodies or each.rule.inside) and not alone else ""
+        if each.rule in family.output and not family.speaks(named):
+            continue
+        prefix = family.prefix(named) if each.rule in bodies or each.rule.inside else ""
         for name, tensor in to_theirs(each, [own[name] for name in each.ours], model.options).items():
             found[prefix + name] = tensor
+    if not record.get("tie_word_embeddings", family.tied):
+        found.update({name: found[of] for of, name in family.instead.items() if of in found})
     return found
+
+
+def _of_other_heads(model: Model, family: Family, record: Mapping[str, Any]) -> set[Rule]:
+    """Rules by whose names the file means another head: one for other labels, or BERT's `classifier` of anything."""
+    there = family.tasks(record) if (record.get("architectures") or [None])[0] in family.architectures else ()
+    meant = {name for task in there for rule in family.rules(task) if not rule.inside for name in rule.theirs}
+    found: set[Rule] = set()
+    for head in model.options.tasks or ():
+        same = head.task not in LABELLED or head.labels == family.count(record, head.task)
+        if head.task not in there or not same:
+            found.update(rule for rule in family.rules(head.task) if not rule.inside and meant & {*rule.theirs})
+    return found
+
+
+def _rules(model: nn.Module, family: Family) -> list[Rule]:
+    """Those that speak of a model's tensors."""
+    heads = [rule for task in getattr(model, "heads", {}) for rule in family.rules(task)]
+    return [*family.body, *family.output, *heads]
 
 
 # Names
@@ -190,8 +257,14 @@ def _today(name: str) -> str:
     return re.sub(r"(?<=LayerNorm\.)(gamma|beta)$", lambda old: {"gamma": "weight", "beta": "bias"}[old[0]], name)
 
 
-def _find(files: Mapping[str, str], name: str, base: str) -> str | None:
-    return next((each for each in (base + name, name) if each in files), None)
+def _spellings(name: str, family: Family, ties: Mapping[str, str], tied: bool) -> list[str]:
+    """The names under which a tensor may be in a file, the one that counts first."""
+    found = [] if tied or name not in family.instead else [family.instead[name]]
+    return [*found, name, *(other for other, of in ties.items() if of == name)]
+
+
+def _find(files: Mapping[str, str], names: Sequence[str], base: str) -> str | None:
+    return next((each for name in names for each in (base + name, name) if each in files), None)
 
 
 def _bare(name: str, base: str) -> str:
@@ -205,7 +278,7 @@ def _repeats(
     first = ties.get(_bare(name, base))
     if first is None:
         return False
-    other = _find(files, first, base)
+    other = _find(files, [first], base)
     if other is None:
         return False
     if not torch.equal(found[files[name]], found[files[other]]):
@@ -221,77 +294,27 @@ def some(names: Sequence[str]) -> str:
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
-def _check_kept(model: nn.Module, names: Sequence[str]) -> None:
-    """What no rule speaks of may be a mechanism's own draws, which checkpoints there do not have."""
+def _without_rule(model: nn.Module, names: Sequence[str]) -> list[str]:
+    """Of the names that no rule speaks of, those of heads; a mechanism's own draws are in no checkpoint there."""
     buffers = dict(model.named_buffers())
-    assert all(name in buffers for name in names), f"no rule for {some([n for n in names if n not in buffers])}"
+    found = [name for name in names if name not in buffers]
+    assert all(name.startswith("heads.") for name in found), f"no rule for {some(found)}"
+    return found
 
 
-# Numbers
+def _draws(model: Model, family: Family) -> dict[str, Any]:
+    """What mechanisms drew, as far as it is integers: those are few, one for each head."""
+    own = own_folder.unique(model)
+    _, kept = match(_rules(model, family), own)
+    found = {name: own[name].tolist() for name in kept if not own[name].is_floating_point()}
+    return {DRAWS: found} if found else {}
 
 
-class _NotDrawn(TorchFunctionMode):
-    """Parameters are left as they lie in memory: what is about to be overwritten need not be drawn."""
-
-    DRAWS = ("normal_", "uniform_", "zero_", "fill_", "mul_", "zeros_", "ones_", "xavier_uniform_", "kaiming_uniform_")
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        first = args[0] if args else kwargs.get("tensor")
-        if isinstance(first, nn.Parameter) and getattr(func, "__name__", "") in self.DRAWS:
-            return first
-        return func(*args, **kwargs)
-
-
-@contextmanager
-def _unfilled(dtype: torch.dtype) -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        with _NotDrawn():
-            yield
-    finally:
-        torch.set_default_dtype(before)
-
-
-def _put(model: nn.Module, name: str, tensor: Tensor) -> None:
-    owner, _, leaf = name.rpartition(".")
-    getattr(model.get_submodule(owner), leaf).data = tensor
-
-
-def _renew(model: Model, fresh: Sequence[str]) -> None:
-    """Draws the heads that are new; the file's other ones stay."""
-    tasks = {name.split(".")[1] for name in fresh if name.startswith("heads.")}
-    if tasks:
-        assert isinstance(model, Headed)
-        drawn = build_heads(model.options, _width(model), getattr(model.options, "vocabulary", None))
-        for task in tasks:
-            for part in drawn[task].modules():
-                if isinstance(part, nn.Linear):
-                    nn.init.normal_(part.weight, std=model.options.init_std)
-                    if part.bias is not None:
-                        nn.init.zeros_(part.bias)
-            model.heads[task] = drawn[task].to(model.dtype)
-    for name in fresh:
-        if not name.startswith("heads."):
-            owner, _, leaf = name.rpartition(".")
-            nn.init.normal_(getattr(model.get_submodule(owner), leaf), std=model.options.init_std)
-
-
-def _width(model: Model) -> int:
-    stack = getattr(model, "stack", None)
-    return stack.out_width if stack is not None else int(model.options.width)
-
-
-def _kind(found: tensors.Tensors) -> torch.dtype:
-    """The type of the first tensor of numbers; a file has one."""
-    for name in found:
-        tensor = found[name]
-        if tensor.is_floating_point():
-            return tensor.dtype
-    raise InvalidInput("the file holds no weights")
+def _put_draws(model: Model, kept: Sequence[str], record: Mapping[str, Any]) -> None:
+    for name, numbers in record.get(DRAWS, {}).items():
+        if name not in kept or torch.tensor(numbers).shape != model.get_buffer(name).shape:
+            raise InvalidInput(f"config.json: {DRAWS} of {name} are not of this model; leave them out to draw others")
+        model.get_buffer(name).copy_(torch.tensor(numbers))
 
 
 def _record(folder: Path) -> dict[str, Any]:
@@ -307,4 +330,4 @@ def _record(folder: Path) -> dict[str, Any]:
     return record
 
 
-__all__ = ["Match", "Pretrained", "export", "fill", "load", "save"]
+__all__ = ["Pretrained", "assemble", "export", "fill", "load", "save"]

@@ -80,7 +80,7 @@ def to_ours(match: Match, tensors: Sequence[Tensor], sizes: Mapping[str, torch.S
         found = tensors[0].reshape(wanted[0]) if tensors[0].numel() == wanted[0].numel() else tensors[0]
         return {match.ours[0]: _fitting(found, wanted[0], match)}
     parts = [tensor.t() if match.rule.turned and tensor.dim() == 2 else tensor for tensor in tensors]
-    whole = parts[0] if len(parts) == 1 else torch.cat(parts)
+    whole = _joined(parts)
     if len(wanted) == 1:
         return {match.ours[0]: _fitting(whole, wanted[0], match)}
     rows = [size[0] for size in wanted]
@@ -98,6 +98,24 @@ def to_theirs(match: Match, tensors: Sequence[Tensor], options: Any) -> dict[str
     pieces = whole.chunk(len(match.theirs)) if len(match.theirs) > 1 else (whole,)
     turned = match.rule.turned and whole.dim() == 2
     return {name: piece.t() if turned else piece for name, piece in zip(match.theirs, pieces)}
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    """The parts one after the other, without a copy where that is how they lie in memory: gate and up of a Llama do."""
+    first, at = parts[0], parts[0].data_ptr()
+    if len(parts) == 1:
+        return first
+    for part in parts:
+        same = part.dtype == first.dtype and part.shape[1:] == first.shape[1:]
+        if not same or not part.is_contiguous() or part.data_ptr() != at or not _one_memory(part, first):
+            return torch.cat(list(parts))
+        at += part.numel() * part.element_size()
+    rows = sum(part.shape[0] for part in parts)
+    return first.as_strided((rows, *first.shape[1:]), first.stride())
+
+
+def _one_memory(one: Tensor, other: Tensor) -> bool:
+    return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
 
 
 def _fitting(tensor: Tensor, size: torch.Size, match: Match) -> Tensor:

@@ -1,7 +1,8 @@
 """The tensors of a folder in safetensors files, one or several, mapped into memory and read when they are used."""
 
 import json
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,16 @@ from torch import Tensor
 from longspan.errors import InvalidInput
 
 ONE, INDEX = "model.safetensors", "model.safetensors.index.json"
+SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")
+KINDS = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "BOOL": torch.bool,
+}
 PICKLES = {".bin", ".pt", ".pth", ".ckpt", ".pkl"}
 
 
@@ -21,21 +32,17 @@ class Tensors(Mapping[str, Tensor]):
 
     def __init__(self, folder: Path) -> None:
         self.files: dict[str, Path] = {}
-        self._open: dict[Path, Any] = {}
+        self._open: dict[Path, _File] = {}
         for path, listed in _files(folder).items():
-            self._open[path] = _open(path)
-            held = set(self._open[path].keys())
+            self._open[path] = _File(path)
+            held = self._open[path].header
             for name in held if listed is None else listed:
                 if name not in held:
                     raise InvalidInput(f"{path} lacks {name}, which {folder / INDEX} says it has")
                 self.files[name] = path
 
     def __getitem__(self, name: str) -> Tensor:
-        path = self.files[name]
-        try:
-            return self._open[path].get_tensor(name)
-        except SafetensorError as error:
-            raise InvalidInput(f"{path} cannot be read at {name}: {error}") from None
+        return self._open[self.files[name]].tensor(name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.files)
@@ -47,21 +54,7 @@ class Tensors(Mapping[str, Tensor]):
 def _files(folder: Path) -> dict[Path, list[str] | None]:
     """Each file with the tensors that it must have; None: whatever it has."""
     if (folder / INDEX).is_file():
-        try:
-            listed = json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"]
-        except (UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError) as error:
-            raise InvalidInput(f"{folder / INDEX} lists no weights: {error!r}") from None
-        shards: dict[Path, list[str] | None] = {}
-        for name, file in listed.items():
-            if not isinstance(file, str) or Path(file).name != file:
-                raise InvalidInput(f"{folder / INDEX}: {name} must be in a file of this folder, not {file!r}")
-            known = shards.setdefault(folder / file, [])
-            assert known is not None
-            known.append(name)
-        for path in shards:
-            if not path.is_file():
-                raise InvalidInput(f"{folder} has no {path.name}, which {INDEX} names")
-        return shards
+        return {**shards(folder, INDEX, ".safetensors")}
     if (folder / ONE).is_file():
         return {folder / ONE: None}
     pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLES)
@@ -73,11 +66,55 @@ def _files(folder: Path) -> dict[Path, list[str] | None]:
     raise InvalidInput(f"{folder} has no {ONE} and no {INDEX}")
 
 
-def _open(path: Path) -> Any:
+def shards(folder: Path, index: str, suffix: str) -> dict[Path, list[str]]:
+    """The files that an index lists, with the tensors that each must have."""
     try:
-        return safe_open(path, framework="pt")
-    except SafetensorError as error:
-        raise InvalidInput(f"{path} is no whole safetensors file: {error}") from None
+        read = json.loads((folder / index).read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise InvalidInput(f"{folder / index} lists no weights: {error}") from None
+    listed = read.get("weight_map") if isinstance(read, dict) else None
+    if not listed or not isinstance(listed, dict):
+        raise InvalidInput(f"{folder / index} lists no weights: it has no weight_map from names to files")
+    found: dict[Path, list[str]] = {}
+    for name, file in listed.items():
+        if not isinstance(file, str) or Path(file).name != file or Path(file).suffix != suffix:
+            raise InvalidInput(f"{folder / index}: {name} must be in a {suffix} file beside it, not {file!r}")
+        found.setdefault(folder / file, []).append(name)
+    for path in found:
+        if not path.is_file():
+            raise InvalidInput(f"{folder} has no {path.name}, which {index} names")
+    return found
+
+
+class _File:
+    """One file, in one piece of memory: two tensors that lie side by side can be joined without copying them.
+
+    The package checks that the file is whole, but gives each tensor a memory of its own.
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._checked = safe_open(path, framework="pt")
+        except SafetensorError as error:
+            raise InvalidInput(f"{path} is no whole safetensors file: {error}") from None
+        self.path = path
+        with path.open("rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            self.header: dict[str, Any] = json.loads(file.read(size))
+        self.header.pop("__metadata__", None)
+        self._first = 8 + size
+        self._bytes = torch.from_file(str(path), shared=False, size=path.stat().st_size, dtype=torch.uint8)
+
+    def tensor(self, name: str) -> Tensor:
+        said = self.header[name]
+        kind = KINDS.get(said["dtype"])
+        start, stop = (self._first + offset for offset in said["data_offsets"])
+        if kind is not None and start % kind.itemsize == 0:
+            return self._bytes[start:stop].view(kind).view(said["shape"])
+        try:
+            return self._checked.get_tensor(name)
+        except SafetensorError as error:
+            raise InvalidInput(f"{self.path} cannot be read at {name}: {error}") from None
 
 
 def write(folder: Path, tensors: Mapping[str, Tensor], *, shard_bytes: int = 5 * 10**9) -> None:
@@ -91,9 +128,11 @@ def write(folder: Path, tensors: Mapping[str, Tensor], *, shard_bytes: int = 5 *
             size = 0
         shards[-1][name] = tensor.contiguous()
         size, total = size + own, total + own
+    before = {path for path in folder.glob("model-*-of-*.safetensors") if SHARD.fullmatch(path.name)}
     if len(shards) == 1:
         _write(folder / ONE, shards[0])
         (folder / INDEX).unlink(missing_ok=True)
+        _remove(before)
         return
     where: dict[str, str] = {}
     for number, shard in enumerate(shards, 1):
@@ -101,20 +140,26 @@ def write(folder: Path, tensors: Mapping[str, Tensor], *, shard_bytes: int = 5 *
         _write(folder / file, shard)
         where.update(dict.fromkeys(shard, file))
     (folder / INDEX).write_text(json.dumps({"metadata": {"total_size": total}, "weight_map": where}, indent=2) + "\n")
-    (folder / ONE).unlink(missing_ok=True)
+    _remove({folder / ONE, *before} - {folder / file for file in where.values()})
+
+
+def _remove(paths: Iterable[Path]) -> None:
+    """What was written here before and is not part of this model."""
+    for path in paths:
+        path.unlink(missing_ok=True)
 
 
 def _write(path: Path, tensors: Mapping[str, Tensor]) -> None:
     part = path.with_name(f"{path.name}.part")
-    # Views of one storage are refused as ties; each is written by itself.
+    # Tensors that overlap are refused as ties; each is written by itself. Those of one mapped file do not overlap.
     seen: set[int] = set()
     own = {}
     for name, tensor in tensors.items():
-        place = tensor.untyped_storage().data_ptr()
+        place = tensor.data_ptr()
         own[name] = tensor.clone(memory_format=torch.contiguous_format) if place in seen else tensor
         seen.add(place)
     save_file(own, part, metadata={"format": "pt"})
     part.replace(path)
 
 
-__all__ = ["INDEX", "ONE", "PICKLES", "Tensors", "write"]
+__all__ = ["INDEX", "ONE", "PICKLES", "Tensors", "shards", "write"]

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from longspan import decode
-from longspan.data import Tokenizer
+from longspan.data import Tokenizer, encode_chat
 from longspan.decode import GREEDY, Beam, Piece, Sampling, StopStrings
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
-from longspan.hub.pretrained import Pretrained
+from longspan.hub.folder import Pretrained
 from longspan.hub.texts import read_texts, tokenizer_of
 from longspan.models.base import Causal
 
@@ -35,6 +35,7 @@ def generate(
     beam: Beam | None = None,
     stop: Sequence[str] = (),
     special: bool = False,
+    chat: bool = False,
     truncate: bool = False,
     batch: int = 8,
     progress: Callable[[int], None] | None = None,
@@ -43,8 +44,9 @@ def generate(
     as sources.
 
     Up to `max_new` tokens (100, or what the model has room for), ended by the ids that the folder says end a text, or
-    by `stop` strings. With `special`, names of special tokens in a prompt are those tokens. A prompt that leaves no
-    room is refused or, with `truncate`, loses its beginning.
+    by `stop` strings. With `special`, names of special tokens in a prompt are those tokens; with `chat`, a prompt is
+    what a user says, and the text is the answer. A prompt that leaves no room is refused or, with `truncate`, loses its
+    beginning.
 
     >>> generate(hub.load("gpt2"), ["The capital of France is"], max_new=5)[0][0].text
     """
@@ -55,9 +57,8 @@ def generate(
     if batch < 1:
         raise InvalidOption(f"batch must be at least 1, not {batch}")
     StopStrings(stop)
-    asked = [
-        _Asked(found, prompts[at : at + batch], max_new, special, truncate) for at in range(0, len(prompts), batch)
-    ]
+    groups = [prompts[at : at + batch] for at in range(0, len(prompts), batch)]
+    asked = [_Asked(found, group, max_new, special, truncate, chat) for group in groups]  # checked before any work
     results: list[list[Text]] = []
     for each in asked:
         results.extend(each.draw(sampling, stop) if beam is None else each.search(beam, stop))
@@ -74,10 +75,11 @@ def stream(
     sampling: Sampling = GREEDY,
     stop: Sequence[str] = (),
     special: bool = False,
+    chat: bool = False,
     truncate: bool = False,
 ) -> Iterator[Piece]:
     """What `generate` gives for one prompt, as it comes."""
-    asked = _Asked(found, [prompt], max_new, special, truncate)
+    asked = _Asked(found, [prompt], max_new, special, truncate, chat)
     return decode.stream(
         asked.model,
         asked.prompts[0],
@@ -94,22 +96,25 @@ class _Asked:
     """Prompts as ids, with the room that they leave and what ends them."""
 
     def __init__(
-        self, found: Pretrained, prompts: Sequence[str], new: int | None, special: bool, truncate: bool
+        self, found: Pretrained, prompts: Sequence[str], new: int | None, special: bool, truncate: bool, chat: bool
     ) -> None:
         model = found.model
         if not isinstance(model, Causal):
-            raise Unsupported(
-                f"this {found.family or model.name} reads texts and writes none; it can `fill` or `embed`"
-            )
+            raise Unsupported(f"this {found.family or model.name} reads texts and writes none; it can fill or embed")
         self.model, tokenizer = model, tokenizer_of(found)
         allow = list(tokenizer.specials) if special else []
         self.ends = _ends(found, tokenizer)
-        self.spell = _spelling(tokenizer, fresh=model.reads_source)
+        self.spell = _spelling(tokenizer, fresh=model.reads_source or chat)
+        if chat and (special or truncate or model.reads_source):
+            other = "special" if special else "truncate" if truncate else "a source"
+            raise InvalidOption(f"a chat has its own beginning and its own special tokens; it goes without {other}")
         self.sources: list[list[int]] | None = None
         if model.reads_source:
             encoded = read_texts(found, prompts, truncate="right" if truncate else None, allow=allow)
             self.sources, begin = [text.ids for text in encoded], _begin(found, tokenizer)
             self.prompts = [begin] * len(prompts)
+        elif chat:
+            self.prompts = [encode_chat(tokenizer, [{"role": "user", "content": prompt}]) for prompt in prompts]
         else:
             longest = None
             if truncate and model.max_length is not None:

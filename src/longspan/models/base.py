@@ -21,6 +21,7 @@ from longspan.errors import InvalidInput
 Ids = Int[Tensor, "batch length"]
 Logits = Float[Tensor, "batch places vocabulary"]  # as many places as tokens or, with `last`, one
 Mask = Bool[Tensor, "batch length"]
+Streams = Mapping[str, Tensor]  # what a mechanism reads beside the tokens, such as which of them are global
 
 
 class Model(nn.Module, ABC):
@@ -89,9 +90,15 @@ class Causal(Model):
 
     @abstractmethod
     def start(
-        self, batch: int, *, source: Ids | None = None, source_mask: Mask | None = None, align: bool = False
+        self,
+        batch: int,
+        *,
+        source: Ids | None = None,
+        source_mask: Mask | None = None,
+        source_streams: Streams | None = None,
+        align: bool = False,
     ) -> State:
-        """The state before the first token, after reading the source where there is one.
+        """The state before the first token, after reading the source, and its streams, where there is one.
 
         With `align`, the state after each `extend` has `alignment` (batch, new tokens, source tokens).
         """
@@ -117,4 +124,4 @@ class Causal(Model):
             raise InvalidInput(f"this {self.name} holds at most {self.max_length} tokens, and {length} were given")
 
 
-__all__ = ["Causal", "Ids", "Logits", "Mask", "Model"]
+__all__ = ["Causal", "Ids", "Logits", "Mask", "Model", "Streams"]

@@ -22,6 +22,7 @@ from longspan.nn.norm import NORMS, build_norm
 from longspan.nn.positions import Absolute, Alibi, Axial, Learned, RelativeBias, Rotary, Sinusoidal
 from longspan.nn.residual import Residual
 from longspan.nn.reversible_body import MERGES, ReversibleBody
+from longspan.nn.rotary_scaling import RotaryScaling
 from longspan.nn.stack import Body, Stack
 
 POSITIONS = ("sinusoidal", "learned", "axial", "axial_sum", "rotary", "alibi", "relative", "none")
@@ -52,6 +53,7 @@ class BodyOptions(config.Options):
     embedding_dropout: float | None = option(None, "on embeddings, where it differs from dropout", low=0, high=0.999)
     embedding_norm: bool = option(False, "whether embeddings are normed before dropout (BERT, BART)")
     embedding_width: int | None = option(None, "width of the tables, where it is another (ALBERT, ELECTRA)", low=1)
+    embedding_projection: bool = option(False, "whether a layer follows tables of the states' width too (ALBERT)")
     segments: int = option(0, "kinds of tokens, such as first and second sentence: 2 (BERT)", low=0)
     attention_dropout: float = option(0.0, "on attention weights, where there are any", low=0, high=0.999)
     hidden_dropout: float = option(0.0, "inside the feed-forward layer", low=0, high=0.999)
@@ -63,6 +65,7 @@ class BodyOptions(config.Options):
     position: str = option("sinusoidal", "how positions are told", choices=POSITIONS)
     position_offset: int = option(0, "learned: rows of the table before position 0 (RoBERTa, BART: 2)", low=0)
     rotary_base: float = option(10000.0, "rotary: the base of the wave lengths", low=1)
+    rotary_scaling: RotaryScaling | None = option(None, "rotary: slower turns, for longer texts (Llama 3.1)")
     axes: tuple[int, ...] | None = option(None, "axial positions: the sides of the grid", low=1)
     axis_widths: tuple[int, ...] | None = option(None, "axial: the width of each table, side by side", low=1)
     max_length: int | None = option(None, "the longest text; needed where a table is fixed", low=1)
@@ -94,6 +97,7 @@ def embedding(options: BodyOptions, vocabulary: int, padding: int | None = None)
         dropout=options.dropout if options.embedding_dropout is None else options.embedding_dropout,
         segments=options.segments,
         out_width=options.width,
+        project=options.embedding_projection,
     )
 
 
@@ -125,7 +129,7 @@ def absolute_position(options: BodyOptions) -> Absolute | None:
 def _within(options: BodyOptions, head_dim: int, causal: bool) -> Position | None:
     """Positions that belong inside attention; one module for all layers."""
     if options.position == "rotary":
-        return Rotary(head_dim, base=options.rotary_base)
+        return Rotary(head_dim, base=options.rotary_base, scaling=options.rotary_scaling)
     if options.position == "alibi":
         return Alibi(options.heads)
     return RelativeBias(options.heads, bidirectional=not causal) if options.position == "relative" else None

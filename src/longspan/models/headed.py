@@ -36,6 +36,8 @@ def build_heads(options: Any, width: int, vocabulary: int | None) -> nn.ModuleDi
     tasks: Sequence[Head] = options.tasks or ()
     if len({head.task for head in tasks}) < len(tasks):
         raise InvalidOption(f"a task has one head; tasks are {', '.join(head.task for head in tasks)}")
+    if not hasattr(options, "separator") and any(head.global_tokens or head.question for head in tasks):
+        raise InvalidOption("only an encoder's heads say which tokens are global or a question")
     return nn.ModuleDict(
         {
             head.task: build_head(

@@ -25,7 +25,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 from longspan import config
 from longspan.config import option
 from longspan.errors import InvalidInput, InvalidOption
-from longspan.models.base import Causal, Ids, Logits, Mask, Model
+from longspan.models.base import Causal, Ids, Logits, Mask, Model, Streams
 from longspan.nn.embed import TokenEmbedding
 from longspan.nn.loss import IGNORED
 from longspan.nn.recurrent import CELLS, Recurrent, RecurrentState, initialise_uniform
@@ -101,7 +101,13 @@ class RecurrentLanguageModel(Causal):
         return self.embedding.logits(x) if self.head is None else self.head(x)
 
     def start(
-        self, batch: int, *, source: Ids | None = None, source_mask: Mask | None = None, align: bool = False
+        self,
+        batch: int,
+        *,
+        source: Ids | None = None,
+        source_mask: Mask | None = None,
+        source_streams: Streams | None = None,
+        align: bool = False,
     ) -> RecurrentState:
         self._refuse_source(source, align)
         return self.recurrent.start(batch)

@@ -21,7 +21,9 @@ MODELS: dict[str, str] = {
     "universal_decoder": "longspan.models.universal:UniversalDecoder",
     "universal_encoder": "longspan.models.universal:UniversalEncoder",
     "transformer_xl": "longspan.models.transformer_xl:TransformerXL",
+    "vit": "longspan.models.vit:VisionTransformer",
     "compressive": "longspan.models.compressive:CompressiveTransformer",
+    "electra": "longspan.models.electra:Electra",
 }
 
 

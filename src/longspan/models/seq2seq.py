@@ -15,7 +15,7 @@ from longspan import config
 from longspan.attention.softmax import SCORES
 from longspan.config import option
 from longspan.errors import InvalidInput, InvalidOption
-from longspan.models.base import Causal, Ids, Logits, Mask
+from longspan.models.base import Causal, Ids, Logits, Mask, Streams
 from longspan.nn.alignment import CENTRES, REACHES, Alignment
 from longspan.nn.embed import TokenEmbedding
 from longspan.nn.recurrent import (
@@ -149,7 +149,13 @@ class Seq2Seq(Causal):
         return torch.cat(made, 1)
 
     def start(
-        self, batch: int, *, source: Ids | None = None, source_mask: Mask | None = None, align: bool = False
+        self,
+        batch: int,
+        *,
+        source: Ids | None = None,
+        source_mask: Mask | None = None,
+        source_streams: Streams | None = None,
+        align: bool = False,
     ) -> DecoderState:
         if source is None:
             raise InvalidInput(f"{self.name} reads a source: start(batch, source=ids, source_mask=mask)")
@@ -157,6 +163,8 @@ class Seq2Seq(Causal):
             raise InvalidInput(f"the source has {len(source)} rows for a batch of {batch}")
         if align and self.decoder.alignment is None:
             raise InvalidInput("a decoder without attention is aligned with nothing; leave out align")
+        if source_streams:
+            raise InvalidInput(f"{self.name} reads the tokens of a source and no streams; leave out source_streams")
         states, first = self.encode(source, source_mask=source_mask)
         return self.decoder.start(first, states, source_mask, align=align)
 

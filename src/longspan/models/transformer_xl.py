@@ -18,7 +18,7 @@ from longspan.attention import relative
 from longspan.attention.state import State
 from longspan.config import option
 from longspan.errors import InvalidInput, InvalidOption
-from longspan.models.base import Causal, Ids, Logits, Mask
+from longspan.models.base import Causal, Ids, Logits, Mask, Streams
 from longspan.nn.adaptive import AdaptiveEmbedding, AdaptiveSoftmax
 from longspan.nn.embed import TokenEmbedding
 from longspan.nn.feedforward import GATED, PLAIN, FeedForward
@@ -288,6 +288,7 @@ class TransformerXL(Causal):
         *,
         source: Ids | None = None,
         source_mask: Mask | None = None,
+        source_streams: Streams | None = None,
         align: bool = False,
         memory: Memory | None = None,
     ) -> MemoryState:

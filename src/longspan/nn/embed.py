@@ -41,7 +41,8 @@ class TokenEmbedding(_Embedding):
     gradient from the embedding; a tied output layer still moves it, as every logit is part of the softmax.
 
     `segments` > 0 adds one of so many rows for the kind of each token, such as first or second sentence (BERT).
-    `out_width` makes all tables narrower than what comes out: a linear layer leads from one to the other.
+    `out_width` makes all tables narrower than what comes out: a linear layer leads from one to the other, and with
+    `project` there is one even where both are of one width (ALBERT).
     """
 
     def __init__(
@@ -56,8 +57,10 @@ class TokenEmbedding(_Embedding):
         dropout: float = 0.0,
         segments: int = 0,
         out_width: int | None = None,
+        project: bool = False,
     ) -> None:
-        super().__init__(position, dropout, norm, None if out_width in (None, width) else Linear(width, out_width))
+        wide = out_width or width
+        super().__init__(position, dropout, norm, Linear(width, wide) if project or wide != width else None)
         if padding is not None and not 0 <= padding < vocabulary:
             raise InvalidOption(f"padding must be a token id in 0..{vocabulary - 1}, got {padding}")
         self.vocabulary = vocabulary

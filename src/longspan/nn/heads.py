@@ -5,7 +5,7 @@ Three shapes cover the tasks of BERT and its kin. `Masked` gives the logits of t
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,9 +15,11 @@ from torch import Tensor, nn
 from longspan import config
 from longspan.config import option
 from longspan.errors import InvalidInput, InvalidOption
-from longspan.nn.feedforward import PLAIN, Activation
+from longspan.nn.feedforward import PLAIN, Activation, FeedForward
 from longspan.nn.linear import Linear, linear
+from longspan.nn.marks import MARKS
 from longspan.nn.norm import build_norm
+from longspan.nn.residual import Residual
 from longspan.shapes import Hidden, KeyMask
 
 TEXT_TASKS = {
@@ -45,10 +47,26 @@ class Head(config.Options):
     labels: int = option(2, "number of labels, or of numbers to regress", low=1)
     pool: str = option("first", "the token that stands for a text, or the mean or maximum of all", choices=POOLS)
     activation: str | None = option(None, "after a layer in between; none: no such layer", choices=tuple(ACTIVATIONS))
+    inner: int | None = option(None, "width of that layer; as wide as the states unless given", low=1)
     dropout: float = option(0.1, "before the last layer", low=0, high=0.999)
     drop_input: bool = option(False, "whether it drops before the layer in between as well (RoBERTa)")
     bias: bool = option(True, "whether the last layer has a bias")
     tied: bool = option(True, "masked: whether the last layer is the embedding")
+    global_tokens: str | None = option(None, "tokens that are global where none are given (Longformer)", choices=MARKS)
+    hidden: int | None = option(
+        None, "for each token: inner width of a feed-forward layer before the last (Big Bird)", low=1
+    )
+    question: bool = option(
+        False,
+        "span: whether a text starts with a question: its tokens are segment 0, the others 1, and no answer lies in it",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.question and self.task != "span":
+            raise InvalidOption(f"question is of the task 'span', whose answers lie behind it, not of {self.task!r}")
+        if self.hidden is not None and self.task not in TOKEN_TASKS:
+            raise InvalidOption(f"hidden is of heads for each token ({', '.join(TOKEN_TASKS)}), not of {self.task!r}")
 
     @classmethod
     def read(cls, value: Any) -> "Head":
@@ -65,7 +83,10 @@ class _Head(nn.Module):
 
     def __init__(self, head: Head, width: int, inner: int | None = None) -> None:
         super().__init__()
-        self.dense = None if head.activation is None else Linear(width, inner or width)
+        if head.inner is not None and head.activation is None:
+            raise InvalidOption("inner is the width of a layer in between, which a head without activation lacks")
+        self.width = width if head.activation is None else head.inner or inner or width  # of what the last layer reads
+        self.dense = None if head.activation is None else Linear(width, self.width)
         self._activate = ACTIVATIONS[head.activation or "relu"]
         self.before = nn.Dropout(head.dropout if head.drop_input else 0.0)
 
@@ -81,6 +102,8 @@ class Masked(_Head):
     """
 
     def __init__(self, head: Head, width: int, *, vocabulary: int, table_width: int, norm: str, eps: float) -> None:
+        if head.inner is not None:
+            raise InvalidOption("the layer before the tokens is as wide as their table; leave out inner")
         super().__init__(head, width, table_width)
         if self.dense is None and head.tied and width != table_width:
             raise InvalidOption(f"states of {width} cannot be read by a table of {table_width}; give an activation")
@@ -105,7 +128,7 @@ class PerText(_Head):
         self.single = head.task == "choose"
         labels = {"pair": 2, "choose": 1}.get(head.task, head.labels)
         self.dropout = nn.Dropout(head.dropout)
-        self.out = None if head.task == "pool" else Linear(width, labels, bias=head.bias)
+        self.out = None if head.task == "pool" else Linear(self.width, labels, bias=head.bias)
 
     def vector(self, x: Hidden, key_mask: KeyMask | None = None) -> Float[Tensor, "batch width"]:
         """The vector before the labels."""
@@ -120,17 +143,31 @@ class PerText(_Head):
 
 
 class PerToken(_Head):
-    """The logits of the labels at every token: (batch, length, labels), or (batch, length) to detect tokens."""
+    """The logits of the labels at every token: (batch, length, labels), or (batch, length) to detect tokens.
 
-    def __init__(self, head: Head, width: int) -> None:
-        super().__init__(head, width)
+    With `hidden` a whole feed-forward layer stands in between, with its residual and norm.
+    """
+
+    def __init__(self, head: Head, width: int, *, norm: str, eps: float) -> None:
+        super().__init__(head if head.hidden is None else replace(head, activation=None), width)
         self.single = head.task == "detect"
-        self.dropout = nn.Dropout(head.dropout)
-        self.out = Linear(width, {"span": 2, "detect": 1}.get(head.task, head.labels), bias=head.bias)
+        self.feedforward = self.around = None
+        if head.hidden is not None:
+            self.feedforward = FeedForward(width, head.hidden, head.activation or "relu")
+            self.around = Residual(width, norm=norm, place="post", dropout=head.dropout, eps=eps)
+        self.dropout = nn.Dropout(head.dropout if head.hidden is None else 0.0)
+        labels = {"span": 2, "detect": 1}.get(head.task, head.labels)
+        self.out = Linear(self.width, labels, bias=head.bias)
 
     def forward(self, x: Hidden, key_mask: KeyMask | None = None) -> Tensor:
         logits = self.out(self.dropout(self._between(x)))
         return logits.squeeze(-1) if self.single else logits
+
+    def _between(self, x: Tensor) -> Tensor:
+        if self.feedforward is None or self.around is None:
+            return super()._between(x)
+        layer = self.feedforward
+        return self.around(x, lambda y: layer(self.before(y)))
 
 
 def pool(x: Hidden, key_mask: KeyMask | None, how: str) -> Float[Tensor, "batch width"]:
@@ -161,7 +198,7 @@ def build_head(
         if vocabulary is None:
             raise InvalidOption("a model without a vocabulary predicts no tokens; leave out the head 'masked'")
         return Masked(head, width, vocabulary=vocabulary, table_width=table_width, norm=norm, eps=eps)
-    return PerText(head, width) if head.task in TEXT_TASKS else PerToken(head, width)
+    return PerText(head, width) if head.task in TEXT_TASKS else PerToken(head, width, norm=norm, eps=eps)
 
 
 __all__ = ["ACTIVATIONS", "POOLS", "TASKS", "Head", "Masked", "PerText", "PerToken", "build_head", "pool"]

@@ -7,21 +7,21 @@ decoding needs.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from itertools import groupby
 from typing import Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from longspan.attention.base import Attention, share_heads
-from longspan.attention.state import State
+from longspan.attention.base import Attention, Side, share_heads
+from longspan.attention.state import Selection, State
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
-from longspan.nn.linear import Linear
+from longspan.nn.linear import Linear, lay_together, linear, together
 from longspan.nn.positions import DistanceBias, Positions, Rotary
 from longspan.shapes import Hidden, KeyMask, Weights
 
 Position = Rotary | DistanceBias
+NOTHING = Side()  # beside heads that are made here and need no check
 
 
 @dataclass(frozen=True)
@@ -44,16 +44,13 @@ class Context(State):
     key_mask: KeyMask | None
     copies: int = 1
 
-    def select(self, rows: Tensor) -> Self:
+    def select(self, rows: Tensor | Selection) -> Self:
         """As long as every source is read by as many rows side by side, none is copied for them."""
-        owners = [row // self.copies for row in rows.tolist()]
-        runs = [(owner, len(list(same))) for owner, same in groupby(owners)]
-        kept, copies = [owner for owner, _ in runs], runs[0][1] if runs else 1
-        if any(length != copies for _, length in runs):
-            kept, copies = owners, 1
+        selection = Selection.of(rows)
+        kept, copies = selection.families(self.copies) or (selection.owners(self.copies), 1)
         if kept == list(range(len(self.k))):
             return replace(self, copies=copies)
-        index = torch.tensor(kept, dtype=torch.long, device=self.k.device)
+        index = selection.index(kept)
         mask = None if self.key_mask is None else self.key_mask.index_select(0, index)
         return type(self)(self.k.index_select(0, index), self.v.index_select(0, index), mask, copies)
 
@@ -116,6 +113,9 @@ class MultiHead(nn.Module):
         self.width, self.head_dim = width, head_dim
         self.heads = {name: heads if name == "q" else kv_heads for name in mechanism.projects}
         read = width if context_width is None else context_width
+        # How many heads there are of each kind, where one product can make them all.
+        plain = mechanism.projects == ("q", "k", "v") and read == width and self.key_dim == head_dim
+        self.joins = [heads, kv_heads, kv_heads] if plain else None
         self.project = nn.ModuleDict(
             {
                 name: Linear(
@@ -124,6 +124,8 @@ class MultiHead(nn.Module):
                 for name, count in self.heads.items()
             }
         )
+        if self.joins is not None:
+            lay_together(list(self.project.values()))
         self.extra = nn.ModuleDict(
             {s.name: Linear(width, head_dim * heads, bias=bias) for s in mechanism.streams if s.kind == "heads"}
         )
@@ -198,19 +200,38 @@ class MultiHead(nn.Module):
         positions: Positions | None = None,
     ) -> tuple[Hidden, MultiHeadState]:
         """The next tokens, any number of them, and the state after them."""
-        q, k, v, _ = self._heads(x, None, None)
-        q, k = self._rotate(q, k, None, state.length if positions is None else 0, positions)
-        length = state.length + x.shape[1]
-        made = self._streams(x, streams)
-        out, inner = self.mechanism.extend(
-            q, k, v, state.inner, key_mask=key_mask, bias=self._bias(length), streams=made
-        )
+        start, length = state.length if positions is None else 0, state.length + x.shape[1]
+        q, k, v = self._new_heads(x, start, positions)
+        made, bias = self._streams(x, streams), self._bias(length)
+        if key_mask is None and bias is None and not made and not self.mechanism.streams:
+            # Only heads, which were made here, of a mechanism that `start` did not refuse: there is nothing to check.
+            out, inner = self.mechanism.decode(q, k, v, state.inner, NOTHING)
+        else:
+            out, inner = self.mechanism.extend(q, k, v, state.inner, key_mask=key_mask, bias=bias, streams=made)
         return self._merge(out), MultiHeadState(inner, length)
+
+    def _new_heads(self, x: Tensor, start: int, positions: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values of tokens that are being decoded, by one product where that is possible."""
+        # Where weights lie is nothing that a traced graph or one with gradients could hold on to.
+        joins = None if torch.is_grad_enabled() or torch.compiler.is_compiling() else self.joins
+        whole = None if joins is None else together([*self.project.values()])
+        if joins is None or whole is None:
+            q, k, v, _ = self._heads(x, None, None)
+            return (*self._rotate(q, k, None, start, positions), v)
+        self._check(x, None)
+        heads = linear(x, *whole).view(*x.shape[:2], -1, self.head_dim).transpose(1, 2)
+        if isinstance(self.position, Rotary):  # queries and keys turn together
+            turned = self.position(heads[:, : -joins[2]], start=start, positions=positions)
+            q, k = turned.split(joins[:2], 1)
+            v = heads[:, -joins[2] :]
+        else:
+            q, k, v = heads.split(joins, 1)
+        return (q, *self._shared(k, v))
 
     # Projections
 
     def _split(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        return x.view(*x.shape[:-1], -1, self.head_dim).transpose(1, 2)
 
     def _project(self, name: str, x: Tensor) -> Tensor:
         x = self.project[name](x)

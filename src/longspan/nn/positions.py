@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from longspan.errors import InvalidInput, InvalidOption, UnknownName, suggest
+from longspan.nn.rotary_scaling import RotaryScaling, amplitude, frequencies
 from longspan.shapes import Bias, Hidden
 
 SinusoidalLayout = Literal["interleaved", "split", "shifted_exponent"]
@@ -185,7 +186,8 @@ class Learned(_Table):
     def __init__(self, length: int, width: int, *, offset: int = 0, std: float = 0.02) -> None:
         super().__init__(length, width)
         self.first = -offset
-        self.weight = nn.Parameter(torch.randn(offset + length, width) * std)
+        self.weight = nn.Parameter(torch.empty(offset + length, width))
+        nn.init.normal_(self.weight, std=std)
 
     def rows(self, positions: Int[Tensor, "*places"]) -> Float[Tensor, "*places width"]:
         return functional.embedding(positions - self.first if self.first else positions, self.weight)
@@ -232,11 +234,17 @@ class Rotary(nn.Module):
 
     The product of a turned query and a turned key depends on their offset alone. `half` pairs feature i with
     i + rotated/2 (GPT-NeoX, Llama), `interleaved` pairs 2i with 2i+1 (the paper, GPT-J): the same model only after
-    permuting its weights. The first `rotated` features are turned, by default all.
+    permuting its weights. The first `rotated` features are turned, by default all; `scaling` makes their frequencies
+    those of a longer text.
     """
 
     def __init__(
-        self, head_dim: int, base: float = 10000.0, layout: RotaryLayout = "half", rotated: int | None = None
+        self,
+        head_dim: int,
+        base: float = 10000.0,
+        layout: RotaryLayout = "half",
+        rotated: int | None = None,
+        scaling: RotaryScaling | None = None,
     ) -> None:
         super().__init__()
         _check_layout(layout, get_args(RotaryLayout))
@@ -247,7 +255,8 @@ class Rotary(nn.Module):
         self.rotated = rotated
         self.base = base
         self.layout = layout
-        self._waves = _Waves(partial(_turns, rotated=rotated, base=base))
+        self.scaling = scaling
+        self._waves = _Waves(partial(_turns, rotated=rotated, base=base, layout=layout, scaling=scaling))
 
     def forward(self, x: Heads, *, start: int = 0, positions: Positions | None = None) -> Heads:
         if x.ndim != 4 or x.shape[3] != self.head_dim:
@@ -259,24 +268,31 @@ class Rotary(nn.Module):
         if positions is not None:
             waves = waves[:, None]  # the same for every head
         cosine, sine = waves.chunk(2, -1)
-        turned, rest = x[..., : self.rotated].to(precise), x[..., self.rotated :]
-        half = self.layout == "half"
-        first, second = turned.chunk(2, -1) if half else turned.unflatten(-1, (-1, 2)).unbind(-1)
-        pair = (
-            torch.addcmul(first * cosine, second, sine, value=-1).to(x.dtype),
-            torch.addcmul(second * cosine, first, sine).to(x.dtype),
+        turned, rest = (
+            (x, None) if self.rotated == self.head_dim else x.split((self.rotated, self.head_dim - self.rotated), -1)
         )
-        # One copy into place, since a rotation costs no more than the memory it moves.
-        return torch.cat((*pair, rest) if half else (torch.stack(pair, -1).flatten(-2), rest), -1)
+        turned = turned.to(precise)
+        # Each feature by its cosine, and the other one of its pair by its sine: few calls, which decoding feels.
+        if self.layout == "half":
+            other = turned.roll(self.rotated // 2, -1)
+        else:
+            other = turned.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
+        out = torch.addcmul(turned * cosine, other, sine).to(x.dtype)
+        return out if rest is None else torch.cat((out, rest), -1)
 
     def extra_repr(self) -> str:
         return f"head_dim={self.head_dim}, rotated={self.rotated}, base={self.base:g}, layout={self.layout!r}"
 
 
-def _turns(positions: Tensor, *, rotated: int, base: float) -> Tensor:
-    exponents = torch.arange(0, rotated, 2, dtype=torch.float64, device=positions.device) / rotated
-    angles = positions[..., None] * base**-exponents
-    return torch.cat((angles.cos(), angles.sin()), -1)
+def _turns(positions: Tensor, *, rotated: int, base: float, layout: str, scaling: RotaryScaling | None) -> Tensor:
+    """The cosines of all features, then the sines; those of the first of each pair have the sign of a rotation."""
+    angles = positions[..., None] * frequencies(rotated, base, scaling).to(positions.device)
+    cosine, sine = angles.cos(), angles.sin()
+    if layout == "half":
+        waves = torch.cat((cosine, cosine, -sine, sine), -1)
+    else:
+        waves = torch.cat([torch.stack(pair, -1).flatten(-2) for pair in ((cosine, cosine), (-sine, sine))], -1)
+    return waves if scaling is None else waves * amplitude(scaling)
 
 
 class DistanceBias(nn.Module, ABC):

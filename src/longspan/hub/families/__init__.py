@@ -8,6 +8,22 @@ from longspan.hub.family import Family
 
 FAMILIES: dict[str, str] = {
     "bert": "longspan.hub.families.bert:BERT",
+    "roberta": "longspan.hub.families.roberta:ROBERTA",
+    "camembert": "longspan.hub.families.roberta:CAMEMBERT",
+    "xlm-roberta": "longspan.hub.families.roberta:XLM_ROBERTA",
+    "distilbert": "longspan.hub.families.distilbert:DISTILBERT",
+    "longformer": "longspan.hub.families.longformer:LONGFORMER",
+    "big_bird": "longspan.hub.families.big_bird:BIG_BIRD",
+    "vit": "longspan.hub.families.vit:VIT",
+    "reformer": "longspan.hub.families.reformer:REFORMER",
+    "openai-gpt": "longspan.hub.families.gpt:GPT",
+    "gpt2": "longspan.hub.families.gpt:GPT2",
+    "llama": "longspan.hub.families.llama:LLAMA",
+    "albert": "longspan.hub.families.albert:ALBERT",
+    "electra": "longspan.hub.families.electra:ELECTRA",
+    "bart": "longspan.hub.families.bart:BART",
+    "led": "longspan.hub.families.led:LED",
+    "mbart": "longspan.hub.families.bart:MBART",
 }
 
 

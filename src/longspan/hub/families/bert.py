@@ -66,6 +66,12 @@ def classifier_dropout(options: Config, given: Config) -> float:
     return float(options["dropout"] if found is None else found)
 
 
+def restore(found: dict[str, Any], options: Any) -> dict[str, Any]:
+    """Says the dropout of a head for classification, where it is not the body's."""
+    own = [each.dropout for each in options.tasks or () if each.task in ("classify", "regress", "choose", "tag")]
+    return found if own[:1] in ([], [options.dropout]) else {**found, "classifier_dropout": own[0]}
+
+
 def head(task: str, options: Config, given: Config) -> Head:
     """BERT's heads: texts are read from the first token through the pooler, a layer with tanh."""
     if task == "masked":
@@ -113,6 +119,8 @@ BERT = Family(
         "cls.predictions.decoder.weight": "embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     },
-    untied=("cls.predictions.decoder.weight",),
+    untied=("cls.predictions.decoder.weight", "cls.predictions.decoder.bias"),
+    instead={"cls.predictions.bias": "cls.predictions.decoder.bias"},
     ignored=(r".*embeddings\.position_ids",),
+    restore=restore,
 )

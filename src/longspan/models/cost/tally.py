@@ -86,7 +86,7 @@ class Tally:
             return
         assert isinstance(layer, FeedForward)
         flops = products(layer.inner, tokens) + products(layer.outer, tokens)
-        kept = 0 if 0 < layer.chunk < tokens else _activation(layer.activation)
+        kept = 0 if 0 < layer.chunk < tokens else activation_width(layer.activation)
         if layer.gated and kept:
             kept = 4  # both projections, the gate once more, and their product
         self.add("feed-forward", flops, tokens * (layer.inner.in_features + kept * layer.outer.in_features))
@@ -98,14 +98,16 @@ class Tally:
         flops += 2 * tokens * (first * width + second * hidden)
         # Each convolution keeps its padded input, and each projection what it reads.
         padded = (tokens + first - 1) * width + (tokens + second - 1) * hidden
-        activated = _activation(layer.activation) - (layer.activation != "relu")  # which is copied into the padding
+        activated = activation_width(layer.activation) - (
+            layer.activation != "relu"
+        )  # which is copied into the padding
         self.add("convolution", flops, padded + tokens * (width + hidden + activated * hidden))
 
     def output(self, width: int, vocabulary: int, tokens: int) -> None:
         self.add("output", 2 * tokens * width * vocabulary, tokens * (width + vocabulary))
 
 
-def _activation(name: str) -> int:
+def activation_width(name: str) -> int:
     """How often its width an activation keeps: its input or its output, and what the outer layer reads."""
     return {"relu": 1, "gelu_sigmoid": 3}.get(name, 2)
 

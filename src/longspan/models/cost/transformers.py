@@ -4,11 +4,14 @@ from functools import singledispatch
 
 from torch import nn
 
-from longspan.models.cost.tally import Tally, products, read
+from longspan.models.cost.tally import Tally, activation_width, products, read
+from longspan.models.electra import Electra
 from longspan.models.etc_model import EtcModel, OfOneInput, PerInput
 from longspan.models.transformer import Decoder, Encoder, Transformer
+from longspan.models.vit import VisionTransformer
 from longspan.nn.block import Block
 from longspan.nn.embed import TokenEmbedding
+from longspan.nn.heads import Masked
 from longspan.nn.reversible_body import ReversibleBody
 from longspan.nn.shared import SharedStack
 from longspan.nn.stack import Body, Stack
@@ -94,7 +97,13 @@ def _(model: Encoder, length: int, tally: Tally) -> None:
 def _(model: Decoder, length: int, tally: Tally) -> None:
     _embed(model.embedding, tally, length)
     pass_through(model.stack, tally, length)
-    tally.output(model.stack.out_width, model.vocabulary, length)
+    width = model.stack.out_width
+    if isinstance(model.head, Masked) and model.head.dense is not None:
+        before, width = width, model.head.dense.out_features
+        kept = before + (activation_width(str(model.options.head_activation)) - 1) * width
+        tally.add("output", products(model.head.dense, length), length * kept)
+        tally.norm(model.head.norm, length, width)
+    tally.output(width, model.vocabulary, length)
 
 
 @read.register
@@ -117,6 +126,23 @@ def _(model: EtcModel, length: int, tally: Tally) -> None:
     pass_through(model.stack, tally, tokens)
     tally.add("output", 0, tokens * width)
     tally.notes.append(f"the length is that of the long input; {model.options.global_tokens} global tokens beside it")
+
+
+@read.register
+def _(model: VisionTransformer, length: int, tally: Tally) -> None:
+    layer = model.embedding.linear
+    patches = length - (model.embedding.token is not None)
+    tally.add("embedding", products(layer, patches), patches * layer.in_features)
+    pass_through(model.stack, tally, length)
+    tally.add("output", 0, length * model.stack.out_width)
+    tally.notes.append("the length is the number of patches, and of the class token")
+
+
+@read.register
+def _(model: Electra, length: int, tally: Tally) -> None:
+    read(model.generator, length, tally)
+    read(model.discriminator, length, tally)
+    tally.notes.append("generator and discriminator, without their heads")
 
 
 @products.register

@@ -8,11 +8,22 @@ this package to; `remarks` say where the two differ, what was chosen where the p
 """
 
 from longspan.errors import UnknownName, suggest
-from longspan.models.presets import classics, learned, patterns, recurrence
+from longspan.models.presets import albert, bart, classics, encoders, learned, llama, patterns, recurrence, vision
 from longspan.models.presets.row import Preset
 from longspan.models.presets.small import shrink
 
-PRESETS: dict[str, Preset] = {**classics.ROWS, **recurrence.ROWS, **patterns.ROWS, **learned.ROWS}
+PRESETS: dict[str, Preset] = {
+    **classics.ROWS,
+    **encoders.ROWS,
+    **albert.ROWS,
+    **llama.ROWS,
+    **bart.ROWS,
+    **recurrence.ROWS,
+    **patterns.ROWS,
+    **learned.ROWS,
+    **albert.ROWS,
+    **vision.ROWS,
+}
 
 
 def names() -> list[str]:

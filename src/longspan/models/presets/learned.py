@@ -32,6 +32,25 @@ _REFORMER = Preset(
         "tied": False,
     },
 )
+# As the checkpoints on Hugging Face's hub are: no biases in attention, and one in the output layer.
+_RELEASED: Options = {
+    "query_bias": False,
+    "output_bias": False,
+    "head_bias": True,
+    "eps": 1e-12,
+    "scale": False,
+    "init": "normal",
+}
+
+
+def _local(chunk: int, dropout: float) -> dict[str, Any]:
+    return {"name": "image_local", "dropout": dropout, "query_block": chunk, "memory": chunk}
+
+
+def _hashed(rounds: int, chunk: int, buckets: int | tuple[int, ...], dropout: float) -> dict[str, Any]:
+    sizes = {"rounds": rounds, "chunk": chunk, "buckets": buckets}
+    return {"name": "reformer", "dropout": dropout, **sizes, "eps": 1e-6}
+
 
 _SINKHORN: Options = {"name": "sinkhorn", "block": 64, "iterations": 7, "temperature": 0.75}
 
@@ -83,18 +102,35 @@ ROWS: dict[str, Preset] = {
             "reformer-enwik8": {
                 "options": {
                     **sizes(12, 1024, 8),
+                    **_RELEASED,
+                    "vocabulary": 258,
+                    "dropout": 0.2,
+                    "hidden_dropout": 0.2,
                     "axes": (128, 512),
                     "axis_widths": (256, 768),
                     "max_length": 65536,
-                    "attention": [
-                        {"name": "window", "window": 128},
-                        {"name": "window", "window": 128},
-                        {"name": "reformer", "rounds": 2, "chunk": 256, "buckets": (16, 32)},
-                        {"name": "window", "window": 128},
-                    ],
+                    "attention": [_local(128, 0.2), _local(128, 0.2), _hashed(4, 256, 512, 0.1), _local(128, 0.2)],
                 },
+                "exact": 149_182_722,
                 "lengths": (65536,),
-                "remarks": "the released recipe: local, local, hashed, local, three times",
+                "remarks": "the released checkpoint: local, local, hashed, local, three times; strictly causal here",
+            },
+            "reformer-crime": {
+                "options": {
+                    **sizes(6, 256, 2, 512),
+                    **_RELEASED,
+                    "head_dim": 64,
+                    "vocabulary": 320,
+                    "dropout": 0.05,
+                    "hidden_dropout": 0.05,
+                    "axes": (512, 1024),
+                    "axis_widths": (64, 192),
+                    "max_length": 524288,
+                    "attention": [_local(64, 0.05), _hashed(1, 64, (64, 128), 0.0)],
+                },
+                "exact": 2_748_224,
+                "lengths": (524288,),
+                "remarks": "the released checkpoint: a novel as one text of half a million sub-words",
             },
             "reformer-imagenet64": {
                 "options": {

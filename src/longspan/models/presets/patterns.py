@@ -62,6 +62,46 @@ _ETC = Preset(
     remarks="4096 long tokens and 256 global ones; without the heads of pre-training",
 )
 
+# Encoders that started from RoBERTa's weights, as their checkpoints are
+
+_POOLER = {"task": "pool", "activation": "tanh"}
+_LONGFORMER = Preset(
+    model="encoder",
+    paper="Beltagy et al. 2020",
+    options={
+        **ROBERTA,
+        "eps": 1e-5,
+        "segments": 1,
+        "padding": 1,
+        "count_real": True,
+        "position_offset": 2,
+        "max_length": 4096,
+        "separator": 2,
+        "attention": [{"name": "longformer", "window": 256}],
+        "tasks": [_POOLER],
+    },
+    lengths=(4096,),
+    remarks="as its checkpoint: with a pooler, one kind of segment and two rows before position 0",
+)
+_BIGBIRD = Preset(
+    model="encoder",
+    paper="Zaheer et al. 2020",
+    options={
+        **ROBERTA,
+        "vocabulary": 50358,
+        "activation": "gelu_tanh",
+        "eps": 1e-12,
+        "segments": 2,
+        "padding": 0,
+        "max_length": 4096,
+        "separator": 66,
+        "attention": [{"name": "bigbird", "form": "itc", "block": 64, "window": 3, "random": 3}],
+        "tasks": [_POOLER],
+    },
+    lengths=(4096,),
+    remarks="ITC: the first and the last block are global; as its checkpoint: with a pooler and two kinds of segments",
+)
+
 ROWS: dict[str, Preset] = {
     **rows(
         _SPARSE,
@@ -143,12 +183,12 @@ ROWS: dict[str, Preset] = {
             },
         },
     ),
-    "longformer-base": Preset(
-        model="encoder",
-        paper="Beltagy et al. 2020",
-        options={**ROBERTA, "max_length": 4096, "attention": [{"name": "longformer", "window": 256}]},
-        lengths=(4096,),
-        remarks="the checkpoint has 592,896 more: a pooler, a segment row and two position rows",
+    **rows(
+        _LONGFORMER,
+        {
+            "longformer-base-4096": {"exact": 148_659_456},
+            "longformer-large-4096": {"options": sizes(24, 1024, 16), "exact": 434_600_960},
+        },
     ),
     "led-base": Preset(
         model="transformer",
@@ -159,6 +199,7 @@ ROWS: dict[str, Preset] = {
             "source_length": 16384,
             "encoder_attention": [{"name": "longformer", "window": 512}],
         },
+        exact=161_844_480,
         lengths=(16384,),
         remarks="BART's sizes and weights; its 1024 positions are repeated up to 16384; the first token is global",
     ),
@@ -171,6 +212,7 @@ ROWS: dict[str, Preset] = {
             "source_length": 16384,
             "encoder_attention": [{"name": "longformer", "window": 512}],
         },
+        exact=459_801_600,
         lengths=(16384,),
         remarks="BART's sizes and weights; its 1024 positions are repeated up to 16384; the first token is global",
     ),
@@ -196,16 +238,11 @@ ROWS: dict[str, Preset] = {
             },
         },
     ),
-    "bigbird-base": Preset(
-        model="encoder",
-        paper="Zaheer et al. 2020",
-        options={
-            **ROBERTA,
-            "vocabulary": 50358,
-            "max_length": 4096,
-            "attention": [{"name": "bigbird", "form": "itc", "block": 64, "window": 3, "random": 3}],
+    **rows(
+        _BIGBIRD,
+        {
+            "bigbird-base": {"exact": 127_468_800},
+            "bigbird-large": {"options": sizes(24, 1024, 16), "exact": 359_123_968},
         },
-        lengths=(4096,),
-        remarks="ITC: the first and the last block are global; the body of RoBERTa-base with 50358 sub-words",
     ),
 }

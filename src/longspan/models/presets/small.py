@@ -14,6 +14,7 @@ SMALL: dict[str, int] = {
     "decoder_layers": 4,
     "heads": 4,
     "window": 4,
+    "query_block": 4,
     "block": 4,
     "stride": 4,
     "summary": 2,
@@ -35,6 +36,8 @@ SMALL: dict[str, int] = {
     "memory": 8,
     "slots": 4,
     "divisor": 2,
+    "embedding_width": 16,
+    "mask": 1,
 }
 # What a small copy of a model without heads has.
 WITHOUT_HEADS: dict[str, dict[str, Any]] = {
@@ -42,6 +45,8 @@ WITHOUT_HEADS: dict[str, dict[str, Any]] = {
     "seq2seq": {"vocabulary": 11, "source_vocabulary": 11, "embedding": 12, "width": 16, "maxout": 6},
     "elmo": {"cells": 24, "projection": 8, "filters": (4, 4, 6), "character_width": 5, "characters": 12},
 }
+# What a small copy of a model without tokens has instead of a vocabulary.
+WITHOUT_TOKENS: dict[str, dict[str, Any]] = {"vit": {"image_size": (8, 12), "patch_size": 4}}
 HEAD, LONGEST = 8, 64  # width of a head and longest text of a small copy
 
 
@@ -57,7 +62,8 @@ def shrink(preset: Preset) -> Preset:
         changed = {**WITHOUT_HEADS[preset.model], **layers}
         return replace(preset, options={**options, **changed}, exact=None, parameters="")
     heads = min(int(options.get("heads", 8)), SMALL["heads"])
-    changed = {"heads": heads, "width": HEAD * heads, "hidden": 2 * HEAD * heads, "vocabulary": 11}
+    changed = {"heads": heads, "width": HEAD * heads, "hidden": 2 * HEAD * heads}
+    changed |= WITHOUT_TOKENS.get(preset.model, {"vocabulary": 11})
     changed["layers"] = min(int(options.get("layers", 6)), SMALL["layers"])
     for key, value in options.items():
         if key.endswith("attention"):
@@ -73,7 +79,9 @@ def shrink(preset: Preset) -> Preset:
             changed[key] = tuple(range(3, changed["vocabulary"], 3))[: len(value)]
         elif key == "key_dim":
             changed[key] = HEAD // 2
-        elif key in SMALL and key not in changed:
+        elif key == "kv_heads":
+            changed[key] = 2 if heads % 2 == 0 and value < int(options.get("heads", 8)) else heads
+        elif key in SMALL and key not in changed and value is not None:
             changed[key] = min(value, SMALL[key])
     if "axes" in changed and "max_length" in changed:
         changed["max_length"] = math.prod(changed["axes"])

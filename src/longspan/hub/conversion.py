@@ -1,0 +1,95 @@
+"""From one kind of checkpoint to another: read by `load`, written by the kind's own writer."""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+
+from longspan.errors import InvalidInput, InvalidOption, UnknownName, Unsupported, suggest
+from longspan.hub import around, formats, gguf
+from longspan.hub.folder import CONFIG, Pretrained, save
+from longspan.hub.gguf_vocabulary import metadata
+from longspan.hub.loading import load
+
+KINDS = ("huggingface", "longspan", "gguf")
+DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64}
+UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+
+
+def convert(
+    source: Path | str,
+    target: Path | str,
+    *,
+    to: str = "huggingface",
+    dtype: str | None = None,
+    shard_size: int | str = "5GB",
+    overwrite: bool = False,
+) -> Pretrained:
+    """Reads a checkpoint and writes it as another kind, tokenizer and all; gives back what was read.
+
+    Pickles are read here and nowhere else, as far as they hold tensors and nothing that runs. A GGUF file has float32
+    unless `dtype` is float16; the other kinds are folders, in the precision of the source.
+
+    >>> convert("old-bert", "new-bert", dtype="bfloat16")
+    """
+    source, target = Path(source), Path(target)
+    if to not in KINDS:
+        raise UnknownName(f"no kind of checkpoint is called {to!r}: {suggest(to, KINDS)}")
+    if dtype is not None and dtype not in DTYPES:
+        raise UnknownName(f"dtype cannot be {dtype!r}: {suggest(dtype, DTYPES)}")
+    size = read_size(shard_size)
+    _check_target(source, target, to, overwrite)
+    with TemporaryDirectory() as place:
+        if formats.reads(source):
+            formats.convert(source, Path(place) / "model")
+            source = Path(place) / "model"
+        found = load(source, dtype=None if dtype is None else DTYPES[dtype])
+        if to == "huggingface":
+            save(found, target, shard_bytes=size)
+        elif to == "longspan":
+            target.mkdir(parents=True, exist_ok=True)
+            around.write(found, target)
+            found.model.save(target)
+        else:
+            _write_gguf(found, target, dtype)
+    return found
+
+
+def _check_target(source: Path, target: Path, to: str, overwrite: bool) -> None:
+    if target.resolve() == source.resolve():
+        raise InvalidInput(f"{target} is the source itself; give another name to write to")
+    if to == "gguf":
+        if target.suffix != ".gguf" or target.is_dir():
+            raise InvalidInput(f"{target} must be the name of a file that ends in .gguf")
+        if not target.resolve().parent.is_dir():
+            raise InvalidInput(f"{target} cannot be written: there is no folder {target.resolve().parent}")
+    elif target.exists() and not target.is_dir():
+        raise InvalidInput(f"{target} is a file; give a folder to write to")
+    there = target if to == "gguf" else target / CONFIG
+    if there.exists() and not overwrite:
+        raise InvalidInput(f"{target} is there already; give another name, or overwrite it (overwrite)")
+
+
+def _write_gguf(found: Pretrained, target: Path, dtype: str | None) -> None:
+    if dtype not in (None, "float16", "float32"):
+        raise Unsupported(f"a GGUF file is written in float32 or float16 here, not in {dtype}")
+    rows = found.model.options.vocabulary
+    held = None if found.tokenizer is None else metadata(found.tokenizer, rows)
+    gguf.write(found, target, half=dtype == "float16", tokenizer=held)
+
+
+def read_size(size: int | str) -> int:
+    """Bytes, from a number or a text such as 500MB or 2GiB."""
+    if isinstance(size, str):
+        number = size.strip().rstrip("abgikmABGIKM ")
+        unit = size.strip()[len(number) :].strip().upper() or "B"
+        try:
+            size = int(float(number) * UNITS[unit])
+        except (ValueError, KeyError, OverflowError):
+            raise InvalidOption(f"a size is a number with a unit, such as 500MB or 5GB, not {size!r}") from None
+    if size < 1:
+        raise InvalidOption(f"a size must be at least one byte, not {size}")
+    return size
+
+
+__all__ = ["DTYPES", "KINDS", "convert", "read_size"]

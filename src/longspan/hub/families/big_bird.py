@@ -1,0 +1,147 @@
+"""Big Bird (Zaheer et al. 2020): BERT's encoder with blocks that read their window, global and random blocks."""
+
+from dataclasses import replace
+from typing import Any
+
+from longspan.errors import Unsupported
+from longspan.hub.families import bert
+from longspan.hub.family import Config, Family, Field
+from longspan.hub.names import rename
+from longspan.nn.heads import Head
+
+_DEFAULTS = {"vocab_size": 50358, "hidden_act": "gelu_new", "max_position_embeddings": 4096}
+FIELDS = (
+    *(replace(each, default=_DEFAULTS.get(each.theirs, each.default)) for each in bert.FIELDS),
+    Field("scale", "rescale_embeddings", False),
+)
+# Values and defaults of their attention_type, block_size and num_random_blocks; and a key of our own, `BigBird`'s plan.
+FULL, SPARSE, BLOCK, RANDOM, PLAN = "original_full", "block_sparse", 64, 3, "random_plan"
+
+
+def _kind(given: Config) -> str:
+    kind = str(given.get("attention_type", SPARSE))
+    if kind not in (FULL, SPARSE):
+        raise Unsupported(f"config.json: attention_type is {kind!r}; it can be {FULL!r} or {SPARSE!r}")
+    return kind
+
+
+def adjust(found: dict[str, Any], given: Config) -> dict[str, Any]:
+    found["query_bias"] = None if given.get("use_bias", True) else False
+    found["attention"] = [{"name": "softmax"}]
+    if _kind(given) == SPARSE:
+        block, random = given.get("block_size", BLOCK), given.get("num_random_blocks", RANDOM)
+        found["attention"] = [{"name": "bigbird", "block": block, "random": random, "plan": given.get(PLAN, "uniform")}]
+    return found
+
+
+def restore(found: dict[str, Any], options: Any) -> dict[str, Any]:
+    found = {**bert.restore(found, options), "use_bias": options.query_bias is not False, "attention_type": FULL}
+    first = options.attention[0]
+    if first.name == "bigbird":
+        found |= {"attention_type": SPARSE, "block_size": first.options.get("block", BLOCK)}
+        found |= {"num_random_blocks": first.options.get("random", RANDOM), PLAN: first.options.get("plan", "uniform")}
+    return found
+
+
+def head(task: str, options: Config, given: Config) -> Head:
+    """BERT's heads, but for two: texts are classified past the pooler, and answers have a layer of their own."""
+    if task == "classify":
+        dropout = bert.classifier_dropout(options, given)
+        return Head(task=task, activation=options["activation"], dropout=dropout, drop_input=True)
+    if task == "span":
+        return Head(
+            task=task,
+            activation=options["activation"],
+            hidden=options["hidden"],
+            dropout=options["dropout"],
+            drop_input=True,
+            question=True,
+        )
+    return bert.head(task, options, given)
+
+
+def adjust_decoder(found: dict[str, Any], given: Config) -> dict[str, Any]:
+    """Full attention, whatever the file says: theirs is that too for short texts and where it reads an encoder, and
+    where it is sparse, it reads the future."""
+    found = {**adjust(found, given), "attention": [{"name": "softmax"}]}
+    return {**found, "head_activation": found["activation"], "head_bias": True}
+
+
+def restore_decoder(found: dict[str, Any], options: Any) -> dict[str, Any]:
+    return {**restore(found, options), "is_decoder": True}
+
+
+_POOLER = (rename("heads.pool.dense", "pooler", inside=True),)
+DECODER = Family(
+    name="big_bird",
+    model="decoder",
+    base="bert.",
+    fields=(*FIELDS, Field("tied", "tie_word_embeddings", True)),
+    fixed=bert.FIXED,
+    only={"is_decoder": (True,), "add_cross_attention": (False,)},
+    architectures={"BigBirdForCausalLM": ("pool",), "BigBirdModel": ("pool",)},
+    alone="BigBirdModel",
+    spare=("pool",),
+    head=head,
+    body=bert.BODY,
+    heads={"pool": _POOLER},
+    output=(
+        rename("head.dense", "cls.predictions.transform.dense"),
+        rename("head.norm", "cls.predictions.transform.LayerNorm"),
+        rename("head.bias", "cls.predictions.bias"),
+        rename("head.weight", "cls.predictions.decoder.weight"),
+    ),
+    speakers=("BigBirdForCausalLM",),
+    ties=bert.BERT.ties,
+    untied=bert.BERT.untied,
+    instead=bert.BERT.instead,
+    ignored=bert.BERT.ignored,
+    adjust=adjust_decoder,
+    restore=restore_decoder,
+)
+
+BIG_BIRD = Family(
+    name="big_bird",
+    model="encoder",
+    base="bert.",
+    fields=(*FIELDS, Field("separator", "sep_token_id", 66)),
+    fixed=bert.FIXED,
+    only={"is_decoder": (False,), "add_cross_attention": (False,)},
+    # All but answers have a pooler, which some of them do not use.
+    architectures={
+        "BigBirdModel": ("pool",),
+        "BigBirdForPreTraining": ("masked", "pair"),
+        "BigBirdForMaskedLM": ("masked", "pool"),
+        "BigBirdForSequenceClassification": ("classify", "pool"),
+        "BigBirdForMultipleChoice": ("choose",),
+        "BigBirdForTokenClassification": ("tag", "pool"),
+        "BigBirdForQuestionAnswering": ("span",),
+    },
+    spare=("pool",),
+    head=head,
+    body=bert.BODY,
+    heads={
+        "pool": _POOLER,
+        "masked": bert.BERT.heads["masked"],
+        "pair": bert.pooled_head("pair", "cls.seq_relationship", "pooler"),
+        "classify": (
+            rename("heads.classify.dense", "classifier.dense"),
+            rename("heads.classify.out", "classifier.out_proj"),
+        ),
+        "choose": bert.pooled_head("choose", "classifier", "pooler"),
+        "tag": bert.token_head("tag", "classifier"),
+        "span": (
+            rename("heads.span.feedforward.inner", "qa_classifier.intermediate.dense"),
+            rename("heads.span.feedforward.outer", "qa_classifier.output.dense"),
+            rename("heads.span.around.norm", "qa_classifier.output.LayerNorm"),
+            rename("heads.span.out", "qa_classifier.qa_outputs"),
+        ),
+    },
+    ties=bert.BERT.ties,
+    untied=bert.BERT.untied,
+    instead=bert.BERT.instead,
+    ignored=bert.BERT.ignored,
+    adjust=adjust,
+    restore=restore,
+    decoder=DECODER,
+)

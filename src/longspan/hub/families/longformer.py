@@ -1,0 +1,76 @@
+"""Longformer (Beltagy et al. 2020): RoBERTa with a sliding window, and global tokens with projections of their own."""
+
+from dataclasses import replace
+from typing import Any
+
+from longspan.errors import InvalidInput
+from longspan.hub.families import roberta
+from longspan.hub.family import Config, Family, Field
+from longspan.hub.names import rename
+from longspan.models.body import spread
+from longspan.nn.heads import Head
+
+ROBERTA = roberta.ROBERTA
+# Which tokens a head makes global, unless the caller says; heads without a line here make none.
+GLOBAL_TOKENS = {"classify": "first", "span": "question", "choose": "answer"}
+
+
+def adjust(found: dict[str, Any], given: Config) -> dict[str, Any]:
+    """Their windows count both sides."""
+    windows, layers = given.get("attention_window", 512), found["layers"]
+    windows = [windows] * layers if isinstance(windows, int) else windows
+    if len(windows) != layers or any(window < 2 or window % 2 for window in windows):
+        raise InvalidInput(
+            f"config.json: attention_window must be even, one number or one for each of {layers} layers, not {windows}"
+        )
+    found["attention"] = [{"name": "longformer", "window": window // 2} for window in windows]
+    return roberta.adjust(found, given)
+
+
+def restore(found: dict[str, Any], options: Any) -> dict[str, Any]:
+    settings = spread(options.attention, options.layers, "longformer")
+    found["attention_window"] = [2 * int(setting.options.get("window", 256)) for setting in settings]
+    found["max_position_embeddings"] = options.max_length + options.position_offset
+    return found
+
+
+def head(task: str, options: Config, given: Config) -> Head:
+    """RoBERTa's, all of them with the body's dropout."""
+    made = roberta.head(task, options, {**given, "classifier_dropout": None})
+    return replace(made, global_tokens=GLOBAL_TOKENS.get(task))
+
+
+LONGFORMER = Family(
+    name="longformer",
+    model="encoder",
+    base="longformer.",
+    fields=(
+        *(replace(each, default=30522) if each.ours == "vocabulary" else each for each in ROBERTA.fields),
+        Field("separator", "sep_token_id", 2),
+    ),
+    fixed=ROBERTA.fixed,
+    only={"is_decoder": (False,), "add_cross_attention": (False,)},
+    architectures={
+        "LongformerModel": ("pool",),
+        "LongformerForMaskedLM": ("masked",),
+        "LongformerForSequenceClassification": ("classify",),
+        "LongformerForMultipleChoice": ("choose",),
+        "LongformerForTokenClassification": ("tag",),
+        "LongformerForQuestionAnswering": ("span",),
+    },
+    head=head,
+    body=(
+        *ROBERTA.body,
+        *(
+            rename(f"stack.blocks.*.mixer.extra.global_{ours}", f"encoder.layer.*.attention.self.{theirs}_global")
+            for ours, theirs in (("q", "query"), ("k", "key"), ("v", "value"))
+        ),
+    ),
+    heads=ROBERTA.heads,
+    ties=ROBERTA.ties,
+    untied=ROBERTA.untied,
+    instead=ROBERTA.instead,
+    ignored=ROBERTA.ignored,
+    adjust=adjust,
+    restore=restore,
+)

@@ -1,0 +1,66 @@
+"""A checkpoint with all that belongs to it, from wherever it is."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from longspan.data import Tokenizer
+from longspan.data.tokenizer import ROLES
+from longspan.hub import around, files, llama2c
+from longspan.hub.folder import Pretrained
+from longspan.hub.gguf_file import GgufFile
+from longspan.hub.gguf_tokenizer import build
+from longspan.hub.gguf_vocabulary import CHAT, PREFIX
+from longspan.nn.heads import Head
+
+VOCABULARIES = ("tokenizer.bin", "tok*.bin")  # beside a file of llama2.c
+
+
+def load(
+    path: Path | str,
+    *,
+    tasks: Sequence[Head | str] | None = None,
+    dtype: torch.dtype | None = None,
+    tokenizer: bool = True,
+    options: Mapping[str, Any] | None = None,
+) -> Pretrained:
+    """The model of a folder or file, in evaluation mode, its weights mapped from the file where that can be.
+
+    `tasks` asks for other heads than the file's: those it lacks start untrained and are listed in `fresh`. `dtype` is
+    that of the file unless given; GGUF files give float32. Without `tokenizer` that is not looked at. `options` of the
+    model go before those that the configuration of a folder says.
+    """
+    path = Path(path)
+    found = files.load(path, tasks=tasks, dtype=dtype, options=options)
+    found.path = path
+    if path.is_dir():
+        around.read(found, path, tokenizer=tokenizer)
+    elif tokenizer:
+        found.tokenizer = _of_file(found, path)
+        around.check_tokenizer(found, path)
+    return found
+
+
+def _of_file(found: Pretrained, path: Path) -> Tokenizer | None:
+    """The tokenizer in a GGUF file, or beside one of llama2.c; the configuration says what its tokens are for."""
+    record: dict[str, Any] = {}
+    if path.suffix == ".gguf":
+        held = GgufFile(path).metadata
+        if f"{PREFIX}tokens" not in held:
+            return None
+        inner = build(held, path)
+        if CHAT in held:
+            record["chat_template"] = held[CHAT]
+    else:
+        beside = [file for pattern in VOCABULARIES for file in sorted(path.parent.glob(pattern)) if file != path]
+        if not beside:
+            return None
+        inner = llama2c.tokenizer(beside[0])
+    ids = {role: found.config.get(f"{role}_token_id") for role in ROLES}
+    named = {role: inner.id_to_token(number) for role, number in ids.items() if isinstance(number, int)}
+    return Tokenizer(inner, {role: token for role, token in named.items() if token is not None}, record)
+
+
+__all__ = ["load"]

@@ -1,0 +1,84 @@
+"""Rotary frequencies for texts longer than those a model was first trained on.
+
+A frequency turns `original_length · frequency / 2π` times within the first texts. All three kinds divide slow ones by
+`factor`, so that a text that much longer turns them no further; `llama3` and `yarn` leave those alone that turn often.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from longspan import config
+from longspan.config import option
+from longspan.errors import InvalidOption
+
+KINDS = ("linear", "llama3", "yarn")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RotaryScaling(config.Options):
+    """`linear` (Chen et al. 2023) divides every frequency; `llama3` (Meta 2024) and `yarn` (Peng et al. 2023) go from
+    divided to whole between `low` and `high` turns, the former evenly by turns, the latter evenly by features."""
+
+    kind: str = option("linear", "which frequencies are divided", choices=KINDS)
+    factor: float = option(1.0, "what they are divided by", low=1)
+    original_length: int | None = option(None, "llama3, yarn: the longest text of the first training", low=1)
+    low: float = option(1.0, "llama3, yarn: turns up to which a frequency is divided (yarn's β slow)", low=0)
+    high: float = option(4.0, "llama3, yarn: turns from which it is left alone (yarn's β fast: 32)", low=0)
+    amplitude: float | None = option(None, "yarn: of the rotated features; 0.1·ln(factor) + 1 unless given", low=0)
+    whole: bool = option(True, "yarn: whether the features between which it goes are rounded to whole numbers")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.kind == "linear":
+            return
+        if self.original_length is None:
+            raise InvalidOption(f"rotary scaling {self.kind} counts turns in a text: give original_length")
+        if not self.low < self.high:
+            raise InvalidOption(f"rotary scaling {self.kind}: low {self.low:g} must be under high {self.high:g}")
+
+
+def frequencies(rotated: int, base: float, scaling: RotaryScaling | None = None) -> Float[Tensor, " pairs"]:
+    """base^(-2i/rotated) for each pair of features, scaled; in float64."""
+    plain = base ** -(torch.arange(0, rotated, 2, dtype=torch.float64) / rotated)
+    if scaling is None:
+        return plain
+    if scaling.kind == "linear":
+        return plain / scaling.factor
+    kept = _kept_by_turns(plain, scaling) if scaling.kind == "llama3" else _kept_by_features(rotated, base, scaling)
+    return kept * plain + (1 - kept) * plain / scaling.factor
+
+
+def amplitude(scaling: RotaryScaling | None) -> float:
+    """What rotated queries and keys are multiplied by."""
+    if scaling is None or scaling.kind != "yarn":
+        return 1.0
+    return 0.1 * math.log(scaling.factor) + 1 if scaling.amplitude is None else scaling.amplitude
+
+
+def _kept_by_turns(plain: Tensor, scaling: RotaryScaling) -> Tensor:
+    """How much of each frequency is left whole, 0 to 1."""
+    assert scaling.original_length is not None
+    turns = scaling.original_length * plain / (2 * math.pi)
+    return ((turns - scaling.low) / (scaling.high - scaling.low)).clamp(0, 1)
+
+
+def _kept_by_features(rotated: int, base: float, scaling: RotaryScaling) -> Tensor:
+    def pair(turns: float) -> float:
+        """The pair, rarely a whole one, that turns so often."""
+        assert scaling.original_length is not None
+        return rotated * math.log(scaling.original_length / (turns * 2 * math.pi)) / (2 * math.log(base))
+
+    first, last = pair(scaling.high), pair(scaling.low)
+    if scaling.whole:
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, rotated - 1)
+    # The last bound counts features, not pairs, in the authors' code too; two equal bounds are a step.
+    ramp = (torch.arange(rotated // 2, dtype=torch.float64) - first) / (last - first or 0.001)
+    return 1 - ramp.clamp(0, 1)
+
+
+__all__ = ["KINDS", "RotaryScaling", "amplitude", "frequencies"]
