@@ -10,9 +10,9 @@ from typing import IO, cast
 from longspan.errors import InvalidInput
 
 PACKED: dict[str, Callable[[Path], IO[bytes]]] = {
-    ".gz": lambda path: cast(IO[bytes], gzip.open(path)),
-    ".bz2": lambda path: cast(IO[bytes], bz2.open(path)),
-    ".xz": lambda path: cast(IO[bytes], lzma.open(path)),
+    ".gz": lambda path: cast(IO[bytes], gzip.GzipFile(path)),
+    ".bz2": lambda path: cast(IO[bytes], bz2.BZ2File(path)),
+    ".xz": lambda path: cast(IO[bytes], lzma.LZMAFile(path)),  # noqa: SIM115  (whoever calls closes it)
 }
 
 
