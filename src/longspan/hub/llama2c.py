@@ -15,9 +15,9 @@ from torch import Tensor
 
 from longspan.errors import InvalidInput, Unsupported
 from longspan.hub import folder
-from longspan.hub.folder import Pretrained
 from longspan.hub.gguf_tokenizer import SPACE, from_pieces
 from longspan.hub.interleave import to_halves
+from longspan.hub.pretrained import Pretrained
 from longspan.nn.heads import Head
 
 HEADER = struct.Struct("<7i")

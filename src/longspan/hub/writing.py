@@ -8,7 +8,7 @@ from longspan import decode
 from longspan.data import Tokenizer, encode_chat
 from longspan.decode import GREEDY, Beam, Piece, Sampling, StopStrings
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
-from longspan.hub.folder import Pretrained
+from longspan.hub.pretrained import Pretrained
 from longspan.hub.texts import read_texts, tokenizer_of
 from longspan.models.base import Causal
 
