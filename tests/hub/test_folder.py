@@ -240,7 +240,7 @@ def test_a_folder_of_ours(tmp_path: Path) -> None:
     model.save(tmp_path)
     found = hub.load(tmp_path, dtype=torch.float64)
     assert found.family is None and found.model.dtype == torch.float64
-    with pytest.raises(Unsupported, match="tasks and options can be chosen for folders of Hugging Face's"):
+    with pytest.raises(Unsupported, match="tasks can be chosen for folders of Hugging Face's"):
         hub.load(tmp_path, tasks=["tag"])
 
 
