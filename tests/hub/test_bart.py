@@ -234,7 +234,7 @@ def test_what_a_bart_cannot_say_is_not_written(folder: Path, tmp_path: Path) -> 
     for given, said in (
         ({"place": "pre"}, "cannot say place = 'pre'; it would be read as 'post'"),
         ({"source_length": 30}, "cannot say max_length = 20; it would be read as 30"),
-        ({"encoder_attention": [{"name": "window", "window": 4}]}, "a bart there has encoder_attention"),
+        ({"encoder_attention": [{"name": "window", "window": 4}]}, "cannot say encoder_attention"),
         ({"source_length": None}, "each side of a bart has its own positions"),
         ({"tied": False}, "tie_word_embeddings is False"),
     ):

@@ -263,3 +263,13 @@ def test_names_of_labels_are_kept(folder: Path, tmp_path: Path) -> None:
     hub.save(found, tmp_path / "back")
     again = BertConfig.from_pretrained(tmp_path / "back")
     assert again.id2label == names and again.label2id["good"] == 2
+
+
+def test_a_head_given_as_a_table_is_as_the_family_has_it(masked: Path) -> None:
+    found = hub.load(masked, tasks=["masked", {"task": "classify", "labels": 5}])
+    own, other = found.model.options.tasks
+    assert own.activation == found.model.options.activation
+    assert (other.labels, other.activation, other.pool) == (5, "tanh", "first")
+    assert {name.split(".")[1] for name in found.fresh} == {"classify"}
+    with pytest.raises(InvalidOption, match="label"):
+        hub.load(masked, tasks=[{"task": "classify", "label": 5}])

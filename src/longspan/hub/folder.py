@@ -13,14 +13,13 @@ from longspan.data import Tokenizer
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
 from longspan.hub import around, families, tensors
 from longspan.hub.exchange import bare, draws, export, fill, today
-from longspan.hub.family import Family, label_names
+from longspan.hub.family import Asked, Family, label_names
 from longspan.hub.names import speaks_of
 from longspan.hub.pretrained import Pretrained
 from longspan.hub.weights import KINDS, common_type, unfilled
 from longspan.models import folder as own_folder
 from longspan.models import registry
 from longspan.models.base import Model
-from longspan.nn.heads import Head
 
 CONFIG = "config.json"
 
@@ -28,7 +27,7 @@ CONFIG = "config.json"
 def load(
     path: Path | str,
     *,
-    tasks: Sequence[Head | str] | None = None,
+    tasks: Sequence[Asked] | None = None,
     dtype: torch.dtype | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Pretrained:
@@ -54,7 +53,7 @@ def assemble(
     record: dict[str, Any],
     found: Mapping[str, Tensor] | None,
     where: Path,
-    tasks: Sequence[Head | str] | None,
+    tasks: Sequence[Asked] | None,
     dtype: torch.dtype | None,
     options: Mapping[str, Any] | None = None,
 ) -> Pretrained:
@@ -77,7 +76,7 @@ def _assemble(
     record: dict[str, Any],
     found: Mapping[str, Tensor],
     family: Family,
-    tasks: Sequence[Head | str] | None,
+    tasks: Sequence[Asked] | None,
     dtype: torch.dtype | None,
     given: Mapping[str, Any],
 ) -> Pretrained:

@@ -10,11 +10,11 @@ from longspan.data import Tokenizer
 from longspan.data.tokenizer import ROLES
 from longspan.errors import InvalidInput, Unsupported
 from longspan.hub import around, folder, gguf, llama2c
+from longspan.hub.family import Asked
 from longspan.hub.gguf_file import GgufFile
 from longspan.hub.gguf_tokenizer import build
 from longspan.hub.gguf_vocabulary import CHAT, PREFIX
 from longspan.hub.pretrained import Pretrained
-from longspan.nn.heads import Head
 
 FILES = {".gguf": gguf.load, ".bin": llama2c.load}
 VOCABULARIES = ("tokenizer.bin", "tok*.bin")  # beside a file of llama2.c
@@ -23,7 +23,7 @@ VOCABULARIES = ("tokenizer.bin", "tok*.bin")  # beside a file of llama2.c
 def load(
     path: Path | str,
     *,
-    tasks: Sequence[Head | str] | None = None,
+    tasks: Sequence[Asked] | None = None,
     dtype: torch.dtype | None = None,
     tokenizer: bool = True,
     options: Mapping[str, Any] | None = None,
