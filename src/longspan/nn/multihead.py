@@ -16,8 +16,10 @@ from torch.nn.functional import pad
 from longspan.attention.base import Attention, Side, share_heads
 from longspan.attention.state import Selection, State
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
+from longspan.nn.biases import DistanceBias
 from longspan.nn.linear import Linear, bring_together, lay_together, linear, together
-from longspan.nn.positions import DistanceBias, Positions, Rotary
+from longspan.nn.positions import Positions
+from longspan.nn.rotary import Rotary
 from longspan.shapes import Hidden, KeyMask, Weights
 
 Position = Rotary | DistanceBias
