@@ -189,9 +189,9 @@ def test_a_type_that_models_cannot_have(masked: Path) -> None:
     ("text", "said"),
     [
         ("{", "config.json is not JSON"),
-        ("\udce4", "config.json is not JSON"),
-        ("[]", "says neither model_type"),
-        ('"bert"', "says neither model_type"),
+        ("\udce4", "config.json is not UTF-8"),
+        ("[]", "config.json must be a table, not list"),
+        ('"bert"', "config.json must be a table, not str"),
         ('{"hidden_size": 24}', r"says neither model_type \(Hugging Face's\) nor model \(longspan's\)"),
     ],
 )

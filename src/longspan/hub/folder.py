@@ -10,6 +10,7 @@ from torch import Tensor
 
 from longspan import config
 from longspan.data import Tokenizer
+from longspan.data.files import read_json
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
 from longspan.hub import around, families, tensors
 from longspan.hub.exchange import bare, draws, export, fill, today
@@ -142,11 +143,8 @@ def _record(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG
     if not path.is_file():
         raise InvalidInput(f"{folder} is no model: it has no {CONFIG}")
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise InvalidInput(f"{path} is not JSON: {error}") from None
-    if not isinstance(record, dict) or not ("model_type" in record or "model" in record):
+    record = read_json(path)
+    if not ("model_type" in record or "model" in record):
         raise InvalidInput(f"{path} says neither model_type (Hugging Face's) nor model (longspan's)")
     return record
 

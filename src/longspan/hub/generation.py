@@ -4,12 +4,12 @@
 >>> beam_search(model, how.prompts(len(source)), source=source, options=how.search, eos=how.ends)
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from longspan.data.files import read_json
 from longspan.decode.options import Beam, Sampling
 from longspan.errors import InvalidInput, Unsupported
 from longspan.hub import families
@@ -150,13 +150,7 @@ def _sampling(given: Mapping[str, Any]) -> Sampling:
 def _record(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise InvalidInput(f"{path.parent} is no model: it has no {path.name}")
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise InvalidInput(f"{path} is not JSON: {error}") from None
-    if not isinstance(record, dict):
-        raise InvalidInput(f"{path} must be a table of settings, not {type(record).__name__}")
-    return record
+    return read_json(path)
 
 
 __all__ = ["Decoding", "read", "settings", "translate"]
