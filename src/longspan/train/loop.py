@@ -3,7 +3,6 @@
 import math
 import signal
 import time
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -113,6 +112,8 @@ class Trainer:
         if count == 0:
             raise InvalidInput(f"batch {progress.batch} of epoch {progress.epoch} has no targets that count")
         self.model.train()
+        if self.options.shard:  # DDP does it by itself
+            self.processes.spread(tensor for _, tensor in unique(self.model) if not isinstance(tensor, nn.Parameter))
         sums: dict[str, Tensor] = {}
         for place, (batch, own) in enumerate(parts):
             with _gathering(self.step, last=place == len(parts) - 1):
@@ -241,9 +242,9 @@ def _wrapped(step: Step, options: TrainOptions, processes: Processes) -> nn.Modu
         return step
     if processes.world == 1:
         return step
-    # Not every loss reaches every parameter (a compression that has not begun, a head of another task).
-    warnings.filterwarnings("ignore", message="find_unused_parameters=True was specified")
-    return DistributedDataParallel(step, broadcast_buffers=False, find_unused_parameters=True)
+    # Not every loss reaches every parameter (a compression that has not begun, a head of another task). Buffers that
+    # learn (the centroids of routing) are those of the first process, which are saved.
+    return DistributedDataParallel(step, find_unused_parameters=True)
 
 
 def _gathering(step: nn.Module, *, last: bool) -> AbstractContextManager[Any]:

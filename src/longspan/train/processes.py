@@ -1,7 +1,7 @@
 """One process or many: what `torchrun` started, and what they must agree on."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -49,6 +49,11 @@ class Processes:
         held: list[T] = [value]
         dist.broadcast_object_list(held, src=0)
         return held[0]
+
+    def spread(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Makes tensors those of the first process."""
+        for tensor in tensors:
+            dist.broadcast(tensor, src=0)
 
     def gather(self, value: T) -> list[T]:
         """The values of all, in the order of their ranks."""
