@@ -283,6 +283,8 @@ def test_bad_data(tmp_path: Path, content: bytes | None, said: str, capsys: pyte
         (["--task.name", "langage"], "did you mean 'language'?"),
         (["--model.vocabulary", "5"], "vocabulary is 5, and the task needs"),
         (["--tran.steps", "3"], "no option is called 'tran.steps'"),
+        (["--train.steps.more", "3"], "steps has none inside"),
+        (["--train.schedule", "3"], "option schedule must be Schedule"),
         (["--steps", "3"], "no option is called --steps"),
         (["--train.steps"], "--train.steps has no value"),
         (["--task.set", "tinyshakespeare"], "one of the two"),

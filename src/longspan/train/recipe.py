@@ -91,6 +91,8 @@ def read(path: Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
         inner = found
         for table in tables:
             inner = inner.setdefault(table, {})
+            if not isinstance(inner, dict):
+                raise InvalidOption(f"no option is called {name!r}: {table} has none inside")
         inner[key] = value
     return Recipe(found["task"], found["model"], found["train"], str(path))
 
