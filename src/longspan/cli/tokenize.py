@@ -112,7 +112,7 @@ def _described(tokenizer: "Tokenizer", merges: int) -> dict[str, Any]:
 def encode(
     path: Folder,
     /,
-    *words: str,
+    *words: Annotated[str, Parameter(allow_leading_hyphen=True, help="texts; - is the standard input")],
     file: Lines = None,
     special: Annotated[bool, Parameter(help="with the tokens that stand around a text; not unless said")] = False,
     allow: Annotated[
@@ -131,6 +131,9 @@ def encode(
         echo "Undo it." | longspan tokenize encode tokenizer/ -
     """
     tokenizer = _read(path)
+    for word in words:
+        if word.startswith("--"):  # a text may; more often it is an option that was spelled wrong
+            raise InvalidOption(f"there is no option {word}; a text that begins so is given by --file")
     if words == ("-",):
         words, file = (), Path("-")
     texts = read_lines(words, file, "--file", "a text")

@@ -1,5 +1,6 @@
 """From the files of a set to what training reads: downloaded where they are missing, checked, counted, tokenised."""
 
+import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -84,11 +85,12 @@ def tokenise(
         tokenizer = learn(learned, _beginning(first.path))
     out.mkdir(parents=True, exist_ok=True)
     tokenizer.save(out)
+    made_with = hashlib.sha256(tokenizer.to_json().encode()).hexdigest()
     for each in counted:
         parts = (
             (tokenizer.encode(piece, special=False).ids, number == 0) for number, piece in enumerate(pieces(each.path))
         )
-        made = write_shards(out / each.split, parts, vocabulary=tokenizer.size, made_with=repr(tokenizer), size=shard)
+        made = write_shards(out / each.split, parts, vocabulary=tokenizer.size, made_with=made_with, size=shard)
         each.counts["tokens"] = len(made)
     return tokenizer
 
