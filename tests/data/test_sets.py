@@ -10,6 +10,7 @@ import pytest
 from longspan.data import prepare, sets
 from longspan.data.generated import MAKERS, file_names
 from longspan.data.learning import Learned, learn
+from longspan.data.packed import pieces
 from longspan.data.sources import SOURCES, TERMS, Source
 from longspan.data.statistics import measure
 from longspan.data.text import whole
@@ -112,7 +113,7 @@ def test_what_is_missing_is_fetched_and_what_is_wrong_refused(tmp_path: Path, mo
 def test_pieces_are_cut_where_tokens_end(tmp_path: Path, kind: str) -> None:
     text = whole(sets.files("generated", None)["held_out"]) + "é" * 300 + "\n\n  indented\ttoo\n"
     (tmp_path / "a.txt").write_text(text)
-    found = list(prepare.pieces(tmp_path / "a.txt", 1000))
+    found = list(pieces(tmp_path / "a.txt", 1000))
     assert "".join(found) == text and len(found) > 10 and max(map(len, found)) < 2100
     tokenizer = learn(Learned(kind=kind, size=400), [text])
     apart = [number for piece in found for number in tokenizer.encode(piece, special=False).ids]

@@ -1,7 +1,5 @@
 """From the files of a set to what training reads: downloaded where they are missing, checked, counted, tokenised."""
 
-import hashlib
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,12 +9,13 @@ import numpy as np
 
 from longspan.data import download, sets, text
 from longspan.data.learning import Learned, learn
+from longspan.data.packed import open_bytes, pieces
+from longspan.data.prepared import fingerprint
 from longspan.data.sources import SOURCES
 from longspan.data.tokenizer import Tokenizer
 from longspan.data.tokens import SHARD, write_shards
 from longspan.errors import InvalidInput
 
-PIECE = 1 << 20  # characters that are cut into tokens at once
 LEARNED_FROM = 1 << 26  # characters of a text that a tokenizer is learned from
 
 
@@ -65,7 +64,7 @@ def count(path: Path) -> dict[str, int]:
         with np.load(path, allow_pickle=False) as arrays:
             return {"examples": len(arrays["y"])}
     if "-ubyte" in path.name:
-        with text.open_bytes(path) as file:
+        with open_bytes(path) as file:
             return {"examples": int.from_bytes(file.read(8)[4:])}
     lines = words = characters = 0
     for line in text.lines(path):
@@ -85,12 +84,13 @@ def tokenise(
         tokenizer = learn(learned, _beginning(first.path))
     out.mkdir(parents=True, exist_ok=True)
     tokenizer.save(out)
-    made_with = hashlib.sha256(tokenizer.to_json().encode()).hexdigest()
     for each in counted:
         parts = (
             (tokenizer.encode(piece, special=False).ids, number == 0) for number, piece in enumerate(pieces(each.path))
         )
-        made = write_shards(out / each.split, parts, vocabulary=tokenizer.size, made_with=made_with, size=shard)
+        made = write_shards(
+            out / each.split, parts, vocabulary=tokenizer.size, made_with=fingerprint(tokenizer), size=shard
+        )
         each.counts["tokens"] = len(made)
     return tokenizer
 
@@ -104,28 +104,4 @@ def _beginning(path: Path) -> Iterator[str]:
             return
 
 
-def pieces(path: Path, size: int = PIECE) -> Iterator[str]:
-    """A text in pieces of about `size` characters, cut where tokens end: before a space, or the end of a line."""
-    held = ""
-    for part in text.blocks(path, size):
-        held += part
-        if len(held) < size:
-            continue
-        cut = _border(held)
-        yield held[:cut]
-        held = held[cut:]
-    if held:
-        yield held
-
-
-def _border(held: str) -> int:
-    for pattern in (r"\S (?=\S)", r"\S(?=\s)"):
-        # Looked for in the last part first: almost always it is there.
-        for start in (max(0, len(held) - 1000), 1):
-            found = [match.start() + 1 for match in re.finditer(pattern, held[start:])]
-            if found and start + found[-1] < len(held):
-                return start + found[-1]
-    return len(held)
-
-
-__all__ = ["Counted", "count", "obtain", "pieces", "tokenise"]
+__all__ = ["Counted", "count", "obtain", "tokenise"]

@@ -246,9 +246,44 @@ class Shards(Tokens):
         return np.concatenate(parts) if parts else np.zeros(0, self.shards[0].ids.dtype)
 
 
+class Slice(Tokens):
+    """The ids start..stop-1 of others; a document that begins before them goes on in them."""
+
+    def __init__(self, tokens: Tokens, start: int, stop: int) -> None:
+        self.path, self.vocabulary, self.made_with = tokens.path, tokens.vocabulary, tokens.made_with
+        self.sha256 = hashlib.sha256(f"{tokens.sha256} {start} {stop}".encode()).hexdigest()
+        self.tokens, self.start, self.stop = tokens, start, stop
+        first, last = np.searchsorted(tokens.borders, [start, stop])
+        inside = tokens.borders[first:last] - start
+        self.borders = inside if len(inside) and inside[0] == 0 else np.concatenate([[0], inside])
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, slice):
+            start, stop, step = place.indices(len(self))
+            if step < 1:
+                raise IndexError("ids are read forwards")
+            return self.tokens[self.start + start : self.start + max(start, stop) : step]
+        if not -len(self) <= place < len(self):
+            raise IndexError(f"id {place} of {len(self)}")
+        return self.tokens[self.start + place % len(self)]
+
+
 def open_tokens(path: Path | str) -> Tokens:
     """The token file or the shards of a name."""
     return Shards(path) if "shards" in _read_record(Path(path)) else TokenFile(path)
 
 
-__all__ = ["SHARD", "Shards", "TokenFile", "TokenWriter", "Tokens", "open_tokens", "write_shards", "write_tokens"]
+__all__ = [
+    "SHARD",
+    "Shards",
+    "Slice",
+    "TokenFile",
+    "TokenWriter",
+    "Tokens",
+    "open_tokens",
+    "write_shards",
+    "write_tokens",
+]
