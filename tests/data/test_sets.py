@@ -10,7 +10,7 @@ import pytest
 from longspan.data import prepare, sets
 from longspan.data.generated import MAKERS, file_names
 from longspan.data.learning import Learned, learn
-from longspan.data.packed import pieces
+from longspan.data.pieces import pieces
 from longspan.data.sources import SOURCES, TERMS, Source
 from longspan.data.statistics import measure
 from longspan.data.text import whole

@@ -42,7 +42,7 @@ def learn(
     """
     from longspan.data.learning import Learned
     from longspan.data.learning import learn as learn_from
-    from longspan.data.packed import pieces
+    from longspan.data.pieces import pieces
 
     if not files:
         raise InvalidOption("give a file of text to learn from, or several")

@@ -12,7 +12,7 @@ import torch
 from longspan.data.base import Batch, Data
 from longspan.data.blocks import Batches
 from longspan.data.order import Shuffled, draws
-from longspan.data.packed import open_bytes
+from longspan.data.text import open_bytes
 from longspan.errors import InvalidInput
 
 KINDS = {0x08: np.dtype(np.uint8)}  # of idx files: bytes are what images and labels are

@@ -9,9 +9,10 @@ import numpy as np
 
 from longspan.data import download, sets, text
 from longspan.data.learning import Learned, learn
-from longspan.data.packed import open_bytes, pieces
+from longspan.data.pieces import pieces
 from longspan.data.prepared import fingerprint
 from longspan.data.sources import SOURCES
+from longspan.data.text import open_bytes
 from longspan.data.tokenizer import Tokenizer
 from longspan.data.tokens import SHARD, write_shards
 from longspan.errors import InvalidInput
