@@ -3,13 +3,13 @@
 Where none is said, what was downloaded lies in the user's cache, as does what is generated.
 """
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from longspan.data import generated
+from longspan.data.cache import cache
 from longspan.data.sources import SOURCES, TERMS
 from longspan.errors import InvalidInput, UnknownName, suggest
 
@@ -98,14 +98,6 @@ def find(name: str) -> Set:
     return SETS[name]
 
 
-def cache() -> Path:
-    """The folder of what longspan keeps for itself: LONGSPAN_CACHE, or the user's cache."""
-    given = os.environ.get("LONGSPAN_CACHE")
-    if given:
-        return Path(given)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "longspan"
-
-
 def is_generated(found: Set) -> bool:
     """Whether a set is made on the spot."""
     return all(file.startswith("generated/") for file in found.files.values())
@@ -143,4 +135,4 @@ def files(name: str, root: Path | None) -> dict[str, Path]:
     return here
 
 
-__all__ = ["SETS", "Set", "cache", "can_download", "files", "find", "is_generated", "paths", "terms"]
+__all__ = ["SETS", "Set", "can_download", "files", "find", "is_generated", "paths", "terms"]
