@@ -13,7 +13,7 @@ from longspan.cli.inputs import AsJson, print_json, progress
 from longspan.cli.tables import short_bytes, short_number
 from longspan.errors import InvalidInput
 
-app = App(name="data", help="The named data sets: list them, and prepare one.")
+app = App(name="data")
 DataFolder = Annotated[
     Path | None, Parameter(name="--data", help="the folder of data sets; LONGSPAN_DATA, or else the user's cache")
 ]

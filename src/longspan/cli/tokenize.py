@@ -14,7 +14,7 @@ from longspan.errors import InvalidInput, InvalidOption
 if TYPE_CHECKING:
     from longspan.data import Tokenizer
 
-app = App(name="tokenize", help="Learn a tokenizer, look into it, and put text through it.")
+app = App(name="tokenize")
 Folder = Annotated[Path, Parameter(help="the folder of a tokenizer, or of a model that has one")]
 BARS = 12  # rows of a histogram
 

@@ -24,17 +24,7 @@ class Set:
     options: Mapping[str, Any] = field(default_factory=dict)  # of its task, such as the names of its columns
 
 
-def _generated(kind: str, what: str) -> Set:
-    return Set(kind, f"{what}, made on the spot", generated.file_names(kind))
-
-
 SETS: dict[str, Set] = {
-    "generated": _generated("language", "paragraphs of a small grammar"),
-    "generated-pairs": _generated("translate", "2k sentences in English and a made-up language (en, toy)"),
-    "generated-labels": _generated("classify", "2k sentences, positive or negative"),
-    "generated-tags": _generated("tag", "2k sentences with names of people and places"),
-    "generated-answers": _generated("answer", "400 questions on where people live"),
-    "generated-images": _generated("images", "2k grey images of four shapes, 16 × 16"),
     "mnist": Set(
         "images",
         "MNIST: 60k images of digits, 28 × 28",
@@ -88,6 +78,18 @@ SETS: dict[str, Set] = {
     ),
     "text8": Set("language", "6.8M letters of Wikipedia", {"train": "text8/text8_first6.8M.gz"}),
     "warandpeace": Set("language", "War and Peace", {"train": "longtext/warandpeace.txt.gz"}),
+}
+
+GENERATED = {
+    "generated": ("language", "paragraphs of a small grammar"),
+    "generated-pairs": ("translate", "2k sentences in English and a made-up language (en, toy)"),
+    "generated-labels": ("classify", "2k sentences, positive or negative"),
+    "generated-tags": ("tag", "2k sentences with names of people and places"),
+    "generated-answers": ("answer", "400 questions on where people live"),
+    "generated-images": ("images", "2k grey images of four shapes, 16 × 16"),
+}
+SETS |= {
+    name: Set(kind, f"{what}, made on the spot", generated.file_names(kind)) for name, (kind, what) in GENERATED.items()
 }
 
 
