@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from longspan.models.transformer import Decoder
+from longspan.models.decoder import Decoder
 
 LENGTH, BATCH = 256, 8
 SIZES = {"width": 64, "layers": 2, "heads": 4, "hidden": 256, "max_length": LENGTH}

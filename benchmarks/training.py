@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attention
 
 from benchmarks.timing import compare
-from longspan.models.transformer import Decoder
+from longspan.models.decoder import Decoder
 
 VOCABULARY, WIDTH, LAYERS, HEADS, LENGTH, BATCH = 65, 128, 4, 4, 64, 12
 

@@ -15,7 +15,8 @@ from longspan.decode import Beam, Ensemble, beam_search, generate, score
 from longspan.decode.beam import coverage_penalty, length_penalty
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
 from longspan.models import Causal
-from longspan.models.transformer import Decoder, Transformer
+from longspan.models.decoder import Decoder
+from longspan.models.transformer import Transformer
 
 TINY = {"vocabulary": 9, "width": 16, "layers": 2, "heads": 2, "hidden": 24, "max_length": 64}
 END = 0

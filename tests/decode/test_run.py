@@ -18,7 +18,8 @@ from longspan.decode.batch import Batch, read_batch
 from longspan.decode.feed import Feed
 from longspan.errors import InvalidInput, InvalidOption
 from longspan.models import Causal
-from longspan.models.transformer import Decoder, Transformer
+from longspan.models.decoder import Decoder
+from longspan.models.transformer import Transformer
 
 TINY = {"vocabulary": 11, "width": 16, "layers": 2, "heads": 2, "hidden": 24, "max_length": 64}
 CAUSAL = [name for name in names() if find(name).supports.causal and find(name).supports.streaming]

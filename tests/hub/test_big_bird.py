@@ -27,8 +27,8 @@ from longspan.errors import InvalidInput, Unsupported
 from longspan.hub import families
 from longspan.models import build
 from longspan.models.body import mechanisms
+from longspan.models.encoder import Encoder
 from longspan.models.presets import find as find_preset
-from longspan.models.transformer import Encoder
 from longspan.nn.watch import watch
 
 CASES = [

@@ -189,9 +189,9 @@ def test_a_type_that_models_cannot_have(masked: Path) -> None:
     ("text", "said"),
     [
         ("{", "config.json is not JSON"),
-        ("\udce4", "config.json is not JSON"),
-        ("[]", "says neither model_type"),
-        ('"bert"', "says neither model_type"),
+        ("\udce4", "config.json is not UTF-8"),
+        ("[]", "config.json must be a table, not list"),
+        ('"bert"', "config.json must be a table, not str"),
         ('{"hidden_size": 24}', r"says neither model_type \(Hugging Face's\) nor model \(longspan's\)"),
     ],
 )
@@ -240,7 +240,7 @@ def test_a_folder_of_ours(tmp_path: Path) -> None:
     model.save(tmp_path)
     found = hub.load(tmp_path, dtype=torch.float64)
     assert found.family is None and found.model.dtype == torch.float64
-    with pytest.raises(Unsupported, match="tasks and options can be chosen for folders of Hugging Face's"):
+    with pytest.raises(Unsupported, match="tasks can be chosen for folders of Hugging Face's"):
         hub.load(tmp_path, tasks=["tag"])
 
 
@@ -263,3 +263,13 @@ def test_names_of_labels_are_kept(folder: Path, tmp_path: Path) -> None:
     hub.save(found, tmp_path / "back")
     again = BertConfig.from_pretrained(tmp_path / "back")
     assert again.id2label == names and again.label2id["good"] == 2
+
+
+def test_a_head_given_as_a_table_is_as_the_family_has_it(masked: Path) -> None:
+    found = hub.load(masked, tasks=["masked", {"task": "classify", "labels": 5}])
+    own, other = found.model.options.tasks
+    assert own.activation == found.model.options.activation
+    assert (other.labels, other.activation, other.pool) == (5, "tanh", "first")
+    assert {name.split(".")[1] for name in found.fresh} == {"classify"}
+    with pytest.raises(InvalidOption, match="label"):
+        hub.load(masked, tasks=[{"task": "classify", "label": 5}])

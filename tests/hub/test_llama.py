@@ -148,7 +148,8 @@ def test_rotary_tables_are_theirs_for_every_scaling(
     cosine, sine = theirs.model.rotary_emb(torch.zeros(1, dtype=torch.float64), places[None])
     rotary = found.model.stack.blocks[0].mixer.position
     own = rotary._waves(150, 0, None, torch.device("cpu"), torch.float64)
-    assert_close(own, torch.cat((cosine[0, :, :8], sine[0, :, :8]), -1))
+    cosine, sine = cosine[0, :, :8], sine[0, :, :8]
+    assert_close(own, torch.cat((cosine, cosine, -sine, sine), -1))
     ids = torch.randint(1, 40, (1, 150))
     with torch.no_grad():
         assert_close(found.model(ids), theirs(ids).logits)

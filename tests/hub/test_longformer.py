@@ -14,8 +14,8 @@ from longspan import config, hub
 from longspan.errors import InvalidInput, Unsupported
 from longspan.hub import families
 from longspan.models import build
+from longspan.models.encoder import Encoder
 from longspan.models.presets import find as find_preset
-from longspan.models.transformer import Encoder
 from longspan.nn.watch import watch
 
 PAD, SEPARATOR = 1, 2

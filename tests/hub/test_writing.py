@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 from tests.hub.folders import bert, decoder, letters, transformer
+from tests.hub.parity import random_model
+from transformers import BartConfig, BartForConditionalGeneration, GenerationConfig
 
 from longspan import decode, hub
 from longspan.decode import Beam, Sampling
@@ -175,3 +177,44 @@ def test_chats_are_answered(folder: Path) -> None:
     assert [piece.token for piece in hub.stream(found, "hi", chat=True, max_new=5)] == expected.tokens[0]
     with pytest.raises(InvalidOption, match="it goes without truncate"):
         hub.generate(found, ["hi"], chat=True, truncate=True)
+
+
+def test_an_encoder_decoder_writes_as_its_folder_says(folder: Path) -> None:
+    tokenizer = letters()
+    size = tokenizer.size
+    config = BartConfig(
+        vocab_size=size,
+        d_model=16,
+        encoder_layers=1,
+        decoder_layers=1,
+        encoder_attention_heads=2,
+        decoder_attention_heads=2,
+        encoder_ffn_dim=16,
+        decoder_ffn_dim=16,
+        max_position_embeddings=30,
+        bos_token_id=0,
+        eos_token_id=1,
+        pad_token_id=2,
+        decoder_start_token_id=1,
+        forced_eos_token_id=None,
+    )
+    theirs = random_model(BartForConditionalGeneration, config, torch.float32)
+    theirs.generation_config = GenerationConfig(
+        num_beams=3,
+        no_repeat_ngram_size=2,
+        max_length=9,
+        min_length=4,
+        length_penalty=2.0,
+        early_stopping=True,
+        bos_token_id=0,
+        eos_token_id=1,
+        pad_token_id=2,
+        decoder_start_token_id=1,
+    )
+    theirs.save_pretrained(folder)
+    tokenizer.save(folder)
+    found = hub.load(folder)
+    for prompt in ("abc", "a longer one"):
+        ids = torch.tensor([found.tokenizer.encode(prompt).ids])
+        expected = theirs.generate(ids, attention_mask=torch.ones_like(ids))[0, 1:].tolist()
+        assert hub.generate(found, [prompt])[0][0].tokens == expected

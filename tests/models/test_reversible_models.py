@@ -11,7 +11,9 @@ from longspan.attention.setting import Setting
 from longspan.audit.settings import SMALL
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
 from longspan.models import build, load
-from longspan.models.transformer import Decoder, Encoder, Transformer
+from longspan.models.decoder import Decoder
+from longspan.models.encoder import Encoder
+from longspan.models.transformer import Transformer
 
 TINY = {"vocabulary": 11, "width": 16, "layers": 2, "heads": 2, "hidden": 24, "max_length": 64, "place": "pre"}
 CONCAT = {"reversible": True, "tied": False}

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from longspan.models import build, load
 from longspan.models.cost import cost
-from longspan.models.transformer import Encoder
+from longspan.models.encoder import Encoder
 
 IDS = torch.tensor([[1, 2, 3, 4, 5], [6, 7, 8, 9, 10]])
 SMALL = {

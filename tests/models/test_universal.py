@@ -12,7 +12,7 @@ from longspan.attention.setting import Setting
 from longspan.audit.settings import SMALL
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
 from longspan.models import build, load
-from longspan.models.transformer import Decoder
+from longspan.models.decoder import Decoder
 from longspan.models.universal import UniversalDecoder, UniversalEncoder, UniversalTransformer
 
 TINY = {"vocabulary": 11, "width": 16, "layers": 3, "heads": 2, "hidden": 24, "max_length": 64}

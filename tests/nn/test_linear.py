@@ -9,7 +9,7 @@ from torch.nn import functional
 from torch.nn.utils import parametrize
 
 from longspan.nn import linear as module
-from longspan.nn.linear import FEW, Linear, lay_together, linear, together
+from longspan.nn.linear import FEW, Linear, bring_together, lay_together, linear, together
 
 INPUTS = 256
 LARGE = module.LEAST // INPUTS  # outputs of a weight that is just large enough
@@ -120,3 +120,29 @@ def test_layers_that_are_not_as_they_were_are_left_alone(layers: nn.ModuleList, 
     else:
         layers = copy.deepcopy(layers)
     assert together(layers) is None
+
+
+def test_layers_are_brought_together_again(layers: nn.ModuleList):
+    apart = copy.deepcopy(layers)
+    x = torch.randn(2, layers[0].in_features)
+    assert together([*apart]) is None
+    before = [layer(x) for layer in apart]
+    with torch.inference_mode():
+        bring_together([*apart])
+    whole = together([*apart])
+    assert whole is not None
+    torch.testing.assert_close(linear(x, *whole), torch.cat(before, -1))
+    sum(layer(x).sum() for layer in apart).backward()  # they can still be trained
+    assert all(parameter.grad is not None for parameter in apart.parameters())
+
+
+@pytest.mark.parametrize("change", ["hook", "type"])
+def test_layers_that_do_more_stay_where_they_are(layers: nn.ModuleList, change: str):
+    apart = copy.deepcopy(layers)
+    if change == "hook":
+        apart[1].register_forward_hook(lambda *_: None)
+    else:
+        apart[1].double()
+    places = [parameter.data_ptr() for parameter in apart.parameters()]
+    bring_together([*apart])
+    assert [parameter.data_ptr() for parameter in apart.parameters()] == places

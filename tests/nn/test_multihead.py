@@ -10,8 +10,9 @@ from longspan import config
 from longspan.attention import build
 from longspan.attention.base import Attention, Cost, Shape, Side, Stream, Supports, masked_softmax
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
+from longspan.nn.biases import Alibi, RelativeBias
 from longspan.nn.multihead import MultiHead
-from longspan.nn.positions import Alibi, RelativeBias, Rotary
+from longspan.nn.rotary import Rotary
 
 WIDTH, HEADS, HEAD_DIM, BATCH, LENGTH = 12, 4, 6, 3, 11
 

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from longspan.errors import InvalidInput, InvalidOption, UnknownName
-from longspan.nn.positions import Alibi, Axial, ClippedBias, Learned, RelativeBias, Rotary, Sinusoidal
+from longspan.nn.biases import Alibi, ClippedBias, RelativeBias
+from longspan.nn.positions import Axial, Learned, Sinusoidal
+from longspan.nn.rotary import Rotary
 
 
 @pytest.fixture(autouse=True)

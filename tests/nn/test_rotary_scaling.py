@@ -7,7 +7,7 @@ import torch
 
 from longspan.errors import InvalidOption
 from longspan.models import build
-from longspan.nn.positions import Rotary
+from longspan.nn.rotary import Rotary
 from longspan.nn.rotary_scaling import RotaryScaling, amplitude, frequencies
 
 PLAIN = frequencies(64, 10000.0)

@@ -82,7 +82,8 @@ def generate(
     beam = _beam(beams, alpha, n_best, options)
     sampling = _sampling(options)
     found = load_model(path)
-    if len(asked) == 1 and sampling.samples == 1 and beam is None and not json:
+    alone = len(asked) == 1 and (sampling is None or sampling.samples == 1) and beam is None
+    if alone and not json and not (sampling is None and getattr(found.model, "reads_source", False)):
         pieces = hub.stream(
             found,
             asked[0],
@@ -128,6 +129,8 @@ def _sampling(options: Drawn) -> Any:
     from longspan.decode import GREEDY, Sampling
 
     given = {key: value for key, value in vars(options).items() if value is not None}
+    if not given:
+        return None  # as the checkpoint says
     return Sampling(**given) if any(key in given for key in DRAWS) else replace(GREEDY, **given)
 
 

@@ -6,9 +6,10 @@ vectors of texts.
 
 from longspan.hub.conversion import convert
 from longspan.hub.describe import describe
-from longspan.hub.folder import Pretrained, save
+from longspan.hub.folder import save
 from longspan.hub.loading import load
 from longspan.hub.masked import Guess, fill
+from longspan.hub.pretrained import Pretrained
 from longspan.hub.vectors import embed
 from longspan.hub.writing import Text, generate, stream
 

@@ -2,20 +2,17 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from longspan.data import Tokenizer, read_tokenizer
 from longspan.data.files import read_json
 from longspan.errors import InvalidInput
+from longspan.hub.pretrained import Pretrained
 from longspan.hub.sentence import read_sentence
-
-if TYPE_CHECKING:
-    from longspan.hub.folder import Pretrained
 
 GENERATION = "generation_config.json"
 
 
-def read(found: "Pretrained", folder: Path, *, tokenizer: bool = True) -> None:
+def read(found: Pretrained, folder: Path, *, tokenizer: bool = True) -> None:
     """Adds to a model what its folder has; without `tokenizer` that is not looked at."""
     found.generation, found.sentence = read_json(folder / GENERATION), read_sentence(folder)
     if tokenizer:
@@ -23,7 +20,7 @@ def read(found: "Pretrained", folder: Path, *, tokenizer: bool = True) -> None:
         check_tokenizer(found, folder)
 
 
-def write(found: "Pretrained", folder: Path, tokenizer: Tokenizer | None = None) -> None:
+def write(found: Pretrained, folder: Path, tokenizer: Tokenizer | None = None) -> None:
     """Writes it to another folder; `tokenizer` stands instead of the model's own."""
     chosen = tokenizer or found.tokenizer
     if chosen is not None:
@@ -35,7 +32,7 @@ def write(found: "Pretrained", folder: Path, tokenizer: Tokenizer | None = None)
         found.sentence.save(folder)
 
 
-def check_tokenizer(found: "Pretrained", where: Path) -> None:
+def check_tokenizer(found: Pretrained, where: Path) -> None:
     """Refuses a tokenizer that has ids for which the model has no rows."""
     rows = getattr(found.model.options, "vocabulary", None)
     if found.tokenizer is not None and rows is not None and found.tokenizer.size > rows:

@@ -7,9 +7,10 @@ import torch
 
 from longspan.errors import InvalidInput, InvalidOption, UnknownName, Unsupported, suggest
 from longspan.hub import around, formats, gguf
-from longspan.hub.folder import CONFIG, Pretrained, save
+from longspan.hub.folder import CONFIG, save
 from longspan.hub.gguf_vocabulary import metadata
 from longspan.hub.loading import load
+from longspan.hub.pretrained import Pretrained
 
 KINDS = ("huggingface", "longspan", "gguf")
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64}

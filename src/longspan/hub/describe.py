@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from longspan import config
-from longspan.hub.folder import Pretrained
 from longspan.hub.loading import load
+from longspan.hub.pretrained import Pretrained
 from longspan.models.cost import count
 
 

@@ -12,6 +12,7 @@ from longspan.models.body import spread
 from longspan.nn.heads import Head
 
 Config = Mapping[str, Any]
+Asked = Head | str | Mapping[str, Any]  # a head, the name of a task, or a table with one
 
 # What Hugging Face calls activations; several of its names are one function.
 ACTIVATIONS = {
@@ -95,7 +96,7 @@ class Family:
     restore: Callable[[dict[str, Any], Any], dict[str, Any]] = _same
     decoder: "Family | None" = None  # what it is where `is_decoder` is true
 
-    def options(self, given: Config, tasks: Sequence[Head | str] | None = None) -> dict[str, Any]:
+    def options(self, given: Config, tasks: Sequence[Asked] | None = None) -> dict[str, Any]:
         """Our options for a configuration of theirs; `tasks` stands instead of those of its architecture."""
         for key, able in self.only.items():
             if given.get(key, able[0]) not in able:
@@ -107,8 +108,20 @@ class Family:
         if self._mute(self.named(given)):
             found["tied"] = True
         wanted = self.tasks(given) if tasks is None else tasks
-        heads = [task if isinstance(task, Head) else self.read_head(task, found, given) for task in wanted]
+        heads = [self._asked(task, found, given) for task in wanted]
         return {**found, **self.headed, "tasks": tuple(heads)} if heads else found
+
+    def _asked(self, task: Asked, options: Config, given: Config) -> Head:
+        """The head that was asked for; what a table does not say is as the family has it."""
+        if isinstance(task, Head):
+            return task
+        if isinstance(task, str):
+            return self.read_head(task, options, given)
+        named = Head.read(task)
+        if named.task != "regress" and named.task not in self.heads:
+            return named
+        own = self.read_head(named.task, options, given)
+        return replace(own, **{key: getattr(named, key) for key in task})
 
     def named(self, given: Config) -> str:
         """The class that a configuration names; the first where it names none."""
@@ -280,4 +293,4 @@ def _listed(values: Sequence[Any]) -> str:
     return " or ".join(repr(value) for value in values)
 
 
-__all__ = ["ACTIVATIONS", "LABELLED", "Config", "Family", "Field", "label_names"]
+__all__ = ["ACTIVATIONS", "LABELLED", "Asked", "Config", "Family", "Field", "label_names"]

@@ -4,12 +4,12 @@
 >>> beam_search(model, how.prompts(len(source)), source=source, options=how.search, eos=how.ends)
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from longspan.data.files import read_json
 from longspan.decode.options import Beam, Sampling
 from longspan.errors import InvalidInput, Unsupported
 from longspan.hub import families
@@ -60,13 +60,18 @@ def read(folder: Path | str, *, prompt: int = 1) -> Decoding:
     As there, `generation_config.json` goes before `config.json`, which is asked for token ids only if both are there.
     """
     folder = Path(folder)
-    base = _record(folder / CONFIG)
-    kind = base.get("model_type")
-    base = {**(families.find(str(kind), folder / CONFIG).tokens if kind in families.FAMILIES else {}), **base}
-    if not (folder / FILE).is_file():
-        return translate(base, prompt=prompt)
-    own = {key: value for key, value in _record(folder / FILE).items() if value is not None}
-    return translate({**{key: base.get(key) for key in TOKENS}, **own}, prompt=prompt)
+    own = _record(folder / FILE) if (folder / FILE).is_file() else {}
+    return translate(settings(_record(folder / CONFIG), own), prompt=prompt)
+
+
+def settings(config: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """What `config.json` and `generation_config.json`, empty where there is none, say together."""
+    kind = config.get("model_type")
+    base = {**(families.find(str(kind), CONFIG).tokens if kind in families.FAMILIES else {}), **config}
+    if not own:
+        return base
+    said = {key: value for key, value in own.items() if value is not None}
+    return {**{key: base.get(key) for key in TOKENS}, **said}
 
 
 def translate(given: Mapping[str, Any], *, prompt: int = 1) -> Decoding:
@@ -145,13 +150,7 @@ def _sampling(given: Mapping[str, Any]) -> Sampling:
 def _record(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise InvalidInput(f"{path.parent} is no model: it has no {path.name}")
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise InvalidInput(f"{path} is not JSON: {error}") from None
-    if not isinstance(record, dict):
-        raise InvalidInput(f"{path} must be a table of settings, not {type(record).__name__}")
-    return record
+    return read_json(path)
 
 
-__all__ = ["Decoding", "read", "translate"]
+__all__ = ["Decoding", "read", "settings", "translate"]

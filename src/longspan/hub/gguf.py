@@ -16,11 +16,12 @@ from torch import Tensor
 
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
 from longspan.hub import families, folder
-from longspan.hub.folder import Pretrained
+from longspan.hub.exchange import export
+from longspan.hub.family import Asked
 from longspan.hub.gguf_file import GgufFile
 from longspan.hub.gguf_tokenizer import build
 from longspan.hub.interleave import to_halves, to_pairs
-from longspan.nn.heads import Head
+from longspan.hub.pretrained import Pretrained
 from longspan.nn.rotary_scaling import RotaryScaling, frequencies
 
 SPEAKER = "LlamaForCausalLM"
@@ -67,9 +68,7 @@ class Llama(Mapping[str, Tensor]):
         return len(self.names)
 
 
-def load(
-    path: Path | str, *, tasks: Sequence[Head | str] | None = None, dtype: torch.dtype | None = None
-) -> Pretrained:
+def load(path: Path | str, *, tasks: Sequence[Asked] | None = None, dtype: torch.dtype | None = None) -> Pretrained:
     """The model of a GGUF file, in float32 unless said."""
     found = Llama(path)
     return folder.assemble(found.config, found, Path(path), tasks, dtype or torch.float32)
@@ -112,7 +111,7 @@ def write(
             _add(writer, key, value)
     known = {_numbered(here): there for here, there in NAMES.items()}
     tensors = {DIVISORS: _divisors(options)} if _divided(options.rotary_scaling) else {}
-    for name, tensor in folder.export(model.model, family, record).items():
+    for name, tensor in export(model.model, family, record).items():
         heads = _paired(name, options.heads, options.kv_heads or options.heads)
         tensors[_renamed(name, known)] = tensor if heads is None else to_pairs(tensor, heads)
     for name, tensor in tensors.items():

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from longspan.errors import InvalidInput, Unsupported
 from longspan.hub import folder
-from longspan.hub.folder import Pretrained
+from longspan.hub.family import Asked
 from longspan.hub.gguf_tokenizer import SPACE, from_pieces
 from longspan.hub.interleave import to_halves
-from longspan.nn.heads import Head
+from longspan.hub.pretrained import Pretrained
 
 HEADER = struct.Struct("<7i")
 LATER = 0x616B3432  # how files of later versions begin
@@ -26,9 +26,7 @@ PICKLES = (b"PK\x03\x04", b"\x80\x02", b"\x80\x04")
 SPECIAL = ("<unk>", "<s>", "</s>")
 
 
-def load(
-    path: Path | str, *, tasks: Sequence[Head | str] | None = None, dtype: torch.dtype | None = None
-) -> Pretrained:
+def load(path: Path | str, *, tasks: Sequence[Asked] | None = None, dtype: torch.dtype | None = None) -> Pretrained:
     """The model of a `.bin` file."""
     path = Path(path)
     record, tensors = read(path)

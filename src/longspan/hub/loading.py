@@ -8,20 +8,22 @@ import torch
 
 from longspan.data import Tokenizer
 from longspan.data.tokenizer import ROLES
-from longspan.hub import around, files, llama2c
-from longspan.hub.folder import Pretrained
+from longspan.errors import InvalidInput, Unsupported
+from longspan.hub import around, folder, gguf, llama2c
+from longspan.hub.family import Asked
 from longspan.hub.gguf_file import GgufFile
 from longspan.hub.gguf_tokenizer import build
 from longspan.hub.gguf_vocabulary import CHAT, PREFIX
-from longspan.nn.heads import Head
+from longspan.hub.pretrained import Pretrained
 
+FILES = {".gguf": gguf.load, ".bin": llama2c.load}
 VOCABULARIES = ("tokenizer.bin", "tok*.bin")  # beside a file of llama2.c
 
 
 def load(
     path: Path | str,
     *,
-    tasks: Sequence[Head | str] | None = None,
+    tasks: Sequence[Asked] | None = None,
     dtype: torch.dtype | None = None,
     tokenizer: bool = True,
     options: Mapping[str, Any] | None = None,
@@ -33,7 +35,16 @@ def load(
     model go before those that the configuration of a folder says.
     """
     path = Path(path)
-    found = files.load(path, tasks=tasks, dtype=dtype, options=options)
+    if path.is_dir():
+        found = folder.load(path, tasks=tasks, dtype=dtype, options=options)
+    elif not path.exists():
+        raise InvalidInput(f"there is no {path}")
+    elif path.suffix not in FILES:
+        raise Unsupported(f"{path} is no folder, and of files {' and '.join(FILES)} are read")
+    elif options is not None:
+        raise Unsupported(f"options can be chosen for folders, and {path} is a file")
+    else:
+        found = FILES[path.suffix](path, tasks=tasks, dtype=dtype)
     found.path = path
     if path.is_dir():
         around.read(found, path, tokenizer=tokenizer)

@@ -8,7 +8,7 @@ import torch
 
 from longspan.data.tokenizer import Side
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
-from longspan.hub.folder import Pretrained
+from longspan.hub.pretrained import Pretrained
 from longspan.hub.texts import read_texts, tokenizer_of
 from longspan.models.headed import Headed
 

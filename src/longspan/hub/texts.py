@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from longspan.data import Encoded, Tokenizer
 from longspan.data.tokenizer import Side
 from longspan.errors import InvalidInput
-from longspan.hub.folder import Pretrained
+from longspan.hub.pretrained import Pretrained
 
 
 def tokenizer_of(found: Pretrained) -> Tokenizer:

@@ -7,10 +7,12 @@ from torch import Tensor, nn
 
 from longspan.data import Encoded
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
-from longspan.hub.folder import Pretrained
+from longspan.hub.pretrained import Pretrained
 from longspan.hub.texts import read_texts, tokenizer_of
 from longspan.models.base import Model
-from longspan.models.transformer import Decoder, Encoder, Transformer
+from longspan.models.decoder import Decoder
+from longspan.models.encoder import Encoder
+from longspan.models.transformer import Transformer
 from longspan.nn.heads import POOLS, pool
 from longspan.nn.watch import watch
 

@@ -8,12 +8,12 @@ from longspan import decode
 from longspan.data import Tokenizer, encode_chat
 from longspan.decode import GREEDY, Beam, Piece, Sampling, StopStrings
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
-from longspan.hub.folder import Pretrained
+from longspan.hub import generation
+from longspan.hub.pretrained import Pretrained
 from longspan.hub.texts import read_texts, tokenizer_of
 from longspan.models.base import Causal
 
 USUAL = 100  # new tokens, where nothing is said and the model holds them
-START = {"bart": 2, "led": 2}  # what decoders begin with where the configuration leaves it to the family
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ def generate(
     prompts: Sequence[str],
     *,
     max_new: int | None = None,
-    sampling: Sampling = GREEDY,
+    sampling: Sampling | None = None,
     beam: Beam | None = None,
     stop: Sequence[str] = (),
     special: bool = False,
@@ -43,10 +43,11 @@ def generate(
     """The texts that follow each prompt, `sampling.samples` or `beam.n_best` of them; an encoder–decoder reads prompts
     as sources.
 
-    Up to `max_new` tokens (100, or what the model has room for), ended by the ids that the folder says end a text, or
-    by `stop` strings. With `special`, names of special tokens in a prompt are those tokens; with `chat`, a prompt is
-    what a user says, and the text is the answer. A prompt that leaves no room is refused or, with `truncate`, loses its
-    beginning.
+    Without `sampling` and `beam`, an encoder–decoder writes as its folder says (generation_config.json: beams, lengths,
+    bans), and a decoder greedily. Up to `max_new` tokens (what the folder says, or 100, or what the model has room
+    for), ended by the ids that the folder says end a text, or by `stop` strings. With `special`, names of special
+    tokens in a prompt are those tokens; with `chat`, a prompt is what a user says, and the text is the answer. A prompt
+    that leaves no room is refused or, with `truncate`, loses its beginning.
 
     >>> generate(hub.load("gpt2"), ["The capital of France is"], max_new=5)[0][0].text
     """
@@ -61,7 +62,8 @@ def generate(
     asked = [_Asked(found, group, max_new, special, truncate, chat) for group in groups]  # checked before any work
     results: list[list[Text]] = []
     for each in asked:
-        results.extend(each.draw(sampling, stop) if beam is None else each.search(beam, stop))
+        how = beam or sampling or each.usual
+        results.extend(each.search(how, stop) if isinstance(how, Beam) else each.draw(how, stop))
         if progress is not None:
             progress(len(results))
     return results
@@ -72,19 +74,19 @@ def stream(
     prompt: str,
     *,
     max_new: int | None = None,
-    sampling: Sampling = GREEDY,
+    sampling: Sampling | None = None,
     stop: Sequence[str] = (),
     special: bool = False,
     chat: bool = False,
     truncate: bool = False,
 ) -> Iterator[Piece]:
-    """What `generate` gives for one prompt, as it comes."""
+    """What `generate` gives for one prompt, as it comes; without `sampling`, greedily."""
     asked = _Asked(found, [prompt], max_new, special, truncate, chat)
     return decode.stream(
         asked.model,
         asked.prompts[0],
         max_new=asked.new,
-        sampling=sampling,
+        sampling=GREEDY if sampling is None else sampling,
         eos=asked.ends,
         stop=stop,
         tokenizer=asked.spell,
@@ -109,7 +111,12 @@ class _Asked:
             other = "special" if special else "truncate" if truncate else "a source"
             raise InvalidOption(f"a chat has its own beginning and its own special tokens; it goes without {other}")
         self.sources: list[list[int]] | None = None
+        self.usual: Sampling | Beam = GREEDY
+        usual_new = USUAL
         if model.reads_source:
+            how = generation.translate(generation.settings(found.config, found.generation))
+            self.usual = how.search if isinstance(how.search, Beam) else greedy(how.search)
+            usual_new = how.max_new or USUAL
             encoded = read_texts(found, prompts, truncate="right" if truncate else None, allow=allow)
             self.sources, begin = [text.ids for text in encoded], _begin(found, tokenizer)
             self.prompts = [begin] * len(prompts)
@@ -123,7 +130,7 @@ class _Asked:
                     longest = model.max_length - 1 if new is None else _no_room(new, model.max_length)
             self.prompts = [_open(found, tokenizer, text, allow, longest) for text in prompts]
         room = None if model.max_length is None else model.max_length - max(map(len, self.prompts))
-        self.new = new if new is not None else USUAL if room is None else max(1, min(USUAL, room))
+        self.new = new if new is not None else usual_new if room is None else max(1, min(usual_new, room))
 
     def draw(self, sampling: Sampling, stop: Sequence[str]) -> list[list[Text]]:
         made = decode.generate(
@@ -182,8 +189,7 @@ def _open(found: Pretrained, tokenizer: Tokenizer, prompt: str, allow: Sequence[
 def _begin(found: Pretrained, tokenizer: Tokenizer) -> list[int]:
     """What the decoder of an encoder–decoder begins with."""
     start = _said(found, "decoder_start_token_id")
-    if start is None:
-        start = START.get(found.family or "", tokenizer.bos)
+    start = tokenizer.bos if start is None else start
     if start is None:
         raise InvalidInput("nothing says what texts begin with; config.json needs decoder_start_token_id")
     forced = _said(found, "forced_bos_token_id")
@@ -199,8 +205,12 @@ def _ends(found: Pretrained, tokenizer: Tokenizer) -> list[int]:
 
 
 def _said(found: Pretrained, key: str) -> Any:
-    value = found.generation.get(key)
-    return found.config.get(key) if value is None else value
+    return generation.settings(found.config, found.generation).get(key, found.config.get(key))
+
+
+def greedy(sampling: Sampling) -> Sampling:
+    """The same without its draws: a command gives the same text twice."""
+    return replace(sampling, temperature=0.0, top_k=None, top_p=1.0, min_p=0.0, samples=1)
 
 
 def _spelling(tokenizer: Tokenizer, *, fresh: bool) -> Callable[[list[int]], str]:

@@ -12,6 +12,7 @@ from longspan.attention.linformer import Linformer, share_projection
 from longspan.attention.setting import Setting
 from longspan.config import option
 from longspan.errors import InvalidOption, Unsupported
+from longspan.nn.biases import Alibi, RelativeBias
 from longspan.nn.block import Block
 from longspan.nn.convolution import SeparableConvolution
 from longspan.nn.embed import TokenEmbedding
@@ -19,9 +20,10 @@ from longspan.nn.feedforward import GATED, PLAIN, FeedForward
 from longspan.nn.halting import Halting
 from longspan.nn.multihead import MultiHead, Position
 from longspan.nn.norm import NORMS, build_norm
-from longspan.nn.positions import Absolute, Alibi, Axial, Learned, RelativeBias, Rotary, Sinusoidal
+from longspan.nn.positions import Absolute, Axial, Learned, Sinusoidal
 from longspan.nn.residual import Residual
 from longspan.nn.reversible_body import MERGES, ReversibleBody
+from longspan.nn.rotary import Rotary
 from longspan.nn.rotary_scaling import RotaryScaling
 from longspan.nn.stack import Body, Stack
 

@@ -17,7 +17,8 @@ from longspan.config import option
 from longspan.errors import InvalidInput, InvalidOption
 from longspan.models.base import Ids, Mask, Model
 from longspan.models.body import INITS, POSITIONS, table_width
-from longspan.models.transformer import Encoder, TextOptions
+from longspan.models.encoder import Encoder
+from longspan.models.text import TextOptions
 from longspan.nn.feedforward import GATED, PLAIN
 from longspan.nn.heads import Head
 

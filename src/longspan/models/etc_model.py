@@ -20,7 +20,7 @@ from longspan.config import option
 from longspan.errors import InvalidInput, Unsupported
 from longspan.models.base import Ids, Mask, Model
 from longspan.models.body import BodyOptions, build_stack, embedding, initialise
-from longspan.models.transformer import Encoder
+from longspan.models.encoder import Encoder
 from longspan.nn.block import Block
 from longspan.nn.linear import Linear
 from longspan.nn.norm import build_norm

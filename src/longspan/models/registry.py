@@ -8,8 +8,8 @@ from longspan.models import presets
 from longspan.models.base import Model
 
 MODELS: dict[str, str] = {
-    "encoder": "longspan.models.transformer:Encoder",
-    "decoder": "longspan.models.transformer:Decoder",
+    "encoder": "longspan.models.encoder:Encoder",
+    "decoder": "longspan.models.decoder:Decoder",
     "transformer": "longspan.models.transformer:Transformer",
     "recurrent": "longspan.models.recurrent:RecurrentLanguageModel",
     "regressor": "longspan.models.recurrent:SeriesRegressor",

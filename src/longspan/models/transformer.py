@@ -1,232 +1,26 @@
-"""The Transformer (Vaswani et al. 2017) in its three forms, with any registered mechanism in each place.
+"""The Transformer (Vaswani et al. 2017) with any registered mechanism in each place.
 
-`Encoder` reads both ways, `Decoder` is a language model, `Transformer` an encoder and a decoder that reads it. A family
-that differs from these by its mechanism only is a row of `longspan.models.presets`, not a class.
+It has three forms: `Encoder` reads both ways, `Decoder` is a language model, `Transformer` is an encoder and a decoder
+that reads it. A family that differs from these by its mechanism only is a row of `models.presets`, not a class.
 """
 
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from longspan.attention.setting import Setting
 from longspan.config import option
-from longspan.errors import InvalidInput, InvalidOption, Unsupported
+from longspan.errors import InvalidInput
 from longspan.models.base import Causal, Ids, Logits, Mask, Streams
-from longspan.models.body import BodyOptions, build_stack, embedding, initialise, mechanisms, table_width
+from longspan.models.body import BodyOptions, build_stack, embedding, initialise, mechanisms
 from longspan.models.headed import Headed, build_heads
-from longspan.nn.feedforward import PLAIN
-from longspan.nn.heads import Head, Masked
+from longspan.models.text import DENSE
+from longspan.nn.heads import Head
 from longspan.nn.linear import Linear
 from longspan.nn.loss import IGNORED
-from longspan.nn.marks import mark, question
 from longspan.shapes import Hidden
-
-DENSE = (Setting("softmax"),)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TextOptions(BodyOptions):
-    """A body that reads tokens."""
-
-    vocabulary: int = option(256, "number of token ids", low=1)
-    padding: int | None = option(None, "the id of padding, whose embedding is zero", low=0)
-    attention: tuple[Setting, ...] = option(DENSE, "mechanism of each layer, repeated from the bottom up")
-
-
-class Encoder(Headed):
-    """Hidden states of a text, each of which has read all of it; with heads, what tasks ask of them (BERT and kin)."""
-
-    name = "encoder"
-    paper = "Vaswani et al. 2017"
-    _embed, _stack = staticmethod(embedding), staticmethod(build_stack)  # what a family may do in its own way
-
-    @dataclass(frozen=True, kw_only=True)
-    class Options(TextOptions):
-        tasks: tuple[Head, ...] | None = option(None, "the tasks that it has heads for")
-        count_real: bool = option(False, "whether positions count the tokens that are not padding (RoBERTa)")
-        separator: int | None = option(None, "the id of the token between two texts", low=0)
-
-    def __init__(self, options: Options) -> None:
-        super().__init__(options)
-        if options.count_real and options.padding is None:
-            raise InvalidOption("count_real counts what is not padding: give padding, its id")
-        self.embedding = self._embed(options, options.vocabulary, options.padding)
-        self.stack = self._stack(options, options.attention, place="encoder", causal=False)
-        self.heads = build_heads(options, self.stack.out_width, options.vocabulary)
-        reads = {stream.name for mechanism in mechanisms(self) for stream in mechanism.streams}
-        if any(head.global_tokens for head in options.tasks or ()) and "global_mask" not in reads:
-            raise InvalidOption("a head with global_tokens needs a mechanism that has them, such as longformer")
-        initialise(self, options)
-
-    @property
-    def table(self) -> Tensor:
-        return self.embedding.weight
-
-    def forward(
-        self,
-        ids: Ids,
-        *,
-        key_mask: Mask | None = None,
-        positions: Ids | None = None,
-        segments: Ids | None = None,
-        streams: Streams | None = None,
-    ) -> Hidden:
-        if positions is None and self.options.count_real:
-            real = ids != self.options.padding
-            positions = real.cumsum(1) * real - 1  # padding is at -1, the row before the first
-        x = self.embedding(ids, positions=positions, segments=segments)
-        return self.stack(x, key_mask=key_mask, streams=streams, positions=positions)
-
-    def outputs(
-        self,
-        ids: Ids,
-        *,
-        key_mask: Mask | None = None,
-        positions: Ids | None = None,
-        segments: Ids | None = None,
-        streams: Streams | None = None,
-    ) -> dict[str, Tensor]:
-        """What each head says, by the name of its task; what tasks know of a text is put in where it is not given:
-        which tokens are global (`Head.global_tokens`), and which are a question (`Head.question`)."""
-        tasks, separator = self.options.tasks or (), self.options.separator
-        marks = sorted({head.global_tokens for head in tasks if head.global_tokens is not None})
-        if marks and "global_mask" not in (streams or {}):
-            found = [mark(how, ids, key_mask, separator) for how in marks]
-            streams = {**(streams or {}), "global_mask": torch.stack(found).any(0)}
-        asked = question(ids, separator) if any(head.question for head in tasks) else None
-        if asked is not None and segments is None:
-            segments = (~asked).long()
-        x = self(ids, key_mask=key_mask, positions=positions, segments=segments, streams=streams)
-        out = self.read(x, key_mask)
-        if asked is not None:
-            asked[:, 0] = False  # to point to the first token is to say that there is no answer
-            out["span"] = out["span"] - 1e6 * asked[..., None]
-        return out
-
-    def choose(
-        self,
-        ids: Int[Tensor, "batch choices length"],
-        *,
-        key_mask: Bool[Tensor, "batch choices length"] | None = None,
-        segments: Int[Tensor, "batch choices length"] | None = None,
-    ) -> Float[Tensor, "batch choices"]:
-        """The score of each of several texts, of which one is right; a softmax over them gives their probabilities.
-
-        To `outputs` each choice is a row of its own, and so is its score.
-        """
-        if "choose" not in self.heads:
-            raise Unsupported(f"this {self.name} has no head for 'choose'; it has {', '.join(self.heads) or 'none'}")
-        if ids.ndim != 3:
-            raise InvalidInput(f"expected token ids (batch, choices, length), got {tuple(ids.shape)}")
-        mask, kinds = (None if given is None else given.flatten(0, 1) for given in (key_mask, segments))
-        scores = self.outputs(ids.flatten(0, 1), key_mask=mask, segments=kinds)["choose"]
-        return scores.unflatten(0, ids.shape[:2])
-
-
-class Decoder(Headed, Causal):
-    """A language model: the logits of the next token at every place (GPT and kin)."""
-
-    name = "decoder"
-    paper = "Radford et al. 2018"
-    _embed, _stack = staticmethod(embedding), staticmethod(build_stack)
-
-    @dataclass(frozen=True, kw_only=True)
-    class Options(TextOptions):
-        tasks: tuple[Head, ...] | None = option(None, "the tasks that it has heads for, beside the next token")
-        tied: bool = option(True, "whether the output layer is the embedding")
-        head_bias: bool = option(False, "whether the output layer has a bias (Reformer)")
-        head_activation: str | None = option(
-            None, "of a layer, with a norm, before the output layer; none: no such layer (BERT's)", choices=tuple(PLAIN)
-        )
-        zero_output: bool = option(False, "whether an output layer that is not tied starts at 0 (Child et al. 2019)")
-
-    def __init__(self, options: Options) -> None:
-        super().__init__(options)
-        self.vocabulary, self.max_length = options.vocabulary, options.max_length
-        self.embedding = self._embed(options, options.vocabulary, options.padding)
-        self.stack = self._stack(options, options.attention, place="decoder", causal=True)
-        plain = options.head_activation is None
-        if options.tied and plain and self.stack.out_width != table_width(options):
-            raise InvalidOption(
-                f"the embedding is {table_width(options)} wide and the states {self.stack.out_width}, so that they "
-                "cannot be tied: give tied=False, or merge='mean'"
-            )
-        if options.tied and plain and options.head_bias:
-            raise InvalidOption("an output layer that is the embedding has no bias; give tied=False or no head_bias")
-        self.head = self._build_head(options)
-        self.heads = build_heads(options, self.stack.out_width, options.vocabulary)
-        self.left_padding = all(mechanism.supports.left_padding for mechanism in mechanisms(self))
-        initialise(self, options)
-        if self.head is not None and self.head.weight is not None and options.zero_output:
-            nn.init.zeros_(self.head.weight)
-
-    def _build_head(self, options: Options) -> Linear | Masked | None:
-        """None: the embedding alone."""
-        width = self.stack.out_width
-        if options.head_activation is None:
-            return None if options.tied else Linear(width, options.vocabulary, bias=options.head_bias)
-        head = Head(task="masked", activation=options.head_activation, tied=options.tied, bias=options.head_bias)
-        inner, norm, eps = table_width(options), options.norm, options.eps
-        return Masked(head, width, vocabulary=options.vocabulary, table_width=inner, norm=norm, eps=eps)
-
-    def forward(
-        self, ids: Ids, *, key_mask: Mask | None = None, positions: Ids | None = None, streams: Streams | None = None
-    ) -> Logits:
-        return self.logits(self.hidden(ids, key_mask=key_mask, positions=positions, streams=streams))
-
-    def hidden(
-        self, ids: Ids, *, key_mask: Mask | None = None, positions: Ids | None = None, streams: Streams | None = None
-    ) -> Hidden:
-        """The states that the output layer reads."""
-        self._check_room(ids.shape[1])
-        x = self.embedding(ids, positions=positions)
-        return self.stack(x, key_mask=key_mask, streams=streams, positions=positions)
-
-    @property
-    def table(self) -> Tensor:
-        return self.embedding.weight
-
-    def outputs(
-        self, ids: Ids, *, key_mask: Mask | None = None, positions: Ids | None = None, streams: Streams | None = None
-    ) -> dict[str, Tensor]:
-        """What each head says, by the name of its task."""
-        return self.read(self.hidden(ids, key_mask=key_mask, positions=positions, streams=streams), key_mask)
-
-    def logits(self, x: Hidden) -> Logits:
-        """The output layer."""
-        if isinstance(self.head, Masked):
-            return self.head(x, self.table)
-        return self.embedding.logits(x) if self.head is None else self.head(x)
-
-    def start(
-        self,
-        batch: int,
-        *,
-        source: Ids | None = None,
-        source_mask: Mask | None = None,
-        source_streams: Streams | None = None,
-        align: bool = False,
-    ) -> Any:
-        self._refuse_source(source, align)
-        return self.stack.start(batch, dtype=self.dtype, device=self.device)
-
-    def extend(
-        self,
-        ids: Ids,
-        state: Any,
-        *,
-        key_mask: Mask | None = None,
-        positions: Ids | None = None,
-        last: bool = False,
-    ) -> tuple[Logits, Any]:
-        self._check_room(state.length + ids.shape[1])
-        start = state.length if positions is None else 0
-        x = self.embedding(ids, start=start, positions=positions)
-        x, state = self.stack.extend(x, state, key_mask=key_mask, positions=positions)
-        return self.logits(x[:, -1:] if last else x), state
 
 
 class Transformer(Headed, Causal):
@@ -394,4 +188,4 @@ def shift_right(ids: Ids, start: int, *, padding: int | None = None) -> Ids:
     return shifted
 
 
-__all__ = ["DENSE", "Decoder", "Encoder", "TextOptions", "Transformer", "shift_right"]
+__all__ = ["Transformer", "shift_right"]

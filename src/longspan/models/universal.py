@@ -14,7 +14,9 @@ from longspan.attention.setting import Setting
 from longspan.config import option
 from longspan.errors import Unsupported
 from longspan.models.body import BodyOptions, absolute_position, build_block, embedding, last_norm, spread
-from longspan.models.transformer import Decoder, Encoder, Transformer
+from longspan.models.decoder import Decoder
+from longspan.models.encoder import Encoder
+from longspan.models.transformer import Transformer
 from longspan.nn.convolution import SeparableConvolution
 from longspan.nn.embed import TokenEmbedding
 from longspan.nn.halting import Halting

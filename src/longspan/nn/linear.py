@@ -71,6 +71,18 @@ def lay_together(layers: Sequence[nn.Module]) -> None:
                 part.data = piece
 
 
+def bring_together(layers: Sequence[nn.Module]) -> None:
+    """Lays layers together again, where nothing but their place in memory stands against it."""
+    if together(layers) is not None or any(_changed(layer) for layer in layers):
+        return
+    parts = [part for layer in layers for part in layer.parameters()]
+    alike = {(part.dtype, part.device) for part in parts}
+    if len(alike) > 1 or any(type(part) not in PLAIN or part.is_meta for part in parts):
+        return
+    with torch.inference_mode(False):  # what is made in inference mode could not be trained afterwards
+        lay_together(layers)
+
+
 def together(layers: Sequence[nn.Module]) -> tuple[Tensor, Tensor | None] | None:
     """The weights and the biases of all layers as one matrix and one vector: views, so that whatever is done to a layer
     is seen at once. None where they do not lie together any more, or where a layer is not as it was: replaced,
@@ -78,7 +90,7 @@ def together(layers: Sequence[nn.Module]) -> tuple[Tensor, Tensor | None] | None
     """
     owned = []
     for layer in layers:
-        if type(layer) is not Linear or layer._forward_hooks or layer._forward_pre_hooks or "forward" in vars(layer):
+        if _changed(layer):
             return None
         owned.append(layer._parameters)
     weight = _spanning([own.get("weight") for own in owned])
@@ -87,6 +99,12 @@ def together(layers: Sequence[nn.Module]) -> tuple[Tensor, Tensor | None] | None
         return None if weight is None else (weight, None)
     bias = _spanning(biases)
     return None if bias is None else (weight, bias)
+
+
+def _changed(layer: nn.Module) -> bool:
+    """Whether a layer may do more than multiply."""
+    hooked = bool(layer._forward_hooks or layer._forward_pre_hooks)
+    return type(layer) is not Linear or hooked or "forward" in vars(layer)
 
 
 def _spanning(parts: Sequence[Tensor | None]) -> Tensor | None:
@@ -106,4 +124,4 @@ def _spanning(parts: Sequence[Tensor | None]) -> Tensor | None:
     return first.as_strided((length, *first.shape[1:]), first.stride())
 
 
-__all__ = ["Linear", "lay_together", "linear", "together"]
+__all__ = ["Linear", "bring_together", "lay_together", "linear", "together"]

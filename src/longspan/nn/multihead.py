@@ -16,8 +16,10 @@ from torch.nn.functional import pad
 from longspan.attention.base import Attention, Side, share_heads
 from longspan.attention.state import Selection, State
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
-from longspan.nn.linear import Linear, lay_together, linear, together
-from longspan.nn.positions import DistanceBias, Positions, Rotary
+from longspan.nn.biases import DistanceBias
+from longspan.nn.linear import Linear, bring_together, lay_together, linear, together
+from longspan.nn.positions import Positions
+from longspan.nn.rotary import Rotary
 from longspan.shapes import Hidden, KeyMask, Weights
 
 Position = Rotary | DistanceBias
@@ -188,6 +190,8 @@ class MultiHead(nn.Module):
         self, batch: int, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None
     ) -> MultiHeadState:
         """The state before the first token."""
+        if self.joins is not None and not torch.is_grad_enabled():
+            bring_together([*self.project.values()])  # weights from a file, or of a copied model, lie anywhere
         return MultiHeadState(self.mechanism.start(batch, dtype=dtype, device=device), 0)
 
     def extend(

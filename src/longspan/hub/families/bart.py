@@ -12,7 +12,7 @@ from torch import Tensor
 from longspan.errors import Unsupported
 from longspan.hub.family import ACTIVATIONS, Config, Family, Field
 from longspan.hub.names import Rule, rename
-from longspan.models.transformer import DENSE
+from longspan.models.text import DENSE
 from longspan.nn.heads import Head
 
 # What BART and LED say in the same words.

@@ -23,9 +23,10 @@ from longspan.models.cost.weights import blank, count
 
 def longest(model: Model) -> int | None:
     """The longest text that the model can read; None: any."""
-    for place, name in ((model.options, "source_length"), (model.options, "max_source"), (model, "max_length")):
-        if getattr(place, name, None) is not None:
-            return int(getattr(place, name))
+    for name in ("source_length", "max_source", "max_length"):
+        found = getattr(model.options, name, None)
+        if found is not None:
+            return int(found)
     return None
 
 

@@ -5,9 +5,11 @@ from functools import singledispatch
 from torch import nn
 
 from longspan.models.cost.tally import Tally, activation_width, products, read
+from longspan.models.decoder import Decoder
 from longspan.models.electra import Electra
+from longspan.models.encoder import Encoder
 from longspan.models.etc_model import EtcModel, OfOneInput, PerInput
-from longspan.models.transformer import Decoder, Encoder, Transformer
+from longspan.models.transformer import Transformer
 from longspan.models.vit import VisionTransformer
 from longspan.nn.block import Block
 from longspan.nn.embed import TokenEmbedding

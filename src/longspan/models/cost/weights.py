@@ -9,11 +9,12 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from longspan.attention.base import Attention
+from longspan.nn.biases import DistanceBias
 from longspan.nn.embed import TokenEmbedding
 from longspan.nn.feedforward import FeedForward
 from longspan.nn.multihead import MultiHead
 from longspan.nn.norm import LayerNorm, RMSNorm
-from longspan.nn.positions import Absolute, DistanceBias
+from longspan.nn.positions import Absolute
 
 
 class _NoNumbers(TorchFunctionMode):

@@ -108,7 +108,7 @@ ROWS: dict[str, Preset] = {
                 "lengths": (8192,),
             },
             "stories260k": {
-                "paper": "Karpathy 2023 (llama2.c)",
+                "paper": "Karpathy 2023",
                 "options": {**sizes(5, 64, 8, 172), "kv_heads": 4, **_TINY},
                 "parameters": "260K",
                 "exact": 260_032,

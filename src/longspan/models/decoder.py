@@ -1,0 +1,123 @@
+"""The Transformer's decoder by itself: GPT and its kin, with any registered mechanism in each layer."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from longspan.config import option
+from longspan.errors import InvalidOption
+from longspan.models.base import Causal, Ids, Logits, Mask, Streams
+from longspan.models.body import build_stack, embedding, initialise, mechanisms, table_width
+from longspan.models.headed import Headed, build_heads
+from longspan.models.text import TextOptions
+from longspan.nn.feedforward import PLAIN
+from longspan.nn.heads import Head, Masked
+from longspan.nn.linear import Linear
+from longspan.shapes import Hidden
+
+
+class Decoder(Headed, Causal):
+    """A language model: the logits of the next token at every place (GPT and kin)."""
+
+    name = "decoder"
+    paper = "Radford et al. 2018"
+    _embed, _stack = staticmethod(embedding), staticmethod(build_stack)
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(TextOptions):
+        tasks: tuple[Head, ...] | None = option(None, "the tasks that it has heads for, beside the next token")
+        tied: bool = option(True, "whether the output layer is the embedding")
+        head_bias: bool = option(False, "whether the output layer has a bias (Reformer)")
+        head_activation: str | None = option(
+            None, "of a layer, with a norm, before the output layer; none: no such layer (BERT's)", choices=tuple(PLAIN)
+        )
+        zero_output: bool = option(False, "whether an output layer that is not tied starts at 0 (Child et al. 2019)")
+
+    def __init__(self, options: Options) -> None:
+        super().__init__(options)
+        self.vocabulary, self.max_length = options.vocabulary, options.max_length
+        self.embedding = self._embed(options, options.vocabulary, options.padding)
+        self.stack = self._stack(options, options.attention, place="decoder", causal=True)
+        plain = options.head_activation is None
+        if options.tied and plain and self.stack.out_width != table_width(options):
+            raise InvalidOption(
+                f"the embedding is {table_width(options)} wide and the states {self.stack.out_width}, so that they "
+                "cannot be tied: give tied=False, or merge='mean'"
+            )
+        if options.tied and plain and options.head_bias:
+            raise InvalidOption("an output layer that is the embedding has no bias; give tied=False or no head_bias")
+        self.head = self._build_head(options)
+        self.heads = build_heads(options, self.stack.out_width, options.vocabulary)
+        self.left_padding = all(mechanism.supports.left_padding for mechanism in mechanisms(self))
+        initialise(self, options)
+        if self.head is not None and self.head.weight is not None and options.zero_output:
+            nn.init.zeros_(self.head.weight)
+
+    def _build_head(self, options: Options) -> Linear | Masked | None:
+        """None: the embedding alone."""
+        width = self.stack.out_width
+        if options.head_activation is None:
+            return None if options.tied else Linear(width, options.vocabulary, bias=options.head_bias)
+        head = Head(task="masked", activation=options.head_activation, tied=options.tied, bias=options.head_bias)
+        inner, norm, eps = table_width(options), options.norm, options.eps
+        return Masked(head, width, vocabulary=options.vocabulary, table_width=inner, norm=norm, eps=eps)
+
+    def forward(
+        self, ids: Ids, *, key_mask: Mask | None = None, positions: Ids | None = None, streams: Streams | None = None
+    ) -> Logits:
+        return self.logits(self.hidden(ids, key_mask=key_mask, positions=positions, streams=streams))
+
+    def hidden(
+        self, ids: Ids, *, key_mask: Mask | None = None, positions: Ids | None = None, streams: Streams | None = None
+    ) -> Hidden:
+        """The states that the output layer reads."""
+        self._check_room(ids.shape[1])
+        x = self.embedding(ids, positions=positions)
+        return self.stack(x, key_mask=key_mask, streams=streams, positions=positions)
+
+    @property
+    def table(self) -> Tensor:
+        return self.embedding.weight
+
+    def outputs(
+        self, ids: Ids, *, key_mask: Mask | None = None, positions: Ids | None = None, streams: Streams | None = None
+    ) -> dict[str, Tensor]:
+        """What each head says, by the name of its task."""
+        return self.read(self.hidden(ids, key_mask=key_mask, positions=positions, streams=streams), key_mask)
+
+    def logits(self, x: Hidden) -> Logits:
+        """The output layer."""
+        if isinstance(self.head, Masked):
+            return self.head(x, self.table)
+        return self.embedding.logits(x) if self.head is None else self.head(x)
+
+    def start(
+        self,
+        batch: int,
+        *,
+        source: Ids | None = None,
+        source_mask: Mask | None = None,
+        source_streams: Streams | None = None,
+        align: bool = False,
+    ) -> Any:
+        self._refuse_source(source, align)
+        return self.stack.start(batch, dtype=self.dtype, device=self.device)
+
+    def extend(
+        self,
+        ids: Ids,
+        state: Any,
+        *,
+        key_mask: Mask | None = None,
+        positions: Ids | None = None,
+        last: bool = False,
+    ) -> tuple[Logits, Any]:
+        self._check_room(state.length + ids.shape[1])
+        start = state.length if positions is None else 0
+        x = self.embedding(ids, start=start, positions=positions)
+        x, state = self.stack.extend(x, state, key_mask=key_mask, positions=positions)
+        return self.logits(x[:, -1:] if last else x), state
+
+
+__all__ = ["Decoder"]

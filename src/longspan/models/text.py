@@ -1,0 +1,21 @@
+"""What models of text have in common: tokens, and a mechanism for each layer."""
+
+from dataclasses import dataclass
+
+from longspan.attention.setting import Setting
+from longspan.config import option
+from longspan.models.body import BodyOptions
+
+DENSE = (Setting("softmax"),)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextOptions(BodyOptions):
+    """A body that reads tokens."""
+
+    vocabulary: int = option(256, "number of token ids", low=1)
+    padding: int | None = option(None, "the id of padding, whose embedding is zero", low=0)
+    attention: tuple[Setting, ...] = option(DENSE, "mechanism of each layer, repeated from the bottom up")
+
+
+__all__ = ["DENSE", "TextOptions"]

@@ -1,0 +1,84 @@
+"""Rotations of queries and keys by their position: their product depends on the offset alone."""
+
+from functools import partial
+from typing import Literal, get_args
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from longspan.errors import InvalidInput, InvalidOption
+from longspan.nn.positions import Positions, Waves, check_layout, check_place
+from longspan.nn.rotary_scaling import RotaryScaling, amplitude, frequencies
+
+RotaryLayout = Literal["half", "interleaved"]
+Heads = Float[Tensor, "batch heads length head_dim"]
+
+
+class Rotary(nn.Module):
+    """Turns each pair of features of a query or key by position × frequency (Su et al. 2021, section 3.2).
+
+    The product of a turned query and a turned key depends on their offset alone. `half` pairs feature i with
+    i + rotated/2 (GPT-NeoX, Llama), `interleaved` pairs 2i with 2i+1 (the paper, GPT-J): the same model only after
+    permuting its weights. The first `rotated` features are turned, by default all; `scaling` makes their frequencies
+    those of a longer text.
+    """
+
+    def __init__(
+        self,
+        head_dim: int,
+        base: float = 10000.0,
+        layout: RotaryLayout = "half",
+        rotated: int | None = None,
+        scaling: RotaryScaling | None = None,
+    ) -> None:
+        super().__init__()
+        check_layout(layout, get_args(RotaryLayout))
+        rotated = head_dim if rotated is None else rotated
+        if rotated % 2 or not 0 < rotated <= head_dim:
+            raise InvalidOption(f"rotated must be even, above 0 and at most head_dim={head_dim}, got {rotated}")
+        self.head_dim = head_dim
+        self.rotated = rotated
+        self.base = base
+        self.layout = layout
+        self.scaling = scaling
+        self._waves = Waves(partial(_turns, rotated=rotated, base=base, layout=layout, scaling=scaling))
+
+    def forward(self, x: Heads, *, start: int = 0, positions: Positions | None = None) -> Heads:
+        if x.ndim != 4 or x.shape[3] != self.head_dim:
+            raise InvalidInput(f"expected (batch, heads, length, {self.head_dim}), got {tuple(x.shape)}")
+        check_place(x.shape[0], x.shape[2], start, positions)
+        # Half precision turns in float32: a rounded angle is a wrong offset.
+        precise = torch.promote_types(x.dtype, torch.float32)
+        waves = self._waves(x.shape[2], start, positions, x.device, precise)
+        if positions is not None:
+            waves = waves[:, None]  # the same for every head
+        cosine, sine = waves.chunk(2, -1)
+        turned, rest = (
+            (x, None) if self.rotated == self.head_dim else x.split((self.rotated, self.head_dim - self.rotated), -1)
+        )
+        turned = turned.to(precise)
+        # Each feature by its cosine, and the other one of its pair by its sine: few calls, which decoding feels.
+        if self.layout == "half":
+            other = turned.roll(self.rotated // 2, -1)
+        else:
+            other = turned.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
+        out = torch.addcmul(turned * cosine, other, sine).to(x.dtype)
+        return out if rest is None else torch.cat((out, rest), -1)
+
+    def extra_repr(self) -> str:
+        return f"head_dim={self.head_dim}, rotated={self.rotated}, base={self.base:g}, layout={self.layout!r}"
+
+
+def _turns(positions: Tensor, *, rotated: int, base: float, layout: str, scaling: RotaryScaling | None) -> Tensor:
+    """The cosines of all features, then the sines; those of the first of each pair have the sign of a rotation."""
+    angles = positions[..., None] * frequencies(rotated, base, scaling).to(positions.device)
+    cosine, sine = angles.cos(), angles.sin()
+    if layout == "half":
+        waves = torch.cat((cosine, cosine, -sine, sine), -1)
+    else:
+        waves = torch.cat([torch.stack(pair, -1).flatten(-2) for pair in ((cosine, cosine), (-sine, sine))], -1)
+    return waves if scaling is None else waves * amplitude(scaling)
+
+
+__all__ = ["Rotary"]
