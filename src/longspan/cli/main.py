@@ -22,6 +22,10 @@ app = App(
     default_parameter=Parameter(show_default=False),
 )
 app.command(attention.list_names, name="list")
+app.command("longspan.cli.data:app", name="data", help="The named data sets: list them, and prepare one.")
+app.command(
+    "longspan.cli.tokenize:app", name="tokenize", help="Learn a tokenizer, look into it, and put text through it."
+)
 app.command(attention.show)
 app.command(audit.audit)
 app.command(generate.generate)

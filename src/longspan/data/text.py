@@ -1,6 +1,7 @@
 """Text files, plain or packed, with errors that name file and line."""
 
 import bz2
+import codecs
 import gzip
 import lzma
 from collections.abc import Callable, Iterator
@@ -16,7 +17,8 @@ PACKED: dict[str, Callable[[Path], IO[bytes]]] = {
 }
 
 
-def _open(path: Path) -> IO[bytes]:
+def open_bytes(path: Path) -> IO[bytes]:
+    """The content of a file, unpacked."""
     try:
         return PACKED[path.suffix](path) if path.suffix in PACKED else path.open("rb")
     except FileNotFoundError:
@@ -29,7 +31,7 @@ def lines(path: Path) -> Iterator[str]:
     """The lines of a file, without their ends; the file is never whole in memory."""
     number = 0
     try:
-        with _open(path) as file:
+        with open_bytes(path) as file:
             for line in file:
                 number += 1
                 yield line.decode("utf-8").rstrip("\r\n")
@@ -44,7 +46,7 @@ def lines(path: Path) -> Iterator[str]:
 def whole(path: Path) -> str:
     """All of a file."""
     try:
-        with _open(path) as file:
+        with open_bytes(path) as file:
             found = file.read().decode("utf-8")
     except UnicodeDecodeError as error:
         raise InvalidInput(f"{path} is not UTF-8: {error.reason} at byte {error.start}") from None
@@ -53,6 +55,23 @@ def whole(path: Path) -> str:
     if not found.strip():
         raise InvalidInput(f"{path} is empty")
     return found
+
+
+def blocks(path: Path, size: int) -> Iterator[str]:
+    """A file in parts of about `size` bytes, which end anywhere between two characters."""
+    decoder, read = codecs.getincrementaldecoder("utf-8")(), 0
+    try:
+        with open_bytes(path) as file:
+            while part := file.read(size):
+                yield decoder.decode(part)
+                read += len(part)
+            decoder.decode(b"", final=True)
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"{path} is not UTF-8: {error.reason} near byte {read + error.start}") from None
+    except (EOFError, gzip.BadGzipFile, lzma.LZMAError) as error:
+        raise InvalidInput(f"{path} is cut short or damaged: {error}") from None
+    if not read:
+        raise InvalidInput(f"{path} is empty")
 
 
 def documents(path: Path) -> Iterator[str]:
@@ -68,4 +87,4 @@ def documents(path: Path) -> Iterator[str]:
         yield "\n".join(held)
 
 
-__all__ = ["documents", "lines", "whole"]
+__all__ = ["PACKED", "blocks", "documents", "lines", "open_bytes", "whole"]

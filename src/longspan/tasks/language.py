@@ -14,8 +14,9 @@ from longspan.data import sets, text
 from longspan.data.base import Batch, Data
 from longspan.data.blocks import Blocks, Streams
 from longspan.data.learning import Learned, learn
+from longspan.data.prepared import fingerprint, read_prepared
 from longspan.data.tokenizer import Tokenizer
-from longspan.data.tokens import TokenFile, write_tokens
+from longspan.data.tokens import TokenFile, Tokens, write_tokens
 from longspan.errors import InvalidInput, InvalidOption
 from longspan.models.base import Causal, Model
 from longspan.models.transformer_xl import TransformerXL
@@ -102,9 +103,12 @@ class Language(Task):
         tokenizer: Learned = option(Learned, "how text is cut into tokens")
         length: int = option(128, "tokens of a block", low=1)
         batch: int = option(16, "blocks of a batch", low=1)
+        tokens: str | None = option(None, "a folder that `longspan data prepare NAME --out` made, instead of texts")
         streams: bool = option(False, "whether rows go on from batch to batch, for models with a memory")
 
     def prepare(self, place: Place, tokenizer: Tokenizer | None = None) -> Prepared:
+        if self.options.tokens is not None:
+            return self._of_tokens(place, tokenizer)
         found = self._texts(place)
         if tokenizer is None:
             tokenizer = learn(self.options.tokenizer, [found["train"]])
@@ -128,7 +132,27 @@ class Language(Task):
             facts={**facts, "vocabulary": tokenizer.size},
         )
 
-    def _data(self, file: TokenFile, seed: int, *, shuffle: bool) -> Data:
+    def _of_tokens(self, place: Place, given: Tokenizer | None) -> Prepared:
+        """From token files, of any size; how many bytes or words a token stands for is not known of them."""
+        options = self.options
+        if options.set is not None or options.train is not None:
+            raise InvalidOption("[task] names tokens, a set or files: one of them")
+        files, tokenizer = read_prepared(Path(options.tokens), options.share)
+        if given is not None and fingerprint(given) != fingerprint(tokenizer):
+            raise InvalidInput(f"{options.tokens} was made with another tokenizer than the model's; prepare it by that")
+        made = {split: self._data(file, place.seed, shuffle=split == "train") for split, file in files.items()}
+        facts = {f"{split} tokens": len(file) for split, file in files.items()}
+        return Prepared(
+            made["train"],
+            made["held_out"],
+            NextToken(streams=options.streams),
+            made.get("test"),
+            tokenizer,
+            needs={"vocabulary": tokenizer.size},
+            facts={**facts, "vocabulary": tokenizer.size},
+        )
+
+    def _data(self, file: Tokens, seed: int, *, shuffle: bool) -> Data:
         if self.options.streams:
             return Streams(file, self.options.length, self.options.batch)
         return Blocks(file, self.options.length, self.options.batch, seed=seed, shuffle=shuffle)
