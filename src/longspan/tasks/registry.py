@@ -9,6 +9,9 @@ from longspan.tasks.base import Task
 
 TASKS: dict[str, str] = {
     "language": "longspan.tasks.language:Language",
+    "masked": "longspan.tasks.masked:MaskedLanguage",
+    "detect": "longspan.tasks.electra:Detect",
+    "denoise": "longspan.tasks.denoise:Denoise",
 }
 
 
