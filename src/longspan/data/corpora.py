@@ -1,8 +1,8 @@
 """Documents of sentences, as pre-training reads them: what is in the files, and the ids on disk.
 
 A file of one's own has one sentence a line, and an empty line between documents. WikiText has paragraphs between
-headings: a document is an article, which begins at a heading of the first level between empty lines; headings are left
-out; a paragraph ends a sentence at a token `.`, `!` or `?`, with the closing quote or bracket after it. WikiText's marks
+headings: a document is an article, which begins at a heading of the first level between empty lines; headings are
+left out; a paragraph ends a sentence at a token `.`, `!` or `?`, with the closing quote or bracket after it. Its marks
 inside words (`role @-@ playing`) are undone, and its `<unk>` becomes the tokenizer's unknown token.
 """
 

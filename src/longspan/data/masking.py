@@ -42,9 +42,7 @@ class Masking(config.Options):
         return epoch if self.dynamic else epoch % self.copies
 
 
-def choose(
-    candidates: np.ndarray, words: np.ndarray, options: Masking, generator: np.random.Generator
-) -> np.ndarray:
+def choose(candidates: np.ndarray, words: np.ndarray, options: Masking, generator: np.random.Generator) -> np.ndarray:
     """Which places are chosen: `candidates` may be (those of special tokens may not), `words` are numbers of words."""
     places = np.flatnonzero(candidates)
     chosen = np.zeros(len(candidates), dtype=bool)

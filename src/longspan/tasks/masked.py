@@ -35,7 +35,11 @@ class MaskedFigures(Figures):
 
     def add(self, other: Figures) -> None:
         assert isinstance(other, MaskedFigures)
-        self.nats, self.right, self.places = self.nats + other.nats, self.right + other.right, self.places + other.places
+        self.nats, self.right, self.places = (
+            self.nats + other.nats,
+            self.right + other.right,
+            self.places + other.places,
+        )
         self.pair_nats, self.pair_right = self.pair_nats + other.pair_nats, self.pair_right + other.pair_right
         self.pairs += other.pairs
 

@@ -59,9 +59,7 @@ class Planned(Data):
     def plan(self, epoch: int) -> pairs.Plan:
         visit = self.visit(epoch)
         if visit not in self._plans:
-            found = pairs.plan(
-                self.corpus, self.kind, self.length, short=self.short, seed=self.seed, epoch=visit
-            )
+            found = pairs.plan(self.corpus, self.kind, self.length, short=self.short, seed=self.seed, epoch=visit)
             self._plans = {visit: found}
         return self._plans[visit]
 
@@ -123,8 +121,8 @@ class MaskedTexts(Planned):
         around, tokens = self.around, self.corpus.tokens
         paired = len(second) > 0
         first, second = pairs.cut(first, second, self.length - (3 if paired else 2), generator)
-        parts, begins, segments = [[around.begin], tokens[first.start : first.stop], [around.end]], [], []
-        begins = [[1], self.corpus.begins[first.start : first.stop], [1]]
+        parts: list[Any] = [[around.begin], tokens[first.start : first.stop], [around.end]]
+        begins: list[Any] = [[1], self.corpus.begins[first.start : first.stop], [1]]
         segments = [0] * (len(first) + 2)
         if paired:
             parts += [tokens[second.start : second.stop], [around.end]]
@@ -138,9 +136,7 @@ class MaskedTexts(Planned):
         candidates = np.ones(len(ids), dtype=bool)
         candidates[[0, len(first) + 1, len(ids) - 1]] = False
         chosen = choose(candidates, words, self.masking, generator)
-        hidden = hide(
-            ids, chosen, words, self.masking, generator, mask=around.mask, drawn_from=self.drawn_from
-        )
+        hidden = hide(ids, chosen, words, self.masking, generator, mask=around.mask, drawn_from=self.drawn_from)
         return {
             "ids": hidden,
             "labels": np.where(chosen, ids, IGNORED),

@@ -11,6 +11,7 @@ import torch
 
 from longspan.errors import InvalidInput
 from longspan.models import folder as model_folder
+from longspan.models.base import Model
 from longspan.train import checkpoint, saving
 from longspan.train.loop import Interrupted, Trainer, listening
 from longspan.train.sharding import put, unique, whole
@@ -147,8 +148,18 @@ def _finish(trainer: Trainer, say: Say) -> dict[str, float]:
     weights = _result(trainer, say)
     if trainer.processes.first:
         model_folder.save(trainer.model, trainer.run.folder / RESULT, tokenizer=trainer.tokenizer, weights=weights)
+        for part in trainer.objective.results:
+            _save_part(trainer, part, weights)
     trainer.processes.wait()
     return trainer.progress.figures
+
+
+def _save_part(trainer: Trainer, part: str, weights: Mapping[str, torch.Tensor]) -> None:
+    """A part of the model by itself, such as ELECTRA's discriminator, which is what is fine-tuned."""
+    model = trainer.model.get_submodule(part)
+    assert isinstance(model, Model)
+    own = {name.removeprefix(f"{part}."): tensor for name, tensor in weights.items() if name.startswith(f"{part}.")}
+    model_folder.save(model, trainer.run.folder / part, tokenizer=trainer.tokenizer, weights=own)
 
 
 def _last_evaluation(trainer: Trainer) -> int:
