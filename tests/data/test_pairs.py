@@ -184,5 +184,7 @@ def test_wikitext2_has_as_many_articles_as_published() -> None:
     if "LONGSPAN_DATA" not in os.environ:
         pytest.skip("LONGSPAN_DATA names no folder")
     root = Path(os.environ["LONGSPAN_DATA"])
-    counts = [sum(1 for _ in wikitext_documents(root / f"wikitext2/wiki.{name}.tokens.gz")) for name in ("valid", "test")]
+    counts = [
+        sum(1 for _ in wikitext_documents(root / f"wikitext2/wiki.{name}.tokens.gz")) for name in ("valid", "test")
+    ]
     assert counts == [60, 60]

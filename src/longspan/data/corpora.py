@@ -187,4 +187,14 @@ def _reading(
     return some
 
 
-__all__ = ["Corpus", "Document", "plain_documents", "read_documents", "sentences", "wikitext_documents", "write_corpus"]
+__all__ = [
+    "READERS",
+    "TITLE",
+    "Corpus",
+    "Document",
+    "plain_documents",
+    "read_documents",
+    "sentences",
+    "wikitext_documents",
+    "write_corpus",
+]
