@@ -12,6 +12,8 @@ from rich.console import Console
 
 from longspan import __version__
 from longspan.cli import attention, audit, convert, embed, fill, generate
+from longspan.cli import data as data_command
+from longspan.cli import tokenize as tokenize_command
 from longspan.errors import LongspanError
 
 app = App(
@@ -22,6 +24,8 @@ app = App(
     default_parameter=Parameter(show_default=False),
 )
 app.command(attention.list_names, name="list")
+app.command(data_command.app)
+app.command(tokenize_command.app)
 app.command(attention.show)
 app.command(audit.audit)
 app.command(generate.generate)

@@ -7,7 +7,7 @@ import torch
 
 from longspan.data.base import Batch, Data
 from longspan.data.order import Shuffled, draws
-from longspan.data.tokens import TokenFile
+from longspan.data.tokens import Tokens
 from longspan.errors import InvalidInput
 
 
@@ -39,7 +39,7 @@ class Blocks(Data):
 
     def __init__(
         self,
-        tokens: TokenFile,
+        tokens: Tokens,
         length: int,
         batch: int,
         *,
@@ -93,7 +93,7 @@ class Streams(Data):
     not fill all rows are left out, at most `rows` - 1 blocks' worth.
     """
 
-    def __init__(self, tokens: TokenFile, length: int, rows: int) -> None:
+    def __init__(self, tokens: Tokens, length: int, rows: int) -> None:
         self.tokens, self.length, self.rows = tokens, length, rows
         self.each = (len(tokens) - 1) // rows  # ids of a row
         if self.each < 1:

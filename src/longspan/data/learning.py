@@ -1,21 +1,26 @@
-"""Tokenizers that are learned from text: byte-level BPE, WordPiece, Unigram; and bytes and characters, which need none.
+"""Tokenizers that are learned from text: byte-level BPE, WordPiece, Unigram, words, characters; and bytes.
 
 The pieces of WordPiece are learned as by BPE, by how often two stand together; the first WordPiece (Schuster & Nakajima
 2012) took the pair that made the text likelier, freq(ab) / (freq(a) freq(b)). How a text is then cut is the same.
 """
 
+import json
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from tokenizers import Tokenizer as Inner
 
 from longspan import config
 from longspan.config import option
-from longspan.data.tokenizer import Tokenizer
-from longspan.errors import InvalidInput
+from longspan.data.tokenizer import Tokenizer, sound
+from longspan.errors import InvalidInput, InvalidOption
 
-KINDS = ("bytes", "characters", "bpe", "wordpiece", "unigram")
+KINDS = ("bytes", "characters", "words", "bpe", "wordpiece", "unigram")
+# Cut by these, a text can have what no token stands for; so they have one for that, whatever else they lack.
+UNSURE = ("words", "wordpiece", "unigram")
 # The names that each kind's families gave their special tokens.
 BERT = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 PLAIN = {"pad": "<pad>", "unk": "<unk>", "bos": "<s>", "eos": "</s>", "mask": "<mask>"}
@@ -26,29 +31,44 @@ class Learned(config.Options):
     """What is learned, of a recipe's table `[task.tokenizer]`."""
 
     kind: str = option("bpe", "how text is cut", choices=KINDS)
-    size: int = option(8000, "tokens of the vocabulary, where it is learned", low=1)
+    size: int = option(
+        8000, "most tokens of the vocabulary, special ones included; bytes and characters need none", low=1
+    )
     lowercase: bool = option(False, "whether upper case is made lower, and accents are dropped")
-    frequency: int = option(2, "how often a pair must be seen to be merged", low=1)
+    frequency: int = option(2, "how often a pair must be seen to be merged, or a word to be kept", low=1)
     special: bool = option(True, "whether there are tokens for beginning, end, padding and mask")
 
 
 def learn(options: Learned, texts: Iterable[str]) -> Tokenizer:
     """A tokenizer for texts like these."""
-    names = (BERT if options.kind == "wordpiece" else PLAIN) if options.special else {}
+    names = dict(BERT if options.kind == "wordpiece" else PLAIN)
+    if options.kind in ("bytes", "bpe"):
+        del names["unk"]  # nothing is unknown
+    if not options.special:
+        names = {role: name for role, name in names.items() if role == "unk" and options.kind in UNSURE}
     if options.kind == "bytes":
-        names = {role: name for role, name in names.items() if role != "unk"}  # nothing is unknown
         inner = _bytes(list(names.values()))
+        inner.normalizer = _normalizer(options)
     elif options.kind == "characters":
-        inner = _characters(texts, names)
+        inner = _characters(options, texts, names)
+    elif options.kind == "words":
+        inner = _words(options, texts, names)
     else:
         inner = _learned(options, texts, names)
-    if options.lowercase:
-        inner.normalizer = normalizers.Sequence(
-            [normalizers.NFD(), normalizers.Lowercase(), normalizers.StripAccents()]
-        )
     inner.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in names.values()])
     _around(inner, names)
     return Tokenizer(inner, names)
+
+
+def _normalizer(options: Learned) -> normalizers.Normalizer | None:
+    if options.kind == "wordpiece":
+        # BERT's: control characters go, Chinese characters stand by themselves, accents go with upper case.
+        return normalizers.BertNormalizer(lowercase=options.lowercase, strip_accents=options.lowercase)
+    if not options.lowercase:
+        return None
+    # Composed again, so that what has no accents (Hangul, say) is not left in parts.
+    steps = [normalizers.NFD(), normalizers.Lowercase(), normalizers.StripAccents(), normalizers.NFC()]
+    return normalizers.Sequence(steps)
 
 
 def _bytes(specials: list[str]) -> Inner:
@@ -68,16 +88,37 @@ def _byte_symbols() -> list[str]:
     return [chr(byte) if byte in shown else chr(next(hidden)) for byte in range(256)]
 
 
-def _characters(texts: Iterable[str], names: dict[str, str]) -> Inner:
+def _characters(options: Learned, texts: Iterable[str], names: dict[str, str]) -> Inner:
+    normalizer = _normalizer(options)
     seen: set[str] = set()
-    for text in texts:
-        seen.update(text)
-    if not seen:
-        raise InvalidInput("the text is empty: there are no characters to learn")
+    for text in _some(texts):
+        seen.update(text if normalizer is None else normalizer.normalize_str(text))
     vocabulary = {name: number for number, name in enumerate([*names.values(), *sorted(seen)])}
-    inner = Inner(models.WordLevel(vocabulary, unk_token=names.get("unk", "<unk>")))
+    inner = Inner(models.WordLevel(vocabulary, unk_token=names.get("unk", PLAIN["unk"])))
+    inner.normalizer = normalizer
     inner.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
     inner.decoder = decoders.Fuse()
+    return inner
+
+
+def _words(options: Learned, texts: Iterable[str], names: dict[str, str]) -> Inner:
+    """What stands between spaces, and each line's end, as perplexities of words are counted.
+
+    The vocabulary is counted here: the trainer of the package gives a special token that the text spells a second id.
+    """
+    normalizer, splitter = _normalizer(options), pre_tokenizers.Split(Regex(r"\n|\S+"), behavior="removed", invert=True)
+    counts: Counter[str] = Counter()
+    for line in chain.from_iterable(text.splitlines(keepends=True) for text in _some(texts)):
+        plain = line if normalizer is None else normalizer.normalize_str(line)
+        counts.update(word for word, _ in splitter.pre_tokenize_str(plain))
+    kept = [word for word, count in counts.items() if count >= options.frequency and word not in names.values()]
+    kept.sort(key=lambda word: (-counts[word], word))
+    room = options.size - len(names)
+    if room < 1:
+        raise InvalidOption(f"size is {options.size}, and there are {len(names)} special tokens")
+    vocabulary = {name: number for number, name in enumerate([*names.values(), *kept[:room]])}
+    inner = Inner(models.WordLevel(vocabulary, unk_token=names["unk"]))
+    inner.normalizer, inner.pre_tokenizer = normalizer, splitter
     return inner
 
 
@@ -85,6 +126,8 @@ def _learned(options: Learned, texts: Iterable[str], names: dict[str, str]) -> I
     specials = list(names.values())
     trainer: trainers.Trainer
     if options.kind == "bpe":
+        if options.size < 256 + len(specials):
+            raise InvalidOption(f"size is {options.size}, and bytes and special tokens alone are {256 + len(specials)}")
         inner = Inner(models.BPE())
         inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         inner.decoder = decoders.ByteLevel()
@@ -96,7 +139,7 @@ def _learned(options: Learned, texts: Iterable[str], names: dict[str, str]) -> I
             show_progress=False,
         )
     elif options.kind == "wordpiece":
-        inner = Inner(models.WordPiece(unk_token=names.get("unk", "[UNK]"), max_input_chars_per_word=100))
+        inner = Inner(models.WordPiece(unk_token=names["unk"], max_input_chars_per_word=100))
         inner.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         inner.decoder = decoders.WordPiece()
         trainer = trainers.WordPieceTrainer(
@@ -107,21 +150,34 @@ def _learned(options: Learned, texts: Iterable[str], names: dict[str, str]) -> I
         inner.pre_tokenizer = pre_tokenizers.Metaspace()
         inner.decoder = decoders.Metaspace()
         trainer = trainers.UnigramTrainer(
-            vocab_size=options.size, special_tokens=specials, unk_token=names.get("unk"), show_progress=False
+            vocab_size=options.size, special_tokens=specials, unk_token=names["unk"], show_progress=False
         )
-    if options.lowercase:
-        inner.normalizer = normalizers.Sequence(
-            [normalizers.NFD(), normalizers.Lowercase(), normalizers.StripAccents()]
+    inner.normalizer = _normalizer(options)
+    try:
+        inner.train_from_iterator(_some(texts), trainer)
+    except InvalidInput:
+        raise
+    except Exception as error:  # the package raises no narrower one
+        raise InvalidOption(f"no vocabulary of {options.size} can be learned from the text: {error}") from None
+    if inner.get_vocab_size() > options.size:
+        raise InvalidOption(
+            f"size is {options.size}, and the text's letters and special tokens alone are {inner.get_vocab_size()}"
         )
-    inner.train_from_iterator(_some(texts), trainer)
-    return inner
+    return _rounded(inner) if options.kind == "unigram" else inner
+
+
+def _rounded(inner: Inner) -> Inner:
+    """Scores of few digits: the package reads long ones with an error in the last digit, and files must come back."""
+    record = json.loads(inner.to_str())
+    record["model"]["vocab"] = [[piece, round(score, 6)] for piece, score in record["model"]["vocab"]]
+    return Inner.from_str(json.dumps(record))
 
 
 def _some(texts: Iterable[str]) -> Iterable[str]:
     empty = True
     for text in texts:
-        empty = empty and not text
-        yield text
+        empty = empty and not text.strip()
+        yield sound(text)
     if empty:
         raise InvalidInput("the text is empty: there is nothing to learn a tokenizer from")
 

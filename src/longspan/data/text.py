@@ -1,6 +1,7 @@
 """Text files, plain or packed, with errors that name file and line."""
 
 import bz2
+import codecs
 import gzip
 import lzma
 from collections.abc import Callable, Iterator
@@ -19,7 +20,8 @@ PACKED: dict[str, Callable[[Path], IO[bytes]]] = {
 PIECE = 1 << 16  # characters
 
 
-def _open(path: Path) -> IO[bytes]:
+def open_bytes(path: Path) -> IO[bytes]:
+    """The content of a file, unpacked."""
     try:
         return PACKED[path.suffix](path) if path.suffix in PACKED else path.open("rb")
     except FileNotFoundError:
@@ -36,7 +38,7 @@ def lines(path: Path) -> Iterator[str]:
 def _raw(path: Path) -> Iterator[str]:
     number = 0
     try:
-        with _open(path) as file:
+        with open_bytes(path) as file:
             for line in file:
                 number += 1
                 yield line.decode("utf-8")
@@ -51,7 +53,7 @@ def _raw(path: Path) -> Iterator[str]:
 def whole(path: Path) -> str:
     """All of a file."""
     try:
-        with _open(path) as file:
+        with open_bytes(path) as file:
             found = file.read().decode("utf-8")
     except UnicodeDecodeError as error:
         raise InvalidInput(f"{path} is not UTF-8: {error.reason} at byte {error.start}") from None
@@ -60,6 +62,23 @@ def whole(path: Path) -> str:
     if not found.strip():
         raise InvalidInput(f"{path} is empty")
     return found
+
+
+def blocks(path: Path, size: int) -> Iterator[str]:
+    """A file in parts of about `size` bytes, which end anywhere between two characters."""
+    decoder, read = codecs.getincrementaldecoder("utf-8")(), 0
+    try:
+        with open_bytes(path) as file:
+            while part := file.read(size):
+                yield decoder.decode(part)
+                read += len(part)
+            decoder.decode(b"", final=True)
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"{path} is not UTF-8: {error.reason} near byte {read + error.start}") from None
+    except (EOFError, gzip.BadGzipFile, lzma.LZMAError) as error:
+        raise InvalidInput(f"{path} is cut short or damaged: {error}") from None
+    if not read:
+        raise InvalidInput(f"{path} is empty")
 
 
 def documents(path: Path) -> Iterator[str]:
@@ -117,4 +136,4 @@ def _pieces(path: Path, title: Pattern[str] | None) -> Iterator[str]:
         yield "".join(held)
 
 
-__all__ = ["Part", "documents", "lines", "whole"]
+__all__ = ["PACKED", "Part", "blocks", "documents", "lines", "open_bytes", "whole"]

@@ -5,7 +5,8 @@ What a user writes is text: the word "[MASK]" in it is not the token, unless who
 
 import json
 import secrets
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -159,8 +160,10 @@ class Tokenizer:
 
         >>> tokenizer.encode("Hello [MASK].", allow=["[MASK]"]).ids
         """
-        second = None if pair is None else _sound(pair)
-        return _encoded(self._reader(allow).encode(_sound(text), second, add_special_tokens=special))
+        second = None if pair is None else sound(pair)
+        reader, first = self._reader(allow), sound(text)
+        with _knowing():
+            return _encoded(reader.encode(first, second, add_special_tokens=special))
 
     def encode_many(
         self,
@@ -182,9 +185,10 @@ class Tokenizer:
         if pairs is not None and len(pairs) != len(texts):
             raise InvalidInput(f"there are {len(texts)} texts and {len(pairs)} seconds of pairs; give one for each")
         reader = self._reader(allow)
-        sound = [_sound(text) for text in texts]
-        given: list[Any] = sound if pairs is None else list(zip(sound, [_sound(text) for text in pairs]))
-        found = [_encoded(each) for each in reader.encode_batch(given, add_special_tokens=special)]
+        firsts = [sound(text) for text in texts]
+        given: list[Any] = firsts if pairs is None else list(zip(firsts, [sound(text) for text in pairs]))
+        with _knowing():
+            found = [_encoded(each) for each in reader.encode_batch(given, add_special_tokens=special)]
         for row, each in enumerate(found):
             if longest is None or len(each) <= longest:
                 continue
@@ -313,12 +317,23 @@ def _cut(reader: tokenizers.Tokenizer, text: str, pair: str | None, special: boo
     return _encoded(reader.post_process(first, second, special))
 
 
+@contextmanager
+def _knowing() -> Iterator[None]:
+    """Says what it means that the package fails: the text has what the vocabulary lacks, and nothing stands for it."""
+    try:
+        yield
+    except Exception as error:  # the package raises no narrower one
+        raise InvalidInput(
+            f"the text has something that is not in the tokenizer's vocabulary, which has no token for that: {error}"
+        ) from None
+
+
 def _encoded(found: Any) -> Encoded:
     added = [bool(mark) for mark in found.special_tokens_mask]
     return Encoded(found.ids, found.type_ids, found.offsets, added, found.word_ids)
 
 
-def _sound(text: str) -> str:
+def sound(text: str) -> str:
     """Text that UTF-8 can hold: halves of characters are joined, and those left alone replaced."""
     if not isinstance(text, str):
         raise InvalidInput(f"expected a text, got {type(text).__name__}")
@@ -329,4 +344,4 @@ def _sound(text: str) -> str:
     return text
 
 
-__all__ = ["CONFIG", "FILE", "ROLES", "Encoded", "Padded", "Side", "Tokenizer"]
+__all__ = ["CONFIG", "FILE", "ROLES", "Encoded", "Padded", "Side", "Tokenizer", "sound"]

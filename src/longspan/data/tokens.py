@@ -1,66 +1,190 @@
 """Token files: ids on disk, mapped into memory, with the borders of documents beside them.
 
-`NAME.bin` holds the ids one after the other (2 bytes each where the vocabulary allows, else 4), `NAME.json` says so,
-and `NAME.borders` where each document begins. They are written as the ids come, so that a text larger than memory can
-be prepared, and read where they lie.
+`NAME.bin` holds the ids one after the other (2 bytes each where the vocabulary allows, else 4), `NAME.borders` where
+each document begins, and `NAME.json` says so; it is written last, so that what it speaks of is whole. Ids are written
+as they come, so that a text larger than memory can be prepared, and read where they lie. What would be too large for
+one file is shards: `NAME.json` then names token files that go on from one to the next.
 """
 
 import hashlib
 import json
+from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
 from longspan.errors import InvalidInput
 
 FORMAT = 1
+SHARD = 1 << 28  # ids of a shard unless said otherwise: half a GiB or one
+
+
+def _beside(path: Path, ending: str) -> Path:
+    """NAME.bin and the like; names may have dots of their own."""
+    return path.with_name(path.name.removesuffix(".bin") + ending)
+
+
+class TokenWriter:
+    """Writes one token file; `close` makes it valid."""
+
+    def __init__(self, path: Path, *, vocabulary: int, made_with: str = "") -> None:
+        self.path, self.vocabulary, self.made_with = path, vocabulary, made_with
+        self.kind = np.dtype("<u2") if vocabulary <= 1 << 16 else np.dtype("<u4")
+        self.count, self.borders, self.digest = 0, list[int](), hashlib.sha256()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _beside(path, ".json").unlink(missing_ok=True)
+        self._file: IO[bytes] = _beside(path, ".bin.part").open("wb")
+
+    def add(self, ids: Sequence[int], *, begins: bool = True) -> None:
+        """The ids of a document, or with `begins` False more of the last one."""
+        array = np.asarray(ids, dtype=np.int64)
+        if array.size and not (array.min() >= 0 and array.max() < self.vocabulary):
+            wrong = int(array[(array < 0) | (array >= self.vocabulary)][0])
+            number = max(0, len(self.borders) - (not begins))
+            raise InvalidInput(f"document {number} has the id {wrong}, and the vocabulary is 0..{self.vocabulary - 1}")
+        if begins:
+            self.borders.append(self.count)
+        content = array.astype(self.kind).tobytes()
+        self.digest.update(content)
+        self._file.write(content)
+        self.count += array.size
+
+    def close(self) -> "TokenFile":
+        self._file.close()
+        _beside(self.path, ".bin.part").replace(_beside(self.path, ".bin"))
+        np.asarray(self.borders, dtype="<u8").tofile(_beside(self.path, ".borders"))
+        record = {
+            "format": FORMAT,
+            "dtype": self.kind.str,
+            "tokens": self.count,
+            "documents": len(self.borders),
+            "vocabulary": self.vocabulary,
+            "sha256": self.digest.hexdigest(),
+            "made_with": self.made_with,
+        }
+        _write_record(self.path, record)
+        return TokenFile(self.path)
+
+    def abandon(self) -> None:
+        """Leaves nothing behind."""
+        self._file.close()
+        _beside(self.path, ".bin.part").unlink(missing_ok=True)
 
 
 def write_tokens(
     path: Path, documents: Iterable[Sequence[int]], *, vocabulary: int, made_with: str = ""
 ) -> "TokenFile":
     """Writes the ids of documents to `path`.bin; `made_with` says by which tokenizer."""
-    kind = np.dtype("<u2") if vocabulary <= 1 << 16 else np.dtype("<u4")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    digest, count, borders = hashlib.sha256(), 0, [0]
-    part = path.with_suffix(".bin.part")
-    with part.open("wb") as file:
-        for number, document in enumerate(documents):
-            ids = np.asarray(document, dtype=np.int64)
-            if ids.size and not (ids.min() >= 0 and ids.max() < vocabulary):
-                wrong = int(ids[(ids < 0) | (ids >= vocabulary)][0])
-                raise InvalidInput(f"document {number} has the id {wrong}, and the vocabulary is 0..{vocabulary - 1}")
-            content = ids.astype(kind).tobytes()
-            digest.update(content)
-            file.write(content)
-            count += ids.size
-            borders.append(count)
-    np.asarray(borders[:-1], dtype="<u8").tofile(path.with_suffix(".borders"))
+    writer = TokenWriter(path, vocabulary=vocabulary, made_with=made_with)
+    try:
+        for document in documents:
+            writer.add(document)
+    except BaseException:
+        writer.abandon()
+        raise
+    return writer.close()
+
+
+def write_shards(
+    path: Path,
+    parts: Iterable[tuple[Sequence[int], bool]],
+    *,
+    vocabulary: int,
+    made_with: str = "",
+    size: int = SHARD,
+) -> "Shards":
+    """Writes parts of documents to shards of `size` ids (the last has fewer); each part says whether a document begins.
+
+    A document may go on from one shard to the next.
+    """
+    if size < 1:
+        raise InvalidInput(f"a shard holds one id at least, not {size}")
+    found: list[TokenFile] = []
+    _beside(path, ".json").unlink(missing_ok=True)
+
+    def next_writer() -> TokenWriter:
+        return TokenWriter(_beside(path, f"-{len(found):05d}"), vocabulary=vocabulary, made_with=made_with)
+
+    writer = next_writer()
+    try:
+        for ids, begins in parts:
+            rest = ids
+            while True:
+                room = size - writer.count
+                writer.add(rest[:room], begins=begins)
+                rest, begins = rest[room:], False
+                if len(rest) == 0:
+                    break
+                found.append(writer.close())
+                writer = next_writer()
+    except BaseException:
+        writer.abandon()
+        raise
+    found.append(writer.close())
     record = {
         "format": FORMAT,
-        "dtype": kind.str,
-        "tokens": count,
-        "documents": len(borders) - 1,
+        "shards": [shard.path.name.removesuffix(".bin") for shard in found],
+        "tokens": sum(len(shard) for shard in found),
         "vocabulary": vocabulary,
-        "sha256": digest.hexdigest(),
+        "sha256": _digest(found),
         "made_with": made_with,
     }
-    path.with_suffix(".json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    part.replace(path.with_suffix(".bin"))
-    return TokenFile(path)
+    _write_record(path, record)
+    return Shards(path)
 
 
-class TokenFile(Sequence[int]):
-    """The ids of a file; slices are arrays."""
+def _digest(shards: Sequence["TokenFile"]) -> str:
+    return hashlib.sha256("\n".join(shard.sha256 for shard in shards).encode()).hexdigest()
+
+
+def _write_record(path: Path, record: dict[str, Any]) -> None:
+    part = _beside(path, ".json.part")
+    part.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    part.replace(_beside(path, ".json"))
+
+
+def _read_record(path: Path) -> dict[str, Any]:
+    name = _beside(path, ".json")
+    try:
+        record = json.loads(name.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InvalidInput(f"there is no token file {name}; prepare the data first") from None
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise InvalidInput(f"{name} is not JSON: {error}") from None
+    if not isinstance(record, dict) or record.get("format") != FORMAT:
+        given = record.get("format") if isinstance(record, dict) else None
+        raise InvalidInput(f"{name} is of format {given}, and {FORMAT} is what can be read")
+    return record
+
+
+class Tokens(Sequence[int]):
+    """Ids on disk; slices are arrays."""
+
+    path: Path
+    vocabulary: int
+    sha256: str
+    made_with: str
+    borders: np.ndarray  # where each document begins
+
+    @abstractmethod
+    def __getitem__(self, place: Any) -> Any: ...
+
+    def document_of(self, start: int, stop: int) -> np.ndarray:
+        """The number of the document that each of the ids start..stop-1 belongs to."""
+        return np.searchsorted(self.borders, np.arange(start, stop), side="right") - 1
+
+
+class TokenFile(Tokens):
+    """The ids of one file."""
 
     def __init__(self, path: Path | str) -> None:
-        self.path = Path(path).with_suffix(".bin")
-        record = self._record()
-        self.vocabulary: int = record["vocabulary"]
-        self.sha256: str = record["sha256"]
-        self.made_with: str = record["made_with"]
+        self.path = _beside(Path(path), ".bin")
+        record = _read_record(self.path)
+        if "shards" in record:
+            raise InvalidInput(f"{_beside(self.path, '.json')} is of shards; read it by `open_tokens`")
+        self.vocabulary, self.sha256, self.made_with = record["vocabulary"], record["sha256"], record["made_with"]
         kind, size = np.dtype(record["dtype"]), record["tokens"]
         if not self.path.is_file():
             raise InvalidInput(f"{self.path} is missing; prepare the data once more")
@@ -70,20 +194,10 @@ class TokenFile(Sequence[int]):
                 "it was cut short; prepare the data once more"
             )
         self.ids = np.memmap(self.path, kind, "r") if size else np.zeros(0, kind)
-        self.borders = np.fromfile(self.path.with_suffix(".borders"), dtype="<u8").astype(np.int64)
-
-    def _record(self) -> dict[str, Any]:
-        path = self.path.with_suffix(".json")
-        try:
-            record = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise InvalidInput(f"there is no token file {path}; prepare the data first") from None
-        except (UnicodeDecodeError, json.JSONDecodeError) as error:
-            raise InvalidInput(f"{path} is not JSON: {error}") from None
-        if record.get("format") != FORMAT:
-            raise InvalidInput(f"{path} is of format {record.get('format')}, and {FORMAT} is what can be read")
-        assert isinstance(record, dict)
-        return record
+        borders = _beside(self.path, ".borders")
+        if not borders.is_file() or borders.stat().st_size != 8 * record["documents"]:
+            raise InvalidInput(f"{borders} is missing or was cut short; prepare the data once more")
+        self.borders = np.fromfile(borders, dtype="<u8").astype(np.int64)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -91,9 +205,50 @@ class TokenFile(Sequence[int]):
     def __getitem__(self, place: Any) -> Any:
         return self.ids[place]
 
-    def document_of(self, start: int, stop: int) -> np.ndarray:
-        """The number of the document that each of the ids start..stop-1 belongs to."""
-        return np.searchsorted(self.borders, np.arange(start, stop), side="right") - 1
+
+class Shards(Tokens):
+    """The ids of several files, one after the other, as if they were one; none is read before it is needed."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = _beside(Path(path), ".bin")
+        record = _read_record(self.path)
+        if "shards" not in record:
+            raise InvalidInput(f"{_beside(self.path, '.json')} is of one token file, not of shards")
+        self.vocabulary, self.sha256, self.made_with = record["vocabulary"], record["sha256"], record["made_with"]
+        self.shards = [TokenFile(self.path.with_name(name)) for name in record["shards"]]
+        if _digest(self.shards) != self.sha256:
+            raise InvalidInput(f"the shards of {self.path} are not those that were written; prepare the data once more")
+        self.starts = np.cumsum([0, *(len(shard) for shard in self.shards)])
+        self.borders = np.concatenate([shard.borders + start for shard, start in zip(self.shards, self.starts)])
+
+    def __len__(self) -> int:
+        return int(self.starts[-1])
+
+    def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, slice):
+            start, stop, step = place.indices(len(self))
+            if step < 1:
+                return self._read(stop + 1, start + 1)[::step] if start > stop else self._read(0, 0)
+            return self._read(start, max(start, stop))[::step]
+        if not -len(self) <= place < len(self):
+            raise IndexError(f"id {place} of {len(self)}")
+        place %= len(self)
+        shard = int(np.searchsorted(self.starts, place, side="right")) - 1
+        return self.shards[shard][place - self.starts[shard]]
+
+    def _read(self, start: int, stop: int) -> np.ndarray:
+        first = max(0, int(np.searchsorted(self.starts, start, side="right")) - 1)
+        parts = []
+        for shard, begin in zip(self.shards[first:], self.starts[first:]):
+            if begin >= stop:
+                break
+            parts.append(shard[max(0, start - begin) : stop - begin])
+        return np.concatenate(parts) if parts else np.zeros(0, self.shards[0].ids.dtype)
 
 
-__all__ = ["TokenFile", "write_tokens"]
+def open_tokens(path: Path | str) -> Tokens:
+    """The token file or the shards of a name."""
+    return Shards(path) if "shards" in _read_record(Path(path)) else TokenFile(path)
+
+
+__all__ = ["SHARD", "Shards", "TokenFile", "TokenWriter", "Tokens", "open_tokens", "write_shards", "write_tokens"]

@@ -8,6 +8,7 @@ from longspan.errors import UnknownName, suggest
 from longspan.tasks.base import Task
 
 TASKS: dict[str, str] = {
+    "images": "longspan.tasks.images:Images",
     "language": "longspan.tasks.language:Language",
     "masked": "longspan.tasks.masked:MaskedLanguage",
     "detect": "longspan.tasks.electra:Detect",

@@ -1,0 +1,164 @@
+"""Images and what is on them: a label for each, by a model that reads images."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from longspan.config import option
+from longspan.data import sets
+from longspan.data.base import Batch
+from longspan.data.images import ImageData, Pictures, read_pictures
+from longspan.data.order import Shuffled
+from longspan.data.tokenizer import Tokenizer
+from longspan.errors import InvalidInput, InvalidOption, Unsupported
+from longspan.models.base import Model
+from longspan.models.vit import VisionTransformer
+from longspan.nn.heads import Head
+from longspan.tasks.base import Figures, Loss, Objective, Place, Prepared, Task
+
+TASK = "classify"
+
+
+@dataclass
+class LabelFigures(Figures):
+    """Of labels: nats, and how many were right."""
+
+    nats: float = 0.0
+    right: int = 0
+    count: int = 0
+
+    def add(self, other: Figures) -> None:
+        assert isinstance(other, LabelFigures)
+        self.nats, self.right, self.count = self.nats + other.nats, self.right + other.right, self.count + other.count
+
+    def result(self) -> dict[str, float]:
+        count = max(self.count, 1)
+        return {"loss": self.nats / count, "accuracy": self.right / count}
+
+
+class ImageLabel(Objective):
+    """The cross-entropy of an image's label; batches are `images` and `labels`."""
+
+    def __init__(self, smoothing: float = 0.0) -> None:
+        self.smoothing = smoothing
+
+    def count(self, batch: Batch) -> int:
+        return len(batch["labels"])
+
+    def loss(self, model: Model, batch: Batch, carried: Any = None) -> Loss:
+        logits, labels = _logits(model, batch["images"]), batch["labels"]
+        total = cross_entropy(logits, labels, reduction="sum", label_smoothing=self.smoothing)
+        extra = model.auxiliary_loss()
+        if extra is None:
+            return Loss(total, {})
+        count = self.count(batch)  # it is a mean already: it is weighted as the batch is
+        return Loss(total + extra * count, {"auxiliary": extra.detach() * count, "label": total.detach()})
+
+    def measure(self, model: Model, batch: Batch, carried: Any = None) -> tuple[LabelFigures, Any]:
+        logits, labels = _logits(model, batch["images"]), batch["labels"]
+        right = int((logits.argmax(-1) == labels).sum())
+        return LabelFigures(float(cross_entropy(logits, labels, reduction="sum")), right, len(labels)), None
+
+
+def _logits(model: Model, images: Tensor) -> Tensor:
+    if not isinstance(model, VisionTransformer):
+        raise Unsupported(f"{model.name} does not read images; the task 'images' needs the model 'vit'")
+    logits = model.outputs(images)[TASK]
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+class Images(Task):
+    """The labels of the images of a named set, or of files of one's own."""
+
+    name = "images"
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(Task.Options):
+        set: str | None = option(None, "a named set; `longspan data list` has them")
+        train: str | None = option(None, "an .npz file with x (bytes: image, height, width, channel) and y, or no set")
+        held_out: str | None = option(None, "another file; a share of the first unless given")
+        test: str | None = option(None, "a third file")
+        share: float = option(0.1, "of the images that is held out, where they have no file", low=0, high=0.9)
+        limit: int | None = option(None, "at most so many images to train on, drawn by the seed", low=1)
+        batch: int = option(64, "images of a batch", low=1)
+        crop: int = option(0, "pixels by which images are moved at most, while it trains", low=0)
+        flip: bool = option(False, "whether every other image is mirrored, while it trains")
+        smoothing: float = option(0.0, "of the labels", low=0, high=0.999)
+
+    def prepare(self, place: Place, tokenizer: Tokenizer | None = None) -> Prepared:
+        options = self.options
+        found = self._read(place)
+        first = found["train"]
+        for each in found.values():
+            if (each.size, each.channels, len(each.names)) != (first.size, first.channels, len(first.names)):
+                raise InvalidInput(f"{each.source} has images of {_spell(each)}, and {first.source} of {_spell(first)}")
+        mean, deviation = first.moments()
+
+        def data(split: str) -> ImageData:
+            train = split == "train"
+            return ImageData(
+                found[split],
+                options.batch,
+                mean=mean,
+                deviation=deviation,
+                seed=place.seed,
+                shuffle=train,
+                crop=options.crop if train else 0,
+                flip=options.flip and train,
+            )
+
+        return Prepared(
+            data("train"),
+            data("held_out"),
+            ImageLabel(options.smoothing),
+            data("test") if "test" in found else None,
+            needs={
+                "image_size": first.size,
+                "channels": first.channels,
+                "tasks": (Head(task=TASK, labels=len(first.names)),),
+            },
+            facts={
+                **{f"{split} images": len(each) for split, each in found.items()},
+                "labels": first.names,
+                "mean": mean.round(4).tolist(),
+                "deviation": deviation.round(4).tolist(),
+            },
+        )
+
+    def _read(self, place: Place) -> dict[str, Pictures]:
+        options = self.options
+        if (options.set is None) == (options.train is None):
+            raise InvalidOption("[task] names a set, or a file to train on: one of the two")
+        if options.set is not None:
+            if sets.find(options.set).kind != self.name:
+                raise InvalidOption(f"{options.set} has no images; `longspan data list` says what each set is for")
+            files = sets.files(options.set, place.data)
+        else:
+            given = {"train": options.train, "held_out": options.held_out, "test": options.test}
+            files = {split: Path(name) for split, name in given.items() if name is not None}
+        found = {
+            split: read_pictures(path, files.get(f"{split}.labels"))
+            for split, path in files.items()
+            if not split.endswith(".labels")
+        }
+        order = np.asarray(Shuffled(len(found["train"]), place.seed)[:])
+        if "held_out" not in found:
+            cut = round(len(order) * options.share)
+            if not 0 < cut < len(order):
+                raise InvalidInput(f"{found['train'].source} has {len(order)} images, too few to hold some out")
+            found["held_out"], order = found["train"].some(order[:cut]), order[cut:]
+        found["train"] = found["train"].some(order[: options.limit])
+        return found
+
+
+def _spell(pictures: Pictures) -> str:
+    height, width = pictures.size
+    return f"{height} × {width} × {pictures.channels} with {len(pictures.names)} labels"
+
+
+__all__ = ["ImageLabel", "Images", "LabelFigures"]

@@ -1,0 +1,96 @@
+"""The task on images: what it prepares, that it is learned, and what it refuses."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from longspan.errors import InvalidInput, InvalidOption, Unsupported
+from longspan.models import build as build_model
+from longspan.tasks.base import Place
+from longspan.tasks.registry import build
+from longspan.train import recipe
+from longspan.train.session import train
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+SMALL = {"name": "vit", "patch_size": 4, "layers": 2, "heads": 2, "width": 32, "hidden": 64, "dropout": 0.0}
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    monkeypatch.setenv("LONGSPAN_CACHE", str(tmp_path / "cache"))
+    return Place(None, tmp_path / "work", 0)
+
+
+def test_what_is_prepared_says_what_the_model_needs(place: Place) -> None:
+    found = build("images", set="generated-images", limit=100).prepare(place)
+    assert found.needs["image_size"] == (16, 16) and found.needs["channels"] == 1
+    assert found.needs["tasks"][0].labels == 4
+    assert found.facts["train images"] == 100 and found.facts["test images"] == 200
+    assert found.facts["labels"] == ("square", "cross", "stripes", "circle")
+
+
+def test_shapes_are_learned(tmp_path: Path) -> None:
+    made = recipe.Recipe(
+        {"name": "images", "set": "generated-images", "batch": 64},
+        SMALL,
+        {"steps": 60, "schedule": {"rate": 3e-3, "warmup": 10}},
+        "here",
+    )
+    figures = train(recipe.begin(made, tmp_path / "run", data=None))
+    assert figures["accuracy"] > 0.8
+
+
+@torch.no_grad()
+def test_losses_are_sums_that_add_up(place: Place) -> None:
+    found = build("images", set="generated-images").prepare(place)
+    torch.manual_seed(0)
+    model = build_model("vit", **{key: value for key, value in SMALL.items() if key != "name"}, **found.needs)
+    model = model.double().eval()
+
+    def load(numbers: list[int]) -> dict[str, torch.Tensor]:
+        batch = found.held_out.load(numbers, 0)
+        return {"images": batch["images"].double(), "labels": batch["labels"]}
+
+    whole, parts = load([0, 1, 2, 3, 4]), [load([0, 1]), load([2, 3, 4])]
+    losses = [found.objective.loss(model, part).total for part in parts]
+    torch.testing.assert_close(found.objective.loss(model, whole).total, losses[0] + losses[1], rtol=1e-12, atol=1e-12)
+    assert found.objective.count(whole) == 5
+    first, _ = found.objective.measure(model, parts[0])
+    first.add(found.objective.measure(model, parts[1])[0])
+    assert first.result()["accuracy"] == found.objective.measure(model, whole)[0].result()["accuracy"]
+
+
+def test_part_of_the_images_is_held_out_where_there_is_one_file(place: Place, tmp_path: Path) -> None:
+    drawn = np.random.default_rng(0).integers(256, size=(50, 4, 4, 3)).astype(np.uint8)
+    drawn[:, 0, 0, 0] = np.arange(50)  # so that each can be told
+    np.savez(tmp_path / "a.npz", x=drawn, y=np.arange(50) % 3)
+    found = build("images", train=str(tmp_path / "a.npz"), share=0.2).prepare(place)
+    own, held = found.train.pictures.pixels[:, 0, 0, 0], found.held_out.pictures.pixels[:, 0, 0, 0]
+    assert len(own) == 40 and len(held) == 10 and sorted([*own, *held]) == list(range(50))
+
+
+def test_what_does_not_fit_is_said(place: Place, tmp_path: Path) -> None:
+    with pytest.raises(InvalidOption, match="one of the two"):
+        build("images").prepare(place)
+    with pytest.raises(InvalidOption, match="generated has no images"):
+        build("images", set="generated").prepare(place)
+    for name, side in (("a", 4), ("b", 5)):
+        np.savez(tmp_path / f"{name}.npz", x=np.zeros((4, side, side), np.uint8), y=np.arange(4) % 2)
+    one, other = str(tmp_path / "a.npz"), str(tmp_path / "b.npz")
+    with pytest.raises(InvalidInput, match=r"b\.npz has images of 5 × 5 × 1"):
+        build("images", train=one, held_out=other).prepare(place)
+    with pytest.raises(InvalidInput, match="too few to hold some out"):
+        build("images", train=one, share=0.0).prepare(place)
+    found = build("images", train=one, share=0.5).prepare(place)
+    with pytest.raises(Unsupported, match="does not read images"):
+        model = build_model("decoder", vocabulary=5, width=8, layers=1, heads=1, hidden=8)
+        found.objective.loss(model, found.train.load([0], 0))
+
+
+def test_the_recipe_can_be_built(place: Place) -> None:
+    found = recipe.read(RECIPES / "mnist-vit.toml")
+    assert found.options().epochs == 3 and found.build_task().name == "images"
+    needs = {"image_size": (28, 28), "channels": 1}
+    assert found.build_model(needs).name == "vit"
