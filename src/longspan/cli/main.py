@@ -11,7 +11,7 @@ from cyclopts import App, CycloptsError, Parameter
 from rich.console import Console
 
 from longspan import __version__
-from longspan.cli import attention, audit, convert, embed, fill, generate
+from longspan.cli import attention, audit, convert, embed, fill, generate, training
 from longspan.cli import data as data_command
 from longspan.cli import tokenize as tokenize_command
 from longspan.errors import LongspanError
@@ -32,6 +32,9 @@ app.command(generate.generate)
 app.command(fill.fill)
 app.command(embed.embed)
 app.command(convert.convert)
+app.command(training.train)
+app.command(training.resume)
+app.command(training.evaluate)
 
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
 
