@@ -5,7 +5,9 @@ import codecs
 import gzip
 import lzma
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from re import Pattern
 from typing import IO, cast
 
 from longspan.errors import InvalidInput
@@ -15,6 +17,7 @@ PACKED: dict[str, Callable[[Path], IO[bytes]]] = {
     ".bz2": lambda path: cast(IO[bytes], bz2.BZ2File(path)),
     ".xz": lambda path: cast(IO[bytes], lzma.LZMAFile(path)),  # noqa: SIM115  (whoever calls closes it)
 }
+PIECE = 1 << 16  # characters
 
 
 def open_bytes(path: Path) -> IO[bytes]:
@@ -29,12 +32,16 @@ def open_bytes(path: Path) -> IO[bytes]:
 
 def lines(path: Path) -> Iterator[str]:
     """The lines of a file, without their ends; the file is never whole in memory."""
+    return (line.rstrip("\r\n") for line in _raw(path))
+
+
+def _raw(path: Path) -> Iterator[str]:
     number = 0
     try:
         with open_bytes(path) as file:
             for line in file:
                 number += 1
-                yield line.decode("utf-8").rstrip("\r\n")
+                yield line.decode("utf-8")
     except UnicodeDecodeError as error:
         raise InvalidInput(
             f"{path}, line {number}: not UTF-8: {error.reason} at byte {error.start} of the line"
@@ -87,4 +94,46 @@ def documents(path: Path) -> Iterator[str]:
         yield "\n".join(held)
 
 
-__all__ = ["PACKED", "blocks", "documents", "lines", "open_bytes", "whole"]
+@dataclass(frozen=True)
+class Part:
+    """The characters start..stop-1 of a file, or all of them."""
+
+    path: Path
+    start: int = 0
+    stop: int | None = None
+
+    def pieces(self, title: Pattern[str] | None = None) -> Iterator[str]:
+        """The text in pieces, which together are it to the letter; it is never whole in memory.
+
+        With `title`, a line that is one and comes after an empty one begins a piece, which is then a document. Without,
+        pieces are of `PIECE` characters or more, and end with an empty line where there is one.
+        """
+        place = 0
+        for piece in _pieces(self.path, title):
+            first = max(self.start - place, 0)
+            last = len(piece) if self.stop is None else min(self.stop - place, len(piece))
+            if first < last:
+                yield piece[first:last]
+            place += len(piece)
+
+
+def _pieces(path: Path, title: Pattern[str] | None) -> Iterator[str]:
+    held: list[str] = []
+    size, after_empty = 0, True
+    for line in _raw(path):
+        empty = not line.strip()
+        if title is None:
+            # A file without empty lines is cut at the end of a line, and one of a single line not at all.
+            begins = size >= PIECE and ((after_empty and not empty) or size >= 16 * PIECE)
+        else:
+            begins = after_empty and title.fullmatch(line.strip()) is not None and any(map(str.strip, held))
+        if begins:
+            yield "".join(held)
+            held, size = [], 0
+        held.append(line)
+        size, after_empty = size + len(line), empty
+    if held:
+        yield "".join(held)
+
+
+__all__ = ["PACKED", "Part", "blocks", "documents", "lines", "open_bytes", "whole"]

@@ -31,6 +31,7 @@ class Encoded:
     segments: list[int]  # 0: the first text, 1: the second, where the family tells them apart
     offsets: list[tuple[int, int]]  # the characters that each token stands for; (0, 0) for those that were added
     added: list[bool]  # which tokens stand around the texts and for nothing in them
+    words: list[int | None]  # the word of the text that each token is a piece of; None for those that were added
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -328,7 +329,8 @@ def _knowing() -> Iterator[None]:
 
 
 def _encoded(found: Any) -> Encoded:
-    return Encoded(found.ids, found.type_ids, found.offsets, [bool(mark) for mark in found.special_tokens_mask])
+    added = [bool(mark) for mark in found.special_tokens_mask]
+    return Encoded(found.ids, found.type_ids, found.offsets, added, found.word_ids)
 
 
 def sound(text: str) -> str:

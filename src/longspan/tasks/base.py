@@ -42,6 +42,8 @@ class Figures(ABC):
 class Objective(ABC):
     """An objective on a kind of batch."""
 
+    results: ClassVar[tuple[str, ...]] = ()  # parts of the model that are saved by themselves too, under their names
+
     @abstractmethod
     def count(self, batch: Batch) -> int:
         """How many things the loss of a batch is over, such as real targets."""

@@ -1,6 +1,7 @@
 """Language models: the next token, from all before it in the block or, for models with a memory, in the stream."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from longspan.config import option
 from longspan.data import sets, text
 from longspan.data.base import Batch, Data
 from longspan.data.blocks import Blocks, Streams
+from longspan.data.corpora import READERS, TITLE
 from longspan.data.learning import Learned, learn
 from longspan.data.prepared import fingerprint, read_prepared
 from longspan.data.tokenizer import Tokenizer
@@ -31,6 +33,7 @@ class TextFigures(Figures):
     nats: float = 0.0
     tokens: int = 0
     bytes_per_token: float | None = None  # of the text as it was before it was cut into tokens
+    words_per_token: float | None = None  # between spaces, the end of a line being one, as WikiText counts them
 
     def add(self, other: Figures) -> None:
         assert isinstance(other, TextFigures)
@@ -41,6 +44,8 @@ class TextFigures(Figures):
         found = {"loss": mean, "perplexity": math.exp(min(mean, 700.0))}
         if self.bytes_per_token:
             found["bits_per_byte"] = mean / math.log(2) / self.bytes_per_token
+        if self.words_per_token:
+            found["word_perplexity"] = math.exp(min(mean / self.words_per_token, 700.0))
         return found
 
 
@@ -51,8 +56,10 @@ class NextToken(Objective):
     the graph, so that gradients end at the block's beginning.
     """
 
-    def __init__(self, *, streams: bool = False, bytes_per_token: float | None = None) -> None:
-        self.streams, self.bytes_per_token = streams, bytes_per_token
+    def __init__(
+        self, *, streams: bool = False, bytes_per_token: float | None = None, words_per_token: float | None = None
+    ) -> None:
+        self.streams, self.bytes_per_token, self.words_per_token = streams, bytes_per_token, words_per_token
 
     def count(self, batch: Batch) -> int:
         return int((batch["targets"] != IGNORED).sum())
@@ -69,7 +76,7 @@ class NextToken(Objective):
     def measure(self, model: Model, batch: Batch, carried: Any = None) -> tuple[TextFigures, Any]:
         logits, carried = self._read(model, batch["ids"], carried)
         nats = float(_nats(logits, batch["targets"]))
-        return TextFigures(nats, self.count(batch), self.bytes_per_token), carried
+        return TextFigures(nats, self.count(batch), self.bytes_per_token, self.words_per_token), carried
 
     def _read(self, model: Model, ids: Tensor, carried: Any) -> tuple[Tensor, Any]:
         if not self.streams:
@@ -111,16 +118,24 @@ class Language(Task):
             return self._of_tokens(place, tokenizer)
         found = self._texts(place)
         if tokenizer is None:
-            tokenizer = learn(self.options.tokenizer, [found["train"]])
-        ratio = 0.0
+            tokenizer = learn(self.options.tokenizer, found["train"].pieces())
         files: dict[str, TokenFile] = {}
+        sizes: dict[str, Sizes] = {}
         for split, content in found.items():
-            ids = tokenizer.encode(content, special=False).ids
-            files[split] = write_tokens(place.work / split, [ids], vocabulary=tokenizer.size)
-            if split == "held_out":
-                ratio = len(content.encode()) / len(ids)
+            sizes[split] = Sizes()
+            # Of a set of documents, the token file keeps where each begins.
+            title = TITLE if self.options.set in READERS else None
+            ids = _encoded(content.pieces(title), tokenizer, sizes[split])
+            files[split] = write_tokens(place.work / split, ids, vocabulary=tokenizer.size)
+            if not len(files[split]):
+                raise InvalidInput(f"{content.path} is empty")
         made = {split: self._data(file, place.seed, shuffle=split == "train") for split, file in files.items()}
-        objective = NextToken(streams=self.options.streams, bytes_per_token=ratio)
+        held_out, tokens = sizes["held_out"], len(files["held_out"])
+        objective = NextToken(
+            streams=self.options.streams,
+            bytes_per_token=held_out.bytes / tokens,
+            words_per_token=held_out.words / tokens,
+        )
         facts = {f"{split} tokens": len(file) for split, file in files.items()}
         return Prepared(
             made["train"],
@@ -157,7 +172,7 @@ class Language(Task):
             return Streams(file, self.options.length, self.options.batch)
         return Blocks(file, self.options.length, self.options.batch, seed=seed, shuffle=shuffle)
 
-    def _texts(self, place: Place) -> dict[str, str]:
+    def _texts(self, place: Place) -> dict[str, text.Part]:
         """The text of each split."""
         options = self.options
         if (options.set is None) == (options.train is None):
@@ -168,14 +183,31 @@ class Language(Task):
         else:
             given = {"train": options.train, "held_out": options.held_out, "test": options.test}
             paths.update({split: None if name is None else Path(name) for split, name in given.items()})
-        found = {split: text.whole(path) for split, path in paths.items() if path is not None}
+        found = {split: text.Part(path) for split, path in paths.items() if path is not None}
         if "held_out" not in found:
-            whole = found["train"]
-            cut = round(len(whole) * (1 - options.share))
-            if not 0 < cut < len(whole):
-                raise InvalidInput(f"{paths['train']} has {len(whole)} characters, too few to hold some out")
-            found["train"], found["held_out"] = whole[:cut], whole[cut:]
+            path = found["train"].path
+            size = sum(map(len, found["train"].pieces()))
+            cut = round(size * (1 - options.share))
+            if not 0 < cut < size:
+                raise InvalidInput(f"{path} has {size} characters, too few to hold some out")
+            found["train"], found["held_out"] = text.Part(path, 0, cut), text.Part(path, cut)
         return found
+
+
+@dataclass
+class Sizes:
+    """Of a text, before it was cut into tokens."""
+
+    bytes: int = 0
+    words: int = 0
+
+
+def _encoded(pieces: Iterator[str], tokenizer: Tokenizer, sizes: Sizes) -> Iterator[list[int]]:
+    """The ids of each piece; `sizes` adds up."""
+    for piece in pieces:
+        sizes.bytes += len(piece.encode())
+        sizes.words += len(piece.split()) + piece.count("\n")
+        yield tokenizer.encode(piece, special=False).ids
 
 
 __all__ = ["Language", "NextToken", "TextFigures"]

@@ -10,6 +10,9 @@ from longspan.tasks.base import Task
 TASKS: dict[str, str] = {
     "images": "longspan.tasks.images:Images",
     "language": "longspan.tasks.language:Language",
+    "masked": "longspan.tasks.masked:MaskedLanguage",
+    "detect": "longspan.tasks.electra:Detect",
+    "denoise": "longspan.tasks.denoise:Denoise",
 }
 
 

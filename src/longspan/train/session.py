@@ -13,6 +13,7 @@ from safetensors import SafetensorError
 
 from longspan.errors import InvalidInput
 from longspan.models import folder as model_folder
+from longspan.models.base import Model
 from longspan.train import checkpoint, saving
 from longspan.train.loop import Interrupted, Trainer, listening
 from longspan.train.run import RESULT
@@ -169,16 +170,27 @@ def _finish(trainer: Trainer, say: Say) -> dict[str, float]:
     def write() -> None:
         if not trainer.processes.first:
             return
-        target = trainer.run.folder / RESULT
-        try:
-            model_folder.save(trainer.model, target, weights=weights)
-            if trainer.tokenizer is not None:
-                trainer.tokenizer.save(target)
-        except (OSError, SafetensorError) as error:
-            raise InvalidInput(f"{target} could not be written: {error}; the checkpoints are whole") from error
+        # The whole model last: a run that has it is done.
+        for part, name in [*((part, part) for part in trainer.objective.results), ("", RESULT)]:
+            target = trainer.run.folder / name
+            try:
+                _save(trainer, target, part, weights)
+            except (OSError, SafetensorError) as error:
+                raise InvalidInput(f"{target} could not be written: {error}; the checkpoints are whole") from error
 
     trainer.processes.together(write)
     return progress.figures
+
+
+def _save(trainer: Trainer, target: Path, part: str, weights: Mapping[str, torch.Tensor]) -> None:
+    """The model, or a part of it by itself, such as ELECTRA's discriminator, which is what is fine-tuned."""
+    model = trainer.model.get_submodule(part)
+    assert isinstance(model, Model)
+    start = f"{part}." if part else ""
+    own = {name.removeprefix(start): tensor for name, tensor in weights.items() if name.startswith(start)}
+    model_folder.save(model, target, weights=own)
+    if trainer.tokenizer is not None:
+        trainer.tokenizer.save(target)
 
 
 def _result(trainer: Trainer, say: Say) -> dict[str, torch.Tensor]:

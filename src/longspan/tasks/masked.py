@@ -1,0 +1,149 @@
+"""Masked language models, with sentence pairs or without (Devlin et al. 2019, Liu et al. 2019, Lan et al. 2020)."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from longspan.data.base import Batch
+from longspan.data.tokenizer import Tokenizer
+from longspan.errors import InvalidInput
+from longspan.models.base import Model
+from longspan.models.headed import Headed
+from longspan.nn.heads import Head
+from longspan.nn.loss import IGNORED
+from longspan.tasks.base import Figures, Loss, Objective, Place, Prepared
+from longspan.tasks.pretraining import MaskedPretraining, MaskedTexts
+
+HEAD = Head(task="masked", activation="gelu")
+PAIR = Head(task="pair", activation="tanh", dropout=0.0)
+
+
+@dataclass
+class MaskedFigures(Figures):
+    """Over all chosen places, and over all pairs."""
+
+    nats: float = 0.0
+    right: int = 0
+    places: int = 0
+    pair_nats: float = 0.0
+    pair_right: int = 0
+    pairs: int = 0
+
+    def add(self, other: Figures) -> None:
+        assert isinstance(other, MaskedFigures)
+        self.nats, self.right, self.places = (
+            self.nats + other.nats,
+            self.right + other.right,
+            self.places + other.places,
+        )
+        self.pair_nats, self.pair_right = self.pair_nats + other.pair_nats, self.pair_right + other.pair_right
+        self.pairs += other.pairs
+
+    def result(self) -> dict[str, float]:
+        masked = self.nats / max(self.places, 1)
+        found = {
+            "loss": masked,
+            "masked_loss": masked,
+            "masked_perplexity": math.exp(min(masked, 700.0)),
+            "masked_accuracy": self.right / max(self.places, 1),
+        }
+        if self.pairs:
+            found["pair_loss"] = self.pair_nats / self.pairs
+            found["pair_accuracy"] = self.pair_right / self.pairs
+            found["loss"] += found["pair_loss"]
+        return found
+
+
+class HiddenTokens(Objective):
+    """The cross-entropy of what stood at the chosen places, and of whether the second span follows the first.
+
+    Both are means that are added without weights. What is summed here is divided by the number of chosen places, so
+    that a pair counts as `places_per_text` of them: a constant, which makes micro-batches and processes add up.
+    """
+
+    def __init__(self, places_per_text: float) -> None:
+        self.places_per_text = places_per_text
+
+    def count(self, batch: Batch) -> int:
+        return int((batch["labels"] != IGNORED).sum())
+
+    def loss(self, model: Model, batch: Batch, carried: Any = None) -> Loss:
+        logits, targets, pair = self._read(model, batch)
+        total = cross_entropy(_wide(logits), targets, reduction="sum")
+        parts = {"masked": total.detach()}
+        if pair is not None:
+            second = self.places_per_text * _pair_nats(pair, batch)
+            total, parts["pair"] = total + second, second.detach()
+        extra = model.auxiliary_loss()
+        if extra is not None:  # a mean already: it is weighted as the batch is
+            total, parts["auxiliary"] = total + extra * self.count(batch), extra.detach() * self.count(batch)
+        return Loss(total, parts)
+
+    def measure(self, model: Model, batch: Batch, carried: Any = None) -> tuple[MaskedFigures, Any]:
+        logits, targets, pair = self._read(model, batch)
+        nats = float(cross_entropy(_wide(logits), targets, reduction="sum"))
+        found = MaskedFigures(nats, int((logits.argmax(-1) == targets).sum()), len(targets))
+        if pair is not None:
+            found.pair_nats = float(_pair_nats(pair, batch))
+            found.pair_right = int((pair.argmax(-1) == batch["pair"]).sum())
+            found.pairs = int((batch["pair"] != IGNORED).sum())
+        return found, None
+
+    def _read(self, model: Model, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The logits at the chosen places and no others, what stood there, and those of the pairs."""
+        assert isinstance(model, Headed)
+        segments = batch["segments"] if getattr(model.options, "segments", 0) > 1 else None
+        x = model(batch["ids"], key_mask=batch["real"], segments=segments)
+        chosen = batch["labels"] != IGNORED
+        logits = model.heads["masked"](x[chosen], model.table)
+        pair = model.heads["pair"](x, batch["real"]) if "pair" in model.heads else None
+        return logits, batch["labels"][chosen], pair
+
+
+def _wide(logits: Tensor) -> Tensor:
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+def _pair_nats(logits: Tensor, batch: Batch) -> Tensor:
+    return cross_entropy(_wide(logits), batch["pair"], ignore_index=IGNORED, reduction="sum")
+
+
+def places_per_text(data: MaskedTexts, texts: int = 256) -> float:
+    """How many places are chosen of a text, over the first ones."""
+    count = min(texts, len(data.plan(0)))
+    labels = data.load(range(count), 0)["labels"]
+    found = float((labels != IGNORED).sum()) / count
+    if not found:
+        raise InvalidInput(f"no places were chosen in {count} texts; raise [task.masking] share")
+    return found
+
+
+class MaskedLanguage(MaskedPretraining):
+    """A masked language model on documents, with next-sentence or sentence-order pairs or without."""
+
+    name = "masked"
+
+    def prepare(self, place: Place, tokenizer: Tokenizer | None = None) -> Prepared:
+        data, tokenizer = self._data(place, tokenizer)
+        paired = self.options.pairs != "none"
+        return Prepared(
+            data["train"],
+            data["held_out"],
+            HiddenTokens(places_per_text(data["train"])),
+            data.get("test"),
+            tokenizer,
+            needs={
+                "vocabulary": tokenizer.size,
+                "padding": tokenizer.pad,
+                "tasks": [HEAD, PAIR] if paired else [HEAD],
+                **({"segments": 2} if paired else {}),
+            },
+            facts=self._facts(dict(data), tokenizer),
+        )
+
+
+__all__ = ["HEAD", "PAIR", "HiddenTokens", "MaskedFigures", "MaskedLanguage", "places_per_text"]

@@ -1,0 +1,229 @@
+"""What the objectives on documents have in common: a corpus, the texts that are cut from it, and their masks."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from longspan.config import option
+from longspan.data import pairs
+from longspan.data.base import Batch, Data
+from longspan.data.blocks import Batches
+from longspan.data.corpora import UNKNOWN, Corpus, read_documents, write_corpus
+from longspan.data.learning import Learned, learn
+from longspan.data.masking import Masking, choose, hide
+from longspan.data.order import Shuffled, draws
+from longspan.data.tokenizer import Tokenizer
+from longspan.errors import InvalidInput
+from longspan.nn.loss import IGNORED
+from longspan.tasks.base import Place, Task
+
+
+@dataclass(frozen=True)
+class Around:
+    """The ids that stand around texts, hide tokens and fill up."""
+
+    begin: int
+    end: int
+    mask: int
+    padding: int
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> "Around":
+        begin = tokenizer.bos if tokenizer.cls is None else tokenizer.cls
+        end = tokenizer.eos if tokenizer.sep is None else tokenizer.sep
+        if begin is None or end is None or tokenizer.mask is None or tokenizer.pad is None:
+            raise InvalidInput(
+                "the tokenizer must have tokens for beginning, end, mask and padding; "
+                f"it has {', '.join(tokenizer.special) or 'none'}"
+            )
+        return cls(begin, end, tokenizer.mask, tokenizer.pad)
+
+
+class Planned(Data):
+    """Texts that are planned for an epoch; how they are drawn and made is of those who come after."""
+
+    def __init__(
+        self, corpus: Corpus, kind: str, length: int, batch: int, *, short: float, seed: int, shuffle: bool
+    ) -> None:
+        self.corpus, self.kind, self.length, self.batch = corpus, kind, length, batch
+        self.short, self.seed, self.shuffle = short, seed, shuffle
+        self._plans: dict[int, pairs.Plan] = {}  # the last one: it is asked for batch by batch
+
+    def visit(self, epoch: int) -> int:
+        """The epoch that texts are drawn for."""
+        return epoch
+
+    def plan(self, epoch: int) -> pairs.Plan:
+        visit = self.visit(epoch)
+        if visit not in self._plans:
+            found = pairs.plan(self.corpus, self.kind, self.length, short=self.short, seed=self.seed, epoch=visit)
+            self._plans = {visit: found}
+        return self._plans[visit]
+
+    def batches(self, epoch: int) -> Sequence[Sequence[int]]:
+        count = len(self.plan(epoch))
+        return Batches(Shuffled(count, self.seed, epoch) if self.shuffle else range(count), self.batch)
+
+    def fingerprint(self) -> str:
+        order = f"shuffled by {self.seed}" if self.shuffle else f"in order, drawn by {self.seed}"
+        shape = f"texts of {self.length} ({self.kind}, {self.short:g} short), batches of {self.batch}"
+        return f"{self.corpus.fingerprint()}, {shape}, {order}"
+
+
+class MaskedTexts(Planned):
+    """`ids` with places hidden, `labels` that say what had stood there (-100 elsewhere), `real`, `segments`, `pair`.
+
+    `number` is that of each example: whoever draws for it while evaluating draws the same in any batch.
+    """
+
+    def __init__(
+        self,
+        corpus: Corpus,
+        kind: str,
+        length: int,
+        batch: int,
+        *,
+        masking: Masking,
+        tokenizer: Tokenizer,
+        short: float = 0.1,
+        seed: int = 0,
+        shuffle: bool = True,
+    ) -> None:
+        super().__init__(corpus, kind, length, batch, short=short, seed=seed, shuffle=shuffle)
+        self.masking, self.around = masking, Around.of(tokenizer)
+        special = list(tokenizer.specials.values()) if masking.plain_random else []
+        self.drawn_from = np.setdiff1d(np.arange(tokenizer.size), special)
+
+    def visit(self, epoch: int) -> int:
+        return self.masking.visit(epoch)
+
+    def load(self, numbers: Sequence[int], epoch: int) -> Batch:
+        rows = [self._example(number, epoch) for number in numbers]
+        longest = max(len(row["ids"]) for row in rows)
+        fill = {"ids": self.around.padding, "labels": IGNORED, "real": 0, "segments": 0}
+        found: dict[str, Any] = {}
+        for name, value in fill.items():
+            table = np.full((len(rows), longest), value, dtype=np.int64)
+            for place, row in enumerate(rows):
+                table[place, : len(row[name])] = row[name]
+            found[name] = torch.from_numpy(table)
+        found["real"] = found["real"].bool()
+        found["pair"] = torch.tensor([row["pair"] for row in rows])
+        found["number"] = torch.tensor(list(numbers))
+        return found
+
+    def _example(self, number: int, epoch: int) -> dict[str, Any]:
+        generator = draws(self.seed, self.visit(epoch), number)
+        first, second, label = self.plan(epoch).at(number)
+        around, tokens = self.around, self.corpus.tokens
+        paired = len(second) > 0
+        first, second = pairs.cut(first, second, self.length - (3 if paired else 2), generator)
+        parts: list[Any] = [[around.begin], tokens[first.start : first.stop], [around.end]]
+        begins: list[Any] = [[1], self.corpus.begins[first.start : first.stop], [1]]
+        segments = [0] * (len(first) + 2)
+        if paired:
+            parts += [tokens[second.start : second.stop], [around.end]]
+            begins += [self.corpus.begins[second.start : second.stop], [1]]
+            segments += [1] * (len(second) + 1)
+        ids = np.concatenate(parts).astype(np.int64)
+        starts = np.concatenate(begins).astype(bool)
+        # A cut may fall inside a word: what is left of it is a word of its own, not a part of the one before.
+        starts[[1, *([len(first) + 2] if paired else [])]] = True
+        words = starts.cumsum()
+        candidates = np.ones(len(ids), dtype=bool)
+        candidates[[0, len(first) + 1, len(ids) - 1]] = False
+        chosen = choose(candidates, words, self.masking, generator)
+        hidden = hide(ids, chosen, words, self.masking, generator, mask=around.mask, drawn_from=self.drawn_from)
+        return {
+            "ids": hidden,
+            "labels": np.where(chosen, ids, IGNORED),
+            "real": np.ones(len(ids), dtype=np.int64),
+            "segments": segments,
+            "pair": label,
+        }
+
+    def fingerprint(self) -> str:
+        return f"{super().fingerprint()}, {self.masking}"
+
+
+class Pretraining(Task):
+    """A task on documents of sentences: a named set, or files of one's own."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(Task.Options):
+        set: str | None = option(None, "a named set; `longspan data list` has them")
+        train: str | None = option(None, "a file with a sentence a line and an empty line between documents, else")
+        held_out: str | None = option(None, "another such file; the last documents of the first unless given")
+        test: str | None = option(None, "a third file")
+        share: float = option(0.1, "of the documents that is held out, where it has no file", low=0, high=0.9)
+        tokenizer: Learned = option(Learned, "how text is cut into tokens")
+        length: int = option(128, "tokens of a text at most, with those around it", low=4)
+        batch: int = option(32, "texts of a batch", low=1)
+        short: float = option(0.1, "of the texts that is drawn shorter", low=0, high=1)
+
+    def _corpora(self, place: Place, tokenizer: Tokenizer | None) -> tuple[dict[str, Corpus], Tokenizer]:
+        """The documents of each split as ids, by the tokenizer that is given or learned from the first split."""
+        own = self.options
+        given = {"train": own.train, "held_out": own.held_out, "test": own.test}
+        found = read_documents(own.set, given, place.data, own.share)
+
+        def texts() -> Iterator[str]:
+            for document in found["train"]():
+                yield "\n".join(document).replace(UNKNOWN, "")
+
+        if tokenizer is None:
+            tokenizer = learn(own.tokenizer, texts())
+        Around.of(tokenizer)
+        corpora = {
+            split: write_corpus(place.work / split, read(), tokenizer, own.set or str(given[split] or own.train))
+            for split, read in found.items()
+        }
+        return corpora, tokenizer
+
+    def _facts(self, data: dict[str, Any], tokenizer: Tokenizer) -> dict[str, Any]:
+        facts: dict[str, Any] = {"vocabulary": tokenizer.size}
+        for split, each in data.items():
+            planned = each.plan(0)
+            facts[f"{split} tokens"] = len(each.corpus.tokens)
+            facts[f"{split} texts"] = len(planned)
+            if each.kind != "none":
+                facts[f"{split} negative pairs"] = round(planned.negatives, 4)
+        return facts
+
+
+class MaskedPretraining(Pretraining):
+    """A task on texts with masks."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(Pretraining.Options):
+        pairs: str = option(
+            "next",
+            "what a text is: two spans that follow each other or do not (next), in order or not (order), or one (none)",
+            choices=pairs.KINDS,
+        )
+        masking: Masking = option(Masking, "which tokens are hidden, and by what")
+
+    def _data(self, place: Place, tokenizer: Tokenizer | None) -> tuple[dict[str, MaskedTexts], Tokenizer]:
+        own = self.options
+        corpora, tokenizer = self._corpora(place, tokenizer)
+        made = {
+            split: MaskedTexts(
+                corpus,
+                own.pairs,
+                own.length,
+                own.batch,
+                masking=own.masking,
+                tokenizer=tokenizer,
+                short=own.short,
+                seed=place.seed,
+                shuffle=split == "train",
+            )
+            for split, corpus in corpora.items()
+        }
+        return made, tokenizer
+
+
+__all__ = ["Around", "MaskedPretraining", "MaskedTexts", "Planned", "Pretraining"]
