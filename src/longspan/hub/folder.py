@@ -64,7 +64,7 @@ def load(
             what = "options" if tasks is None else "tasks"
             raise Unsupported(f"{what} can be chosen for folders of Hugging Face's; this one is longspan's own")
         model = own_folder.load(folder)
-        return Pretrained(model if dtype is None else model.to(dtype))
+        return Pretrained(model if dtype is None else model.to(dtype), labels=_named_labels(model))
     return assemble(record, None, folder, tasks, dtype, options)
 
 
@@ -199,7 +199,7 @@ def save(
     if found.model != given.model.name:
         raise Unsupported(f"a {found.name} is written from a model {found.model!r}, and this is {given.model.name!r}")
     before = given.config.get("architectures") or [None]
-    written = found.config(given.model.options, given.labels, before[0])
+    written = found.config(given.model.options, given.labels or _named_labels(given.model), before[0])
     written["dtype"] = str(given.model.dtype).removeprefix("torch.")
     kept = {key: value for key, value in given.config.items() if key not in ("torch_dtype", "num_labels")}
     record = {**kept, **written, **_draws(given.model, found)}
@@ -292,6 +292,12 @@ def _repeats(
 def some(names: Sequence[str]) -> str:
     """The first few names."""
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+
+def _named_labels(model: Model) -> list[str]:
+    """What a model's own options call its labels."""
+    heads: Sequence[Head] = getattr(model.options, "tasks", None) or ()
+    return next((list(head.names) for head in heads if head.names), [])
 
 
 def _without_rule(model: nn.Module, names: Sequence[str]) -> list[str]:

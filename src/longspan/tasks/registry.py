@@ -9,6 +9,10 @@ from longspan.tasks.base import Task
 
 TASKS: dict[str, str] = {
     "language": "longspan.tasks.language:Language",
+    "classify": "longspan.tasks.classify:Classify",
+    "choose": "longspan.tasks.choose:Choose",
+    "tag": "longspan.tasks.tag:Tag",
+    "answer": "longspan.tasks.answer:Answer",
 }
 
 

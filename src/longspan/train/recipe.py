@@ -10,9 +10,13 @@ from typing import Any
 import torch
 
 from longspan import config
+from longspan.data import Tokenizer, read_tokenizer
 from longspan.errors import InvalidInput, InvalidOption, suggest
+from longspan.hub.tuning import default_head, freeze, place, tune
+from longspan.models import presets
 from longspan.models import registry as models
 from longspan.models.base import Model
+from longspan.nn.heads import Head
 from longspan.tasks import registry as tasks
 from longspan.tasks.base import Place, Prepared, Task
 from longspan.train.loop import Trainer
@@ -40,14 +44,50 @@ class Recipe:
         return tasks.build(name, **given)
 
     def build_model(self, needs: Mapping[str, Any]) -> Model:
-        """The model, with what its task needs of it; what both say must be the same."""
-        name, given = _named(self.model, f"{self.source}: [model]")
+        """The model, with what its task needs of it; what both say must be the same.
+
+        `from` names a pretrained one instead of `name`; `trained` says how much of it is, `head` how its head is made.
+        """
+        table = dict(self.model)
+        shape, trained = table.pop("head", {}), table.pop("trained", "all")
+        if "from" in table:
+            return self._tuned(table, needs, shape, trained)
+        name, given = _named(table, f"{self.source}: [model]")
+        if "tasks" in needs:
+            cls = models.find(presets.find(name).model if name in presets.PRESETS else name)
+            made = [config.plain(default_head(cls, _head(head))) for head in needs["tasks"]]
+            needs = {**needs, "tasks": tuple(Head.read({**head, **shape}) for head in made)}
         for key, value in needs.items():
             if key in given and given[key] != value:
                 raise InvalidOption(
                     f"{self.source}: [model] {key} is {given[key]!r}, and the task needs {value!r}; leave it out"
                 )
-        return models.build(name, **{**given, **needs})
+        model = models.build(name, **{**given, **needs})
+        freeze(model, trained)
+        return model
+
+    def _tuned(self, given: dict[str, Any], needs: Mapping[str, Any], shape: Any, trained: Any) -> Model:
+        if "name" in given:
+            raise InvalidOption(f"{self.source}: [model] has a name and a folder it is from; give one of the two")
+        folder = place(given.pop("from"))
+        found = tune(folder, [_head(each) for each in needs.get("tasks", ())], shape=shape, options=given or None)
+        rows = getattr(found.model.options, "vocabulary", None)
+        if rows is not None and needs.get("vocabulary", 0) > rows:
+            raise InvalidInput(f"{folder} has rows for {rows} tokens, and the task has {needs['vocabulary']}")
+        freeze(found.model, trained)
+        return found.model
+
+    def tokenizer(self) -> Tokenizer | None:
+        """That of the pretrained model, where there is one; a task learns its own otherwise."""
+        if "from" not in self.model:
+            return None
+        folder = place(self.model["from"])
+        if not folder.is_dir():
+            raise InvalidInput(f"{self.source}: [model] from: there is no folder {folder}")
+        found = read_tokenizer(folder)
+        if found is None:
+            raise InvalidInput(f"{folder} has no tokenizer: put its tokenizer.json, or its vocabulary files, beside it")
+        return found
 
 
 def read(path: Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
@@ -78,9 +118,10 @@ def read(path: Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
 def begin(recipe: Recipe, folder: Path, *, data: Path | None, processes: Processes | None = None) -> Trainer:
     """A trainer for a recipe in a folder: all that can be wrong with it is found here."""
     options, task, run = recipe.options(), recipe.build_task(), Run(folder)
-    prepared = task.prepare(Place(data, folder / "data", options.seed))
+    prepared = task.prepare(Place(data, folder / "data", options.seed), recipe.tokenizer())
     torch.manual_seed(options.seed)
     model = recipe.build_model(prepared.needs)
+    _check_length(task, model, recipe)
     run.folder.mkdir(parents=True, exist_ok=True)
     (run.folder / CONFIG).write_text(to_toml({"task": recipe.task, "model": recipe.model, "train": recipe.train}))
     return _trainer(run, model, prepared, options, processes)
@@ -98,6 +139,17 @@ def _trainer(run: Run, model: Model, prepared: Prepared, options: TrainOptions, 
         processes=processes,
         tokenizer=tokenizer,
     )
+
+
+def _check_length(task: Task, model: Model, recipe: Recipe) -> None:
+    """A model must hold the longest example: said now, and not by the batch that has it."""
+    longest, room = getattr(task.options, "length", None), getattr(model.options, "max_length", None)
+    if longest is not None and room is not None and longest > room:
+        raise InvalidOption(f"{recipe.source}: [task] length is {longest}, and the model holds {room} tokens")
+
+
+def _head(value: Any) -> Head:
+    return value if isinstance(value, Head) else Head.read(value)
 
 
 def _named(table: Mapping[str, Any], where: str) -> tuple[str, dict[str, Any]]:
