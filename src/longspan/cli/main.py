@@ -11,7 +11,7 @@ from cyclopts import App, CycloptsError, Parameter
 from rich.console import Console
 
 from longspan import __version__
-from longspan.cli import attention, audit, convert, embed, fill, generate
+from longspan.cli import attention, audit, convert, embed, fill, generate, predict
 from longspan.errors import LongspanError
 
 app = App(
@@ -27,6 +27,7 @@ app.command(audit.audit)
 app.command(generate.generate)
 app.command(fill.fill)
 app.command(embed.embed)
+app.command(predict.predict)
 app.command(convert.convert)
 
 errors = Console(stderr=True, highlight=False, soft_wrap=True)

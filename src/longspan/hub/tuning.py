@@ -110,7 +110,7 @@ def default_head(cls: type[Model], head: Head) -> Head:
 
 
 def freeze(model: Model, trained: str | int) -> None:
-    """Says what is trained: "all", "head" (the heads for tasks only), or a number of blocks from the top beside them."""
+    """Says what is trained: "all", "head" (only heads for tasks), or a number of blocks from the top beside them."""
     if trained == "all":
         return
     if trained != "head" and (isinstance(trained, (str, bool)) or trained < 1):

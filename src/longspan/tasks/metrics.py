@@ -11,7 +11,7 @@ import numpy as np
 
 
 def f1_of(confusion: np.ndarray, label: int) -> float:
-    """The harmonic mean of precision and recall of one label; `confusion` counts (true, predicted). 0 where undefined."""
+    """The harmonic mean of precision and recall of one label, 0 where undefined; `confusion` is (true, predicted)."""
     right = float(confusion[label, label])
     total = float(confusion[label].sum() + confusion[:, label].sum())
     return 2 * right / total if total else 0.0

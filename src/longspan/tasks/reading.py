@@ -16,7 +16,7 @@ from longspan.data.learning import Learned, learn
 from longspan.data.tokenizer import Tokenizer
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
 from longspan.models.base import Model
-from longspan.models.transformer import Encoder
+from longspan.models.transformer import Decoder, Encoder
 from longspan.tasks.base import Place, Task
 
 WORDS = Learned(kind="wordpiece", size=8192, lowercase=True)
@@ -103,7 +103,7 @@ def read(model: Model, batch: Batch, task: str) -> Tensor:
     if isinstance(model, Encoder):
         kinds = batch["segments"] if model.options.segments else None
         return model.outputs(batch["ids"], key_mask=batch["mask"], segments=kinds)[task]
-    if not hasattr(model, "outputs"):
+    if not isinstance(model, Decoder):
         raise Unsupported(f"a {model.name} has no heads for tasks; take an encoder or a decoder")
     return model.outputs(batch["ids"], key_mask=batch["mask"])[task]
 

@@ -91,8 +91,8 @@ def pieces(words: Sequence[str], tokenizer: Tokenizer) -> tuple[list[int], list[
     """
     found = tokenizer.encode(" ".join(words), special=False)
     starts: list[int] = []  # of each character, its word; of a space, the word before it
-    for number, word in enumerate(words):
-        starts.extend([number] * (len(word) + 1))
+    for number, each in enumerate(words):
+        starts.extend([number] * (len(each) + 1))
     ids: list[int] = []
     begins: list[int] = []
     last = -1
