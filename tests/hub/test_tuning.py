@@ -34,7 +34,7 @@ def test_a_head_that_was_trained_is_kept_where_it_is_asked_for_again(tmp_path: P
 
 
 def test_labels_stand_in_folders_of_hugging_face(tmp_path: Path) -> None:
-    model = build("bert-base", width=32, layers=1, heads=2, hidden=64, vocabulary=50, tasks=[])
+    model = build("bert-base", width=32, layers=1, heads=2, hidden=64, vocabulary=50, tasks=None)
     hub.save(model, tmp_path / "body", family="bert")
     found = tune(tmp_path / "body", [HEAD])
     hub.save(found, tmp_path / "tuned")

@@ -43,7 +43,7 @@ def test_a_bad_file_is_named_with_its_line(tmp_path: Path, content: str, said: s
 
 def test_the_first_piece_of_each_word_stands_for_it() -> None:
     own = tokenizer()
-    words = ["Anna", "goodbad", "\u200b", "in", "Zürich!"]
+    words = ["Anna", "goodot", "\u200b", "in", "Zürich!"]
     ids, begins = tag.pieces(words, own)
     assert [word for word in begins if word >= 0] == [0, 1, 2, 3, 4]
     assert len(ids) == len(begins) > len(words)
@@ -54,7 +54,7 @@ def test_the_first_piece_of_each_word_stands_for_it() -> None:
 def test_every_word_has_its_target_in_exactly_one_window(count: int) -> None:
     own = tokenizer()
     edge = around(own, pair=False)
-    made = tag.examples(["goodbad"] * count, list(range(count)), 0, own, edge, length=32)
+    made = tag.examples(["goodot"] * count, list(range(count)), 0, own, edge, length=32)
     targets = [target for each in made for target in each.each["targets"] if target >= 0]
     assert sorted(targets) == list(range(count))
     assert all(len(each) <= 32 and each.ids[0] == own.cls and each.ids[-1] == own.sep for each in made)

@@ -86,9 +86,10 @@ class Classify(Task):
     def prepare(self, place: Place, tokenizer: Tokenizer | None = None) -> Prepared:
         options = with_set(self.options, self.name)
         found = self._rows(options, place)
+        names = [] if options.regression else label_names(found["train"], options)
+        found["train"] = limited(found["train"], options.limit, place.seed)  # a few texts may not have all labels
         texts = [row.fields[name] for row in found["train"] for name in _columns(options)]
         tokenizer = tokenizer_for(options, tokenizer, texts)
-        names = [] if options.regression else label_names(found["train"], options)
         splits = {split: _examples(table, options, tokenizer, names) for split, table in found.items()}
         if options.both_orders and options.second is not None:
             splits["train"] += _examples(found["train"], options, tokenizer, names, swap=True)
@@ -127,7 +128,6 @@ class Classify(Task):
             train, held = split_off(len(found["train"]), options.share, place.seed)
             whole = found["train"]
             found["train"], found["held_out"] = [whole[each] for each in train], [whole[each] for each in held]
-        found["train"] = limited(found["train"], options.limit, place.seed)
         return found
 
 

@@ -80,7 +80,7 @@ def _labelled(found: Pretrained, chances: list[float]) -> dict[str, Any]:
 
 
 def _choices(found: Pretrained, rows: Sequence[Sequence[str]], truncate: bool, batch: int) -> list[dict[str, Any]]:
-    pairs = []
+    pairs: list[tuple[str, str, int]] = []
     for number, row in enumerate(rows, start=1):
         if len(row) < 3:
             raise InvalidInput(f"line {number} has {len(row) - 1} tabs; expected a text and two choices at least")

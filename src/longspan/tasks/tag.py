@@ -186,9 +186,9 @@ class Tag(Task):
             train, held = split_off(len(found["train"]), options.share, place.seed)
             whole = found["train"]
             found["train"], found["held_out"] = [whole[each] for each in train], [whole[each] for each in held]
-        found["train"] = limited(found["train"], options.limit, place.seed)
-        tokenizer = tokenizer_for(options, tokenizer, [" ".join(each.words) for each in found["train"]])
         names = tag_names(found["train"])
+        found["train"] = limited(found["train"], options.limit, place.seed)  # a few sentences may not have all tags
+        tokenizer = tokenizer_for(options, tokenizer, [" ".join(each.words) for each in found["train"]])
         edge = around(tokenizer, pair=False)
         splits = {split: _windows(table, names, tokenizer, edge, options.length) for split, table in found.items()}
         made = data_of(splits, options, tokenizer, place.seed)
