@@ -50,8 +50,15 @@ class Recipe:
         """
         table = dict(self.model)
         shape, trained = table.pop("head", {}), table.pop("trained", "all")
-        if "from" in table:
-            return self._tuned(table, needs, shape, trained)
+        model = self._tuned(table, needs, shape) if "from" in table else self._new(table, needs, shape)
+        freeze(model, trained)
+        # A model must hold the longest example: that is said now, and not by the batch that has it.
+        longest, room = getattr(self.build_task().options, "length", None), getattr(model.options, "max_length", None)
+        if longest is not None and room is not None and longest > room:
+            raise InvalidOption(f"{self.source}: [task] length is {longest}, and the model holds {room} tokens")
+        return model
+
+    def _new(self, table: dict[str, Any], needs: Mapping[str, Any], shape: Any) -> Model:
         name, given = _named(table, f"{self.source}: [model]")
         if "tasks" in needs:
             cls = models.find(presets.find(name).model if name in presets.PRESETS else name)
@@ -62,11 +69,9 @@ class Recipe:
                 raise InvalidOption(
                     f"{self.source}: [model] {key} is {given[key]!r}, and the task needs {value!r}; leave it out"
                 )
-        model = models.build(name, **{**given, **needs})
-        freeze(model, trained)
-        return model
+        return models.build(name, **{**given, **needs})
 
-    def _tuned(self, given: dict[str, Any], needs: Mapping[str, Any], shape: Any, trained: Any) -> Model:
+    def _tuned(self, given: dict[str, Any], needs: Mapping[str, Any], shape: Any) -> Model:
         if "name" in given:
             raise InvalidOption(f"{self.source}: [model] has a name and a folder it is from; give one of the two")
         folder = place(given.pop("from"))
@@ -74,7 +79,6 @@ class Recipe:
         rows = getattr(found.model.options, "vocabulary", None)
         if rows is not None and needs.get("vocabulary", 0) > rows:
             raise InvalidInput(f"{folder} has rows for {rows} tokens, and the task has {needs['vocabulary']}")
-        freeze(found.model, trained)
         return found.model
 
     def tokenizer(self) -> Tokenizer | None:
@@ -121,7 +125,6 @@ def begin(recipe: Recipe, folder: Path, *, data: Path | None, processes: Process
     prepared = task.prepare(Place(data, folder / "data", options.seed), recipe.tokenizer())
     torch.manual_seed(options.seed)
     model = recipe.build_model(prepared.needs)
-    _check_length(task, model, recipe)
     run.folder.mkdir(parents=True, exist_ok=True)
     (run.folder / CONFIG).write_text(to_toml({"task": recipe.task, "model": recipe.model, "train": recipe.train}))
     return _trainer(run, model, prepared, options, processes)
@@ -139,13 +142,6 @@ def _trainer(run: Run, model: Model, prepared: Prepared, options: TrainOptions, 
         processes=processes,
         tokenizer=tokenizer,
     )
-
-
-def _check_length(task: Task, model: Model, recipe: Recipe) -> None:
-    """A model must hold the longest example: said now, and not by the batch that has it."""
-    longest, room = getattr(task.options, "length", None), getattr(model.options, "max_length", None)
-    if longest is not None and room is not None and longest > room:
-        raise InvalidOption(f"{recipe.source}: [task] length is {longest}, and the model holds {room} tokens")
 
 
 def _head(value: Any) -> Head:
