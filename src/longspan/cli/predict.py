@@ -59,9 +59,8 @@ def predict(
 def _load(path: Path) -> "Pretrained":
     """The model of a folder, or the result of a run; while that is not there, its newest checkpoint."""
     from longspan.train import checkpoint
-    from longspan.train.run import CONFIG, Run
+    from longspan.train.run import CONFIG, RESULT, Run
     from longspan.train.saving import MODEL
-    from longspan.train.session import RESULT
 
     if not (path / CONFIG).is_file():
         return load_model(path)

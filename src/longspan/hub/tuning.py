@@ -22,7 +22,7 @@ from longspan.nn.heads import Head
 PACKAGE = "package:"  # before the name of an installed package that carries a model
 
 
-def place(name: str | Path) -> Path:
+def folder_of(name: str | Path) -> Path:
     """The folder that a recipe means: a path, or `package:NAME` for one inside an installed package."""
     if not str(name).startswith(PACKAGE):
         return Path(name)
@@ -126,4 +126,4 @@ def freeze(model: Model, trained: str | int) -> None:
         parameter.requires_grad_(above)
 
 
-__all__ = ["PACKAGE", "default_head", "freeze", "place", "tune"]
+__all__ = ["PACKAGE", "default_head", "folder_of", "freeze", "tune"]
