@@ -154,7 +154,7 @@ class Answer(Task):
         facts = {
             **{f"{split} questions": len(table) for split, table in found.items()},
             **padding_facts(data),
-            "baselines": [baselines.said("the nearest sentence", nearest_sentence(found["held_out"]))],
+            "baselines": baselines.said("the nearest sentence", nearest_sentence(found["held_out"])),
         }
         objective = Spans(asked, passages, keep=options.keep, longest=options.answer_length)
         return Prepared(

@@ -103,7 +103,7 @@ class Classify(Task):
             **padding_facts(made),
             "cut": sum(len(example) >= options.length for example in splits["train"]),
             **({} if options.regression else {"labels": ", ".join(names)}),
-            "baselines": _baselines(splits, found["held_out"], options, count),
+            "baselines": "; ".join(_baselines(splits, found["held_out"], options, count)),
         }
         return Prepared(
             made["train"],
