@@ -11,7 +11,7 @@ from cyclopts import App, CycloptsError, Parameter
 from rich.console import Console
 
 from longspan import __version__
-from longspan.cli import attention, audit, convert, embed, fill, generate, training
+from longspan.cli import attention, audit, convert, embed, fill, generate, predict, training
 from longspan.errors import LongspanError
 
 app = App(
@@ -31,6 +31,7 @@ app.command(audit.audit)
 app.command(generate.generate)
 app.command(fill.fill)
 app.command(embed.embed)
+app.command(predict.predict)
 app.command(convert.convert)
 app.command(training.train)
 app.command(training.resume)

@@ -78,6 +78,65 @@ SETS: dict[str, Set] = {
     ),
     "text8": Set("language", "6.8M letters of Wikipedia", {"train": "text8/text8_first6.8M.gz"}),
     "warandpeace": Set("language", "War and Peace", {"train": "longtext/warandpeace.txt.gz"}),
+    # GLUE (Wang et al. 2018) hides the labels of its tests: what is held out are the dev files.
+    "sst2": Set(
+        "classify",
+        "SST-2: 67k phrases of film reviews, positive or negative",
+        {"train": "glue/SST-2/train.tsv.gz", "held_out": "glue/SST-2/dev.tsv.gz"},
+        {"text": "sentence", "label": "label", "names": ("0=negative", "1=positive")},
+    ),
+    "mrpc": Set(
+        "classify",
+        "MRPC: 4k pairs of sentences, paraphrases or not",
+        {
+            "train": "glue/MRPC/train.tsv.gz",
+            "held_out": "glue/MRPC/dev.tsv.gz",
+            "test": "glue/MRPC/msr_paraphrase_test.txt.gz",
+        },
+        {
+            "text": "#1 String",
+            "second": "#2 String",
+            "label": "Quality",
+            "names": ("0=different", "1=paraphrase"),
+        },
+    ),
+    "rte": Set(
+        "classify",
+        "RTE: 2.5k pairs of sentences, of which the first entails the second or not",
+        {"train": "glue/RTE/train.tsv.gz", "held_out": "glue/RTE/dev.tsv.gz"},
+        {"text": "sentence1", "second": "sentence2", "label": "label"},
+    ),
+    "cola": Set(
+        "classify",
+        "CoLA: 8.5k sentences, good English or not",
+        {"train": "glue/CoLA/train.tsv.gz", "held_out": "glue/CoLA/dev.tsv.gz"},
+        {
+            "columns": ("source", "label", "mark", "sentence"),
+            "text": "sentence",
+            "label": "label",
+            "names": ("0=unacceptable", "1=acceptable"),
+        },
+    ),
+    "stsb": Set(
+        "classify",
+        "STS-B: 5.7k pairs of sentences and how near they are, 0 to 5",
+        {"train": "glue/STS-B/train.tsv.gz", "held_out": "glue/STS-B/dev.tsv.gz"},
+        {"text": "sentence1", "second": "sentence2", "label": "score", "regression": True},
+    ),
+    "wnut17": Set(
+        "tag",
+        "WNUT-17: 3.4k sentences of user texts with six types of rare entities",
+        {
+            "train": "wnut17/wnut17train.conll.gz",
+            "held_out": "wnut17/emerging.dev.conll.gz",
+            "test": "wnut17/emerging.test.annotated.gz",
+        },
+    ),
+    "squad-dev": Set(
+        "answer",
+        "the dev articles of SQuAD v1.1: 10.6k questions on 48 articles, of which the last are held out",
+        {"train": "squad/dev-v1.1.json.gz"},
+    ),
 }
 
 GENERATED = {

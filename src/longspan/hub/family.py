@@ -211,8 +211,9 @@ class Family:
         plain = {item["name"]: getattr(again, item["name"]) for item in config.describe(type(options))}
         for head in options.tasks or ():
             made = self.read_head(head.task, plain, given)
+            unsaid: dict[str, Any] = {"dropout": head.dropout, "drop_input": head.drop_input, "names": head.names}
             # Dropout is for training; the number of labels means something to some tasks only.
-            if replace(made, labels=head.labels, dropout=head.dropout, drop_input=head.drop_input) != head:
+            if replace(made, labels=head.labels, **unsaid) != head:
                 raise Unsupported(f"the head of a {self.name} there is {made}, and this model's is {head}")
 
     def architecture(self, options: Any, before: str | None = None) -> str:

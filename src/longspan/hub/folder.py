@@ -21,6 +21,7 @@ from longspan.hub.weights import KINDS, common_type, unfilled
 from longspan.models import folder as own_folder
 from longspan.models import registry
 from longspan.models.base import Model
+from longspan.nn.heads import Head
 
 CONFIG = "config.json"
 
@@ -46,7 +47,7 @@ def load(
             what = "options" if tasks is None else "tasks"
             raise Unsupported(f"{what} can be chosen for folders of Hugging Face's; this one is longspan's own")
         model = own_folder.load(folder)
-        return Pretrained(model if dtype is None else model.to(dtype))
+        return Pretrained(model if dtype is None else model.to(dtype), labels=_named_labels(model))
     return assemble(record, None, folder, tasks, dtype, options)
 
 
@@ -127,7 +128,7 @@ def save(
     if found.model != given.model.name:
         raise Unsupported(f"a {found.name} is written from a model {found.model!r}, and this is {given.model.name!r}")
     before = given.config.get("architectures") or [None]
-    written = found.config(given.model.options, given.labels, before[0])
+    written = found.config(given.model.options, given.labels or _named_labels(given.model), before[0])
     written["dtype"] = str(given.model.dtype).removeprefix("torch.")
     kept = {key: value for key, value in given.config.items() if key not in ("torch_dtype", "num_labels")}
     record = {**kept, **written, **draws(given.model, found)}
@@ -137,6 +138,12 @@ def save(
     (folder / CONFIG).write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     around.write(given, folder, tokenizer)
     tensors.write(folder, theirs, shard_bytes=shard_bytes)
+
+
+def _named_labels(model: Model) -> list[str]:
+    """What a model's own options call its labels."""
+    heads: Sequence[Head] = getattr(model.options, "tasks", None) or ()
+    return next((list(head.names) for head in heads if head.names), [])
 
 
 def _record(folder: Path) -> dict[str, Any]:

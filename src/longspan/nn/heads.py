@@ -45,6 +45,7 @@ class Head(config.Options):
 
     task: str = option("classify", "what is asked of the model", choices=TASKS)
     labels: int = option(2, "number of labels, or of numbers to regress", low=1)
+    names: tuple[str, ...] | None = option(None, "what the labels are called, in order")
     pool: str = option("first", "the token that stands for a text, or the mean or maximum of all", choices=POOLS)
     activation: str | None = option(None, "after a layer in between; none: no such layer", choices=tuple(ACTIVATIONS))
     inner: int | None = option(None, "width of that layer; as wide as the states unless given", low=1)
@@ -65,6 +66,8 @@ class Head(config.Options):
         super().__post_init__()
         if self.question and self.task != "span":
             raise InvalidOption(f"question is of the task 'span', whose answers lie behind it, not of {self.task!r}")
+        if self.names is not None and len(self.names) != self.labels:
+            raise InvalidOption(f"there are {len(self.names)} names for {self.labels} labels")
         if self.hidden is not None and self.task not in TOKEN_TASKS:
             raise InvalidOption(f"hidden is of heads for each token ({', '.join(TOKEN_TASKS)}), not of {self.task!r}")
 

@@ -13,6 +13,10 @@ TASKS: dict[str, str] = {
     "masked": "longspan.tasks.masked:MaskedLanguage",
     "detect": "longspan.tasks.electra:Detect",
     "denoise": "longspan.tasks.denoise:Denoise",
+    "classify": "longspan.tasks.classify:Classify",
+    "choose": "longspan.tasks.choose:Choose",
+    "tag": "longspan.tasks.tag:Tag",
+    "answer": "longspan.tasks.answer:Answer",
 }
 
 

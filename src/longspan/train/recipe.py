@@ -16,9 +16,13 @@ from longspan import config
 from longspan.data.tokenizer import Tokenizer
 from longspan.data.tokenizer_files import read_tokenizer
 from longspan.errors import InvalidInput, InvalidOption, UnknownName, suggest
+from longspan.hub.tuning import default_head, folder_of, freeze, tune
 from longspan.models import folder as model_folder
+from longspan.models import presets
 from longspan.models import registry as models
 from longspan.models.base import Model
+from longspan.models.transformer import Decoder, Encoder
+from longspan.nn.heads import Head
 from longspan.tasks import registry as tasks
 from longspan.tasks.base import Place, Prepared, Task
 from longspan.train import checkpoint, saving
@@ -51,14 +55,54 @@ class Recipe:
             return tasks.build(name, **given)
 
     def build_model(self, needs: Mapping[str, Any]) -> Model:
-        """The model, with what its task needs of it; what both say must be the same."""
+        """The model, with what its task needs of it; what both say must be the same.
+
+        `from` names a pretrained one instead of `name`; `trained` says how much of it is, `head` how its head is made.
+        """
+        table = dict(self.model)
+        shape, trained = table.pop("head", {}), table.pop("trained", "all")
+        with _naming(f"{self.source}: [model]"):
+            model = self._tuned(table, needs, shape) if "from" in table else self._new(table, needs, shape)
+            freeze(model, trained)
+        # A model must hold the longest example: that is said now, and not by the batch that has it.
+        longest, room = getattr(self.build_task().options, "length", None), getattr(model.options, "max_length", None)
+        if isinstance(model, (Encoder, Decoder)) and longest is not None and room is not None and longest > room:
+            raise InvalidOption(f"{self.source}: [task] length is {longest}, and the model holds {room} tokens")
+        return model
+
+    def _new(self, table: dict[str, Any], needs: Mapping[str, Any], shape: Any) -> Model:
         where = f"{self.source}: [model]"
-        name, given = _named(self.model, where)
+        name, given = _named(table, where)
+        if "tasks" in needs:
+            cls = models.find(presets.find(name).model if name in presets.PRESETS else name)
+            made = [config.plain(default_head(cls, _head(head))) for head in needs["tasks"]]
+            needs = {**needs, "tasks": tuple(Head.read({**head, **shape}) for head in made)}
         for key, value in needs.items():
             if key in given and given[key] != value:
                 raise InvalidOption(f"{where} {key} is {given[key]!r}, and the task needs {value!r}; leave it out")
-        with _naming(where):
-            return models.build(name, **{**given, **needs})
+        return models.build(name, **{**given, **needs})
+
+    def _tuned(self, given: dict[str, Any], needs: Mapping[str, Any], shape: Any) -> Model:
+        if "name" in given:
+            raise InvalidOption(f"{self.source}: [model] has a name and a folder it is from; give one of the two")
+        folder = folder_of(given.pop("from"))
+        found = tune(folder, [_head(each) for each in needs.get("tasks", ())], shape=shape, options=given or None)
+        rows = getattr(found.model.options, "vocabulary", None)
+        if rows is not None and needs.get("vocabulary", 0) > rows:
+            raise InvalidInput(f"{folder} has rows for {rows} tokens, and the task has {needs['vocabulary']}")
+        return found.model
+
+    def tokenizer(self) -> Tokenizer | None:
+        """That of the pretrained model, where there is one; a task learns its own otherwise."""
+        if "from" not in self.model:
+            return None
+        folder = folder_of(self.model["from"])
+        if not folder.is_dir():
+            raise InvalidInput(f"{self.source}: [model] from: there is no folder {folder}")
+        found = read_tokenizer(folder)
+        if found is None:
+            raise InvalidInput(f"{folder} has no tokenizer: put its tokenizer.json, or its vocabulary files, beside it")
+        return found
 
 
 @contextmanager
@@ -105,7 +149,7 @@ def begin(recipe: Recipe, folder: Path | Run, *, data: Path | None, processes: P
     with ExitStack() as held:
         processes.together(lambda: held.enter_context(run.held()) if processes.first else None)
         processes.together(run.refuse_used)
-        prepared = _prepare(task, run, data, options, processes, None)
+        prepared = _prepare(task, run, data, options, processes, recipe.tokenizer())
         trainer = _trainer(recipe, run, prepared, options, processes)
         if processes.first:
             text = to_toml({"task": recipe.task, "model": recipe.model, "train": recipe.train})
@@ -200,6 +244,10 @@ def _trainer(recipe: Recipe, run: Run, prepared: Prepared, options: TrainOptions
         tokenizer=prepared.tokenizer,
         facts=prepared.facts,
     )
+
+
+def _head(value: Any) -> Head:
+    return value if isinstance(value, Head) else Head.read(value)
 
 
 def _named(table: Mapping[str, Any], where: str) -> tuple[str, dict[str, Any]]:

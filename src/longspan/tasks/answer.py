@@ -1,0 +1,192 @@
+"""Answers that are spans of a passage, as in SQuAD (Rajpurkar et al. 2016; Devlin et al. 2018, section 4.2)."""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from longspan.config import option
+from longspan.data import text
+from longspan.data.base import Batch
+from longspan.data.examples import Example
+from longspan.data.tokenizer import Tokenizer
+from longspan.data.windows import around
+from longspan.errors import InvalidInput
+from longspan.models.base import Model
+from longspan.nn.heads import Head
+from longspan.tasks import baselines, metrics
+from longspan.tasks.base import Figures, Loss, Objective, Place, Prepared, Task
+from longspan.tasks.figures import Answered, AnswerFigures
+from longspan.tasks.reading import TextOptions, data_of, files, limited, padding_facts, read, tokenizer_for, with_set
+from longspan.tasks.spans import Passage, best_spans, masked, question_windows
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question on a passage; without answers, none is in it."""
+
+    text: str
+    passage: str
+    answers: tuple[tuple[str, int], ...]  # each with the character it starts at
+    article: int
+    where: str  # the file and the question's id
+
+    @property
+    def gold(self) -> tuple[str, ...]:
+        return tuple(answer for answer, _ in self.answers)
+
+
+def questions(path: Path) -> list[Question]:
+    """Those of a file in SQuAD's JSON, v1.1 or v2."""
+    try:
+        found = json.loads(text.whole(path))
+        articles = found["data"]
+    except json.JSONDecodeError as error:
+        raise InvalidInput(f"{path}, line {error.lineno}: not JSON: {error.msg}") from None
+    except (KeyError, TypeError):
+        raise InvalidInput(f"{path} is not of SQuAD's form: it has no data") from None
+    made: list[Question] = []
+    for number, article in enumerate(articles):
+        try:
+            for paragraph in article["paragraphs"]:
+                for each in paragraph["qas"]:
+                    given = [] if each.get("is_impossible") else each["answers"]
+                    answers = tuple((str(one["text"]), int(one["answer_start"])) for one in given)
+                    where = f"{path}, question {each['id']}"
+                    made.append(Question(str(each["question"]), str(paragraph["context"]), answers, number, where))
+        except (KeyError, TypeError, ValueError) as error:
+            last = made[-1].where if made else f"{path}, its beginning"
+            raise InvalidInput(f"{path}, article {number}: not of SQuAD's form after {last}: {error!r}") from None
+    for one in made:
+        for answer, start in one.answers:
+            if one.passage[start : start + len(answer)] != answer:
+                raise InvalidInput(f"{one.where}: {answer[:40]!r} does not stand at character {start} of its passage")
+        if not one.passage.strip() or not one.text.strip():
+            raise InvalidInput(f"{one.where}: the question or its passage is empty")
+    if not made:
+        raise InvalidInput(f"{path} has no questions")
+    return made
+
+
+class Spans(Objective):
+    """The mean cross-entropy of where an answer starts and ends."""
+
+    def __init__(
+        self, asked: Sequence[Question], passages: dict[str, Passage], *, keep: int = 20, longest: int = 30
+    ) -> None:
+        self.asked, self.passages, self.keep, self.longest = asked, passages, keep, longest
+
+    def count(self, batch: Batch) -> int:
+        return len(batch["start"])
+
+    def loss(self, model: Model, batch: Batch, carried: Any = None) -> Loss:
+        logits = masked(read(model, batch, "span").float(), batch["places"])
+        return Loss(_nats(logits, batch), {})
+
+    def measure(self, model: Model, batch: Batch, carried: Any = None) -> tuple[Figures, Any]:
+        logits = masked(read(model, batch, "span").float(), batch["places"])
+        found = AnswerFigures(nats=float(_nats(logits, batch)), windows=len(logits), keep=self.keep)
+        for row, number in enumerate(batch["question"].tolist()):
+            null, spans = best_spans(
+                logits[row], batch["places"][row], batch["leads"][row], keep=self.keep, longest=self.longest
+            )
+            question = self.asked[number]
+            passage = self.passages[question.passage]
+            texts = [(score, passage.cut(first, last)) for score, first, last in spans]
+            found.add(AnswerFigures({number: Answered(question.gold, null, texts)}, keep=self.keep))
+        return found, None
+
+
+def _nats(logits: Tensor, batch: Batch) -> Tensor:
+    start, end = logits.unbind(-1)
+    both = [cross_entropy(logit, batch[name], reduction="sum") for logit, name in ((start, "start"), (end, "end"))]
+    return (both[0] + both[1]) / 2
+
+
+class Answer(Task):
+    """Questions and passages in SQuAD's JSON; where no file is held out, the last articles are."""
+
+    name = "answer"
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(TextOptions):
+        length: int = option(384, "most tokens of a window, the question's included", low=8)
+        step: int = option(128, "tokens between the beginnings of windows (BERT's doc stride)", low=1)
+        question_length: int = option(64, "most tokens of a question; the rest is cut", low=1)
+        answer_length: int = option(30, "most tokens of an answer that is given", low=1)
+        keep: int = option(20, "starts and ends that are looked at, and answers that are kept", low=1)
+        share: float = option(0.2, "of the articles that is held out, where it has no file", low=0, high=0.9)
+        batch: int = option(16, "windows of a batch", low=1)
+
+    def prepare(self, place: Place, tokenizer: Tokenizer | None = None) -> Prepared:
+        options = with_set(self.options, self.name)
+        found = {split: questions(path) for split, path in files(options, place).items()}
+        if "held_out" not in found:
+            found["train"], found["held_out"] = by_article(found["train"], options.share)
+        found["train"] = limited(found["train"], options.limit, place.seed)
+        texts = [part for each in found["train"] for part in (each.text, each.passage)]
+        tokenizer = tokenizer_for(options, tokenizer, texts)
+        asked = [each for table in found.values() for each in table]
+        passages = {each: Passage.of(each, tokenizer) for each in {one.passage: None for one in asked}}
+        edge = around(tokenizer, pair=True)
+        splits: dict[str, list[Example]] = {}
+        number = 0
+        for split, table in found.items():
+            made: list[Example] = []
+            for each in table:
+                words = tokenizer.encode(each.text, special=False).ids[: options.question_length]
+                passage = passages[each.passage]
+                span = None
+                if each.answers:
+                    answer, start = each.answers[0]
+                    span = passage.tokens_of(start, start + len(answer))
+                made.extend(
+                    question_windows(words, passage, number, edge, length=options.length, step=options.step, span=span)
+                )
+                number += 1
+            splits[split] = made
+        data = data_of(splits, options, tokenizer, place.seed)
+        facts = {
+            **{f"{split} questions": len(table) for split, table in found.items()},
+            **padding_facts(data),
+            "baselines": baselines.said("the nearest sentence", nearest_sentence(found["held_out"])),
+        }
+        objective = Spans(asked, passages, keep=options.keep, longest=options.answer_length)
+        return Prepared(
+            data["train"],
+            data["held_out"],
+            objective,
+            data.get("test"),
+            tokenizer,
+            needs={"vocabulary": tokenizer.size, "tasks": (Head(task="span"),)},
+            facts=facts,
+        )
+
+
+def by_article(asked: Sequence[Question], share: float) -> tuple[list[Question], list[Question]]:
+    """The first articles, and the last ones that are held out: no passage is in both."""
+    count = 1 + max(each.article for each in asked)
+    cut = count - max(1, round(count * share))
+    if cut < 1:
+        raise InvalidInput("there is one article, and none to hold out; give held_out a file")
+    return [each for each in asked if each.article < cut], [each for each in asked if each.article >= cut]
+
+
+def nearest_sentence(asked: Sequence[Question]) -> dict[str, float]:
+    """The sentence of the passage that shares most words with the question, as the answer."""
+    exact = f1 = 0.0
+    for each in asked:
+        words = {*metrics.normalise(each.text).split()}
+        parts = re.split(r"(?<=[.!?])\s+", each.passage)
+        best = max(parts, key=lambda part: len(words & {*metrics.normalise(part).split()}))
+        exact += metrics.exact_match(best, each.gold)
+        f1 += metrics.answer_f1(best, each.gold)
+    return {"exact": 100 * exact / len(asked), "f1": 100 * f1 / len(asked)}
+
+
+__all__ = ["Answer", "Question", "Spans", "by_article", "nearest_sentence", "questions"]

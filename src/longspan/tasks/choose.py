@@ -1,0 +1,131 @@
+"""Multiple choice: several endings of a text, each scored by one shared head, of which one is right (SWAG)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from longspan.config import option
+from longspan.data.base import Batch
+from longspan.data.examples import Example, Examples
+from longspan.data.tables import Row, rows
+from longspan.data.tokenizer import Tokenizer
+from longspan.errors import InvalidInput, InvalidOption
+from longspan.models.base import Model
+from longspan.nn.heads import Head
+from longspan.tasks import baselines
+from longspan.tasks.base import Figures, Loss, Objective, Place, Prepared, Task
+from longspan.tasks.figures import ClassFigures
+from longspan.tasks.reading import TextOptions, files, limited, padding_facts, read, split_off, tokenizer_for
+
+
+class Choices(Examples):
+    """Examples that are several texts; each batch has (examples, choices, tokens)."""
+
+    def __init__(self, groups: Sequence[Sequence[Example]], batch: int, **given: Any) -> None:
+        self.groups = groups
+        longest = [max(group, key=len) for group in groups]
+        super().__init__(longest, batch, **given)
+
+    def load(self, numbers: Sequence[int], epoch: int) -> Batch:
+        chosen = [self.groups[number] for number in numbers]
+        flat = Examples([each for group in chosen for each in group], 1, padding=self.padding, shuffle=False)
+        found = dict(flat.load(range(len(flat.examples)), epoch))
+        shape = (len(chosen), len(chosen[0]))
+        made = {name: found[name].unflatten(0, shape) for name in ("ids", "mask", "segments")}
+        return {**made, "label": found["label"].unflatten(0, shape)[:, 0]}
+
+    def fingerprint(self) -> str:
+        flat = Examples([each for group in self.groups for each in group], self.batch, seed=self.seed)
+        return f"choices of {flat.fingerprint()}"
+
+
+class Choice(Objective):
+    """The cross-entropy of the right one among the choices."""
+
+    def __init__(self, choices: int) -> None:
+        self.choices = choices
+
+    def count(self, batch: Batch) -> int:
+        return len(batch["label"])
+
+    def loss(self, model: Model, batch: Batch, carried: Any = None) -> Loss:
+        return Loss(cross_entropy(scores(model, batch), batch["label"], reduction="sum"), {})
+
+    def measure(self, model: Model, batch: Batch, carried: Any = None) -> tuple[Figures, Any]:
+        found = scores(model, batch)
+        nats = float(cross_entropy(found, batch["label"], reduction="sum"))
+        return ClassFigures.of(batch["label"].tolist(), found.argmax(-1).tolist(), self.choices, nats), None
+
+
+def scores(model: Model, batch: Batch) -> Tensor:
+    """A score for each choice: every one is a row of its own to the model."""
+    flat = {name: batch[name].flatten(0, 1) for name in ("ids", "mask", "segments")}
+    return read(model, flat, "choose").float().unflatten(0, batch["ids"].shape[:2])
+
+
+class Choose(Task):
+    """Texts with several endings, from a table with a column for each."""
+
+    name = "choose"
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(TextOptions):
+        columns: tuple[str, ...] | None = option(None, "what the columns are, where the first line does not say it")
+        text: str = option("text", "the column of the text")
+        choices: tuple[str, ...] = option(("choice0", "choice1"), "the columns of the choices")
+        label: str = option("label", "the column of the right one's number")
+        first: int = option(0, "the number of the first choice", low=0, high=1)
+
+    def prepare(self, place: Place, tokenizer: Tokenizer | None = None) -> Prepared:
+        options = self.options
+        if len(options.choices) < 2:
+            raise InvalidOption("choices are two at least; name their columns")
+        wanted = [options.text, *options.choices, options.label]
+        found = {split: list(rows(path, wanted, options.columns)) for split, path in files(options, place).items()}
+        if "held_out" not in found:
+            train, held = split_off(len(found["train"]), options.share, place.seed)
+            whole = found["train"]
+            found["train"], found["held_out"] = [whole[each] for each in train], [whole[each] for each in held]
+        found["train"] = limited(found["train"], options.limit, place.seed)
+        texts = [row.fields[name] for row in found["train"] for name in wanted[:-1]]
+        tokenizer = tokenizer_for(options, tokenizer, texts)
+        made = {
+            split: Choices(
+                [_group(row, options, tokenizer) for row in table],
+                options.batch,
+                padding=tokenizer.pad or 0,
+                seed=place.seed,
+                shuffle=split == "train",
+            )
+            for split, table in found.items()
+        }
+        true = {split: [int(group[0].whole["label"]) for group in data.groups] for split, data in made.items()}
+        most = baselines.majority(true["train"], true["held_out"], len(options.choices))
+        return Prepared(
+            made["train"],
+            made["held_out"],
+            Choice(len(options.choices)),
+            made.get("test"),
+            tokenizer,
+            needs={"vocabulary": tokenizer.size, "tasks": (Head(task="choose"),)},
+            facts={**padding_facts(made), "baselines": baselines.said("majority", most)},
+        )
+
+
+def _group(row: Row, options: Any, tokenizer: Tokenizer) -> list[Example]:
+    label = row.fields[options.label]
+    count = len(options.choices)
+    if not label.isdigit() or not 0 <= int(label) - options.first < count:
+        raise InvalidInput(
+            f"{row.where}: the label {label!r} is none of the numbers {options.first}..{options.first + count - 1}"
+        )
+    text = row.fields[options.text]
+    second = [row.fields[name] for name in options.choices]
+    encoded = tokenizer.encode_many([text] * count, second, longest=options.length, truncate="right")
+    return [Example(each.ids, each.segments, {"label": int(label) - options.first}) for each in encoded]
+
+
+__all__ = ["Choice", "Choices", "Choose", "scores"]

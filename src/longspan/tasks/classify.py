@@ -1,0 +1,233 @@
+"""A label, or a number, for each text or pair of texts (Devlin et al. 2018, section 4.1)."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch.nn.functional import cross_entropy
+
+from longspan.config import option
+from longspan.data.base import Batch
+from longspan.data.examples import Example
+from longspan.data.order import Shuffled
+from longspan.data.tables import Row, rows
+from longspan.data.tokenizer import Tokenizer
+from longspan.errors import InvalidInput, InvalidOption
+from longspan.models.base import Model
+from longspan.nn.heads import Head
+from longspan.tasks import baselines
+from longspan.tasks.base import Figures, Loss, Objective, Place, Prepared, Task
+from longspan.tasks.figures import ClassFigures, NumberFigures
+from longspan.tasks.metrics import pearson, spearman
+from longspan.tasks.reading import (
+    TextOptions,
+    data_of,
+    files,
+    limited,
+    padding_facts,
+    read,
+    split_off,
+    tokenizer_for,
+    with_set,
+)
+
+
+class Labels(Objective):
+    """The cross-entropy of a text's label."""
+
+    def __init__(self, labels: int) -> None:
+        self.labels = labels
+
+    def count(self, batch: Batch) -> int:
+        return len(batch["label"])
+
+    def loss(self, model: Model, batch: Batch, carried: Any = None) -> Loss:
+        logits = read(model, batch, "classify").float()
+        return Loss(cross_entropy(logits, batch["label"], reduction="sum"), {})
+
+    def measure(self, model: Model, batch: Batch, carried: Any = None) -> tuple[Figures, Any]:
+        logits = read(model, batch, "classify").float()
+        nats = float(cross_entropy(logits, batch["label"], reduction="sum"))
+        return ClassFigures.of(batch["label"].tolist(), logits.argmax(-1).tolist(), self.labels, nats), None
+
+
+class Number(Objective):
+    """The squared error of a number."""
+
+    def count(self, batch: Batch) -> int:
+        return len(batch["number"])
+
+    def loss(self, model: Model, batch: Batch, carried: Any = None) -> Loss:
+        found = read(model, batch, "regress").flatten()
+        return Loss(((found - batch["number"].to(found.dtype)) ** 2).sum(), {})
+
+    def measure(self, model: Model, batch: Batch, carried: Any = None) -> tuple[Figures, Any]:
+        found = read(model, batch, "regress").flatten()
+        return NumberFigures(batch["number"].tolist(), found.tolist()), None
+
+
+class Classify(Task):
+    """Texts or pairs from CSV, tab-separated or JSON-lines files; labels may be called anything."""
+
+    name = "classify"
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(TextOptions):
+        columns: tuple[str, ...] | None = option(None, "what the columns are, where the first line does not say it")
+        text: str = option("text", "the column of the text")
+        second: str | None = option(None, "the column of the second text, where there are pairs")
+        label: str = option("label", "the column of the label or number")
+        names: tuple[str, ...] | None = option(None, 'what labels of the file mean, as in "0=negative"')
+        regression: bool = option(False, "whether labels are numbers to be told")
+        both_orders: bool = option(False, "whether pairs are trained on in both orders, where the order means nothing")
+        shuffled_labels: bool = option(False, "for a control: labels of the training texts change places")
+
+    def prepare(self, place: Place, tokenizer: Tokenizer | None = None) -> Prepared:
+        options = with_set(self.options, self.name)
+        found = self._rows(options, place)
+        names = [] if options.regression else label_names(found["train"], options)
+        found["train"] = limited(found["train"], options.limit, place.seed)  # a few texts may not have all labels
+        texts = [row.fields[name] for row in found["train"] for name in _columns(options)]
+        tokenizer = tokenizer_for(options, tokenizer, texts)
+        splits = {split: _examples(table, options, tokenizer, names) for split, table in found.items()}
+        if options.both_orders and options.second is not None:
+            splits["train"] += _examples(found["train"], options, tokenizer, names, swap=True)
+        if options.shuffled_labels:
+            splits["train"] = _shuffled(splits["train"], place.seed)
+        made = data_of(splits, options, tokenizer, place.seed)
+        task = "regress" if options.regression else "classify"
+        count = 1 if options.regression else len(names)
+        head = Head(task=task, labels=count, names=tuple(names) or None)
+        facts = {
+            **padding_facts(made),
+            "cut": sum(len(example) >= options.length for example in splits["train"]),
+            **({} if options.regression else {"labels": ", ".join(names)}),
+            "baselines": "; ".join(_baselines(splits, found["held_out"], options, count)),
+        }
+        return Prepared(
+            made["train"],
+            made["held_out"],
+            Number() if options.regression else Labels(count),
+            made.get("test"),
+            tokenizer,
+            needs={"vocabulary": tokenizer.size, "tasks": (head,)},
+            facts=facts,
+        )
+
+    def _rows(self, options: Any, place: Place) -> dict[str, list[Row]]:
+        wanted = [*_columns(options), options.label]
+        paths = files(options, place)
+        found = {split: list(rows(path, wanted, options.columns)) for split, path in paths.items()}
+        for table in found.values():
+            for row in table:
+                for name in wanted:
+                    if not row.fields[name].strip():
+                        raise InvalidInput(f"{row.where}: {name} is empty")
+        if "held_out" not in found:
+            train, held = split_off(len(found["train"]), options.share, place.seed)
+            whole = found["train"]
+            found["train"], found["held_out"] = [whole[each] for each in train], [whole[each] for each in held]
+        return found
+
+
+def _columns(options: Any) -> list[str]:
+    return [options.text] if options.second is None else [options.text, options.second]
+
+
+def _renamed(options: Any) -> dict[str, str]:
+    found = {}
+    for each in options.names or ():
+        label, sign, name = each.partition("=")
+        if not sign or not name:
+            raise InvalidOption(f'names are written as in "0=negative", not {each!r}')
+        found[label] = name
+    return found
+
+
+def label_names(table: Sequence[Row], options: Any) -> list[str]:
+    """The labels that training texts have, numbers by their value and all others by the alphabet; as they are named."""
+    found = {row.fields[options.label] for row in table}
+    if len(found) < 2:
+        raise InvalidInput(f"{table[0].path}: all labels are {found.pop()!r}; two at least are needed")
+    if len(found) > 1000:
+        raise InvalidInput(
+            f"{table[0].path}: {options.label!r} has {len(found)} values; are they numbers (regression)?"
+        )
+    number = all(label.lstrip("-").isdigit() for label in found)
+    renamed = _renamed(options)
+    return [renamed.get(label, label) for label in sorted(found, key=(lambda label: int(label)) if number else str)]
+
+
+def _examples(
+    table: Sequence[Row], options: Any, tokenizer: Tokenizer, names: Sequence[str], *, swap: bool = False
+) -> list[Example]:
+    columns = _columns(options)[::-1] if swap else _columns(options)
+    pairs = None if options.second is None else [row.fields[columns[1]] for row in table]
+    texts = [row.fields[columns[0]] for row in table]
+    encoded = tokenizer.encode_many(texts, pairs, longest=options.length, truncate="right")
+    renamed, numbers = _renamed(options), {name: number for number, name in enumerate(names)}
+    found = []
+    for row, each in zip(table, encoded):
+        label = row.fields[options.label]
+        whole: Mapping[str, float]
+        if options.regression:
+            whole = {"number": _number(label, row)}
+        else:
+            name = renamed.get(label, label)
+            if name not in numbers:
+                raise InvalidInput(f"{row.where}: the label {label!r} is in no training text; they have {_some(names)}")
+            whole = {"label": numbers[name]}
+        if not each.ids:
+            raise InvalidInput(f"{row.where}: the text has no tokens")
+        found.append(Example(each.ids, each.segments, whole))
+    return found
+
+
+def _number(label: str, row: Row) -> float:
+    try:
+        value = float(label)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise InvalidInput(f"{row.where}: {label!r} is no number")
+    return value
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:8]) + (" and more" if len(names) > 8 else "")
+
+
+def _shuffled(examples: list[Example], seed: int) -> list[Example]:
+    order = Shuffled(len(examples), seed, 1)
+    return [Example(each.ids, each.segments, examples[order[at]].whole) for at, each in enumerate(examples)]
+
+
+def _baselines(
+    splits: Mapping[str, Sequence[Example]], held_out: Sequence[Row], options: Any, labels: int
+) -> list[str]:
+    train, held = splits["train"], splits["held_out"]
+    if not options.regression:
+        true, other = ([int(each.whole["label"]) for each in part] for part in (train, held))
+        return [
+            baselines.said("majority", baselines.majority(true, other, labels)),
+            baselines.said("bag of words", baselines.bag_of_words(train, held, labels)),
+        ]
+    mean = sum(each.whole["number"] for each in train) / len(train)
+    numbers = [each.whole["number"] for each in held]
+    found = [baselines.said("the mean", {"loss": sum((mean - each) ** 2 for each in numbers) / len(numbers)})]
+    if options.second is not None:
+        shared = [_overlap(row.fields[options.text], row.fields[options.second]) for row in held_out]
+        found.append(
+            baselines.said("shared words", {"pearson": pearson(shared, numbers), "spearman": spearman(shared, numbers)})
+        )
+    return found
+
+
+def _overlap(one: str, other: str) -> float:
+    """Of the words of two texts, the share that both have."""
+    first, second = {*one.lower().split()}, {*other.lower().split()}
+    return len(first & second) / max(1, len(first | second))
+
+
+__all__ = ["Classify", "Labels", "Number", "label_names"]

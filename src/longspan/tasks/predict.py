@@ -1,0 +1,194 @@
+"""What a trained model says of texts: labels, numbers, choices, tags and answers; one for each line, in its order."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from longspan.data.examples import Example, Examples
+from longspan.data.windows import around
+from longspan.errors import InvalidInput, InvalidOption, Unsupported
+from longspan.hub.folder import Pretrained
+from longspan.hub.texts import longest_text, tokenizer_of
+from longspan.tasks import tag as tagging
+from longspan.tasks.figures import Answered, AnswerFigures
+from longspan.tasks.reading import read
+from longspan.tasks.spans import Passage, best_spans, masked, question_windows
+
+TASKS = ("classify", "regress", "choose", "tag", "span")
+UNLIMITED = 512  # tokens of a window for models that can read any number
+STEP = 128
+
+
+@torch.inference_mode()
+def predict(
+    found: Pretrained,
+    lines: Sequence[str],
+    *,
+    truncate: bool = False,
+    threshold: float | None = None,
+    top: int = 1,
+    batch: int = 32,
+) -> list[dict[str, Any]]:
+    """An answer for each line, by the head that the model has.
+
+    A line is a text, or by tabs a pair of texts, a text and its choices, or a question and its passage; to be tagged,
+    words with spaces between. One that is longer than the model reads is read in windows for tags and answers, and else
+    refused or, with `truncate`, cut. `threshold` lets a question have no answer where "nothing" scores so much better.
+
+    >>> predict(hub.load("run/model"), ["A charming journey."])[0]["label"]
+    """
+    heads = getattr(found.model, "heads", {})
+    task = next((name for name in TASKS if name in heads), None)
+    if task is None:
+        raise Unsupported(
+            f"this {found.family or found.model.name} has no head that says something of a text ({', '.join(TASKS)}); "
+            f"it has: {', '.join(heads) or 'none'}"
+        )
+    if isinstance(lines, str) or not lines:
+        raise InvalidInput("expected a list of texts, one at least")
+    if top < 1 or batch < 1:
+        raise InvalidOption(f"top and batch must be at least 1, not {top} and {batch}")
+    found.model.eval()
+    if task == "tag":
+        return _tags(found, lines, batch)
+    if task == "span":
+        return _answers(found, lines, batch, threshold, top)
+    rows = [line.split("\t") for line in lines]
+    if task == "choose":
+        return _choices(found, rows, truncate, batch)
+    for number, row in enumerate(rows, start=1):
+        if len(row) > 2:
+            raise InvalidInput(f"line {number} has {len(row) - 1} tabs; expected a text, or two with a tab between")
+    made = _encoded(found, [(row[0], row[1] if len(row) == 2 else None) for row in rows], truncate)
+    logits = _read(found, made, task, batch)
+    if task == "regress":
+        return [{"value": float(each[0])} for each in logits]
+    return [_labelled(found, each.softmax(-1).tolist()) for each in logits]
+
+
+def label_names(found: Pretrained, count: int) -> list[str]:
+    """What the labels are called: as the folder says, or by their numbers."""
+    return found.labels if len(found.labels) == count else [f"LABEL_{number}" for number in range(count)]
+
+
+def _labelled(found: Pretrained, chances: list[float]) -> dict[str, Any]:
+    names = label_names(found, len(chances))
+    best = max(range(len(chances)), key=chances.__getitem__)
+    return {"label": names[best], "probability": chances[best], "probabilities": dict(zip(names, chances))}
+
+
+def _choices(found: Pretrained, rows: Sequence[Sequence[str]], truncate: bool, batch: int) -> list[dict[str, Any]]:
+    pairs: list[tuple[str, str, int]] = []
+    for number, row in enumerate(rows, start=1):
+        if len(row) < 3:
+            raise InvalidInput(f"line {number} has {len(row) - 1} tabs; expected a text and two choices at least")
+        pairs.extend((row[0], choice, number) for choice in row[1:])
+    made = _encoded(found, [pair[:2] for pair in pairs], truncate, [pair[2] for pair in pairs])
+    scores = iter(_read(found, made, "choose", batch))
+    answers = []
+    for row in rows:
+        chances = torch.stack([next(scores).reshape(()) for _ in row[1:]]).softmax(0).tolist()
+        best = max(range(len(chances)), key=chances.__getitem__)
+        answers.append({"choice": best, "text": row[1 + best], "probabilities": chances})
+    return answers
+
+
+def _encoded(
+    found: Pretrained,
+    pairs: Sequence[tuple[str, str | None]],
+    truncate: bool,
+    numbers: Sequence[int] | None = None,
+) -> list[Example]:
+    tokenizer, longest = tokenizer_of(found), longest_text(found)
+    made = []
+    for place, (text, second) in enumerate(pairs):
+        line = place + 1 if numbers is None else numbers[place]
+        each = tokenizer.encode(text, second)
+        if longest is not None and len(each) > longest:
+            if not truncate:
+                raise InvalidInput(
+                    f"line {line} has {len(each)} tokens, and at most {longest} can be read; "
+                    "shorten it, or have it cut (--truncate)"
+                )
+            rest = None if second is None else [second]
+            each = tokenizer.encode_many([text], rest, longest=longest, truncate="right")[0]
+        if not each.ids:
+            raise InvalidInput(f"line {line} is empty: it has no tokens")
+        made.append(Example(each.ids, each.segments))
+    return made
+
+
+def _outputs(
+    found: Pretrained, examples: Sequence[Example], task: str, batch: int
+) -> Iterator[tuple[Sequence[int], Tensor, dict[str, Tensor]]]:
+    """The numbers of some examples, what the head says of them, and their batch."""
+    own, said = found.model.options, tokenizer_of(found)
+    padding = next((each for each in (getattr(own, "padding", None), said.pad) if each is not None), 0)
+    data = Examples(examples, batch, padding=padding, shuffle=False)
+    for numbers in data.batches(0):
+        loaded = {name: tensor.to(found.model.device) for name, tensor in data.load(numbers, 0).items()}
+        yield numbers, read(found.model, loaded, task).float(), loaded
+
+
+def _read(found: Pretrained, examples: Sequence[Example], task: str, batch: int) -> list[Tensor]:
+    results: list[Tensor | None] = [None] * len(examples)
+    for numbers, logits, _ in _outputs(found, examples, task, batch):
+        for number, row in zip(numbers, logits):
+            results[number] = row.cpu()
+    return [row for row in results if row is not None]
+
+
+def _tags(found: Pretrained, lines: Sequence[str], batch: int) -> list[dict[str, Any]]:
+    tokenizer, length = tokenizer_of(found), longest_text(found) or UNLIMITED
+    edge = around(tokenizer, pair=False)
+    sentences = [line.split() for line in lines]
+    said: list[list[str]] = [["O"] * len(words) for words in sentences]
+    windows = [
+        window
+        for number, words in enumerate(sentences)
+        if words
+        for window in tagging.examples(words, [0] * len(words), number, tokenizer, edge, length)
+    ]
+    if windows:
+        for _, logits, loaded in _outputs(found, windows, "tag", batch):
+            names = label_names(found, logits.shape[-1])
+            best = logits.argmax(-1)
+            for row, place in (loaded["words"] >= 0).nonzero().tolist():
+                sentence, word = int(loaded["sentence"][row]), int(loaded["words"][row, place])
+                said[sentence][word] = names[int(best[row, place])]
+    return [{"words": words, "tags": tags} for words, tags in zip(sentences, said)]
+
+
+def _answers(
+    found: Pretrained, lines: Sequence[str], batch: int, threshold: float | None, top: int
+) -> list[dict[str, Any]]:
+    tokenizer, length = tokenizer_of(found), min(longest_text(found) or UNLIMITED, UNLIMITED)
+    edge = around(tokenizer, pair=True)
+    passages: list[Passage] = []
+    windows: list[Example] = []
+    for number, line in enumerate(lines):
+        question, tab, passage = line.partition("\t")
+        if not tab or not passage.strip():
+            raise InvalidInput(f"line {number + 1}: expected a question, a tab and a passage, got {line[:60]!r}")
+        passages.append(Passage.of(passage, tokenizer))
+        ids = tokenizer.encode(question, special=False).ids[:64]
+        step = max(1, min(STEP, (length - len(ids) - edge.size) // 2))
+        windows.extend(question_windows(ids, passages[-1], number, edge, length=length, step=step))
+    figures = AnswerFigures()
+    for _, logits, loaded in _outputs(found, windows, "span", batch):
+        places, leads = loaded["places"], loaded["leads"]
+        for row, number in enumerate(loaded["question"].tolist()):
+            null, spans = best_spans(masked(logits, places)[row], places[row], leads[row], keep=20, longest=30)
+            texts = [(score, passages[number].cut(first, last)) for score, first, last in spans]
+            figures.add(AnswerFigures({number: Answered((), null, texts)}))
+    results = []
+    for number in range(len(lines)):
+        answered = figures.answers[number]
+        best = [{"text": text, "score": score} for score, text in answered.texts[:top]]
+        results.append({"answer": answered.best(threshold), "null": answered.null, "best": best})
+    return results
+
+
+__all__ = ["label_names", "predict"]

@@ -1,0 +1,117 @@
+"""Questions and passages as a model reads them, in windows, and the spans that it points to."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from longspan.data.examples import Example
+from longspan.data.tokenizer import Tokenizer
+from longspan.data.windows import Around, most_context, windows
+from longspan.errors import InvalidInput
+
+
+@dataclass(frozen=True)
+class Passage:
+    """A text and its tokens."""
+
+    text: str
+    ids: np.ndarray
+    offsets: np.ndarray  # (tokens, 2): the characters that each stands for
+
+    @classmethod
+    def of(cls, text: str, tokenizer: Tokenizer) -> "Passage":
+        found = tokenizer.encode(text, special=False)
+        return cls(text, np.array(found.ids, dtype=np.int32), np.array(found.offsets, dtype=np.int32).reshape(-1, 2))
+
+    def cut(self, first: int, last: int) -> str:
+        """The text of tokens, as it stands in the passage."""
+        return self.text[self.offsets[first, 0] : self.offsets[last, 1]].strip()
+
+    def tokens_of(self, start: int, stop: int) -> tuple[int, int] | None:
+        """The first and last token that touch characters, or None where none does."""
+        inside = (self.offsets[:, 1] > start) & (self.offsets[:, 0] < stop) & (self.offsets[:, 1] > self.offsets[:, 0])
+        places = inside.nonzero()[0]
+        return (int(places[0]), int(places[-1])) if len(places) else None
+
+
+def question_windows(
+    question: Sequence[int],
+    passage: Passage,
+    number: int,
+    edge: Around,
+    *,
+    length: int,
+    step: int,
+    span: tuple[int, int] | None = None,
+) -> list[Example]:
+    """`[CLS] question [SEP] part of the passage [SEP]` for each window, with the answer's place in it.
+
+    Where a window has not the whole answer, its target is the first token. `places` says which token of the passage
+    stands where, and `leads` those that may begin an answer, as they have most context in this window.
+    """
+    before, between, after = edge.before, edge.between, edge.after
+    lead = len(before[0]) + len(question) + len(between[0])
+    room = length - lead - len(after[0])
+    if room < 1:
+        raise InvalidInput(f"a question of {len(question)} tokens leaves no room for its passage in {length}")
+    spans = windows(len(passage.ids), room, step)
+    own = [most_context(place, spans) for place in range(len(passage.ids))]
+    found = []
+    for window, (start, stop) in enumerate(spans):
+        inside = span is not None and start <= span[0] and span[1] < stop
+        target = (span[0] - start + lead, span[1] - start + lead) if span is not None and inside else (0, 0)
+        places = [-1] * lead + list(range(start, stop)) + [-1] * len(after[0])
+        leads = [place if place >= 0 and own[place] == window else -1 for place in places]
+        segments = [
+            *before[1],
+            *[edge.segments[0]] * len(question),
+            *between[1],
+            *[edge.segments[1]] * (stop - start),
+            *after[1],
+        ]
+        ids = [*before[0], *question, *between[0], *passage.ids[start:stop].tolist(), *after[0]]
+        found.append(
+            Example(
+                np.array(ids, dtype=np.int32),  # type: ignore[arg-type]
+                np.array(segments, dtype=np.int8),  # type: ignore[arg-type]
+                {"question": number, "start": target[0], "end": target[1]},
+                {
+                    "places": np.array(places, dtype=np.int32),  # type: ignore[dict-item]
+                    "leads": np.array(leads, dtype=np.int32),  # type: ignore[dict-item]
+                },
+            )
+        )
+    return found
+
+
+def masked(logits: Tensor, places: Tensor) -> Tensor:
+    """Scores (batch, tokens, 2) with -inf at all but the passage and the first token, to which "nothing" points."""
+    open_ = places >= 0
+    open_[:, 0] = True
+    return logits.masked_fill(~open_[..., None], -float("inf"))
+
+
+def best_spans(
+    logits: Tensor, places: Tensor, leads: Tensor, *, keep: int, longest: int
+) -> tuple[float, list[tuple[float, int, int]]]:
+    """Of one window (tokens, 2): the score of "nothing", and the best spans with theirs, as tokens of the passage.
+
+    A span begins at one of the `keep` best starts that have most context here, ends at one of the `keep` best ends, not
+    before it, and has at most `longest` tokens.
+    """
+    start, end = logits.double().unbind(-1)
+    null = float(start[0] + end[0])
+    firsts = [place for place in start.argsort(descending=True, stable=True).tolist() if leads[place] >= 0][:keep]
+    lasts = [place for place in end.argsort(descending=True, stable=True).tolist() if places[place] >= 0][:keep]
+    found = [
+        (float(start[first] + end[last]), int(places[first]), int(places[last]))
+        for first in firsts
+        for last in lasts
+        if first <= last < first + longest
+    ]
+    return null, sorted(found, key=lambda each: (-each[0], each[1:]))[:keep]
+
+
+__all__ = ["Passage", "best_spans", "masked", "question_windows"]

@@ -1,0 +1,236 @@
+"""A tag for each word, such as the entity it belongs to (Devlin et al. 2018, section 5.3).
+
+The first piece of a word stands for it. A sentence that is longer than the model reads is cut into windows that
+overlap, and each word is read in the one where it has most context, so that every word has exactly one tag.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch.nn.functional import cross_entropy
+
+from longspan.config import option
+from longspan.data import text
+from longspan.data.base import Batch
+from longspan.data.examples import Example
+from longspan.data.tokenizer import Tokenizer
+from longspan.data.windows import Around, around, most_context, windows
+from longspan.errors import InvalidInput
+from longspan.models.base import Model
+from longspan.nn.heads import Head
+from longspan.nn.loss import IGNORED
+from longspan.tasks import baselines
+from longspan.tasks.base import Figures, Loss, Objective, Place, Prepared, Task
+from longspan.tasks.figures import TagFigures
+from longspan.tasks.metrics import to_iob2
+from longspan.tasks.reading import (
+    TextOptions,
+    data_of,
+    files,
+    limited,
+    padding_facts,
+    read,
+    split_off,
+    tokenizer_for,
+    with_set,
+)
+
+OUTSIDE = "O"
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """Words and their tags, and the line of the file on which the first stands."""
+
+    words: list[str]
+    tags: list[str]
+    path: Path
+    line: int
+
+
+def sentences(path: Path, word: int = 0, tag: int = -1) -> list[Sentence]:
+    """Those of a CoNLL file: a word a line with its columns, an empty line behind each sentence; tags become IOB2."""
+    found: list[Sentence] = []
+    held: list[tuple[str, str]] = []
+    number = start = 0
+
+    def close() -> None:
+        if held:
+            words, tags = [each for each, _ in held], to_iob2([each for _, each in held])
+            found.append(Sentence(words, tags, path, start))
+            held.clear()
+
+    for number, line in enumerate(text.lines(path), start=1):
+        if not line.strip() or line.startswith("-DOCSTART-"):
+            close()
+            continue
+        fields = line.split("\t") if "\t" in line else line.split()
+        try:
+            pair = fields[word].strip(), fields[tag].strip()
+        except IndexError:
+            pair = "", ""
+        if len(fields) < 2 or not all(pair):
+            raise InvalidInput(f"{path}, line {number}: expected a word and its tag, got {line[:60]!r}")
+        if pair[1] != OUTSIDE and pair[1][:2] not in ("B-", "I-"):
+            raise InvalidInput(f"{path}, line {number}: {pair[1]!r} is no tag; they are O, B-TYPE and I-TYPE")
+        if not held:
+            start = number
+        held.append(pair)
+    close()
+    if not found:
+        raise InvalidInput(f"{path} has no sentences")
+    return found
+
+
+def pieces(words: Sequence[str], tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
+    """The ids of a sentence, and the word that each begins, -1 where it goes on with one.
+
+    Words are parted by spaces, as the tokenizer learned it; one that it makes nothing of is unknown.
+    """
+    found = tokenizer.encode(" ".join(words), special=False)
+    starts: list[int] = []  # of each character, its word; of a space, the word before it
+    for number, each in enumerate(words):
+        starts.extend([number] * (len(each) + 1))
+    ids: list[int] = []
+    begins: list[int] = []
+    last = -1
+    for number, (start, stop) in zip(found.ids, found.offsets):
+        word = starts[stop - 1] if stop > start else last  # some tokens have the space before their word
+        for lost in range(last + 1, word):
+            ids.append(_unknown(tokenizer))
+            begins.append(lost)
+        ids.append(number)
+        begins.append(word if word > last else -1)
+        last = max(last, word)
+    for lost in range(last + 1, len(words)):
+        ids.append(_unknown(tokenizer))
+        begins.append(lost)
+    return ids, begins
+
+
+def _unknown(tokenizer: Tokenizer) -> int:
+    found = next((each for each in (tokenizer.unk, tokenizer.mask, tokenizer.pad) if each is not None), None)
+    return 0 if found is None else found
+
+
+def examples(
+    words: Sequence[str], tags: Sequence[int], number: int, tokenizer: Tokenizer, edge: Around, length: int
+) -> list[Example]:
+    """The windows of a sentence; each word's target stands in one of them."""
+    ids, begins = pieces(words, tokenizer)
+    room = length - edge.size
+    spans = windows(len(ids), room, max(1, room // 2))
+    own = [most_context(place, spans) if word >= 0 else -1 for place, word in enumerate(begins)]
+    found = []
+    for window, (start, stop) in enumerate(spans):
+        mine = [begins[place] if own[place] == window else -1 for place in range(start, stop)]
+        before, after = len(edge.before[0]), len(edge.after[0])
+        held = [-1] * before + mine + [-1] * after
+        found.append(
+            Example(
+                [*edge.before[0], *ids[start:stop], *edge.after[0]],
+                [*edge.before[1], *[edge.segments[0]] * (stop - start), *edge.after[1]],
+                {"sentence": number},
+                {"words": held, "targets": [IGNORED if word < 0 else tags[word] for word in held]},
+            )
+        )
+    return found
+
+
+class Tags(Objective):
+    """The cross-entropy of each word's tag."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = list(names)
+
+    def count(self, batch: Batch) -> int:
+        return int((batch["targets"] != IGNORED).sum())
+
+    def loss(self, model: Model, batch: Batch, carried: Any = None) -> Loss:
+        logits = read(model, batch, "tag").float()
+        total = cross_entropy(logits.flatten(0, 1), batch["targets"].flatten(), ignore_index=IGNORED, reduction="sum")
+        return Loss(total, {})
+
+    def measure(self, model: Model, batch: Batch, carried: Any = None) -> tuple[Figures, Any]:
+        logits = read(model, batch, "tag").float()
+        targets = batch["targets"]
+        nats = cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="sum")
+        found = TagFigures(nats=float(nats))
+        said = logits.argmax(-1)
+        for row, place in (targets != IGNORED).nonzero().tolist():
+            words = found.tags.setdefault(int(batch["sentence"][row]), {})
+            pair = self.names[int(targets[row, place])], self.names[int(said[row, place])]
+            words[int(batch["words"][row, place])] = pair
+        return found, None
+
+
+class Tag(Task):
+    """Words with tags from CoNLL files, in IOB1 or IOB2."""
+
+    name = "tag"
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(TextOptions):
+        word_column: int = option(0, "the column of the word; negative ones count from the end")
+        tag_column: int = option(-1, "the column of the tag")
+
+    def prepare(self, place: Place, tokenizer: Tokenizer | None = None) -> Prepared:
+        options = with_set(self.options, self.name)
+        found = {
+            split: sentences(path, options.word_column, options.tag_column)
+            for split, path in files(options, place).items()
+        }
+        if "held_out" not in found:
+            train, held = split_off(len(found["train"]), options.share, place.seed)
+            whole = found["train"]
+            found["train"], found["held_out"] = [whole[each] for each in train], [whole[each] for each in held]
+        names = tag_names(found["train"])
+        found["train"] = limited(found["train"], options.limit, place.seed)  # a few sentences may not have all tags
+        tokenizer = tokenizer_for(options, tokenizer, [" ".join(each.words) for each in found["train"]])
+        edge = around(tokenizer, pair=False)
+        splits = {split: _windows(table, names, tokenizer, edge, options.length) for split, table in found.items()}
+        made = data_of(splits, options, tokenizer, place.seed)
+        usual = baselines.usual_tags(*([(each.words, each.tags) for each in found[s]] for s in ("train", "held_out")))
+        facts = {
+            **padding_facts(made),
+            "in windows": sum(len(splits[split]) - len(table) for split, table in found.items()),
+            "labels": ", ".join(names),
+            "baselines": baselines.said("the usual tag of each word", usual),
+        }
+        head = Head(task="tag", labels=len(names), names=tuple(names))
+        return Prepared(
+            made["train"],
+            made["held_out"],
+            Tags(names),
+            made.get("test"),
+            tokenizer,
+            needs={"vocabulary": tokenizer.size, "tasks": (head,)},
+            facts=facts,
+        )
+
+
+def tag_names(table: Sequence[Sentence]) -> list[str]:
+    """The tags of training sentences, O first; an I- without its B- gets it, and the other way round."""
+    seen = {tag[2:] for sentence in table for tag in sentence.tags if tag != OUTSIDE}
+    if not seen:
+        raise InvalidInput(f"{table[0].path} has no tag but {OUTSIDE}")
+    return [OUTSIDE, *(f"{prefix}-{kind}" for kind in sorted(seen) for prefix in "BI")]
+
+
+def _windows(
+    table: Sequence[Sentence], names: Sequence[str], tokenizer: Tokenizer, edge: Around, length: int
+) -> list[Example]:
+    numbers: Mapping[str, int] = {name: number for number, name in enumerate(names)}
+    found = []
+    for number, sentence in enumerate(table):
+        for place, tag in enumerate(sentence.tags):
+            if tag not in numbers:
+                raise InvalidInput(f"{sentence.path}, line {sentence.line + place}: no training sentence has {tag!r}")
+        tags = [numbers[tag] for tag in sentence.tags]
+        found.extend(examples(sentence.words, tags, number, tokenizer, edge, length))
+    return found
+
+
+__all__ = ["Sentence", "Tag", "Tags", "examples", "pieces", "sentences", "tag_names"]

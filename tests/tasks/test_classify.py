@@ -1,0 +1,107 @@
+"""Labels and numbers for texts, from files to predictions."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from tests.tasks.small import pretrained, run, tokenizer
+
+from longspan import hub
+from longspan.errors import InvalidInput
+from longspan.tasks.base import Place
+from longspan.tasks.choose import scores
+from longspan.tasks.predict import predict
+from longspan.tasks.registry import build
+
+TEXTS = [("the film was good", "très bien"), ("the plot was bad", "5 stars? no"), ("a very good plot", "très bien")]
+
+
+def table(path: Path, repeat: int = 20) -> Path:
+    rows = [(f"{text} {'very ' * (at % 3)}film", label) for at, (text, label) in enumerate(TEXTS * repeat)]
+    if path.suffix == ".jsonl":
+        lines = [json.dumps({"text": text, "label": label}) for text, label in rows]
+    elif path.suffix == ".csv":
+        lines = ["text,label", *(f'"{text}","{label}"' for text, label in rows)]
+    else:
+        lines = ["text\tlabel", *(f"{text}\t{label}" for text, label in rows)]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl"])
+@pytest.mark.parametrize("name", ["encoder", "decoder"])
+def test_labels_of_any_name_go_through_training_saving_and_predicting(tmp_path: Path, kind: str, name: str) -> None:
+    file = table(tmp_path / f"train.{kind}")
+    task = {"name": "classify", "train": str(file), "batch": 16, "length": 32}
+    figures = run(tmp_path / "run", task, {"from": str(pretrained(tmp_path / "body", name))})
+    assert figures["accuracy"] == 1.0
+    found = hub.load(tmp_path / "run" / "model")
+    assert found.labels == ["5 stars? no", "très bien"]
+    said = predict(found, ["the film was good", "the plot was bad film", ""])
+    assert [each["label"] for each in said[:2]] == ["très bien", "5 stars? no"] and len(said) == 3
+
+
+def test_a_number_is_told(tmp_path: Path) -> None:
+    lines = [f"the film\t{'good ' * count}film\t{count}.5" for count in (1, 2, 3, 4)] * 8
+    (tmp_path / "a.tsv").write_text("one\ttwo\tscore\n" + "\n".join(lines) + "\n")
+    task = {"name": "classify", "train": str(tmp_path / "a.tsv"), "text": "one", "second": "two", "label": "score"}
+    model = {"from": str(pretrained(tmp_path / "body")), "head": {"pool": "mean"}}
+    figures = run(tmp_path / "run", {**task, "regression": True}, model, steps=150)
+    assert figures["pearson"] > 0.95  # ranks of equal texts would hang on the last bit
+    (answer,) = predict(hub.load(tmp_path / "run" / "model"), ["the film\tgood good film"])
+    assert 1.5 < answer["value"] < 3.5
+
+
+def test_baselines_and_padding_are_said(tmp_path: Path) -> None:
+    task = build("classify", train=str(table(tmp_path / "a.csv")), length=32)
+    facts = task.prepare(Place(None, tmp_path), tokenizer()).facts
+    most, bag = facts["baselines"].split("; ")
+    assert most.startswith("majority: accuracy") and bag.startswith("bag of words: accuracy 1")
+    assert facts["padding"].endswith("%") and facts["train examples"] == 54
+
+
+def test_shuffled_labels_are_those_of_other_texts(tmp_path: Path) -> None:
+    file = str(table(tmp_path / "a.csv"))
+    plain, mixed = (
+        build("classify", train=file, shuffled_labels=flag).prepare(Place(None, tmp_path), tokenizer()).train
+        for flag in (False, True)
+    )
+    labels = [[each.whole["label"] for each in data.examples] for data in (plain, mixed)]
+    assert labels[0] != labels[1] and sorted(labels[0]) == sorted(labels[1])
+
+
+@pytest.mark.parametrize(
+    ("train", "held_out", "options", "said"),
+    [
+        ("good\tx\nbad\ty\n", "good\tz\n", {}, "line 2: the label 'z' is in no training text; they have x, y"),
+        ("good\tx\nbad\tx\n", "good\tx\n", {}, "all labels are 'x'"),
+        ("good\t1\nbad\tmuch\n", "good\t1\n", {"regression": True}, "line 3: 'much' is no number"),
+        ("good\tx\n\ty\n", "good\tx\n", {}, "line 3: text is empty"),
+    ],
+)
+def test_bad_labels_are_named_by_file_and_line(
+    tmp_path: Path, train: str, held_out: str, options: dict[str, object], said: str
+) -> None:
+    for name, content in (("train", train), ("dev", held_out)):
+        (tmp_path / f"{name}.tsv").write_text("text\tlabel\n" + content)
+    task = build("classify", train=str(tmp_path / "train.tsv"), held_out=str(tmp_path / "dev.tsv"), **options)
+    with pytest.raises(InvalidInput, match=said):
+        task.prepare(Place(None, tmp_path), tokenizer())
+
+
+def test_permuted_choices_have_permuted_probabilities(tmp_path: Path) -> None:
+    rows = [f"where was Anna\tin Paris\tvery bad\t{0}\n", f"where was Anna\ta plot\tin London\t{1}\n"] * 12
+    (tmp_path / "a.tsv").write_text("text\tleft\tright\tlabel\n" + "".join(rows))
+    task = {"name": "choose", "train": str(tmp_path / "a.tsv"), "choices": ["left", "right"], "batch": 8}
+    figures = run(tmp_path / "run", task, {"from": str(pretrained(tmp_path / "body"))})
+    assert figures["accuracy"] == 1.0
+    found = hub.load(tmp_path / "run" / "model")
+    made = build("choose", **{key: value for key, value in task.items() if key != "name"})
+    batch = made.prepare(Place(None, tmp_path), found.tokenizer).train.load([0, 1, 2], 0)
+    turned = {name: tensor.flip(1) if tensor.dim() == 3 else tensor for name, tensor in batch.items()}
+    with torch.no_grad():
+        torch.testing.assert_close(scores(found.model, batch).flip(1), scores(found.model, turned))
+    one, other = predict(found, ["where was Anna\tin Paris\tvery bad", "where was Anna\tvery bad\tin Paris"])
+    assert (one["text"], other["text"]) == ("in Paris", "in Paris")
+    assert one["probabilities"] == pytest.approx(other["probabilities"][::-1], abs=1e-6)
