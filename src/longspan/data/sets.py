@@ -16,6 +16,15 @@ class Set:
     files: Mapping[str, str]
 
 
+def _pairs(pattern: str, splits: Mapping[str, str], languages: tuple[str, ...]) -> dict[str, str]:
+    """The files of line by line translations; their splits are called "train.en" and the like."""
+    return {
+        f"{split}.{language}": pattern.format(name, language)
+        for split, name in splits.items()
+        for language in languages
+    }
+
+
 SETS: dict[str, Set] = {
     "tinyshakespeare": Set("language", "1.1M characters of Shakespeare", {"train": "tinyshakespeare/input.txt"}),
     "wikitext2": Set(
@@ -29,6 +38,26 @@ SETS: dict[str, Set] = {
     ),
     "text8": Set("language", "6.8M letters of Wikipedia", {"train": "text8/text8_first6.8M.gz"}),
     "warandpeace": Set("language", "War and Peace", {"train": "longtext/warandpeace.txt.gz"}),
+    "multi30k": Set(
+        "translate",
+        "Multi30k: 29k captions of pictures in English, German and French",
+        _pairs(
+            "multi30k/{}.{}.gz",
+            {
+                "train": "train",
+                "held_out": "val",
+                "test_2016": "test_2016_flickr",
+                "test_2017": "test_2017_flickr",
+                "test_mscoco": "test_2017_mscoco",
+            },
+            ("en", "de", "fr"),
+        ),
+    ),
+    "tanaka_enja": Set(
+        "translate",
+        "50k short sentences in English and Japanese, tokenised",
+        _pairs("tanaka_enja/{}.{}.gz", {"train": "train", "held_out": "dev", "test": "test"}, ("en", "ja")),
+    ),
 }
 
 

@@ -5,7 +5,7 @@ different numbers of real tokens added up rightly.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -54,6 +54,13 @@ class Objective(ABC):
     def measure(self, model: Model, batch: Batch, carried: Any = None) -> tuple[Figures, Any]:
         """The figures of a batch, in evaluation mode and without gradients; and what is carried on."""
 
+    def final(self, model: Model, data: Data, batches: Sequence[Sequence[int]]) -> Figures | None:
+        """What is measured once, of the trained model, since it takes long (BLEU of a search); None: nothing is.
+
+        `batches` are those of `data.batches(0)` that this process takes.
+        """
+        return None
+
 
 @dataclass(frozen=True)
 class Place:
@@ -75,6 +82,7 @@ class Prepared:
     tokenizer: Tokenizer | None = None
     needs: Mapping[str, Any] = field(default_factory=dict)  # options that a model for it must have: vocabulary, tasks
     facts: Mapping[str, Any] = field(default_factory=dict)  # for the reader: sizes, labels, share of padding
+    files: Mapping[str, str] = field(default_factory=dict)  # texts that the model's folder gets too, by file name
 
 
 class Task(ABC):

@@ -9,6 +9,7 @@ from longspan.tasks.base import Task
 
 TASKS: dict[str, str] = {
     "language": "longspan.tasks.language:Language",
+    "translate": "longspan.tasks.translate:Translate",
 }
 
 
