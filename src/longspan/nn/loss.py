@@ -1,10 +1,13 @@
-"""Token cross-entropy in pieces, so that the logits of a long text and a large vocabulary never stand together."""
+"""Token cross-entropy: in pieces, so that the logits of a long text and a large vocabulary never stand together; and
+with smoothed targets."""
 
 import math
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn.functional import cross_entropy, linear
 from torch.utils.checkpoint import checkpoint
 
@@ -69,17 +72,42 @@ def smoothed_cross_entropy(
         plain = cross_entropy(rows, wanted, ignore_index=IGNORED, reduction="sum")
         return plain, plain
     real = wanted != IGNORED
-    chances = rows.log_softmax(-1)
-    own = chances.gather(-1, wanted.masked_fill(~real, 0)[:, None])[:, 0]
-    spread = chances.sum(-1)
-    if convention != "uniform":
-        spread = spread - own
-    if convention == "others_nopad":
-        assert padding is not None
-        spread = spread - chances[:, padding]
-    zero = own.new_zeros(())
-    plain = -torch.where(real, own, zero).sum()
-    return (1 - smoothing) * plain - share * torch.where(real, spread, zero).sum(), plain
+    skipped = padding if convention == "others_nopad" else None
+    own = 1 - smoothing + (share if convention == "uniform" else 0.0)
+    smoothed, plain = _Smoothed.apply(rows, wanted.masked_fill(~real, 0), real, own, share, skipped)
+    return smoothed, plain
+
+
+class _Smoothed(torch.autograd.Function):
+    """Both sums, with one table for the gradient, softmax less target: autograd's own way fills five of them, which
+    at a vocabulary of some thousands costs as much as a layer."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, rows: Tensor, wanted: Tensor, real: Tensor, own: float, share: float, skipped: int | None
+    ) -> tuple[Tensor, Tensor]:
+        logs = rows.log_softmax(-1)
+        chosen = logs.gather(-1, wanted[:, None])[:, 0]
+        spread = logs.sum(-1) - chosen
+        if skipped is not None:
+            spread = spread - logs[:, skipped]
+        ctx.save_for_backward(logs, wanted, real)
+        ctx.own, ctx.share, ctx.skipped = own, share, skipped
+        zero = chosen.new_zeros(())
+        plain = -torch.where(real, chosen, zero).sum()
+        return own * plain - share * torch.where(real, spread, zero).sum(), plain
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, smoothed: Tensor, plain: Tensor) -> tuple[Tensor | None, ...]:
+        logs, wanted, real = ctx.saved_tensors
+        grad = logs.exp().mul_(smoothed + plain).sub_(ctx.share * smoothed)
+        if ctx.skipped is not None:
+            grad[:, ctx.skipped] += ctx.share * smoothed
+        target = (ctx.own - ctx.share) * smoothed + plain
+        grad.scatter_add_(1, wanted[:, None], -target.expand(len(wanted), 1))
+        grad[~real] = 0.0
+        return grad, None, None, None, None, None
 
 
 def smoothed_entropy(vocabulary: int, *, smoothing: float, convention: str = "uniform") -> float:

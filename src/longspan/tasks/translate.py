@@ -158,7 +158,7 @@ class Translate(Task):
         if options.max_tokens is not None and options.batch is not None:
             raise InvalidOption("[task] gives max_tokens or batch: one of the two")
         names, found = self._texts(place)
-        source, target = self._tokenizers(place, found["train"], tokenizer)
+        source, target = self._tokenizers(found["train"], tokenizer)
         begin, end = ends_of(target)
         made: dict[str, Pairs] = {}
         for split, (firsts, seconds) in found.items():
@@ -202,7 +202,7 @@ class Translate(Task):
             files=files,
         )
 
-    def _tokenizers(self, place: Place, texts: Texts, given: Tokenizer | None) -> tuple[Tokenizer, Tokenizer]:
+    def _tokenizers(self, texts: Texts, given: Tokenizer | None) -> tuple[Tokenizer, Tokenizer]:
         options = self.options
         if given is not None:
             if not options.shared:
