@@ -11,7 +11,7 @@ from cyclopts import App, CycloptsError, Parameter
 from rich.console import Console
 
 from longspan import __version__
-from longspan.cli import attention, audit, convert, embed, fill, generate
+from longspan.cli import attention, audit, convert, embed, fill, generate, translate
 from longspan.errors import LongspanError
 
 app = App(
@@ -28,6 +28,7 @@ app.command(generate.generate)
 app.command(fill.fill)
 app.command(embed.embed)
 app.command(convert.convert)
+app.command(translate.translate)
 
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
 

@@ -1,7 +1,7 @@
 """Checkpoints of Hugging Face and others, in and out: `load` reads a folder or file, `save` writes a folder.
 
-What is loaded can be used in one line: `generate` and `stream` write text, `fill` predicts masked tokens, `embed` makes
-vectors of texts.
+What is loaded can be used in one line: `generate` and `stream` write text, `translate` translates, `fill`
+predicts masked tokens, `embed` makes vectors of texts.
 """
 
 from longspan.hub.conversion import convert
@@ -9,6 +9,7 @@ from longspan.hub.describe import describe
 from longspan.hub.folder import Pretrained, save
 from longspan.hub.loading import load
 from longspan.hub.masked import Guess, fill
+from longspan.hub.translation import translate
 from longspan.hub.vectors import embed
 from longspan.hub.writing import Text, generate, stream
 
@@ -24,4 +25,5 @@ __all__ = [
     "load",
     "save",
     "stream",
+    "translate",
 ]

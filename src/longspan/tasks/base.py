@@ -82,7 +82,6 @@ class Prepared:
     tokenizer: Tokenizer | None = None
     needs: Mapping[str, Any] = field(default_factory=dict)  # options that a model for it must have: vocabulary, tasks
     facts: Mapping[str, Any] = field(default_factory=dict)  # for the reader: sizes, labels, share of padding
-    files: Mapping[str, str] = field(default_factory=dict)  # texts that the model's folder gets too, by file name
 
 
 class Task(ABC):

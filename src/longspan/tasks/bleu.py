@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from longspan.data.pairs import Pairs
+from longspan.data.parallel import Parallel
 from longspan.data.tokenizer import Tokenizer
 from longspan.decode import Beam, search_many
 from longspan.errors import Unsupported
@@ -49,7 +49,7 @@ class Bleu(Figures):
 
 def bleu(
     model: Causal,
-    data: Pairs,
+    data: Parallel,
     tokenizer: Tokenizer,
     *,
     beam: Beam,

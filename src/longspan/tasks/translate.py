@@ -13,17 +13,17 @@ from longspan.config import option
 from longspan.data import sets
 from longspan.data.base import Batch, Data
 from longspan.data.learning import Learned, learn
-from longspan.data.pairs import Pairs, find_pair, read_pairs
+from longspan.data.parallel import Parallel, find_pair, read_pairs
 from longspan.data.tokenizer import Tokenizer
 from longspan.data.tokens import write_tokens
 from longspan.decode import Beam, beam_search
 from longspan.errors import InvalidInput, InvalidOption, suggest
+from longspan.hub.translation import SOURCE_TOKENIZER
 from longspan.models.base import Causal, Model
 from longspan.nn.loss import CONVENTIONS, IGNORED, smoothed_cross_entropy
 from longspan.tasks.base import Figures, Loss, Objective, Place, Prepared, Task
 from longspan.tasks.bleu import TOKENIZERS, Bleu, bleu
 
-SOURCE_TOKENIZER = "source_tokenizer.json"  # beside the target's, where there are two
 Texts = tuple[list[str], list[str]]
 
 
@@ -38,7 +38,11 @@ class TranslationFigures(Figures):
 
     def add(self, other: Figures) -> None:
         assert isinstance(other, TranslationFigures)
-        self.nats, self.right, self.tokens = self.nats + other.nats, self.right + other.right, self.tokens + other.tokens
+        self.nats, self.right, self.tokens = (
+            self.nats + other.nats,
+            self.right + other.right,
+            self.tokens + other.tokens,
+        )
         if self.sample is None:
             self.sample = other.sample
         elif other.sample is not None:
@@ -97,7 +101,7 @@ class Translation(Objective):
         return TranslationFigures(float(plain), right, self.count(batch), self._sampled(model, batch)), None
 
     def final(self, model: Model, data: Data, batches: Sequence[Sequence[int]]) -> Bleu:
-        assert isinstance(data, Pairs) and isinstance(model, Causal)
+        assert isinstance(data, Parallel) and isinstance(model, Causal)
         numbers = [number for batch in batches for number in batch]
         return bleu(model, data, self.tokenizer, beam=self.beam, tokenize=self.tokenize, numbers=numbers)
 
@@ -158,13 +162,13 @@ class Translate(Task):
         if options.max_tokens is not None and options.batch is not None:
             raise InvalidOption("[task] gives max_tokens or batch: one of the two")
         names, found = self._texts(place)
-        source, target = self._tokenizers(found["train"], tokenizer)
+        source, target = self._tokenizers(place, found["train"], tokenizer)
         begin, end = ends_of(target)
-        made: dict[str, Pairs] = {}
+        made: dict[str, Parallel] = {}
         for split, (firsts, seconds) in found.items():
             ids = [text.ids for text in source.encode_many(firsts)]
             wanted = [text.ids for text in target.encode_many(seconds, special=False)]
-            made[split] = Pairs(
+            made[split] = Parallel(
                 write_tokens(place.work / f"{split}-source", ids, vocabulary=source.size),
                 write_tokens(place.work / f"{split}-target", wanted, vocabulary=target.size),
                 begin=begin,
@@ -187,10 +191,8 @@ class Translate(Task):
             tokenize=options.bleu,
         )
         needs: dict[str, Any] = {"vocabulary": target.size, "padding": target.pad}
-        files = {}
         if source is not target:
             needs["source_vocabulary"] = source.size
-            files[SOURCE_TOKENIZER] = source.to_json()
         return Prepared(
             made["train"],
             made["held_out"],
@@ -199,20 +201,19 @@ class Translate(Task):
             target,
             needs=needs,
             facts=_facts(made, source, target),
-            files=files,
         )
 
-    def _tokenizers(self, texts: Texts, given: Tokenizer | None) -> tuple[Tokenizer, Tokenizer]:
+    def _tokenizers(self, place: Place, texts: Texts, given: Tokenizer | None) -> tuple[Tokenizer, Tokenizer]:
         options = self.options
-        if given is not None:
-            if not options.shared:
-                raise InvalidOption("a model that is trained further brings one tokenizer; leave shared as it is")
-            ends_of(given)
-            return given, given
         if options.shared:
-            both = _ending(learn(options.tokenizer, [*texts[0], *texts[1]]))
+            both = _ending(learn(options.tokenizer, [*texts[0], *texts[1]])) if given is None else given
+            ends_of(both)
             return both, both
-        source, target = (_ending(learn(options.tokenizer, side)) for side in texts)
+        # The one that a model brings is the target's; learning the source's once more gives the same.
+        source = _ending(learn(options.tokenizer, texts[0]))
+        target = _ending(learn(options.tokenizer, texts[1])) if given is None else given
+        place.work.mkdir(parents=True, exist_ok=True)
+        (place.work / SOURCE_TOKENIZER).write_text(source.to_json(), encoding="utf-8")
         return source, target
 
     def _texts(self, place: Place) -> tuple[dict[str, str], dict[str, Texts]]:
@@ -282,7 +283,7 @@ def _ending(tokenizer: Tokenizer) -> Tokenizer:
     return tokenizer
 
 
-def _facts(made: dict[str, Pairs], source: Tokenizer, target: Tokenizer) -> dict[str, Any]:
+def _facts(made: dict[str, Parallel], source: Tokenizer, target: Tokenizer) -> dict[str, Any]:
     train = made["train"]
     facts: dict[str, Any] = {f"{split} pairs": len(data) for split, data in made.items()}
     left_out = train.lengths.shape[1] - len(train)
@@ -297,4 +298,4 @@ def _facts(made: dict[str, Pairs], source: Tokenizer, target: Tokenizer) -> dict
     return facts
 
 
-__all__ = ["SOURCE_TOKENIZER", "Translate", "Translation", "TranslationFigures", "ends_of"]
+__all__ = ["Translate", "Translation", "TranslationFigures", "ends_of"]

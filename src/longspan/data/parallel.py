@@ -1,4 +1,4 @@
-"""Sentence pairs: two files that agree line by line, or one with two columns; in batches of like lengths."""
+"""Parallel text: sentence pairs of two files that agree line by line, or of one with two columns."""
 
 import hashlib
 from collections.abc import Sequence
@@ -71,7 +71,7 @@ def _columns(path: Path) -> tuple[list[str], list[str]]:
     return found
 
 
-class Pairs(Data):
+class Parallel(Data):
     """Pairs of sentences as ids, the example's number being its line less one.
 
     Sentences of like lengths stand in a batch: of `batch` pairs, or of so many that neither side has more than
@@ -188,4 +188,4 @@ def _side_by_side(rows: Sequence[np.ndarray], value: int) -> torch.Tensor:
     return torch.from_numpy(found)
 
 
-__all__ = ["Pairs", "find_pair", "read_pairs"]
+__all__ = ["Parallel", "find_pair", "read_pairs"]
