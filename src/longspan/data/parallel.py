@@ -122,8 +122,10 @@ class Parallel(Data):
     def batches(self, epoch: int) -> Sequence[Sequence[int]]:
         order = self.kept[np.asarray(Shuffled(len(self.kept), self.seed, epoch)[:])] if self.shuffle else self.kept
         firsts, seconds = self.lengths[:, order]
-        # Sources rise and fall in turns as targets grow, so that a batch over two lengths of target is even as well.
-        order = order[np.lexsort((np.where(seconds % 2, -firsts, firsts), seconds))]
+        # By the longer side, then by how much longer it is. That rises and falls in turns, so that a batch over two
+        # lengths is even as well.
+        longer, more = np.maximum(firsts, seconds), firsts - seconds
+        order = order[np.lexsort((np.where(longer % 2, -more, more), longer))]
         found = self._cut(order)
         return [found[place] for place in Shuffled(len(found), self.seed, epoch)] if self.shuffle else found
 
