@@ -33,6 +33,10 @@ class State:
         selection = Selection.of(rows)
         return replace(self, **{name: _select(value, selection) for name, value in self._fields()})
 
+    def detach(self) -> Self:
+        """The same numbers without their history: gradients end here."""
+        return replace(self, **{name: _detach(value) for name, value in self._fields()})
+
     def _fields(self) -> Iterator[tuple[str, Any]]:
         return ((item.name, getattr(self, item.name)) for item in fields(self))
 
@@ -59,6 +63,12 @@ def _select(value: Any, rows: "Selection") -> Any:
     if isinstance(value, tuple):
         return tuple(_select(part, rows) for part in value)
     return value.select(rows) if isinstance(value, (Rows, State)) else value
+
+
+def _detach(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_detach(part) for part in value)
+    return value.detach() if isinstance(value, (Tensor, Rows, State)) else value
 
 
 class Selection:
@@ -110,6 +120,16 @@ class Rows:
     def empty(cls, batch: int, keep: int | None = None) -> "Rows":
         """No rows yet; the first ones appended say how many heads there are and how wide."""
         return cls(torch.empty(batch, 1, 0, 1), 0, 0, keep, [0])
+
+    @classmethod
+    def of(cls, value: Tensor, keep: int | None = None) -> "Rows":
+        """These rows, (batch, heads, rows, width)."""
+        return cls(value, 0, value.shape[2], keep, [value.shape[2]])
+
+    @property
+    def keep(self) -> int | None:
+        """How many rows `trim` leaves; None: all."""
+        return self._keep
 
     def __len__(self) -> int:
         return self._end - self._begin
@@ -167,6 +187,12 @@ class Rows:
         buffer = value.new_empty(len(rows), value.shape[1], count + MINIMUM, value.shape[3])
         torch.index_select(value, 0, rows, out=buffer[:, :, :count])
         return Rows(buffer, 0, count, self._keep, [count])
+
+    def detach(self) -> "Rows":
+        """The same rows without their history."""
+        if not self._buffer.requires_grad:
+            return self
+        return Rows(self._buffer.detach(), self._begin, self._end, self._keep, self._mark)
 
     def gather(self, kept: Tensor) -> "Rows":
         """Of each batch row those rows that `kept` (batch, some) names."""

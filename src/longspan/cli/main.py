@@ -11,7 +11,7 @@ from cyclopts import App, CycloptsError, Parameter
 from rich.console import Console
 
 from longspan import __version__
-from longspan.cli import attention, audit, convert, embed, fill, generate, translate
+from longspan.cli import attention, audit, convert, embed, fill, generate, training, translate
 from longspan.errors import LongspanError
 
 app = App(
@@ -29,6 +29,9 @@ app.command(fill.fill)
 app.command(embed.embed)
 app.command(convert.convert)
 app.command(translate.translate)
+app.command(training.train)
+app.command(training.resume)
+app.command(training.evaluate)
 
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
 

@@ -9,7 +9,7 @@ torch's GRU has its reset gate behind the recurrent product, tanh(W x + r · (U 
 """
 
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -38,10 +38,6 @@ class RecurrentState(State):
     def top(self) -> Float[Tensor, "batch width"]:
         """The hidden state of the last layer (of one direction)."""
         return self.hidden[:, -1]
-
-    def detach(self) -> Self:
-        """The same numbers without their history: the cut of truncated backpropagation through time."""
-        return replace(self, hidden=self.hidden.detach(), cell=None if self.cell is None else self.cell.detach())
 
 
 class Recurrent(nn.Module):

@@ -79,16 +79,12 @@ class NextToken(Objective):
         assert isinstance(model, Causal)
         state = model.start(len(ids)) if carried is None else carried
         logits, state = model.extend(ids, state)
-        return logits, _detached(state)
+        return logits, state.detach()
 
 
 def _nats(logits: Tensor, targets: Tensor) -> Tensor:
     wide = logits.flatten(0, 1).to(torch.promote_types(logits.dtype, torch.float32))
     return cross_entropy(wide, targets.flatten(), ignore_index=IGNORED, reduction="sum")
-
-
-def _detached(state: Any) -> Any:
-    return state.detach()
 
 
 class Language(Task):

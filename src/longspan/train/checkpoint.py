@@ -21,6 +21,8 @@ from torch import Tensor
 from longspan.errors import InvalidInput
 
 MANIFEST, PART = "manifest.json", ".part"
+RANDOM, CARRIED = "random", "carried"
+EXACT = (f"{RANDOM}-", f"{CARRIED}-")  # files of each process, without which a run goes on, but not as it would have
 
 
 @contextmanager
@@ -37,10 +39,12 @@ def writing(folder: Path) -> Iterator[Path]:
             _flush(path)
         part.rename(folder)
         _flush(folder.parent)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:  # safetensors says a full disk in its own way
         shutil.rmtree(part, ignore_errors=True)
+        reason = getattr(error, "strerror", None) or str(error)
         raise InvalidInput(
-            f"the checkpoint {folder} could not be written: {error.strerror or error}; those before it are whole"
+            f"the checkpoint {folder} could not be written: {reason}; those before it are whole. Make room and resume "
+            "the run, or copy its folder elsewhere and resume it there"
         ) from error
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
@@ -48,7 +52,10 @@ def writing(folder: Path) -> Iterator[Path]:
 
 
 def check(folder: Path) -> None:
-    """Refuses a checkpoint whose files are not those that were written."""
+    """Refuses a checkpoint whose files are not those that were written.
+
+    One that lacks only what exactness needs is whole: whoever goes on from it says whether that may be missing.
+    """
     path = folder / MANIFEST
     try:
         listed = json.loads(path.read_text(encoding="utf-8"))
@@ -56,13 +63,19 @@ def check(folder: Path) -> None:
         raise InvalidInput(f"{folder} is no whole checkpoint: it has no {MANIFEST}") from None
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise InvalidInput(f"{path} is not JSON: {error}") from None
-    for name, facts in listed.items():
+    try:
+        known = {str(name): (int(facts["bytes"]), str(facts["sha256"])) for name, facts in listed.items()}
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise InvalidInput(f"{path} is no list of files with their sizes and sums") from None
+    for name, (size, digest) in known.items():
         file = folder / name
         if not file.is_file():
+            if name.startswith(EXACT):
+                continue
             raise InvalidInput(f"{file} is missing")
-        if file.stat().st_size != facts["bytes"]:
-            raise InvalidInput(f"{file} has {file.stat().st_size} bytes, and {facts['bytes']} were written")
-        if _facts(file) != facts:
+        if file.stat().st_size != size:
+            raise InvalidInput(f"{file} has {file.stat().st_size} bytes, and {size} were written")
+        if _facts(file)["sha256"] != digest:
             raise InvalidInput(f"{file} was changed since it was written: its sha256 is another")
 
 
@@ -70,6 +83,12 @@ def every(folder: Path) -> list[Path]:
     """The checkpoints of a run, newest first; unfinished ones are not among them."""
     found = [path for path in folder.glob("*") if path.is_dir() and path.name.isdigit()] if folder.is_dir() else []
     return sorted(found, key=lambda path: int(path.name), reverse=True)
+
+
+def clear(folder: Path) -> None:
+    """Removes what was left unfinished."""
+    for path in folder.glob(f"*{PART}"):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def newest(folder: Path) -> tuple[Path | None, list[str]]:
@@ -110,20 +129,6 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, names: Mapping[int, str]
     }
 
 
-def restore_optimizer(
-    optimizer: torch.optim.Optimizer, names: Mapping[int, str], tensors: Mapping[str, Tensor], source: Path
-) -> None:
-    """Puts back what `optimizer_tensors` gave; what belongs to no parameter is an error."""
-    parameters = {names[id(parameter)]: parameter for group in optimizer.param_groups for parameter in group["params"]}
-    for name, tensor in tensors.items():
-        owner, _, key = name.rpartition("/")
-        if owner not in parameters:
-            raise InvalidInput(f"{source} remembers {owner}, which this model does not train")
-        like = parameters[owner]
-        placed = tensor if key == "step" else tensor.to(like.device, like.dtype)
-        optimizer.state[like][key] = placed.clone()
-
-
 # Randomness
 
 
@@ -157,12 +162,12 @@ def _flush(path: Path) -> None:
 
 __all__ = [
     "check",
+    "clear",
     "every",
     "newest",
     "optimizer_tensors",
     "random_state",
     "read_tensors",
-    "restore_optimizer",
     "restore_random_state",
     "write_tensors",
     "writing",

@@ -16,10 +16,12 @@ from longspan.data.base import Batch, Data
 from longspan.errors import InvalidInput, InvalidOption
 from longspan.models.base import Model
 from longspan.tasks.base import Figures, Loss, Objective
+from longspan.data.tokenizer import Tokenizer
 from longspan.train.options import TrainOptions
 from longspan.train.processes import Processes
+from longspan.train.recompute import recompute
 from longspan.train.run import Run
-from longspan.train.sharding import shard, unique, whole
+from longspan.train.sharding import shard, twin, unique, whole
 
 
 class Step(nn.Module):
@@ -45,6 +47,8 @@ class Progress:
     best: float | None = None
     best_step: int = 0
     waited: int = 0  # evaluations since the best
+    rolled: int = 0  # times it went back to the same checkpoint
+    evaluated: int = 0  # the step of the last evaluation
     figures: dict[str, float] = field(default_factory=dict)  # of the last evaluation
 
 
@@ -69,14 +73,18 @@ class Trainer:
         *,
         held_out: Data | None = None,
         processes: Processes | None = None,
-        tokenizer: str | None = None,
+        tokenizer: Tokenizer | None = None,
+        facts: Mapping[str, Any] | None = None,
     ) -> None:
         self.run, self.model, self.data, self.held_out = run, model, data, held_out
         self.objective, self.options = objective, options
         self.processes = Processes() if processes is None else processes
-        self.tokenizer = tokenizer  # its text, which goes with the model
+        self.tokenizer = tokenizer  # which goes with the model
+        self.facts = facts or {}  # of the task, for the reader
         self.progress = Progress()
-        self.average: dict[str, Tensor] | None = None  # the running mean of the weights, where there is one
+        self.average: dict[str, Tensor] | None = None  # the running mean of the weights, split as they are
+        self.signals: Sequence[int] = ()  # that this process got
+        self.stopping = False  # whether any process had got one in the last update
         self.steps = options.total(len(data.batches(0)))
         self.carried: dict[int, Any] = {}  # by micro-batch, where the model remembers the one before
         model.to(self.processes.device)
@@ -104,20 +112,29 @@ class Trainer:
         if count == 0:
             raise InvalidInput(f"batch {progress.batch} of epoch {progress.epoch} has no targets that count")
         self.model.train()
+        if self.options.shard:  # DDP does it by itself
+            self.processes.spread(tensor for _, tensor in unique(self.model) if not isinstance(tensor, nn.Parameter))
         sums: dict[str, Tensor] = {}
         for place, (batch, own) in enumerate(parts):
-            with _gathering(self.step, last=place == len(parts) - 1), _precision(self.options, self.processes.device):
-                loss: Loss = self.step(batch, self.carried.get(place))
+            with _gathering(self.step, last=place == len(parts) - 1):
+                with _precision(self.options, self.processes.device):
+                    loss: Loss = self.step(batch, self.carried.get(place))
                 # DDP takes the mean over the processes of what is meant as a sum over all tokens of the batch.
                 (loss.total * (world / count if own else 0.0)).backward()
-            self.carried[place] = loss.carried
+            if loss.carried is not None:
+                self.carried[place] = loss.carried
             for name, value in {"loss": loss.total, **loss.parts}.items():
-                sums[name] = sums.get(name, torch.zeros(())) + (value.detach() if own else 0.0)
-        length = nn.utils.clip_grad_norm_(self.model.parameters(), self.options.clip or math.inf)
-        totals = self.processes.sum(torch.stack([value.double() for value in sums.values()]))
-        figures = {name: float(total) / count for name, total in zip(sums, totals)}
+                found = value.detach().double() if own else torch.zeros((), dtype=torch.float64, device=value.device)
+                sums[name] = sums[name] + found if name in sums else found
+        norm = whole(nn.utils.clip_grad_norm_(self.model.parameters(), self.options.clip or math.inf))
+        # What all processes must know of this step goes in one exchange, and comes to Python in one copy.
+        asked = torch.tensor(float(bool(self.signals)), dtype=torch.float64, device=norm.device)
+        totals = self.processes.sum(torch.stack([*sums.values(), asked]))
+        *values, stopping, length = torch.cat([totals, norm.detach().double()[None]]).tolist()
+        self.stopping = stopping > 0
+        figures = {name: value / count for name, value in zip(sums, values)}
         # Gradients are the same everywhere after their reduction, so that all processes skip or none.
-        if bool(torch.isfinite(length)):
+        if math.isfinite(length):
             self.optimizer.step()
             self._average()
             progress.skipped = 0
@@ -125,39 +142,37 @@ class Trainer:
             progress.skipped += 1
         self.optimizer.zero_grad(set_to_none=True)
         progress.step, progress.batch = progress.step + 1, progress.batch + 1
-        if progress.skipped >= self.options.bad_steps:
+        if progress.skipped >= self.options.bad_steps:  # the same in all processes
             raise InvalidInput(
                 f"the gradients were not finite for {progress.skipped} steps, the last in batch "
                 f"{progress.batch - 1} of epoch {progress.epoch}; lower the learning rate, or look at its examples "
                 f"{', '.join(map(str, list(numbers)[:8]))}"
             )
         took = time.perf_counter() - began
-        return {**figures, "gradient": float(length), "count": count, "seconds": took}
+        return {**figures, "gradient": length, "count": count, "seconds": took}
 
     @torch.no_grad()
     def _average(self) -> None:
         """The running mean of the weights (Polyak & Juditsky 1992), in float32 or better."""
         if not self.options.ema:
             return
-        now = {name: whole(tensor.detach()) for name, tensor in unique(self.model)}
         if self.average is None:
-            kinds = {
-                name: torch.promote_types(t.dtype, torch.float32) if t.is_floating_point() else t.dtype
-                for name, t in now.items()
-            }
-            self.average = {name: tensor.to(kinds[name], copy=True) for name, tensor in now.items()}
+            self.average = {name: tensor.detach().to(_wide(tensor), copy=True) for name, tensor in unique(self.model)}
             return
-        for name, mean in self.average.items():
+        for name, tensor in unique(self.model):
+            mean = self.average[name]
             if mean.is_floating_point():
-                mean.lerp_(now[name].to(mean.dtype), 1 - self.options.ema)
+                mean.lerp_(tensor.detach().to(mean.dtype), 1 - self.options.ema)
             else:
-                mean.copy_(now[name])
+                mean.copy_(tensor)
 
     def _load(self, numbers: Sequence[int]) -> list[tuple[Batch, int]]:
         """This process's micro-batches, and how much counts in each; an empty one reads along for nothing."""
         own = list(self.processes.share(numbers))
-        size = max(1, math.ceil(len(own) / self.options.accumulate))
-        pieces = [own[start : start + size] for start in range(0, len(own), size)] or [[]]
+        # As many pieces in each process: they wait for each other where parameters are split.
+        most = math.ceil(len(numbers) / self.processes.world)
+        size = math.ceil(most / self.options.accumulate)
+        pieces = [own[start : start + size] for start in range(0, most, size)]
         found: list[tuple[Batch, int]] = []
         for piece in pieces:
             batch = self.data.load(piece or list(numbers[:1]), self.progress.epoch)
@@ -167,32 +182,69 @@ class Trainer:
 
     @torch.no_grad()
     def evaluate(self, data: Data) -> dict[str, float]:
-        """The figures over all of `data`, the same whatever the number of processes."""
-        self.model.eval()
-        found: Figures | None = None
-        carried: Any = None
-        for numbers in data.batches(0):
-            own = list(self.processes.share(numbers))
-            if not own:
-                continue
-            batch = {name: tensor.to(self.processes.device) for name, tensor in data.load(own, 0).items()}
-            figures, carried = self.objective.measure(self.model, batch, carried)
-            if found is None:
-                found = figures
-            else:
-                found.add(figures)
-        return {} if found is None else found.result()
+        """The figures over all of `data`; of the running mean of the weights, where there is one."""
+        with self._reader() as model:
+            return measure(model, data, self.objective, self.processes)
+
+    @contextmanager
+    def _reader(self) -> Iterator[Model]:
+        """The model to look at: whole where it is split, and with the running mean in place of the weights."""
+        if self.options.shard:
+            yield twin(self.model, self.average)
+            return
+        kept = {}
+        if self.average is not None:
+            for name, tensor in unique(self.model):
+                kept[name] = tensor.detach().clone()
+                tensor.copy_(self.average[name])
+        try:
+            yield self.model
+        finally:
+            for name, tensor in unique(self.model) if kept else ():
+                tensor.copy_(kept[name])
+
+
+@torch.no_grad()
+def measure(model: Model, data: Data, objective: Objective, processes: Processes) -> dict[str, float]:
+    """The figures of a model over all of `data`, the same whatever the number of processes."""
+    model.eval()
+    own: Figures | None = None
+    carried: Any = None
+    for numbers in data.batches(0):
+        share = list(processes.share(numbers))
+        if not share:
+            continue
+        batch = {name: tensor.to(processes.device) for name, tensor in data.load(share, 0).items()}
+        figures, carried = objective.measure(model, batch, carried)
+        if own is None:
+            own = figures
+        else:
+            own.add(figures)
+    found = [figures for figures in processes.gather(own) if figures is not None]
+    for figures in found[1:]:
+        found[0].add(figures)
+    return found[0].result() if found else {}
+
+
+def _wide(tensor: Tensor) -> torch.dtype:
+    return torch.promote_types(tensor.dtype, torch.float32) if tensor.is_floating_point() else tensor.dtype
 
 
 def _wrapped(step: Step, options: TrainOptions, processes: Processes) -> nn.Module:
-    made: nn.Module = step
+    if options.recompute:
+        recompute(step.model)
+    if options.compile:
+        step.model.compile()  # in place: names stay, and what is no forward pass (decoding) stays as it is
     if options.shard:
         if processes.world == 1:
             raise InvalidOption("shard splits the parameters over processes, and there is one; start it by torchrun")
         shard(step)
-    elif processes.world > 1:
-        made = DistributedDataParallel(step, broadcast_buffers=False)
-    return torch.compile(made) if options.compile else made  # type: ignore[return-value]
+        return step
+    if processes.world == 1:
+        return step
+    # Not every loss reaches every parameter (a compression that has not begun, a head of another task). Buffers that
+    # learn (the centroids of routing) are those of the first process, which are saved.
+    return DistributedDataParallel(step, find_unused_parameters=True)
 
 
 def _gathering(step: nn.Module, *, last: bool) -> AbstractContextManager[Any]:
@@ -208,11 +260,15 @@ def _precision(options: TrainOptions, device: torch.device) -> AbstractContextMa
 
 @contextmanager
 def listening() -> Iterator[list[int]]:
-    """The signals that came; a step is finished first, so that what is saved is whole."""
+    """The signals that came; a step is finished first, so that what is saved is whole. Ctrl-C twice waits for nothing."""
     came: list[int] = []
-    before = {
-        number: signal.signal(number, lambda got, _: came.append(got)) for number in (signal.SIGTERM, signal.SIGINT)
-    }
+
+    def hear(number: int, _: Any) -> None:
+        if came and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        came.append(number)
+
+    before = {number: signal.signal(number, hear) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield came
     finally:
@@ -220,4 +276,4 @@ def listening() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-__all__ = ["Interrupted", "Progress", "Step", "Trainer", "listening"]
+__all__ = ["Interrupted", "Progress", "Step", "Trainer", "listening", "measure"]

@@ -43,6 +43,10 @@ class TrainOptions(config.Options):
         super().__post_init__()
         if (self.steps is None) == (self.epochs is None):
             raise InvalidOption("give steps or epochs, one of the two")
+        if self.ema and self.average > 1:
+            raise InvalidOption("ema is a mean of the weights, and so is average; give one of the two")
+        if self.patience and not self.evaluate_every:
+            raise InvalidOption("patience counts evaluations; give evaluate_every too")
 
     def total(self, batches: int) -> int:
         """Updates in all, where an epoch has so many batches."""

@@ -1,14 +1,20 @@
 """One process or many: what `torchrun` started, and what they must agree on."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
+from longspan.errors import LongspanError
+
 T = TypeVar("T")
+
+
+class Elsewhere(LongspanError):
+    """Another process failed, and says why."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,35 @@ class Processes:
         dist.broadcast_object_list(held, src=0)
         return held[0]
 
+    def spread(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Makes tensors those of the first process."""
+        for tensor in tensors:
+            dist.broadcast(tensor, src=0)
+
+    def gather(self, value: T) -> list[T]:
+        """The values of all, in the order of their ranks."""
+        if self.world == 1:
+            return [value]
+        found: list[Any] = [None] * self.world
+        dist.all_gather_object(found, value)
+        return found
+
+    def together(self, action: Callable[[], T]) -> T:
+        """What an action gives here; where it fails in one process it fails in all, so that none waits for another."""
+        if self.world == 1:
+            return action()
+        failed: LongspanError | None = None
+        made: list[T] = []
+        try:
+            made.append(action())
+        except LongspanError as error:
+            failed = error
+        said = self.gather(None if failed is None else str(failed))
+        for rank, line in enumerate(said):
+            if line is not None:
+                raise failed if failed is not None and rank == self.rank else Elsewhere(line)
+        return made[0]
+
     def wait(self) -> None:
         """Until all are here."""
         if self.world > 1:
@@ -73,4 +108,4 @@ def stop(processes: Processes) -> None:
         dist.destroy_process_group()
 
 
-__all__ = ["Processes", "start", "stop"]
+__all__ = ["Elsewhere", "Processes", "start", "stop"]

@@ -3,22 +3,29 @@
 import json
 import tomllib
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import tokenizers
 import torch
 
 from longspan import config
+from longspan.data.tokenizer import Tokenizer
+from longspan.data.tokenizer_files import read_tokenizer
 from longspan.errors import InvalidInput, InvalidOption, suggest
+from longspan.models import folder as model_folder
 from longspan.models import registry as models
 from longspan.models.base import Model
 from longspan.tasks import registry as tasks
 from longspan.tasks.base import Place, Prepared, Task
-from longspan.train.loop import Trainer
+from longspan.train import checkpoint, saving
+from longspan.train.loop import Trainer, measure
 from longspan.train.options import TrainOptions
 from longspan.train.processes import Processes
-from longspan.train.run import CONFIG, Run
+from longspan.train.run import CONFIG, RESULT, Run
 
 TABLES = ("task", "model", "train")
 
@@ -75,19 +82,93 @@ def read(path: Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
     return Recipe(found["task"], found["model"], found["train"], str(path))
 
 
-def begin(recipe: Recipe, folder: Path, *, data: Path | None, processes: Processes | None = None) -> Trainer:
+def begin(
+    recipe: Recipe, folder: Path | Run, *, data: Path | None, processes: Processes | None = None
+) -> Trainer:
     """A trainer for a recipe in a folder: all that can be wrong with it is found here."""
-    options, task, run = recipe.options(), recipe.build_task(), Run(folder)
-    prepared = task.prepare(Place(data, folder / "data", options.seed))
+    run, processes = folder if isinstance(folder, Run) else Run(folder), processes or Processes()
+    options, task = recipe.options(), recipe.build_task()
+
+    with ExitStack() as held:
+        processes.together(lambda: held.enter_context(run.held()) if processes.first else None)
+        processes.together(run.refuse_used)
+        prepared = _prepare(task, run, data, options, processes, None)
+        trainer = _trainer(recipe, run, prepared, options, processes)
+        if processes.first:
+            text = to_toml({"task": recipe.task, "model": recipe.model, "train": recipe.train})
+            (run.folder / CONFIG).write_text(text, encoding="utf-8")
+    return trainer
+
+
+def resume(folder: Path | Run, *, data: Path | None, processes: Processes | None = None) -> Trainer:
+    """A trainer for a run that was begun, as its folder says; `session.train(…, resume=True)` goes on with it."""
+    run, processes = folder if isinstance(folder, Run) else Run(folder), processes or Processes()
+    recipe = of_run(run)
+    options, task = recipe.options(), recipe.build_task()
+    found, _ = checkpoint.newest(run.checkpoints)
+    tokenizer = None if found is None else read_tokenizer(found / saving.MODEL)
+    prepared = _prepare(task, run, data, options, processes, tokenizer)
+    return _trainer(recipe, run, prepared, options, processes)
+
+
+def evaluate(
+    folder: Path, *, split: str = "held_out", data: Path | None = None, processes: Processes | None = None
+) -> tuple[dict[str, float], Path]:
+    """The figures of a run's result, or of its newest checkpoint, on a split of its data; and which model it was."""
+    run, processes = Run(folder), processes or Processes()
+    recipe = of_run(run)
+    options, task = recipe.options(), recipe.build_task()
+    where = run.folder / RESULT
+    if not (where / model_folder.WEIGHTS).is_file():
+        newest, wrong = checkpoint.newest(run.checkpoints)
+        if newest is None:
+            raise InvalidInput(f"{folder} has no model yet" + (f": {wrong[0]}" if wrong else ""))
+        where = newest / saving.MODEL
+    model = model_folder.load(where).to(processes.device)
+    with TemporaryDirectory() as work:  # the run's own files may be in use
+        prepared = task.prepare(Place(data, Path(work), options.seed), read_tokenizer(where))
+        chosen = {"held_out": prepared.held_out, "test": prepared.test, "train": prepared.train}.get(split)
+        if chosen is None:
+            raise InvalidInput(f"{recipe.source}: the task has no {split} data")
+        return measure(model, chosen, prepared.objective, processes), where
+
+
+def of_run(run: Run) -> Recipe:
+    """The recipe that a run was begun with."""
+    path = run.folder / CONFIG
+    if not path.is_file():
+        raise InvalidInput(f"{run.folder} is no run: it has no {CONFIG}")
+    return read(path)
+
+
+def _prepare(
+    task: Task, run: Run, data: Path | None, options: TrainOptions, processes: Processes, tokenizer: Tokenizer | None
+) -> Prepared:
+    """The task's data, the same in all processes: the first one learns the tokenizer, and the others are told."""
+    work = run.folder / "data"
+    if processes.first:
+        prepared = processes.together(lambda: task.prepare(Place(data, work, options.seed), tokenizer))
+        learned = processes.same(prepared.tokenizer and (prepared.tokenizer.to_json(), prepared.tokenizer.special))
+        processes.together(lambda: None)
+    else:
+        processes.together(lambda: None)
+        learned = processes.same(None)
+        if learned is not None and tokenizer is None:
+            tokenizer = Tokenizer(tokenizers.Tokenizer.from_str(learned[0]), learned[1])
+        # A folder of its own: nobody writes where another reads.
+        place = Place(data, work / f"process-{processes.rank}", options.seed)
+        prepared = processes.together(lambda: task.prepare(place, tokenizer))
+    made = processes.gather(prepared.train.fingerprint())
+    if len(set(made)) > 1:
+        raise InvalidInput(f"the processes read different data: {'; '.join(made)}")
+    return prepared
+
+
+def _trainer(recipe: Recipe, run: Run, prepared: Prepared, options: TrainOptions, processes: Processes) -> Trainer:
     torch.manual_seed(options.seed)
     model = recipe.build_model(prepared.needs)
-    run.folder.mkdir(parents=True, exist_ok=True)
-    (run.folder / CONFIG).write_text(to_toml({"task": recipe.task, "model": recipe.model, "train": recipe.train}))
-    return _trainer(run, model, prepared, options, processes)
-
-
-def _trainer(run: Run, model: Model, prepared: Prepared, options: TrainOptions, processes: Processes | None) -> Trainer:
-    tokenizer = None if prepared.tokenizer is None else prepared.tokenizer.inner.to_str()
+    # The same weights everywhere, and then draws of its own in each process.
+    torch.manual_seed(options.seed + processes.rank)
     return Trainer(
         run,
         model,
@@ -96,7 +177,8 @@ def _trainer(run: Run, model: Model, prepared: Prepared, options: TrainOptions, 
         options,
         held_out=prepared.held_out,
         processes=processes,
-        tokenizer=tokenizer,
+        tokenizer=prepared.tokenizer,
+        facts=prepared.facts,
     )
 
 
@@ -136,4 +218,4 @@ def _key(key: str) -> str:
     return key if key.replace("_", "").replace("-", "").isalnum() and key.isascii() else json.dumps(key)
 
 
-__all__ = ["Recipe", "begin", "read", "to_toml"]
+__all__ = ["Recipe", "begin", "evaluate", "of_run", "read", "resume", "to_toml"]

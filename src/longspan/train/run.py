@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from typing import Any
 from longspan.errors import InvalidInput
 
 CONFIG, METRICS, CHECKPOINTS, LOCK = "config.toml", "metrics.jsonl", "checkpoints", "lock"
+RESULT = "model"  # the trained model, ready to be loaded
 
 
 class Run:
@@ -18,6 +20,7 @@ class Run:
 
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
+        self._held = False
 
     @property
     def checkpoints(self) -> Path:
@@ -29,9 +32,19 @@ class Run:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """While it is written to, nobody else may; the lock goes with the process, however that ends."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with (self.folder / LOCK).open("a+") as file:
+        """While it is written to, nobody else may; the lock goes with the process, however that ends.
+
+        Whoever holds it may ask again.
+        """
+        if self._held:
+            yield
+            return
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            file = (self.folder / LOCK).open("a+")
+        except OSError as error:
+            raise InvalidInput(f"{self.folder} cannot be written to: {error.strerror}") from None
+        with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -43,12 +56,25 @@ class Run:
             file.truncate(0)
             file.write(str(os.getpid()))
             file.flush()
-            yield
+            self._held = True
+            try:
+                yield
+            finally:
+                self._held = False
+
+    def refuse_used(self) -> None:
+        """A run that was begun is not begun again."""
+        if any(path.name.isdigit() for path in self.checkpoints.glob("*")) or (self.folder / RESULT).exists():
+            raise InvalidInput(f"{self.folder} holds a run already; resume it, or name another folder")
 
     def log(self, row: Mapping[str, Any]) -> None:
         """Adds a row to the metrics."""
-        with (self.folder / METRICS).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+        path = self.folder / METRICS
+        try:
+            with path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(_finite(row)) + "\n")
+        except OSError as error:
+            raise InvalidInput(f"{path} could not be written: {error.strerror}; the checkpoints are whole") from None
 
     def rows(self) -> list[dict[str, Any]]:
         """The metrics; a last line that was cut short is left out."""
@@ -73,4 +99,11 @@ class Run:
             part.replace(path)
 
 
-__all__ = ["CHECKPOINTS", "CONFIG", "METRICS", "Run"]
+def _finite(value: Any) -> Any:
+    """JSON has no infinity and no NaN: null stands for them."""
+    if isinstance(value, Mapping):
+        return {key: _finite(part) for key, part in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+__all__ = ["CHECKPOINTS", "CONFIG", "METRICS", "RESULT", "Run"]

@@ -1,16 +1,17 @@
 """What a checkpoint of a run holds, and how a run goes on from it to the bit."""
 
 import json
+import shutil
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from longspan.errors import InvalidInput
 from longspan.models import folder as model_folder
 from longspan.train import checkpoint
+from longspan.train.carried import put_together, taken_apart
 from longspan.train.loop import Progress, Trainer
 from longspan.train.sharding import like, put, unique, whole
 
@@ -18,48 +19,96 @@ PROGRESS, OPTIMIZER, MODEL, AVERAGE = "progress.json", "optimizer.safetensors", 
 
 
 def random_file(rank: int) -> str:
-    return f"random-{rank}.safetensors"
+    return f"{checkpoint.RANDOM}-{rank}.safetensors"
+
+
+def carried_file(rank: int) -> str:
+    return f"{checkpoint.CARRIED}-{rank}.safetensors"
 
 
 def save(trainer: Trainer) -> Path:
     """Writes the checkpoint of this step; all processes call it, and the first one names it when all is there."""
-    run, processes = trainer.run, trainer.processes
-    target = run.checkpoint(trainer.progress.step)
+    target = trainer.run.checkpoint(trainer.progress.step)
     weights = {name: whole(tensor.detach()).cpu() for name, tensor in unique(trainer.model)}
     held = _remembered(trainer)
-    states = _gather(trainer, checkpoint.random_state())
-    if processes.first and not target.exists():
+    average = None if trainer.average is None else {name: whole(mean) for name, mean in trainer.average.items()}
+    states = trainer.processes.gather((checkpoint.random_state(), _carried(trainer)))
+
+    def write() -> None:
+        if not trainer.processes.first or _is_whole(target):
+            return
+        shutil.rmtree(target, ignore_errors=True)
         with checkpoint.writing(target) as part:
-            model_folder.save(trainer.model, part / MODEL, tokenizer=trainer.tokenizer, weights=weights)
+            model_folder.save(trainer.model, part / MODEL, weights=weights)
+            if trainer.tokenizer is not None:
+                trainer.tokenizer.save(part / MODEL)
             checkpoint.write_tensors(part / OPTIMIZER, held)
-            if trainer.average is not None:
-                checkpoint.write_tensors(part / AVERAGE, trainer.average)
-            for rank, state in enumerate(states):
-                checkpoint.write_tensors(part / random_file(rank), state)
-            record = {**asdict(trainer.progress), "processes": processes.world, "data": trainer.data.fingerprint()}
+            if average is not None:
+                checkpoint.write_tensors(part / AVERAGE, average)
+            shapes = []
+            for rank, (random, (shape, tensors)) in enumerate(states):
+                checkpoint.write_tensors(part / random_file(rank), random)
+                shapes.append(shape)
+                if tensors:
+                    checkpoint.write_tensors(part / carried_file(rank), tensors)
+            record = {
+                **asdict(trainer.progress),
+                "processes": trainer.processes.world,
+                "data": trainer.data.fingerprint(),
+                "carried": shapes,
+            }
             (part / PROGRESS).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    processes.wait()
+
+    trainer.processes.together(write)  # where the disk is full, all must know
     return target
 
 
 def restore(trainer: Trainer, folder: Path, *, inexact: bool = False) -> None:
     """Goes on where a checkpoint was written; `inexact` forgives what only exactness needs."""
     record = _record(folder)
+    _check_exact(trainer, folder, record, inexact)
     weights = checkpoint.read_tensors(folder / MODEL / model_folder.WEIGHTS)
     for name, tensor in unique(trainer.model):
         if name not in weights or weights[name].shape != tensor.shape:
             came = "none" if name not in weights else str(tuple(weights[name].shape))
             raise InvalidInput(f"{folder}: {name} is {came} in the checkpoint and {tuple(tensor.shape)} in the model")
         put(tensor.data, weights[name])
+    trainer.optimizer.state.clear()  # what is there may be of later steps
     _recall(trainer, checkpoint.read_tensors(folder / OPTIMIZER), folder)
-    if (folder / AVERAGE).is_file():
-        trainer.average = checkpoint.read_tensors(folder / AVERAGE)
-    _check_exact(trainer, folder, record, inexact)
+    trainer.average = None
+    if trainer.options.ema and (folder / AVERAGE).is_file():
+        means = checkpoint.read_tensors(folder / AVERAGE)
+        trainer.average = {name: like(means[name], tensor) for name, tensor in unique(trainer.model)}
     known = {item.name for item in fields(Progress)}
     trainer.progress = Progress(**{key: value for key, value in record.items() if key in known})
+    trainer.carried = {}
+    carried = folder / carried_file(trainer.processes.rank)
+    if record["processes"] == trainer.processes.world and carried.is_file():
+        trainer.carried = _put_back(trainer, carried, record)
     state = folder / random_file(trainer.processes.rank)
     if state.is_file():
         checkpoint.restore_random_state(checkpoint.read_tensors(state))
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether the same step was saved before, as when a run stops just after; one that was damaged is none."""
+    try:
+        checkpoint.check(folder)
+    except InvalidInput:
+        return False
+    return True
+
+
+def _carried(trainer: Trainer) -> tuple[Any, dict[str, Tensor]]:
+    """What the model remembers of the last batch in this process."""
+    tensors: dict[str, Tensor] = {}
+    return taken_apart(trainer.carried, tensors), {name: tensor.cpu() for name, tensor in tensors.items()}
+
+
+def _put_back(trainer: Trainer, path: Path, record: dict[str, Any]) -> Any:
+    tensors = checkpoint.read_tensors(path)
+    placed = {name: tensor.to(trainer.processes.device) for name, tensor in tensors.items()}
+    return put_together(record["carried"][trainer.processes.rank], placed, str(path))
 
 
 def _check_exact(trainer: Trainer, folder: Path, record: dict[str, Any], inexact: bool) -> None:
@@ -68,9 +117,9 @@ def _check_exact(trainer: Trainer, folder: Path, record: dict[str, Any], inexact
         wrong.append(f"the data are {trainer.data.fingerprint()}, and were {record.get('data', 'not noted')}")
     if record.get("processes") != trainer.processes.world:
         wrong.append(f"there are {trainer.processes.world} processes, and were {record.get('processes')}")
-    missing = folder / random_file(trainer.processes.rank)
-    if not missing.is_file():
-        wrong.append(f"{missing.name} is missing")
+    needed = [random_file(rank) for rank in range(trainer.processes.world)]
+    needed += [carried_file(rank) for rank, shape in enumerate(record["carried"]) if shape["table"]]
+    wrong.extend(f"{name} is missing" for name in needed if not (folder / name).is_file())
     if wrong and not inexact:
         raise InvalidInput(
             f"{folder}: the run cannot go on as it would have: {'; '.join(wrong)}; "
@@ -84,7 +133,8 @@ def _record(folder: Path) -> dict[str, Any]:
         record = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise InvalidInput(f"{path} cannot be read: {error}") from None
-    assert isinstance(record, dict)
+    if not isinstance(record, dict) or not {"step", "processes", "data", "carried"} <= record.keys():
+        raise InvalidInput(f"{path} does not say where the run was: the order of the data is not known")
     return record
 
 
@@ -105,15 +155,6 @@ def _recall(trainer: Trainer, tensors: dict[str, Tensor], source: Path) -> None:
             raise InvalidInput(f"{source} remembers {owner}, which this model does not train")
         placed = tensor.clone() if key == "step" else like(tensor, parameters[owner])
         trainer.optimizer.state[parameters[owner]][key] = placed
-
-
-def _gather(trainer: Trainer, state: dict[str, Tensor]) -> list[dict[str, Tensor]]:
-    """The states of all processes, in the first."""
-    if trainer.processes.world == 1:
-        return [state]
-    found: list[Any] = [None] * trainer.processes.world
-    torch.distributed.all_gather_object(found, state)
-    return found
 
 
 __all__ = ["AVERAGE", "MODEL", "restore", "save"]

@@ -1,23 +1,25 @@
 """From a folder to a trained model: begins or goes on, logs, evaluates, saves, and stops when it is told to."""
 
+import math
 import shutil
 import signal
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
 from longspan.errors import InvalidInput
 from longspan.models import folder as model_folder
 from longspan.train import checkpoint, saving
 from longspan.train.loop import Interrupted, Trainer, listening
-from longspan.train.sharding import put, unique, whole
+from longspan.train.run import RESULT
+from longspan.train.sharding import unique, whole
 
 Say = Callable[[str], None]
 Show = Callable[[Trainer, Mapping[str, Any]], None]
-RESULT = "model"  # of the run's folder: the trained model, ready to be loaded
 
 
 def train(
@@ -33,73 +35,108 @@ def train(
     A signal lets the step be finished, saves, and raises `Interrupted` in all processes.
     """
     run, processes, options = trainer.run, trainer.processes, trainer.options
-    with run.held() if processes.first else nullcontext(), listening() as came:
+    with ExitStack() as held, listening() as came:
+        processes.together(lambda: held.enter_context(run.held()) if processes.first else None)
         _begin(trainer, resume, inexact, say)
-        for row in trainer.updates():
-            progress = trainer.progress
+        trainer.signals = came
+        updates = trainer.updates()
+        while _patient(trainer, say) and (row := next(updates, None)) is not None:
             show(trainer, row)
+            progress = trainer.progress
             if processes.first and (progress.step % options.log_every == 0 or progress.step == trainer.steps):
                 run.log({"step": progress.step, "epoch": progress.epoch, **row})
-            _watch_loss(trainer, row["loss"], say)
-            if _due(options.evaluate_every, progress.step) and trainer.held_out is not None:
+            if _watch_loss(trainer, row["loss"], say):
+                updates = trainer.updates()  # from where it went back to
+                continue
+            looked = _due(options.evaluate_every, progress.step) and trainer.held_out is not None
+            if looked:
                 _evaluate(trainer, say)
             # Any process may have got the signal; all must save the same step.
-            stopped = processes.any(bool(came))
-            patient = not options.patience or progress.waited < options.patience
-            if stopped or not patient or _due(options.save_every, progress.step):
+            alone = processes.world == 1
+            stopped = processes.any(bool(came)) if looked or alone else trainer.stopping
+            if stopped or _due(options.save_every, progress.step):
+                progress.rolled = 0
                 saving.save(trainer)
                 _tidy(trainer)
             if stopped:
                 raise Interrupted(came[0] if came else signal.SIGTERM)
-            if not patient:
-                say(f"no better {options.watch} for {options.patience} evaluations: stopped at step {progress.step}")
-                break
         return _finish(trainer, say)
 
 
 def _begin(trainer: Trainer, resume: bool, inexact: bool, say: Say) -> None:
-    run = trainer.run
-    found, wrong = checkpoint.newest(run.checkpoints)
+    run, processes = trainer.run, trainer.processes
+    if not resume:
+        processes.together(run.refuse_used)
+        if processes.first:
+            run.forget_after(0)
+        return
+    # The first process chooses: reading on different ones would go unseen.
+    found, wrong = processes.same(checkpoint.newest(run.checkpoints) if processes.first else (None, []))
     for line in wrong:
         say(f"passed over: {line}")
-    if not resume:
-        if checkpoint.every(run.checkpoints) or (run.folder / RESULT).exists():
-            raise InvalidInput(f"{run.folder} holds a run already; resume it, or name another folder")
-        return
     if found is None:
-        raise InvalidInput(f"{run.folder} has no whole checkpoint to go on from" + (f": {wrong[0]}" if wrong else ""))
-    saving.restore(trainer, found, inexact=inexact)
-    if trainer.processes.first:
+        raise InvalidInput(
+            f"{run.folder} has no whole checkpoint to go on from: {wrong[0] if wrong else 'none was saved yet'}"
+        )
+    processes.together(lambda: saving.restore(trainer, found, inexact=inexact))
+    if processes.first:
+        checkpoint.clear(run.checkpoints)
         run.forget_after(trainer.progress.step)
     say(f"going on from step {trainer.progress.step}")
 
 
-def _watch_loss(trainer: Trainer, loss: float, say: Say) -> None:
-    """Keeps a running mean of the loss; one that jumps far above it is said, and undone where that is wanted."""
+def _patient(trainer: Trainer, say: Say) -> bool:
+    progress, options = trainer.progress, trainer.options
+    if not options.patience or progress.waited < options.patience:
+        return True
+    say(f"no better {options.watch} for {options.patience} evaluations: stopped at step {progress.step}")
+    return False
+
+
+def _watch_loss(trainer: Trainer, loss: float, say: Say) -> bool:
+    """Keeps a running mean of the loss; one that jumps far above it is said, and undone where that is wanted: True."""
     progress, options = trainer.progress, trainer.options
     mean = progress.mean_loss
+    if not math.isfinite(loss):  # that step was skipped
+        say(f"step {progress.step}: the loss is {loss}; its update was left out")
+        return False
     if mean is not None and options.spike and loss > options.spike * mean:
         say(f"step {progress.step}: the loss is {loss:.3g}, and its running mean {mean:.3g}")
-        found, _ = checkpoint.newest(trainer.run.checkpoints)
+        found, _ = trainer.processes.same(checkpoint.newest(trainer.run.checkpoints))
         if options.roll_back and found is not None:
-            batch, epoch = progress.batch, progress.epoch
-            saving.restore(trainer, found)
-            trainer.progress.batch, trainer.progress.epoch = batch, epoch  # the batches of the spike are left out
-            say(f"went back to the weights of step {trainer.progress.step}, and on with the next batch")
-            return
+            _roll_back(trainer, found, say)
+            return True
     progress.mean_loss = loss if mean is None else 0.98 * mean + 0.02 * loss
+    return False
+
+
+def _roll_back(trainer: Trainer, found: Path, say: Say) -> None:
+    before = trainer.progress
+    if before.rolled >= trainer.options.bad_steps:
+        raise InvalidInput(
+            f"the loss jumped {before.rolled + 1} times after {found}, the last in batch {before.batch - 1} of epoch "
+            f"{before.epoch}; lower the learning rate"
+        )
+    saving.restore(trainer, found)
+    now = trainer.progress
+    now.batch, now.epoch, now.rolled = before.batch, before.epoch, before.rolled + 1  # the batches between are left out
+    trainer.carried = {}  # it was of other weights
+    if trainer.processes.first:
+        trainer.run.forget_after(now.step)
+        trainer.run.log({"step": now.step, "rolled_back_from": before.step})
+    say(f"went back to the weights of step {now.step}, and on with the next batch")
 
 
 def _evaluate(trainer: Trainer, say: Say) -> None:
     progress, options = trainer.progress, trainer.options
     assert trainer.held_out is not None
-    with _averaged(trainer):
-        figures = trainer.evaluate(trainer.held_out)
-    progress.figures = figures
+    figures = trainer.evaluate(trainer.held_out)
+    progress.figures, progress.evaluated = figures, progress.step
     if options.watch not in figures:
         raise InvalidInput(f"there is no figure {options.watch!r} to watch; there are {', '.join(figures)}")
     value = figures[options.watch]
     better = progress.best is None or (value > progress.best if options.higher else value < progress.best)
+    better = better and not math.isnan(value)
     progress.waited = 0 if better else progress.waited + 1
     if better:
         progress.best, progress.best_step = value, progress.step
@@ -108,25 +145,6 @@ def _evaluate(trainer: Trainer, say: Say) -> None:
     say(f"step {progress.step}: " + ", ".join(f"{name} {value:.4g}" for name, value in figures.items()))
     if better and options.patience:
         saving.save(trainer)
-
-
-class _averaged:
-    """The running mean in place of the weights, for as long as it is looked at."""
-
-    def __init__(self, trainer: Trainer) -> None:
-        self.trainer = trainer
-        self.kept: dict[str, torch.Tensor] = {}
-
-    def __enter__(self) -> None:
-        for name, tensor in unique(self.trainer.model) if self.trainer.average is not None else ():
-            assert self.trainer.average is not None
-            self.kept[name] = whole(tensor.detach()).clone()
-            put(tensor.data, self.trainer.average[name])
-
-    def __exit__(self, *_: object) -> None:
-        for name, tensor in unique(self.trainer.model):
-            if name in self.kept:
-                put(tensor.data, self.kept[name])
 
 
 def _tidy(trainer: Trainer) -> None:
@@ -140,37 +158,46 @@ def _tidy(trainer: Trainer) -> None:
 
 
 def _finish(trainer: Trainer, say: Say) -> dict[str, float]:
-    if trainer.held_out is not None and _last_evaluation(trainer) != trainer.progress.step:
+    progress = trainer.progress
+    if trainer.held_out is not None and progress.evaluated != progress.step:
         _evaluate(trainer, say)
     saving.save(trainer)
     _tidy(trainer)
-    weights = _result(trainer, say)
-    if trainer.processes.first:
-        model_folder.save(trainer.model, trainer.run.folder / RESULT, tokenizer=trainer.tokenizer, weights=weights)
     trainer.processes.wait()
-    return trainer.progress.figures
+    weights = trainer.processes.together(lambda: _result(trainer, say))
 
+    def write() -> None:
+        if not trainer.processes.first:
+            return
+        target = trainer.run.folder / RESULT
+        try:
+            model_folder.save(trainer.model, target, weights=weights)
+            if trainer.tokenizer is not None:
+                trainer.tokenizer.save(target)
+        except (OSError, SafetensorError) as error:
+            raise InvalidInput(f"{target} could not be written: {error}; the checkpoints are whole") from error
 
-def _last_evaluation(trainer: Trainer) -> int:
-    every = trainer.options.evaluate_every
-    return trainer.progress.step // every * every if every else -1
+    trainer.processes.together(write)
+    return progress.figures
 
 
 def _result(trainer: Trainer, say: Say) -> dict[str, torch.Tensor]:
-    """The running mean, the mean of the last checkpoints, the best one, or the last: what was asked for."""
+    """The mean of the last checkpoints, the best one, or the last; of each its running mean, where there is one."""
     options, progress = trainer.options, trainer.progress
-    if trainer.average is not None:
-        return {
-            name: mean.to(tensor.dtype) for (name, tensor), mean in zip(unique(trainer.model), trainer.average.values())
-        }
     if options.average > 1:
         paths = checkpoint.every(trainer.run.checkpoints)[: options.average]
+        say(f"the result is the mean of the checkpoints {', '.join(str(int(path.name)) for path in reversed(paths))}")
         return mean_of([path / saving.MODEL / model_folder.WEIGHTS for path in paths])
     best = trainer.run.checkpoint(progress.best_step)
     if options.patience and progress.best_step != progress.step and best.is_dir():
         say(f"the result is the best checkpoint, of step {progress.best_step}")
-        return checkpoint.read_tensors(best / saving.MODEL / model_folder.WEIGHTS)
-    return {name: whole(tensor.detach()).cpu() for name, tensor in unique(trainer.model)}
+        checkpoint.check(best)
+        mean = best / saving.AVERAGE
+        found = checkpoint.read_tensors(mean if mean.is_file() else best / saving.MODEL / model_folder.WEIGHTS)
+    else:
+        means = trainer.average or {}
+        found = {name: whole(means.get(name, tensor).detach()).cpu() for name, tensor in unique(trainer.model)}
+    return {name: found[name].to(tensor.dtype) for name, tensor in unique(trainer.model)}
 
 
 def mean_of(files: list[Path]) -> dict[str, torch.Tensor]:
@@ -188,4 +215,4 @@ def _due(every: int, step: int) -> bool:
     return bool(every) and step % every == 0
 
 
-__all__ = ["RESULT", "mean_of", "train"]
+__all__ = ["mean_of", "train"]

@@ -1,12 +1,15 @@
 """Tensors that are split over the processes, whole and back (FSDP2)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from longspan.models import folder as model_folder
+from longspan.models.base import Model
 from longspan.nn.block import Block
+from longspan.nn.memory import MemoryLayer
 
 
 def shard(module: nn.Module) -> None:
@@ -14,7 +17,7 @@ def shard(module: nn.Module) -> None:
     from torch.distributed.fsdp import fully_shard  # needs a process group to be of any use
 
     for part in module.modules():
-        if isinstance(part, Block):
+        if isinstance(part, (Block, MemoryLayer)):
             fully_shard(part)
     fully_shard(module)
 
@@ -33,9 +36,20 @@ def put(target: Tensor, full: Tensor) -> None:
         target.copy_(full)
 
 
+@torch.no_grad()
+def twin(model: Model, instead: Mapping[str, Tensor] | None = None) -> Model:
+    """A model that is split, whole in every process, or with other weights that are split in the same way."""
+    with torch.random.fork_rng(devices=[]):  # what is drawn here is written over, and must not be missed elsewhere
+        made = type(model)(model.options)
+    made = made.to(model.device, model.dtype)
+    own = {name: whole((instead or {}).get(name, tensor).detach()) for name, tensor in unique(model)}
+    model_folder.fill(made, own, "the split model")
+    return made
+
+
 def like(full: Tensor, parameter: Tensor) -> Tensor:
     """A whole tensor split as a parameter is."""
-    placed = full.to(parameter.device, parameter.dtype)
+    placed = full.to(parameter.device)
     if isinstance(parameter, DTensor):
         return distribute_tensor(placed, parameter.device_mesh, parameter.placements)
     return placed.clone()
@@ -50,4 +64,4 @@ def unique(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
             yield name, tensor
 
 
-__all__ = ["like", "put", "shard", "unique", "whole"]
+__all__ = ["like", "put", "shard", "twin", "unique", "whole"]

@@ -1,0 +1,267 @@
+"""`longspan train`, `resume` and `evaluate`: alone, or the same command under `torchrun -m longspan`."""
+
+import os
+import shlex
+import signal
+import time
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from longspan.cli.inputs import AsJson, print_json
+from longspan.errors import InvalidInput, InvalidOption
+
+if TYPE_CHECKING:
+    from longspan.train.loop import Trainer
+    from longspan.train.processes import Processes
+
+QUIET = 30.0  # seconds between lines where there is no terminal to draw a bar on
+Data = Annotated[Path | None, Parameter(help="the folder of data sets; LONGSPAN_DATA unless given")]
+
+
+def train(
+    recipe: Path,
+    /,
+    *overrides: Annotated[str, Parameter(allow_leading_hyphen=True, show=False)],
+    out: Annotated[Path | None, Parameter(help="the folder of the run; runs/ and the recipe's name unless given")] = None,
+    data: Data = None,
+) -> int:
+    """Train as a recipe says; any of its values can be given anew by its name, as `--train.steps 500`.
+
+    A run is a folder: config.toml, metrics.jsonl, checkpoints/ and, at the end, model/. Ctrl-C and SIGTERM let the
+    step be finished and saved; `longspan resume` goes on from there, to the bit.
+
+    **Examples:**
+
+        longspan train recipes/shakespeare-char.toml --data DATA
+        longspan train recipes/shakespeare-char.toml --train.steps 100 --model.layers 2 --out runs/small
+        torchrun --nproc-per-node 2 -m longspan train recipes/shakespeare-char.toml --train.shard true
+
+    Parameters
+    ----------
+    recipe
+        A TOML file with the tables [task], [model] and [train].
+    """
+    from longspan.train import recipe as recipes
+
+    read = recipes.read(recipe, _values(overrides))
+    folder = Path("runs") / recipe.stem if out is None else out
+    return _run(folder, data, lambda run, processes: recipes.begin(read, run, data=_data(data), processes=processes))
+
+
+def resume(
+    run: Path,
+    /,
+    *,
+    inexact: Annotated[
+        bool, Parameter(negative="", help="go on even where it cannot be as it would have been, and say why")
+    ] = False,
+    data: Data = None,
+) -> int:
+    """Go on with a run that was stopped or killed, from its newest whole checkpoint.
+
+    **Examples:**
+
+        longspan resume runs/shakespeare-char
+        longspan resume runs/shakespeare-char --inexact    # with another number of processes
+
+    Parameters
+    ----------
+    run
+        The folder of the run.
+    """
+    from longspan.train import recipe as recipes
+
+    return _run(
+        run,
+        data,
+        lambda held, processes: recipes.resume(held, data=_data(data), processes=processes),
+        resume=True,
+        inexact=inexact,
+    )
+
+
+def evaluate(
+    run: Path,
+    /,
+    *,
+    split: Annotated[str, Parameter(help="test, held_out or train")] = "held_out",
+    data: Data = None,
+    json: AsJson = False,
+) -> int:
+    """Measure what a run made: its result, or its newest checkpoint while it is not at its end.
+
+    **Examples:**
+
+        longspan evaluate runs/wikitext2 --split test
+        longspan evaluate runs/shakespeare-char --json
+
+    Parameters
+    ----------
+    run
+        The folder of the run.
+    """
+    from longspan.train import recipe as recipes
+
+    if split not in ("test", "held_out", "train"):
+        raise InvalidOption(f"--split must be test, held_out or train, not {split!r}")
+    if not run.is_dir():
+        raise InvalidInput(f"{run} is not there; give the folder of a run")
+    with _joined() as processes:
+        with Console(stderr=True).status(f"measuring {run}"):
+            figures, model = recipes.evaluate(run, split=split, data=_data(data), processes=processes)
+        if not processes.first:
+            return 0
+    if json:
+        print_json({"run": str(run), "model": str(model), "split": split, "figures": figures})
+    else:
+        print(f"{model}, {split}: {_figures(figures)}")
+    return 0
+
+
+def _run(
+    folder: Path,
+    data: Path | None,
+    make: "Callable[[Any, Processes], Trainer]",
+    *,
+    resume: bool = False,
+    inexact: bool = False,
+) -> int:
+    from longspan.train import session
+    from longspan.train.loop import Interrupted
+    from longspan.train.run import RESULT, Run
+
+    if resume and not folder.is_dir():
+        raise InvalidInput(f"{folder} is not there; give the folder of a run")
+    run, screen = Run(folder), Console(stderr=True, highlight=False, soft_wrap=True)
+    with _joined() as processes, ExitStack() as held:
+        processes.together(lambda: held.enter_context(run.held()) if processes.first else None)
+        trainer = make(run, processes)
+        if processes.first:
+            _introduce(screen, trainer)
+        with _shown(screen, trainer) as (say, show):
+            try:
+                figures = session.train(trainer, resume=resume, inexact=inexact, say=say, show=show)
+            except Interrupted as stopped:
+                if processes.first:
+                    extra = "" if data is None else f" --data {shlex.quote(str(data))}"
+                    say(f"saved at step {trainer.progress.step}; go on with: longspan resume {_quoted(folder)}{extra}")
+                return 128 + stopped.signal
+            except KeyboardInterrupt:
+                say(f"stopped without saving; the last checkpoint stays: longspan resume {_quoted(folder)}")
+                return 128 + signal.SIGINT
+        if processes.first:
+            print(f"{folder / RESULT}: {_figures(figures)}")
+    return 0
+
+
+@contextmanager
+def _joined() -> "Iterator[Processes]":
+    """All processes that torchrun started; what one of them failed of, that one alone says."""
+    from longspan.train.processes import Elsewhere, start, stop
+
+    processes = start()
+    try:
+        yield processes
+    except Elsewhere:
+        raise SystemExit(2) from None
+    finally:
+        stop(processes)
+
+
+@contextmanager
+def _shown(screen: Console, trainer: "Trainer") -> Iterator[tuple[Callable[[str], None], Callable[..., None]]]:
+    """A bar with loss, speed and time left; lines now and then where there is no terminal; nothing in other processes.
+    """
+    if not trainer.processes.first:
+        yield (lambda line: None), (lambda trainer, row: None)
+        return
+    bar = Progress(
+        TextColumn("step"),
+        MofNCompleteColumn(),
+        BarColumn(),
+        TextColumn("loss {task.fields[loss]:.4g} · {task.fields[speed]:,.0f} tokens/s"),
+        TimeRemainingColumn(),
+        console=screen,
+        transient=True,
+        disable=not screen.is_terminal,
+    )
+    speed, last = 0.0, time.monotonic()
+    task = bar.add_task("", total=trainer.steps, loss=float("nan"), speed=0.0)
+
+    def say(line: str) -> None:
+        screen.print(line, markup=False)
+
+    def show(trainer: "Trainer", row: Mapping[str, float]) -> None:
+        nonlocal speed, last
+        now = row["count"] / row["seconds"]
+        speed = now if not speed else 0.9 * speed + 0.1 * now
+        if screen.is_terminal:
+            bar.update(task, completed=trainer.progress.step, loss=row["loss"], speed=speed)
+        elif time.monotonic() - last > QUIET:
+            last = time.monotonic()
+            say(f"step {trainer.progress.step}/{trainer.steps}: loss {row['loss']:.4g}, {speed:,.0f} tokens/s")
+
+    with bar:
+        yield say, show
+
+
+def _introduce(screen: Console, trainer: "Trainer") -> None:
+    """What is trained on what."""
+    count = sum(parameter.numel() for parameter in trainer.model.parameters())
+    facts = [f"{name} {value:,}" if isinstance(value, int) else f"{name} {value}" for name, value in trainer.facts.items()]
+    where = f"{trainer.processes.world} processes, " if trainer.processes.world > 1 else ""
+    screen.print(f"{trainer.run.folder}: {', '.join(facts)}", markup=False)
+    screen.print(
+        f"{trainer.model.name}, {count:,} parameters; {where}{trainer.steps:,} steps, "
+        f"{len(trainer.data.batches(0)):,} to an epoch",
+        markup=False,
+    )
+
+
+def _values(tokens: Sequence[str]) -> dict[str, Any]:
+    """`--a.b value` and `--a.b=value`; a value is read as TOML has it, and is a text otherwise."""
+    found: dict[str, Any] = {}
+    rest = list(tokens)
+    while rest:
+        name = rest.pop(0)
+        if not name.startswith("--") or name == "--":
+            raise InvalidOption(f"{name!r} follows no option; values of a recipe are given as --train.steps 500")
+        name, given, value = name.removeprefix("--").partition("=")
+        if "." not in name:
+            raise InvalidOption(f"no option is called --{name}; values of a recipe are given as --train.steps 500")
+        if not given:
+            if not rest:
+                raise InvalidOption(f"--{name} has no value")
+            value = rest.pop(0)
+        found[name] = _value(value)
+    return found
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _data(given: Path | None) -> Path | None:
+    named = os.environ.get("LONGSPAN_DATA")
+    found = Path(named) if given is None and named else given
+    if found is not None and not found.is_dir():
+        raise InvalidInput(f"the folder of data sets, {found}, is not there")
+    return found
+
+
+def _figures(figures: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value:.4g}" for name, value in figures.items()) or "no figures"
+
+
+def _quoted(path: Path) -> str:
+    return shlex.quote(str(path))

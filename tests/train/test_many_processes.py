@@ -1,0 +1,89 @@
+"""Two real processes: the same losses as one, the same figures, checkpoints that go on with either number."""
+
+from pathlib import Path
+
+import pytest
+from tests.train.starting import child, longspan, losses, recipe, result, same
+from tests.train.toy import trainer
+
+from longspan.train.session import train
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("alone")
+    train(trainer(folder, dropout=0.0, log_every=1, evaluate_every=4))
+    return folder
+
+
+def figures(folder: Path) -> dict[str, float]:
+    return trainer(folder).run.rows()[-1]["held_out"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"accumulate": 3}, {"shard": True, "accumulate": 2, "ema": 0.9, "recompute": True}],
+    ids=["ddp", "accumulated", "sharded"],
+)
+def test_losses_are_those_of_one_process(alone: Path, tmp_path: Path, options: dict[str, object]) -> None:
+    found = child(tmp_path, world=2, dropout=0.0, log_every=1, evaluate_every=4, **options)
+    assert [code for code, _, _ in found] == [0, 0], found
+    assert losses(tmp_path) == pytest.approx(losses(alone), rel=1e-5)
+    if "ema" not in options:
+        assert figures(tmp_path) == pytest.approx(figures(alone), rel=1e-5)
+    else:  # the running mean was looked at, whole
+        other = trainer(tmp_path / "mean", dropout=0.0, log_every=1, evaluate_every=4, ema=0.9)
+        train(other)
+        assert figures(tmp_path) == pytest.approx(other.progress.figures, rel=1e-5)
+
+
+@pytest.mark.parametrize("shard", [False, True], ids=["ddp", "sharded"])
+def test_killed_and_resumed_is_the_same_to_the_bit(tmp_path: Path, shard: bool) -> None:
+    options = {"log_every": 1, "save_every": 5, "shard": shard, "ema": 0.5}
+    child(tmp_path / "whole", world=2, **options)
+    killed = child(tmp_path / "cut", world=2, kill=8, **options)
+    assert [code for code, _, _ in killed] == [-9, -9]
+    went_on = child(tmp_path / "cut", world=2, resume=True, **options)
+    assert [code for code, _, _ in went_on] == [0, 0], went_on
+    assert losses(tmp_path / "whole") == losses(tmp_path / "cut")
+    assert same(result(tmp_path / "whole"), result(tmp_path / "cut"))
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_signal_to_one_process_stops_all_after_the_same_step(tmp_path: Path, rank: int) -> None:
+    found = child(tmp_path, world=2, terminate=4, rank=rank, steps=200, shard=rank == 1)
+    assert [code for code, _, _ in found] == [143, 143], found
+    (saved,) = (tmp_path / "checkpoints").iterdir()
+    assert saved.name == "00000005"  # the step after the signal, in which it was told to all
+    assert {path.name for path in saved.glob("random-*")} == {"random-0.safetensors", "random-1.safetensors"}
+    # With another number of processes it cannot go on as it would have, and says so.
+    ((code, _, errors),) = child(tmp_path, resume=True)
+    assert code == 1 and "there are 1 processes, and were 2" in errors and "--inexact" in errors
+    ((code, _, errors),) = child(tmp_path, resume=True, inexact=True, steps=8, log_every=1)
+    assert code == 0, errors
+    assert list(losses(tmp_path)) == [6, 7, 8]
+
+
+def test_the_command_under_torchrun(tmp_path: Path) -> None:
+    made = recipe(tmp_path, dropout=0.0)
+    ((code, _, errors),) = longspan("train", str(made), "--out", str(tmp_path / "one"))
+    assert code == 0, errors
+    from tests.train.starting import finish, start
+
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "longspan", "train")
+    ((code, output, errors),) = finish(start(*torchrun, str(made), "--out", str(tmp_path / "two")))
+    assert code == 0, errors
+    assert output.count("model: loss") == 1  # one process speaks
+    assert "Warning" not in errors
+    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=1e-5)
+
+
+def test_what_is_wrong_is_said_once_and_stops_all(tmp_path: Path) -> None:
+    made = recipe(tmp_path)
+    (tmp_path / "text.txt").unlink()
+    found = longspan("train", str(made), "--out", str(tmp_path / "run"), world=2)
+    assert [code for code, _, _ in found] == [2, 2], found
+    said = "".join(errors for _, _, errors in found)
+    assert said.count("there is no file") == 1 and "Traceback" not in said
