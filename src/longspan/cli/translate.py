@@ -58,9 +58,8 @@ def _model_of(path: Path) -> Path:
     """The model of a run, its result or else its newest checkpoint; any other folder is itself."""
     from longspan.errors import InvalidInput
     from longspan.train import checkpoint
-    from longspan.train.run import CONFIG, Run
+    from longspan.train.run import CONFIG, RESULT, Run
     from longspan.train.saving import MODEL
-    from longspan.train.session import RESULT
 
     if not (path / CONFIG).is_file():
         return path

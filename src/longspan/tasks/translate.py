@@ -100,8 +100,10 @@ class Translation(Objective):
         right = int(((logits.argmax(-1) == targets) & (targets != IGNORED)).sum())
         return TranslationFigures(float(plain), right, self.count(batch), self._sampled(model, batch)), None
 
-    def final(self, model: Model, data: Data, batches: Sequence[Sequence[int]]) -> Bleu:
+    def final(self, model: Model, data: Data, batches: Sequence[Sequence[int]]) -> Bleu | None:
         assert isinstance(data, Parallel) and isinstance(model, Causal)
+        if not data.references:  # what was trained on is not compared
+            return None
         numbers = [number for batch in batches for number in batch]
         return bleu(model, data, self.tokenizer, beam=self.beam, tokenize=self.tokenize, numbers=numbers)
 

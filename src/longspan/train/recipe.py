@@ -22,7 +22,7 @@ from longspan.models.base import Model
 from longspan.tasks import registry as tasks
 from longspan.tasks.base import Place, Prepared, Task
 from longspan.train import checkpoint, saving
-from longspan.train.loop import Trainer, measure
+from longspan.train.loop import Trainer, measure, measure_finally
 from longspan.train.options import TrainOptions
 from longspan.train.processes import Processes
 from longspan.train.run import CONFIG, RESULT, Run
@@ -82,9 +82,7 @@ def read(path: Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
     return Recipe(found["task"], found["model"], found["train"], str(path))
 
 
-def begin(
-    recipe: Recipe, folder: Path | Run, *, data: Path | None, processes: Processes | None = None
-) -> Trainer:
+def begin(recipe: Recipe, folder: Path | Run, *, data: Path | None, processes: Processes | None = None) -> Trainer:
     """A trainer for a recipe in a folder: all that can be wrong with it is found here."""
     run, processes = folder if isinstance(folder, Run) else Run(folder), processes or Processes()
     options, task = recipe.options(), recipe.build_task()
@@ -130,7 +128,8 @@ def evaluate(
         chosen = {"held_out": prepared.held_out, "test": prepared.test, "train": prepared.train}.get(split)
         if chosen is None:
             raise InvalidInput(f"{recipe.source}: the task has no {split} data")
-        return measure(model, chosen, prepared.objective, processes), where
+        figures = measure(model, chosen, prepared.objective, processes)
+        return {**figures, **measure_finally(model, chosen, prepared.objective, processes)}, where
 
 
 def of_run(run: Run) -> Recipe:
@@ -176,6 +175,7 @@ def _trainer(recipe: Recipe, run: Run, prepared: Prepared, options: TrainOptions
         prepared.objective,
         options,
         held_out=prepared.held_out,
+        test=prepared.test,
         processes=processes,
         tokenizer=prepared.tokenizer,
         facts=prepared.facts,
