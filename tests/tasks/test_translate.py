@@ -17,6 +17,7 @@ from longspan.models.base import Model
 from longspan.tasks import registry
 from longspan.tasks.base import Place, Prepared
 from longspan.tasks.bleu import Bleu, bleu
+from longspan.train import recipe
 from longspan.train.loop import Trainer
 from longspan.train.options import TrainOptions
 from longspan.train.run import Run
@@ -85,6 +86,33 @@ def test_pairs_are_learned_and_measured(tmp_path, kind):
     pairs = [(tmp_path / f"numbers.{side}").read_text().splitlines()[-24:] for side in ("en", "de")]
     texts = [each.text for each in hub.translate(found, pairs[0], beam=prepared.objective.beam)]
     assert Bleu.of(texts, pairs[1]) == final
+
+
+def test_a_recipe_is_trained_and_its_result_evaluated(tmp_path):
+    write(tmp_path)
+    tables = {
+        "task": {
+            "name": "translate",
+            "train": f"{tmp_path}/numbers",
+            "test": f"{tmp_path}/numbers",
+            "share": 0.2,
+            "shared": False,
+            "max_tokens": 128,
+            "tokenizer": {"kind": "bpe", "size": 300},
+            "beams": 2,
+        },
+        "model": {"name": "transformer", **SMALL["transformer"]},
+        "train": {"steps": 3, "average": 2, "save_every": 1},
+    }
+    (tmp_path / "recipe.toml").write_text(recipe.to_toml(tables))
+    run = tmp_path / "run"
+    figures = train(recipe.begin(recipe.read(tmp_path / "recipe.toml"), run, data=None))
+    found, _ = recipe.evaluate(run, split="test")
+    assert found["bleu"] == figures["bleu"] and found["length_ratio"] == figures["length_ratio"]
+    lines = (tmp_path / "numbers.en").read_text().splitlines()
+    texts = hub.translate(hub.load(run / "model"), lines, beam=Beam(beams=2))
+    references = (tmp_path / "numbers.de").read_text().splitlines()
+    assert Bleu.of([each.text for each in texts], references).result()["bleu"] == pytest.approx(found["bleu"])
 
 
 @pytest.mark.parametrize("kind", KINDS)
