@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 import torch
 from tests.train.starting import ROOT, child, environment, losses, recipe, result, same
-from tests.train.toy import Counting, trainer
+from tests.train.toy import trainer
 
 from longspan.cli.main import main
-from longspan.data.base import Batch
 from longspan.errors import InvalidInput
 from longspan.models import load
 from longspan.train import checkpoint
@@ -172,7 +171,9 @@ def test_a_full_disk(small_disk: Path, tmp_path: Path) -> None:
     """Each checkpoint of the toy has about 90 kB; with what else is there, no third one fits."""
     (small_disk / "ballast").write_bytes(bytes(150_000))
     options = {"steps": 12, "save_every": 2, "log_every": 1, "keep": 9}
-    with pytest.raises(InvalidInput, match="could not be written: .*(No space|os error 28).*those before it are whole"):
+    with pytest.raises(
+        InvalidInput, match=r"could not be written: .*(No space|os error 28).*those before it are whole"
+    ):
         train(trainer(small_disk / "run", **options))
     kept = saved(small_disk / "run")
     assert kept and int(kept[0]) < 12
@@ -246,7 +247,7 @@ def test_a_spike_is_undone_where_that_is_wanted(tmp_path: Path) -> None:
 
 def test_a_run_that_jumps_again_and_again_stops(tmp_path: Path) -> None:
     options = {"steps": 50, "save_every": 2, "spike": 3.0, "roll_back": True, "bad_steps": 2}
-    with pytest.raises(InvalidInput, match="the loss jumped 3 times after .*00000004"):
+    with pytest.raises(InvalidInput, match=r"the loss jumped 3 times after .*00000004"):
         train(spoil(trainer(tmp_path, **options), range(6, 99), 100.0))
 
 
@@ -255,7 +256,12 @@ def test_a_run_that_jumps_again_and_again_stops(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [(b"", "text.txt is empty"), (b"ab\xff\xfe", "text.txt is not UTF-8"), (b"a", "too few"), (None, "there is no file")],
+    [
+        (b"", "text.txt is empty"),
+        (b"ab\xff\xfe", "text.txt is not UTF-8"),
+        (b"a", "too few"),
+        (None, "there is no file"),
+    ],
     ids=["empty", "not-utf-8", "one-letter", "missing"],
 )
 def test_bad_data(tmp_path: Path, content: bytes | None, said: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -277,6 +283,8 @@ def test_bad_data(tmp_path: Path, content: bytes | None, said: str, capsys: pyte
         (["--task.name", "langage"], "did you mean 'language'?"),
         (["--model.vocabulary", "5"], "vocabulary is 5, and the task needs"),
         (["--tran.steps", "3"], "no option is called 'tran.steps'"),
+        (["--train.steps.more", "3"], "steps has none inside"),
+        (["--train.schedule", "3"], "option schedule must be Schedule"),
         (["--steps", "3"], "no option is called --steps"),
         (["--train.steps"], "--train.steps has no value"),
         (["--task.set", "tinyshakespeare"], "one of the two"),
@@ -296,7 +304,12 @@ def test_a_bad_configuration_is_one_line(
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("[task", "is not TOML"), ("[tasks]", "did you mean 'task'?"), ("task = 3", "task must be a table"), ("", "no name")],
+    [
+        ("[task", "is not TOML"),
+        ("[tasks]", "did you mean 'task'?"),
+        ("task = 3", "task must be a table"),
+        ("", "[train]: give steps or epochs"),
+    ],
 )
 def test_a_bad_recipe_is_one_line(tmp_path: Path, text: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "bad.toml"

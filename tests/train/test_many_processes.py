@@ -1,9 +1,10 @@
 """Two real processes: the same losses as one, the same figures, checkpoints that go on with either number."""
 
+import shutil
 from pathlib import Path
 
 import pytest
-from tests.train.starting import child, longspan, losses, recipe, result, same
+from tests.train.starting import child, finish, longspan, losses, recipe, result, same, start
 from tests.train.toy import trainer
 
 from longspan.train.session import train
@@ -70,14 +71,28 @@ def test_the_command_under_torchrun(tmp_path: Path) -> None:
     made = recipe(tmp_path, dropout=0.0)
     ((code, _, errors),) = longspan("train", str(made), "--out", str(tmp_path / "one"))
     assert code == 0, errors
-    from tests.train.starting import finish, start
-
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "longspan", "train")
     ((code, output, errors),) = finish(start(*torchrun, str(made), "--out", str(tmp_path / "two")))
     assert code == 0, errors
     assert output.count("model: loss") == 1  # one process speaks
     assert "Warning" not in errors
     assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=1e-5)
+
+
+def test_what_each_process_carries_is_saved_and_put_back(tmp_path: Path) -> None:
+    made = recipe(tmp_path)
+    text = made.read_text().replace('"decoder"', '"recurrent"').replace("heads = 2\n", "").replace("hidden = 32\n", "")
+    made.write_text(text.replace("batch = 6", "batch = 6\nstreams = true"))
+    folder = tmp_path / "run"
+    found = longspan("train", str(made), "--out", str(folder), "--train.save_every", "7", world=2)
+    assert [code for code, _, _ in found] == [0, 0], found
+    before, weights = losses(folder), result(folder)
+    assert (folder / "checkpoints" / "00000007" / "carried-1.safetensors").is_file()
+    shutil.rmtree(folder / "checkpoints" / "00000012")
+    shutil.rmtree(folder / "model")
+    found = longspan("resume", str(folder), world=2)
+    assert [code for code, _, _ in found] == [0, 0], found
+    assert losses(folder) == before and same(result(folder), weights)
 
 
 def test_what_is_wrong_is_said_once_and_stops_all(tmp_path: Path) -> None:

@@ -52,6 +52,14 @@ def test_recomputed_activations_give_the_same_gradients(name: str, options: dict
     torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-12)
 
 
+def counting(sizes: list[int]) -> Callable[[torch.Tensor], torch.Tensor]:
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        sizes.append(tensor.numel())
+        return tensor
+
+    return pack
+
+
 def test_recomputation_keeps_less(tmp_path: Path) -> None:
     """Counted in tensors that are saved for the backward pass."""
     kept = []
@@ -60,7 +68,7 @@ def test_recomputation_keeps_less(tmp_path: Path) -> None:
         sizes: list[int] = []
         batch, _ = made._load(list(range(5)))[0]
         made.model.train()
-        with torch.autograd.graph.saved_tensors_hooks(lambda t: sizes.append(t.numel()) or t, lambda t: t):
+        with torch.autograd.graph.saved_tensors_hooks(counting(sizes), lambda tensor: tensor):
             made.step(batch)
         kept.append(sum(sizes))
     assert kept[1] < 0.5 * kept[0]
@@ -145,7 +153,9 @@ def test_it_stops_when_nothing_gets_better_and_keeps_the_best(tmp_path: Path) ->
     assert first.progress.step == 10 and first.progress.best_step == 4
     assert "no better loss for 3 evaluations: stopped at step 10" in said
     best = checkpoint.read_tensors(tmp_path / "whole" / "checkpoints" / "00000004" / "model" / "model.safetensors")
-    assert all(torch.equal(tensor, best[name]) for name, tensor in load(tmp_path / "whole" / "model").state_dict().items())
+    assert all(
+        torch.equal(tensor, best[name]) for name, tensor in load(tmp_path / "whole" / "model").state_dict().items()
+    )
     # A run that has stopped does not begin to learn again.
     second = made(tmp_path / "whole")
     train(second, resume=True)

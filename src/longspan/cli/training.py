@@ -29,7 +29,9 @@ def train(
     recipe: Path,
     /,
     *overrides: Annotated[str, Parameter(allow_leading_hyphen=True, show=False)],
-    out: Annotated[Path | None, Parameter(help="the folder of the run; runs/ and the recipe's name unless given")] = None,
+    out: Annotated[
+        Path | None, Parameter(help="the folder of the run; runs/ and the recipe's name unless given")
+    ] = None,
     data: Data = None,
 ) -> int:
     """Train as a recipe says; any of its values can be given anew by its name, as `--train.steps 500`.
@@ -177,8 +179,7 @@ def _joined() -> "Iterator[Processes]":
 
 @contextmanager
 def _shown(screen: Console, trainer: "Trainer") -> Iterator[tuple[Callable[[str], None], Callable[..., None]]]:
-    """A bar with loss, speed and time left; lines now and then where there is no terminal; nothing in other processes.
-    """
+    """A bar with loss, speed and time left; lines now and then where there is no terminal; the first process alone."""
     if not trainer.processes.first:
         yield (lambda line: None), (lambda trainer, row: None)
         return
@@ -215,7 +216,9 @@ def _shown(screen: Console, trainer: "Trainer") -> Iterator[tuple[Callable[[str]
 def _introduce(screen: Console, trainer: "Trainer") -> None:
     """What is trained on what."""
     count = sum(parameter.numel() for parameter in trainer.model.parameters())
-    facts = [f"{name} {value:,}" if isinstance(value, int) else f"{name} {value}" for name, value in trainer.facts.items()]
+    facts = [
+        f"{name} {value:,}" if isinstance(value, int) else f"{name} {value}" for name, value in trainer.facts.items()
+    ]
     where = f"{trainer.processes.world} processes, " if trainer.processes.world > 1 else ""
     screen.print(f"{trainer.run.folder}: {', '.join(facts)}", markup=False)
     screen.print(

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from longspan.data.base import Batch, Data
+from longspan.data.tokenizer import Tokenizer
 from longspan.errors import InvalidInput, InvalidOption
 from longspan.models.base import Model
 from longspan.tasks.base import Figures, Loss, Objective
-from longspan.data.tokenizer import Tokenizer
 from longspan.train.options import TrainOptions
 from longspan.train.processes import Processes
 from longspan.train.recompute import recompute
@@ -274,7 +274,7 @@ def _precision(options: TrainOptions, device: torch.device) -> AbstractContextMa
 
 @contextmanager
 def listening() -> Iterator[list[int]]:
-    """The signals that came; a step is finished first, so that what is saved is whole. Ctrl-C twice waits for nothing."""
+    """The signals that came: a step is finished first, so that what is saved is whole; Ctrl-C twice does not wait."""
     came: list[int] = []
 
     def hear(number: int, _: Any) -> None:

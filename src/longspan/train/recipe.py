@@ -2,8 +2,8 @@
 
 import json
 import tomllib
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,7 +15,7 @@ import torch
 from longspan import config
 from longspan.data.tokenizer import Tokenizer
 from longspan.data.tokenizer_files import read_tokenizer
-from longspan.errors import InvalidInput, InvalidOption, suggest
+from longspan.errors import InvalidInput, InvalidOption, UnknownName, suggest
 from longspan.models import folder as model_folder
 from longspan.models import registry as models
 from longspan.models.base import Model
@@ -40,21 +40,34 @@ class Recipe:
     source: str
 
     def options(self) -> TrainOptions:
-        return config.make(TrainOptions, self.train, f"{self.source}: [train]")
+        where = f"{self.source}: [train]"
+        with _naming(where):
+            return config.make(TrainOptions, self.train, where)
 
     def build_task(self) -> Task:
-        name, given = _named(self.task, f"{self.source}: [task]")
-        return tasks.build(name, **given)
+        where = f"{self.source}: [task]"
+        name, given = _named(self.task, where)
+        with _naming(where):
+            return tasks.build(name, **given)
 
     def build_model(self, needs: Mapping[str, Any]) -> Model:
         """The model, with what its task needs of it; what both say must be the same."""
-        name, given = _named(self.model, f"{self.source}: [model]")
+        where = f"{self.source}: [model]"
+        name, given = _named(self.model, where)
         for key, value in needs.items():
             if key in given and given[key] != value:
-                raise InvalidOption(
-                    f"{self.source}: [model] {key} is {given[key]!r}, and the task needs {value!r}; leave it out"
-                )
-        return models.build(name, **{**given, **needs})
+                raise InvalidOption(f"{where} {key} is {given[key]!r}, and the task needs {value!r}; leave it out")
+        with _naming(where):
+            return models.build(name, **{**given, **needs})
+
+
+@contextmanager
+def _naming(where: str) -> Iterator[None]:
+    """What is wrong with an option is said with the table it stands in."""
+    try:
+        yield
+    except (InvalidOption, UnknownName) as error:
+        raise type(error)(str(error) if where in str(error) else f"{where}: {error}") from None
 
 
 def read(path: Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
@@ -78,6 +91,8 @@ def read(path: Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
         inner = found
         for table in tables:
             inner = inner.setdefault(table, {})
+            if not isinstance(inner, dict):
+                raise InvalidOption(f"no option is called {name!r}: {table} has none inside")
         inner[key] = value
     return Recipe(found["task"], found["model"], found["train"], str(path))
 
@@ -144,23 +159,30 @@ def _prepare(
     task: Task, run: Run, data: Path | None, options: TrainOptions, processes: Processes, tokenizer: Tokenizer | None
 ) -> Prepared:
     """The task's data, the same in all processes: the first one learns the tokenizer, and the others are told."""
-    work = run.folder / "data"
+    # Each in a folder of its own: nobody writes where another reads.
+    work = run.folder / "data" if processes.first else run.folder / "data" / f"process-{processes.rank}"
+    place = Place(data, work, options.seed)
+    learned: tuple[str, dict[str, str]] | None = None
     if processes.first:
-        prepared = processes.together(lambda: task.prepare(Place(data, work, options.seed), tokenizer))
-        learned = processes.same(prepared.tokenizer and (prepared.tokenizer.to_json(), prepared.tokenizer.special))
+        prepared = processes.together(lambda: task.prepare(place, tokenizer))
+        if prepared.tokenizer is not None:
+            learned = prepared.tokenizer.to_json(), prepared.tokenizer.special
+        processes.same(learned)
         processes.together(lambda: None)
     else:
         processes.together(lambda: None)
-        learned = processes.same(None)
+        learned = processes.same(learned)
         if learned is not None and tokenizer is None:
-            tokenizer = Tokenizer(tokenizers.Tokenizer.from_str(learned[0]), learned[1])
-        # A folder of its own: nobody writes where another reads.
-        place = Place(data, work / f"process-{processes.rank}", options.seed)
+            tokenizer = _told(learned)
         prepared = processes.together(lambda: task.prepare(place, tokenizer))
     made = processes.gather(prepared.train.fingerprint())
     if len(set(made)) > 1:
         raise InvalidInput(f"the processes read different data: {'; '.join(made)}")
     return prepared
+
+
+def _told(learned: tuple[str, dict[str, str]]) -> Tokenizer:
+    return Tokenizer(tokenizers.Tokenizer.from_str(learned[0]), learned[1])
 
 
 def _trainer(recipe: Recipe, run: Run, prepared: Prepared, options: TrainOptions, processes: Processes) -> Trainer:

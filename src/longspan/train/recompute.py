@@ -1,4 +1,4 @@
-"""Activations that are computed again in the backward pass, block by block (Chen et al. 2016): less memory, more time."""
+"""Activations computed again in the backward pass, block by block (Chen et al. 2016): less memory, more work."""
 
 from collections.abc import Callable
 from functools import partial, wraps
@@ -16,7 +16,7 @@ def recompute(model: nn.Module) -> None:
     """Makes each block keep its inputs alone while it is trained; the names of its parameters stay."""
     for module in model.modules():
         if isinstance(module, (Block, MemoryLayer)):
-            module.forward = _again(module, module.forward)  # type: ignore[method-assign, assignment]
+            module.forward = _again(module, module.forward)  # type: ignore[method-assign]
 
 
 def _again(module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:

@@ -153,8 +153,9 @@ def _recall(trainer: Trainer, tensors: dict[str, Tensor], source: Path) -> None:
         owner, _, key = name.rpartition("/")
         if owner not in parameters:
             raise InvalidInput(f"{source} remembers {owner}, which this model does not train")
-        placed = tensor.clone() if key == "step" else like(tensor, parameters[owner])
-        trainer.optimizer.state[parameters[owner]][key] = placed
+        mine = parameters[owner]
+        placed = tensor.clone().to(mine.device) if key == "step" else like(tensor, mine)
+        trainer.optimizer.state[mine][key] = placed
 
 
 __all__ = ["AVERAGE", "MODEL", "restore", "save"]
