@@ -151,6 +151,8 @@ def test_one_tokenizer_for_both_or_one_each(tmp_path):
     assert each.needs["source_vocabulary"] != 0 and (tmp_path / "work" / "source_tokenizer.json").is_file()
     assert each.tokenizer.decode(each.train.load([0], 0)["ids"][0].tolist()).split()[0] in NUMBERS.values()
     # The same once more, from the tokenizer that a model brought.
+    (tmp_path / "again").mkdir()
+    (tmp_path / "work" / "source_tokenizer.json").rename(tmp_path / "again" / "source_tokenizer.json")
     again = registry.build(
         "translate",
         train=f"{tmp_path}/numbers",

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import tokenizers
 from tokenizers import processors
 from torch import Tensor
 
 from longspan.config import option
 from longspan.data import sets
 from longspan.data.base import Batch, Data
+from longspan.data.files import read_text
 from longspan.data.learning import Learned, learn
 from longspan.data.parallel import Parallel, find_pair, read_pairs
 from longspan.data.tokenizer import Tokenizer
@@ -211,11 +213,15 @@ class Translate(Task):
             both = _ending(learn(options.tokenizer, [*texts[0], *texts[1]])) if given is None else given
             ends_of(both)
             return both, both
-        # The one that a model brings is the target's; learning the source's once more gives the same.
+        # The one that a model brings is the target's; the source's lies where it was prepared.
+        path = place.work / SOURCE_TOKENIZER
+        if given is not None and path.is_file():
+            inner = tokenizers.Tokenizer.from_str(read_text(path))
+            return Tokenizer(inner, given.special), given
         source = _ending(learn(options.tokenizer, texts[0]))
         target = _ending(learn(options.tokenizer, texts[1])) if given is None else given
-        place.work.mkdir(parents=True, exist_ok=True)
-        (place.work / SOURCE_TOKENIZER).write_text(source.to_json(), encoding="utf-8")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source.to_json(), encoding="utf-8")
         return source, target
 
     def _texts(self, place: Place) -> tuple[dict[str, str], dict[str, Texts]]:
