@@ -12,7 +12,7 @@ from longspan.errors import InvalidInput
 from longspan.models import build
 from longspan.models import folder as model_folder
 from longspan.models.base import Model
-from longspan.models.transformer import Encoder
+from longspan.models.encoder import Encoder
 from longspan.nn.loss import IGNORED
 from longspan.tasks import registry
 from longspan.tasks.base import Figures, Objective, Place, Prepared

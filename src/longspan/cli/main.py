@@ -11,7 +11,7 @@ from cyclopts import App, CycloptsError, Parameter
 from rich.console import Console
 
 from longspan import __version__
-from longspan.cli import attention, audit, convert, embed, fill, generate, predict, training
+from longspan.cli import attention, audit, convert, embed, fill, generate, predict, training, translate
 from longspan.errors import LongspanError
 
 app = App(
@@ -33,6 +33,7 @@ app.command(fill.fill)
 app.command(embed.embed)
 app.command(predict.predict)
 app.command(convert.convert)
+app.command(translate.translate)
 app.command(training.train)
 app.command(training.resume)
 app.command(training.evaluate)

@@ -24,6 +24,15 @@ class Set:
     options: Mapping[str, Any] = field(default_factory=dict)  # of its task, such as the names of its columns
 
 
+def _pairs(pattern: str, splits: Mapping[str, str], languages: tuple[str, ...]) -> dict[str, str]:
+    """The files of line by line translations; their splits are called "train.en" and the like."""
+    return {
+        f"{split}.{language}": pattern.format(name, language)
+        for split, name in splits.items()
+        for language in languages
+    }
+
+
 SETS: dict[str, Set] = {
     "mnist": Set(
         "images",
@@ -78,6 +87,26 @@ SETS: dict[str, Set] = {
     ),
     "text8": Set("language", "6.8M letters of Wikipedia", {"train": "text8/text8_first6.8M.gz"}),
     "warandpeace": Set("language", "War and Peace", {"train": "longtext/warandpeace.txt.gz"}),
+    "multi30k": Set(
+        "translate",
+        "Multi30k: 29k captions of pictures in English, German and French",
+        _pairs(
+            "multi30k/{}.{}.gz",
+            {
+                "train": "train",
+                "held_out": "val",
+                "test_2016": "test_2016_flickr",
+                "test_2017": "test_2017_flickr",
+                "test_mscoco": "test_2017_mscoco",
+            },
+            ("en", "de", "fr"),
+        ),
+    ),
+    "tanaka_enja": Set(
+        "translate",
+        "50k short sentences in English and Japanese, tokenised",
+        _pairs("tanaka_enja/{}.{}.gz", {"train": "train", "held_out": "dev", "test": "test"}, ("en", "ja")),
+    ),
     # GLUE (Wang et al. 2018) hides the labels of its tests: what is held out are the dev files.
     "sst2": Set(
         "classify",

@@ -2,6 +2,7 @@
 
 from longspan.decode.beam import Hypothesis, beam_search
 from longspan.decode.ensemble import Ensemble
+from longspan.decode.many import search_many
 from longspan.decode.options import GREEDY, Beam, Sampling
 from longspan.decode.run import Generation, Piece, generate, stream
 from longspan.decode.scoring import score
@@ -20,5 +21,6 @@ __all__ = [
     "beam_search",
     "generate",
     "score",
+    "search_many",
     "stream",
 ]

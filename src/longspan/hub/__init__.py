@@ -1,7 +1,7 @@
 """Checkpoints of Hugging Face and others, in and out: `load` reads a folder or file, `save` writes a folder.
 
-What is loaded can be used in one line: `generate` and `stream` write text, `fill` predicts masked tokens, `embed` makes
-vectors of texts.
+What is loaded can be used in one line: `generate` and `stream` write text, `translate` translates, `fill`
+predicts masked tokens, `embed` makes vectors of texts.
 """
 
 from longspan.hub.conversion import convert
@@ -10,6 +10,7 @@ from longspan.hub.folder import save
 from longspan.hub.loading import load
 from longspan.hub.masked import Guess, fill
 from longspan.hub.pretrained import Pretrained
+from longspan.hub.translation import translate
 from longspan.hub.vectors import embed
 from longspan.hub.writing import Text, generate, stream
 
@@ -25,4 +26,5 @@ __all__ = [
     "load",
     "save",
     "stream",
+    "translate",
 ]

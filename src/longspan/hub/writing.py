@@ -105,7 +105,7 @@ class _Asked:
             raise Unsupported(f"this {found.family or model.name} reads texts and writes none; it can fill or embed")
         self.model, tokenizer = model, tokenizer_of(found)
         allow = list(tokenizer.specials) if special else []
-        self.ends = _ends(found, tokenizer)
+        self.ends = ends_of(found, tokenizer)
         self.spell = _spelling(tokenizer, fresh=model.reads_source or chat)
         if chat and (special or truncate or model.reads_source):
             other = "special" if special else "truncate" if truncate else "a source"
@@ -118,7 +118,7 @@ class _Asked:
             self.usual = how.search if isinstance(how.search, Beam) else greedy(how.search)
             usual_new = how.max_new or USUAL
             encoded = read_texts(found, prompts, truncate="right" if truncate else None, allow=allow)
-            self.sources, begin = [text.ids for text in encoded], _begin(found, tokenizer)
+            self.sources, begin = [text.ids for text in encoded], begin_of(found, tokenizer)
             self.prompts = [begin] * len(prompts)
         elif chat:
             self.prompts = [encode_chat(tokenizer, [{"role": "user", "content": prompt}]) for prompt in prompts]
@@ -186,20 +186,22 @@ def _open(found: Pretrained, tokenizer: Tokenizer, prompt: str, allow: Sequence[
     return [int(begin)]
 
 
-def _begin(found: Pretrained, tokenizer: Tokenizer) -> list[int]:
+def begin_of(found: Pretrained, tokenizer: Tokenizer) -> list[int]:
     """What the decoder of an encoder–decoder begins with."""
     start = _said(found, "decoder_start_token_id")
-    start = tokenizer.bos if start is None else start
+    if start is None:
+        start = tokenizer.cls if tokenizer.bos is None else tokenizer.bos
     if start is None:
         raise InvalidInput("nothing says what texts begin with; config.json needs decoder_start_token_id")
     forced = _said(found, "forced_bos_token_id")
     return [int(start)] if forced is None else [int(start), int(forced)]
 
 
-def _ends(found: Pretrained, tokenizer: Tokenizer) -> list[int]:
+def ends_of(found: Pretrained, tokenizer: Tokenizer) -> list[int]:
     """The ids that end a text; one that the model has no row for can never come."""
     said = _said(found, "eos_token_id")
-    listed = [tokenizer.eos if said is None else said] if not isinstance(said, list) else said
+    own = tokenizer.sep if tokenizer.eos is None else tokenizer.eos
+    listed = [own if said is None else said] if not isinstance(said, list) else said
     assert isinstance(found.model, Causal)
     return [int(token) for token in listed if token is not None and token < found.model.vocabulary]
 
@@ -222,4 +224,4 @@ def _spelling(tokenizer: Tokenizer, *, fresh: bool) -> Callable[[list[int]], str
     return lambda ids: tokenizer.decode([*before, *ids])[1:]
 
 
-__all__ = ["Text", "generate", "stream"]
+__all__ = ["Text", "begin_of", "ends_of", "generate", "stream"]

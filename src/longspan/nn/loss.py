@@ -1,8 +1,13 @@
-"""Token cross-entropy in pieces, so that the logits of a long text and a large vocabulary never stand together."""
+"""Token cross-entropy: in pieces, so that the logits of a long text and a large vocabulary never stand together; and
+with smoothed targets."""
+
+import math
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn.functional import cross_entropy, linear
 from torch.utils.checkpoint import checkpoint
 
@@ -40,3 +45,88 @@ def _sum(rows: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> 
     logits = linear(rows, weight, bias)
     wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
     return cross_entropy(wide, targets, ignore_index=IGNORED, reduction="sum")
+
+
+CONVENTIONS = ("uniform", "others", "others_nopad")
+
+
+def smoothed_cross_entropy(
+    logits: Float[Tensor, "*places vocabulary"],
+    targets: Int[Tensor, "*places"],
+    *,
+    smoothing: float = 0.0,
+    convention: str = "uniform",
+    padding: int | None = None,
+) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+    """Cross-entropy with smoothed targets and, beside it, with plain ones: both are sums over the targets that count.
+
+    Of the mass `smoothing`, every token gets 1/V (`uniform`: Szegedy et al. 2016, and PyTorch); every token but the
+    target 1/(V-1) (`others`: tensor2tensor); or every token but the target and `padding` 1/(V-2) (`others_nopad`: the
+    Annotated Transformer). The Kullback–Leibler divergence, which some programs report, is less by a constant,
+    `smoothed_entropy` per target, and has the same gradients.
+    """
+    share = _share(logits.shape[-1], smoothing, convention, padding)
+    rows = logits.flatten(0, -2).to(torch.promote_types(logits.dtype, torch.float32))
+    wanted = targets.flatten()
+    if not smoothing:
+        plain = cross_entropy(rows, wanted, ignore_index=IGNORED, reduction="sum")
+        return plain, plain
+    real = wanted != IGNORED
+    skipped = padding if convention == "others_nopad" else None
+    own = 1 - smoothing + (share if convention == "uniform" else 0.0)
+    smoothed, plain = _Smoothed.apply(rows, wanted.masked_fill(~real, 0), real, own, share, skipped)
+    return smoothed, plain
+
+
+class _Smoothed(torch.autograd.Function):
+    """Both sums, with one table for the gradient, softmax less target: autograd's own way fills five of them, which
+    at a vocabulary of some thousands costs as much as a layer."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, rows: Tensor, wanted: Tensor, real: Tensor, own: float, share: float, skipped: int | None
+    ) -> tuple[Tensor, Tensor]:
+        logs = rows.log_softmax(-1)
+        chosen = logs.gather(-1, wanted[:, None])[:, 0]
+        spread = logs.sum(-1) - chosen
+        if skipped is not None:
+            spread = spread - logs[:, skipped]
+        ctx.save_for_backward(logs, wanted, real)
+        ctx.own, ctx.share, ctx.skipped = own, share, skipped
+        zero = chosen.new_zeros(())
+        plain = -torch.where(real, chosen, zero).sum()
+        return own * plain - share * torch.where(real, spread, zero).sum(), plain
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, smoothed: Tensor, plain: Tensor) -> tuple[Tensor | None, ...]:
+        logs, wanted, real = ctx.saved_tensors
+        grad = logs.exp().mul_(smoothed + plain).sub_(ctx.share * smoothed)
+        if ctx.skipped is not None:
+            grad[:, ctx.skipped] += ctx.share * smoothed
+        target = (ctx.own - ctx.share) * smoothed + plain
+        grad.scatter_add_(1, wanted[:, None], -target.expand(len(wanted), 1))
+        grad[~real] = 0.0
+        return grad, None, None, None, None, None
+
+
+def smoothed_entropy(vocabulary: int, *, smoothing: float, convention: str = "uniform") -> float:
+    """The entropy of a smoothed target, which no model's cross-entropy goes below."""
+    share = _share(vocabulary, smoothing, convention, 0)
+    own = 1 - smoothing + (share if convention == "uniform" else 0.0)
+    others = vocabulary - (2 if convention == "others_nopad" else 1)
+    return -sum(times * part * math.log(part) for times, part in ((1, own), (others, share)) if part > 0)
+
+
+def _share(vocabulary: int, smoothing: float, convention: str, padding: int | None) -> float:
+    """What one token gets of the mass that is spread."""
+    if convention not in CONVENTIONS:
+        raise InvalidOption(f"the convention of label smoothing is {' or '.join(CONVENTIONS)}, not {convention!r}")
+    if not 0 <= smoothing < 1:
+        raise InvalidOption(f"label smoothing must be 0 to below 1, not {smoothing!r}")
+    if convention == "others_nopad" and padding is None:
+        raise InvalidOption("others_nopad leaves out the token of padding: say its id")
+    over = vocabulary - CONVENTIONS.index(convention)
+    if over < 1:
+        raise InvalidOption(f"a vocabulary of {vocabulary} has no other tokens to spread over")
+    return smoothing / over

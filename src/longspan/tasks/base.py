@@ -5,7 +5,7 @@ different numbers of real tokens added up rightly.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -55,6 +55,13 @@ class Objective(ABC):
     @abstractmethod
     def measure(self, model: Model, batch: Batch, carried: Any = None) -> tuple[Figures, Any]:
         """The figures of a batch, in evaluation mode and without gradients; and what is carried on."""
+
+    def final(self, model: Model, data: Data, batches: Sequence[Sequence[int]]) -> Figures | None:
+        """What is measured once, of the trained model, since it takes long (BLEU of a search); None: nothing is.
+
+        `batches` are those of `data.batches(0)` that this process takes.
+        """
+        return None
 
 
 @dataclass(frozen=True)

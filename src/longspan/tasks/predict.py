@@ -9,7 +9,7 @@ from torch import Tensor
 from longspan.data.examples import Example, Examples
 from longspan.data.windows import around
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
-from longspan.hub.folder import Pretrained
+from longspan.hub.pretrained import Pretrained
 from longspan.hub.texts import longest_text, tokenizer_of
 from longspan.tasks import tag as tagging
 from longspan.tasks.figures import Answered, AnswerFigures

@@ -16,7 +16,8 @@ from longspan.data.learning import Learned, learn
 from longspan.data.tokenizer import Tokenizer
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
 from longspan.models.base import Model
-from longspan.models.transformer import Decoder, Encoder
+from longspan.models.decoder import Decoder
+from longspan.models.encoder import Encoder
 from longspan.tasks.base import Place, Task
 
 WORDS = Learned(kind="wordpiece", size=8192, lowercase=True)

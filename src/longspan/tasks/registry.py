@@ -17,6 +17,7 @@ TASKS: dict[str, str] = {
     "choose": "longspan.tasks.choose:Choose",
     "tag": "longspan.tasks.tag:Tag",
     "answer": "longspan.tasks.answer:Answer",
+    "translate": "longspan.tasks.translate:Translate",
 }
 
 

@@ -72,11 +72,12 @@ class Trainer:
         options: TrainOptions,
         *,
         held_out: Data | None = None,
+        test: Data | None = None,
         processes: Processes | None = None,
         tokenizer: Tokenizer | None = None,
         facts: Mapping[str, Any] | None = None,
     ) -> None:
-        self.run, self.model, self.data, self.held_out = run, model, data, held_out
+        self.run, self.model, self.data, self.held_out, self.test = run, model, data, held_out, test
         self.objective, self.options = objective, options
         self.processes = Processes() if processes is None else processes
         self.tokenizer = tokenizer  # which goes with the model
@@ -220,6 +221,19 @@ def measure(model: Model, data: Data, objective: Objective, processes: Processes
             own = figures
         else:
             own.add(figures)
+    return _added(own, processes)
+
+
+@torch.no_grad()
+def measure_finally(model: Model, data: Data, objective: Objective, processes: Processes) -> dict[str, float]:
+    """What takes too long to be measured often, such as BLEU of a search; nothing, where the objective has no such."""
+    model.eval()
+    batches = data.batches(0)
+    own = range(processes.rank, len(batches), processes.world)
+    return _added(objective.final(model, data, [batches[place] for place in own]), processes)
+
+
+def _added(own: Figures | None, processes: Processes) -> dict[str, float]:
     found = [figures for figures in processes.gather(own) if figures is not None]
     for figures in found[1:]:
         found[0].add(figures)
@@ -276,4 +290,4 @@ def listening() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-__all__ = ["Interrupted", "Progress", "Step", "Trainer", "listening", "measure"]
+__all__ = ["Interrupted", "Progress", "Step", "Trainer", "listening", "measure", "measure_finally"]

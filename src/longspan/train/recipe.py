@@ -21,12 +21,13 @@ from longspan.models import folder as model_folder
 from longspan.models import presets
 from longspan.models import registry as models
 from longspan.models.base import Model
-from longspan.models.transformer import Decoder, Encoder
+from longspan.models.decoder import Decoder
+from longspan.models.encoder import Encoder
 from longspan.nn.heads import Head
 from longspan.tasks import registry as tasks
 from longspan.tasks.base import Place, Prepared, Task
 from longspan.train import checkpoint, saving
-from longspan.train.loop import Trainer, measure
+from longspan.train.loop import Trainer, measure, measure_finally
 from longspan.train.options import TrainOptions
 from longspan.train.processes import Processes
 from longspan.train.run import CONFIG, RESULT, Run
@@ -187,7 +188,8 @@ def evaluate(
         chosen = {"held_out": prepared.held_out, "test": prepared.test, "train": prepared.train}.get(split)
         if chosen is None:
             raise InvalidInput(f"{recipe.source}: the task has no {split} data")
-        return measure(model, chosen, prepared.objective, processes), where
+        figures = measure(model, chosen, prepared.objective, processes)
+        return {**figures, **measure_finally(model, chosen, prepared.objective, processes)}, where
 
 
 def of_run(run: Run) -> Recipe:
@@ -240,6 +242,7 @@ def _trainer(recipe: Recipe, run: Run, prepared: Prepared, options: TrainOptions
         prepared.objective,
         options,
         held_out=prepared.held_out,
+        test=prepared.test,
         processes=processes,
         tokenizer=prepared.tokenizer,
         facts=prepared.facts,

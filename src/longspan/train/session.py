@@ -14,8 +14,9 @@ from safetensors import SafetensorError
 from longspan.errors import InvalidInput
 from longspan.models import folder as model_folder
 from longspan.models.base import Model
+from longspan.tasks.base import Objective
 from longspan.train import checkpoint, saving
-from longspan.train.loop import Interrupted, Trainer, listening
+from longspan.train.loop import Interrupted, Trainer, listening, measure_finally
 from longspan.train.run import RESULT
 from longspan.train.sharding import unique, whole
 
@@ -179,7 +180,21 @@ def _finish(trainer: Trainer, say: Say) -> dict[str, float]:
                 raise InvalidInput(f"{target} could not be written: {error}; the checkpoints are whole") from error
 
     trainer.processes.together(write)
-    return progress.figures
+    return {**progress.figures, **_last_figures(trainer, say)}
+
+
+def _last_figures(trainer: Trainer, say: Say) -> dict[str, float]:
+    """Of the result itself, on the test where there is one: what the objective measures at the end only."""
+    data = trainer.held_out if trainer.test is None else trainer.test
+    if data is None or type(trainer.objective).final is Objective.final:
+        return {}
+    model = model_folder.load(trainer.run.folder / RESULT).to(trainer.processes.device)
+    figures = measure_finally(model, data, trainer.objective, trainer.processes)
+    if trainer.processes.first:
+        split = "held_out" if trainer.test is None else "test"
+        trainer.run.log({"step": trainer.progress.step, "result": {split: figures}})
+        say(f"the result, {split}: " + ", ".join(f"{name} {value:.4g}" for name, value in figures.items()))
+    return figures
 
 
 def _save(trainer: Trainer, target: Path, part: str, weights: Mapping[str, torch.Tensor]) -> None:

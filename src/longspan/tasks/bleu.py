@@ -1,0 +1,79 @@
+"""BLEU (Papineni et al. 2002) as sacrebleu has it (Post 2018), in counts that add up over processes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from longspan.data.parallel import Parallel
+from longspan.data.tokenizer import Tokenizer
+from longspan.decode import Beam, search_many
+from longspan.errors import Unsupported
+from longspan.models.base import Causal
+from longspan.tasks.base import Figures
+
+ORDER = 4  # the longest n-grams
+TOKENIZERS = ("13a", "intl", "zh", "char", "none")
+
+
+@dataclass
+class Bleu(Figures):
+    """n-grams found and made, and the lengths of both sides: corpus BLEU is a function of these alone."""
+
+    found: list[int] = field(default_factory=lambda: [0] * ORDER)
+    made: list[int] = field(default_factory=lambda: [0] * ORDER)
+    length: int = 0
+    reference: int = 0
+    sentences: int = 0
+
+    @classmethod
+    def of(cls, texts: Sequence[str], references: Sequence[str], tokenize: str = "13a") -> "Bleu":
+        """Of translations and one reference for each; cased, cut into words as sacrebleu's `tokenize` does."""
+        if not texts:
+            return cls()
+        score = _sacrebleu(tokenize).corpus_score(list(texts), [list(references)])
+        return cls(list(score.counts), list(score.totals), score.sys_len, score.ref_len, len(texts))
+
+    def add(self, other: Figures) -> None:
+        assert isinstance(other, Bleu)
+        self.found = [one + two for one, two in zip(self.found, other.found)]
+        self.made = [one + two for one, two in zip(self.made, other.made)]
+        self.length, self.reference = self.length + other.length, self.reference + other.reference
+        self.sentences += other.sentences
+
+    def result(self) -> dict[str, float]:
+        """Of 100; orders that nothing was found of are smoothed by sacrebleu's default (`exp`)."""
+        if not self.sentences:
+            return {}
+        score = _sacrebleu().compute_bleu(self.found, self.made, self.length, self.reference, smooth_method="exp")
+        return {"bleu": score.score, "length_ratio": self.length / max(self.reference, 1)}
+
+
+def bleu(
+    model: Causal,
+    data: Parallel,
+    tokenizer: Tokenizer,
+    *,
+    beam: Beam,
+    tokenize: str = "13a",
+    numbers: Sequence[int] | None = None,
+    tokens: int = 1024,
+) -> Bleu:
+    """BLEU of what beam search makes of the sources of `data`, or of those with these numbers.
+
+    >>> bleu(model, prepared.test, prepared.tokenizer, beam=Beam(beams=5)).result()["bleu"]
+    """
+    chosen = list(range(len(data.references))) if numbers is None else sorted(numbers)
+    sources = [data.sentence(number) for number in chosen]
+    made = search_many(model, sources, [data.begin], data.end, options=beam, tokens=tokens)
+    texts = [tokenizer.decode(hypotheses[0].tokens).strip() for hypotheses in made]
+    return Bleu.of(texts, [data.references[number] for number in chosen], tokenize)
+
+
+def _sacrebleu(tokenize: str = "13a"):  # type: ignore[no-untyped-def]
+    try:
+        from sacrebleu.metrics import BLEU
+    except ImportError:
+        raise Unsupported("BLEU is counted by sacrebleu, which is not installed: pip install longspan[train]") from None
+    return BLEU(tokenize=tokenize, force=True)  # `force`: not to warn of texts that look cut into words already
+
+
+__all__ = ["TOKENIZERS", "Bleu", "bleu"]

@@ -1,0 +1,309 @@
+"""Sequence to sequence: a sentence in one language from one in another, by an encoder–decoder of any kind."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from tokenizers import processors
+from torch import Tensor
+
+from longspan.config import option
+from longspan.data import sets
+from longspan.data.base import Batch, Data
+from longspan.data.files import read_text
+from longspan.data.learning import Learned, learn
+from longspan.data.parallel import Parallel, find_pair, read_pairs
+from longspan.data.tokenizer import Tokenizer
+from longspan.data.tokens import write_tokens
+from longspan.decode import Beam, beam_search
+from longspan.errors import InvalidInput, InvalidOption, suggest
+from longspan.hub.translation import SOURCE_TOKENIZER
+from longspan.models.base import Causal, Model
+from longspan.nn.loss import CONVENTIONS, IGNORED, smoothed_cross_entropy
+from longspan.tasks.base import Figures, Loss, Objective, Place, Prepared, Task
+from longspan.tasks.bleu import TOKENIZERS, Bleu, bleu
+
+Texts = tuple[list[str], list[str]]
+
+
+@dataclass
+class TranslationFigures(Figures):
+    """Nats and hits over real target tokens and, where some sentences were translated, their BLEU."""
+
+    nats: float
+    right: int
+    tokens: int
+    sample: Bleu | None = None
+
+    def add(self, other: Figures) -> None:
+        assert isinstance(other, TranslationFigures)
+        self.nats, self.right, self.tokens = (
+            self.nats + other.nats,
+            self.right + other.right,
+            self.tokens + other.tokens,
+        )
+        if self.sample is None:
+            self.sample = other.sample
+        elif other.sample is not None:
+            self.sample.add(other.sample)
+
+    def result(self) -> dict[str, float]:
+        mean = self.nats / max(self.tokens, 1)
+        found = {"loss": mean, "perplexity": math.exp(min(mean, 700.0)), "accuracy": self.right / max(self.tokens, 1)}
+        if self.sample is not None and self.sample.sentences:
+            found["sample_bleu"] = self.sample.result()["bleu"]
+        return found
+
+
+class Translation(Objective):
+    """The cross-entropy of the target with smoothed labels; held-out figures are of plain ones.
+
+    Of the first `sample` held-out sentences the best tokens, one by one, are taken as translations, and compared with
+    the targets as the tokenizer spells them.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        smoothing: float = 0.1,
+        convention: str = "uniform",
+        sample: int = 0,
+        beam: Beam | None = None,
+        tokenize: str = "13a",
+    ) -> None:
+        self.tokenizer, self.smoothing, self.convention = tokenizer, smoothing, convention
+        self.sample, self.beam, self.tokenize = sample, beam or Beam(beams=5), tokenize
+
+    def count(self, batch: Batch) -> int:
+        return int((batch["targets"] != IGNORED).sum())
+
+    def loss(self, model: Model, batch: Batch, carried: Any = None) -> Loss:
+        smoothed, plain = smoothed_cross_entropy(
+            self._read(model, batch),
+            batch["targets"],
+            smoothing=self.smoothing,
+            convention=self.convention,
+            padding=self.tokenizer.pad,
+        )
+        parts = {"nll": plain.detach()}
+        extra = model.auxiliary_loss()
+        if extra is not None:  # a mean already: it is weighted as the batch is
+            count = self.count(batch)
+            smoothed, parts["auxiliary"] = smoothed + extra * count, extra.detach() * count
+        return Loss(smoothed, parts)
+
+    def measure(self, model: Model, batch: Batch, carried: Any = None) -> tuple[TranslationFigures, Any]:
+        logits, targets = self._read(model, batch), batch["targets"]
+        _, plain = smoothed_cross_entropy(logits, targets)
+        right = int(((logits.argmax(-1) == targets) & (targets != IGNORED)).sum())
+        return TranslationFigures(float(plain), right, self.count(batch), self._sampled(model, batch)), None
+
+    def final(self, model: Model, data: Data, batches: Sequence[Sequence[int]]) -> Bleu | None:
+        assert isinstance(data, Parallel) and isinstance(model, Causal)
+        if not data.references:  # what was trained on is not compared
+            return None
+        numbers = [number for batch in batches for number in batch]
+        return bleu(model, data, self.tokenizer, beam=self.beam, tokenize=self.tokenize, numbers=numbers)
+
+    def _read(self, model: Model, batch: Batch) -> Tensor:
+        """Padding stands on the right of the target, where nothing that counts can see it: it needs no mask."""
+        mask = batch["source_mask"]
+        return model(batch["source"], batch["ids"], source_mask=None if bool(mask.all()) else mask)
+
+    def _sampled(self, model: Model, batch: Batch) -> Bleu | None:
+        rows = batch["number"] < self.sample
+        if not bool(rows.any()):
+            return None
+        assert isinstance(model, Causal)
+        end = self.tokenizer.sep if self.tokenizer.eos is None else self.tokenizer.eos
+        made = beam_search(
+            model,
+            batch["ids"][rows, :1],
+            options=Beam(beams=1),
+            eos=end,
+            source=batch["source"][rows],
+            source_mask=batch["source_mask"][rows],
+        )
+        wanted = [[token for token in row if token != IGNORED] for row in batch["targets"][rows].tolist()]
+        texts, references = (
+            [self.tokenizer.decode(ids).strip() for ids in side] for side in ([m[0].tokens for m in made], wanted)
+        )
+        return Bleu.of(texts, references, self.tokenize)
+
+
+class Translate(Task):
+    """Translation on a named set or on pairs of one's own: NAME.en and NAME.de, or NAME.tsv with two columns."""
+
+    name = "translate"
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(Task.Options):
+        set: str | None = option(None, "a named set; `longspan data list` has them")
+        source: str = option("en", "the language that is read: how the name of its file ends")
+        target: str = option("de", "the language that is written")
+        train: str | None = option(None, "files of pairs by the name they share, or a .tsv, where no set is named")
+        held_out: str | None = option(None, "others; the end of the first unless given")
+        test: str | None = option(None, "a third pair of files or, of a named set, which test (2016, 2017, mscoco)")
+        share: float = option(0.05, "of the pairs that is held out, where they have no files", low=0, high=0.9)
+        tokenizer: Learned = option(Learned, "how sentences are cut into tokens")
+        shared: bool = option(True, "whether both languages have one tokenizer, learned on both")
+        max_tokens: int | None = option(None, "most tokens of a batch on each side, with padding; 4096", low=1)
+        batch: int | None = option(None, "pairs of a batch, where max_tokens is not given", low=1)
+        longest: int = option(256, "tokens of a sentence; longer pairs are not trained on", low=2)
+        smoothing: float = option(0.1, "mass of the target that goes to other tokens", low=0, high=0.999)
+        convention: str = option("uniform", "to which: all, all others, or those but padding", choices=CONVENTIONS)
+        beams: int = option(5, "hypotheses of the search for the last BLEU", low=1)
+        alpha: float = option(0.6, "power of its length penalty", low=0)
+        sample: int = option(0, "held-out sentences of which each evaluation gives the BLEU of greedy search", low=0)
+        bleu: str = option("13a", "how sacrebleu cuts words; none where the text is cut already", choices=TOKENIZERS)
+
+    def prepare(self, place: Place, tokenizer: Tokenizer | None = None) -> Prepared:
+        options = self.options
+        if options.max_tokens is not None and options.batch is not None:
+            raise InvalidOption("[task] gives max_tokens or batch: one of the two")
+        names, found = self._texts(place)
+        source, target = self._tokenizers(place, found["train"], tokenizer)
+        begin, end = ends_of(target)
+        made: dict[str, Parallel] = {}
+        for split, (firsts, seconds) in found.items():
+            ids = [text.ids for text in source.encode_many(firsts)]
+            wanted = [text.ids for text in target.encode_many(seconds, special=False)]
+            made[split] = Parallel(
+                write_tokens(place.work / f"{split}-source", ids, vocabulary=source.size),
+                write_tokens(place.work / f"{split}-target", wanted, vocabulary=target.size),
+                begin=begin,
+                end=end,
+                padding=target.pad or 0,
+                batch=options.batch,
+                max_tokens=4096 if options.max_tokens is None and options.batch is None else options.max_tokens,
+                longest=options.longest if split == "train" else None,
+                seed=place.seed,
+                shuffle=split == "train",
+                references=() if split == "train" else seconds,
+                name=names[split],
+            )
+        objective = Translation(
+            target,
+            smoothing=options.smoothing,
+            convention=options.convention,
+            sample=options.sample,
+            beam=Beam(beams=options.beams, alpha=options.alpha),
+            tokenize=options.bleu,
+        )
+        needs: dict[str, Any] = {"vocabulary": target.size, "padding": target.pad}
+        if source is not target:
+            needs["source_vocabulary"] = source.size
+        return Prepared(
+            made["train"],
+            made["held_out"],
+            objective,
+            made.get("test"),
+            target,
+            needs=needs,
+            facts=_facts(made, source, target),
+        )
+
+    def _tokenizers(self, place: Place, texts: Texts, given: Tokenizer | None) -> tuple[Tokenizer, Tokenizer]:
+        options = self.options
+        if options.shared:
+            both = _ending(learn(options.tokenizer, [*texts[0], *texts[1]])) if given is None else given
+            ends_of(both)
+            return both, both
+        # The one that a model brings is the target's; the source's lies where it was prepared.
+        path = place.work / SOURCE_TOKENIZER
+        if given is not None and path.is_file():
+            inner = tokenizers.Tokenizer.from_str(read_text(path))
+            return Tokenizer(inner, given.special), given
+        source = _ending(learn(options.tokenizer, texts[0]))
+        target = _ending(learn(options.tokenizer, texts[1])) if given is None else given
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source.to_json(), encoding="utf-8")
+        return source, target
+
+    def _texts(self, place: Place) -> tuple[dict[str, str], dict[str, Texts]]:
+        """The sentences of each split, and what its files are called."""
+        options = self.options
+        if (options.set is None) == (options.train is None):
+            raise InvalidOption("[task] names a set, or files to train on: one of the two")
+        paths = self._of_set(place) if options.set is not None else self._of_files()
+        names = {split: str(source) for split, (source, _) in paths.items()}
+        found = {split: read_pairs(*pair) for split, pair in paths.items()}
+        if "held_out" not in found:
+            firsts, seconds = found["train"]
+            cut = round(len(firsts) * (1 - options.share))
+            if not 0 < cut < len(firsts):
+                raise InvalidInput(f"{names['train']} has {len(firsts)} pairs, too few to hold some out")
+            found["train"], found["held_out"] = (firsts[:cut], seconds[:cut]), (firsts[cut:], seconds[cut:])
+            names["held_out"] = f"the end of {names['train']}"
+        return names, found
+
+    def _of_files(self) -> dict[str, tuple[Path, Path]]:
+        options = self.options
+        given = {"train": options.train, "held_out": options.held_out, "test": options.test}
+        return {
+            split: find_pair(name, options.source, options.target) for split, name in given.items() if name is not None
+        }
+
+    def _of_set(self, place: Place) -> dict[str, tuple[Path, Path]]:
+        options = self.options
+        files = sets.files(options.set, place.data)
+        languages = sorted({split.rpartition(".")[2] for split in files if "." in split})
+        if not languages:
+            raise InvalidInput(f"{options.set} is no set of pairs; `longspan data list` says what each is for")
+        for language in (options.source, options.target):
+            if language not in languages:
+                raise InvalidOption(f"{options.set} has no language {language!r}: {suggest(language, languages)}")
+        tests = {split.partition(".")[0].partition("_")[2]: split for split in files if split.startswith("test")}
+        chosen = next(iter(tests)) if options.test is None else options.test
+        if chosen not in tests:
+            raise InvalidOption(f"{options.set} has no test {chosen!r}: {suggest(chosen, tests)}")
+        splits = {"train": "train", "held_out": "held_out", "test": tests[chosen].partition(".")[0]}
+        return {
+            split: (files[f"{name}.{options.source}"], files[f"{name}.{options.target}"])
+            for split, name in splits.items()
+        }
+
+
+def ends_of(tokenizer: Tokenizer) -> tuple[int, int]:
+    """The ids that a target begins and ends with."""
+    begin = tokenizer.cls if tokenizer.bos is None else tokenizer.bos
+    end = tokenizer.sep if tokenizer.eos is None else tokenizer.eos
+    if begin is None or end is None or tokenizer.pad is None:
+        raise InvalidOption(
+            "translation needs tokens for beginning, end and padding, and the tokenizer lacks one of them; "
+            "learn it with special = true"
+        )
+    return begin, end
+
+
+def _ending(tokenizer: Tokenizer) -> Tokenizer:
+    """A tokenizer whose texts, as an encoder reads them, end with their token; that is written in its file."""
+    _, end = ends_of(tokenizer)
+    if tokenizer.cls is None:
+        token = tokenizer.token(end)
+        tokenizer.inner.post_processor = processors.TemplateProcessing(
+            single=f"$A {token}", pair=f"$A {token} $B:1 {token}:1", special_tokens=[(token, end)]
+        )
+    return tokenizer
+
+
+def _facts(made: dict[str, Parallel], source: Tokenizer, target: Tokenizer) -> dict[str, Any]:
+    train = made["train"]
+    facts: dict[str, Any] = {f"{split} pairs": len(data) for split, data in made.items()}
+    left_out = train.lengths.shape[1] - len(train)
+    if left_out:
+        facts["train pairs left out, too long"] = left_out
+    facts["source tokens"], facts["target tokens"] = (int(side[train.kept].sum()) for side in train.lengths)
+    facts["batches of an epoch"] = len(train.batches(0))
+    facts["padding"] = round(train.padded(), 4)
+    facts["vocabulary"] = target.size
+    if source is not target:
+        facts["source vocabulary"] = source.size
+    return facts
+
+
+__all__ = ["Translate", "Translation", "TranslationFigures", "ends_of"]
