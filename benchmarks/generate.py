@@ -1,10 +1,11 @@
 """Generation against Hugging Face `generate`: the same weights' sizes, settings and number of tokens, in one run.
 
-    python -m benchmarks.generate [--repeats 3] [--only gpt2] [--layers 6 --width 512]
+    OMP_WAIT_POLICY=ACTIVE python -m benchmarks.generate [--repeats 3] [--only gpt2] [--layers 6 --width 512]
 
 A decoder of GPT-2's kind (prompt 128, 128 new tokens), one of Llama's (prompt 128, 64 new; always of the shape of
 SmolLM2-135M: 30 layers of 576, 9 heads that share 3 key heads) and an encoder–decoder of BART's (source 128, 64 new),
-random weights, greedy and with 4 beams, batch 1 and 8; tokens per second of the whole call, prompt and all.
+random weights, greedy and with 4 beams, batch 1 and 8; tokens per second of the whole call, prompt and all, by the
+clock, with threads that wait as they do for a user: run it on a quiet machine.
 """
 
 import argparse
@@ -24,7 +25,7 @@ from transformers import (
     LlamaForCausalLM,
 )
 
-from benchmarks.timing import compare
+from benchmarks.timing import compare, wall
 from longspan.decode import Beam, beam_search, generate
 from longspan.models import build
 from longspan.models.base import Causal
@@ -131,7 +132,7 @@ def main() -> None:
                     "theirs": partial(theirs, other, ids, NEW[kind], beams),
                     "ours": partial(ours, own, ids, NEW[kind], beams),
                 }
-                best = compare(cases, given.repeats)
+                best = compare(cases, given.repeats, wall)
                 rates = [batch * NEW[kind] / best[name] for name in ("theirs", "ours")]
                 what = "greedy" if beams == 1 else f"{beams} beams"
                 name = f"{kind}, batch {batch}, {what}"

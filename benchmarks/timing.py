@@ -19,12 +19,21 @@ def once(function: Callable[[], object]) -> float:
     return max(own, time.process_time() - all_threads - own)
 
 
-def compare(cases: dict[str, Callable[[], object]], repeats: int = 7) -> dict[str, float]:
+def wall(function: Callable[[], object]) -> float:
+    """Seconds that one call takes by the clock, which means something on a quiet machine only."""
+    began = time.perf_counter()
+    function()
+    return time.perf_counter() - began
+
+
+def compare(
+    cases: dict[str, Callable[[], object]], repeats: int = 7, clock: Callable[[Callable[[], object]], float] = once
+) -> dict[str, float]:
     """The least time of each case, all of them taking turns."""
     best = dict.fromkeys(cases, float("inf"))
     for turn in range(repeats + 1):
         for name, function in cases.items():
-            seconds = once(function)
+            seconds = clock(function)
             if turn:  # the first turn warms up
                 best[name] = min(best[name], seconds)
     return best

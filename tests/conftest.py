@@ -3,6 +3,7 @@
 Everything here is handed out by fixtures of session scope, so that Hypothesis may use them too.
 """
 
+import os
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
 
 # A second checkout runs the tests of one tree against the code of another unless PYTHONPATH says otherwise.
 assert Path(longspan.__file__).is_relative_to(Path(__file__).parents[1]), f"these tests are not of {longspan.__file__}"
+
+# The real data of the project lie beside it where they lie at all; tests marked `data` say so where they do not.
+BESIDE = Path(__file__).parents[2] / "shared" / "data"
+if BESIDE.is_dir():
+    os.environ.setdefault("LONGSPAN_DATA", str(BESIDE))
 
 torch.set_num_threads(1)
 settings.register_profile("longspan", deadline=None, derandomize=True, max_examples=40, print_blob=True)
