@@ -25,13 +25,14 @@ Lines = Annotated[
 
 
 def load_model(path: Path) -> "Pretrained":
-    """The model of a folder, with a sign of life while it is read."""
+    """The model of a folder or file, or of a run, with a sign of life while it is read."""
     from longspan import hub
+    from longspan.train.saving import model_of
 
     if not path.exists():
-        raise InvalidInput(f"{path} is not there; give the folder of a model")
+        raise InvalidInput(f"{path} is not there; give the folder of a model or of a run")
     with Console(stderr=True).status(f"loading {path}"):
-        return hub.load(path)
+        return hub.load(model_of(path))
 
 
 def read_lines(words: Sequence[str], file: Path | None, flag: str, what: str) -> list[str]:

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from longspan.cli.inputs import AsJson, Cut, Lines, load_model, print_json, read_lines
-from longspan.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from longspan.hub import Pretrained
+    pass
 
 
 def predict(
@@ -47,29 +46,13 @@ def predict(
     from longspan.tasks.predict import predict as answers_to
 
     texts = read_lines(words, file, "--file", "a text")
-    found = _load(path)
+    found = load_model(path)
     made = answers_to(found, texts, truncate=truncate, threshold=threshold, top=top, batch=batch)
     if json:
         print_json([{"text": text, **answer} for text, answer in zip(texts, made)])
         return
     for answer in made:
         print(_line(answer))
-
-
-def _load(path: Path) -> "Pretrained":
-    """The model of a folder, or the result of a run; while that is not there, its newest checkpoint."""
-    from longspan.train import checkpoint
-    from longspan.train.run import CONFIG, RESULT, Run
-    from longspan.train.saving import MODEL
-
-    if not (path / CONFIG).is_file():
-        return load_model(path)
-    if (path / RESULT).is_dir():
-        return load_model(path / RESULT)
-    newest, wrong = checkpoint.newest(Run(path).checkpoints)
-    if newest is None:
-        raise InvalidInput(f"{path} is a run without a model yet" + (f": {wrong[0]}" if wrong else ""))
-    return load_model(newest / MODEL)
 
 
 def _line(answer: dict[str, Any]) -> str:

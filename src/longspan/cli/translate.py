@@ -41,7 +41,7 @@ def translate(
 
     texts = read_lines(words, file, "--file", "a text to translate")
     beam = Beam(beams=beams, alpha=alpha)
-    found = load_model(_model_of(path))
+    found = load_model(path)
     with progress("translating", len(texts)) as tell:
         made = hub.translate(found, texts, beam=beam, truncate=truncate, tokens=batch, progress=tell)
     if json:
@@ -52,20 +52,3 @@ def translate(
         return
     for each in made:
         print(" ".join(each.text.splitlines()))  # a line for a line, whatever the model wrote
-
-
-def _model_of(path: Path) -> Path:
-    """The model of a run, its result or else its newest checkpoint; any other folder is itself."""
-    from longspan.errors import InvalidInput
-    from longspan.train import checkpoint
-    from longspan.train.run import CONFIG, RESULT, Run
-    from longspan.train.saving import MODEL
-
-    if not (path / CONFIG).is_file():
-        return path
-    if (path / RESULT).is_dir():
-        return path / RESULT
-    newest, wrong = checkpoint.newest(Run(path).checkpoints)
-    if newest is None:
-        raise InvalidInput(f"{path} has no model yet" + (f": {wrong[0]}" if wrong else ""))
-    return newest / MODEL
