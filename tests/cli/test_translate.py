@@ -62,7 +62,7 @@ def test_json_has_source_and_text(capsys, run):
         (["nowhere", "one"], "nowhere is not there"),
         (["RUN"], "give a text to translate"),
         (["RUN", "one", "--beams", "0"], "beams must be at least 1"),
-        (["EMPTY", "one"], "has no model yet"),
+        (["EMPTY", "one"], "run without a model yet"),
     ],
 )
 def test_what_is_wrong_is_said_in_a_line(capsys, run, tmp_path, arguments, said):

@@ -30,7 +30,7 @@ from longspan.train import checkpoint, saving
 from longspan.train.loop import Trainer, measure, measure_finally
 from longspan.train.options import TrainOptions
 from longspan.train.processes import Processes
-from longspan.train.run import CONFIG, RESULT, Run
+from longspan.train.run import CONFIG, Run
 
 TABLES = ("task", "model", "train")
 
@@ -176,12 +176,7 @@ def evaluate(
     run, processes = Run(folder), processes or Processes()
     recipe = of_run(run)
     options, task = recipe.options(), recipe.build_task()
-    where = run.folder / RESULT
-    if not (where / model_folder.WEIGHTS).is_file():
-        newest, wrong = checkpoint.newest(run.checkpoints)
-        if newest is None:
-            raise InvalidInput(f"{folder} has no model yet" + (f": {wrong[0]}" if wrong else ""))
-        where = newest / saving.MODEL
+    where = saving.model_of(run.folder)
     model = model_folder.load(where).to(processes.device)
     with TemporaryDirectory() as work:  # the run's own files may be in use
         prepared = task.prepare(Place(data, Path(work), options.seed), read_tokenizer(where))

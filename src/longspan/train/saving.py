@@ -31,7 +31,7 @@ def model_of(path: Path) -> Path:
     """The model of a run: its result or, while that is not there, its newest checkpoint; any other path is itself."""
     if not (path / CONFIG).is_file():
         return path
-    if (path / RESULT).is_dir():
+    if (path / RESULT / model_folder.WEIGHTS).is_file():
         return path / RESULT
     newest, wrong = checkpoint.newest(Run(path).checkpoints)
     if newest is None:
