@@ -258,7 +258,7 @@ def test_a_run_that_jumps_again_and_again_stops(tmp_path: Path) -> None:
     ("content", "said"),
     [
         (b"", "text.txt is empty"),
-        (b"ab\xff\xfe", "text.txt is not UTF-8"),
+        (b"ab\xff\xfe", "text.txt, line 1: not UTF-8"),
         (b"a", "too few"),
         (None, "there is no file"),
     ],

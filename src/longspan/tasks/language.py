@@ -188,6 +188,8 @@ class Language(Task):
             path = found["train"].path
             size = sum(map(len, found["train"].pieces()))
             cut = round(size * (1 - options.share))
+            if size == 0:
+                raise InvalidInput(f"{path} is empty")
             if not 0 < cut < size:
                 raise InvalidInput(f"{path} has {size} characters, too few to hold some out")
             found["train"], found["held_out"] = text.Part(path, 0, cut), text.Part(path, cut)
