@@ -46,8 +46,6 @@ def test_files_are_those_that_are_known(name: str) -> None:
     root = os.environ.get("LONGSPAN_DATA")
     if root is None:
         pytest.skip("LONGSPAN_DATA names no folder")
-    if name in ("imdb", "cifar10", "mnist"):  # large; the command does the same
-        pytest.skip("takes too long")
     assert all(each.checked and min(each.counts.values()) > 0 for each in prepare.obtain(name, Path(root)))
 
 
