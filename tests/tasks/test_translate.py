@@ -1,6 +1,7 @@
 """Translation from files to BLEU, by models with and without recurrence and attention."""
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from longspan import hub
 from longspan.data.learning import Learned
 from longspan.decode import Beam, beam_search, search_many
-from longspan.errors import InvalidInput, InvalidOption
+from longspan.errors import InvalidInput, InvalidOption, Unsupported
 from longspan.models import build
 from longspan.models.base import Model
 from longspan.tasks import registry
@@ -261,3 +262,10 @@ def test_multi30k_is_read(tmp_path, target, test, size):
         registry.build("translate", set="multi30k", test="2018").prepare(Place(Path(root), tmp_path))
     with pytest.raises(InvalidOption, match="no language 'ja'"):
         registry.build("translate", set="multi30k", target="ja").prepare(Place(Path(root), tmp_path))
+
+
+def test_a_missing_sacrebleu_is_said_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sacrebleu.metrics", None)
+    task = registry.build("translate", set="generated-pairs", source="en", target="toy")
+    with pytest.raises(Unsupported, match=r"sacrebleu, which is not installed"):
+        task.prepare(Place(None, tmp_path))

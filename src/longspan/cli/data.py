@@ -40,7 +40,7 @@ def list_sets(*, data: DataFolder = None, json: AsJson = False) -> None:
     rows = [_row(name, sets.paths(name, root)) for name in sorted(sets.SETS)]
     if json:
         return print_json(rows)
-    table = Table("name", "task", "what it is", "there", "size")
+    table = Table("name", "task", "what it is", "there", "size", box=None, pad_edge=False)
     for row in rows:
         size = short_bytes(row["bytes"]) if row["bytes"] else ""
         table.add_row(row["name"], row["kind"], escape(row["what"]), row["there"], size)
@@ -115,7 +115,7 @@ def prepare(
     if json:
         files = [each.plain() for each in counted]
         return print_json({"name": name, "terms": sets.terms(found), "vocabulary": vocabulary, "files": files})
-    table = Table("split", "file", "checked", "counts")
+    table = Table("split", "file", "checked", "counts", box=None, pad_edge=False)
     for each in counted:
         counts = ", ".join(f"{short_number(value)} {key}" for key, value in each.counts.items())
         table.add_row(each.split, escape(str(each.path)), "yes" if each.checked else "no checksum", counts)

@@ -75,13 +75,13 @@ def show(
         return print_json(found)
     console = Console(highlight=False)
     console.print(f"{found['kind']}, {found['size']} tokens, {found['merges']} merges")
-    table = Table("id", "special token", "role")
+    table = Table("id", "special token", "role", box=None, pad_edge=False)
     for row in found["special"]:
         table.add_row(str(row["id"]), escape(row["token"]), row["role"] or "")
     if found["special"]:
         console.print(table)
     if found["first"]:
-        table = Table("merge", "left", "right", "token", "id")
+        table = Table("merge", "left", "right", "token", "id", box=None, pad_edge=False)
         for row in found["first"]:
             values = (row["left"], row["right"], row["token"])
             table.add_row(str(row["rank"]), *(escape(value) for value in values), str(row["id"]))
@@ -145,7 +145,15 @@ def encode(
         return print_json(found)
     console = Console(highlight=False)
     for row in found:
-        table = Table("id", "piece", "characters", "text", title=None if len(found) == 1 else escape(row["text"]))
+        table = Table(
+            "id",
+            "piece",
+            "characters",
+            "text",
+            title=None if len(found) == 1 else escape(row["text"]),
+            box=None,
+            pad_edge=False,
+        )
         for number, piece, (start, stop) in zip(row["ids"], row["pieces"], row["offsets"]):
             span = f"{start}–{stop}" if stop else ""
             table.add_row(str(number), escape(piece), span, escape(repr(row["text"][start:stop])) if stop else "")
@@ -198,7 +206,7 @@ def statistics(
     for name, value in found.plain().items():
         if name != "lengths":
             console.print(f"{name.replace('_', ' ')}: {value:.4g}" if isinstance(value, float) else f"{name}: {value}")
-    table = Table("tokens of a line", "lines", "")
+    table = Table("tokens of a line", "lines", "", box=None, pad_edge=False)
     rows = found.histogram(BARS)
     most = max(count for _, _, count in rows)
     for start, stop, count in rows:

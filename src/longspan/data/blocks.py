@@ -1,6 +1,7 @@
 """Blocks of a token file for language models: shuffled, packed with the borders of documents, or in streams."""
 
 from collections.abc import Sequence
+from typing import overload
 
 import numpy as np
 import torch
@@ -20,7 +21,11 @@ class Batches(Sequence[Sequence[int]]):
     def __len__(self) -> int:
         return -(-len(self.order) // self.size)
 
-    def __getitem__(self, index):  # type: ignore[no-untyped-def]
+    @overload
+    def __getitem__(self, index: int) -> Sequence[int]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Sequence[int]]: ...
+    def __getitem__(self, index: int | slice) -> Sequence[int] | list[Sequence[int]]:
         if isinstance(index, slice):
             return [self[place] for place in range(*index.indices(len(self)))]
         if not -len(self) <= index < len(self):

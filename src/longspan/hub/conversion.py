@@ -68,7 +68,9 @@ def _check_target(source: Path, target: Path, to: str, overwrite: bool) -> None:
         raise InvalidInput(f"{target} is a file; give a folder to write to")
     there = target if to == "gguf" else target / CONFIG
     if there.exists() and not overwrite:
-        raise InvalidInput(f"{target} is there already; give another name, or overwrite it (overwrite)")
+        raise InvalidInput(
+            f"{target} is there already; give another name, or say that it is to be overwritten (--overwrite)"
+        )
 
 
 def _write_gguf(found: Pretrained, target: Path, dtype: str | None) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from longspan.data.parallel import Parallel
 from longspan.data.tokenizer import Tokenizer
@@ -29,7 +30,7 @@ class Bleu(Figures):
         """Of translations and one reference for each; cased, cut into words as sacrebleu's `tokenize` does."""
         if not texts:
             return cls()
-        score = _sacrebleu(tokenize).corpus_score(list(texts), [list(references)])
+        score = counter(tokenize).corpus_score(list(texts), [list(references)])
         return cls(list(score.counts), list(score.totals), score.sys_len, score.ref_len, len(texts))
 
     def add(self, other: Figures) -> None:
@@ -43,7 +44,7 @@ class Bleu(Figures):
         """Of 100; orders that nothing was found of are smoothed by sacrebleu's default (`exp`)."""
         if not self.sentences:
             return {}
-        score = _sacrebleu().compute_bleu(self.found, self.made, self.length, self.reference, smooth_method="exp")
+        score = counter().compute_bleu(self.found, self.made, self.length, self.reference, smooth_method="exp")
         return {"bleu": score.score, "length_ratio": self.length / max(self.reference, 1)}
 
 
@@ -68,7 +69,8 @@ def bleu(
     return Bleu.of(texts, [data.references[number] for number in chosen], tokenize)
 
 
-def _sacrebleu(tokenize: str = "13a"):  # type: ignore[no-untyped-def]
+def counter(tokenize: str = "13a") -> Any:
+    """What counts BLEU; asked for before training too, so that a missing package does not end a run at its end."""
     try:
         from sacrebleu.metrics import BLEU
     except ImportError:
@@ -76,4 +78,4 @@ def _sacrebleu(tokenize: str = "13a"):  # type: ignore[no-untyped-def]
     return BLEU(tokenize=tokenize, force=True)  # `force`: not to warn of texts that look cut into words already
 
 
-__all__ = ["TOKENIZERS", "Bleu", "bleu"]
+__all__ = ["TOKENIZERS", "Bleu", "bleu", "counter"]

@@ -24,7 +24,7 @@ from longspan.hub.translation import SOURCE_TOKENIZER
 from longspan.models.base import Causal, Model
 from longspan.nn.loss import CONVENTIONS, IGNORED, smoothed_cross_entropy
 from longspan.tasks.base import Figures, Loss, Objective, Place, Prepared, Task
-from longspan.tasks.bleu import TOKENIZERS, Bleu, bleu
+from longspan.tasks.bleu import TOKENIZERS, Bleu, bleu, counter
 
 Texts = tuple[list[str], list[str]]
 
@@ -165,6 +165,7 @@ class Translate(Task):
         options = self.options
         if options.max_tokens is not None and options.batch is not None:
             raise InvalidOption("[task] gives max_tokens or batch: one of the two")
+        counter(options.bleu)
         names, found = self._texts(place)
         source, target = self._tokenizers(place, found["train"], tokenizer)
         begin, end = ends_of(target)
