@@ -89,8 +89,6 @@ def embed(
     console.print(f"{len(texts)} × {vectors.shape[1]}{'' if out is None else f', written to {out}'}", markup=False)
     if out is None and 1 < len(texts) <= COMPARED:
         _print_cosines(console, texts, vectors)
-    elif out is None:
-        console.print("--out FILE or --json gives the vectors themselves", style="dim")
 
 
 def _print_cosines(console: Console, texts: Sequence[str], vectors: "Tensor") -> None:
