@@ -88,7 +88,7 @@ def tarred(name: str, *, link: str | None = None) -> bytes:
     ("path", "body", "member"),
     [
         ("/a.txt", CONTENT, None),
-        ("/a.txt.gz", gzip.compress(CONTENT), None),
+        ("/a.txt.gz", gzip.compress(CONTENT, mtime=0), None),
         ("/a.bz2", bz2.compress(CONTENT), None),
         ("/a.zip", zipped(**{"set/train.txt": CONTENT, "set/b": b"x"}), "set/train.txt"),
         ("/a.tar.gz", tarred("set/other.txt"), "set/train.txt"),
@@ -115,7 +115,7 @@ def test_a_wrong_answer_is_asked_for_once_more(server: Server, tmp_path: Path, f
     ("path", "body", "member", "words"),
     [
         ("/a.txt", b"something else", None, "checksum"),
-        ("/a.gz", gzip.compress(CONTENT)[:-20], None, "unpacked"),
+        ("/a.gz", gzip.compress(CONTENT, mtime=0)[:-20], None, "unpacked"),
         ("/a.gz", b"<html>not found</html>", None, "unpacked"),
         ("/a.zip", zipped(**{"other.txt": CONTENT}), "train.txt", "no train.txt"),
         ("/a.zip", b"PK no archive", "train.txt", "unpacked"),
