@@ -137,8 +137,10 @@ def _run(
 ) -> int:
     from longspan.train import session
     from longspan.train.loop import Interrupted
+    from longspan.train.memory import keep_memory
     from longspan.train.run import RESULT, Run
 
+    keep_memory()
     if resume and not folder.is_dir():
         raise InvalidInput(f"{folder} is not there; give the folder of a run")
     run, screen = Run(folder), Console(stderr=True, highlight=False, soft_wrap=True)

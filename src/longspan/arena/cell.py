@@ -1,0 +1,80 @@
+"""A cell of the grid: one task, one model, one setting, one seed; what it was, and what came of it."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from longspan.errors import InvalidInput
+
+KINDS = ("accuracy", "speed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """What is run, in a process of its own; enough to repeat it."""
+
+    kind: str = "accuracy"  # or "speed": steps per second and memory at one length
+    task: str  # of the arena's tasks
+    model: str  # of the arena's entrants: a mechanism in the shell, "dense", or a recurrent network
+    setting: str = "tiny"
+    seed: int = 0
+    pretrain: bool = False  # whether part of the budget goes to predicting the task's own inputs first
+    steps: int | None = None  # updates; the setting's unless given
+    seconds: float | None = None  # of training, by which the number of steps is set after the first ones were timed
+    length: int | None = None  # of a speed cell
+    threads: int = 1
+
+    @property
+    def key(self) -> str:
+        """The name of its folder and of its line: the same for the same cell."""
+        parts = [self.kind, self.setting, self.task, self.model]
+        parts += [f"length{self.length}"] if self.length is not None else [f"seed{self.seed}"]
+        return "-".join(parts + ["pretrained"] * self.pretrain)
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any]) -> "Cell":
+        unknown = sorted(values.keys() - {each.name for each in fields(cls)})
+        if unknown:
+            raise InvalidInput(f"a cell has no {', '.join(unknown)}")
+        return cls(**values)
+
+    def plain(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """One line of results.jsonl."""
+
+    cell: Cell
+    state: str  # "done", "failed" (an exception, or a process that died), "memory" (it ran out of it), "stopped"
+    error: str | None = None  # one line, where it failed
+    accuracy: float | None = None  # on the test, of the step that was best on what is held out
+    held_out: float | None = None  # accuracy of that step there
+    test_count: int | None = None  # examples of the test, for its standard error
+    best_step: int | None = None
+    steps: int | None = None
+    seconds: float | None = None  # of training, without evaluation
+    steps_per_second: float | None = None
+    memory: int | None = None  # bytes at the peak, beyond what the process had before it
+    memory_by: str | None = None  # "allocator" (CUDA), or "resident" (the process's largest size)
+    parameters: int | None = None
+    parameters_ratio: float | None = None  # to the base Transformer of the setting
+    flagged: str | None = None  # why it may not be compared, such as more parameters than 1.1 times the base's
+    baselines: Mapping[str, float] = field(default_factory=dict)  # accuracies of trivial predictors, on this very test
+    curve: tuple[Mapping[str, float], ...] = ()  # {"step", "seconds", "loss", "held_out"} at each evaluation
+    data: Mapping[str, Any] = field(default_factory=dict)  # Splits.notes: hashes, sizes, label shares, stand-ins
+    options: Mapping[str, Any] = field(default_factory=dict)  # all of the model and of training, resolved
+    machine: Mapping[str, Any] = field(default_factory=dict)  # processor, cores, threads, memory, versions
+    energy: Mapping[str, Any] = field(default_factory=dict)  # {"joules": …, "by": "RAPL" or "modelled: …"}
+    began: str | None = None  # ISO 8601, UTC
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any]) -> "Record":
+        return cls(**{**values, "cell": Cell.read(values["cell"]), "curve": tuple(values.get("curve", ()))})
+
+    def plain(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+__all__ = ["KINDS", "Cell", "Record"]
