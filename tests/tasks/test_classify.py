@@ -8,7 +8,7 @@ import torch
 from tests.tasks.small import pretrained, run, tokenizer
 
 from longspan import hub
-from longspan.errors import InvalidInput
+from longspan.errors import InvalidInput, InvalidOption
 from longspan.tasks.base import Place
 from longspan.tasks.choose import scores
 from longspan.tasks.predict import predict
@@ -105,3 +105,16 @@ def test_permuted_choices_have_permuted_probabilities(tmp_path: Path) -> None:
     one, other = predict(found, ["where was Anna\tin Paris\tvery bad", "where was Anna\tvery bad\tin Paris"])
     assert (one["text"], other["text"]) == ("in Paris", "in Paris")
     assert one["probabilities"] == pytest.approx(other["probabilities"][::-1], abs=1e-6)
+
+
+def test_fresh_weights_are_the_control_of_pretraining(tmp_path: Path) -> None:
+    task = {"name": "classify", "train": str(table(tmp_path / "a.csv")), "batch": 16, "length": 32}
+    model, nothing = {"from": str(pretrained(tmp_path / "body"))}, {"schedule": {"kind": "constant", "rate": 0.0}}
+    run(tmp_path / "kept", task, model, steps=1, **nothing)
+    run(tmp_path / "drawn", task, {**model, "fresh": True}, steps=1, **nothing)
+    body, kept, drawn = (hub.load(tmp_path / name).model for name in ("body", "kept/model", "drawn/model"))
+    assert kept.options == drawn.options
+    assert torch.equal(kept.embedding.weight, body.embedding.weight)
+    assert not torch.equal(drawn.embedding.weight, body.embedding.weight)
+    with pytest.raises(InvalidOption, match="fresh must be true or false"):
+        run(tmp_path / "wrong", task, {**model, "fresh": "yes"}, steps=1)

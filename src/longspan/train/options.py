@@ -25,6 +25,7 @@ class TrainOptions(config.Options):
     compile: bool = option(False, "whether torch compiles the step")
     shard: bool = option(False, "whether parameters are split over the processes (FSDP2)")
     log_every: int = option(10, "steps between rows of metrics.jsonl", low=1)
+    tensorboard: bool = option(False, "whether the same rows are written for TensorBoard too")
     evaluate_every: int = option(0, "steps between evaluations; 0: at the end only", low=0)
     save_every: int = option(0, "steps between checkpoints; 0: at the end only", low=0)
     keep: int = option(2, "checkpoints that are kept, beside the best", low=1)

@@ -58,7 +58,8 @@ class Recipe:
     def build_model(self, needs: Mapping[str, Any]) -> Model:
         """The model, with what its task needs of it; what both say must be the same.
 
-        `from` names a pretrained one instead of `name`; `trained` says how much of it is, `head` how its head is made.
+        `from` names a pretrained one instead of `name`; `trained` says how much of it is, `head` how its head is made,
+        and `fresh` that its weights are drawn anew: the control of what pre-training gave.
         """
         table = dict(self.model)
         shape, trained = table.pop("head", {}), table.pop("trained", "all")
@@ -86,12 +87,14 @@ class Recipe:
     def _tuned(self, given: dict[str, Any], needs: Mapping[str, Any], shape: Any) -> Model:
         if "name" in given:
             raise InvalidOption(f"{self.source}: [model] has a name and a folder it is from; give one of the two")
-        folder = folder_of(given.pop("from"))
+        folder, fresh = folder_of(given.pop("from")), given.pop("fresh", False)
+        if not isinstance(fresh, bool):
+            raise InvalidOption(f"{self.source}: [model] fresh must be true or false, not {fresh!r}")
         found = tune(folder, [_head(each) for each in needs.get("tasks", ())], shape=shape, options=given or None)
         rows = getattr(found.model.options, "vocabulary", None)
         if rows is not None and needs.get("vocabulary", 0) > rows:
             raise InvalidInput(f"{folder} has rows for {rows} tokens, and the task has {needs['vocabulary']}")
-        return found.model
+        return type(found.model)(found.model.options) if fresh else found.model
 
     def tokenizer(self) -> Tokenizer | None:
         """That of the pretrained model, where there is one; a task learns its own otherwise."""
@@ -153,7 +156,13 @@ def begin(recipe: Recipe, folder: Path | Run, *, data: Path | None, processes: P
         prepared = _prepare(task, run, data, options, processes, recipe.tokenizer())
         trainer = _trainer(recipe, run, prepared, options, processes)
         if processes.first:
-            text = to_toml({"task": recipe.task, "model": recipe.model, "train": recipe.train})
+            text = to_toml(
+                {
+                    "task": {"name": recipe.task["name"], **config.plain(task.options)},
+                    "model": recipe.model,  # whose options all stand in the config.json of each checkpoint
+                    "train": config.plain(options),
+                }
+            )
             (run.folder / CONFIG).write_text(text, encoding="utf-8")
     return trainer
 
