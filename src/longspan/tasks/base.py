@@ -38,6 +38,10 @@ class Figures(ABC):
     def result(self) -> dict[str, float]:
         """The figures, by name."""
 
+    def table(self) -> list[dict[str, Any]]:
+        """Rows for whoever wants to know more, such as what was said of each label."""
+        return []
+
 
 class Objective(ABC):
     """An objective on a kind of batch."""

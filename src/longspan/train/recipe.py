@@ -27,7 +27,7 @@ from longspan.nn.heads import Head
 from longspan.tasks import registry as tasks
 from longspan.tasks.base import Place, Prepared, Task
 from longspan.train import checkpoint, saving
-from longspan.train.loop import Trainer, measure, measure_finally
+from longspan.train.loop import Trainer, figures_of, measure_finally
 from longspan.train.options import TrainOptions
 from longspan.train.processes import Processes
 from longspan.train.run import CONFIG, Run
@@ -178,10 +178,19 @@ def resume(folder: Path | Run, *, data: Path | None, processes: Processes | None
     return _trainer(recipe, run, prepared, options, processes)
 
 
+@dataclass(frozen=True)
+class Evaluated:
+    """Which model was measured, its figures, and rows for whoever wants to know more."""
+
+    model: Path
+    figures: dict[str, float]
+    table: list[dict[str, Any]]
+
+
 def evaluate(
     folder: Path, *, split: str = "held_out", data: Path | None = None, processes: Processes | None = None
-) -> tuple[dict[str, float], Path]:
-    """The figures of a run's result, or of its newest checkpoint, on a split of its data; and which model it was."""
+) -> Evaluated:
+    """The figures of a run's result, or of its newest checkpoint, on a split of its data."""
     run, processes = Run(folder), processes or Processes()
     recipe = of_run(run)
     options, task = recipe.options(), recipe.build_task()
@@ -192,8 +201,19 @@ def evaluate(
         chosen = {"held_out": prepared.held_out, "test": prepared.test, "train": prepared.train}.get(split)
         if chosen is None:
             raise InvalidInput(f"{recipe.source}: the task has no {split} data")
-        figures = measure(model, chosen, prepared.objective, processes)
-        return {**figures, **measure_finally(model, chosen, prepared.objective, processes)}, where
+        _same_labels(model, prepared, where)
+        found = figures_of(model, chosen, prepared.objective, processes)
+        last = measure_finally(model, chosen, prepared.objective, processes)
+        return Evaluated(where, {**found.result(), **last} if found else last, found.table() if found else [])
+
+
+def _same_labels(model: Model, prepared: Prepared, where: Path) -> None:
+    """Labels are numbers to a model: data in which they mean something else would be measured without a word."""
+    held = {head.task: head.names for head in getattr(model.options, "tasks", None) or ()}
+    for head in map(_head, prepared.needs.get("tasks", ())):
+        known = held.get(head.task)
+        if known is not None and head.names is not None and known != head.names:
+            raise InvalidInput(f"{where} has the labels {', '.join(known)}, and the data {', '.join(head.names)}")
 
 
 def of_run(run: Run) -> Recipe:
@@ -293,4 +313,4 @@ def _key(key: str) -> str:
     return key if key.replace("_", "").replace("-", "").isalnum() and key.isascii() else json.dumps(key)
 
 
-__all__ = ["Recipe", "begin", "evaluate", "of_run", "read", "resume", "to_toml"]
+__all__ = ["Evaluated", "Recipe", "begin", "evaluate", "of_run", "read", "resume", "to_toml"]
