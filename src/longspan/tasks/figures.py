@@ -33,12 +33,12 @@ class ClassFigures(Figures):
         confidence: Sequence[float] | None = None,
     ) -> "ClassFigures":
         """`confidence` is the probability that was given to what was predicted."""
-        true, predicted = np.asarray(true, dtype=int), np.asarray(predicted, dtype=int)
+        meant, said = np.asarray(true, dtype=int), np.asarray(predicted, dtype=int)
         made = cls(np.zeros((labels, labels), dtype=np.int64), nats, tuple(names))
-        np.add.at(made.confusion, (true, predicted), 1)
+        np.add.at(made.confusion, (meant, said), 1)
         if confidence is not None:
             parts = np.round(np.asarray(confidence) * PARTS).astype(np.int64)  # whole numbers add up exactly
-            rows = np.stack([np.ones_like(parts), true == predicted, parts], 1)
+            rows = np.stack([np.ones_like(parts), meant == said, parts], 1)
             np.add.at(made.sure, np.minimum(parts * BINS // PARTS, BINS - 1), rows)
         return made
 
@@ -54,9 +54,8 @@ class ClassFigures(Figures):
             found["f1"] = metrics.f1_of(self.confusion, 1)
         found |= {"macro_f1": metrics.macro_f1(self.confusion), "matthews": metrics.matthews(self.confusion)}
         if self.sure.any():
-            found["calibration_error"] = float(np.abs(self.sure[:, 1] * PARTS - self.sure[:, 2]).sum()) / (
-                total * PARTS
-            )
+            gaps = np.abs(self.sure[:, 1] * PARTS - self.sure[:, 2])
+            found["calibration_error"] = float(gaps.sum()) / (total * PARTS)
         return found
 
     def table(self) -> list[dict[str, Any]]:
