@@ -10,7 +10,7 @@ import numpy as np
 from longspan.data import download, sets, text
 from longspan.data.learning import Learned, learn
 from longspan.data.pieces import pieces
-from longspan.data.prepared import fingerprint
+from longspan.data.prepared import Sizes, fingerprint, write_sizes
 from longspan.data.sources import SOURCES
 from longspan.data.text import open_bytes
 from longspan.data.tokenizer import Tokenizer
@@ -85,15 +85,22 @@ def tokenise(
         tokenizer = learn(learned, _beginning(first.path))
     out.mkdir(parents=True, exist_ok=True)
     tokenizer.save(out)
+    sizes = {each.split: Sizes() for each in counted}
     for each in counted:
-        parts = (
-            (tokenizer.encode(piece, special=False).ids, number == 0) for number, piece in enumerate(pieces(each.path))
-        )
+        parts = _encoded(each.path, tokenizer, sizes[each.split])
         made = write_shards(
             out / each.split, parts, vocabulary=tokenizer.size, made_with=fingerprint(tokenizer), size=shard
         )
         each.counts["tokens"] = len(made)
+    write_sizes(out, sizes)
     return tokenizer
+
+
+def _encoded(path: Path, tokenizer: Tokenizer, sizes: Sizes) -> Iterator[tuple[list[int], bool]]:
+    """The ids of each piece, and whether a document begins with it; `sizes` adds up."""
+    for number, piece in enumerate(pieces(path)):
+        sizes.add(piece)
+        yield tokenizer.encode(piece, special=False).ids, number == 0
 
 
 def _beginning(path: Path) -> Iterator[str]:

@@ -202,8 +202,9 @@ def evaluate(
         if chosen is None:
             raise InvalidInput(f"{recipe.source}: the task has no {split} data")
         _same_labels(model, prepared, where)
-        found = figures_of(model, chosen, prepared.objective, processes)
-        last = measure_finally(model, chosen, prepared.objective, processes)
+        objective = prepared.objectives.get(split, prepared.objective)
+        found = figures_of(model, chosen, objective, processes)
+        last = measure_finally(model, chosen, objective, processes)
         return Evaluated(where, {**found.result(), **last} if found else last, found.table() if found else [])
 
 
