@@ -198,7 +198,7 @@ class Retrieval(ArenaTask):
 
     options: "Retrieval.Options"
     stand_in: ClassVar[str] = (
-        "Not AAN: a stand-in made of papers of the ACL Anthology and of who cites whom among them, with far fewer pairs "
+        "Not AAN: a stand-in of papers of the ACL Anthology and of who cites whom among them, with far fewer pairs "
         "and other negatives, whose figures compare only with each other."
     )
 
