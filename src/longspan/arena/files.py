@@ -1,8 +1,6 @@
 """What the tasks that are read from files share: finding the files, drawing from them, and what is noted of them."""
 
-import gzip
 import re
-import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +11,7 @@ from longspan import config
 from longspan.arena.examples import Examples
 from longspan.arena.tasks import ArenaTask, Place
 from longspan.data.order import draws
-from longspan.data.text import open_bytes
+from longspan.data.text import DAMAGED, open_bytes
 from longspan.errors import InvalidInput, InvalidOption
 
 Row = TypeVar("Row")
@@ -109,7 +107,7 @@ def byte_lines(path: Path) -> Iterator[tuple[int, bytes]]:
                 if number == 1 and line.endswith(b"\r\n"):
                     end = b"\r\n"
                 yield number, line.removesuffix(end) if line.endswith(end) else line.removesuffix(b"\n")
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+    except DAMAGED as error:
         raise InvalidInput(f"{path} is cut short or damaged after row {number}: {error}") from None
 
 

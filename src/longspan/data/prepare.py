@@ -12,7 +12,7 @@ from longspan.data.learning import Learned, learn
 from longspan.data.pieces import pieces
 from longspan.data.prepared import Sizes, fingerprint, write_sizes
 from longspan.data.sources import SOURCES
-from longspan.data.text import open_bytes
+from longspan.data.text import DAMAGED, open_bytes
 from longspan.data.tokenizer import Tokenizer
 from longspan.data.tokens import SHARD, write_shards
 from longspan.errors import InvalidInput
@@ -53,7 +53,7 @@ def obtain(name: str, root: Path | None, *, show: download.Show = lambda came, t
 def _check(path: Path, sha256: str) -> None:
     try:
         seen = download.digest(path)
-    except (EOFError, OSError) as error:
+    except (OSError, *DAMAGED) as error:
         raise InvalidInput(f"{path} is cut short or damaged: {error}") from None
     if seen != sha256:
         raise InvalidInput(f"{path} is not the file that is known: its checksum is {seen[:16]}…, not {sha256[:16]}…")
