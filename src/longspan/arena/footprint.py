@@ -26,7 +26,6 @@ class Resident:
 
     def __init__(self) -> None:
         gc.collect()
-        _give_back()
         try:
             Path("/proc/self/clear_refs").write_text("5")  # sets the peak to what is resident now
             self.exact = True
@@ -53,10 +52,10 @@ def _largest() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def _give_back() -> None:
-    """Has glibc give freed memory back at once from now on, the opposite of `train.memory.keep_memory`.
+def give_back_memory() -> None:
+    """Has glibc give freed memory back at once from now on, the opposite of `train.memory.keep_memory`, and slower.
 
-    Otherwise what was freed stays resident, and the peak is one of the allocator instead of the model.
+    Otherwise what was freed stays resident, and a peak is one of the allocator instead of the model.
     """
     if not sys.platform.startswith("linux"):
         return
@@ -122,4 +121,4 @@ def saved_bytes(run: Callable[[], Tensor], known: Iterable[Tensor] = ()) -> int:
     return kept
 
 
-__all__ = ["Resident", "saved_bytes"]
+__all__ = ["Resident", "give_back_memory", "saved_bytes"]

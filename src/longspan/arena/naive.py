@@ -18,7 +18,7 @@ class Naive(Softmax):
     def attend(self, q: Queries, k: Keys, v: Values, side: Side) -> Output:
         if self.options.score != "scaled_dot" or side.bias is not None or k.shape[1] != q.shape[1]:
             raise Unsupported("the naive softmax has scaled products of as many key heads as query heads, and no bias")
-        scores = (q @ k.mT) * self._scale
+        scores = (q * self._scale) @ k.mT  # the scale on the smaller side: no slower than it has to be
         if self.causal or side.key_mask is not None:
             weights = masked_softmax(scores, readable(q.shape[2], k.shape[2], self.causal, side.key_mask, q.device))
         else:
