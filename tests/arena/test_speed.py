@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from longspan.arena import machine, speed
 from longspan.arena.cell import Cell, Record
 from longspan.arena.footprint import kept
-from longspan.arena.naive import materialise
+from longspan.arena.naive import Naive, materialise
 from longspan.arena.speed import Protocol, Subject, foretell, measure, protocol, table
+from longspan.errors import InvalidOption
 from longspan.models.encoder import Encoder
 
 QUICK = Protocol(batch=2, warm_up=1, repeats=3, least=3, limit_seconds=20)
@@ -49,13 +50,37 @@ def test_a_record_is_whole_and_can_be_written_down():
     assert record.steps_per_second is not None and record.steps_per_second > 0
     assert record.memory is not None and record.memory_by == "resident"
     assert record.parameters == sum(each.numel() for each in Reader(64).parameters())
-    assert record.machine == machine.describe()
+    assert record.machine.items() >= machine.describe().items()
     assert record.energy["joules"] is not None and record.energy["by"]
     options = record.options
     assert options["batch"] == 2 and options["repeats"] == record.steps == 3 and options["warm_up"] == 3
     assert options["saved_bytes"] > 0 and options["model"] == {"layers": 2}
     assert len(said) == 2 and all("dense at 64" in line for line in said)
     assert Record.read(json.loads(json.dumps(record.plain()))).plain() == record.plain()
+
+
+@pytest.mark.parametrize("model", ["naive", "dense", "linear", "lstm"])
+def test_a_cell_of_a_setting(model: str):
+    record = speed.run(replace(cell(model, 32), seconds=0.0))
+    assert record.state == "done" and record.parameters_ratio is not None and record.parameters_ratio < 1.1
+    assert record.options["shell"]["width"] == 64 and record.options["shell"]["attention_dropout"] == 0.0
+    assert record.options["batch"] == 2 and record.options["naive"] == (model == "naive")
+    assert record.options["model"]["kind"] == {"linear": "kernel", "lstm": "recurrent"}.get(model, "dense")
+    assert json.dumps(record.plain())
+
+
+def test_naive_and_fused_are_one_model():
+    ids = torch.randint(1, 257, (2, 48))
+    naive, fused = (speed.prepare(cell(model, 48)).model.eval() for model in ("naive", "dense"))
+    assert sum(isinstance(each, Naive) for each in naive.modules()) == 2
+    assert not any(isinstance(each, Naive) for each in fused.modules())
+    torch.testing.assert_close(naive(ids), fused(ids))
+
+
+@pytest.mark.parametrize("given", [{"task": "listops"}, {"length": None}, {"length": 0}, {"kind": "accuracy"}])
+def test_what_is_no_speed_cell(given: dict[str, Any]):
+    with pytest.raises(InvalidOption, match="a speed cell is of the task text and has a length"):
+        speed.run(replace(cell(), **given))
 
 
 def test_where_a_step_takes_all_the_time_one_is_measured():

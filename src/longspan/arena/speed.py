@@ -26,6 +26,7 @@ from longspan.arena.efficiency import FUSED, NAIVE, table
 from longspan.arena.energy import Meter
 from longspan.arena.footprint import Resident, give_back_memory, kept, saved_bytes
 from longspan.arena.naive import materialise
+from longspan.arena.training import commit
 from longspan.errors import InvalidOption
 from longspan.train.memory import keep_memory
 
@@ -77,7 +78,6 @@ def run(cell: Cell, say: Callable[[str], None] = lambda line: None) -> Record:
         raise InvalidOption(f"a speed cell is of the task {TASK} and has a length, not {cell.task} and {cell.length}")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.set_num_threads(cell.threads)
-    torch.manual_seed(cell.seed)
     sizes = {**settings.find(cell.setting, TASK).sizes(FUSED), "attention_dropout": 0.0}
     return measure(cell, prepare(cell), protocol(cell, device, partial(_dense_work, sizes)), device, say)
 
@@ -87,23 +87,27 @@ def prepare(cell: Cell) -> Subject:
     assert cell.length is not None
     preset = settings.find(cell.setting, TASK)
     naive = cell.model == NAIVE
-    model, base = (
-        entrants.build(
-            name,
-            {**preset.sizes(name), "attention_dropout": 0.0},
-            length=cell.length,
-            vocabulary=BYTES,
-            classes=2,
-        )
-        for name in (FUSED if naive else cell.model, FUSED)
-    )
+    models = []
+    for name in (FUSED, FUSED if naive else cell.model):
+        torch.manual_seed(cell.seed)
+        sizes = {**preset.sizes(name), "attention_dropout": 0.0}
+        models.append(entrants.build(name, sizes, length=cell.length, vocabulary=BYTES, classes=2))
+    base, model = models
     if naive:
         materialise(model)
     ratio = entrants.parameters(model) / entrants.parameters(base)
-    optimizer = preset.training.train_options(1, cell.seed).optimizer.build(model)
+    optimizer_options = preset.training.train_options(1, cell.seed).optimizer
+    optimizer = optimizer_options.build(model)
     for group in optimizer.param_groups:
         group["lr"] = RATE
-    options = {"model": {**config.plain(model.options), "naive": naive}, "training": config.plain(preset.training)}
+    entrant = entrants.find(cell.model)
+    options = {
+        "model": {"title": entrant.title, "kind": entrant.kind},
+        "shell": config.plain(model.options),
+        "naive": naive,
+        "rate": RATE,
+        "optimizer": config.plain(optimizer_options),
+    }
     return Subject(model, optimizer, BYTES, 2, options, ratio, entrants.flag(ratio))
 
 
@@ -126,7 +130,7 @@ def measure(
         parameters=sum(each.numel() for each in model.parameters()),
         parameters_ratio=subject.parameters_ratio,
         flagged=subject.flagged,
-        machine=machine.describe(),
+        machine={**machine.describe(), "commit": commit()},
         options={**subject.options, **asdict(how), "length": cell.length, "device": device, "data": "random bytes"},
         began=began.isoformat(timespec="seconds"),
     )
