@@ -4,6 +4,7 @@ import ctypes
 import gc
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -90,8 +91,21 @@ class _Made(TorchDispatchMode):
         return out
 
 
+@dataclass(frozen=True)
+class Kept:
+    """Of a forward pass: bytes that it keeps for the backward pass, and those of the largest tensor that it makes."""
+
+    bytes: int
+    largest: int
+
+
 def saved_bytes(run: Callable[[], Tensor], known: Iterable[Tensor] = ()) -> int:
-    """Bytes that a forward pass keeps for its backward pass, which is then done too; those of `known` do not count.
+    """Bytes that a forward pass keeps for its backward pass."""
+    return kept(run, known).bytes
+
+
+def kept(run: Callable[[], Tensor], known: Iterable[Tensor] = ()) -> Kept:
+    """What a forward pass keeps for its backward pass, which is then done too; what is `known` does not count.
 
     Each storage counts once and whole, however many views of it are kept. Counted is what autograd says that it saves,
     and what was made and is still alive, as functions with a backward pass of their own may keep tensors that no hook
@@ -112,13 +126,10 @@ def saved_bytes(run: Callable[[], Tensor], known: Iterable[Tensor] = ()) -> int:
         own = int(StorageWeakRef(out.untyped_storage()).cdata)
         if own not in saved:
             without.add(own)
-        kept = sum(
-            made.bytes[identity]
-            for identity, reference in made.storages.items()
-            if identity not in without and not reference.expired()
-        )
+        new = {identity: count for identity, count in made.bytes.items() if identity not in without}
+        alive = sum(count for identity, count in new.items() if not made.storages[identity].expired())
     out.backward()
-    return kept
+    return Kept(alive, max(new.values(), default=0))
 
 
-__all__ = ["Resident", "give_back_memory", "saved_bytes"]
+__all__ = ["Kept", "Resident", "give_back_memory", "kept", "saved_bytes"]

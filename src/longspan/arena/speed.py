@@ -3,13 +3,13 @@
 A step is forward, backward and update on random bytes, all of the full length. On CUDA the batch is 32 as in the paper,
 10 steps warm up, and the median is of 30. On a CPU a batch of 32 would take minutes a step: the batch is smaller, the
 same for every model and for all lengths up to 4K, and repeats stop at a limit of time; the record says what was done.
-Ratios are to `naive`, which holds n×n weights as the paper's Transformer did, and to `dense`, the fused kernel. There is
-no dropout of attention weights, as many mechanisms have none, and torch's fused kernel for CPUs would not be fused.
+Attention weights are not dropped: many mechanisms have no such dropout, and torch's kernel for CPUs would not be fused
+with it. The table itself, with its ratios, is `efficiency.table`.
 """
 
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -22,9 +22,11 @@ from torch.nn.functional import cross_entropy
 from longspan import config
 from longspan.arena import entrants, machine, settings
 from longspan.arena.cell import Cell, Record
+from longspan.arena.efficiency import FUSED, NAIVE, table
 from longspan.arena.energy import Meter
-from longspan.arena.footprint import Resident, give_back_memory, saved_bytes
+from longspan.arena.footprint import Resident, give_back_memory, kept, saved_bytes
 from longspan.arena.naive import materialise
+from longspan.arena.training import commit
 from longspan.errors import InvalidOption
 from longspan.train.memory import keep_memory
 
@@ -32,7 +34,6 @@ TASK, BYTES = "text", 257  # 0 is padding
 RATE = 1e-4  # of learning, which takes the same time at any
 LENGTHS = (1024, 2048, 3072, 4096)
 LONGER = (8192, 16384)  # where they fit
-NAIVE, FUSED = "naive", "dense"  # what the others are held against
 PROBES = (256, 512, 1024)  # lengths from which memory at a longer one is foretold
 DENSE_WORK = 64e9  # multiplications and additions of a dense step that a CPU's batch is chosen by: seconds on one core
 CPU_SECONDS = 45.0
@@ -77,7 +78,6 @@ def run(cell: Cell, say: Callable[[str], None] = lambda line: None) -> Record:
         raise InvalidOption(f"a speed cell is of the task {TASK} and has a length, not {cell.task} and {cell.length}")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.set_num_threads(cell.threads)
-    torch.manual_seed(cell.seed)
     sizes = {**settings.find(cell.setting, TASK).sizes(FUSED), "attention_dropout": 0.0}
     return measure(cell, prepare(cell), protocol(cell, device, partial(_dense_work, sizes)), device, say)
 
@@ -87,23 +87,27 @@ def prepare(cell: Cell) -> Subject:
     assert cell.length is not None
     preset = settings.find(cell.setting, TASK)
     naive = cell.model == NAIVE
-    model, base = (
-        entrants.build(
-            name,
-            {**preset.sizes(name), "attention_dropout": 0.0},
-            length=cell.length,
-            vocabulary=BYTES,
-            classes=2,
-        )
-        for name in (FUSED if naive else cell.model, FUSED)
-    )
+    models = []
+    for name in (FUSED, FUSED if naive else cell.model):
+        torch.manual_seed(cell.seed)
+        sizes = {**preset.sizes(name), "attention_dropout": 0.0}
+        models.append(entrants.build(name, sizes, length=cell.length, vocabulary=BYTES, classes=2))
+    base, model = models
     if naive:
         materialise(model)
     ratio = entrants.parameters(model) / entrants.parameters(base)
-    optimizer = preset.training.train_options(1, cell.seed).optimizer.build(model)
+    optimizer_options = preset.training.train_options(1, cell.seed).optimizer
+    optimizer = optimizer_options.build(model)
     for group in optimizer.param_groups:
         group["lr"] = RATE
-    options = {"model": {**config.plain(model.options), "naive": naive}, "training": config.plain(preset.training)}
+    entrant = entrants.find(cell.model)
+    options = {
+        "model": {"title": entrant.title, "kind": entrant.kind},
+        "shell": config.plain(model.options),
+        "naive": naive,
+        "rate": RATE,
+        "optimizer": config.plain(optimizer_options),
+    }
     return Subject(model, optimizer, BYTES, 2, options, ratio, entrants.flag(ratio))
 
 
@@ -126,7 +130,7 @@ def measure(
         parameters=sum(each.numel() for each in model.parameters()),
         parameters_ratio=subject.parameters_ratio,
         flagged=subject.flagged,
-        machine=machine.describe(),
+        machine={**machine.describe(), "commit": commit()},
         options={**subject.options, **asdict(how), "length": cell.length, "device": device, "data": "random bytes"},
         began=began.isoformat(timespec="seconds"),
     )
@@ -231,23 +235,30 @@ class Memory:
 def foretell(subject: Subject, length: int, batch: int, device: str = "cpu") -> int:
     """About the bytes that a step takes, from what shorter texts keep: it grows at most with the length squared.
 
-    Half as much again is for what lives in the backward pass alone, a layer or so; and each parameter has a gradient,
-    two averages, and something while it is updated.
+    What lives in the backward pass alone is about three of the largest tensor, and at least half of what is kept; and
+    each parameter has a gradient, two averages, and something while it is updated.
     """
     known = _known(subject.model)
     lengths = [length] if length <= PROBES[-1] else list(PROBES)
-    kept = []
+    found = []
     for each in lengths:
-        kept.append(saved_bytes(_forward(subject, 1, each, device), known))
+        found.append(kept(_forward(subject, 1, each, device), known))
         subject.optimizer.zero_grad(set_to_none=True)
-    found = float(kept[-1])
-    if len(kept) == 3:
-        (one, two, three), (first, second, third) = lengths, kept
-        slope, before = (third - second) / (three - two), (second - first) / (two - one)
-        bend = max(0.0, (slope - before) / (three - one))
-        found = second + slope * (length - two) + bend * (length - two) * (length - three)
+    saved, largest = (
+        _extend(lengths, numbers, length) for numbers in ([one.bytes for one in found], [one.largest for one in found])
+    )
     parameters = sum(each.numel() * each.element_size() for each in subject.model.parameters())
-    return int(1.5 * batch * found + 4 * parameters)
+    return int(batch * (saved + max(0.5 * saved, 3 * largest)) + 4 * parameters)
+
+
+def _extend(lengths: list[int], numbers: list[int], length: int) -> float:
+    """The parabola through three numbers, where it does not bend down; one stands for itself."""
+    if len(numbers) == 1:
+        return numbers[0]
+    (one, two, three), (first, second, third) = lengths, numbers
+    slope, before = (third - second) / (three - two), (second - first) / (two - one)
+    bend = max(0.0, (slope - before) / (three - one))
+    return second + slope * (length - two) + bend * (length - two) * (length - three)
 
 
 def _forward(subject: Subject, batch: int, length: int, device: str) -> Callable[[], Tensor]:
@@ -289,55 +300,6 @@ def _timed(step: Callable[[], None], device: str) -> tuple[float, float]:
     if device.startswith("cuda"):
         return passed, passed
     return max(own, (every - own) / max(1, torch.get_num_threads() - 1)), passed
-
-
-# The table
-
-
-def table(records: Iterable[Record | Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """A row for each model and length: its figures, and their ratios to `naive` and to `dense` (`…_to_fused`).
-
-    Held against each other are only cells of one setting, length, batch, number of threads and machine. A speed of 2 is
-    twice as fast, a memory of 2 twice as large. Of a cell that was run again the last counts.
-    """
-    read = [each if isinstance(each, Record) else Record.read(each) for each in records]
-    last = {record.cell.key: record for record in read if record.cell.kind == "speed"}
-    found = {(_alike(record), record.cell.model): record for record in last.values()}
-    rows = []
-    for record in last.values():
-        naive, fused = (found.get((_alike(record), model)) for model in (NAIVE, FUSED))
-        row: dict[str, Any] = {
-            "setting": record.cell.setting,
-            "length": record.cell.length,
-            "model": record.cell.model,
-            "batch": record.options.get("batch"),
-            "state": record.state,
-            "error": record.error,
-            "memory_by": record.memory_by,
-        }
-        for name in ("steps_per_second", "memory", "saved"):
-            row[name] = _figure(record, name)
-            for other, reference in (("naive", naive), ("fused", fused)):
-                row[f"{name}_to_{other}"] = _ratio(row[name], _figure(reference, name))
-        rows.append(row)
-    models = list(dict.fromkeys([NAIVE, FUSED, *(row["model"] for row in rows)]))
-    return sorted(rows, key=lambda row: (row["setting"], models.index(row["model"]), row["length"]))
-
-
-def _alike(record: Record) -> tuple[Any, ...]:
-    cell, options, on = record.cell, record.options, record.machine
-    cards = tuple(card.get("name") for card in on.get("gpu", ()))
-    return (cell.setting, cell.length, cell.threads, options.get("batch"), on.get("processor"), cards)
-
-
-def _figure(record: Record | None, name: str) -> float | None:
-    if record is None or record.state != "done":
-        return None
-    return record.options.get("saved_bytes") if name == "saved" else getattr(record, name)
-
-
-def _ratio(value: float | None, reference: float | None) -> float | None:
-    return None if value is None or not reference else value / reference
 
 
 __all__ = [
