@@ -1,3 +1,4 @@
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -6,7 +7,8 @@ import pytest
 
 from longspan.arena import pathfinder_drawing, pathfinder_shortcuts
 from longspan.arena.pathfinder import Pathfinder, PathX
-from longspan.arena.pathfinder_drawing import COLLISION, LAYERS, Drawing, Drawn, Paddle, draw, stencils
+from longspan.arena.pathfinder_drawing import Drawn, Paddle, draw
+from longspan.arena.pathfinder_stencils import COLLISION, LAYERS, Drawing, stencils
 from longspan.arena.tasks import Place, build
 from longspan.errors import InvalidOption
 
@@ -49,7 +51,7 @@ def line(one: tuple[int, int], two: tuple[int, int]) -> set[tuple[int, int]]:
 
 def polyline(drawing: Drawing, paddles: tuple[Paddle, ...], margin: int) -> set[tuple[int, int]]:
     points = [point for each in paddles for point in ((each.row, each.column), tip(drawing, each, margin))]
-    return set().union(*(line(one, two) for one, two in zip(points, points[1:], strict=False)))
+    return set().union(*(line(one, two) for one, two in pairwise(points)))
 
 
 def test_half_of_the_images_have_discs_on_one_curve(drawn: list[Drawn]) -> None:
@@ -186,7 +188,7 @@ def test_options_are_as_the_recipe_has_them() -> None:
 
 
 def test_what_cannot_be_drawn_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InvalidOption, match="seed_distance .* at most 7 with size 32, not 9"):
+    with pytest.raises(InvalidOption, match=r"seed_distance .* at most 7 with size 32, not 9"):
         Pathfinder.Options(seed_distance=9)
     monkeypatch.setattr(pathfinder_drawing, "PAIR_TRIES", 50)
     with pytest.raises(InvalidOption, match="two curves of 40 paddles were not drawn in 50 tries on 16 × 16"):

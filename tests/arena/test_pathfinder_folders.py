@@ -56,9 +56,9 @@ def test_what_is_wrong_is_named(release: Path, monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(InvalidInput, match=r"1.npy, line 1: expected folder, file, number, label"):
         read_images(release, 16)
     np.save(table, np.zeros(3))
-    with pytest.raises(InvalidInput, match="is an array; the release's .npy files are lines of text"):
+    with pytest.raises(InvalidInput, match=r"is an array; the release's .npy files are lines of text"):
         read_images(release, 16)
-    with pytest.raises(InvalidInput, match="there is no nowhere or .*nowhere; without the option files"):
+    with pytest.raises(InvalidInput, match=r"there is no nowhere or .*nowhere; without the option files"):
         build("pathfinder", {"files": "nowhere"}).splits(Place(release, release))
     with pytest.raises(InvalidInput, match=r"neither a folder metadata.* nor \.npz files"):
         read_images(release / "imgs", 16)

@@ -14,8 +14,8 @@ import numpy as np
 from longspan import config
 from longspan.arena import pathfinder_drawing, pathfinder_shortcuts
 from longspan.arena.examples import Examples, Splits
-from longspan.arena.pathfinder_drawing import Drawing
 from longspan.arena.pathfinder_folders import Images, find_files, read_images
+from longspan.arena.pathfinder_stencils import Drawing
 from longspan.arena.shards import made
 from longspan.arena.tasks import ArenaTask, Place
 from longspan.errors import InvalidInput
