@@ -101,7 +101,7 @@ def run(cell: Cell, place: Place, say: Say = lambda row: None) -> Record:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     bench = _Bench(cell, splits, preset.training, Processes(device=device), say)
     before = _memory(device)
-    keep_memory()
+    keep_memory()  # after the peak was set back, for which freed memory is given back
 
     def model() -> Shell:
         torch.manual_seed(cell.seed)
