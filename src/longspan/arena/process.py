@@ -20,7 +20,6 @@ from longspan.arena.cell import KINDS, Cell, Record
 from longspan.arena.tasks import Place
 from longspan.data.cache import cache
 from longspan.errors import InvalidInput, LongspanError
-from longspan.train.memory import keep_memory
 
 NO_MEMORY = ("can't allocate memory", "out of memory", "DefaultCPUAllocator")
 
@@ -50,7 +49,6 @@ def _run(cell: Cell, place: Place, say: Callable[[Mapping[str, float]], None]) -
         return speed.run(cell, _complain)
     from longspan.arena import training
 
-    keep_memory()
     return training.run(cell, place, say)
 
 
