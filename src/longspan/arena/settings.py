@@ -198,6 +198,7 @@ _TINY = {
             "arguments": 5,
             "min_length": 9,
             "max_length": 41,
+            "probability": 0.5,
             "train": 20_000,
             "held_out": 1000,
             "test": 2000,

@@ -15,7 +15,7 @@ class Schedule(config.Options):
     """`linear` falls from the end of the warm-up, `linear_from_start` as in BERT's first code from step 0 (with a small
     jump there); `noam` is that of Vaswani et al. 2017, where `rate` is a factor.
 
-    Two are those of the Long Range Arena as released: `rsqrt` is rate · min(1, t/warmup) / √max(t, warmup), where `rate`
+    Two are those of the Long Range Arena as released. `rsqrt` is rate · min(1, t/warmup) / √max(t, warmup): `rate`
     is a factor too; `cosine_cycle` is a cosine over all steps that begins with the end of the warm-up, so that it ends
     above 0 by as much as the warm-up took."""
 
