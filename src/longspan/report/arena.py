@@ -5,12 +5,13 @@ from pathlib import Path
 from longspan.errors import InvalidInput
 from longspan.report import charts, figures, kinds
 from longspan.report.arena_account import data, machine, repeat
-from longspan.report.arena_accuracy import accuracies, learned, overview
+from longspan.report.arena_accuracy import accuracies, overview
+from longspan.report.arena_learning import learned
 from longspan.report.arena_numbers import ENDED, percent, size, task_list, times
 from longspan.report.arena_published import beside
 from longspan.report.arena_speed import efficiency, energy
 from longspan.report.page import Html, page, tag, text
-from longspan.report.results import NAIVE, Results, read
+from longspan.report.results import FUSED, NAIVE, Results, read
 
 STYLE = """
 body { max-width: 76rem; }
@@ -23,7 +24,7 @@ svg.narrow { display: none; } @media (max-width: 40em) { svg.wide { display: non
 .legend { display: flex; flex-wrap: wrap; gap: .25rem 1.1rem; font-size: .85rem; color: var(--quiet); margin: .5rem 0; }
 .legend i, .named i { display: inline-block; width: .7em; height: .7em; border-radius: 50%; background: var(--k);
   margin-right: .45em; } .named { white-space: nowrap; } .flag { cursor: help; }
-.facts { display: grid; grid-template-columns: repeat(auto-fit, minmax(11rem, 1fr)); gap: .75rem; margin: 1.5rem 0 0; }
+.facts { display: grid; grid-template-columns: repeat(auto-fit, minmax(10rem, 1fr)); gap: .75rem; margin: 1.5rem 0 0; }
 .facts div { background: var(--shade); border-radius: .5rem; padding: .7rem .9rem; }
 .facts b { display: block; font-size: 1.35rem; line-height: 1.25; } .facts small { color: var(--quiet); }
 .warning { border-left: 4px solid var(--bad); background: var(--shade); padding: .7rem 1rem;
@@ -34,10 +35,11 @@ td:first-child, th:first-child { position: sticky; left: 0; background: var(--pa
 ul { padding-left: 1.2rem; max-width: 62rem; } li { margin: .3rem 0; font-size: .92rem; }
 [title][tabindex], [data-tip][tabindex] { cursor: help; } [tabindex]:focus-visible { outline: 2px solid var(--quiet);
   outline-offset: 2px; border-radius: .2em; } svg [tabindex]:focus-visible { outline: none; }
-.barred { position: relative; min-width: 7.5rem; padding: .1rem .3rem; } .barred > * { position: relative; }
-.barred > u, .bar > u { position: absolute; right: 0; top: 0; bottom: 0; background: var(--k); opacity: .2;
-  border-radius: .2rem; } .bar { position: relative; height: 1rem; min-width: 8rem; } .bar > u { left: 0; right: auto;
-  opacity: .75; }
+.barred { min-width: 8rem; } .barred > u { display: block; height: 4px; margin: .15rem 0 0 auto; background: var(--k);
+  border-radius: 2px; } .bar { min-width: 8rem; padding-top: .25rem; } .bar > u { display: block; height: .8rem;
+  background: var(--k); opacity: .8; border-radius: 2px; }
+a { color: inherit; } .files li { list-style: none; } .files { padding: 0; }
+@media (max-width: 45em) { td { overflow-wrap: break-word; } } td > code { white-space: nowrap; }
 .shares { display: inline-flex; align-items: flex-end; gap: 2px; height: 1.4rem; vertical-align: middle; }
 .shares i { width: 9px; background: var(--quiet); border-radius: 1px; }
 pre { font: .8rem/1.4 ui-monospace, monospace; background: var(--shade); padding: .6rem; border-radius: .3rem;
@@ -152,7 +154,8 @@ def _head(results: Results) -> Html:
         for state, said in ENDED.items()
         if any(r.state == state for r in results.records)
     )
-    facts = [(f"{done} of {len(results.records)}", "cells done" + (f"; {states}" if wrong else ""))]
+    planned = max(len(results.records), len(results.grid.get("cells") or ()))
+    facts = [(f"{done} of {planned}", "cells done" + (f"; {states}" if wrong else ""))]
     facts += _best(results)
     cards = (tag("div", tag("b", value), tag("small", named)) for value, named in facts)
     return tag("header", *parts, tag("div", *cards, kind="facts"))
@@ -169,7 +172,7 @@ def _best(results: Results) -> list[tuple[str, str]]:
     if after:
         value, model = max(after, key=lambda each: each[0])
         facts.append((percent(value), f"best self pre-trained: {kinds.title(model)}"))
-    others = [each for each in results.relatives if each.model not in NAIVE]
+    others = [each for each in results.relatives if each.model not in (NAIVE, FUSED)]
     fast = [(each.speed_ratio, each) for each in others if each.speed_ratio]
     if fast:
         ratio, each = max(fast, key=lambda pair: pair[0])
@@ -187,6 +190,10 @@ def _best(results: Results) -> list[tuple[str, str]]:
 def _figures(made: list[Path], lacking: str) -> Html:
     if lacking:
         return tag("section", tag("h2", "Figures for papers"), tag("p", lacking, kind="quiet"))
-    links = [f'<li><a href="{text(file.as_posix())}">{text(file.as_posix())}</a></li>' for file in made]
-    inside = Html(f"<ul>{''.join(links)}</ul>")
+    named: dict[str, list[str]] = {}
+    for file in made:
+        link = f'<a href="{text(file.as_posix())}">{text(file.suffix[1:].upper())}</a>'
+        named.setdefault(file.stem.replace("_", " "), []).append(link)
+    rows = [f"<li>{text(name)}: {' · '.join(links)}</li>" for name, links in named.items()]
+    inside = Html(f'<p class="quiet">In the folder beside this page:</p><ul class="files">{"".join(rows)}</ul>')
     return tag("section", tag("h2", "Figures for papers"), inside)

@@ -3,12 +3,12 @@
 import json
 import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 from typing import Any
 
-from longspan.arena.cell import Cell, Record
+from longspan.arena.cell import Record
 from longspan.report.arena_accuracy import said
-from longspan.report.arena_numbers import ENDED, duration, percent, task_title
+from longspan.report.arena_numbers import ENDED, duration, percent, size, task_title
 from longspan.report.page import Html, table, tag, text
 from longspan.report.results import Results
 
@@ -20,11 +20,10 @@ def data(results: Results) -> Html:
         known = _different(r.data for r in results.accuracy_records if r.cell.task == task and r.data)
         for number, notes in enumerate(known):
             more = f" ({number + 1} of {len(known)})" if len(known) > 1 else ""
-            parts.append(tag("h3", task_title(task), more))
-            parts.append(_pairs(notes))
+            parts.append(tag("figure", tag("h3", task_title(task), more), _pairs(notes)))
     if not parts:
         parts = [tag("p", "No manifest of the data was recorded.", kind="quiet")]
-    return tag("section", tag("h2", "Data"), *parts)
+    return tag("section", tag("h2", "Data"), tag("div", *parts, kind="charts"))
 
 
 def machine(results: Results) -> Html:
@@ -57,23 +56,44 @@ def repeat(results: Results) -> Html:
             ]
         )
     head = ("cell", "state", "accuracy", "steps", "training", "began (UTC)", "to repeat it")
-    grid = [tag("details", tag("summary", "The grid"), _pairs(results.grid))] if results.grid else []
+    arguments = results.grid.get("arguments", results.grid)
+    whole = [tag("pre", grid_command(arguments))] if isinstance(arguments, Mapping) and "tasks" in arguments else []
     note = (
         "A cell runs in a process of its own from one line of JSON: the command writes that line, and the result into "
-        "result.json. The same seed, machine and versions give the same figures where the number of steps is fixed; a "
-        "budget in seconds gives as many steps as the machine manages."
+        "result.json. The number of steps is that of the record, also where it came of a budget of time, so that seed, "
+        "machine and versions give the same accuracy again; tasks from files need LONGSPAN_DATA. First, the whole grid:"
+        if whole
+        else "result.json."
     )
     return tag(
         "section",
         tag("h2", "Every cell, and how to repeat it"),
         tag("p", note, kind="quiet"),
-        *grid,
+        *whole,
         tag("details", tag("summary", f"{len(rows)} cells"), table(head, rows, numbers=(2, 3, 4))),
     )
 
 
-def command(cell: Cell) -> str:
+def grid_command(arguments: Mapping[str, Any]) -> str:
+    """The shell's line that runs the whole grid again."""
+    parts = ["longspan arena"]
+    for name in ("tasks", "models", "setting", "seeds", "threads", "lengths"):
+        value = arguments.get(name)
+        if value:
+            parts.append(
+                f"--{name} {shlex.quote(','.join(map(str, value)) if isinstance(value, list) else str(value))}"
+            )
+    parts += ["--no-speed"] if "lengths" in arguments and not arguments["lengths"] else []
+    parts += [f"--budget {arguments['budget']:g}s"] if isinstance(arguments.get("budget"), int | float) else []
+    parts += ["--pretrain"] if arguments.get("pretrain") else []
+    return " ".join([*parts, "--out FOLDER"])
+
+
+def command(record: Record) -> str:
     """The shell's line that runs a cell again; what is as by default is left out."""
+    cell = record.cell
+    if cell.kind == "accuracy" and record.steps is not None:
+        cell = replace(cell, steps=record.steps, seconds=None)
     values = {
         each.name: getattr(cell, each.name)
         for each in fields(cell)
@@ -84,7 +104,7 @@ def command(cell: Cell) -> str:
 
 
 def _details(record: Record) -> Html:
-    inside = [tag("pre", command(record.cell))]
+    inside = [tag("pre", command(record))]
     if record.options:
         inside.append(tag("pre", json.dumps(record.options, indent=1, default=str)))
     return tag("details", tag("summary", "command and options" if record.options else "command"), *inside)
@@ -112,7 +132,8 @@ def _flat(values: Mapping[str, Any], before: str = "") -> list[tuple[str, Html]]
         elif isinstance(value, list | tuple):
             rows.append((whole, text(", ".join(map(_short, value)) if value else "–")))
         else:
-            rows.append((whole, text(_short(value))))
+            known = (name in ("memory", "bytes") or before.startswith("caches")) and isinstance(value, int)
+            rows.append((whole, text(size(value) if known else _short(value))))
     return rows
 
 

@@ -5,7 +5,7 @@ from longspan.report.arena_accuracy import said
 from longspan.report.arena_numbers import percent, task_title
 from longspan.report.kinds import title
 from longspan.report.page import Html, table, tag
-from longspan.report.results import NAIVE, Results
+from longspan.report.results import FUSED, NAIVE, Results
 
 NEVER = "This printed column is never compared with: see the differences."
 
@@ -55,10 +55,9 @@ def _table(results: Results, setting: str, tasks: list[str], several: bool) -> H
     for task in tasks:
         head += [tag("span", task_title(task), Html("<br>"), "ours"), "published"]
         head += ["difference"] * published.comparable(setting, task)
-    ours = {_published_name(model): model for model in reversed(one.models)}
     rows = []
     for row in printed.rows:
-        model = ours.get(row.model or "")
+        model = row.model if row.model in one.models else None
         name = said(f"{row.title} *", row.note) if row.note else row.title
         cells: list[object] = [name, title(model) if model else "–"]
         for task in tasks:
@@ -76,15 +75,9 @@ def _table(results: Results, setting: str, tasks: list[str], several: bool) -> H
     return table(head, rows, numbers=range(2, len(head)))
 
 
-def _published_name(model: str) -> str:
-    return "dense" if model in NAIVE else model
-
-
 def _speeds(results: Results) -> Html:
     """Ratios to the dense Transformer, printed and ours."""
-    base = results.dense(NAIVE)
     dense = published.SPEED[0]
-    ours = {_published_name(model): model for model in reversed(results.models)}
     head: list[object] = ["published model"]
     for number in range(len(published.LENGTHS)):
         head += [tag("span", f"{number + 1}K speed", Html("<br>"), "ours"), "published"]
@@ -93,22 +86,20 @@ def _speeds(results: Results) -> Html:
     for row in published.SPEED:
         cells: list[object] = [said(f"{row.title} *", row.note) if row.note else row.title]
         for number, length in enumerate(published.LENGTHS):
-            model = ours.get(row.model)
-            mine = _near(results, model, length) if model else None
-            theirs = _near(results, base, length) if base else None
-            for measured, printed in (
-                (
-                    (mine[0] / theirs[0]) if mine and theirs else None,
-                    row.steps_per_second[number] / dense.steps_per_second[number],
-                ),
-                (
-                    (mine[1] / theirs[1]) if mine and theirs and theirs[1] else None,
-                    row.gigabytes[number] / dense.gigabytes[number],
-                ),
-            ):
-                cells += ["–" if measured is None else f"{measured:.2f}×", tag("span", f"{printed:.2f}×", kind="quiet")]
+            # The published Transformer holds its n×n weights, so that ours which does the same stands for it.
+            mine = _near(results, NAIVE if row.model == FUSED else row.model, length)
+            theirs = _near(results, NAIVE, length)
+            pairs = (
+                (0, row.steps_per_second[number] / dense.steps_per_second[number]),
+                (1, row.gigabytes[number] / dense.gigabytes[number]),
+            )
+            for which, printed in pairs:
+                known = mine is not None and theirs is not None and theirs[which]
+                cells.append(f"{mine[which] / theirs[which]:.2f}×" if known and mine and theirs else "–")
+                cells.append(tag("span", f"{printed:.2f}×", kind="quiet"))
         rows.append(cells)
-    note = f"Published: {published.SPEED_SOURCE}. All as ratios to the dense Transformer of the same table."
+    ratios = "All as ratios to the dense Transformer of the same table, with its n×n weights in memory."
+    note = f"Published: {published.SPEED_SOURCE}. {ratios}"
     inside = (tag("p", note, kind="quiet"), table(head, rows, numbers=range(1, len(head))))
     return tag("details", tag("summary", "Speed and memory, published and ours"), *inside)
 

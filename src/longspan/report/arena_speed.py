@@ -1,15 +1,18 @@
 """Of the arena's page: speed and memory at each length, and energy."""
 
+import re
 from collections.abc import Callable
 from statistics import fmean
 
 from longspan.arena.cell import Record
-from longspan.report.arena_accuracy import DASHES, model_name, said
+from longspan.report.arena_accuracy import model_name, said
 from longspan.report.arena_numbers import ENDED, model_said, rate, size, times, watt_hours
-from longspan.report.charts import Axis, Line, curves, legend
+from longspan.report.charts import DASHES, Axis, Line, curves, legend
 from longspan.report.kinds import kind, title
 from longspan.report.page import Html, table, tag, text
-from longspan.report.results import FUSED, NAIVE, Results
+from longspan.report.results import FUSED, NAIVE, Results, alike
+
+SECONDS = re.compile(r"[\d.e+]+ s of")
 
 VALUES: dict[str, Callable[[Record], float | None]] = {
     "speed": lambda record: record.steps_per_second,
@@ -47,13 +50,17 @@ def efficiency(results: Results) -> Html:
     if not results.speed_records:
         note = "This run has no cells that measure speed and memory by length."
         return tag("section", tag("h2", "Efficiency"), tag("p", note, kind="quiet"))
-    naive, fused = results.dense(NAIVE), results.dense(FUSED)
+    naive, fused = (base if base in results.models else None for base in (NAIVE, FUSED))
     charts = []
     for what, named in (("speed", "Steps per second over length"), ("memory", "Memory over length")):
         lines = speed_lines(results, what)
         if lines and any(len(line.points) > 1 for line in lines):
             charts.append(tag("figure", tag("h3", named), curves(lines, *axes(what), named)))
-    against = [f"{title(base)} ({how})" for base, how in ((naive, "as it is written"), (fused, "fused kernel")) if base]
+    against = [
+        f"{title(base)} ({how})"
+        for base, how in ((naive, "its n×n weights in memory"), (fused, "fused kernel"))
+        if base
+    ]
     ways = dict.fromkeys(r.memory_by for r in results.speed_records if r.memory_by)
     notes = [
         "A training step (forward, backward, update) at each length. "
@@ -85,13 +92,16 @@ def _table(results: Results, what: str, naive: str | None, fused: str | None) ->
         if any(record.cell.model == model for record in results.speed_records):
             cells = [_cell(results, what, model, length, naive, fused, most) for length in results.lengths]
             rows.append([model_name(results, model), *cells])
+    # The first figure of a cell is the ratio to the dense one as it is written.
     return table(["model", *(f"{length:,}" for length in results.lengths)], rows, numbers=range(1, 99))
 
 
 def _ratio(results: Results, what: str, model: str, base: str | None, length: int) -> float | None:
-    one = _value(results.speed(model, length), what)
-    other = _value(results.speed(base, length), what) if base else None
-    return one / other if one and other else None
+    record, reference = results.speed(model, length), results.speed(base, length) if base else None
+    one, other = _value(record, what), _value(reference, what)
+    if record is None or reference is None or not one or not other:
+        return None
+    return one / other if alike(record, reference) else None
 
 
 def _cell(
@@ -105,15 +115,16 @@ def _cell(
         reason = record.error or "no reason was recorded"
         return said(ENDED.get(record.state, "not measured"), reason, "bad" if record.state != "done" else "quiet")
     absolute = rate(value) if what == "speed" else size(value)
-    ratios = [(_ratio(results, what, model, base, length), how) for base, how in ((naive, "dense"), (fused, "fused"))]
-    shown = [(ratio, how) for ratio, how in ratios if ratio is not None]
-    tip = "\n".join([model_said(model), f"length {length:,}: {absolute}", *(f"{times(r)} {how}" for r, how in shown)])
-    first = times(shown[0][0]) if shown else absolute
-    rest = [f"{times(ratio)} {how}" for ratio, how in shown[1:]] + ([absolute] if shown else [])
-    share = 100 * shown[0][0] / most if shown and shown[0][1] == "dense" else 0.0
+    to_naive, to_fused = (_ratio(results, what, model, base, length) for base in (naive, fused))
+    tip = [model_said(model), f"length {length:,}: {absolute}"]
+    tip += [f"{times(to_naive)} {title(naive)}"] if naive and to_naive else []
+    tip += [f"{times(to_fused)} {title(fused)}"] if fused and to_fused else []
+    rest = ([f"{times(to_fused)} fused"] if to_fused else []) + [absolute]
+    first = (times(to_naive) if to_naive else "–") if naive else absolute
+    width = 100 * to_naive / most if to_naive else 0.0
     return Html(
-        f'<div class="barred k-{kind(model)}"><u style="width:{min(100.0, share):.1f}%"></u>{said(first, tip)}'
-        f'<br><small class="quiet">{text(" · ".join(rest))}</small></div>'
+        f'<div class="barred k-{kind(model)}">{said(first, chr(10).join(tip))}'
+        f'<br><small class="quiet">{text(" · ".join(rest))}</small><u style="width:{width:.1f}%"></u></div>'
     )
 
 
@@ -133,7 +144,8 @@ def energy(results: Results) -> Html:
         bar = Html(f'<div class="bar k-{kind(model)}"><u style="width:{share:.1f}%"></u></div>')
         per_cell = said(watt_hours(fmean(values)), f"{fmean(values):,.0f} J on the average of {len(values)} cells")
         rows.append([model_name(results, model), len(values), watt_hours(sum(values)), per_cell, bar, ", ".join(ways)])
-    ways = dict.fromkeys(str(r.energy.get("by", "not said how")) for r in known)
+    # Of models of energy each cell says its own seconds; the ways are few.
+    ways = dict.fromkeys(SECONDS.sub("time of", str(r.energy.get("by", "not said how"))) for r in known)
     whole = sum(sum(values) for values in totals.values())
     head = ("model", "cells", "in all", "per cell", "", "how")
     lacking = len(results.records) - len(known)
@@ -144,4 +156,4 @@ def energy(results: Results) -> Html:
 
 def _way(record: Record) -> str:
     by = str(record.energy.get("by", ""))
-    return "modelled" if by.lower().startswith("modelled") else "measured" if by else "not said"
+    return "modelled" if "modelled" in by else "measured" if by else "not said"

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from math import log, sqrt
 
 from longspan.report.kinds import KINDS
-from longspan.report.labels import Box, place, ratio_ticks, spread, ticks
+from longspan.report.labels import Box, free_corner, place, place_rows, ratio_ticks, spread, ticks
 from longspan.report.page import Html, tag, text
 
 STYLE = """
 svg { display: block; width: 100%; height: auto; overflow: visible; }
-svg text { font: 12px system-ui, sans-serif; fill: var(--ink); }
+svg text, svg text.quiet { font: 12px system-ui, sans-serif; fill: var(--ink); }
 svg text.quiet { fill: var(--quiet); } svg text.halo { paint-order: stroke; stroke: var(--paper); stroke-width: 3px;
   stroke-linejoin: round; } svg text.bad { fill: var(--bad); }
 svg text.end { text-anchor: end; } svg text.middle { text-anchor: middle; } svg text.name { font-weight: 600; }
@@ -25,6 +25,9 @@ svg text.end { text-anchor: end; } svg text.middle { text-anchor: middle; } svg 
 .mark:hover .disc, .mark:focus .disc { fill-opacity: .7; } .mark:focus { outline: none; }
 .mark:hover .path, .mark:focus .path { stroke-width: 3.5; } .mark:focus .dot, .mark:hover .dot { stroke: var(--ink); }
 """
+
+
+DASHES = ("", "6 3", "2 3", "8 3 2 3")  # of mechanisms of one kind, which have one colour
 
 
 @dataclass(frozen=True)
@@ -170,21 +173,29 @@ def scatter(
         parts.append(words(x.end, y(value) + (14 if below else -5), f"{said} {value:.1f}", "quiet end halo"))
     places = [(x(c.speed), y(c.accuracy), r) for c, r in zip(circles, radii)]
     sizes = [(len(c.name) * 7.2 + 2, 14.0) for c in circles]
-    labels = place(places, sizes, Box(x.begin, y.end, x.end, y.begin))
+    rings = [(x(c.speed), y(c.accuracy), y(c.pretrained)) for c in circles if c.pretrained is not None]
+    taken = [Box(at - 6, min(one, other) - 6, at + 6, max(one, other) + 6) for at, one, other in rings]
+    within = Box(x.begin, y.end, x.end, y.begin)
+    if most:
+        discs = [Box(at - r, above - r, at + r, above + r) for at, above, r in places] + taken
+        discs += [Box(x.begin, y(value) - 16, x.end, y(value) + 2) for _, value in lines]
+        corner = free_corner(2 * largest + 70, 2 * largest, within, discs)
+        taken.append(corner)
+        parts += _sizes(most, largest, size, corner.left, corner.bottom)
+    labels = place(places, sizes, within, taken)
     # Large ones first, so that none is under another.
     for index in sorted(range(len(circles)), key=lambda number: -radii[number]):
         circle, (at, above, r), label = circles[index], places[index], labels[index]
         inside = []
         if circle.pretrained is not None:
             top = y(circle.pretrained)
-            inside += [stroke(at, above, at, top, "lead"), disc(at, top, 5, "ring")]
+            edge = above - min(r, above - top) if top < above else above + min(r, top - above)
+            inside += [stroke(at, edge, at, top, "lead"), disc(at, top, 5, "ring")]
         inside.append(disc(at, above, r, "disc" if circle.memory else "ring"))
         if label.leads:
             inside.append(stroke(at, above, label.x, label.y, "lead"))
         inside.append(words(label.x, label.y + 4, circle.name, "name middle halo"))
         parts.append(mark(circle.kind, circle.tip, *inside))
-    if most:
-        parts += _sizes(most, largest, size, x.begin + 12, y.begin - 10)
     return svg(width, height, f"{up.title} over {across.title}; the area of a circle is memory", *parts, kind=kind)
 
 
@@ -213,16 +224,17 @@ def intervals(rows: Sequence[Interval], lines: Sequence[tuple[str, float]], said
         values = [0.0, 100.0]
     values = [min(100.0, max(0.0, value)) for value in values]
     x = scale(values, left + 8, width - 12)
-    levels = _levels([(x(value), len(f"{name} {value:.1f}") * 6.3) for name, value in lines], width)
+    levels = place_rows([(x(value), len(f"{name} {value:.1f}") * 6.3) for name, value in lines], width)
     top, step = 16 + 15 * (max(levels, default=-1) + 1), 26
     bottom = top + step * len(rows)
     parts = []
+    # All lines before all names, so that no line runs through the name of another.
+    for (_, value), level in zip(lines, levels):
+        parts.append(stroke(x(value), 17 + 15 * level, x(value), bottom, "mark-line"))
     for (name, value), level in zip(lines, levels):
         label = f"{name} {value:.1f}"
-        half = len(label) * 6.3 / 2
-        at = min(width - half - 2, max(half + 2, x(value)))
-        parts.append(stroke(x(value), 17 + 15 * level, x(value), bottom, "mark-line"))
-        parts.append(words(at, 12 + 15 * level, label, "quiet middle halo"))
+        room = len(label) * 6.3 / 2 + 2
+        parts.append(words(min(width - room, max(room, x(value))), 12 + 15 * level, label, "quiet middle halo"))
     for tick in x.ticks():
         parts.append(stroke(x(tick), bottom, x(tick), bottom + 4, "axis"))
         parts.append(words(x(tick), bottom + 17, f"{tick:g}", "quiet middle"))
@@ -247,21 +259,6 @@ def intervals(rows: Sequence[Interval], lines: Sequence[tuple[str, float]], said
     return svg(width, bottom + 24, said, *parts)
 
 
-def _levels(labels: Sequence[tuple[float, float]], width: float) -> list[int]:
-    """In which row each label (middle, width) stands, so that none touches another."""
-    taken: list[list[tuple[float, float]]] = []
-    found = []
-    for middle, wide in labels:
-        middle = min(width - wide / 2, max(wide / 2, middle))
-        here = (middle - wide / 2 - 5, middle + wide / 2 + 5)
-        level = next((n for n, row in enumerate(taken) if all(here[1] < a or here[0] > b for a, b in row)), len(taken))
-        if level == len(taken):
-            taken.append([])
-        taken[level].append(here)
-        found.append(level)
-    return found
-
-
 def curves(
     lines: Sequence[Line],
     across: Axis,
@@ -282,7 +279,7 @@ def curves(
     parts = _frame(x, y, across, up)
     for (name, value), below in zip(levels, _rows([y(value) for _, value in levels])):
         parts.append(stroke(x.begin, y(value), x.end, y(value), "mark-line"))
-        parts.append(words(x.begin + 4, y(value) + (13 if below else -4), f"{name} {value:.1f}", "quiet halo"))
+        parts.append(words(x.end, y(value) + (13 if below else -4), f"{name} {value:.1f}", "quiet end halo"))
     ends = spread([y(line.points[-1][1]) for line in lines], 14, y.end, y.begin)
     for line, end in zip(lines, ends):
         drawn = " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in line.points)

@@ -5,12 +5,13 @@ from math import ceil, sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from longspan.report.arena_accuracy import circles, interval_rows, learning
+from longspan.report.arena_accuracy import circles, interval_rows
+from longspan.report.arena_learning import learning
 from longspan.report.arena_numbers import size, task_title
 from longspan.report.arena_speed import axes, speed_lines
 from longspan.report.charts import Axis, Line, scale
 from longspan.report.kinds import KINDS
-from longspan.report.labels import Box, place, spread
+from longspan.report.labels import Box, free_corner, place, place_rows, ratio_ticks, spread
 from longspan.report.results import Results
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ LACKING = (
     "No figures were written, as matplotlib is missing: pip install 'longspan[report]', then make the report again."
 )
 QUIET, RULE = "#5d636e", "#d9dce1"
+LARGEST = 24.0  # radius in points
+PANEL = 190.0  # points that a panel is wide, about
 STYLE: dict[str, Any] = {
     "font.size": 9,
     "axes.spines.top": False,
@@ -87,12 +90,24 @@ def _scatter(results: Results, figure: "Figure") -> bool:
         drawn.axvline(1, color=QUIET, linewidth=0.8, linestyle="--")
     for name, value in lines:
         drawn.axhline(value, color=QUIET, linewidth=0.8, linestyle="--")
-        drawn.annotate(f"{name} {value:.1f}", (x.high, value), (0, 2), ha="right", fontsize=7, **_OFFSET)
+        drawn.annotate(f"{name} {value:.1f}", (x.high, value), (0, 2), ha="right", fontsize=7, color=QUIET, **_OFFSET)
     most = max((each.memory for each in found if each.memory), default=0.0)
-    radii = [max(2.5, 24 * sqrt(each.memory / most)) if each.memory else 4.0 for each in found]
+    radii = [max(2.5, LARGEST * sqrt(each.memory / most)) if each.memory else 4.0 for each in found]
     middles = [(x(each.speed), y(each.accuracy), r) for each, r in zip(found, radii)]
     sizes = [(len(each.name) * 5.0 + 2, 10.0) for each in found]
-    labels = place(middles, sizes, Box(left, 12, width - 10, height - bottom))
+    within = Box(left, 12, width - 10, height - bottom)
+    rings = [(x(each.speed), y(each.accuracy), y(each.pretrained)) for each in found if each.pretrained is not None]
+    taken = [Box(at - 5, min(one, other) - 5, at + 5, max(one, other) + 5) for at, one, other in rings]
+    if most:
+        discs = [Box(at - r, above - r, at + r, above + r) for at, above, r in middles]
+        discs += [Box(left, y(value) - 10, width, y(value) + 2) for _, value in lines]
+        corner = free_corner(110, 2 * LARGEST, within, taken + discs)
+        taken.append(corner)
+        drawn.add_artist(_sizes(drawn, corner.left + LARGEST, height - corner.top - LARGEST, LARGEST))
+        said = f"area: memory\nthis: {size(most)}"
+        beside = (corner.left + 2 * LARGEST + 4, height - corner.top - LARGEST)
+        drawn.annotate(said, beside, xycoords="figure points", va="center", fontsize=7, color=QUIET)
+    labels = place(middles, sizes, within, taken)
     for each, middle, r, label in zip(found, middles, radii, labels):
         colour = _colour(each.kind)
         if each.pretrained is not None:
@@ -110,17 +125,13 @@ def _scatter(results: Results, figure: "Figure") -> bool:
         drawn.annotate(
             each.name, (each.speed, each.accuracy), away, ha="center", va="center", arrowprops=arrow, **_OFFSET
         )
-    if most:
-        r = 24.0
-        drawn.add_artist(_sizes(drawn, left + r + 6, bottom + r + 6, r))
-        drawn.annotate(f"area: memory\ncircle: {size(most)}", (0, 0), (2 * r + 12, 14), fontsize=7, **_CORNER)
     drawn.set_xlabel(across.title)
     drawn.set_ylabel(up.title)
     return True
 
 
+_ALONG: Any = ("axes fraction", "data")
 _OFFSET: dict[str, Any] = {"textcoords": "offset points", "annotation_clip": False}
-_CORNER: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "color": QUIET}
 
 
 def _sizes(drawn: "Axes", x: float, y: float, r: float) -> Any:
@@ -130,7 +141,7 @@ def _sizes(drawn: "Axes", x: float, y: float, r: float) -> Any:
 
     figure = drawn.get_figure()
     assert figure is not None
-    points = Affine2D().scale(1 / 72) + figure.dpi_scale_trans  # type: ignore[union-attr]
+    points = Affine2D().scale(1 / 72) + figure.dpi_scale_trans
     return Circle((x, y), r, transform=points, facecolor="none", edgecolor=QUIET, linewidth=0.8)
 
 
@@ -163,10 +174,15 @@ def _intervals(results: Results, figure: "Figure") -> bool:
         return False
     for task, drawn in zip(tasks, _panels(figure, len(tasks), 0.8 + 0.22 * len(results.models))):
         rows, lines = interval_rows(results, task)
-        for name, value in lines:
+        shown = [v for row in rows for m in row.marks if m for v in (m[0] - (m[1] or 0), m[0] + (m[1] or 0))]
+        x = scale([*shown, *(value for _, value in lines)], 0, PANEL)
+        drawn.set_xlim(x.low, x.high)
+        levels = place_rows([(x(value), 3.4 * len(name)) for name, value in lines], PANEL)
+        for (name, value), level in zip(lines, levels):
             drawn.axvline(value, color=QUIET, linewidth=0.8, linestyle="--")
-            drawn.annotate(name.replace("_", " "), (value, 1), (0, 2), xycoords=("data", "axes fraction"),
-                           rotation=20, fontsize=6, color=QUIET, **_OFFSET)  # fmt: skip
+            top: Any = ("data", "axes fraction")
+            above = (0, 3 + 8 * level)
+            drawn.annotate(name, (value, 1), above, xycoords=top, ha="center", fontsize=6, color=QUIET, **_OFFSET)
         for number, row in enumerate(rows):
             for later, each in enumerate(row.marks):
                 if each is not None:
@@ -198,12 +214,12 @@ def _lines(drawn: "Axes", lines: Sequence[Line], across: Axis, up: Axis) -> None
     figure = drawn.get_figure()
     assert figure is not None
     # Names at the ends of lines, apart from each other; in pixels, which the axes know once they are laid out.
-    figure.draw_without_rendering()  # type: ignore[union-attr]
+    figure.draw_without_rendering()
     ends = [drawn.transData.transform(line.points[-1])[1] for line in lines]
     box = drawn.get_window_extent()
-    apart = 8 / 72 * drawn.get_figure().dpi  # type: ignore[union-attr]
+    apart = 8 / 72 * drawn.get_figure().dpi
     for line, end, place_ in zip(lines, ends, spread(ends, apart, box.y0, box.y1)):
-        shift = (place_ - end) * 72 / drawn.get_figure().dpi  # type: ignore[union-attr]
+        shift = (place_ - end) * 72 / drawn.get_figure().dpi
         last = line.points[-1]
         drawn.annotate(line.name, last, (5, shift), va="center", fontsize=7, color=_colour(line.kind), **_OFFSET)
     drawn.set_xlabel(across.title)
@@ -216,8 +232,10 @@ def _learning(results: Results, figure: "Figure") -> bool:
     if not made:
         return False
     for (task, lines), drawn in zip(made, _panels(figure, len(made), 2.8)):
-        for _, value in interval_rows(results, task)[1]:
+        for name, value in interval_rows(results, task)[1]:
             drawn.axhline(value, color=QUIET, linewidth=0.8, linestyle="--")
+            end = (1, value)
+            drawn.annotate(name, end, (0, 2), xycoords=_ALONG, ha="right", fontsize=6, color=QUIET, **_OFFSET)
         _lines(drawn, lines, Axis(f"{task_title(task)}, steps"), Axis("held-out accuracy, %"))
     return True
 
@@ -231,5 +249,7 @@ def _efficiency(results: Results, figure: "Figure") -> bool:
         across, up = axes(what)
         _lines(drawn, lines, across, up)
         drawn.set_xticks(results.lengths, [across.number(length) for length in results.lengths])
+        low, high = drawn.get_ylim()
+        drawn.set_yticks(ratio_ticks(low, high), [f"{tick:g}" for tick in ratio_ticks(low, high)])
         drawn.minorticks_off()
     return True

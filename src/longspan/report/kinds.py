@@ -6,7 +6,7 @@ from longspan.attention import registry
 
 # Of the survey's classes; a mechanism of several is shown as the first that it names.
 FAMILIES = {"FP": "fixed", "LP": "learned", "LR": "low-rank", "KR": "kernel", "M": "memory", "RC": "recurrent"}
-RECURRENT = ("lstm", "gru", "rnn", "recurrent", "elman", "lru")
+DENSE, RECURRENT = ("dense", "naive"), ("lstm", "gru")
 
 # Name: title, colour on white, colour on black. Told apart by people who see few colours, too: no red beside a green
 # of one lightness; and a name stands at every mark.
@@ -21,34 +21,42 @@ KINDS = {
     "other": ("other", "#6b7280", "#9aa1ad"),
 }
 
-TITLES = {
+# Where the survey's first class is not what one would look for.
+OTHERWISE = {"synthesizer": "learned", "memory_compressed": "memory"}
+
+TITLES = {  # as papers print them; a name that is not here is printed as it is
     "dense": "Transformer",
-    "dense_fused": "Transformer, fused",
-    "fused": "Transformer, fused",
-    "softmax": "Transformer, fused",
-    "window": "Window",
-    "bigbird": "BigBird",
+    "naive": "Transformer, not fused",
+    "window": "Local Attention",
     "etc": "ETC",
-    "sparse": "Sparse",
+    "bigbird": "BigBird",
+    "sparse": "Sparse Transformer",
+    "image_local": "Image Transformer",
+    "axial": "Axial Transformer",
+    "memory_compressed": "Memory Compressed",
+    "inducing": "Set Transformer",
+    "routing": "Routing Transformer",
+    "sinkhorn": "Sinkhorn Transformer",
     "nystrom": "Nyströmformer",
-    "linear": "Linear",
-    "lstm": "LSTM",
-    "gru": "GRU",
-    "lru": "LRU",
+    "linear": "Linear Transformer",
     "cosformer": "cosFormer",
+    "gated_linear": "Gated Linear",
+    "lstm": "Bidirectional LSTM",
+    "gru": "Bidirectional GRU",
 }
 
 
 @cache
 def kind(model: str) -> str:
-    """Of a model by its name: what comes before a "-" or a ":" is the mechanism."""
-    name = model.replace(":", "-").split("-")[0].lower()
-    if name.startswith(("dense", "fused", "naive", "softmax", "transformer")):
+    """Of a model by its name: a registered mechanism, or one of the few that are none."""
+    if model in DENSE:
         return "dense"
-    if any(word in name for word in RECURRENT):
+    if model in RECURRENT:
         return "recurrent"
-    if name in registry.MECHANISMS:
-        family = registry.find(name).family
+    if model in OTHERWISE:
+        return OTHERWISE[model]
+    if model in registry.MECHANISMS:
+        family = registry.find(model).family
         return FAMILIES[family[0]] if family else "dense"
     return "other"
 

@@ -30,10 +30,17 @@ class Label:
 
 
 def place(
-    circles: Sequence[tuple[float, float, float]], sizes: Sequence[tuple[float, float]], within: Box, gap: float = 4
+    circles: Sequence[tuple[float, float, float]],
+    sizes: Sequence[tuple[float, float]],
+    within: Box,
+    taken: Sequence[Box] = (),
+    gap: float = 4,
 ) -> list[Label]:
-    """A name of each size for each circle (x, y, radius): the nearest place that hides least, one after another."""
-    discs = [Box(x - r, y - r, x + r, y + r) for x, y, r in circles]
+    """A name of each size for each circle (x, y, radius): the nearest place that hides least, one after another.
+
+    `taken` is covered by something else already.
+    """
+    discs = [Box(x - r, y - r, x + r, y + r) for x, y, r in circles] + list(taken)
     found: dict[int, Label] = {}
     # Those in a crowd have the fewest places to go.
     crowd = [sum(_near(one, other) for other in circles) for one in circles]
@@ -106,3 +113,27 @@ def ratio_ticks(low: float, high: float) -> list[float]:
     made = [[tick for tick in some if low <= tick <= high] for some in (coarse, middle, fine)]
     found = next((some for some in made if len(some) >= 3), made[-1]) or [low]
     return found[:: ceil(len(found) / 9)]
+
+
+def place_rows(labels: Sequence[tuple[float, float]], width: float) -> list[int]:
+    """In which row each label (middle, width) stands, so that none touches another."""
+    taken: list[list[tuple[float, float]]] = []
+    found = []
+    for middle, wide in labels:
+        middle = min(width - wide / 2, max(wide / 2, middle))
+        here = (middle - wide / 2 - 5, middle + wide / 2 + 5)
+        level = next((n for n, row in enumerate(taken) if all(here[1] < a or here[0] > b for a, b in row)), len(taken))
+        if level == len(taken):
+            taken.append([])
+        taken[level].append(here)
+        found.append(level)
+    return found
+
+
+def free_corner(width: float, height: float, within: Box, taken: Sequence[Box], edge: float = 8) -> Box:
+    """A box in the corner in which it hides least."""
+    made = []
+    for left in (within.left + edge, within.right - edge - width):
+        for top in (within.bottom - edge - height, within.top + edge):
+            made.append(Box(left, top, left + width, top + height))
+    return min(made, key=lambda box: sum(box.shared(each) for each in taken))

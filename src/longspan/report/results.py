@@ -15,9 +15,8 @@ from longspan.errors import InvalidInput
 from longspan.report.kinds import KINDS, kind
 from longspan.report.statistics import Score, score
 
-# Names under which a dense baseline may stand: multiplied out as it is written, and by torch's fused kernel.
-NAIVE = ("dense_naive", "naive", "dense")
-FUSED = ("dense_fused", "fused", "softmax")
+# The dense model with its n×n weights in memory, which is timed only, and the same by the fused kernel.
+NAIVE, FUSED = "naive", "dense"
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ class Results:
     def models(self) -> list[str]:
         """Of all cells: dense ones first, then by kind and name."""
         found = _once(record.cell.model for record in self.records)
-        return sorted(found, key=lambda name: (list(KINDS).index(kind(name)), name not in NAIVE, name))
+        return sorted(found, key=lambda name: (list(KINDS).index(kind(name)), name != FUSED, name))
 
     @cached_property
     def pretrained(self) -> bool:
@@ -109,28 +108,30 @@ class Results:
         """A speed cell, however it ended."""
         return next((r for r in self.speed_records if (r.cell.model, r.cell.length) == (model, length)), None)
 
-    def dense(self, names: Sequence[str]) -> str | None:
-        """Which of the models is this dense baseline."""
-        return next((name for name in names if name in self.models), None)
-
     @cached_property
     def relatives(self) -> list[Relative]:
         """Of every model: at the longest length at which the dense one was measured, or else while it was trained."""
-        base = self.dense(NAIVE) or self.dense(FUSED)
-        timed = [length for length in self.lengths if base and _rate(self.speed(base, length))]
-        if base and timed:
+        timed = [length for length in self.lengths if _rate(self.speed(FUSED, length))]
+        if timed:
             length = timed[-1]
-            by = f"a training step at length {length:,}, relative to {base}"
-            return [_relative(m, self.speed(m, length), self.speed(base, length), by) for m in self.models]
+            by = f"a training step at length {length:,}, relative to the dense Transformer by its fused kernel"
+            return [_relative(m, self.speed(m, length), self.speed(FUSED, length), by) for m in self.models]
+        base = FUSED if FUSED in self.models else None
         found = []
         for model in self.models:
             each = [(self._trained(task, model), self._trained(task, base) if base else None) for task in self.tasks]
             parts = [_relative(model, one, other, "") for one, other in each if one is not None]
-            by = "training itself" + (f", relative to {base} (geometric mean over tasks)" if base else "")
-            rates, sizes = [p.steps_per_second for p in parts], [p.memory for p in parts]
-            speeds, memories = [p.speed_ratio for p in parts], [p.memory_ratio for p in parts]
-            made = (_geometric(values) for values in (rates, sizes, speeds, memories))
-            found.append(Relative(model, *made, by))
+            by = "training itself" + (", relative to the dense Transformer (geometric mean over tasks)" if base else "")
+            found.append(
+                Relative(
+                    model,
+                    _geometric([part.steps_per_second for part in parts]),
+                    _geometric([part.memory for part in parts]),
+                    _geometric([part.speed_ratio for part in parts]),
+                    _geometric([part.memory_ratio for part in parts]),
+                    by,
+                )
+            )
         return found
 
     def _trained(self, task: str, model: str) -> Record | None:
@@ -141,10 +142,24 @@ def _relative(model: str, one: Record | None, other: Record | None, by: str) -> 
     def ratio(a: float | None, b: float | None) -> float | None:
         return a / b if a and b else None
 
+    if one is not None and other is not None and not alike(one, other):
+        other = None
     rate, memory = _rate(one), one.memory if one is not None and one.state == "done" else None
     return Relative(
         model, rate, memory, ratio(rate, _rate(other)), ratio(memory, other.memory if other is not None else None), by
     )
+
+
+def alike(one: Record, other: Record) -> bool:
+    """Whether speeds may be held against each other: one setting, batch, number of threads and machine."""
+
+    def of(record: Record) -> tuple[object, ...]:
+        machine, cards = record.machine, record.machine.get("gpu") or ()
+        named = tuple(str(card.get("name")) for card in cards if isinstance(card, Mapping))
+        batch = record.options.get("batch")
+        return record.cell.setting, record.cell.length, record.cell.threads, batch, machine.get("processor"), named
+
+    return of(one) == of(other)
 
 
 def _rate(record: Record | None) -> float | None:
