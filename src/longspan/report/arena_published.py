@@ -1,11 +1,12 @@
 """Of the arena's page: what others have printed, beside ours, and every difference between the two."""
 
 from longspan.arena import published
+from longspan.arena.cell import Record
 from longspan.report.arena_accuracy import said
 from longspan.report.arena_numbers import percent, task_title
 from longspan.report.kinds import title
 from longspan.report.page import Html, table, tag
-from longspan.report.results import FUSED, NAIVE, Results
+from longspan.report.results import FUSED, NAIVE, Results, alike
 
 NEVER = "This printed column is never compared with: see the differences."
 
@@ -89,14 +90,12 @@ def _speeds(results: Results) -> Html:
             # The published Transformer holds its n×n weights, so that ours which does the same stands for it.
             mine = _near(results, NAIVE if row.model == FUSED else row.model, length)
             theirs = _near(results, NAIVE, length)
-            pairs = (
-                (0, row.steps_per_second[number] / dense.steps_per_second[number]),
-                (1, row.gigabytes[number] / dense.gigabytes[number]),
-            )
-            for which, printed in pairs:
-                known = mine is not None and theirs is not None and theirs[which]
-                cells.append(f"{mine[which] / theirs[which]:.2f}×" if known and mine and theirs else "–")
-                cells.append(tag("span", f"{printed:.2f}×", kind="quiet"))
+            together = mine is not None and theirs is not None and alike(mine, theirs)
+            speeds = _ratio(mine.steps_per_second, theirs.steps_per_second) if together and mine and theirs else "–"
+            memories = _ratio(mine.memory, theirs.memory) if together and mine and theirs else "–"
+            printed = _ratio(row.steps_per_second[number], dense.steps_per_second[number])
+            cells += [speeds, tag("span", printed, kind="quiet")]
+            cells += [memories, tag("span", _ratio(row.gigabytes[number], dense.gigabytes[number]), kind="quiet")]
         rows.append(cells)
     ratios = "All as ratios to the dense Transformer of the same table, with its n×n weights in memory."
     note = f"Published: {published.SPEED_SOURCE}. {ratios}"
@@ -104,13 +103,16 @@ def _speeds(results: Results) -> Html:
     return tag("details", tag("summary", "Speed and memory, published and ours"), *inside)
 
 
-def _near(results: Results, model: str | None, length: int) -> tuple[float, float] | None:
-    """Steps per second and memory at a length that is this one but for a few tokens (4000 for 4096)."""
+def _ratio(one: float | None, other: float | None) -> str:
+    return f"{one / other:.2f}×" if one and other else "–"
+
+
+def _near(results: Results, model: str, length: int) -> Record | None:
+    """What was measured at a length that is this one but for a few tokens (4000 for 4096)."""
     for record in results.speed_records:
         at = record.cell.length or 0
-        close = record.cell.model == model and abs(at - length) <= 0.05 * length
-        if close and record.state == "done" and record.steps_per_second:
-            return record.steps_per_second, float(record.memory or 0)
+        if record.cell.model == model and record.state == "done" and abs(at - length) <= 0.05 * length:
+            return record
     return None
 
 

@@ -50,8 +50,9 @@ def place(
         for step, extra in enumerate((0.0, 10.0, 22.0, 36.0, 52.0, 70.0)):
             for turn, (right, down) in enumerate(_AROUND):
                 reach = r + gap + extra
-                slant = 0.72 if right and down else 1.0
-                middle_x = x + right * (reach * slant + width / 2)
+                beside = abs(right) == 1
+                slant = 0.72 if beside and down else 1.0
+                middle_x = x + right * (reach * slant * beside + width / 2)
                 middle_y = y + down * (reach * slant + height / 2)
                 box = Box(middle_x - width / 2, middle_y - height / 2, middle_x + width / 2, middle_y + height / 2)
                 hidden = sum(box.shared(disc) for disc in discs)
@@ -65,7 +66,11 @@ def place(
     return [found[number] for number in range(len(circles))]
 
 
-_AROUND = ((1, 0), (-1, 0), (0, -1), (0, 1), (1, -1), (1, 1), (-1, -1), (-1, 1))
+# To the right, down; by half: above or below, and shifted by a quarter of the name.
+_AROUND = (
+    *((1, 0), (-1, 0), (0, -1), (0, 1), (1, -1), (1, 1), (-1, -1), (-1, 1)),
+    *((0.5, -1), (-0.5, -1), (0.5, 1), (-0.5, 1), (0.95, -1), (-0.95, -1), (0.95, 1), (-0.95, 1)),
+)
 
 
 def _near(one: tuple[float, float, float], other: tuple[float, float, float]) -> float:
