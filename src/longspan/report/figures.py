@@ -139,8 +139,7 @@ def _sizes(drawn: "Axes", x: float, y: float, r: float) -> Any:
     from matplotlib.patches import Circle
     from matplotlib.transforms import Affine2D
 
-    figure = drawn.get_figure()
-    assert figure is not None
+    figure: Any = drawn.get_figure()
     points = Affine2D().scale(1 / 72) + figure.dpi_scale_trans
     return Circle((x, y), r, transform=points, facecolor="none", edgecolor=QUIET, linewidth=0.8)
 
@@ -211,15 +210,14 @@ def _lines(drawn: "Axes", lines: Sequence[Line], across: Axis, up: Axis) -> None
         drawn.set_xscale("log")
     if up.factors:
         drawn.set_yscale("log")
-    figure = drawn.get_figure()
-    assert figure is not None
+    figure: Any = drawn.get_figure()
     # Names at the ends of lines, apart from each other; in pixels, which the axes know once they are laid out.
     figure.draw_without_rendering()
     ends = [drawn.transData.transform(line.points[-1])[1] for line in lines]
     box = drawn.get_window_extent()
-    apart = 8 / 72 * drawn.get_figure().dpi
+    apart = 8 / 72 * figure.dpi
     for line, end, place_ in zip(lines, ends, spread(ends, apart, box.y0, box.y1)):
-        shift = (place_ - end) * 72 / drawn.get_figure().dpi
+        shift = (place_ - end) * 72 / figure.dpi
         last = line.points[-1]
         drawn.annotate(line.name, last, (5, shift), va="center", fontsize=7, color=_colour(line.kind), **_OFFSET)
     drawn.set_xlabel(across.title)
