@@ -10,16 +10,21 @@ from longspan.arena.results import CELLS, Folder, left
 from longspan.arena.runner import Ended, Event, Idle, LocalRunner, Told
 
 
+def say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
 def hear(event: Event) -> None:
     if isinstance(event, Idle):
         return
     cell = event.record.cell if isinstance(event, Ended) else event.cell
-    print(type(event).__name__, cell.model, event.step if isinstance(event, Told) else "", flush=True)
+    say(f"{type(event).__name__} {cell.model} {event.step if isinstance(event, Told) else ''}")
 
 
 def main(path: Path, workers: int, *models: str) -> int:
     cells = [Cell(task="listops", model=model) for model in models]
-    folder = Folder(path, warn=lambda line: print(line, flush=True))
+    folder = Folder(path, warn=say)
     with folder.held(), session.signals() as stopped:
         cells = folder.begin(Arguments(tasks=("listops",), models=models, lengths=()), cells)
         command = (sys.executable, str(Path(__file__).with_name("fake_process.py")))

@@ -9,14 +9,19 @@ from pathlib import Path
 from longspan.arena.cell import Cell, Record
 
 
+def say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
 def main(cell_path: Path, record_path: Path) -> int:
     cell = Cell.read(json.loads(cell_path.read_text()))
     notes = Path(os.environ["FAKE_NOTES"])
     first = not (notes / cell.key).exists()
     with (notes / cell.key).open("a") as file:
         file.write(f"{os.environ['OMP_NUM_THREADS']} {os.environ.get('LONGSPAN_DATA', 'none')}\n")
-    print("a library says hello")
-    print(json.dumps({"step": 5, "steps": 10, "held_out": 0.25}))
+    say("a library says hello")
+    say(json.dumps({"step": 5, "steps": 10, "held_out": 0.25}))
     if cell.model == "raises":
         raise ValueError("the third row is no row")
     if cell.model == "killed" or (cell.model == "killed_once" and first):
@@ -30,11 +35,11 @@ def main(cell_path: Path, record_path: Path) -> int:
         record_path.write_text('{"cell": {"ta')
         return 0
     if cell.model == "waits" or (cell.model == "waits_once" and first):
-        print(json.dumps({"step": os.getpid(), "steps": 0}))
+        say(json.dumps({"step": os.getpid(), "steps": 0}))
         signal.pause()
     if cell.model == "stubborn":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        print(json.dumps({"step": os.getpid(), "steps": 0}))
+        say(json.dumps({"step": os.getpid(), "steps": 0}))
         while True:
             signal.pause()
     values = {"accuracy": 0.5, "held_out": 0.5, "steps": 10, "steps_per_second": 2.0, "seconds": 5.0, "memory": 2**20}

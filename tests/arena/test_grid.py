@@ -59,6 +59,8 @@ def test_a_budget_is_divided_equally_and_kept() -> None:
     (seconds,) = training
     assert seconds == pytest.approx((960 / 6 - START) * 0.8, abs=0.06)
     assert total(cells, 2) == pytest.approx(1200, abs=1)
+    many = plan(some(budget=120.0, lengths=(1024, 2048), timed=("dense", "window", "lstm")), workers=2)
+    assert total(many, 2) == pytest.approx(120, abs=1)
     assert total(plan(some(budget=600.0), workers=1), 1) == pytest.approx(600, abs=1)
     assert all(time_limit(cell) > wall(cell.seconds) for cell in cells)
 

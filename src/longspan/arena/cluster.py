@@ -1,5 +1,6 @@
 """The same grid on a Ray cluster: a task for each cell, which runs it in a process of its own on its machine."""
 
+import logging
 import tempfile
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
@@ -84,9 +85,10 @@ class RayRunner(Runner):
     def _connect(self) -> None:
         try:
             if self.address is not None:
-                self.ray.init(address=self.address, log_to_driver=False)
+                self.ray.init(address=self.address, log_to_driver=False, logging_level=logging.ERROR)
             else:
-                self.ray.init(num_cpus=self.processors, include_dashboard=False, log_to_driver=False)
+                count = self.processors
+                self.ray.init(num_cpus=count, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
         except (ConnectionError, RuntimeError, ValueError, OSError) as error:
             where = "a local Ray cannot be started" if self.address is None else f"no Ray cluster at {self.address}"
             raise InvalidInput(f"{where}: {' '.join(str(error).split())}") from None

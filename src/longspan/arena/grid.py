@@ -11,7 +11,7 @@ from longspan.errors import InvalidInput, InvalidOption
 
 SPEED_TASK = "text"  # the published efficiency table is of it; its cells read random bytes and need no files
 LENGTHS = (1024, 2048, 3072, 4096)
-SPEED_SHARE = 0.2  # of a budget, where there are speed cells
+SPEED_SHARE, MOST_SHARE = 0.2, 0.5  # of a budget, where there are speed cells; and where they could do with no less
 START = 4.0  # seconds until a process trains: imports, and data from the cache
 TRAINING_SHARE = 0.8  # of the rest of a cell's time: the remainder goes to evaluation, which `seconds` leaves out
 LEAST = 2.0  # seconds of training in a cell; with less there is nothing to see
@@ -99,9 +99,10 @@ def _shares(budget: float | None, training: int, timing: int, workers: int) -> t
     """
     if budget is None:
         return None, None
-    share = SPEED_SHARE if timing else 0.0
-    rounds = math.ceil(training / workers)
-    needed = max(rounds * wall(LEAST) / (1 - share), timing * wall(LEAST) / share if timing else 0.0)
+    rounds, least = math.ceil(training / workers), timing * wall(LEAST)
+    share = min(MOST_SHARE, max(SPEED_SHARE, least / budget)) if timing else 0.0
+    smallest = SPEED_SHARE if timing else 0.0
+    needed = max(rounds * wall(LEAST) + least, least / MOST_SHARE, rounds * wall(LEAST) / (1 - smallest))
     if budget < needed:
         raise InvalidOption(
             f"--budget {spell(budget)} is too little for {training + timing} cells on {workers} "

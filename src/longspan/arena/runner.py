@@ -23,6 +23,7 @@ from longspan.errors import InvalidInput
 
 PULSE = 0.2  # seconds between looks at the processes
 GRACE = 5.0  # seconds between asking a process to end and ending it
+COMMAND = (sys.executable, "-m", "longspan.arena.process")  # and the files of a cell and of its record
 PARENT_DEATH = 1  # PR_SET_PDEATHSIG of Linux
 
 
@@ -99,7 +100,7 @@ class LocalRunner(Runner):
         """`folder` gets a folder for each cell; `again` forgets what an earlier process left there."""
         self.folder, self.workers, self.again = folder, workers, again
         self.environment = dict(environment or {})  # such as LONGSPAN_DATA
-        self.command = tuple(command or (sys.executable, "-m", "longspan.arena.process"))
+        self.command = tuple(command or COMMAND)
         self.limit, self.kills = limit, memory_kills if kills is None else kills
 
     def run(self, cells: Sequence[Cell]) -> Generator[Event, None, None]:
@@ -222,7 +223,9 @@ def stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
                 process.wait(max(0.0, end - time.monotonic()))
 
 
-_library = ctypes.CDLL(None) if sys.platform == "linux" else None  # loaded here: between fork and exec little may be done
+_library = (
+    ctypes.CDLL(None) if sys.platform == "linux" else None
+)  # loaded here: between fork and exec little may be done
 
 
 def _end_with_parent() -> None:
