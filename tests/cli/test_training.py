@@ -19,7 +19,8 @@ def test_train_evaluate_and_resume(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "train tokens" in errors and "parameters; 6 steps" in errors  # the facts of the task, and of the model
     assert list(losses(folder)) == [1, 2, 3, 4, 5, 6]
     config = tomllib.loads((folder / "config.toml").read_text())
-    assert config["train"]["steps"] == 6 and config["train"]["schedule"] == {"rate": 1e-2, "warmup": 2}
+    assert config["train"]["steps"] == 6 and config["train"]["schedule"]["warmup"] == 2
+    assert config["train"]["clip"] == 1.0 and config["task"]["name"] == "language"  # defaults stand there too
 
     assert main(["evaluate", str(folder), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

@@ -8,7 +8,8 @@ import torch
 from tests.tasks.small import pretrained, run, tokenizer
 
 from longspan import hub
-from longspan.errors import InvalidInput
+from longspan.cli.main import main
+from longspan.errors import InvalidInput, InvalidOption
 from longspan.tasks.base import Place
 from longspan.tasks.choose import scores
 from longspan.tasks.predict import predict
@@ -105,3 +106,49 @@ def test_permuted_choices_have_permuted_probabilities(tmp_path: Path) -> None:
     one, other = predict(found, ["where was Anna\tin Paris\tvery bad", "where was Anna\tvery bad\tin Paris"])
     assert (one["text"], other["text"]) == ("in Paris", "in Paris")
     assert one["probabilities"] == pytest.approx(other["probabilities"][::-1], abs=1e-6)
+
+
+def test_fresh_weights_are_the_control_of_pretraining(tmp_path: Path) -> None:
+    task = {"name": "classify", "train": str(table(tmp_path / "a.csv")), "batch": 16, "length": 32}
+    model, nothing = {"from": str(pretrained(tmp_path / "body"))}, {"schedule": {"kind": "constant", "rate": 0.0}}
+    run(tmp_path / "kept", task, model, steps=1, **nothing)
+    run(tmp_path / "drawn", task, {**model, "fresh": True}, steps=1, **nothing)
+    body, kept, drawn = (hub.load(tmp_path / name).model for name in ("body", "kept/model", "drawn/model"))
+    assert kept.options == drawn.options
+    assert torch.equal(kept.embedding.weight, body.embedding.weight)
+    assert not torch.equal(drawn.embedding.weight, body.embedding.weight)
+    with pytest.raises(InvalidOption, match="fresh must be true or false"):
+        run(tmp_path / "wrong", task, {**model, "fresh": "yes"}, steps=1)
+
+
+def test_evaluation_says_what_was_said_of_each_label(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = table(tmp_path / "a.csv")
+    task = {"name": "classify", "train": str(file), "batch": 16, "length": 32}
+    run(tmp_path / "run", task, {"from": str(pretrained(tmp_path / "body"))})
+    assert main(["evaluate", str(tmp_path / "run"), "--split", "train"]) == 0
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert "accuracy 1" in first and "calibration_error" in first
+    counts = [int(line.split("(")[1].split(")")[0]) for line in rest]
+    assert [line.split(" (")[0].strip() for line in rest] == ["5 stars? no", "très bien"] and sum(counts) == 54
+    assert rest[0].endswith(f": {counts[0]} 5 stars? no")
+    file.write_text(file.read_text().replace("5 stars? no", "zero stars"))  # which goes behind the other one now
+    assert main(["evaluate", str(tmp_path / "run")]) == 2
+    assert "has the labels 5 stars? no, très bien, and the data très bien, zero stars" in capsys.readouterr().err
+
+
+def test_blocks_are_unfrozen_one_by_one_from_the_top(tmp_path: Path) -> None:
+    task = {"name": "classify", "train": str(table(tmp_path / "a.csv")), "batch": 16, "length": 32}
+    body = pretrained(tmp_path / "body")
+    before = hub.load(body).model.state_dict()
+    trained = {}
+    for steps in (2, 4, 6, 8):
+        run(tmp_path / str(steps), task, {"from": str(body)}, steps=steps, unfreeze_every=2)
+        after = hub.load(tmp_path / str(steps) / "model").model.state_dict()
+        changed = {name for name, tensor in before.items() if not torch.equal(tensor, after[name])}
+        trained[steps] = {part for part in ("blocks.1.", "blocks.0.", "embedding.") if any(part in n for n in changed)}
+    assert trained == {
+        2: set(),
+        4: {"blocks.1."},
+        6: {"blocks.1.", "blocks.0."},
+        8: {"blocks.1.", "blocks.0.", "embedding."},
+    }

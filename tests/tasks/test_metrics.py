@@ -49,10 +49,19 @@ def test_figures_are_the_same_however_they_are_split() -> None:
     parts.add(NumberFigures(true[::2].tolist(), said[::2].tolist()))
     assert whole.result() == parts.result()
     labels, others = draws.integers(3, size=(2, 50))
-    counts = ClassFigures.of(labels[::2], others[::2], 3)
-    counts.add(ClassFigures.of(labels[1::2], others[1::2], 3))
-    assert counts.result() == ClassFigures.of(labels, others, 3).result()
-    assert counts.table(["a", "b", "c"])[0]["support"] == int((labels == 0).sum())
+    sure = draws.random(50)
+    counts = ClassFigures.of(labels[::2], others[::2], 3, names="abc", confidence=sure[::2])
+    counts.add(ClassFigures.of(labels[1::2], others[1::2], 3, names="abc", confidence=sure[1::2]))
+    assert counts.result() == ClassFigures.of(labels, others, 3, confidence=sure).result()
+    row = counts.table()[0]
+    assert row["label"] == "a" and row["support"] == int((labels == 0).sum()) == sum(row["said"].values())
+
+
+def test_calibration_is_how_far_confidence_is_from_being_right() -> None:
+    # In the bin of 0.9 three of four are right, in that of 0.6 none of one: (|3 − 3.6| + |0 − 0.6|) / 5.
+    figures = ClassFigures.of([0, 0, 0, 0, 1], [0, 0, 0, 1, 0], 2, confidence=[0.9, 0.9, 0.9, 0.9, 0.6])
+    assert figures.result()["calibration_error"] == pytest.approx((0.6 + 0.6) / 5)
+    assert "calibration_error" not in ClassFigures.of([0, 1], [0, 0], 2).result()
 
 
 def test_an_inside_tag_after_none_opens_an_entity_unless_strict() -> None:

@@ -11,6 +11,7 @@ from longspan.data.learning import Learned, learn
 from longspan.data.tokens import Slice, write_tokens
 from longspan.errors import InvalidInput, InvalidOption
 from longspan.tasks.base import Place
+from longspan.tasks.language import NextToken
 from longspan.tasks.registry import build
 
 
@@ -35,6 +36,22 @@ def test_shards_are_trained_on(place: Place, tmp_path: Path) -> None:
     learn(Learned(kind="bytes"), []).save(out)
     with pytest.raises(InvalidInput, match="not made with the tokenizer"):
         build("language", tokens=str(out)).prepare(place)
+
+
+def test_bytes_and_words_are_those_of_each_split(place: Place, tmp_path: Path) -> None:
+    counted, out = prepare.obtain("generated", None), tmp_path / "out"
+    tokenizer = prepare.tokenise(counted, out, learned=Learned(size=300))
+    of_tokens = build("language", tokens=str(out)).prepare(place).objectives
+    of_texts = build("language", set="generated").prepare(place, tokenizer).objectives
+    for each in counted:
+        text = each.path.read_text(encoding="utf-8")
+        for found in (of_tokens[each.split], of_texts[each.split]):
+            assert isinstance(found, NextToken)
+            assert found.bytes_per_token == pytest.approx(len(text.encode()) / each.counts["tokens"])
+            assert found.words_per_token == pytest.approx(
+                (len(text.split()) + text.count("\n")) / each.counts["tokens"]
+            )
+    assert of_texts["test"].bytes_per_token != of_texts["held_out"].bytes_per_token
 
 
 def test_the_end_is_held_out_where_nothing_else_is(place: Place, tmp_path: Path) -> None:

@@ -117,13 +117,17 @@ def evaluate(
         raise InvalidInput(f"{run} is not there; give the folder of a run")
     with _joined() as processes:
         with Console(stderr=True).status(f"measuring {run}"):
-            figures, model = recipes.evaluate(run, split=split, data=_data(data), processes=processes)
+            found = recipes.evaluate(run, split=split, data=_data(data), processes=processes)
         if not processes.first:
             return 0
     if json:
-        print_json({"run": str(run), "model": str(model), "split": split, "figures": figures})
+        named = {"run": str(run), "model": str(found.model), "split": split}
+        print_json({**named, "figures": found.figures, "table": found.table})
     else:
-        print(f"{model}, {split}: {_figures(figures)}")
+        print(f"{found.model}, {split}: {_figures(found.figures)}")
+        for row in found.table:
+            said = ", ".join(f"{count} {name}" for name, count in row["said"].items() if count)
+            print(f"  {row['label']} ({row['support']}): {said or 'none'}")
     return 0
 
 

@@ -14,7 +14,7 @@ from typing import IO, Any, cast
 from urllib.parse import urlsplit
 
 from longspan.data.sources import Source
-from longspan.data.text import PACKED
+from longspan.data.text import DAMAGED, PACKED
 from longspan.errors import InvalidInput
 
 LARGEST = 4 << 30  # bytes of a file, packed or not: more is not what was asked for
@@ -105,7 +105,7 @@ def _check_and_pack(source: Source, came: Path, made: Path, ending: str) -> None
             else:
                 with made.open("wb") as plain:
                     found = _copy(file, plain)
-    except (EOFError, OSError, zipfile.BadZipFile, tarfile.TarError) as error:
+    except (OSError, zipfile.BadZipFile, tarfile.TarError, *DAMAGED) as error:
         raise _Wrong(f"what came cannot be unpacked: {error}") from None
     if found != source.sha256:
         raise _Wrong(f"its checksum is {found[:16]}…, and {source.sha256[:16]}… was expected")

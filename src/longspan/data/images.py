@@ -12,7 +12,7 @@ import torch
 from longspan.data.base import Batch, Data
 from longspan.data.blocks import Batches
 from longspan.data.order import Shuffled, draws
-from longspan.data.text import open_bytes
+from longspan.data.text import DAMAGED, open_bytes
 from longspan.errors import InvalidInput
 
 KINDS = {0x08: np.dtype(np.uint8)}  # of idx files: bytes are what images and labels are
@@ -91,7 +91,7 @@ def _read_npz(path: Path) -> Pictures:
             names = tuple(map(str, arrays["classes"])) if "classes" in arrays else _numbered(labels)
     except FileNotFoundError:
         raise InvalidInput(f"there is no file {path}") from None
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+    except (ValueError, OSError, zipfile.BadZipFile, *DAMAGED) as error:
         if isinstance(error, InvalidInput):
             raise
         raise InvalidInput(f"{path} is no .npz file of plain arrays: {error}") from None
@@ -107,7 +107,7 @@ def read_idx(path: Path) -> np.ndarray:
     with open_bytes(path) as file:
         try:
             content = file.read()
-        except (EOFError, OSError) as error:
+        except (OSError, *DAMAGED) as error:
             raise InvalidInput(f"{path} is cut short or damaged: {error}") from None
     if len(content) < 4 or content[:2] != b"\0\0" or content[2] not in KINDS or not content[3]:
         raise InvalidInput(f"{path} is no idx file of bytes: it begins with {content[:4].hex(' ')}")

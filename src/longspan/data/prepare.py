@@ -10,9 +10,9 @@ import numpy as np
 from longspan.data import download, sets, text
 from longspan.data.learning import Learned, learn
 from longspan.data.pieces import pieces
-from longspan.data.prepared import fingerprint
+from longspan.data.prepared import Sizes, fingerprint, write_sizes
 from longspan.data.sources import SOURCES
-from longspan.data.text import open_bytes
+from longspan.data.text import DAMAGED, open_bytes
 from longspan.data.tokenizer import Tokenizer
 from longspan.data.tokens import SHARD, write_shards
 from longspan.errors import InvalidInput
@@ -53,7 +53,7 @@ def obtain(name: str, root: Path | None, *, show: download.Show = lambda came, t
 def _check(path: Path, sha256: str) -> None:
     try:
         seen = download.digest(path)
-    except (EOFError, OSError) as error:
+    except (OSError, *DAMAGED) as error:
         raise InvalidInput(f"{path} is cut short or damaged: {error}") from None
     if seen != sha256:
         raise InvalidInput(f"{path} is not the file that is known: its checksum is {seen[:16]}…, not {sha256[:16]}…")
@@ -85,15 +85,22 @@ def tokenise(
         tokenizer = learn(learned, _beginning(first.path))
     out.mkdir(parents=True, exist_ok=True)
     tokenizer.save(out)
+    sizes = {each.split: Sizes() for each in counted}
     for each in counted:
-        parts = (
-            (tokenizer.encode(piece, special=False).ids, number == 0) for number, piece in enumerate(pieces(each.path))
-        )
+        parts = _encoded(each.path, tokenizer, sizes[each.split])
         made = write_shards(
             out / each.split, parts, vocabulary=tokenizer.size, made_with=fingerprint(tokenizer), size=shard
         )
         each.counts["tokens"] = len(made)
+    write_sizes(out, sizes)
     return tokenizer
+
+
+def _encoded(path: Path, tokenizer: Tokenizer, sizes: Sizes) -> Iterator[tuple[list[int], bool]]:
+    """The ids of each piece, and whether a document begins with it; `sizes` adds up."""
+    for number, piece in enumerate(pieces(path)):
+        sizes.add(piece)
+        yield tokenizer.encode(piece, special=False).ids, number == 0
 
 
 def _beginning(path: Path) -> Iterator[str]:

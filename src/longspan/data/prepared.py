@@ -1,18 +1,40 @@
 """Token files that `longspan data prepare --out` made, as training finds them again."""
 
 import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from longspan.data.files import read_json
 from longspan.data.tokenizer import Tokenizer
 from longspan.data.tokenizer_files import read_tokenizer
 from longspan.data.tokens import Slice, Tokens, open_tokens
 from longspan.errors import InvalidInput
 
+SIZES = "sizes.json"
 SPLITS = ("train", "held_out", "test")
 
 
-def read_prepared(folder: Path, share: float) -> tuple[dict[str, Tokens], Tokenizer]:
-    """The ids of each split, and the tokenizer they were made with.
+@dataclass
+class Sizes:
+    """Of a text, before it was cut into tokens: what figures per byte and per word are over."""
+
+    bytes: int = 0
+    words: int = 0  # and line ends, as WikiText counts them
+
+    def add(self, piece: str) -> None:
+        self.bytes += len(piece.encode())
+        self.words += len(piece.split()) + piece.count("\n")
+
+
+def write_sizes(folder: Path, sizes: Mapping[str, Sizes]) -> None:
+    text = json.dumps({split: asdict(each) for split, each in sizes.items()}, indent=1)
+    (folder / SIZES).write_text(text + "\n", encoding="utf-8")
+
+
+def read_prepared(folder: Path, share: float) -> tuple[dict[str, Tokens], dict[str, Sizes], Tokenizer]:
+    """The ids of each split, how much text each was (where that is known), and the tokenizer they were made with.
 
     Where nothing was held out, the last `share` of the training ids is.
     """
@@ -25,13 +47,15 @@ def read_prepared(folder: Path, share: float) -> tuple[dict[str, Tokens], Tokeni
     for split, tokens in found.items():
         if tokens.made_with != fingerprint(tokenizer):
             raise InvalidInput(f"{folder / split} was not made with the tokenizer of {folder}; prepare it once more")
+    sizes = {split: Sizes(**each) for split, each in read_json(folder / SIZES).items()}
     if "held_out" not in found:
+        sizes = {}  # tokens are counted off, not texts
         whole = found["train"]
         cut = round(len(whole) * (1 - share))
         if not 0 < cut < len(whole):
             raise InvalidInput(f"{whole.path} has {len(whole)} ids, too few to hold some out")
         found["train"], found["held_out"] = Slice(whole, 0, cut), Slice(whole, cut, len(whole))
-    return found, tokenizer
+    return found, sizes, tokenizer
 
 
 def fingerprint(tokenizer: Tokenizer) -> str:
@@ -39,4 +63,4 @@ def fingerprint(tokenizer: Tokenizer) -> str:
     return hashlib.sha256(tokenizer.to_json().encode()).hexdigest()
 
 
-__all__ = ["fingerprint", "read_prepared"]
+__all__ = ["Sizes", "fingerprint", "read_prepared", "write_sizes"]

@@ -4,6 +4,7 @@ import bz2
 import codecs
 import gzip
 import lzma
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ PACKED: dict[str, Callable[[Path], IO[bytes]]] = {
     ".bz2": lambda path: cast(IO[bytes], bz2.BZ2File(path)),
     ".xz": lambda path: cast(IO[bytes], lzma.LZMAFile(path)),  # noqa: SIM115  (whoever calls closes it)
 }
+DAMAGED = (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error)  # what reading a packed file can raise
 PIECE = 1 << 16  # characters
 
 
@@ -46,7 +48,7 @@ def _raw(path: Path) -> Iterator[str]:
         raise InvalidInput(
             f"{path}, line {number}: not UTF-8: {error.reason} at byte {error.start} of the line"
         ) from None
-    except (EOFError, gzip.BadGzipFile, lzma.LZMAError) as error:
+    except DAMAGED as error:
         raise InvalidInput(f"{path} is cut short or damaged after line {number}: {error}") from None
 
 
@@ -57,7 +59,7 @@ def whole(path: Path) -> str:
             found = file.read().decode("utf-8")
     except UnicodeDecodeError as error:
         raise InvalidInput(f"{path} is not UTF-8: {error.reason} at byte {error.start}") from None
-    except (EOFError, gzip.BadGzipFile, lzma.LZMAError) as error:
+    except DAMAGED as error:
         raise InvalidInput(f"{path} is cut short or damaged: {error}") from None
     if not found.strip():
         raise InvalidInput(f"{path} is empty")
@@ -75,7 +77,7 @@ def blocks(path: Path, size: int) -> Iterator[str]:
             decoder.decode(b"", final=True)
     except UnicodeDecodeError as error:
         raise InvalidInput(f"{path} is not UTF-8: {error.reason} near byte {read + error.start}") from None
-    except (EOFError, gzip.BadGzipFile, lzma.LZMAError) as error:
+    except DAMAGED as error:
         raise InvalidInput(f"{path} is cut short or damaged: {error}") from None
     if not read:
         raise InvalidInput(f"{path} is empty")
@@ -136,4 +138,4 @@ def _pieces(path: Path, title: Pattern[str] | None) -> Iterator[str]:
         yield "".join(held)
 
 
-__all__ = ["PACKED", "Part", "blocks", "documents", "lines", "open_bytes", "whole"]
+__all__ = ["DAMAGED", "PACKED", "Part", "blocks", "documents", "lines", "open_bytes", "whole"]

@@ -38,6 +38,10 @@ class Figures(ABC):
     def result(self) -> dict[str, float]:
         """The figures, by name."""
 
+    def table(self) -> list[dict[str, Any]]:
+        """Rows for whoever wants to know more, such as what was said of each label."""
+        return []
+
 
 class Objective(ABC):
     """An objective on a kind of batch."""
@@ -84,6 +88,7 @@ class Prepared:
     tokenizer: Tokenizer | None = None
     needs: Mapping[str, Any] = field(default_factory=dict)  # options that a model for it must have: vocabulary, tasks
     facts: Mapping[str, Any] = field(default_factory=dict)  # for the reader: sizes, labels, share of padding
+    objectives: Mapping[str, Objective] = field(default_factory=dict)  # of splits that need another than `objective`
 
 
 class Task(ABC):

@@ -36,8 +36,8 @@ from longspan.tasks.reading import (
 class Labels(Objective):
     """The cross-entropy of a text's label."""
 
-    def __init__(self, labels: int) -> None:
-        self.labels = labels
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = names
 
     def count(self, batch: Batch) -> int:
         return len(batch["label"])
@@ -49,7 +49,11 @@ class Labels(Objective):
     def measure(self, model: Model, batch: Batch, carried: Any = None) -> tuple[Figures, Any]:
         logits = read(model, batch, "classify").float()
         nats = float(cross_entropy(logits, batch["label"], reduction="sum"))
-        return ClassFigures.of(batch["label"].tolist(), logits.argmax(-1).tolist(), self.labels, nats), None
+        sure, said = logits.softmax(-1).max(-1)
+        found = ClassFigures.of(
+            batch["label"].tolist(), said.tolist(), len(self.names), nats, names=self.names, confidence=sure.tolist()
+        )
+        return found, None
 
 
 class Number(Objective):
@@ -108,7 +112,7 @@ class Classify(Task):
         return Prepared(
             made["train"],
             made["held_out"],
-            Number() if options.regression else Labels(count),
+            Number() if options.regression else Labels(names),
             made.get("test"),
             tokenizer,
             needs={"vocabulary": tokenizer.size, "tasks": (head,)},

@@ -2,11 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from longspan.tasks import metrics
 from longspan.tasks.base import Figures
+
+BINS, PARTS = 10, 10**6  # of confidence (Guo et al. 2017), and what a probability is counted in
 
 
 @dataclass
@@ -15,29 +18,51 @@ class ClassFigures(Figures):
 
     confusion: np.ndarray  # (true, predicted)
     nats: float = 0.0
+    names: tuple[str, ...] = ()  # of the labels
+    sure: np.ndarray = field(default_factory=lambda: np.zeros((BINS, 3), dtype=np.int64))  # texts, right, confidence
 
     @classmethod
-    def of(cls, true: Sequence[int], predicted: Sequence[int], labels: int, nats: float = 0.0) -> "ClassFigures":
-        counts = np.zeros((labels, labels), dtype=np.int64)
-        np.add.at(counts, (np.asarray(true, dtype=int), np.asarray(predicted, dtype=int)), 1)
-        return cls(counts, nats)
+    def of(
+        cls,
+        true: Sequence[int],
+        predicted: Sequence[int],
+        labels: int,
+        nats: float = 0.0,
+        *,
+        names: Sequence[str] = (),
+        confidence: Sequence[float] | None = None,
+    ) -> "ClassFigures":
+        """`confidence` is the probability that was given to what was predicted."""
+        meant, said = np.asarray(true, dtype=int), np.asarray(predicted, dtype=int)
+        made = cls(np.zeros((labels, labels), dtype=np.int64), nats, tuple(names))
+        np.add.at(made.confusion, (meant, said), 1)
+        if confidence is not None:
+            parts = np.round(np.asarray(confidence) * PARTS).astype(np.int64)  # whole numbers add up exactly
+            rows = np.stack([np.ones_like(parts), meant == said, parts], 1)
+            np.add.at(made.sure, np.minimum(parts * BINS // PARTS, BINS - 1), rows)
+        return made
 
     def add(self, other: Figures) -> None:
         assert isinstance(other, ClassFigures)
         self.confusion, self.nats = self.confusion + other.confusion, self.nats + other.nats
+        self.sure = self.sure + other.sure
 
     def result(self) -> dict[str, float]:
         total = int(self.confusion.sum())
         found = {"loss": self.nats / max(total, 1), "accuracy": float(np.trace(self.confusion)) / max(total, 1)}
         if len(self.confusion) == 2:
             found["f1"] = metrics.f1_of(self.confusion, 1)
-        return {**found, "macro_f1": metrics.macro_f1(self.confusion), "matthews": metrics.matthews(self.confusion)}
+        found |= {"macro_f1": metrics.macro_f1(self.confusion), "matthews": metrics.matthews(self.confusion)}
+        if self.sure.any():
+            gaps = np.abs(self.sure[:, 1] * PARTS - self.sure[:, 2])
+            found["calibration_error"] = float(gaps.sum()) / (total * PARTS)
+        return found
 
-    def table(self, names: Sequence[str]) -> list[dict[str, object]]:
+    def table(self) -> list[dict[str, Any]]:
         """For each label how many there were, and what was said of them."""
         return [
-            {"label": name, "support": int(row.sum()), "said": dict(zip(names, map(int, row)))}
-            for name, row in zip(names, self.confusion)
+            {"label": name, "support": int(row.sum()), "said": dict(zip(self.names, map(int, row)))}
+            for name, row in zip(self.names, self.confusion)
         ]
 
 

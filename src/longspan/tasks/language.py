@@ -1,7 +1,7 @@
 """Language models: the next token, from all before it in the block or, for models with a memory, in the stream."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from longspan.data.base import Batch, Data
 from longspan.data.blocks import Blocks, Streams
 from longspan.data.corpora import READERS, TITLE
 from longspan.data.learning import Learned, learn
-from longspan.data.prepared import fingerprint, read_prepared
+from longspan.data.prepared import Sizes, fingerprint, read_prepared
 from longspan.data.tokenizer import Tokenizer
 from longspan.data.tokens import TokenFile, Tokens, write_tokens
 from longspan.errors import InvalidInput, InvalidOption
@@ -129,42 +129,40 @@ class Language(Task):
             files[split] = write_tokens(place.work / split, ids, vocabulary=tokenizer.size)
             if not len(files[split]):
                 raise InvalidInput(f"{content.path} is empty")
-        made = {split: self._data(file, place.seed, shuffle=split == "train") for split, file in files.items()}
-        held_out, tokens = sizes["held_out"], len(files["held_out"])
-        objective = NextToken(
-            streams=self.options.streams,
-            bytes_per_token=held_out.bytes / tokens,
-            words_per_token=held_out.words / tokens,
-        )
-        facts = {f"{split} tokens": len(file) for split, file in files.items()}
-        return Prepared(
-            made["train"],
-            made["held_out"],
-            objective,
-            made.get("test"),
-            tokenizer,
-            needs={"vocabulary": tokenizer.size},
-            facts={**facts, "vocabulary": tokenizer.size},
-        )
+        return self._prepared(files, sizes, tokenizer, place.seed)
 
     def _of_tokens(self, place: Place, given: Tokenizer | None) -> Prepared:
-        """From token files, of any size; how many bytes or words a token stands for is not known of them."""
+        """From token files, of any size."""
         options = self.options
         if options.set is not None or options.train is not None:
             raise InvalidOption("[task] names tokens, a set or files: one of them")
-        files, tokenizer = read_prepared(Path(options.tokens), options.share)
+        files, sizes, tokenizer = read_prepared(Path(options.tokens), options.share)
         if given is not None and fingerprint(given) != fingerprint(tokenizer):
             raise InvalidInput(f"{options.tokens} was made with another tokenizer than the model's; prepare it by that")
-        made = {split: self._data(file, place.seed, shuffle=split == "train") for split, file in files.items()}
+        return self._prepared(files, sizes, tokenizer, place.seed)
+
+    def _prepared(
+        self, files: Mapping[str, Tokens], sizes: Mapping[str, Sizes], tokenizer: Tokenizer, seed: int
+    ) -> Prepared:
+        made = {split: self._data(file, seed, shuffle=split == "train") for split, file in files.items()}
+        objectives = {
+            split: NextToken(
+                streams=self.options.streams,
+                bytes_per_token=sizes[split].bytes / len(file) if split in sizes else None,
+                words_per_token=sizes[split].words / len(file) if split in sizes else None,
+            )
+            for split, file in files.items()
+        }
         facts = {f"{split} tokens": len(file) for split, file in files.items()}
         return Prepared(
             made["train"],
             made["held_out"],
-            NextToken(streams=options.streams),
+            objectives["held_out"],
             made.get("test"),
             tokenizer,
             needs={"vocabulary": tokenizer.size},
             facts={**facts, "vocabulary": tokenizer.size},
+            objectives=objectives,
         )
 
     def _data(self, file: Tokens, seed: int, *, shuffle: bool) -> Data:
@@ -196,19 +194,10 @@ class Language(Task):
         return found
 
 
-@dataclass
-class Sizes:
-    """Of a text, before it was cut into tokens."""
-
-    bytes: int = 0
-    words: int = 0
-
-
 def _encoded(pieces: Iterator[str], tokenizer: Tokenizer, sizes: Sizes) -> Iterator[list[int]]:
     """The ids of each piece; `sizes` adds up."""
     for piece in pieces:
-        sizes.bytes += len(piece.encode())
-        sizes.words += len(piece.split()) + piece.count("\n")
+        sizes.add(piece)
         yield tokenizer.encode(piece, special=False).ids
 
 

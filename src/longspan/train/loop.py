@@ -17,6 +17,7 @@ from longspan.data.tokenizer import Tokenizer
 from longspan.errors import InvalidInput, InvalidOption
 from longspan.models.base import Model
 from longspan.tasks.base import Figures, Loss, Objective
+from longspan.train.optim import waiting
 from longspan.train.options import TrainOptions
 from longspan.train.processes import Processes
 from longspan.train.recompute import recompute
@@ -127,6 +128,9 @@ class Trainer:
             for name, value in {"loss": loss.total, **loss.parts}.items():
                 found = value.detach().double() if own else torch.zeros((), dtype=torch.float64, device=value.device)
                 sums[name] = sums[name] + found if name in sums else found
+        if self.options.unfreeze_every:
+            for parameter in waiting(self.model, progress.step // self.options.unfreeze_every):
+                parameter.grad = None  # neither updated, nor decayed, nor counted in the norm
         norm = whole(nn.utils.clip_grad_norm_(self.model.parameters(), self.options.clip or math.inf))
         # What all processes must know of this step goes in one exchange, and comes to Python in one copy.
         asked = torch.tensor(float(bool(self.signals)), dtype=torch.float64, device=norm.device)
@@ -205,9 +209,15 @@ class Trainer:
                 tensor.copy_(kept[name])
 
 
-@torch.no_grad()
 def measure(model: Model, data: Data, objective: Objective, processes: Processes) -> dict[str, float]:
     """The figures of a model over all of `data`, the same whatever the number of processes."""
+    found = figures_of(model, data, objective, processes)
+    return {} if found is None else found.result()
+
+
+@torch.no_grad()
+def figures_of(model: Model, data: Data, objective: Objective, processes: Processes) -> Figures | None:
+    """What `measure` counts, before it is made into figures; None where there is nothing."""
     model.eval()
     own: Figures | None = None
     carried: Any = None
@@ -230,14 +240,15 @@ def measure_finally(model: Model, data: Data, objective: Objective, processes: P
     model.eval()
     batches = data.batches(0)
     own = range(processes.rank, len(batches), processes.world)
-    return _added(objective.final(model, data, [batches[place] for place in own]), processes)
+    found = _added(objective.final(model, data, [batches[place] for place in own]), processes)
+    return {} if found is None else found.result()
 
 
-def _added(own: Figures | None, processes: Processes) -> dict[str, float]:
+def _added(own: Figures | None, processes: Processes) -> Figures | None:
     found = [figures for figures in processes.gather(own) if figures is not None]
     for figures in found[1:]:
         found[0].add(figures)
-    return found[0].result() if found else {}
+    return found[0] if found else None
 
 
 def _wide(tensor: Tensor) -> torch.dtype:
@@ -290,4 +301,4 @@ def listening() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-__all__ = ["Interrupted", "Progress", "Step", "Trainer", "listening", "measure", "measure_finally"]
+__all__ = ["Interrupted", "Progress", "Step", "Trainer", "figures_of", "listening", "measure", "measure_finally"]

@@ -57,6 +57,16 @@ class Optimizer(config.Options):
         return found
 
 
+def waiting(model: nn.Module, opened: int) -> list[nn.Parameter]:
+    """What gradual unfreezing (Howard & Ruder 2018) does not train yet: all below the `opened` highest blocks.
+
+    Heads are trained from the start, embeddings after the last block.
+    """
+    depths = {name: _depth(name, -1) for name, _ in model.named_parameters()}
+    lowest = max(depths.values(), default=0) - opened
+    return [parameter for name, parameter in model.named_parameters() if 0 <= depths[name] <= lowest]
+
+
 def _depth(name: str, top: int) -> int:
     """0 for embeddings, i + 1 for block i, `top` for whatever stands on them (Clark et al. 2020, as released)."""
     block = re.search(r"\bblocks\.(\d+)\.", name)
@@ -65,4 +75,4 @@ def _depth(name: str, top: int) -> int:
     return 0 if name.startswith(("embedding", "source", "target")) else top
 
 
-__all__ = ["Optimizer"]
+__all__ = ["Optimizer", "waiting"]

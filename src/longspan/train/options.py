@@ -20,11 +20,15 @@ class TrainOptions(config.Options):
     accumulate: int = option(1, "micro-batches per update and process", low=1)
     clip: float = option(1.0, "the longest gradient; 0: any", low=0)
     seed: int = option(0, "of initial weights, order and dropout", low=0)
+    unfreeze_every: int = option(
+        0, "steps after which one more block is trained, from the top, beside the heads; 0: all at once", low=0
+    )
     precision: str = option("float32", "of the products; bfloat16 gains on hardware that has it", choices=PRECISIONS)
     recompute: bool = option(False, "whether activations of blocks are computed again in the backward pass")
     compile: bool = option(False, "whether torch compiles the step")
     shard: bool = option(False, "whether parameters are split over the processes (FSDP2)")
     log_every: int = option(10, "steps between rows of metrics.jsonl", low=1)
+    tensorboard: bool = option(False, "whether the same rows are written for TensorBoard too")
     evaluate_every: int = option(0, "steps between evaluations; 0: at the end only", low=0)
     save_every: int = option(0, "steps between checkpoints; 0: at the end only", low=0)
     keep: int = option(2, "checkpoints that are kept, beside the best", low=1)

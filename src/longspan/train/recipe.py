@@ -27,7 +27,7 @@ from longspan.nn.heads import Head
 from longspan.tasks import registry as tasks
 from longspan.tasks.base import Place, Prepared, Task
 from longspan.train import checkpoint, saving
-from longspan.train.loop import Trainer, measure, measure_finally
+from longspan.train.loop import Trainer, figures_of, measure_finally
 from longspan.train.options import TrainOptions
 from longspan.train.processes import Processes
 from longspan.train.run import CONFIG, Run
@@ -58,7 +58,8 @@ class Recipe:
     def build_model(self, needs: Mapping[str, Any]) -> Model:
         """The model, with what its task needs of it; what both say must be the same.
 
-        `from` names a pretrained one instead of `name`; `trained` says how much of it is, `head` how its head is made.
+        `from` names a pretrained one instead of `name`; `trained` says how much of it is, `head` how its head is made,
+        and `fresh` that its weights are drawn anew: the control of what pre-training gave.
         """
         table = dict(self.model)
         shape, trained = table.pop("head", {}), table.pop("trained", "all")
@@ -86,12 +87,14 @@ class Recipe:
     def _tuned(self, given: dict[str, Any], needs: Mapping[str, Any], shape: Any) -> Model:
         if "name" in given:
             raise InvalidOption(f"{self.source}: [model] has a name and a folder it is from; give one of the two")
-        folder = folder_of(given.pop("from"))
+        folder, fresh = folder_of(given.pop("from")), given.pop("fresh", False)
+        if not isinstance(fresh, bool):
+            raise InvalidOption(f"{self.source}: [model] fresh must be true or false, not {fresh!r}")
         found = tune(folder, [_head(each) for each in needs.get("tasks", ())], shape=shape, options=given or None)
         rows = getattr(found.model.options, "vocabulary", None)
         if rows is not None and needs.get("vocabulary", 0) > rows:
             raise InvalidInput(f"{folder} has rows for {rows} tokens, and the task has {needs['vocabulary']}")
-        return found.model
+        return type(found.model)(found.model.options) if fresh else found.model
 
     def tokenizer(self) -> Tokenizer | None:
         """That of the pretrained model, where there is one; a task learns its own otherwise."""
@@ -153,7 +156,13 @@ def begin(recipe: Recipe, folder: Path | Run, *, data: Path | None, processes: P
         prepared = _prepare(task, run, data, options, processes, recipe.tokenizer())
         trainer = _trainer(recipe, run, prepared, options, processes)
         if processes.first:
-            text = to_toml({"task": recipe.task, "model": recipe.model, "train": recipe.train})
+            text = to_toml(
+                {
+                    "task": {"name": recipe.task["name"], **config.plain(task.options)},
+                    "model": recipe.model,  # whose options all stand in the config.json of each checkpoint
+                    "train": config.plain(options),
+                }
+            )
             (run.folder / CONFIG).write_text(text, encoding="utf-8")
     return trainer
 
@@ -169,10 +178,19 @@ def resume(folder: Path | Run, *, data: Path | None, processes: Processes | None
     return _trainer(recipe, run, prepared, options, processes)
 
 
+@dataclass(frozen=True)
+class Evaluated:
+    """Which model was measured, its figures, and rows for whoever wants to know more."""
+
+    model: Path
+    figures: dict[str, float]
+    table: list[dict[str, Any]]
+
+
 def evaluate(
     folder: Path, *, split: str = "held_out", data: Path | None = None, processes: Processes | None = None
-) -> tuple[dict[str, float], Path]:
-    """The figures of a run's result, or of its newest checkpoint, on a split of its data; and which model it was."""
+) -> Evaluated:
+    """The figures of a run's result, or of its newest checkpoint, on a split of its data."""
     run, processes = Run(folder), processes or Processes()
     recipe = of_run(run)
     options, task = recipe.options(), recipe.build_task()
@@ -183,8 +201,20 @@ def evaluate(
         chosen = {"held_out": prepared.held_out, "test": prepared.test, "train": prepared.train}.get(split)
         if chosen is None:
             raise InvalidInput(f"{recipe.source}: the task has no {split} data")
-        figures = measure(model, chosen, prepared.objective, processes)
-        return {**figures, **measure_finally(model, chosen, prepared.objective, processes)}, where
+        _same_labels(model, prepared, where)
+        objective = prepared.objectives.get(split, prepared.objective)
+        found = figures_of(model, chosen, objective, processes)
+        last = measure_finally(model, chosen, objective, processes)
+        return Evaluated(where, {**found.result(), **last} if found else last, found.table() if found else [])
+
+
+def _same_labels(model: Model, prepared: Prepared, where: Path) -> None:
+    """Labels are numbers to a model: data in which they mean something else would be measured without a word."""
+    held = {head.task: head.names for head in getattr(model.options, "tasks", None) or ()}
+    for head in map(_head, prepared.needs.get("tasks", ())):
+        known = held.get(head.task)
+        if known is not None and head.names is not None and known != head.names:
+            raise InvalidInput(f"{where} has the labels {', '.join(known)}, and the data {', '.join(head.names)}")
 
 
 def of_run(run: Run) -> Recipe:
@@ -284,4 +314,4 @@ def _key(key: str) -> str:
     return key if key.replace("_", "").replace("-", "").isalnum() and key.isascii() else json.dumps(key)
 
 
-__all__ = ["Recipe", "begin", "evaluate", "of_run", "read", "resume", "to_toml"]
+__all__ = ["Evaluated", "Recipe", "begin", "evaluate", "of_run", "read", "resume", "to_toml"]

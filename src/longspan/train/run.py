@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from longspan.errors import InvalidInput
+from longspan.train.board import Board
 
 CONFIG, METRICS, CHECKPOINTS, LOCK = "config.toml", "metrics.jsonl", "checkpoints", "lock"
 RESULT = "model"  # the trained model, ready to be loaded
@@ -21,6 +22,7 @@ class Run:
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
         self._held = False
+        self.board: Board | None = None  # gets every row as well
 
     @property
     def checkpoints(self) -> Path:
@@ -75,6 +77,8 @@ class Run:
                 file.write(json.dumps(_finite(row)) + "\n")
         except OSError as error:
             raise InvalidInput(f"{path} could not be written: {error.strerror}; the checkpoints are whole") from None
+        if self.board is not None:
+            self.board.add(row)
 
     def rows(self) -> list[dict[str, Any]]:
         """The metrics; a last line that was cut short is left out."""

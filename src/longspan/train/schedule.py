@@ -7,16 +7,20 @@ from longspan import config
 from longspan.config import option
 from longspan.errors import InvalidOption
 
-KINDS = ("constant", "linear", "linear_from_start", "cosine", "noam")
+KINDS = ("constant", "linear", "linear_from_start", "cosine", "cosine_cycle", "noam", "rsqrt")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule(config.Options):
     """`linear` falls from the end of the warm-up, `linear_from_start` as in BERT's first code from step 0 (with a small
-    jump there); `noam` is that of Vaswani et al. 2017, where `rate` is a factor."""
+    jump there); `noam` is that of Vaswani et al. 2017, where `rate` is a factor.
+
+    Two are those of the Long Range Arena as released: `rsqrt` is rate · min(1, t/warmup) / √max(t, warmup), where `rate`
+    is a factor too; `cosine_cycle` is a cosine over all steps that begins with the end of the warm-up, so that it ends
+    above 0 by as much as the warm-up took."""
 
     kind: str = option("cosine", "how the rate falls after the warm-up", choices=KINDS)
-    rate: float = option(1e-3, "the highest rate; for noam a factor", low=0)
+    rate: float = option(1e-3, "the highest rate; for noam and rsqrt a factor", low=0)
     warmup: int = option(0, "steps until the rate is reached", low=0)
     final: float = option(0.0, "the last rate as a fraction of the highest", low=0, high=1)
 
@@ -27,10 +31,15 @@ class Schedule(config.Options):
                 raise InvalidOption("noam divides by the root of the model's width, and this model has none")
             slope = step * max(self.warmup, 1) ** -1.5
             return self.rate * width**-0.5 * min(step**-0.5, slope)
+        if self.kind == "rsqrt":
+            warm = max(self.warmup, 1)
+            return self.rate * min(1.0, step / warm) * max(step, warm) ** -0.5
         if step < self.warmup:
             return self.rate * step / self.warmup
         if self.kind == "constant":
             return self.rate
+        if self.kind == "cosine_cycle":
+            return self.rate * (1 + math.cos(math.pi * ((step - self.warmup) / steps % 1.0))) / 2
         first = 0 if self.kind == "linear_from_start" else self.warmup
         done = min(1.0, (step - first) / max(steps - first, 1))
         left = (1 + math.cos(math.pi * done)) / 2 if self.kind == "cosine" else 1 - done

@@ -16,6 +16,7 @@ from longspan.models import folder as model_folder
 from longspan.models.base import Model
 from longspan.tasks.base import Objective
 from longspan.train import checkpoint, saving
+from longspan.train.board import Board
 from longspan.train.loop import Interrupted, Trainer, listening, measure_finally
 from longspan.train.run import RESULT
 from longspan.train.sharding import unique, whole
@@ -40,6 +41,9 @@ def train(
     with ExitStack() as held, listening() as came:
         processes.together(lambda: held.enter_context(run.held()) if processes.first else None)
         _begin(trainer, resume, inexact, say)
+        if options.tensorboard and processes.first:
+            run.board = Board(run.folder, trainer.progress.step)
+            held.callback(run.board.close)
         trainer.signals = came
         updates = trainer.updates()
         while _patient(trainer, say) and (row := next(updates, None)) is not None:

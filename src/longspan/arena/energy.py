@@ -1,0 +1,182 @@
+"""Joules that a piece of work took: measured where the machine tells them, else modelled, and always which.
+
+Measured are the processor's packages by RAPL, the counters that Linux shows under /sys/class/powercap (since 2020 to
+root alone, unless told otherwise), and a GPU by NVML. Both are of the whole device: what else ran on it is in them.
+Modelled is the time that the cores worked for this process, times watts of a core: the processor's thermal design power
+over its cores where it is known by name, else 12 W, what Green Algorithms (Lannelongue et al. 2021) takes for any
+processor. Memory, fans and the building are in neither.
+"""
+
+import re
+import threading
+import time
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+
+from longspan.arena import machine
+
+POWERCAP = Path("/sys/class/powercap")
+ANY_WATTS = 12.0
+POWER: dict[str, tuple[float, int]] = {  # thermal design power in watts and cores, as their makers give them
+    "EPYC 7542": (225, 32),
+    "EPYC 7742": (225, 64),
+    "EPYC 7763": (280, 64),
+    "EPYC 9654": (360, 96),
+    "Ryzen 5 3600": (65, 6),
+    "Ryzen 7 3700X": (65, 8),
+    "Ryzen 7 5800X": (105, 8),
+    "Ryzen 9 3950X": (105, 16),
+    "Ryzen 9 5950X": (105, 16),
+    "Ryzen 9 7950X": (170, 16),
+    "Ryzen Threadripper 3990X": (280, 64),
+    "Xeon E5-2680 v3": (120, 12),
+    "Xeon E5-2680 v4": (120, 14),
+    "Xeon E5-2690 v3": (135, 12),
+    "Xeon E5-2699 v4": (145, 22),
+    "Xeon Gold 6148": (150, 20),
+    "Xeon Gold 6248": (150, 20),
+    "Xeon Platinum 8280": (205, 28),
+    "Xeon Platinum 8380": (270, 40),
+    "Core i5-10400": (65, 6),
+    "Core i7-8700K": (95, 6),
+    "Core i7-9700K": (95, 8),
+    "Core i7-10700": (65, 8),
+    "Core i9-9900K": (95, 8),
+    "Core i9-12900K": (125, 16),
+    "Core i9-13900K": (125, 24),
+}
+EVERY = 60.0  # seconds between readings: a counter at its fastest goes around in minutes
+
+
+class Meter:
+    """Measures what happens inside it.
+
+    >>> with Meter() as meter:
+    ...     found = sum(range(1000))
+    >>> sorted(meter.energy())
+    ['by', 'gpu_joules', 'joules', 'processor_joules', 'seconds']
+    """
+
+    def __init__(self, *, device: str = "cpu", powercap: Path = POWERCAP, processor: str | None = None) -> None:
+        self.processor = machine.processor() if processor is None else processor
+        self.packages, self.refusal = _packages(powercap)
+        self.gpu = _gpu() if device.startswith("cuda") else None
+        self.device, self.used, self.worked, self.seconds, self.gpu_used = device, 0.0, 0.0, 0.0, 0.0
+
+    def __enter__(self) -> Self:
+        self.used, self.closing = 0.0, threading.Event()
+        self.began, self.cpu_began = time.perf_counter(), time.process_time()
+        self.gpu_began = self.gpu() if self.gpu is not None else 0.0
+        for package in self.packages:
+            package.start()
+        if self.packages:
+            self.reader = threading.Thread(target=self._read_on, daemon=True)
+            self.reader.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.seconds, self.worked = time.perf_counter() - self.began, time.process_time() - self.cpu_began
+        if self.gpu is not None:
+            self.gpu_used = self.gpu() - self.gpu_began
+        if self.packages:
+            self.closing.set()
+            self.reader.join()
+            self.used = sum(package.read() for package in self.packages)
+
+    def _read_on(self) -> None:
+        while not self.closing.wait(EVERY):
+            for package in self.packages:
+                package.read()
+
+    def energy(self) -> dict[str, Any]:
+        """`joules`, and `by` what they are known; for a GPU that tells nothing they are None, as a part is no whole."""
+        if self.packages:
+            spent, by = self.used, "RAPL: the whole processor, with whatever else ran on it"
+        else:
+            watts, why = watts_per_core(self.processor)
+            spent = self.worked * watts
+            by = f"modelled: {self.worked:.3g} s of one core at {watts:.3g} W ({why}); {self.refusal}"
+        joules: float | None = spent
+        if self.gpu is not None:
+            joules, by = spent + self.gpu_used, f"NVML: the whole GPU; processor {by}"
+        elif self.device.startswith("cuda"):
+            joules, by = None, "not known: a GPU tells its energy through NVML, by the package nvidia-ml-py"
+        return {
+            "joules": joules,
+            "by": by,
+            "processor_joules": spent,
+            "gpu_joules": None if self.gpu is None else self.gpu_used,
+            "seconds": self.seconds,
+        }
+
+
+def watts_per_core(processor: str) -> tuple[float, str]:
+    """Watts that a working core is taken to use, and why that many."""
+    name = re.sub(r"\((R|TM|r|tm)\)|\bCPU\b", " ", processor)
+    name = " ".join(name.split())
+    for known, (watts, cores) in POWER.items():
+        if re.search(rf"(?<![\w-]){re.escape(known)}(?![\w+-]| v\d)", name):
+            return watts / cores, f"{known}: {watts:g} W, {cores} cores"
+    return ANY_WATTS, "taken for any processor, as this one's power is not known"
+
+
+class Package:
+    """One counter of RAPL, which begins anew at 0 after its range."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file, self.total, self.last = folder / "energy_uj", 0, 0
+        self.range = int((folder / "max_energy_range_uj").read_text())
+        self._now()
+
+    def _now(self) -> int:
+        return int(self.file.read_text())
+
+    def start(self) -> None:
+        self.total, self.last = 0, self._now()
+
+    def read(self) -> float:
+        """Joules since the start; it has to be read before the counter has gone around twice."""
+        now = self._now()
+        self.total += now - self.last if now >= self.last else now + self.range - self.last
+        self.last = now
+        return self.total / 1e6
+
+
+def _packages(powercap: Path) -> tuple[list[Package], str]:
+    """The counters of all processors, or none and why; all or nothing, as a part would pass for the whole."""
+    found = []
+    for folder in sorted(powercap.glob("intel-rapl*:*")):  # AMD's too; intel-rapl-mmio counts the same once more
+        # Zones within a package, such as its cores, are parts of it, and psys is the whole board.
+        if not re.fullmatch(r"intel-rapl:\d+", folder.name):
+            continue
+        try:
+            if (folder / "name").read_text().strip().startswith("package"):
+                found.append(Package(folder))
+        except PermissionError:
+            return [], f"RAPL is there, and {folder}/energy_uj may not be read by this user"
+        except (OSError, ValueError) as error:
+            return [], f"RAPL is there, and cannot be read: {error}"
+    return found, "" if found else "this machine shows no RAPL"
+
+
+def _gpu() -> Callable[[], float] | None:
+    """Joules that the current GPU has used since its driver was loaded, where NVML is there and tells them."""
+    try:
+        pynvml = import_module("pynvml")
+        pynvml.nvmlInit()
+        # By its own number: CUDA counts the visible ones, NVML all.
+        handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties().uuid}")
+        pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
+    except Exception:  # each version has errors of its own; whatever it is, nothing is measured
+        return None
+    return lambda: float(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1e3
+
+
+__all__ = ["ANY_WATTS", "POWER", "Meter", "Package", "watts_per_core"]

@@ -1,0 +1,121 @@
+"""What a result was measured on: processor, memory, caches, accelerators, and the versions of what ran."""
+
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import longspan
+
+ROOT = Path("/")  # of the files that Linux tells of itself in; tests have one of their own
+
+
+def describe(root: Path = ROOT) -> dict[str, Any]:
+    """All that a record says of its machine, ready for JSON; what a system does not tell is None or empty."""
+    return {
+        "processor": processor(root),
+        "cores": _cores(root),
+        "threads": os.cpu_count(),
+        "usable": _usable(),
+        "memory": memory(root),
+        "caches": _caches(root),
+        "gpu": _accelerators(),
+        "platform": platform.platform(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "longspan": longspan.__version__,
+        "torch_threads": torch.get_num_threads(),
+    }
+
+
+def processor(root: Path = ROOT) -> str:
+    """The name that the processor gives itself."""
+    for line in _text(root / "proc/cpuinfo").splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def memory(root: Path = ROOT) -> int | None:
+    """Bytes that this machine has, or that the control group of this process may use, if that is less."""
+    total = _meminfo(root, "MemTotal")
+    if total is None and "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
+        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    limits = [number for number in (total, _group(root)[0]) if number is not None]
+    return min(limits, default=None)
+
+
+def available(root: Path = ROOT) -> int | None:
+    """Bytes that a process could still have without another being pushed out, where the system tells."""
+    limit, used = _group(root)
+    left = [_meminfo(root, "MemAvailable"), None if limit is None or used is None else max(0, limit - used)]
+    return min((number for number in left if number is not None), default=None)
+
+
+def _usable() -> int | None:
+    """Threads that run at once for this process, which may be fewer than the machine has."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count()
+
+
+def _cores(root: Path) -> int | None:
+    found, package = set(), ""
+    for line in _text(root / "proc/cpuinfo").splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == "physical id":
+            package = value.strip()
+        elif name.strip() == "core id":
+            found.add((package, value.strip()))
+    return len(found) or None
+
+
+def _caches(root: Path) -> dict[str, int]:
+    """Bytes of each cache that the first core sees."""
+    found = {}
+    for folder in sorted((root / "sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        level, kind, size = (_text(folder / name).strip() for name in ("level", "type", "size"))
+        unit = {"K": 2**10, "M": 2**20}.get(size[-1:], 1)
+        number = size.rstrip("KM")
+        if number.isdigit():
+            found[f"L{level}{ {'Data': 'd', 'Instruction': 'i'}.get(kind, '') }"] = int(number) * unit
+    return found
+
+
+def _accelerators() -> list[dict[str, Any]]:
+    if not torch.cuda.is_available():
+        return []
+    known = [torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())]
+    return [{"name": each.name, "memory": each.total_memory} for each in known]
+
+
+def _meminfo(root: Path, name: str) -> int | None:
+    for line in _text(root / "proc/meminfo").splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) * 1024
+    return None
+
+
+def _group(root: Path) -> tuple[int | None, int | None]:
+    """The limit of the control group that a container is (version 2, or else 1), and what it uses."""
+    for folder, names in (("", ("memory.max", "memory.current")), ("memory", _FIRST)):
+        limit, used = (_text(root / "sys/fs/cgroup" / folder / name).strip() for name in names)
+        if limit.isdigit() and int(limit) < _UNLIMITED:
+            return int(limit), int(used) if used.isdigit() else None
+    return None, None
+
+
+_FIRST = ("memory.limit_in_bytes", "memory.usage_in_bytes")
+_UNLIMITED = 2**60  # version 1 writes the largest number of pages where there is no limit
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+__all__ = ["available", "describe", "memory", "processor"]

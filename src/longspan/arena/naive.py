@@ -1,0 +1,42 @@
+"""Softmax attention as first written, with its n×n weights in memory: what efficient attention was first held against.
+
+It is no entrant for accuracy, where it is the same as `dense`, which is the same function by a fused kernel.
+"""
+
+from torch import nn
+from torch.nn.functional import dropout
+
+from longspan.attention.base import Side, masked_softmax, readable
+from longspan.attention.softmax import Softmax
+from longspan.errors import Unsupported
+from longspan.shapes import Keys, Output, Queries, Values
+
+
+class Naive(Softmax):
+    """softmax(q kᵀ / √d) v in plain torch, weights and all."""
+
+    def attend(self, q: Queries, k: Keys, v: Values, side: Side) -> Output:
+        if self.options.score != "scaled_dot" or side.bias is not None or k.shape[1] != q.shape[1]:
+            raise Unsupported("the naive softmax has scaled products of as many key heads as query heads, and no bias")
+        scores = (q * self._scale) @ k.mT  # the scale on the smaller side: no slower than it has to be
+        if self.causal or side.key_mask is not None:
+            weights = masked_softmax(scores, readable(q.shape[2], k.shape[2], self.causal, side.key_mask, q.device))
+        else:
+            weights = scores.softmax(dim=-1)
+        return dropout(weights, self.dropout, self.training) @ v
+
+
+def materialise(model: nn.Module) -> int:
+    """Makes every dense attention of a model naive, with what else it has left alone; how many there were."""
+    dense = [
+        (owner, name, child)
+        for owner in model.modules()
+        for name, child in owner.named_children()
+        if type(child) is Softmax
+    ]
+    for owner, name, child in dense:
+        owner.register_module(name, Naive(child.shape, child.options, causal=child.causal, dropout=child.dropout))
+    return len(dense)
+
+
+__all__ = ["Naive", "materialise"]

@@ -1,0 +1,122 @@
+"""One cell in a process of its own: `python -m longspan.arena.process CELL.json OUT.json`.
+
+Progress is one JSON object a line on the standard output: {"step", "steps", "held_out"}. Whatever happens to the cell,
+OUT.json says it; only a process that is killed leaves none.
+"""
+
+import json
+import math
+import os
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from longspan.arena.cell import KINDS, Cell, Record
+from longspan.arena.tasks import Place
+from longspan.data.cache import cache
+from longspan.errors import InvalidInput, LongspanError
+from longspan.train.memory import keep_memory
+
+NO_MEMORY = ("can't allocate memory", "out of memory", "DefaultCPUAllocator")
+
+
+def attempt(cell: Cell, place: Place, say: Callable[[Mapping[str, float]], None] = lambda row: None) -> Record:
+    """The record of a cell, whatever becomes of it."""
+    began = datetime.now(UTC).isoformat(timespec="seconds")
+    try:
+        return _run(cell, place, say)
+    except MemoryError as error:
+        return Record(cell=cell, state="memory", error=_line(error), began=began)
+    except Exception as error:
+        full = isinstance(error, torch.OutOfMemoryError) or (
+            isinstance(error, RuntimeError) and any(words in str(error) for words in NO_MEMORY)
+        )
+        if not full and not isinstance(error, LongspanError):
+            traceback.print_exc()  # to the standard error: a fault of ours, of which one line is too little
+        return Record(cell=cell, state="memory" if full else "failed", error=_line(error), began=began)
+
+
+def _run(cell: Cell, place: Place, say: Callable[[Mapping[str, float]], None]) -> Record:
+    if cell.kind not in KINDS:
+        raise InvalidInput(f"a cell is of the kind {' or '.join(KINDS)}, not {cell.kind!r}")
+    if cell.kind == "speed":
+        from longspan.arena import speed
+
+        return speed.run(cell, _complain)
+    from longspan.arena import training
+
+    keep_memory()
+    return training.run(cell, place, say)
+
+
+def _line(error: BaseException) -> str:
+    text = " ".join(str(error).split()) or "no more is known"
+    return text if isinstance(error, LongspanError) else f"{type(error).__name__}: {text}"
+
+
+def read(path: Path) -> Cell:
+    """The cell that a file holds."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise InvalidInput(f"{path} is no JSON: {error}") from None
+    if not isinstance(values, dict) or not {"task", "model"} <= values.keys():
+        raise InvalidInput(f"{path} is no cell: an object with task and model, and what else a cell has")
+    return Cell.read(values)
+
+
+def write(record: Record, path: Path) -> None:
+    """The whole record or nothing; numbers that are none become null, as JSON has no others."""
+    part = path.with_name(f"{path.name}.part")
+    part.write_text(json.dumps(_finite(record.plain()), ensure_ascii=False) + "\n", encoding="utf-8")
+    part.replace(path)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def place() -> Place:
+    """Where data is, by the environment: LONGSPAN_DATA and LONGSPAN_CACHE."""
+    named = os.environ.get("LONGSPAN_DATA")
+    return Place(Path(named) if named else None, cache() / "arena")
+
+
+def _tell(row: Mapping[str, float]) -> None:
+    sys.stdout.write(json.dumps(_finite(row)) + "\n")
+    sys.stdout.flush()
+
+
+def _complain(line: str) -> None:
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()
+
+
+def main(arguments: list[str]) -> int:
+    if len(arguments) != 2:
+        _complain("usage: python -m longspan.arena.process CELL.json OUT.json")
+        return 2
+    cell_path, out_path = map(Path, arguments)
+    try:
+        cell = read(cell_path)
+    except LongspanError as error:
+        _complain(str(error))
+        return 2
+    record = attempt(cell, place(), _tell)
+    write(record, out_path)
+    return 0 if record.state == "done" else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,102 @@
+"""Associative recall over a distance, a task of our own: which value went with this key?
+
+A sequence is `pairs` of a key and its value, filler up to the length, and at the end one of the keys. Keys are different
+in a sequence; values are drawn independently, so that neither the keys nor the question tell anything of the label: a
+model must carry all pairs over the filler, or look back for the one. Filler is drawn from a few symbols of its own. All
+sequences have one length, and no two are the same.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from longspan import config
+from longspan.arena.distinct import distinct_splits
+from longspan.arena.examples import Examples, Splits
+from longspan.arena.tasks import ArenaTask, Place
+from longspan.errors import InvalidOption
+
+VERSION = 1
+SHARD = 4096
+
+
+def make(options: Mapping[str, Any], seed: int, number: int, count: int) -> Examples:
+    """One shard. Ids: 0 is in none, then fillers, then keys, then values."""
+    pairs, keys, values, fillers = (options[name] for name in ("pairs", "keys", "values", "fillers"))
+    length = options["length"]
+    draw = np.random.Generator(np.random.PCG64(np.random.SeedSequence((seed, number))))
+    key = draw.random((count, keys)).argsort(1)[:, :pairs]
+    value = draw.integers(0, values, (count, pairs))
+    asked = draw.integers(0, pairs, count)
+    ids = draw.integers(1, 1 + fillers, (count, length))
+    ids[:, 0 : 2 * pairs : 2] = 1 + fillers + key
+    ids[:, 1 : 2 * pairs : 2] = 1 + fillers + keys + value
+    rows = np.arange(count)
+    ids[:, -1] = 1 + fillers + key[rows, asked]
+    kind = np.uint8 if 1 + fillers + keys + values <= 256 else np.uint16
+    starts = np.arange(count + 1, dtype=np.int64) * length
+    return Examples(ids.astype(kind).ravel(), starts, value[rows, asked], "recall")
+
+
+class Recall(ArenaTask):
+    """As many classes as there are values."""
+
+    name = "recall"
+    title = "Recall"
+    generated = True
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(config.Options):
+        pairs: int = config.option(8, "keys with a value in a sequence", low=1, high=1000)
+        keys: int = config.option(16, "different keys", low=1, high=10_000)
+        values: int = config.option(8, "different values, the classes", low=2, high=10_000)
+        fillers: int = config.option(4, "different symbols between the pairs and the question", low=1, high=10_000)
+        length: int = config.option(128, "tokens of a sequence, the question among them", low=3, high=1_000_000)
+        train: int = config.option(20_000, "examples to learn from", low=1)
+        held_out: int = config.option(1000, "examples that choose the best step", low=1)
+        test: int = config.option(2000, "examples of the test", low=1)
+
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            if self.keys < self.pairs:
+                raise InvalidOption(f"option keys must be at least pairs, {self.pairs}, not {self.keys}: they differ")
+            if self.length < 2 * self.pairs + 1:
+                raise InvalidOption(
+                    f"option length must be at least {2 * self.pairs + 1} for {self.pairs} pairs and a question, "
+                    f"not {self.length}"
+                )
+
+    def splits(self, place: Place, seed: int = 0) -> Splits:
+        options = self.options
+        sizes = {"train": options.train, "held_out": options.held_out, "test": options.test}
+        names = ("pairs", "keys", "values", "fillers", "length")
+        asked = {"generator": VERSION, **{each: getattr(options, each) for each in names}}
+        found, notes = distinct_splits("recall", asked, make, sizes, shard=SHARD, seed=seed, place=place)
+        return Splits(
+            found["train"],
+            found["held_out"],
+            found["test"],
+            vocabulary=1 + options.fillers + options.keys + options.values,
+            classes=options.values,
+            length=options.length,
+            padded=False,
+            notes=notes,
+        )
+
+    def baselines(self, splits: Splits) -> dict[str, float]:
+        """`majority`; `frequent_value`: the one most often in the sequence, the best guess without the keys."""
+        options, test = self.options, splits.test
+        most = np.bincount(splits.train.labels, minlength=splits.classes).argmax()
+        ids = np.asarray(test.tokens).reshape(len(test), options.length)
+        values = ids[:, 1 : 2 * options.pairs : 2].astype(np.int64) - (1 + options.fillers + options.keys)
+        counts = np.zeros((len(test), splits.classes), dtype=np.int64)
+        np.add.at(counts, (np.arange(len(test))[:, None], values), 1)
+        return {
+            "majority": float((test.labels == most).mean()),
+            "frequent_value": float((test.labels == counts.argmax(1)).mean()),
+        }
+
+
+__all__ = ["Recall", "make"]

@@ -1,0 +1,254 @@
+"""The settings of the arena: for each, the sizes of every task, of the model, and how it is trained.
+
+- `released`: the configurations that came with the code (spec, section 3.1), for all models alike.
+- `released_sizes`: the same with the sizes that it gives each model of Image and Pathfinder (3.3).
+- `appendix`: what the paper's appendix says instead (3.2).
+- `small`: the protocol of Nyströmformer's authors (3.4), for one GPU.
+- `tiny`: for machines without an accelerator. Its texts are shorter and its trees lower; it is comparable with nothing
+  but itself and the trivial baselines of its own data.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from longspan import config
+from longspan.config import option
+from longspan.errors import UnknownName, suggest
+from longspan.train.optim import Optimizer
+from longspan.train.options import TrainOptions
+from longspan.train.schedule import KINDS, Schedule
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training(config.Options):
+    """How a cell is trained; the optimiser is the arena's, Adam with (0.9, 0.98) and 1e-9 and decoupled decay."""
+
+    steps: int = option(1000, "updates, unless the cell says how many or how long", low=1)
+    batch: int = option(32, "examples of an update", low=1)
+    rate: float = option(1e-3, "the highest learning rate; of rsqrt a factor", low=0)
+    schedule: str = option("cosine", "how the rate goes", choices=KINDS)
+    warmup: int = option(0, "updates until the rate is reached", low=0)
+    warmup_share: float | None = option(None, "the same as a share of all updates", low=0, high=1)
+    decay: float = option(0.0, "decoupled weight decay", low=0)
+    clip: float = option(0.0, "the longest gradient; 0: any", low=0)
+    evaluations: int = option(20, "how often held-out examples are looked at", low=1)
+    held_out: int = option(2000, "held-out examples that are looked at, at most", low=1)
+    pretrain_rate: float | None = option(None, "the rate of self pre-training; the same unless given", low=0)
+
+    def train_options(self, steps: int, seed: int, rate: float | None = None) -> TrainOptions:
+        """Those of the trainer, for a known number of updates."""
+        warmup = self.warmup if self.warmup_share is None else round(self.warmup_share * steps)
+        return TrainOptions(
+            steps=steps,
+            seed=seed,
+            clip=self.clip,
+            schedule=Schedule(kind=self.schedule, rate=self.rate if rate is None else rate, warmup=warmup),
+            optimizer=Optimizer(beta1=0.9, beta2=0.98, eps=1e-9, decay=self.decay),
+        )
+
+
+@dataclass(frozen=True)
+class Preset:
+    """One task in one setting."""
+
+    task: Mapping[str, Any]  # options of the task
+    shell: Mapping[str, Any]  # sizes of the model
+    training: Training
+    own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # sizes of some models, by their names
+
+    def sizes(self, model: str) -> dict[str, Any]:
+        """Of the shell, for one model."""
+        return {**self.shell, **self.own.get(model, {})}
+
+
+def shell(
+    layers: int,
+    heads: int,
+    emb: int,
+    qkv: int,
+    mlp: int,
+    *,
+    dropout: float = 0.1,
+    attention_dropout: float = 0.1,
+    pool: str = "cls",
+    position: str = "sinusoidal",
+) -> dict[str, Any]:
+    """Sizes by the names of the released configurations; qkv is over all heads."""
+    return {
+        "layers": layers,
+        "heads": heads,
+        "width": emb,
+        "head_dim": qkv // heads,
+        "hidden": mlp,
+        "dropout": dropout,
+        "attention_dropout": attention_dropout,
+        "pool": pool,
+        "position": position,
+    }
+
+
+_RELEASED = {
+    "listops": Preset(
+        {"depth": 10, "arguments": 10, "min_length": 500, "max_length": 2000},
+        shell(4, 8, 512, 512, 1024),
+        Training(steps=5_000, batch=32, rate=0.05, schedule="rsqrt", warmup=1000, decay=0.1, evaluations=25),
+    ),
+    "text": Preset(
+        {"length": 1000},
+        shell(4, 4, 256, 256, 1024),
+        Training(steps=20_000, batch=32, rate=0.05, schedule="rsqrt", warmup=8000, decay=0.1, evaluations=40),
+    ),
+    "retrieval": Preset(
+        {"length": 4000},
+        shell(4, 4, 128, 128, 512, pool="first"),
+        Training(steps=5_000, batch=32, rate=0.05, schedule="rsqrt", warmup=8000, decay=0.1, evaluations=20),
+    ),
+    "image": Preset(
+        {"size": 32},
+        shell(1, 8, 128, 64, 128, dropout=0.3, attention_dropout=0.2, position="learned"),
+        Training(steps=35_000, batch=256, rate=5e-4, schedule="cosine_cycle", warmup=175, evaluations=200),
+    ),
+    "pathfinder": Preset(
+        {"size": 32},
+        shell(4, 4, 32, 16, 32, dropout=0.2, pool="mean"),
+        Training(steps=62_400, batch=512, rate=1e-3, schedule="cosine_cycle", warmup=312, evaluations=200),
+    ),
+    "pathx": Preset(
+        {},
+        shell(1, 2, 32, 16, 32, pool="mean", position="learned"),
+        Training(steps=500_000, batch=64, rate=1e-3, schedule="cosine_cycle", warmup=2500, clip=1.0, evaluations=200),
+    ),
+    "recall": Preset(
+        {},
+        shell(4, 4, 256, 256, 1024),
+        Training(steps=20_000, batch=32, rate=1e-3, schedule="cosine", warmup=1000, evaluations=40),
+    ),
+}
+
+
+def _own(layers: int, heads: int, emb: int, qkv: int, mlp: int, pool: str | None = None) -> dict[str, Any]:
+    sizes = {"layers": layers, "heads": heads, "width": emb, "head_dim": qkv // heads, "hidden": mlp}
+    return sizes if pool is None else {**sizes, "pool": pool}
+
+
+_OWN_IMAGE = {
+    "window": _own(1, 2, 128, 64, 128, "mean"),
+    "longformer": _own(4, 4, 128, 64, 128, "mean"),
+    "reformer": _own(4, 8, 64, 32, 64),
+    "sinkhorn": _own(1, 1, 32, 32, 64),  # and weight decay of 0.7, which is not brought back here
+}
+_OWN_PATHFINDER = {
+    "window": _own(2, 4, 64, 32, 64),
+    "sparse": _own(1, 8, 32, 16, 32),
+    "longformer": _own(2, 2, 32, 16, 32),
+    "linformer": _own(1, 2, 32, 16, 32),
+    "reformer": _own(2, 8, 64, 32, 64),
+    "sinkhorn": _own(2, 4, 32, 16, 64),
+    "synthesizer": _own(2, 4, 64, 32, 64),
+    "bigbird": _own(4, 2, 64, 32, 64),
+    "linear": _own(1, 2, 128, 64, 128),
+    "performer": _own(4, 8, 32, 16, 32),
+}
+_RELEASED_SIZES = {
+    **_RELEASED,
+    "image": replace(_RELEASED["image"], own=_OWN_IMAGE),
+    "pathfinder": replace(_RELEASED["pathfinder"], own=_OWN_PATHFINDER),
+}
+
+_APPENDIX = {
+    **_RELEASED,
+    "listops": replace(_RELEASED["listops"], shell=shell(6, 8, 512, 512, 2048)),
+    "text": replace(_RELEASED["text"], task={"length": 4000}, shell=shell(6, 8, 512, 512, 2048)),
+    "retrieval": replace(_RELEASED["retrieval"], training=replace(_RELEASED["retrieval"].training, rate=0.5)),
+    "image": replace(
+        _RELEASED["image"],
+        shell=shell(3, 4, 128, 64, 128, dropout=0.3, attention_dropout=0.2, position="learned"),
+        training=replace(_RELEASED["image"].training, rate=0.01),
+    ),
+    "pathfinder": replace(
+        _RELEASED["pathfinder"],
+        shell=shell(4, 8, 128, 128, 128, dropout=0.2, pool="mean"),
+        training=replace(_RELEASED["pathfinder"].training, rate=0.01),
+    ),
+}
+
+_SMALL_SHELL = shell(2, 2, 64, 64, 128, pool="mean", position="learned")
+
+
+def _small(task: Mapping[str, Any], steps: int, batch: int = 32, warmup: int = 0) -> Preset:
+    training = Training(steps=steps, batch=batch, rate=1e-4, schedule="linear", warmup=warmup, evaluations=50)
+    return Preset(task, _SMALL_SHELL, training)
+
+
+_SMALL = {
+    "listops": _small(_RELEASED["listops"].task, 5_000),
+    "text": _small({"length": 4000}, 20_000),
+    "retrieval": _small({"length": 4000}, 30_000, warmup=800),
+    "image": _small({"size": 32}, 35_000, 256),
+    "pathfinder": _small({"size": 32}, 62_400, 256),
+    "recall": _small({}, 20_000),
+}
+
+# About 90 seconds a cell on one thread of a laptop; the steps are those without a budget.
+_TINY = {
+    "listops": Preset(
+        {
+            "depth": 3,
+            "arguments": 5,
+            "min_length": 9,
+            "max_length": 41,
+            "train": 20_000,
+            "held_out": 1000,
+            "test": 2000,
+        },
+        shell(4, 4, 64, 64, 128, dropout=0.0, attention_dropout=0.0),
+        Training(steps=3000, batch=32, rate=1e-3, warmup_share=0.05, clip=1.0, evaluations=10, held_out=1000),
+    ),
+    "text": Preset(
+        {"length": 512, "sizes": [20_000, 1000, 2000]},
+        shell(2, 4, 64, 64, 128, dropout=0.1, attention_dropout=0.0, pool="mean"),
+        Training(steps=1000, batch=16, rate=1e-3, warmup_share=0.05, clip=1.0, evaluations=8, held_out=500),
+    ),
+    "retrieval": Preset(
+        {"length": 512, "sizes": [20_000, 1000, 2000]},
+        shell(2, 4, 64, 64, 128, dropout=0.1, attention_dropout=0.0, pool="mean"),
+        Training(steps=600, batch=16, rate=1e-3, warmup_share=0.05, clip=1.0, evaluations=8, held_out=500),
+    ),
+    "image": Preset(
+        {"size": 16, "sizes": [45_000, 1000, 2000]},
+        shell(2, 4, 64, 64, 128, dropout=0.0, attention_dropout=0.0, pool="mean", position="learned"),
+        Training(steps=1500, batch=32, rate=1e-3, warmup_share=0.05, clip=1.0, evaluations=8, held_out=500),
+    ),
+    "pathfinder": Preset(
+        {"size": 16, "contour": 6, "train": 40_000, "held_out": 1000, "test": 2000},
+        shell(3, 4, 64, 64, 128, dropout=0.0, attention_dropout=0.0, pool="mean", position="learned"),
+        Training(steps=1500, batch=32, rate=1e-3, warmup_share=0.05, clip=1.0, evaluations=8, held_out=500),
+    ),
+    "recall": Preset(
+        {},
+        shell(2, 4, 64, 64, 128, dropout=0.0, attention_dropout=0.0, position="learned"),
+        Training(steps=2000, batch=32, rate=1e-3, warmup_share=0.05, clip=1.0, evaluations=10, held_out=500),
+    ),
+}
+
+SETTINGS: dict[str, dict[str, Preset]] = {
+    "released": _RELEASED,
+    "released_sizes": _RELEASED_SIZES,
+    "appendix": _APPENDIX,
+    "small": _SMALL,
+    "tiny": _TINY,
+}
+
+
+def find(setting: str, task: str) -> Preset:
+    """The row of a task in a setting."""
+    if setting not in SETTINGS:
+        raise UnknownName(f"no setting of the arena is called {setting!r}: {suggest(setting, SETTINGS)}")
+    table = SETTINGS[setting]
+    if task not in table:
+        raise UnknownName(f"the setting {setting} has no task {task!r}: {suggest(task, table)}")
+    return table[task]
+
+
+__all__ = ["SETTINGS", "Preset", "Training", "find", "shell"]

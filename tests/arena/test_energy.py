@@ -1,0 +1,127 @@
+"""Joules from a made-up folder of counters, and modelled where there is none."""
+
+import json
+import sys
+import types
+from pathlib import Path
+
+import pytest
+import torch
+
+from longspan.arena import energy
+from longspan.arena.energy import ANY_WATTS, Meter, watts_per_core
+
+
+def counter(folder: Path, name: str, value: int, *, kind: str = "package-0", most: int = 1_000_000_000) -> Path:
+    zone = folder / name
+    zone.mkdir(parents=True)
+    (zone / "name").write_text(f"{kind}\n")
+    (zone / "max_energy_range_uj").write_text(f"{most}\n")
+    (zone / "energy_uj").write_text(f"{value}\n")
+    return zone / "energy_uj"
+
+
+def test_packages_are_added_and_their_parts_are_not(tmp_path: Path):
+    first = counter(tmp_path, "intel-rapl:0", 5_000_000)
+    second = counter(tmp_path, "intel-rapl:1", 7_000_000, kind="package-1")
+    part = counter(tmp_path, "intel-rapl:0:0", 0, kind="core")
+    board = counter(tmp_path, "intel-rapl:2", 0, kind="psys")
+    again = counter(tmp_path, "intel-rapl-mmio:0", 0)
+    with Meter(powercap=tmp_path) as meter:
+        first.write_text("8000000\n")
+        second.write_text("7500000\n")
+        for other in (part, board, again):
+            other.write_text("900000000\n")
+    found = meter.energy()
+    assert found["joules"] == found["processor_joules"] == 3.5
+    assert found["by"].startswith("RAPL")
+
+
+def test_a_counter_that_goes_around(tmp_path: Path):
+    file = counter(tmp_path, "intel-rapl:0", 990_000_000, most=1_000_000_000)
+    with Meter(powercap=tmp_path) as meter:
+        file.write_text("20000000\n")
+    assert meter.energy()["joules"] == 30.0
+
+
+def test_a_counter_that_goes_around_twice_is_read_in_between(tmp_path: Path):
+    file = counter(tmp_path, "intel-rapl:0", 0, most=1_000_000_000)
+    package = energy.Package(file.parent)
+    package.start()
+    file.write_text("600000000\n")
+    assert package.read() == 600
+    file.write_text("100000000\n")
+    assert package.read() == 1100
+    file.write_text("50000000\n")
+    assert package.read() == 2050
+
+
+def test_without_permission_it_is_modelled_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    file = counter(tmp_path, "intel-rapl:0", 0)
+    reads = Path.read_text
+
+    def refused(path: Path, *given: object) -> str:  # root, who may run this test, is refused nothing
+        if path == file:
+            raise PermissionError(13, "Permission denied", str(path))
+        return reads(path)
+
+    monkeypatch.setattr(Path, "read_text", refused)
+    with Meter(powercap=tmp_path, processor="unheard of") as meter:
+        pass
+    found = meter.energy()
+    assert found["by"].startswith("modelled: ") and "may not be read by this user" in found["by"]
+
+
+def test_a_counter_that_is_no_number(tmp_path: Path):
+    file = counter(tmp_path, "intel-rapl:0", 0)
+    file.write_text("?\n")
+    assert "cannot be read" in Meter(powercap=tmp_path).energy()["by"]
+
+
+def test_modelled_is_the_time_of_cores_times_watts(tmp_path: Path):
+    with Meter(powercap=tmp_path, processor="unheard of") as meter:
+        sum(range(10_000))
+    found = meter.energy()
+    assert found["joules"] == meter.worked * ANY_WATTS and found["gpu_joules"] is None
+    assert "shows no RAPL" in found["by"] and "12 W" in found["by"]
+    assert json.loads(json.dumps(found)) == found
+
+
+@pytest.mark.parametrize(
+    ("processor", "watts"),
+    [
+        ("Intel(R) Xeon(R) Gold 6248 CPU @ 2.50GHz", 7.5),
+        ("Intel(R) Core(TM) i7-10700 CPU @ 2.90GHz", 8.125),
+        ("Intel(R) Core(TM) i7-10700K CPU @ 3.80GHz", ANY_WATTS),  # another processor, of 125 W
+        ("Intel(R) Xeon(R) CPU E5-2680 v4 @ 2.40GHz", 120 / 14),
+        ("AMD EPYC 7763 64-Core Processor", 280 / 64),
+        ("AMD EPYC", ANY_WATTS),
+    ],
+)
+def test_watts_of_a_core_by_the_name_of_the_processor(processor: str, watts: float):
+    assert watts_per_core(processor)[0] == watts
+
+
+def fake_nvml(readings: list[int]) -> types.ModuleType:
+    module = types.ModuleType("pynvml")
+    module.nvmlInit = lambda: None  # type: ignore[attr-defined]
+    module.nvmlDeviceGetHandleByUUID = lambda name: name  # type: ignore[attr-defined]
+    module.nvmlDeviceGetTotalEnergyConsumption = lambda handle: readings.pop(0)  # type: ignore[attr-defined]
+    return module
+
+
+def test_a_gpu_is_read_through_nvml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml([0, 1_000, 4_500]))  # tried, begun, ended
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda: types.SimpleNamespace(uuid="1"))
+    counter(tmp_path, "intel-rapl:0", 0)
+    with Meter(device="cuda", powercap=tmp_path) as meter:
+        (tmp_path / "intel-rapl:0" / "energy_uj").write_text("2000000\n")
+    found = meter.energy()
+    assert (found["joules"], found["gpu_joules"], found["processor_joules"]) == (5.5, 3.5, 2.0)
+    assert found["by"].startswith("NVML")
+
+
+def test_a_gpu_that_tells_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    found = Meter(device="cuda", powercap=tmp_path).energy()
+    assert found["joules"] is None and "nvidia-ml-py" in found["by"]
