@@ -1,5 +1,7 @@
 """Who takes part, with which options, and who may be compared."""
 
+from importlib.util import find_spec
+
 import pytest
 import torch
 
@@ -34,6 +36,15 @@ def test_every_model_has_options_for_every_task_of_a_setting(setting: str):
                 name, preset.sizes(name), length=lengths.get(task, 128), vocabulary=257, classes=10, grid=grid
             )
             assert made.place == "pre" and made.query_bias is False and made.hidden_dropout == made.dropout
+
+
+@pytest.mark.parametrize("task", tasks.TASKS)
+def test_every_task_has_the_options_that_settings_give_it(task: str):
+    if find_spec(tasks.TASKS[task].partition(":")[0]) is None:
+        pytest.skip(f"{task} is not there yet")
+    for table in settings.SETTINGS.values():
+        if task in table:
+            tasks.build(task, table[task].task)
 
 
 def test_images_are_read_as_rows_and_columns():

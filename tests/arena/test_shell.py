@@ -124,7 +124,9 @@ def test_recurrent_networks_have_no_more_parameters_than_attention():
         inner = recurrent_width(cell, 64, 4 * 64 * 64)
         layer = torch.nn.LSTM if cell == "lstm" else torch.nn.GRU
         used = sum(each.numel() for each in layer(64, inner, bidirectional=True).parameters()) + 2 * inner * 64
-        more = sum(each.numel() for each in layer(64, inner + 1, bidirectional=True).parameters()) + 2 * (inner + 1) * 64
+        more = (
+            sum(each.numel() for each in layer(64, inner + 1, bidirectional=True).parameters()) + 2 * (inner + 1) * 64
+        )
         assert used <= 4 * 64 * 64 < more
 
 

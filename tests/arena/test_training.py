@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.arena.toy import PRESET, VOCABULARY, Toy
 
 from longspan.arena import entrants, process, settings, tasks, training
 from longspan.arena.cell import Cell, Record
@@ -15,7 +16,6 @@ from longspan.arena.examples import Rows
 from longspan.arena.pretraining import HiddenRows, share_of
 from longspan.arena.tasks import Place
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
-from tests.arena.toy import PRESET, VOCABULARY, Toy
 
 
 @pytest.fixture
@@ -30,6 +30,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     monkeypatch.setattr(training, "keep_memory", lambda: False)
     monkeypatch.setattr(process, "keep_memory", lambda: False)
     monkeypatch.setattr(training, "_memory", lambda device, before=None: 1)
+    monkeypatch.setattr(training, "commit", lambda: "a commit")
     return Place(None, tmp_path)
 
 
@@ -43,18 +44,18 @@ def toy(**values: Any) -> Cell:
 
 def test_a_record_holds_all_of_a_cell(place: Place):
     told: list[Any] = []
-    record = training.run(toy(steps=60), place, told.append)
+    record = training.run(toy(steps=30), place, told.append)
     assert record.state == "done" and record.error is None
-    assert record.accuracy is not None and record.accuracy > 0.9 > record.baselines["majority"]
-    assert record.test_count == 48 and record.steps == 60 and record.best_step in {20, 40, 60}
-    assert [row["step"] for row in record.curve] == [20, 40, 60]
+    assert record.accuracy is not None and record.accuracy > record.baselines["majority"] + 0.1
+    assert record.test_count == 48 and record.steps == 30 and record.best_step in {10, 20, 30}
+    assert [row["step"] for row in record.curve] == [10, 20, 30]
     assert record.held_out == max(row["held_out"] for row in record.curve)
-    assert record.seconds == record.curve[-1]["seconds"] and record.steps_per_second == 60 / (record.seconds or 1)
+    assert record.seconds == record.curve[-1]["seconds"] and record.steps_per_second == 30 / (record.seconds or 1)
     assert record.parameters_ratio == 1 and record.flagged is None and record.memory_by == "resident"
     assert record.data["toy"] == 1 and record.data["length"] == 12
-    assert record.options["shell"]["width"] == 16 and record.options["train"]["steps"] == 60
+    assert record.options["shell"]["width"] == 16 and record.options["train"]["steps"] == 30
     assert record.machine["torch"] == torch.__version__ and "commit" in record.machine
-    assert told[-1] == {"step": 60, "steps": 60, "held_out": record.curve[-1]["held_out"]}
+    assert told[-1] == {"step": 30, "steps": 30, "held_out": record.curve[-1]["held_out"]}
     again = Record.read(json.loads(json.dumps(record.plain())))
     assert again.cell == record.cell and again.accuracy == record.accuracy
 
@@ -87,19 +88,11 @@ def test_the_same_cell_gives_the_same(pretrain: bool, place: Place):
 
 def test_a_budget_in_seconds_is_repeated_by_its_steps(place: Place, monkeypatch: pytest.MonkeyPatch):
     ticks = iter(range(1_000_000))
-    monkeypatch.setattr(training, "clock", lambda: float(next(ticks)))
-    # By this clock each update takes a second: 11 are timed, and the time that they took is off the budget.
-    record = training.run(toy(seconds=1000.0), place)
-    assert record.steps == 1000 - 12
-    monkeypatch.undo()
-
-
-def test_steps_of_a_budget_give_the_same_as_the_budget(place: Place, monkeypatch: pytest.MonkeyPatch):
-    ticks = iter(range(1_000_000))
     with monkeypatch.context() as patched:
         patched.setattr(training, "clock", lambda: float(next(ticks)))
         record = training.run(toy(seconds=32.0), place)
-    assert record.steps is not None and 10 <= record.steps < 32
+    # By this clock each update takes a second: four are timed until a tenth is gone, and reading it takes another.
+    assert record.steps == 32 - 5
     again = training.run(toy(steps=record.steps), place)
     assert (again.accuracy, again.best_step) == (record.accuracy, record.best_step)
     assert [row["loss"] for row in again.curve] == [row["loss"] for row in record.curve]
@@ -136,7 +129,7 @@ def test_what_is_hidden_is_a_share_of_what_is_real(tmp_path: Path):
 def test_pixels_are_guessed_by_their_value(place: Place, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Toy, "pixels", True)
     with_preset(monkeypatch, task={"grid": True})
-    before = training.run(toy(steps=20, pretrain=True), place).options["pretraining"]
+    before = training.run(toy(steps=8, pretrain=True), place).options["pretraining"]
     assert before["loss"] == "distance of pixel values" and before["best_loss"] < 1
 
 

@@ -37,7 +37,8 @@ def distinct_splits(
     manifests: list[dict[str, Any]] = []
     seen: dict[bytes, tuple[int, int]] = {}  # the pool and the number of each
     for turn in range(ROUNDS):
-        count = wanted if turn == 0 else max(2 * (wanted - len(seen)), wanted // 50, 1)
+        # Few come twice where there are many to draw from; where most were seen, the last ones need many draws.
+        count = wanted if turn == 0 else min(wanted, (wanted - len(seen)) << turn)
         found, manifest = made(
             name,
             options,

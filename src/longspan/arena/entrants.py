@@ -72,7 +72,15 @@ def _image_local(room: Room) -> Mapping[str, Any]:
 
 def _reformer(room: Room) -> Mapping[str, Any]:
     chunk = _share(room, 8, 64, 4)
-    return {"rounds": 2, "chunk": chunk, "buckets": 2 * max(1, math.ceil(room.length / chunk))}
+    rounds = 2 if room.length > 512 else 1  # each takes a sort, most of the time of short texts
+    return {"rounds": rounds, "chunk": chunk, "buckets": 2 * max(1, math.ceil(room.length / chunk))}
+
+
+def _synthesizer(room: Room) -> Mapping[str, Any]:
+    # Dense has a weight for each position and unit: as many as it saves in queries and keys where texts are short.
+    if room.length <= 2 * room.width:
+        return {"form": "dense", "width": room.width}
+    return {"form": "factorised_dense", "factor": _root(room), "width": room.width}
 
 
 def _routing(room: Room) -> Mapping[str, Any]:
@@ -81,9 +89,15 @@ def _routing(room: Room) -> Mapping[str, Any]:
 
 
 def _etc(room: Room) -> Mapping[str, Any]:
-    # Labels have vectors of their own, which would be a tenth of a narrow model.
-    labels = 12 if room.width >= 128 else 4
+    # Labels have vectors of their own, a tenth of a narrow model, and their loop over rows and heads takes most of its
+    # time; a narrow model has the positions of the shell alone.
+    labels = 12 if room.width >= 128 else 0
     return {"global_tokens": 1, "radius": _share(room, 8, 84), "labels": labels, "shared": True}
+
+
+def _bigbird(room: Room) -> Mapping[str, Any]:
+    # Blocks of fewer positions than 8 are slower than dense attention many times over.
+    return {"block": _share(room, 16, 64, 8), "random": 3 if room.length > 512 else 1}
 
 
 def _sparse(room: Room) -> Mapping[str, Any]:
@@ -96,7 +110,7 @@ _OPTIONS: dict[str, tuple[str, str, Callable[[Room], Mapping[str, Any]]]] = {
     "window": ("Local Attention", "fixed pattern", lambda room: {"window": _share(room, 8, 25)}),
     "longformer": ("Longformer", "fixed pattern", lambda room: {"window": _share(room, 8, 256)}),
     "etc": ("ETC", "fixed pattern", _etc),
-    "bigbird": ("BigBird", "fixed pattern", lambda room: {"block": _share(room, 16, 64), "random": 3}),
+    "bigbird": ("BigBird", "fixed pattern", _bigbird),
     "sparse": ("Sparse Transformer", "fixed pattern", _sparse),
     "image_local": ("Image Transformer", "fixed pattern", _image_local),
     "memory_compressed": ("Memory Compressed", "memory", lambda room: {"stride": 3}),
@@ -104,11 +118,7 @@ _OPTIONS: dict[str, tuple[str, str, Callable[[Room], Mapping[str, Any]]]] = {
     "reformer": ("Reformer", "learned pattern", _reformer),
     "routing": ("Routing Transformer", "learned pattern", _routing),
     "sinkhorn": ("Sinkhorn Transformer", "learned pattern", lambda room: {"block": _share(room, 8, 50)}),
-    "synthesizer": (
-        "Synthesizer",
-        "learned pattern",
-        lambda room: {"form": "factorised_dense", "factor": _root(room), "width": room.width},
-    ),
+    "synthesizer": ("Synthesizer", "learned pattern", _synthesizer),
     "linformer": ("Linformer", "low rank", lambda room: {"rank": _share(room, 4, 16)}),
     "nystrom": ("Nyströmformer", "low rank", lambda room: {"landmarks": _share(room, 4, 64), "kernel": 33}),
     "linear": ("Linear Transformer", "kernel", lambda room: {}),

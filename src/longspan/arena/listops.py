@@ -48,8 +48,8 @@ def grow(options: Mapping[str, Any], draw: np.random.Generator, count: int) -> t
         tried, since = tried + 1, since + 1
         if since > TRIES:
             raise InvalidOption(
-                f"listops: {TRIES} trees of depth {depth} and at most {options['arguments']} arguments, and none had more "
-                f"than {least} and fewer than {most} tokens; change min_length, max_length, depth or probability"
+                f"listops: of {TRIES} trees of depth {depth} and at most {options['arguments']} arguments none had "
+                f"more than {least} and fewer than {most} tokens; change min_length, max_length, depth or probability"
             )
         tree = bytearray()
         length = 1  # of the finished tree at least: each argument that is not there yet is one token or more
@@ -147,8 +147,8 @@ class ListOps(ArenaTask):
             super().__post_init__()
             if self.max_length < self.min_length + 2:
                 raise InvalidOption(
-                    f"option max_length must be at least min_length + 2, as trees are longer than {self.min_length} and "
-                    f"shorter than {self.max_length} tokens"
+                    f"option max_length must be at least min_length + 2, not {self.max_length}: trees have more than "
+                    f"{self.min_length} tokens and fewer than {self.max_length}"
                 )
 
     def splits(self, place: Place, seed: int = 0) -> Splits:
@@ -165,7 +165,16 @@ class ListOps(ArenaTask):
                 for each, most in sizes.items()
             }
             notes = {"source": f"files of {folder}", **split_notes(found)}
-        return Splits(**found, vocabulary=VOCABULARY, classes=10, length=options.max_length, padded=True, notes=notes)
+        return Splits(
+            found["train"],
+            found["held_out"],
+            found["test"],
+            vocabulary=VOCABULARY,
+            classes=10,
+            length=options.max_length,
+            padded=True,
+            notes=notes,
+        )
 
     def baselines(self, splits: Splits) -> dict[str, float]:
         """`majority`; `first_token`: the best label of each root; `root_digits`: the root and the digits under it."""

@@ -1,9 +1,9 @@
 """Associative recall over a distance, a task of our own: which value went with this key?
 
-A sequence is `pairs` of a key and its value, filler up to the length, and at the end one of the keys. Keys are different
-in a sequence; values are drawn independently, so that neither the keys nor the question tell anything of the label: a
-model must carry all pairs over the filler, or look back for the one. Filler is drawn from a few symbols of its own. All
-sequences have one length, and no two are the same.
+A sequence is `pairs` of a key and its value, filler up to the length, and at the end one of the keys. The keys of a
+sequence are different; values are drawn independently, so that neither the keys nor the question tell anything of the
+label: a model must carry all pairs over the filler, or look back for the one. Filler is drawn from a few symbols of its
+own. All sequences have one length, and no two are the same.
 """
 
 from collections.abc import Mapping

@@ -221,7 +221,7 @@ _TINY = {
         Training(steps=1500, batch=32, rate=1e-3, warmup_share=0.05, clip=1.0, evaluations=8, held_out=500),
     ),
     "pathfinder": Preset(
-        {"size": 16, "contour": 6, "train": 40_000, "held_out": 1000, "test": 2000},
+        {"size": 16, "contour_length": 6, "train": 40_000, "held_out": 1000, "test": 2000},
         shell(3, 4, 64, 64, 128, dropout=0.0, attention_dropout=0.0, pool="mean", position="learned"),
         Training(steps=1500, batch=32, rate=1e-3, warmup_share=0.05, clip=1.0, evaluations=8, held_out=500),
     ),

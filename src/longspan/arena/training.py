@@ -18,6 +18,7 @@ from torch.nn.functional import cross_entropy
 from longspan import config
 from longspan.arena import entrants, machine, pretraining, settings, tasks
 from longspan.arena.cell import Cell, Record
+from longspan.arena.energy import Meter
 from longspan.arena.examples import Examples, Rows, Splits
 from longspan.arena.footprint import Resident
 from longspan.arena.settings import Training
@@ -110,9 +111,10 @@ def run(cell: Cell, place: Place, say: Say = lambda row: None) -> Record:
     steps = steps or preset.training.steps
     first = steps // 2 if cell.pretrain else 0
     shell, guessed = model(), None
-    if first:
-        guessed = bench.pretrain(shell, first, cell.task, task.pixels)
-    found = bench.train(shell, steps - first, first)
+    with Meter(device=device.type) as meter:  # evaluations too, as they are part of choosing the step
+        if first:
+            guessed = bench.pretrain(shell, first, cell.task, task.pixels)
+        found = bench.train(shell, steps - first, first)
     assert found.weights is not None
     shell.load_state_dict(found.weights)
     tested = bench.test(shell)
@@ -147,6 +149,7 @@ def run(cell: Cell, place: Place, say: Say = lambda row: None) -> Record:
             **({} if guessed is None else {"pretraining": _said(guessed, first, cell.task, task.pixels)}),
         },
         machine={**machine.describe(), "commit": commit()},
+        energy=meter.energy(),
         began=began.isoformat(timespec="seconds"),
     )
 
