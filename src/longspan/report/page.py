@@ -1,9 +1,12 @@
 """One self-contained page: nothing is loaded from outside, and what users bring is escaped.
 
 `Html` marks text that is markup already; everything else that goes into a page passes through `text`.
+A page's own script is named by its hash in the policy: no other runs, even if markup were to slip through.
 """
 
+from base64 import b64encode
 from collections.abc import Iterable
+from hashlib import sha256
 from html import escape
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
@@ -59,11 +62,17 @@ def table(head: Iterable[object], rows: Iterable[Iterable[object]], numbers: Ite
     return tag("div", tag("table", tag("thead", row("th", head)), body), kind="scroll")
 
 
-def page(title: str, *parts: Html) -> str:
-    """A whole document."""
+def page(title: str, *parts: Html, style: str = "", script: str = "") -> str:
+    """A whole document; `style` is added to that of all pages."""
+    policy, end = POLICY, ""
+    if script:
+        policy += f"; script-src 'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'"
+        end = f"<script>{script}</script>\n"
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{text(title)}</title><style>{STYLE}</style></head>\n<body>\n" + "\n".join(parts) + "\n</body></html>\n"
+        f"<title>{text(title)}</title><style>{STYLE}{style}</style></head>\n<body>\n"
+        + "\n".join(parts)
+        + f"\n{end}</body></html>\n"
     )

@@ -1,0 +1,298 @@
+"""Charts as markup: drawn once, coloured by the page for day and night, each mark with its numbers in a title."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import log, sqrt
+
+from longspan.report.kinds import KINDS
+from longspan.report.labels import Box, free_corner, place, place_rows, ratio_ticks, spread, ticks
+from longspan.report.page import Html, tag, text
+
+STYLE = """
+svg { display: block; width: 100%; height: auto; overflow: visible; }
+svg text, svg text.quiet { font: 12px system-ui, sans-serif; fill: var(--ink); }
+svg text.quiet { fill: var(--quiet); } svg text.halo { paint-order: stroke; stroke: var(--paper); stroke-width: 3px;
+  stroke-linejoin: round; } svg text.bad { fill: var(--bad); }
+svg text.end { text-anchor: end; } svg text.middle { text-anchor: middle; } svg text.name { font-weight: 600; }
+.rule { stroke: var(--line); stroke-width: 1; } .axis { stroke: var(--quiet); stroke-width: 1; }
+.mark-line { stroke: var(--quiet); stroke-width: 1.2; stroke-dasharray: 4 4; fill: none; }
+.lead { stroke: var(--k); stroke-width: 1; opacity: .7; }
+.disc { fill: var(--k); fill-opacity: .38; stroke: var(--k); stroke-width: 1.5; }
+.ring { fill: var(--paper); stroke: var(--k); stroke-width: 1.8; stroke-dasharray: 3 2; }
+.dot { fill: var(--k); stroke: var(--paper); stroke-width: 1; } .whisker { stroke: var(--k); stroke-width: 2; }
+.path { fill: none; stroke: var(--k); stroke-width: 2; stroke-linejoin: round; }
+.size { fill: none; stroke: var(--quiet); stroke-width: 1; }
+.mark:hover .disc, .mark:focus .disc { fill-opacity: .7; } .mark:focus { outline: none; }
+.mark:hover .path, .mark:focus .path { stroke-width: 3.5; } .mark:focus .dot, .mark:hover .dot { stroke: var(--ink); }
+"""
+
+
+DASHES = ("", "6 3", "2 3", "8 3 2 3")  # of mechanisms of one kind, which have one colour
+
+
+@dataclass(frozen=True)
+class Circle:
+    """A model of the chart of accuracy over speed."""
+
+    name: str
+    kind: str
+    speed: float
+    accuracy: float  # percent
+    memory: float | None  # what the area shows
+    tip: str
+    pretrained: float | None = None
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A row of a chart of accuracies: marks (mean, half of the interval, tip), the second one of self pre-training."""
+
+    name: str
+    kind: str
+    marks: Sequence[tuple[float, float | None, str] | None]
+    failed: str = ""  # why there is no mark
+
+
+@dataclass(frozen=True)
+class Line:
+    name: str
+    kind: str
+    points: Sequence[tuple[float, float]]
+    tips: Sequence[str]
+    dash: str = ""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """What is written along an axis, how its numbers are, and what it must hold."""
+
+    title: str
+    number: Callable[[float], str] = field(default=lambda value: f"{value:g}")
+    factors: bool = False  # each step is a factor
+    holds: Sequence[float] = ()
+
+
+@dataclass(frozen=True)
+class Scale:
+    low: float
+    high: float
+    begin: float
+    end: float
+    factors: bool
+
+    def __call__(self, value: float) -> float:
+        low, high, at = (log(x) for x in (self.low, self.high, value)) if self.factors else (self.low, self.high, value)
+        return self.begin + (self.end - self.begin) * (at - low) / (high - low)
+
+    def ticks(self) -> list[float]:
+        return ratio_ticks(self.low, self.high) if self.factors else ticks(self.low, self.high)
+
+
+def scale(values: Sequence[float], begin: float, end: float, *, factors: bool = False, room: float = 0.06) -> Scale:
+    """That holds all values, with some room at both ends."""
+    low, high = min(values), max(values)
+    if factors:
+        wide = max(high / low, 1.5) ** room
+        low, high = (low / wide, high * wide) if high / low >= 1.5 else (low / 1.35, high * 1.35)
+    else:
+        wide = max((high - low) * room, 1e-9 + abs(high) * 0.02)
+        low, high = low - wide, high + wide
+    return Scale(low, high, begin, end, factors)
+
+
+def words(x: float, y: float, inside: object, kind: str = "") -> Html:
+    return Html(f'<text x="{x:.1f}" y="{y:.1f}" class="{kind}">{text(inside)}</text>')
+
+
+def stroke(x1: float, y1: float, x2: float, y2: float, kind: str) -> Html:
+    return Html(f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" class="{kind}"/>')
+
+
+def disc(x: float, y: float, r: float, kind: str) -> Html:
+    return Html(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{r:.1f}" class="{kind}"/>')
+
+
+def mark(kind: str, tip: str, *inside: Html, reached: bool = True) -> Html:
+    """What shows its numbers when it is pointed at, or reached by the keyboard."""
+    stop = ' tabindex="0"' if reached else ""
+    return Html(f'<g class="mark k-{kind}"{stop}><title>{text(tip)}</title>{"".join(inside)}</g>')
+
+
+def svg(width: float, height: float, said: str, *parts: Html, kind: str = "") -> Html:
+    """`said` is read aloud instead of it."""
+    named = f' class="{kind}"' if kind else ""
+    return Html(
+        f'<svg viewBox="0 0 {width:g} {height:g}" role="group" aria-label="{text(said)}"{named}>{"".join(parts)}</svg>'
+    )
+
+
+def legend(kinds: Sequence[str]) -> Html:
+    """The colours that are there."""
+    parts = [tag("span", Html("<i></i>"), KINDS[name][0], kind=f"k-{name}") for name in KINDS if name in kinds]
+    return tag("div", *parts, kind="legend")
+
+
+def _frame(x: Scale, y: Scale, across: Axis, up: Axis) -> list[Html]:
+    """Rules, numbers and titles of both axes."""
+    parts = []
+    for tick in y.ticks():
+        parts += [stroke(x.begin, y(tick), x.end, y(tick), "rule")]
+        parts += [words(x.begin - 6, y(tick) + 4, up.number(tick), "quiet end")]
+    parts.append(stroke(x.begin, y.begin, x.end, y.begin, "axis"))
+    for tick in x.ticks():
+        parts.append(stroke(x(tick), y.begin, x(tick), y.begin + 4, "axis"))
+        parts.append(words(x(tick), y.begin + 17, across.number(tick), "quiet middle"))
+    parts.append(words((x.begin + x.end) / 2, y.begin + 36, across.title, "quiet middle"))
+    parts.append(words(x.begin - 40, y.end - 10, up.title, "quiet"))
+    return parts
+
+
+def scatter(
+    circles: Sequence[Circle],
+    across: Axis,
+    up: Axis,
+    *,
+    lines: Sequence[tuple[str, float]] = (),
+    size: Callable[[float], str] = str,
+    width: float = 980,
+    height: float = 540,
+    kind: str = "",
+) -> Html:
+    """Accuracy over speed, the area of each circle its memory; `lines` are horizontal, of trivial predictors."""
+    largest = min(width, height) * 0.075
+    most = max((circle.memory for circle in circles if circle.memory), default=0.0)
+    radii = [max(3.5, largest * sqrt(circle.memory / most)) if circle.memory else 5.0 for circle in circles]
+    heights = [circle.accuracy for circle in circles] + [c.pretrained for c in circles if c.pretrained is not None]
+    x = scale([c.speed for c in circles] + list(across.holds), 46, width - 14, factors=across.factors, room=0.1)
+    y = scale(heights + [value for _, value in lines], height - 44, 34, room=0.1)
+    parts = _frame(x, y, across, up)
+    if across.factors and x.low < 1 < x.high:
+        parts.append(stroke(x(1), y.begin, x(1), y.end, "mark-line"))
+    for (said, value), below in zip(lines, _rows([y(value) for _, value in lines])):
+        parts.append(stroke(x.begin, y(value), x.end, y(value), "mark-line"))
+        parts.append(words(x.end, y(value) + (14 if below else -5), f"{said} {value:.1f}", "quiet end halo"))
+    places = [(x(c.speed), y(c.accuracy), r) for c, r in zip(circles, radii)]
+    sizes = [(len(c.name) * 7.2 + 2, 14.0) for c in circles]
+    rings = [(x(c.speed), y(c.accuracy), y(c.pretrained)) for c in circles if c.pretrained is not None]
+    taken = [Box(at - 6, min(one, other) - 6, at + 6, max(one, other) + 6) for at, one, other in rings]
+    within = Box(x.begin, y.end, x.end, y.begin)
+    if most:
+        discs = [Box(at - r, above - r, at + r, above + r) for at, above, r in places] + taken
+        discs += [Box(x.begin, y(value) - 16, x.end, y(value) + 2) for _, value in lines]
+        corner = free_corner(2 * largest + 70, 2 * largest, within, discs)
+        taken.append(corner)
+        parts += _sizes(most, largest, size, corner.left, corner.bottom)
+    labels = place(places, sizes, within, taken)
+    # Large ones first, so that none is under another.
+    for index in sorted(range(len(circles)), key=lambda number: -radii[number]):
+        circle, (at, above, r), label = circles[index], places[index], labels[index]
+        inside = []
+        if circle.pretrained is not None:
+            top = y(circle.pretrained)
+            edge = above - min(r, above - top) if top < above else above + min(r, top - above)
+            inside += [stroke(at, edge, at, top, "lead"), disc(at, top, 5, "ring")]
+        inside.append(disc(at, above, r, "disc" if circle.memory else "ring"))
+        if label.leads:
+            inside.append(stroke(at, above, label.x, label.y, "lead"))
+        inside.append(words(label.x, label.y + 4, circle.name, "name middle halo"))
+        parts.append(mark(circle.kind, circle.tip, *inside))
+    return svg(width, height, f"{up.title} over {across.title}; the area of a circle is memory", *parts, kind=kind)
+
+
+def _sizes(most: float, largest: float, size: Callable[[float], str], left: float, bottom: float) -> list[Html]:
+    """What areas mean, in a corner."""
+    parts: list[Html] = []
+    for share in (1.0, 0.25):
+        r = largest * sqrt(share)
+        parts.append(disc(left + largest, bottom - r, r, "size"))
+        parts.append(words(left + 2 * largest + 8, bottom - 2 * r + 9, size(most * share), "quiet halo"))
+    return parts
+
+
+def _rows(places: Sequence[float]) -> list[bool]:
+    """Which of the horizontal lines are named below, as another is just above."""
+    return [any(0 < here - other < 16 for other in places) for here in places]
+
+
+def intervals(rows: Sequence[Interval], lines: Sequence[tuple[str, float]], said: str, width: float = 440) -> Html:
+    """Accuracies with their intervals, one model a row, beside vertical lines of trivial predictors."""
+    left = 8 + max((len(row.name) * 6.9 for row in rows), default=60)
+    shown = [m for row in rows for m in row.marks if m is not None]
+    values = [v for mean, half, _ in shown for v in (mean - (half or 0), mean + (half or 0))]
+    values += [value for _, value in lines]
+    if not values:
+        values = [0.0, 100.0]
+    values = [min(100.0, max(0.0, value)) for value in values]
+    x = scale(values, left + 8, width - 12)
+    levels = place_rows([(x(value), len(f"{name} {value:.1f}") * 6.3) for name, value in lines], width)
+    top, step = 16 + 15 * (max(levels, default=-1) + 1), 26
+    bottom = top + step * len(rows)
+    parts = []
+    # All lines before all names, so that no line runs through the name of another.
+    for (_, value), level in zip(lines, levels):
+        parts.append(stroke(x(value), 17 + 15 * level, x(value), bottom, "mark-line"))
+    for (name, value), level in zip(lines, levels):
+        label = f"{name} {value:.1f}"
+        room = len(label) * 6.3 / 2 + 2
+        parts.append(words(min(width - room, max(room, x(value))), 12 + 15 * level, label, "quiet middle halo"))
+    for tick in x.ticks():
+        parts.append(stroke(x(tick), bottom, x(tick), bottom + 4, "axis"))
+        parts.append(words(x(tick), bottom + 17, f"{tick:g}", "quiet middle"))
+    parts.append(stroke(x.begin, bottom, x.end, bottom, "axis"))
+    for number, row in enumerate(rows):
+        middle = top + step * (number + 0.5)
+        parts.append(stroke(4, middle + step / 2, width, middle + step / 2, "rule"))
+        parts.append(words(left, middle + 4, row.name, "end"))
+        if row.failed and not any(row.marks):
+            parts.append(mark(row.kind, row.failed, words(x.begin + 4, middle + 4, "failed", "bad")))
+        both = sum(each is not None for each in row.marks) > 1
+        for place_, each in enumerate(row.marks):
+            if each is None:
+                continue
+            mean, half, tip = each
+            y = middle + (5 * (2 * place_ - 1) if both else 0)
+            inside = []
+            if half:
+                ends = (x(max(x.low, mean - half)), x(min(x.high, mean + half)))
+                inside.append(stroke(ends[0], y, ends[1], y, "whisker"))
+            parts.append(mark(row.kind, tip, *inside, disc(x(mean), y, 5, "ring" if place_ else "dot")))
+    return svg(width, bottom + 24, said, *parts)
+
+
+def curves(
+    lines: Sequence[Line],
+    across: Axis,
+    up: Axis,
+    said: str,
+    *,
+    levels: Sequence[tuple[str, float]] = (),
+    width: float = 440,
+    height: float = 300,
+) -> Html:
+    """Lines with their names at their ends; `levels` are horizontal, of trivial predictors."""
+    lines = [line for line in lines if line.points]
+    right = width - 14 - max((len(line.name) * 6.6 for line in lines), default=0)
+    xs = [x for line in lines for x, _ in line.points] + list(across.holds)
+    ys = [y for line in lines for _, y in line.points] + list(up.holds) + [value for _, value in levels]
+    x = scale(xs, 44, right, factors=across.factors, room=0.02)
+    y = scale(ys, height - 44, 34, factors=up.factors)
+    parts = _frame(x, y, across, up)
+    for (name, value), below in zip(levels, _rows([y(value) for _, value in levels])):
+        parts.append(stroke(x.begin, y(value), x.end, y(value), "mark-line"))
+        parts.append(words(x.end, y(value) + (13 if below else -4), f"{name} {value:.1f}", "quiet end halo"))
+    ends = spread([y(line.points[-1][1]) for line in lines], 14, y.end, y.begin)
+    for line, end in zip(lines, ends):
+        drawn = " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in line.points)
+        dashed = f' stroke-dasharray="{line.dash}"' if line.dash else ""
+        inside = [Html(f'<polyline points="{drawn}" class="path"{dashed}/>')]
+        last = (x(line.points[-1][0]), y(line.points[-1][1]))
+        inside.append(stroke(last[0], last[1], right + 6, end, "lead"))
+        inside.append(words(right + 8, end + 4, line.name, ""))
+        parts.append(mark(line.kind, f"{line.name}: {line.tips[-1]}", *inside))
+        few = max(1, len(line.points) // 40)
+        parts += [
+            mark(line.kind, f"{line.name}: {tip}", disc(x(a), y(b), 3.2, "dot"), reached=False)
+            for number, ((a, b), tip) in enumerate(zip(line.points, line.tips))
+            if number % few == 0 or number == len(line.points) - 1
+        ]
+    return svg(width, height, said, *parts)

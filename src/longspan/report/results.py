@@ -1,0 +1,223 @@
+"""The results of a grid, read from its folder and put in order: scores by task and model, speeds by length."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import exp, isfinite, log
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from longspan.arena.cell import Record
+from longspan.arena.tasks import TASKS
+from longspan.errors import InvalidInput
+from longspan.report.kinds import KINDS, kind
+from longspan.report.statistics import Score, score
+
+# The dense model with its n×n weights in memory, which is timed only, and the same by the fused kernel.
+NAIVE, FUSED = "naive", "dense"
+
+
+@dataclass(frozen=True)
+class Relative:
+    """One model's speed and memory, and the same of a dense one."""
+
+    model: str
+    steps_per_second: float | None
+    memory: float | None
+    speed_ratio: float | None
+    memory_ratio: float | None
+    by: str  # what was measured
+
+
+@dataclass(frozen=True)
+class Results:
+    """What is in the folder; the last line of a cell holds."""
+
+    records: Sequence[Record]
+    grid: Mapping[str, Any] = field(default_factory=dict)
+    notes: Sequence[str] = ()  # of the reading itself
+
+    @cached_property
+    def accuracy_records(self) -> list[Record]:
+        return [record for record in self.records if record.cell.kind == "accuracy"]
+
+    @cached_property
+    def speed_records(self) -> list[Record]:
+        return [record for record in self.records if record.cell.kind == "speed"]
+
+    @cached_property
+    def settings(self) -> list[str]:
+        return _once(record.cell.setting for record in self.records)
+
+    @cached_property
+    def tasks(self) -> list[str]:
+        """Of accuracy cells, in the order of the benchmark."""
+        found = _once(record.cell.task for record in self.accuracy_records)
+        return sorted(found, key=lambda name: list(TASKS).index(name) if name in TASKS else len(TASKS))
+
+    @cached_property
+    def models(self) -> list[str]:
+        """Of all cells: dense ones first, then by kind and name."""
+        found = _once(record.cell.model for record in self.records)
+        return sorted(found, key=lambda name: (list(KINDS).index(kind(name)), name != FUSED, name))
+
+    @cached_property
+    def pretrained(self) -> bool:
+        return any(record.cell.pretrain for record in self.accuracy_records)
+
+    def cells(self, task: str, model: str, pretrain: bool = False) -> list[Record]:
+        asked = (task, model, pretrain)
+        return [r for r in self.accuracy_records if (r.cell.task, r.cell.model, r.cell.pretrain) == asked]
+
+    def score(self, task: str, model: str, pretrain: bool = False) -> Score | None:
+        """Over the seeds that were done."""
+        done = [record for record in self.cells(task, model, pretrain) if record.state == "done"]
+        values = [record.accuracy for record in done if record.accuracy is not None]
+        counts = [record.test_count for record in done if record.test_count]
+        return score(values, min(counts) if counts else None) if values else None
+
+    def baselines(self, task: str) -> dict[str, float]:
+        """Of trivial predictors on the very test; the mean where seeds had tests of their own."""
+        found: dict[str, list[float]] = {}
+        for record in self.accuracy_records:
+            if record.cell.task == task:
+                for name, value in record.baselines.items():
+                    found.setdefault(name, []).append(value)
+        return {name: fmean(values) for name, values in found.items()}
+
+    @cached_property
+    def averaged(self) -> list[str]:
+        """The tasks of the average: those with a result; Path-X is left out, as in the benchmark, where others are."""
+        found = [task for task in self.tasks if any(self.score(task, model) for model in self.models)]
+        found = found or [task for task in self.tasks if any(self.score(task, model, True) for model in self.models)]
+        return [task for task in found if task != "pathx"] or found
+
+    def average(self, model: str, pretrain: bool = False) -> float | None:
+        """Over all of `averaged`; none where one of them is missing, as the mean of other tasks is another figure."""
+        found = [self.score(task, model, pretrain) for task in self.averaged]
+        means = [each.mean for each in found if each is not None]
+        return fmean(means) if means and len(means) == len(found) else None
+
+    @cached_property
+    def lengths(self) -> list[int]:
+        return sorted({r.cell.length for r in self.speed_records if r.cell.length is not None})
+
+    def speed(self, model: str, length: int) -> Record | None:
+        """A speed cell, however it ended."""
+        return next((r for r in self.speed_records if (r.cell.model, r.cell.length) == (model, length)), None)
+
+    @cached_property
+    def relatives(self) -> list[Relative]:
+        """Of every model: at the longest length at which the dense one was measured, or else while it was trained."""
+        timed = [length for length in self.lengths if _rate(self.speed(FUSED, length))]
+        if timed:
+            length = timed[-1]
+            by = f"a training step at length {length:,}, relative to the dense Transformer by its fused kernel"
+            return [_relative(m, self.speed(m, length), self.speed(FUSED, length), by) for m in self.models]
+        base = FUSED if FUSED in self.models else None
+        found = []
+        for model in self.models:
+            each = [(self._trained(task, model), self._trained(task, base) if base else None) for task in self.tasks]
+            parts = [_relative(model, one, other, "") for one, other in each if one is not None]
+            by = "training itself" + (", relative to the dense Transformer (geometric mean over tasks)" if base else "")
+            found.append(
+                Relative(
+                    model,
+                    _geometric([part.steps_per_second for part in parts]),
+                    _geometric([part.memory for part in parts]),
+                    _geometric([part.speed_ratio for part in parts]),
+                    _geometric([part.memory_ratio for part in parts]),
+                    by,
+                )
+            )
+        return found
+
+    def _trained(self, task: str, model: str) -> Record | None:
+        return next((r for r in self.cells(task, model) if r.state == "done" and r.steps_per_second), None)
+
+
+def _relative(model: str, one: Record | None, other: Record | None, by: str) -> Relative:
+    def ratio(a: float | None, b: float | None) -> float | None:
+        return a / b if a and b else None
+
+    if one is not None and other is not None and not alike(one, other):
+        other = None
+    rate, memory = _rate(one), one.memory if one is not None and one.state == "done" else None
+    return Relative(
+        model, rate, memory, ratio(rate, _rate(other)), ratio(memory, other.memory if other is not None else None), by
+    )
+
+
+def alike(one: Record, other: Record) -> bool:
+    """Whether speeds may be held against each other: one setting, batch, number of threads and machine."""
+
+    def of(record: Record) -> tuple[object, ...]:
+        machine, cards = record.machine, record.machine.get("gpu") or ()
+        named = tuple(str(card.get("name")) for card in cards if isinstance(card, Mapping))
+        batch = record.options.get("batch")
+        return record.cell.setting, record.cell.length, record.cell.threads, batch, machine.get("processor"), named
+
+    return of(one) == of(other)
+
+
+def _rate(record: Record | None) -> float | None:
+    return record.steps_per_second if record is not None and record.state == "done" else None
+
+
+def _geometric(values: Sequence[float | None]) -> float | None:
+    found = [value for value in values if value]
+    return exp(fmean(log(value) for value in found)) if found and len(found) == len(values) else None
+
+
+def _once(names: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(names))
+
+
+def read(folder: Path) -> Results:
+    """The results of a folder that `longspan arena --out` wrote."""
+    path = folder / "results.jsonl"
+    if not path.is_file():
+        raise InvalidInput(f"{path} is missing: expected the folder of a grid that `longspan arena --out` wrote")
+    lines, found, notes = path.read_text(encoding="utf-8").split("\n"), {}, []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            record = Record.read(json.loads(line))
+            _check(record)
+        except json.JSONDecodeError as error:
+            # A process that was killed while it wrote leaves half a line, without an end, and only there.
+            if number == len(lines):
+                notes.append(f"the last line of {path.name} is cut off and was left out")
+                continue
+            raise InvalidInput(
+                f"{path}, line {number} is not JSON ({error.msg}): remove it, its cell runs anew"
+            ) from None
+        except (InvalidInput, KeyError, TypeError, AttributeError) as error:
+            said = f"no {error}" if isinstance(error, KeyError) else error
+            raise InvalidInput(f"{path}, line {number} is not a record of a cell: {said}") from None
+        found[record.cell.key] = record
+    if not found:
+        raise InvalidInput(f"{path} has no records: run `longspan arena --out {folder}` first")
+    return Results(list(found.values()), _grid(folder / "grid.json"), notes)
+
+
+def _check(record: Record) -> None:
+    shares = {"accuracy": record.accuracy, "held_out": record.held_out, **record.baselines}
+    for name, value in shares.items():
+        if value is not None and not (isfinite(value) and 0 <= value <= 1):
+            raise InvalidInput(f"{name} is {value}, expected a share from 0 to 1")
+
+
+def _grid(path: Path) -> Mapping[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise InvalidInput(
+            f"{path} is not JSON ({error.msg}): remove it, and `longspan arena` writes it anew"
+        ) from None
+    return found if isinstance(found, dict) else {"grid": found}

@@ -1,0 +1,84 @@
+"""Means over seeds, their deviation, and intervals that hold for few of them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import sqrt
+from statistics import fmean, stdev
+
+NORMAL = 1.959964  # of which 2.5 % of a normal distribution are above
+
+# The same of Student's t with 1, 2, … degrees of freedom.
+STUDENT = (
+    *(12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281),
+    *(2.2010, 2.1788, 2.1604, 2.1448, 2.1314, 2.1199, 2.1098, 2.1009, 2.0930, 2.0860),
+    *(2.0796, 2.0739, 2.0687, 2.0639, 2.0595, 2.0555, 2.0518, 2.0484, 2.0452, 2.0423),
+)
+
+
+def student(degrees: int) -> float:
+    """The two-sided 95 % point of t; beyond the table by the expansion of Cornish and Fisher, right to 1e-4."""
+    if degrees <= len(STUDENT):
+        return STUDENT[degrees - 1]
+    z = NORMAL
+    return z + (z**3 + z) / (4 * degrees) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)
+
+
+def standard_error(share: float, count: int) -> float:
+    """Of an accuracy on a test of so many examples."""
+    return sqrt(max(0.0, share * (1 - share)) / count)
+
+
+@dataclass(frozen=True)
+class Score:
+    """An accuracy over seeds, as a share; `half` is half of its 95 % interval."""
+
+    mean: float
+    deviation: float | None
+    half: float | None
+    seeds: int
+    by: str  # what the interval is of
+    count: int | None  # examples of the test
+
+    @property
+    def error(self) -> float | None:
+        """Standard error of the test alone, which holds for one seed as for many."""
+        return None if self.count is None else standard_error(self.mean, self.count)
+
+    def above(self, other: float) -> bool:
+        """Whether it is higher by more than three standard errors of the test."""
+        return self.error is not None and self.mean - other > 3 * self.error
+
+
+def score(values: Sequence[float], count: int | None) -> Score:
+    """Over seeds where there are two or more, and otherwise over the examples of the test."""
+    mean, seeds = fmean(values), len(values)
+    if seeds > 1:
+        deviation = stdev(values)
+        half = student(seeds - 1) * deviation / sqrt(seeds)
+        return Score(mean, deviation, half, seeds, f"t over {seeds} seeds", count)
+    if count:
+        half = NORMAL * standard_error(mean, count)
+        return Score(mean, None, half, 1, f"binomial, {count:,} test examples, one seed", count)
+    return Score(mean, None, None, 1, "one seed, size of the test unknown", None)
+
+
+def mean_curve(curves: Sequence[Sequence[tuple[float, float]]]) -> list[tuple[float, float]]:
+    """The mean of several curves, each by straight lines between its points, as far as all of them reach."""
+    curves = [sorted(curve) for curve in curves if curve]
+    if not curves:
+        return []
+    begin, end = max(curve[0][0] for curve in curves), min(curve[-1][0] for curve in curves)
+    places = sorted({x for curve in curves for x, _ in curve if begin <= x <= end})
+    return [(x, fmean(_between(curve, x) for curve in curves)) for x in places]
+
+
+def _between(curve: Sequence[tuple[float, float]], x: float) -> float:
+    before, after = curve[0], curve[-1]
+    for point in curve:
+        if point[0] <= x:
+            before = point
+        if point[0] >= x:
+            after = point
+            break
+    width = after[0] - before[0]
+    return before[1] if width == 0 else before[1] + (after[1] - before[1]) * (x - before[0]) / width

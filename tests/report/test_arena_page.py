@@ -1,0 +1,326 @@
+"""The arena's page: right numbers, from any mix of results, self-contained, and readable in a real browser."""
+
+import json
+import re
+import shutil
+import sys
+from dataclasses import replace
+from math import sqrt
+from pathlib import Path
+
+import pytest
+
+from longspan.arena.cell import Record
+from longspan.errors import InvalidInput
+from longspan.report import arena, figures, kinds
+from longspan.report.arena import arena_page, write
+from longspan.report.arena_account import command
+from longspan.report.results import Results, read
+from tests.report.arena_results import realistic, record, save, speed
+
+HOSTILE = "</script><img src=x onerror=\"document.title='hacked'\">&'"
+
+
+def page_of(records: list[Record], **grid) -> str:
+    return arena_page(Results(records, grid), [])
+
+
+def plain(markup: str) -> str:
+    """Its text, with a space for every tag."""
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", markup))
+
+
+def test_means_deviations_and_intervals():
+    made = plain(page_of([record("listops", "dense", seed, 0.40 + 0.01 * seed) for seed in range(3)]))
+    # 40, 41 and 42: mean 41, deviation 1, and 4.3027 · 1 / √3 = 2.48.
+    assert "41.0 ± 2.5 ▲" in made and "s 1.00, 3 seeds" in made
+
+
+def test_one_seed_has_the_interval_of_its_test():
+    made = page_of([record("pathfinder", "dense", 0, 0.60)])
+    # 1.96 · √(0.6 · 0.4 / 2000) = 2.147 %, of which three standard errors are 3.29: above 50.7 and 51.2.
+    assert "60.0 ± 2.1 ▲" in plain(made) and "95 % interval ± 2.15 (binomial, 2,000 test examples" in made
+
+
+def test_signs_say_what_is_beaten():
+    texts = [plain(page_of([record("listops", "dense", 0, accuracy)])) for accuracy in (0.13, 0.30, 0.40)]
+    assert "13.0 ± 1.5 ○" in texts[0] and "30.0 ± 2.0 △" in texts[1] and "40.0 ± 2.1 ▲" in texts[2]
+    error = sqrt(0.13 * 0.87 / 2000)
+    assert 3 * error > 0.13 - 0.113  # so that the first is not above the majority
+
+
+def test_trivial_predictors_stand_in_the_table():
+    made = plain(page_of([record("listops", "dense", 0, 0.4), record("pathfinder", "dense", 0, 0.6)]))
+    assert re.search(r"trivial: majority\s+11.3\s+50.7\s+31.0", made)
+    assert re.search(r"trivial: first token\s+23.1\s+–\s+–", made)
+
+
+def test_the_average_names_its_tasks_and_needs_all_of_them():
+    records = [record(task, "dense", 0, value) for task, value in (("listops", 0.4), ("pathfinder", 0.6))]
+    records += [record("listops", "window", 0, 0.9)]
+    results = Results(records)
+    assert results.average("dense") == pytest.approx(0.5) and results.average("window") is None
+    made = plain(arena_page(results, []))
+    assert "the mean over ListOps, Pathfinder; none where one of them is missing" in made
+    assert "Not shown: Local Attention (lacks Pathfinder)" in made
+
+
+def test_path_x_is_left_out_of_the_average():
+    other = replace(record("pathfinder", "dense", 0, 0.5), cell=replace(record("pathfinder", "dense", 0, 0.5).cell))
+    other = replace(other, cell=replace(other.cell, task="pathx"))
+    results = Results([record("listops", "dense", 0, 0.4), other])
+    assert results.averaged == ["listops"] and results.tasks == ["listops", "pathx"]
+
+
+def test_failures_are_shown_with_their_reasons():
+    bad = record("listops", "window", 0, None, state="memory", error="9.5 GiB were not to be had", curve=())
+    lost = record("listops", "dense", 1, None, state="failed", error="a loss that is no number", curve=())
+    made = page_of([record("listops", "dense", 0, 0.4), lost, bad])
+    assert "seed 0: out of memory: 9.5 GiB were not to be had" in made
+    assert "seed 1: failed: a loss that is no number" in made
+    assert "1 of 2 failed" in plain(made) and "1 of 3 cells done; 1 failed, 1 out of memory" in plain(made)
+
+
+def test_self_pre_training_has_columns_of_its_own():
+    records = [record("listops", "dense", 0, 0.4), record("listops", "dense", 0, 0.55, pretrain=True)]
+    made = plain(page_of(records))
+    assert "ListOps self pre-trained" in made and "40.0 ± 2.1" in made and "55.0 ± 2.2" in made
+    assert "self pre-trained" not in plain(page_of(records[:1])).split("Published, beside ours")[0]
+
+
+def test_ratios_of_speed_are_to_both_dense_ones():
+    records = [speed("naive", 1024, 2.0, 400 * 2**20), speed("dense", 1024, 4.0, 200 * 2**20)]
+    records += [speed("linear", 1024, 6.0, 100 * 2**20)]
+    made = plain(page_of([record("listops", "dense", 0, 0.4), *records]))
+    assert "3.00× 1.50× fused · 6/s" in made and "0.25× 0.50× fused · 100 MiB" in made
+
+
+def test_speeds_of_other_machines_or_batches_are_not_compared():
+    one, other = speed("naive", 1024, 2.0, 1), speed("linear", 1024, 6.0, 1, options={"batch": 4})
+    assert "3.00×" not in plain(page_of([one, other]))
+    far = replace(other, options={}, machine={"processor": "another"})
+    assert "3.00×" not in plain(page_of([one, far]))
+    assert "3.00×" in plain(page_of([one, replace(other, options={})]))
+
+
+def test_where_the_dense_one_has_no_figure_there_is_no_ratio():
+    none = speed("naive", 4096, None, None, state="memory", error="too much")
+    made = plain(page_of([none, speed("dense", 4096, 4.0, 100), speed("linear", 4096, 6.0, 100)]))
+    assert "out of memory" in made and "– 1.50× fused" in made
+
+
+def test_flags_make_it_a_free_for_all():
+    made = page_of([record("listops", "lstm", 0, 0.4, flagged="1.31 times the base's parameters")])
+    assert "1.31 times the base&#x27;s parameters" in made and "free-for-all" in made
+
+
+def test_tiny_is_never_compared_and_larger_settings_are():
+    tiny = plain(page_of([record("listops", "dense", 0, 0.4)]))
+    assert "Not comparable." in tiny and "no figure here is comparable" in tiny and "+3.6" not in tiny
+    released = plain(page_of([record("listops", "dense", 0, 0.4, setting="released")]))
+    assert "36.37 +3.6" in released and "Not comparable." not in released
+    assert "51.48" in page_of([record("listops", "dense", 0, 0.4)])  # of Sinkhorn's misprint
+
+
+def test_the_printed_column_of_retrieval_is_struck_out():
+    one = record("listops", "dense", 0, 0.7, setting="released")
+    made = page_of([replace(one, cell=replace(one.cell, task="retrieval"))])
+    assert "<s>57.46</s>" in made and "+12.5" not in made
+    small = replace(one, cell=replace(one.cell, task="retrieval", setting="small"))
+    assert "79.35 -9.4" in plain(page_of([small])).replace("−", "-")
+
+
+def test_energy_says_whether_it_was_measured():
+    one = record("listops", "dense", 0, 0.4, energy={"joules": 7200.0, "by": "RAPL: the whole processor"})
+    two = record("listops", "window", 0, 0.4, energy={"joules": None, "by": "not known"})
+    made = plain(page_of([one, two]))
+    assert "2 Wh in all. How: RAPL: the whole processor. 1 cells have none." in made
+    modelled = [record("listops", "dense", seed, 0.4) for seed in range(3)]
+    assert "How: modelled: time of one core at 12 W (not known by name); no RAPL." in plain(page_of(modelled))
+
+
+def test_a_cell_is_repeated_by_its_command():
+    one = record("listops", "dense", 2, 0.4)
+    one = replace(one, cell=replace(one.cell, seconds=90.0))
+    line = command(one)
+    asked = json.loads(line.split("'")[1])
+    assert asked == {"task": "listops", "model": "dense", "seed": 2, "steps": 1000}
+    assert line.endswith("; python -m longspan.arena.process cell.json result.json")
+    made = page_of([one], arguments={"tasks": ["listops"], "models": ["dense"], "setting": "tiny", "budget": 60.0})
+    assert "longspan arena --tasks listops --models dense --setting tiny --budget 60s --out FOLDER" in made
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        [record("listops", "dense", 0, 0.4)],
+        [record("listops", "dense", 0, None, state="failed", error="no", curve=())],
+        [speed("linear", 1024, 3.0, 5)],
+        [speed("linear", 1024, None, None, state="memory")],
+        [
+            record(
+                "listops", "linear", 0, 0.4, memory=None, energy={}, baselines={}, test_count=None, data={}, machine={}
+            )
+        ],
+        [record("listops", "linear", 0, 1.0, curve=({"step": 1, "seconds": 0.0, "loss": 1.0, "held_out": None},))],
+        [record("listops", "dense", 0, 0.4), record("listops", "dense", 0, 0.5, pretrain=True)],
+        [record("listops", "dense", 0, 0.5, pretrain=True)],
+        [record("listops", "mine:Own", 0, 0.4)],
+    ],
+    ids=["one", "failure", "speed", "no speed", "little known", "no curve", "both", "pre-trained", "own"],
+)
+def test_a_page_comes_of_any_results(records: list[Record]):
+    made = page_of(records)
+    assert made.count("<section") == made.count("</section>") >= 7 and "nan" not in made.lower().split()
+
+
+def test_the_page_loads_nothing_and_escapes_what_it_is_given():
+    shown = record(
+        "listops",
+        HOSTILE,
+        0,
+        0.4,
+        flagged=HOSTILE,
+        data={HOSTILE: HOSTILE},
+        machine={"processor": HOSTILE},
+        options={HOSTILE: HOSTILE},
+        energy={"joules": 5.0, "by": HOSTILE},
+        baselines={HOSTILE: 0.1},
+        began=HOSTILE,
+    )
+    failed = record("listops", "dense", 0, None, state="failed", error=HOSTILE, curve=())
+    made = page_of([*realistic(1), shown, failed, speed(HOSTILE, 1024, 1.0, 5)], arguments={"tasks": [HOSTILE]})
+    assert "<img" not in made and made.count("<script>") == 1 and made.count("</script>") == 1
+    assert not re.search(r"(?:src|href)\s*=\s*[\"']?(?:https?:|//)", made) and "@import" not in made
+    assert "script-src 'sha256-" in made and "url(" not in made
+
+
+def test_titles_and_kinds_are_those_of_the_entrants():
+    entrants = pytest.importorskip("longspan.arena.entrants")
+    for name, entrant in entrants.ENTRANTS.items():
+        assert (kinds.title(name), kinds.KINDS[kinds.kind(name)][0]) == (entrant.title, entrant.kind), name
+
+
+def test_reading_a_folder(tmp_path: Path):
+    save(tmp_path, [record("listops", "dense", 0, None, state="failed"), record("listops", "dense", 0, 0.4)])
+    found = read(tmp_path)
+    assert [each.accuracy for each in found.records] == [0.4]  # the last line of a cell holds
+    file = tmp_path / "results.jsonl"
+    file.write_text(file.read_text() + '{"cell": {"ta', encoding="utf-8")
+    assert "cut off" in read(tmp_path).notes[0]
+    (tmp_path / "grid.json").unlink()
+    assert read(tmp_path).grid == {}
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("{", "line 2 is not JSON"),
+        ('{"state": "done"}', "line 2 is not a record of a cell: no 'cell'"),
+        ('{"cell": {"task": "listops", "model": "dense", "speed": 1}, "state": "done"}', "a cell has no speed"),
+        ('{"cell": {"task": "listops", "model": "dense"}, "state": "done", "accuracy": 41.0}', "expected a share"),
+        ("[1]", "line 2 is not a record"),
+    ],
+)
+def test_a_wrong_line_is_named(tmp_path: Path, line: str, said: str):
+    save(tmp_path, [record("listops", "dense", 0, 0.4)])
+    file = tmp_path / "results.jsonl"
+    file.write_text(f"{file.read_text()}{line}\n", encoding="utf-8")
+    with pytest.raises(InvalidInput, match=re.escape(said)) as raised:
+        read(tmp_path)
+    assert str(file) in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_an_empty_folder_says_what_is_missing(tmp_path: Path):
+    with pytest.raises(InvalidInput, match=r"results.jsonl is missing"):
+        write(tmp_path)
+    (tmp_path / "results.jsonl").write_text("\n")
+    with pytest.raises(InvalidInput, match="has no records"):
+        write(tmp_path)
+
+
+def test_without_matplotlib_the_page_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    path = write(save(tmp_path, [record("listops", "dense", 0, 0.4)]))
+    assert path == tmp_path / "report.html" and "longspan[report]" in path.read_text(encoding="utf-8")
+    assert not (tmp_path / "figures").exists()
+
+
+def test_figures_for_papers(tmp_path: Path):
+    pytest.importorskip("matplotlib")
+    made, lacking = figures.write(Results(realistic(2)), tmp_path)
+    assert lacking == "" and len(made) == 8
+    for file in made:
+        begin = file.read_bytes()[:4]
+        assert begin == (b"\x89PNG" if file.suffix == ".png" else b"<?xm")
+    page = arena_page(Results(realistic(1)), [Path("figures") / file.name for file in made])
+    assert 'href="figures/accuracy_over_speed.svg"' in page
+
+
+def test_figures_of_few_results(tmp_path: Path):
+    pytest.importorskip("matplotlib")
+    made, _ = figures.write(Results([record("listops", "dense", 0, 0.4)]), tmp_path / "one")
+    assert {file.stem for file in made} == {"accuracy_over_speed", "accuracy", "learning"}
+    made, _ = figures.write(Results([record("listops", "dense", 0, None, state="failed", curve=())]), tmp_path / "none")
+    assert made == []
+
+
+@pytest.fixture(scope="module")
+def browser():
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"),
+            args=["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"],
+        )
+        yield opened
+        opened.close()
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [360, 1400])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_in_chromium(browser, tmp_path: Path, width: int, scheme: str):
+    path = tmp_path / "report.html"
+    hostile = record("listops", HOSTILE, 0, 0.4, flagged=HOSTILE)
+    path.write_text(arena_page(Results([*realistic(), hostile]), []), encoding="utf-8")
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    opened = context.new_page()
+    requests, problems = [], []
+    opened.on("request", lambda request: requests.append(request.url))
+    opened.on("console", lambda message: problems.append(message.text))
+    opened.on("pageerror", lambda error: problems.append(str(error)))
+    opened.goto(path.as_uri())
+    assert requests == [path.as_uri()] and problems == [] and opened.title() == "Long Range Arena, longspan"
+    for each in opened.locator("details").all():
+        each.evaluate("each => { each.open = true; }")
+    # The page itself never scrolls sideways: wide tables scroll inside their own box.
+    assert opened.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    chart = opened.locator("svg.wide" if width > 700 else "svg.narrow")
+    assert chart.is_visible() and opened.locator("svg.wide:visible, svg.narrow:visible").count() == 1
+    tip = opened.locator("#tip")
+    assert tip.is_hidden()
+    circle = chart.locator(".mark", has_text="Performer").locator("circle.disc")
+    circle.scroll_into_view_if_needed()
+    circle.hover()
+    assert tip.is_visible()
+    said = tip.inner_text()
+    assert "Performer (kernel)" in said and "average accuracy" in said and "memory" in said and "steps" not in said[:9]
+    box = tip.bounding_box()
+    assert box is not None and box["x"] >= 0 and box["x"] + box["width"] <= width
+    opened.keyboard.press("Escape")
+    assert tip.is_hidden()
+    ink, paper = opened.evaluate(
+        "[getComputedStyle(document.body).color, getComputedStyle(document.body).backgroundColor]"
+    )
+    light = [sum(int(part) for part in colour[4:-1].split(",")) for colour in (ink, paper)]
+    assert (light[0] < light[1]) == (scheme == "light")
+    opened.locator("label", has_text="over time").click()
+    assert opened.locator(".by-seconds").is_visible() and opened.locator(".by-step").is_hidden()
+    context.close()
+
+
+def test_the_script_is_the_only_one_that_may_run():
+    made = page_of([record("listops", "dense", 0, 0.4)])
+    assert arena.SCRIPT in made and "'unsafe-inline'" not in made.split("script-src")[1].split('"')[0]
