@@ -47,7 +47,8 @@ class Arguments:
 
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> "Arguments":
-        return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in values.items()})
+        made: dict[str, Any] = {key: tuple(part) if isinstance(part, list) else part for key, part in values.items()}
+        return cls(**made)
 
     def plain(self) -> dict[str, Any]:
         return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
