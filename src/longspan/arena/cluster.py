@@ -60,12 +60,12 @@ class RayRunner(Runner):
                 ended, _ = ray.wait(list(tasks), timeout=PULSE)
                 with suppress(ray.exceptions.RayError):  # without its board a cell still has its result
                     for key, values in ray.get(board.taken.remote()).items():
-                        cell = next((one for one in tasks.values() if one.key == key), None)
-                        if cell is not None:
+                        teller = next((one for one in tasks.values() if one.key == key), None)
+                        if teller is not None:
                             if key not in begun:
                                 begun.add(key)
-                                yield Began(cell)
-                            yield Told(cell, **values)
+                                yield Began(teller)
+                            yield Told(teller, **values)
                 for reference in ended:
                     cell = tasks.pop(reference)
                     record, died = self._result(reference, cell)
