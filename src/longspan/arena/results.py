@@ -1,0 +1,136 @@
+"""The folder of a grid: `grid.json`, what was planned; `results.jsonl`, a line for each cell that ended."""
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from longspan.arena.cell import Cell, Record
+from longspan.arena.grid import Arguments, check_cells, differences
+from longspan.errors import InvalidInput
+from longspan.train.run import Run
+
+GRID, RESULTS, CELLS = "grid.json", "results.jsonl", "cells"
+VERSION = 1
+
+
+class Folder:
+    """Where the results of one grid are kept, safe from whatever ends the process that writes them."""
+
+    def __init__(self, path: Path, warn: Callable[[str], None] = lambda line: None) -> None:
+        self.path, self.warn = path, warn
+
+    def held(self) -> AbstractContextManager[None]:
+        """While it is written to, nobody else may."""
+        return Run(self.path).held()
+
+    def begin(self, arguments: Arguments, cells: Sequence[Cell]) -> list[Cell]:
+        """The cells to be run here: those of before, where it was begun with the same arguments."""
+        grid = self.path / GRID
+        if grid.exists():
+            return self.planned(arguments)
+        if (self.path / RESULTS).exists():
+            raise InvalidInput(f"{self.path} has {RESULTS} and no {GRID}, so what it is of is not known; name another")
+        text = json.dumps(
+            {"version": VERSION, "arguments": arguments.plain(), "cells": [cell.plain() for cell in cells]}, indent=1
+        )
+        part = grid.with_suffix(".part")
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            with part.open("w", encoding="utf-8") as file:
+                file.write(text + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            part.replace(grid)
+        except OSError as error:
+            raise InvalidInput(f"{grid} cannot be written: {error.strerror}") from None
+        return list(cells)
+
+    def planned(self, arguments: Arguments | None = None) -> list[Cell]:
+        """The cells of `grid.json`; other arguments than its own are refused, and what differs is named."""
+        grid = self.path / GRID
+        try:
+            values = json.loads(grid.read_text(encoding="utf-8"))
+            old = Arguments.read(values["arguments"])
+        except (OSError, UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+            raise InvalidInput(f"{grid} cannot be read: {error}; give the folder of a grid, or a new one") from None
+        differing = [] if arguments is None else differences(old, arguments)
+        if differing:
+            raise InvalidInput(
+                f"{self.path} holds results of other settings: {'; '.join(differing)}; give the same, or another --out"
+            )
+        return check_cells(values.get("cells"), str(grid))
+
+    def records(self) -> list[Record]:
+        """Every line; a last one that was cut short is dropped, and its cell will be run again."""
+        path = self.path / RESULTS
+        try:
+            held = path.read_bytes()
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise InvalidInput(f"{path} cannot be read: {error.strerror}") from None
+        lines = held.split(b"\n")
+        torn = lines.pop()  # what stands after the last end of a line
+        found = []
+        for number, line in enumerate(lines, 1):
+            try:
+                found.append(Record.read(json.loads(line)))
+            except (ValueError, TypeError, KeyError, AttributeError) as error:
+                if number == len(lines) and not torn:
+                    torn = line + b"\n"
+                    break
+                raise InvalidInput(f"{path}, line {number} is no record: {error}; mend it or take it out") from None
+        if torn:
+            self.warn(f"{path}: the last line was cut short and is dropped; its cell is run again")
+            with path.open("r+b") as file:
+                file.truncate(len(held) - len(torn))
+                os.fsync(file.fileno())
+        return found
+
+    def append(self, record: Record) -> None:
+        """One line, whole and on the disk before this returns."""
+        path = self.path / RESULTS
+        line = json.dumps(_finite(record.plain()), ensure_ascii=False) + "\n"
+        try:
+            number = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            try:
+                left = line.encode()
+                while left:
+                    left = left[os.write(number, left) :]
+                os.fsync(number)
+            finally:
+                os.close(number)
+        except OSError as error:
+            raise InvalidInput(f"{path} could not be written: {error.strerror}; what stands there is whole") from None
+
+
+def latest(records: Iterable[Record]) -> dict[str, Record]:
+    """The last record of each cell, by its key."""
+    return {record.cell.key: record for record in records}
+
+
+def left(cells: Iterable[Cell], records: Iterable[Record], *, retry: bool = False) -> list[Cell]:
+    """What is still to be run: without a record, or with `retry` those that are not done."""
+    ended = latest(records)
+
+    def open_(cell: Cell) -> bool:
+        record = ended.get(cell.key)
+        return record is None or record.cell != cell or (retry and record.state != "done")
+
+    return [cell for cell in cells if open_(cell)]
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity and no NaN: null stands for them."""
+    if isinstance(value, Mapping):
+        return {key: _finite(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+__all__ = ["CELLS", "GRID", "RESULTS", "Folder", "latest", "left"]

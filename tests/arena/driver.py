@@ -1,0 +1,36 @@
+"""A process that runs fake cells and says each event on a line: something to be killed."""
+
+import sys
+from pathlib import Path
+
+from longspan.arena import session
+from longspan.arena.cell import Cell
+from longspan.arena.grid import Arguments
+from longspan.arena.results import CELLS, Folder, left
+from longspan.arena.runner import Ended, Event, Idle, LocalRunner, Told
+
+
+def say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def hear(event: Event) -> None:
+    if isinstance(event, Idle):
+        return
+    cell = event.record.cell if isinstance(event, Ended) else event.cell
+    say(f"{type(event).__name__} {cell.model} {event.step if isinstance(event, Told) else ''}")
+
+
+def main(path: Path, workers: int, *models: str) -> int:
+    cells = [Cell(task="listops", model=model) for model in models]
+    folder = Folder(path, warn=say)
+    with folder.held(), session.signals() as stopped:
+        cells = folder.begin(Arguments(tasks=("listops",), models=models, lengths=()), cells)
+        command = (sys.executable, str(Path(__file__).with_name("fake_process.py")))
+        runner = LocalRunner(path / CELLS, workers=workers, command=command)
+        return 128 + (session.run(folder, runner, left(cells, folder.records()), hear=hear, stopped=stopped) or -128)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:]))
