@@ -111,8 +111,10 @@ class PathfinderOptions(config.Options):
 
 def make(options: Mapping[str, Any], seed: int, number: int, count: int) -> Examples:
     """One shard."""
-    given = {each.name: options[each.name] for each in fields(Drawing)}
-    drawing = Drawing(**{name: tuple(each) if isinstance(each, list) else each for name, each in given.items()})
+    given: dict[str, Any] = {each.name: options[each.name] for each in fields(Drawing)}
+    for name, value in given.items():
+        given[name] = tuple(value) if isinstance(value, list) else value  # JSON knows no tuples
+    drawing = Drawing(**given)
     random = Random(f"{options['split']} {seed} {number}")  # text is hashed the same everywhere
     drawn = [pathfinder_drawing.draw(drawing, random) for _ in range(count)]
     tokens = np.concatenate([each.pixels.ravel() for each in drawn])

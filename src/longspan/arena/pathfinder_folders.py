@@ -72,8 +72,8 @@ def read_images(path: Path, size: int, contour_length: int | None = None) -> Ima
 
 def _contour(path: Path) -> int | None:
     with np.load(path, allow_pickle=False) as arrays:
-        lengths = np.unique(arrays["contour_length"]) if "contour_length" in arrays else []
-    return int(lengths[0]) if len(lengths) == 1 else None
+        lengths = set(arrays["contour_length"].tolist()) if "contour_length" in arrays else set()
+    return int(lengths.pop()) if len(lengths) == 1 else None
 
 
 def _read_release(folder: Path, size: int, contour_length: int | None) -> Images:

@@ -45,16 +45,16 @@ def components(on: np.ndarray) -> np.ndarray:
 
 
 def disc_distance(pixels: np.ndarray, radius: float) -> np.ndarray:
-    """Between the two places that are brightest over the width of a disc, and do not overlap."""
+    """Between the two places that are bright in all four directions, as no line is; they do not overlap."""
     count, height, width = pixels.shape
+    reach = max(int(radius - 0.5), 1)
+    padded = np.pad(pixels, ((0, 0), (reach, reach), (reach, reach))).astype(np.int16)
+    around = [(down, 0) for down in range(-reach, reach + 1)] + [(0, right) for right in range(-reach, reach + 1)]
+    parts = [
+        padded[:, reach + down : reach + down + height, reach + right : reach + right + width] for down, right in around
+    ]
+    light = np.minimum.reduce(parts).astype(np.int32) * 256 + pixels  # the middle decides between equals
     reach = max(round(radius), 1)
-    sums = np.zeros((count, height + 2 * reach + 1, width + 2 * reach + 1), dtype=np.int32)
-    sums[:, reach + 1 : reach + 1 + height, reach + 1 : reach + 1 + width] = pixels
-    sums = sums.cumsum(1).cumsum(2)
-    side = 2 * reach + 1
-    sums = np.pad(sums, ((0, 0), (0, reach), (0, reach)), mode="edge")
-    light = sums[:, side:, side:] - sums[:, :-side, side:] - sums[:, side:, :-side] + sums[:, :-side, :-side]
-    light = light[:, :height, :width].copy()
     places = []
     rows, columns = np.arange(height)[None, :, None], np.arange(width)[None, None]
     for _ in range(2):
