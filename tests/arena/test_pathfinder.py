@@ -7,7 +7,7 @@ import pytest
 
 from longspan.arena import pathfinder_drawing, pathfinder_shortcuts
 from longspan.arena.pathfinder import Pathfinder, PathX
-from longspan.arena.pathfinder_drawing import Drawn, Paddle, draw
+from longspan.arena.pathfinder_drawing import Balance, Drawn, Paddle, draw
 from longspan.arena.pathfinder_stencils import COLLISION, LAYERS, Drawing, stencils
 from longspan.arena.tasks import Place, build
 from longspan.errors import InvalidOption
@@ -22,8 +22,8 @@ def drawing() -> Drawing:
 
 @pytest.fixture(scope="module")
 def drawn(drawing: Drawing) -> list[Drawn]:
-    random = Random("test")
-    return [draw(drawing, random) for _ in range(2000)]
+    random, balance = Random("test"), Balance()
+    return [draw(drawing, random, balance) for _ in range(2000)]
 
 
 def tip(drawing: Drawing, paddle: Paddle, margin: int) -> tuple[int, int]:
@@ -134,11 +134,19 @@ def test_targets_are_three_quarters_as_bright_as_distractors(drawing: Drawing) -
     assert both[16:].max() == 255 and both[:16].max() == 191
 
 
-def test_ink_components_and_distance_tell_nothing(drawn: list[Drawn]) -> None:
+def shortcut(drawn: list[Drawn]) -> float:
     pixels, labels = np.stack([each.pixels for each in drawn]), np.array([each.label for each in drawn])
-    values = pathfinder_shortcuts.measures(pixels, 1.5)
-    right = pathfinder_shortcuts.learned(values[:1000], labels[:1000], values[1000:]) == labels[1000:]
-    assert right.mean() < 0.56  # 1000 images: three standard errors are 0.047
+    values, half = pathfinder_shortcuts.measures(pixels, 1.5), len(drawn) // 2
+    return float((pathfinder_shortcuts.learned(values[:half], labels[:half], values[half:]) == labels[half:]).mean())
+
+
+def test_ink_components_and_distance_tell_nothing(drawn: list[Drawn]) -> None:
+    assert shortcut(drawn) < 0.547  # three standard errors of 1000 images
+
+
+def test_the_distance_tells_something_where_labels_are_a_coins(drawing: Drawing) -> None:
+    random = Random("coin")
+    assert shortcut([draw(drawing, random) for _ in range(2000)]) > 0.55
 
 
 def test_measures_are_what_they_say() -> None:

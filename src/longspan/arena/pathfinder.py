@@ -73,6 +73,9 @@ class PathfinderOptions(config.Options):
     )
     antialias: int = config.option(2, "how many times larger lines are drawn and then reduced", low=1, high=8)
     padding: int | None = config.option(None, "pixels at the border to which no dash points (by size)", low=0, high=64)
+    balanced: bool = config.option(
+        True, "discs are as far apart in both classes; the original's are not, and short contours give themselves away"
+    )
     train: int = config.option(160_000, "images to learn from (of files: at most)", low=1)
     held_out: int = config.option(20_000, "images that choose the best step (of files: at most)", low=1)
     test: int = config.option(20_000, "images of the test (of files: at most)", low=1)
@@ -116,7 +119,8 @@ def make(options: Mapping[str, Any], seed: int, number: int, count: int) -> Exam
         given[name] = tuple(value) if isinstance(value, list) else value  # JSON knows no tuples
     drawing = Drawing(**given)
     random = Random(f"{options['split']} {seed} {number}")  # text is hashed the same everywhere
-    drawn = [pathfinder_drawing.draw(drawing, random) for _ in range(count)]
+    balance = pathfinder_drawing.Balance() if options["balanced"] else None
+    drawn = [pathfinder_drawing.draw(drawing, random, balance) for _ in range(count)]
     tokens = np.concatenate([each.pixels.ravel() for each in drawn])
     labels = np.array([each.label for each in drawn], dtype=np.int64)
     return Examples(tokens, np.arange(count + 1, dtype=np.int64) * drawing.size**2, labels, "pathfinder")
@@ -161,7 +165,8 @@ class Pathfinder(ArenaTask):
         return pathfinder_shortcuts.accuracies(splits.train, splits.test, size, radius)
 
     def _made(self, place: Place, seed: int, sizes: Mapping[str, int]) -> tuple[dict[str, Examples], dict[str, Any]]:
-        asked = {"generator": pathfinder_drawing.VERSION, **config.plain(self.options.drawing)}
+        drawing = config.plain(self.options.drawing)
+        asked = {"generator": pathfinder_drawing.VERSION, "balanced": self.options.balanced, **drawing}
         found, hashes = {}, {}
         for split, count in sizes.items():  # apart, so that a test stays the same whatever is learned from
             found[split], manifest = made(
