@@ -1,5 +1,5 @@
 # Everything the project needs on a machine that has only Python (3.11+), pip and make.
-#   make arena   environment, install, then the main job on generated data, with a report at the end
+#   make arena   environment, install, then the Long Range Arena on generated data, with a report at the end
 #   make test    environment, install with the developers' tools, lint, types, all the tests
 #   make quick   lint, types and the quick tests (under a minute once installed)
 #   make bench   the benchmarks: ratios to torch's own attention, on this machine
@@ -28,9 +28,12 @@ $(VENV)/dev: $(VENV)/made pyproject.toml constraints.txt
 	$(PIP) --editable '.[dev]'
 	touch $@ $(VENV)/core
 
-arena: $(VENV)/core
-	@mkdir -p $(RUNS)
-	$(BIN)/longspan audit --all --json $(RUNS)/audit.json --html $(RUNS)/audit.html
+$(VENV)/arena: $(VENV)/made pyproject.toml constraints.txt
+	$(PIP) --editable '.[arena,report]'
+	touch $@ $(VENV)/core
+
+arena: $(VENV)/arena
+	$(BIN)/longspan arena --seeds 1 --budget 18m --out $(RUNS)/arena
 
 test: lint types tests
 

@@ -10,7 +10,7 @@ from longspan.arena.tasks import Place, build
 from longspan.errors import InvalidOption
 
 SIZES = {"train": 4000, "held_out": 500, "test": 1000}
-OPTIONS = {"pairs": 4, "keys": 6, "values": 5, "fillers": 3, "length": 32}
+OPTIONS = {"pairs": 4, "keys": 6, "values": 5, "fillers": 3, "joined": False, "length": 32}
 
 
 def test_the_label_is_the_value_of_the_key() -> None:
@@ -24,6 +24,21 @@ def test_the_label_is_the_value_of_the_key() -> None:
         assert all(1 <= each < 4 for each in ids[8:-1])
         assert pairs[ids[-1]] - 10 == examples.labels[number]
         assert len(ids) == 32
+
+
+def test_a_joined_pair_is_one_symbol(tmp_path: Path) -> None:
+    options = {**OPTIONS, "joined": True}
+    examples = make(options, 0, 0, 500)
+    for number in range(len(examples)):
+        ids = examples.sequence(number)
+        keys, values = np.divmod(ids[:4].astype(int) - 10, 5)
+        assert len(set(keys)) == 4 and (ids[4:-1] < 4).all() and (ids >= 1).all()
+        assert values[list(keys).index(int(ids[-1]) - 4)] == examples.labels[number]
+    task = build("recall", {**options, **SIZES})
+    found = task.splits(Place(None, tmp_path))
+    assert found.vocabulary == 40 and found.train.tokens.max() == 39
+    apart = build("recall", {**OPTIONS, **SIZES})
+    assert task.baselines(found) == apart.baselines(apart.splits(Place(None, tmp_path)))  # the same draws
 
 
 def test_splits_and_baselines(tmp_path: Path) -> None:

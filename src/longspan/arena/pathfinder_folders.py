@@ -105,7 +105,7 @@ def _pillow() -> Any:
         from PIL import Image
     except ImportError:
         raise Unsupported(
-            "PNG images are read by pillow, which is not installed: pip install longspan[report]"
+            "PNG images are read by pillow, which is not installed: pip install longspan[arena]"
         ) from None
     return Image
 

@@ -4,6 +4,9 @@ A sequence is `pairs` of a key and its value, filler up to the length, and at th
 sequence are different; values are drawn independently, so that neither the keys nor the question tell anything of the
 label: a model must carry all pairs over the filler, or look back for the one. Filler is drawn from a few symbols of its
 own. All sequences have one length, and no two are the same.
+
+A pair is two symbols side by side, which a model must first learn to bind, or, where `joined`, one symbol of its own:
+that is learned in minutes on a processor, and leaves the question of the distance.
 """
 
 from collections.abc import Mapping
@@ -23,7 +26,7 @@ SHARD = 4096
 
 
 def make(options: Mapping[str, Any], seed: int, number: int, count: int) -> Examples:
-    """One shard. Ids: 0 is in none, then fillers, then keys, then values."""
+    """One shard. Ids: 0 is in none, then fillers, then keys, then values or, where joined, pairs."""
     pairs, keys, values, fillers = (options[name] for name in ("pairs", "keys", "values", "fillers"))
     length = options["length"]
     draw = np.random.Generator(np.random.PCG64(np.random.SeedSequence((seed, number))))
@@ -31,13 +34,21 @@ def make(options: Mapping[str, Any], seed: int, number: int, count: int) -> Exam
     value = draw.integers(0, values, (count, pairs))
     asked = draw.integers(0, pairs, count)
     ids = draw.integers(1, 1 + fillers, (count, length))
-    ids[:, 0 : 2 * pairs : 2] = 1 + fillers + key
-    ids[:, 1 : 2 * pairs : 2] = 1 + fillers + keys + value
+    if options["joined"]:
+        ids[:, :pairs] = 1 + fillers + keys + key * values + value
+    else:
+        ids[:, 0 : 2 * pairs : 2] = 1 + fillers + key
+        ids[:, 1 : 2 * pairs : 2] = 1 + fillers + keys + value
     rows = np.arange(count)
     ids[:, -1] = 1 + fillers + key[rows, asked]
-    kind = np.uint8 if 1 + fillers + keys + values <= 256 else np.uint16
+    kind = np.uint8 if _vocabulary(options) <= 256 else np.uint16
     starts = np.arange(count + 1, dtype=np.int64) * length
     return Examples(ids.astype(kind).ravel(), starts, value[rows, asked], "recall")
+
+
+def _vocabulary(options: Mapping[str, Any]) -> int:
+    keys, values = options["keys"], options["values"]
+    return int(1 + options["fillers"] + keys + (keys * values if options["joined"] else values))
 
 
 class Recall(ArenaTask):
@@ -53,6 +64,7 @@ class Recall(ArenaTask):
         keys: int = config.option(16, "different keys", low=1, high=10_000)
         values: int = config.option(8, "different values, the classes", low=2, high=10_000)
         fillers: int = config.option(4, "different symbols between the pairs and the question", low=1, high=10_000)
+        joined: bool = config.option(False, "whether a key and its value are one symbol")
         length: int = config.option(128, "tokens of a sequence, the question among them", low=3, high=1_000_000)
         train: int = config.option(20_000, "examples to learn from", low=1)
         held_out: int = config.option(1000, "examples that choose the best step", low=1)
@@ -62,23 +74,24 @@ class Recall(ArenaTask):
             super().__post_init__()
             if self.keys < self.pairs:
                 raise InvalidOption(f"option keys must be at least pairs, {self.pairs}, not {self.keys}: they differ")
-            if self.length < 2 * self.pairs + 1:
+            least = self.pairs * (1 if self.joined else 2) + 1
+            if self.length < least:
                 raise InvalidOption(
-                    f"option length must be at least {2 * self.pairs + 1} for {self.pairs} pairs and a question, "
+                    f"option length must be at least {least} for {self.pairs} pairs and a question, "
                     f"not {self.length}"
                 )
 
     def splits(self, place: Place, seed: int = 0) -> Splits:
         options = self.options
         sizes = {"train": options.train, "held_out": options.held_out, "test": options.test}
-        names = ("pairs", "keys", "values", "fillers", "length")
+        names = ("pairs", "keys", "values", "fillers", "joined", "length")
         asked = {"generator": VERSION, **{each: getattr(options, each) for each in names}}
         found, notes = distinct_splits("recall", asked, make, sizes, shard=SHARD, seed=seed, place=place)
         return Splits(
             found["train"],
             found["held_out"],
             found["test"],
-            vocabulary=1 + options.fillers + options.keys + options.values,
+            vocabulary=_vocabulary(asked),
             classes=options.values,
             length=options.length,
             padded=False,
@@ -90,7 +103,11 @@ class Recall(ArenaTask):
         options, test = self.options, splits.test
         most = np.bincount(splits.train.labels, minlength=splits.classes).argmax()
         ids = np.asarray(test.tokens).reshape(len(test), options.length)
-        values = ids[:, 1 : 2 * options.pairs : 2].astype(np.int64) - (1 + options.fillers + options.keys)
+        first = 1 + options.fillers + options.keys
+        if options.joined:
+            values = (ids[:, : options.pairs].astype(np.int64) - first) % options.values
+        else:
+            values = ids[:, 1 : 2 * options.pairs : 2].astype(np.int64) - first
         counts = np.zeros((len(test), splits.classes), dtype=np.int64)
         np.add.at(counts, (np.arange(len(test))[:, None], values), 1)
         return {
