@@ -13,7 +13,6 @@ from longspan.arena.expressions import (
     SYMBOLS,
     UNKNOWN,
     VOCABULARY,
-    check_lossless,
     decode,
     encode,
     evaluate,
@@ -43,7 +42,6 @@ def test_decode_undoes_encode() -> None:
     assert decode(encode(TEXT)) == TEXT
     assert decode([*encode(TEXT), 0, 0]) == TEXT
     assert (encode(f"  {TEXT.replace(' ', '   ')} ") == encode(TEXT)).all()
-    check_lossless(encode, decode, TEXT)
 
 
 def test_a_tokenizer_without_brackets_is_found() -> None:
@@ -52,8 +50,7 @@ def test_a_tokenizer_without_brackets_is_found() -> None:
 
     one, other = "[SM [MAX 1 2 ] 3 ]", "[SM [MAX 1 2 3 ] ]"
     assert (blind(one) == blind(other)).all() and evaluate(encode(one)) != evaluate(encode(other))
-    with pytest.raises(InvalidInput, match=r"loses \]: .* without its brackets"):
-        check_lossless(blind, decode, one)
+    assert decode(encode(one)) == one and decode(blind(one)) != one
 
 
 @pytest.mark.parametrize(

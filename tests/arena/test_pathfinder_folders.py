@@ -71,7 +71,7 @@ def test_what_is_wrong_is_named(release: Path, monkeypatch: pytest.MonkeyPatch) 
         return real(name, *others)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(Unsupported, match=r"pillow, which is not installed: pip install longspan\[report\]"):
+    with pytest.raises(Unsupported, match=r"pillow, which is not installed: pip install longspan\[arena\]"):
         read_images(release, 16)
 
 

@@ -137,6 +137,7 @@ def test_a_dry_run_prints_the_plan_and_does_nothing(
         (["--tasks", " , "], "--tasks names none"),
         (["--tasks", "listops,text,image"], "text, image read files: give their folder by --data or LONGSPAN_DATA; "),
         (["--tasks", "text"], "listops, pathfinder, pathx, recall need none"),
+        (["--data", ".", "--tasks", "listops,image"], "the task image needs CIFAR-10, not found in ."),
         (["--data", "nowhere"], "the folder of data sets, nowhere, is not there"),
         (["--budget", "20"], "--budget must be a time such as 90s, 20m or 1h30m, not '20'"),
         (["--budget", "5s", "--tasks", "listops"], "--budget 5s is too little for"),

@@ -2,12 +2,12 @@
 
 Nothing here knows how expressions are made: `evaluate` reads a sequence with a stack, and is the judge of generators
 and of files. Brackets are tokens. The first tokenizer of the benchmark dropped all that is no letter or digit, and the
-nesting with it (spec 6.1); `check_lossless` refuses such a one.
+nesting with it (spec 6.1).
 """
 
 import gzip
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -45,19 +45,6 @@ def encode(text: str) -> np.ndarray:
 def decode(ids: Iterable[int]) -> str:
     """An expression without round parentheses; padding is left out."""
     return " ".join(SYMBOLS[number - 1] if number < UNKNOWN else "?" for number in map(int, ids) if number)
-
-
-def check_lossless(encode: Callable[[str], np.ndarray], decode: Callable[[np.ndarray], str], text: str) -> None:
-    """Refuses a tokenizer from whose ids an expression without round parentheses cannot be had again."""
-    again = decode(encode(text))
-    if again != text:
-        lost = [
-            symbol for symbol in sorted(set(text.split())) if again.split().count(symbol) != text.split().count(symbol)
-        ]
-        raise InvalidInput(
-            f"the tokenizer loses {' '.join(lost) or 'the order'}: {text[:40]!r} comes back as {again[:40]!r}; "
-            "without its brackets an expression has no value"
-        )
 
 
 def evaluate(ids: Iterable[int]) -> int:
@@ -178,7 +165,6 @@ __all__ = [
     "SYMBOLS",
     "UNKNOWN",
     "VOCABULARY",
-    "check_lossless",
     "decode",
     "encode",
     "evaluate",

@@ -68,8 +68,14 @@ class Image(ArenaTask):
 
     options: "Image.Options"
 
+    def check(self, place: Place) -> None:
+        self._found(place)
+
+    def _found(self, place: Place) -> Found:
+        return find("the task image", "CIFAR-10", [ARRAYS, BINARY, PICKLED], place, self.options.files, GET)
+
     def splits(self, place: Place, seed: int = 0) -> Splits:
-        found = find("the task image", "CIFAR-10", [ARRAYS, BINARY, PICKLED], place, self.options.files, GET)
+        found = self._found(place)
         images, labels = self._read(found, [key for key in found.files if key != "test"])
         test_images, test_labels = self._read(found, ["test"])
         first = len(labels) - len(labels) // HELD_OUT

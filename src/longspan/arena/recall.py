@@ -77,8 +77,7 @@ class Recall(ArenaTask):
             least = self.pairs * (1 if self.joined else 2) + 1
             if self.length < least:
                 raise InvalidOption(
-                    f"option length must be at least {least} for {self.pairs} pairs and a question, "
-                    f"not {self.length}"
+                    f"option length must be at least {least} for {self.pairs} pairs and a question, not {self.length}"
                 )
 
     def splits(self, place: Place, seed: int = 0) -> Splits:

@@ -227,7 +227,7 @@ _TINY = {
         Training(steps=1500, batch=32, rate=1e-3, warmup_share=0.05, clip=1.0, evaluations=8, held_out=500),
     ),
     "recall": Preset(
-        {"pairs": 8, "keys": 12, "values": 4, "joined": True, "length": 128, "train": 40_000},
+        {"pairs": 8, "keys": 12, "values": 4, "joined": True, "length": 64, "train": 40_000},
         shell(2, 4, 64, 64, 128, dropout=0.0, attention_dropout=0.0, position="learned"),
         Training(steps=1200, batch=64, rate=2e-3, warmup_share=0.05, clip=1.0, evaluations=10, held_out=500),
     ),

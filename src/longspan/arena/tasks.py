@@ -36,6 +36,10 @@ class ArenaTask(ABC):
     def __init__(self, options: Any) -> None:
         self.options: Any = options
 
+    def check(self, place: Place) -> None:
+        """Says what files are missing, before anything is run; contents are looked at by `splits`."""
+        return  # what is generated needs none
+
     @abstractmethod
     def splits(self, place: Place, seed: int = 0) -> Splits:
         """The data; what is missing or wrong is said by file and row."""

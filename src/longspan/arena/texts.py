@@ -108,8 +108,14 @@ class Text(ArenaTask):
 
     options: "Text.Options"
 
+    def check(self, place: Place) -> None:
+        self._found(place)
+
+    def _found(self, place: Place) -> Found:
+        return find("the task text", "IMDb", [TABLES, FOLDERS], place, self.options.files, GET_REVIEWS)
+
     def splits(self, place: Place, seed: int = 0) -> Splits:
-        found = find("the task text", "IMDb", [TABLES, FOLDERS], place, self.options.files, GET_REVIEWS)
+        found = self._found(place)
         reviews = {split: list(self._reviews(found, split)) for split in ("train", "test")}
         times = Counter(review.text for review in reviews["train"])
         chosen = _held_out([times[review.text] == 1 for review in reviews["train"]], seed, str(found.folder))
@@ -202,8 +208,14 @@ class Retrieval(ArenaTask):
         "and other negatives, whose figures compare only with each other."
     )
 
+    def check(self, place: Place) -> None:
+        self._found(place)
+
+    def _found(self, place: Place) -> Found:
+        return find("the task retrieval", "AAN", [AAN, STAND_IN], place, self.options.files, GET_PAIRS)
+
     def splits(self, place: Place, seed: int = 0) -> Splits:
-        found = find("the task retrieval", "AAN", [AAN, STAND_IN], place, self.options.files, GET_PAIRS)
+        found = self._found(place)
         papers = {} if found.layout is AAN else self._papers(found.files["papers"])
         made, counts = {}, {}
         for split in SPLITS:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 WITHOUT_DATA = ("listops", "recall")  # what is run where nothing is said and there is no folder of data sets
 WITH_DATA = ("listops", "text", "retrieval", "image", "pathfinder")
-MODELS = ("dense", "window", "reformer", "linformer", "performer", "lstm")  # one of each kind
+MODELS = ("dense", "window", "routing", "linformer", "performer", "lstm")  # one of each kind
 
 WIDTH = 160  # of tables in a file or a pipe
 
@@ -33,7 +33,7 @@ def arena(
     *,
     tasks: Annotated[
         str | None,
-        Parameter(group=WHAT, help="names with commas; without a data folder listops,recall, with one the five of the benchmark"),
+        Parameter(group=WHAT, help="names with commas; without a data folder listops,recall, with one all but Path-X"),
     ] = None,
     models: Annotated[
         str | None, Parameter(group=WHAT, help=f"names with commas, or `all`; {','.join(MODELS)} unless given")
@@ -192,14 +192,13 @@ def _arguments(
 ) -> "Arguments":
     from longspan.arena import entrants, settings, speed
     from longspan.arena.grid import Arguments, duration
-    from longspan.arena.tasks import TASKS, find
+    from longspan.arena.tasks import TASKS, Place, build, find
+    from longspan.data.cache import cache
 
     seconds = None if budget is None else duration(budget)
     usual = WITHOUT_DATA if data is None else WITH_DATA
     chosen = usual if tasks is None else _names(tasks, "tasks")
-    for name in chosen:
-        find(name)
-        settings.find(setting, name)
+    presets = {name: settings.find(setting, name) for name in chosen if find(name)}
     reading = [name for name in chosen if not find(name).generated]
     if reading and data is None:
         free = ", ".join(name for name in TASKS if find(name).generated)
@@ -207,6 +206,8 @@ def _arguments(
             f"{', '.join(reading)} read{'s' * (len(reading) == 1)} files: give their folder by --data or LONGSPAN_DATA"
             f"; {free} need none"
         )
+    for name, preset in presets.items():
+        build(name, preset.task).check(Place(data, cache() / "arena"))
     named = MODELS if models is None else tuple(entrants.names()) if models == "all" else _names(models, "models")
     entered = tuple(dict.fromkeys(entrants.find(name).name for name in named))
     return Arguments(
