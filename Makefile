@@ -33,7 +33,7 @@ $(VENV)/arena: $(VENV)/made pyproject.toml constraints.txt
 	touch $@ $(VENV)/core
 
 arena: $(VENV)/arena
-	$(BIN)/longspan arena --seeds 1 --budget 18m --out $(RUNS)/arena
+	$(BIN)/longspan arena --seeds 1 --budget 16m --out $(RUNS)/arena
 
 test: lint types tests
 
