@@ -1,7 +1,6 @@
 """ListOps expressions: every symbol survives, values are right, files are read back, damage is named."""
 
 import gzip
-import os
 import re
 from pathlib import Path
 
@@ -23,13 +22,6 @@ from longspan.arena.expressions import (
 from longspan.errors import InvalidInput
 
 TEXT = "[MED [MIN 3 9 ] 0 [SM 7 8 [MAX 1 2 ] ] 5 ]"
-
-
-@pytest.fixture
-def data() -> Path:
-    if "LONGSPAN_DATA" not in os.environ:
-        pytest.skip("LONGSPAN_DATA names no folder of data sets")
-    return Path(os.environ["LONGSPAN_DATA"]) / "listops"
 
 
 def test_symbols_are_fifteen_and_each_has_a_number() -> None:
@@ -135,7 +127,7 @@ def test_files_that_are_something_else_are_named(tmp_path: Path) -> None:
 @pytest.mark.data
 @pytest.mark.parametrize(("name", "count"), [("train", 2000), ("val", 500), ("test", 500)])
 def test_trees_of_the_original_code_have_our_values_and_our_text(name: str, count: int, data: Path) -> None:
-    path = data / f"lra_basic_{name}.tsv.gz"
+    path = data / "listops" / f"lra_basic_{name}.tsv.gz"
     examples = read_file(path)  # which evaluates each
     assert len(examples) == count
     rows = gzip.decompress(path.read_bytes()).decode().split("\n")[1:]
@@ -145,7 +137,7 @@ def test_trees_of_the_original_code_have_our_values_and_our_text(name: str, coun
 
 @pytest.mark.data
 def test_values_of_the_first_authors_expressions(data: Path) -> None:
-    rows = gzip.decompress((data / "spinn_test_d20s.tsv.gz").read_bytes()).decode().splitlines()
+    rows = gzip.decompress((data / "listops" / "spinn_test_d20s.tsv.gz").read_bytes()).decode().splitlines()
     for row in rows:
         target, _, text = row.partition("\t")
         assert evaluate(encode(text)) == int(target)

@@ -16,13 +16,6 @@ from longspan.errors import InvalidInput, InvalidOption
 BATCHES = [f"data_batch_{number}" for number in range(1, 6)]
 
 
-@pytest.fixture
-def data() -> Path:
-    if "LONGSPAN_DATA" not in os.environ:
-        pytest.skip("LONGSPAN_DATA names no folder of data sets")
-    return Path(os.environ["LONGSPAN_DATA"])
-
-
 def content() -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Images (examples, 32, 32, 3) and labels by the names of batches."""
     generator = np.random.default_rng(0)

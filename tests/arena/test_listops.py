@@ -1,6 +1,5 @@
 """ListOps: trees as likely as those of the original code, three splits without a common tree, baselines as measured."""
 
-import os
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -168,10 +167,8 @@ def test_files_are_read_instead(tmp_path: Path) -> None:
 
 
 @pytest.mark.data
-def test_trees_of_the_original_code_are_like_ours() -> None:
-    if "LONGSPAN_DATA" not in os.environ:
-        pytest.skip("LONGSPAN_DATA names no folder of data sets")
-    theirs = read_file(Path(os.environ["LONGSPAN_DATA"]) / "listops" / "lra_basic_train.tsv.gz")
+def test_trees_of_the_original_code_are_like_ours(data: Path) -> None:
+    theirs = read_file(data / "listops" / "lra_basic_train.tsv.gz")
     ours, _ = long_trees()
     lengths = [np.diff(each.starts) for each in (theirs, ours)]
     for share in (0.25, 0.5, 0.75):

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,6 @@ from longspan.arena.texts import decode, encode
 from longspan.errors import InvalidInput, InvalidOption
 
 WORDS = ["good", "bad", "film", "<br />", "Ünï", '"quoted"', "the", "plot\r", "😀", "\0"]
-
-
-@pytest.fixture
-def data() -> Path:
-    if "LONGSPAN_DATA" not in os.environ:
-        pytest.skip("LONGSPAN_DATA names no folder of data sets")
-    return Path(os.environ["LONGSPAN_DATA"])
 
 
 def reviews(split: str, count: int = 40) -> list[tuple[int, int, bytes]]:

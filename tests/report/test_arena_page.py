@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import sys
 from dataclasses import replace
 from math import sqrt
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.report.arena_results import realistic, record, save, speed
 
+from longspan.arena import entrants
 from longspan.arena.cell import Record
 from longspan.errors import InvalidInput
 from longspan.report import arena, figures, kinds
@@ -196,9 +196,14 @@ def test_the_page_loads_nothing_and_escapes_what_it_is_given():
 
 
 def test_titles_and_kinds_are_those_of_the_entrants():
-    entrants = pytest.importorskip("longspan.arena.entrants")
     for name, entrant in entrants.ENTRANTS.items():
         assert (kinds.title(name), kinds.KINDS[kinds.kind(name)][0]) == (entrant.title, entrant.kind), name
+    assert (kinds.title("dense"), kinds.kind("routing"), kinds.kind("lstm")) == (
+        "Transformer",
+        "learned-pattern",
+        "recurrent",
+    )
+    assert (kinds.title("of another version"), kinds.kind("of another version")) == ("of another version", "other")
 
 
 def test_reading_a_folder(tmp_path: Path):
@@ -263,19 +268,6 @@ def test_figures_of_few_results(tmp_path: Path):
     assert {file.stem for file in made} == {"accuracy_over_speed", "accuracy", "learning"}
     made, _ = figures.write(Results([record("listops", "dense", 0, None, state="failed", curve=())]), tmp_path / "none")
     assert made == []
-
-
-@pytest.fixture(scope="module")
-def browser():
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(
-            executable_path=shutil.which("chromium"),
-            args=["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"],
-        )
-        yield opened
-        opened.close()
 
 
 @pytest.mark.browser

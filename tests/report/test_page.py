@@ -1,6 +1,5 @@
 """Pages: self-contained, escaped, and readable in a real browser."""
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -46,19 +45,6 @@ def test_an_audit_page_shows_every_finding_and_escapes_what_it_was_given():
     made = audit_page([certificate(), certificate(HOSTILE, passed=False, detail=HOSTILE)])
     assert "1 of 2 findings pass" in made and made.count("causal_perturbation") == 3
     assert "<img" not in made and "–" in made
-
-
-@pytest.fixture(scope="module")
-def browser():
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(
-            executable_path=shutil.which("chromium"),
-            args=["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"],
-        )
-        yield opened
-        opened.close()
 
 
 @pytest.mark.browser

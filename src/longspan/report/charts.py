@@ -168,13 +168,16 @@ def scatter(
     parts = _frame(x, y, across, up)
     if across.factors and x.low < 1 < x.high:
         parts.append(stroke(x(1), y.begin, x(1), y.end, "mark-line"))
+    named = []  # where the lines have their names
     for (said, value), below in zip(lines, _rows([y(value) for _, value in lines])):
         parts.append(stroke(x.begin, y(value), x.end, y(value), "mark-line"))
-        parts.append(words(x.end, y(value) + (14 if below else -5), f"{said} {value:.1f}", "quiet end halo"))
+        name, foot = f"{said} {value:.1f}", y(value) + (14 if below else -5)
+        parts.append(words(x.end, foot, name, "quiet end halo"))
+        named.append(Box(x.end - len(name) * 6.6, foot - 12, x.end, foot + 3))
     places = [(x(c.speed), y(c.accuracy), r) for c, r in zip(circles, radii)]
     sizes = [(len(c.name) * 7.2 + 2, 14.0) for c in circles]
     rings = [(x(c.speed), y(c.accuracy), y(c.pretrained)) for c in circles if c.pretrained is not None]
-    taken = [Box(at - 6, min(one, other) - 6, at + 6, max(one, other) + 6) for at, one, other in rings]
+    taken = named + [Box(at - 6, min(one, other) - 6, at + 6, max(one, other) + 6) for at, one, other in rings]
     within = Box(x.begin, y.end, x.end, y.begin)
     if most:
         discs = [Box(at - r, above - r, at + r, above + r) for at, above, r in places] + taken
