@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from benchmarks.rows import ROWS, Row
-from benchmarks.timing import compare
 from longspan.attention import build, names
+from longspan.measure.timing import compare
 from longspan.nn.multihead import MultiHead
 
 HEADS, WIDTH, GLOBALS = 8, 64, 16

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.timing import compare
 from longspan.attention import build, find, names
+from longspan.measure.timing import compare
 from longspan.models import build as build_model
 
 HEADS, WIDTH, STEPS, VOCABULARY = 8, 64, 32, 256

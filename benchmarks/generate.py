@@ -25,8 +25,8 @@ from transformers import (
     LlamaForCausalLM,
 )
 
-from benchmarks.timing import compare, wall
 from longspan.decode import Beam, beam_search, generate
+from longspan.measure.timing import compare, wall
 from longspan.models import build
 from longspan.models.base import Causal
 

@@ -13,8 +13,8 @@ from multiprocessing import get_context
 
 from benchmarks.attention import make, peak
 from benchmarks.rows import ROWS
-from benchmarks.timing import once
 from longspan.attention import find
+from longspan.measure.timing import once
 
 WARM = 512  # tokens
 LIMIT = 2**30  # bytes that a mechanism of linear order may take at 16,384 (shared/targets.md)

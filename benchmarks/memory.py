@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from benchmarks.attention import HEADS, KINDS, WIDTH, Case
-from benchmarks.timing import compare
+from longspan.measure.timing import compare
 from longspan.nn.memory import LayerMemory, MemoryLayer, Reach
 from longspan.nn.relative import RelativeAttention
 from longspan.nn.residual import Residual

@@ -8,12 +8,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from longspan.arena import machine, speed
+from longspan.arena import speed
 from longspan.arena.cell import Cell, Record
-from longspan.arena.footprint import kept
-from longspan.arena.naive import Naive, materialise
 from longspan.arena.speed import Protocol, Subject, foretell, measure, protocol, table
 from longspan.errors import InvalidOption
+from longspan.measure import machine
+from longspan.measure.footprint import kept
+from longspan.measure.naive import Naive, materialise
 from longspan.models.encoder import Encoder
 
 QUICK = Protocol(batch=2, warm_up=1, repeats=3, least=3, limit_seconds=20)

@@ -141,7 +141,7 @@ def _table() -> dict[str, Entrant]:
             found[name] = Entrant(name, name.replace("_", " ").title(), "other", _mechanism(name, lambda room: {}))
     for cell, title in (("lstm", "LSTM"), ("gru", "GRU")):
         found[cell] = Entrant(cell, f"Bidirectional {title}", "recurrent", recurrent=cell)
-    # The same function as `dense`, whose weights the speed cells keep in memory: see `arena.naive`.
+    # The same function as `dense`, whose weights the speed cells keep in memory: see `measure.naive`.
     found["naive"] = Entrant("naive", "Transformer, not fused", "dense", speed_only=True)
     return found
 

@@ -20,14 +20,16 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from longspan import config
-from longspan.arena import entrants, machine, settings
+from longspan.arena import entrants, settings
 from longspan.arena.cell import Cell, Record
 from longspan.arena.efficiency import FUSED, NAIVE, table
-from longspan.arena.energy import Meter
-from longspan.arena.footprint import Resident, give_back_memory, kept, saved_bytes
-from longspan.arena.naive import materialise
 from longspan.arena.training import commit
 from longspan.errors import InvalidOption
+from longspan.measure import machine
+from longspan.measure.energy import Meter
+from longspan.measure.footprint import Resident, give_back_memory, kept, saved_bytes
+from longspan.measure.naive import materialise
+from longspan.measure.timing import timed
 from longspan.train.memory import keep_memory
 
 TASK, BYTES = "text", 257  # 0 is padding
@@ -163,7 +165,7 @@ def _measured(record: Record, subject: Subject, how: Protocol, device: str, say:
     give_back_memory()
     memory = Memory(device)
     step()
-    _, passed = _timed(step, device)  # the first has made the optimiser's averages, which the second has beside it
+    _, passed = timed(step, device)  # the first has made the optimiser's averages, which the second has beside it
     peak = memory.peak()
     optimizer.zero_grad(set_to_none=True)
     saved = saved_bytes(forward, _known(model))
@@ -179,7 +181,7 @@ def _measured(record: Record, subject: Subject, how: Protocol, device: str, say:
     wall: list[float] = []
     with Meter(device=device) as meter:
         while len(clock) < how.repeats and (len(clock) < least or _within(begin, how.limit_seconds, 1.0)):
-            busy, passed = _timed(step, device)
+            busy, passed = timed(step, device)
             clock.append(busy)
             wall.append(passed)
     middle, energy = statistics.median(clock), meter.energy()
@@ -282,24 +284,6 @@ def _out_of_memory(error: RuntimeError) -> bool:
 
 def _within(begin: float, limit: float | None, share: float) -> bool:
     return limit is None or time.perf_counter() - begin < share * limit
-
-
-def _timed(step: Callable[[], None], device: str) -> tuple[float, float]:
-    """Seconds of a step, and those of the clock on the wall.
-
-    On a CPU other programs take turns with this one: what counts is the time that its busiest thread worked, which on a
-    quiet machine is the same.
-    """
-    if device.startswith("cuda"):
-        torch.cuda.synchronize()
-    began, every, own = time.perf_counter(), time.process_time(), time.thread_time()
-    step()
-    if device.startswith("cuda"):
-        torch.cuda.synchronize()
-    passed, own, every = time.perf_counter() - began, time.thread_time() - own, time.process_time() - every
-    if device.startswith("cuda"):
-        return passed, passed
-    return max(own, (every - own) / max(1, torch.get_num_threads() - 1)), passed
 
 
 __all__ = [

@@ -16,17 +16,18 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from longspan import config
-from longspan.arena import entrants, machine, pretraining, settings, tasks
+from longspan.arena import entrants, pretraining, settings, tasks
 from longspan.arena.cell import Cell, Record
-from longspan.arena.energy import Meter
 from longspan.arena.examples import Examples, Rows, Splits
-from longspan.arena.footprint import Resident
 from longspan.arena.settings import Training
 from longspan.arena.shell import Shell
 from longspan.arena.tasks import Place
 from longspan.data.base import Batch, Data
 from longspan.data.order import Shuffled
 from longspan.errors import InvalidInput, InvalidOption
+from longspan.measure import machine
+from longspan.measure.energy import Meter
+from longspan.measure.footprint import Resident
 from longspan.models.base import Model
 from longspan.tasks.base import Figures, Loss, Objective
 from longspan.tasks.figures import ClassFigures

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from longspan.arena import machine
+from longspan.measure import machine
 
 CORES = """processor\t: 0
 model name\t: Quick Processor 9000

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from longspan.arena import energy
-from longspan.arena.energy import ANY_WATTS, Meter, watts_per_core
+from longspan.measure import energy
+from longspan.measure.energy import ANY_WATTS, Meter, watts_per_core
 
 
 def counter(folder: Path, name: str, value: int, *, kind: str = "package-0", most: int = 1_000_000_000) -> Path:

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from longspan.arena.footprint import saved_bytes
-from longspan.arena.naive import Naive, materialise
 from longspan.attention.base import Shape
 from longspan.attention.softmax import Softmax
 from longspan.errors import Unsupported
+from longspan.measure.footprint import saved_bytes
+from longspan.measure.naive import Naive, materialise
 from longspan.models.encoder import Encoder
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from longspan.arena.footprint import Resident, give_back_memory, saved_bytes
+from longspan.measure.footprint import Resident, give_back_memory, saved_bytes
 
 
 def test_a_product_and_a_softmax_are_counted_exactly():

@@ -18,7 +18,7 @@ from typing import Any, Self
 
 import torch
 
-from longspan.arena import machine
+from longspan.measure import machine
 
 POWERCAP = Path("/sys/class/powercap")
 ANY_WATTS = 12.0
