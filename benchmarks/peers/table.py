@@ -22,7 +22,8 @@ def markdown(results: Mapping[str, Any], chart: str) -> str:
         "# Against other packages",
         f"`make peers`, length {results['length']}, least of {results['repeats']} turns, {results['date']}, on "
         f"{machine['processor']}, {machine['torch_threads']} threads, torch {machine['torch']}. Float32, batch 1, "
-        "8 heads of 64, width 512. *Layer*: with projections in and out; otherwise heads come in already projected.",
+        "8 heads of 64, width 512. *Layer*: with projections in and out; otherwise heads come in already projected. "
+        "Windows, blocks and ranks are as said, or a quarter of the length where that is less.",
         "The two of a pair and torch's full attention (not causal) take turns in one process, so that what the machine "
         "does to one it does to all: look at ratios. Seconds are processor time by the rule of "
         "`longspan/measure/timing.py`. × is how many times faster longspan is; under 1, slower. *Kept* is the same "
@@ -56,7 +57,7 @@ def markdown(results: Mapping[str, Any], chart: str) -> str:
         _table(
             ["peer", "what", "theirs", "ours"],
             (
-                [_named(row), row["what"], row["decodes"], "step by step" if row["ours_decodes"] else "no causal form"]
+                [_named(row), row["what"], row["decodes"], "step by step" if row["ours_decodes"] else "not this form"]
                 for row in rows
             ),
         ),
