@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.peers.pair import Pair, Side, Size, copy, hidden, our_layer
+from benchmarks.peers.pair import NO_CAUSAL, Pair, Side, Size, copy, hidden, our_layer
 from longspan.attention import build
 from longspan.nn.multihead import MultiHead
 
@@ -137,7 +137,7 @@ HUB = (
         ),
         tie=tie_longformer,
         close=1e-4,
-        decodes="no causal form",
+        decodes=NO_CAUSAL,
         ours_decodes=True,
         kind="fixed-pattern",
     ),

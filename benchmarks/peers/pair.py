@@ -51,6 +51,10 @@ class Side:
         torch.autograd.grad(out, (*self.inputs, *weights), torch.ones_like(out), allow_unused=True)
 
 
+# How a peer generates
+AGAIN = "reads the whole text again for each token"
+NO_CAUSAL = "no causal form"
+
 Make = Callable[[Size], Side]
 Options = Callable[[Size], Mapping[str, Any]]
 
@@ -142,4 +146,17 @@ def copy(layer: MultiHead, **weights: Tensor | nn.Linear) -> None:
             own.bias.copy_(weight.bias)
 
 
-__all__ = ["Make", "Options", "Pair", "Side", "Size", "copy", "heads", "hidden", "our_heads", "our_layer"]
+__all__ = [
+    "AGAIN",
+    "NO_CAUSAL",
+    "Make",
+    "Options",
+    "Pair",
+    "Side",
+    "Size",
+    "copy",
+    "heads",
+    "hidden",
+    "our_heads",
+    "our_layer",
+]
