@@ -2,15 +2,18 @@
 #   make arena   environment, install, then the Long Range Arena on generated data, with a report at the end
 #   make test    environment, install with the developers' tools, lint, types, all the tests
 #   make quick   lint, types and the quick tests (under a minute once installed)
-#   make bench   the benchmarks: ratios to torch's own attention, on this machine
+#   make bench   ratios to torch's own attention on this machine; which of them got worse since the last commits
+#   make peers   longspan against other packages, which it installs apart, at equal settings: docs/peers.md
 PYTHON ?= python3
 VENV := .venv
+PEERS := .venv-peers
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+INSTALL := -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PIP := $(BIN)/python $(INSTALL)
 RUNS := runs
 
 .DEFAULT_GOAL := help
-.PHONY: help arena test quick lint types tests weights bench browser clean
+.PHONY: help arena test quick lint types tests weights bench peers browser clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -57,11 +60,20 @@ $(VENV)/weights: $(VENV)/made weights.txt
 	touch $@
 
 bench: $(VENV)/dev
-	$(BIN)/python -m benchmarks.attention
+	$(BIN)/python -m benchmarks.history
+
+# The other packages have an environment of their own: what they ask for shall not decide what the project runs with.
+peers: $(PEERS)/made
+	$(PEERS)/bin/python -m benchmarks.peers
+
+$(PEERS)/made: pyproject.toml constraints.txt benchmarks/peers.txt
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python $(INSTALL) --editable . --requirement benchmarks/peers.txt
+	touch $@
 
 # The pages are looked at in a real browser; Debian's Chromium is the one that can be had offline.
 browser:
 	@command -v chromium >/dev/null || { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null; }
 
 clean:
-	rm -rf $(VENV) $(RUNS) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) $(RUNS) .pytest_cache .mypy_cache .ruff_cache .hypothesis

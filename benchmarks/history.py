@@ -1,0 +1,148 @@
+"""The ratios of `benchmarks.attention` from commit to commit: which got worse by more than 15 %.
+
+    python -m benchmarks.history [--length 4096] [--repeats 7] [--only window] [--keep]
+
+Runs the benchmark, holds each ratio against the median of the last three records of the same machine and length, and
+adds a line to `benchmarks/history.jsonl`: ratios to full attention alone, as times of a shared machine say nothing
+later. Exits with 1 if some ratio got worse. What was measured with changes that no commit has is not added, unless
+`--keep` says so; it is then marked.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from longspan.measure import machine
+
+FILE = Path(__file__).with_name("history.jsonl")
+KINDS = ("forward", "with backward")
+LAST, MOST = 3, 0.15
+Ratios = Mapping[str, Sequence[float]]  # row: forward, with backward
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """One run."""
+
+    commit: str
+    dirty: bool  # measured with changes that the commit has not
+    date: str
+    machine: str
+    length: int
+    times_faster: Ratios
+
+    @property
+    def alike(self) -> tuple[str, int]:
+        """What has to be the same for two records to be compared."""
+        return self.machine, self.length
+
+
+@dataclass(frozen=True)
+class Change:
+    """A ratio that is not what it was."""
+
+    row: str
+    kind: str
+    before: float
+    now: float
+
+    @property
+    def worse(self) -> bool:
+        return self.now < self.before
+
+    def __str__(self) -> str:
+        said, share = "worse" if self.worse else "better", self.now / self.before - 1
+        return f"{said}: {self.row}, {self.kind}: {self.before:g} -> {self.now:g} ({share:+.0%})"
+
+
+def changes(past: Iterable[Record], new: Record) -> list[Change]:
+    """The ratios that lie more than 15 % below or above the median of the last three that can be compared."""
+    alike = [record.times_faster for record in past if record.alike == new.alike]
+    found = []
+    for row, ratios in new.times_faster.items():
+        before = [each[row] for each in alike if row in each][-LAST:]
+        if not before:
+            continue
+        for kind, now, *old in zip(KINDS, ratios, *before):
+            usual = statistics.median(old)
+            if abs(now - usual) > MOST * usual:
+                found.append(Change(row, kind, usual, now))
+    return found
+
+
+def read(path: Path = FILE) -> list[Record]:
+    if not path.exists():
+        return []
+    return [Record(**json.loads(line)) for line in path.read_text().splitlines() if line.strip()]
+
+
+def append(record: Record, path: Path = FILE) -> None:
+    with path.open("a") as file:
+        file.write(json.dumps(asdict(record), ensure_ascii=False) + "\n")
+
+
+def name_machine(found: Mapping[str, Any]) -> str:
+    return f"{found['processor']}, {found['torch_threads']} threads, torch {found['torch']}"
+
+
+def measure(length: int, repeats: int, only: str) -> dict[str, list[float]]:
+    """The ratios of this very moment, in a process of their own."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "ratios.json"
+        options = ["--length", str(length), "--repeats", str(repeats), "--only", only, "--json", str(out)]
+        subprocess.run([sys.executable, "-m", "benchmarks.attention", *options], check=True)
+        found: dict[str, list[float]] = json.loads(out.read_text())["times_faster"]
+        return found
+
+
+def git(*arguments: str) -> str:
+    told = subprocess.run(["git", "-C", str(FILE.parent), *arguments], check=True, capture_output=True, text=True)
+    return told.stdout.strip()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--length", type=int, default=4096)
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--only", default="", help="rows whose name has this in it")
+    parser.add_argument("--keep", action="store_true", help="add the record though changes are not committed")
+    given = parser.parse_args()
+    # As it was when measuring began; what this program itself writes is no change.
+    commit, dirty = git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "--", ":/", f":!/{_from_root(FILE)}"))
+    new = Record(
+        times_faster=measure(given.length, given.repeats, given.only),
+        commit=commit,
+        dirty=dirty,
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        machine=name_machine(machine.describe()),
+        length=given.length,
+    )
+    past = read()
+    found = changes(past, new)
+    alike = [record for record in past if record.alike == new.alike]
+    print(f"\nagainst {min(LAST, len(alike))} of {len(alike)} records of this machine and length")
+    for change in sorted(found, key=lambda each: each.now / each.before):
+        print(change)
+    if not found:
+        print("no ratio changed by more than 15 %" if alike else "nothing to compare with yet")
+    if dirty and not given.keep:
+        print(f"not added to {FILE.name}: there are changes that no commit has (--keep adds it all the same)")
+    else:
+        append(new)
+    return int(any(change.worse for change in found))
+
+
+def _from_root(path: Path) -> str:
+    return str(path.relative_to(git("rev-parse", "--show-toplevel")))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,100 @@
+"""Whole models of the arena's Text setting: how many times faster than with naive and with fused attention.
+
+    python -m benchmarks.whole [--length 4096] [--batch 2] [--only linear,window] [--seconds 60]
+
+Bytes, 4 layers of 256, 4 heads, feed-forward 1024, forward, backward and step, 2 threads: the cells of
+`longspan.arena.speed`, each in a process of its own, beside the goals of the first release. `naive` holds its n×n
+weights, `dense` is the same model on torch's fused kernel.
+"""
+
+import argparse
+import os
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from functools import partial
+from multiprocessing import get_context
+
+from longspan.arena import settings, speed
+from longspan.arena.cell import Cell, Record
+from longspan.arena.efficiency import FUSED, NAIVE, table
+
+SETTING = "released"
+GOALS = {  # times naive, times fused, at 4096
+    "linear": (8.0, 4.0),
+    "window": (7.0, 3.5),
+    "sinkhorn": (7.0, 3.5),
+    "routing": (7.0, 3.5),
+    "performer": (6.0, 3.0),
+    "linformer": (6.0, 3.0),
+    "longformer": (6.0, 3.0),
+    "bigbird": (5.5, 2.7),
+    "nystrom": (7.0, 3.5),
+    "reformer": (3.5, 1.7),
+    FUSED: (2.1, 1.0),
+}
+
+
+def sizes() -> dict[str, int]:
+    """Of the model, as the setting has them."""
+    found = settings.find(SETTING, speed.TASK).sizes(FUSED)
+    return {name: found[name] for name in ("layers", "width", "heads", "hidden")}
+
+
+def measure(cell: Cell, batch: int) -> Record:
+    """In a process of its own, whose peak it is."""
+    import torch
+
+    torch.set_num_threads(cell.threads)
+    how = speed.protocol(cell, "cpu", lambda length: 0.0)
+    return speed.measure(cell, speed.prepare(cell), replace(how, batch=batch), say=_tell)
+
+
+def _tell(said: str) -> None:
+    print(said, file=sys.stderr, flush=True)
+
+
+def apart(cell: Cell, batch: int) -> Record:
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(partial(measure, cell, batch)).result()
+
+
+def line(row: dict[str, object], goal: tuple[float, float] | None) -> str:
+    """A row of the efficiency table as it is printed."""
+    if row["state"] != "done":
+        return f"{row['model']:<12}{row['state']}: {row['error']}"
+    ratios = [row["steps_per_second_to_naive"], row["steps_per_second_to_fused"]]
+    shown = " / ".join("   –" if ratio is None else f"{ratio:4.1f}" for ratio in ratios)
+    rate, memory = row["steps_per_second"], row["memory"]
+    assert isinstance(rate, float) and isinstance(memory, int)
+    text = f"{row['model']:<12}{1 / rate:8.2f}{memory / 2**20:8.0f}   {shown}"
+    if goal is None:
+        return text
+    short = any(isinstance(ratio, float) and ratio < wanted for ratio, wanted in zip(ratios, goal))
+    return f"{text}   {goal[0]:4g} / {goal[1]:3g}{'  short' if short else ''}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--length", type=int, default=4096)
+    parser.add_argument("--batch", type=int, default=2)
+    parser.add_argument("--only", default="", help="models, with commas; naive and dense come along")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of each model, repeats included")
+    given = parser.parse_args()
+    chosen = [name for name in given.only.split(",") if name] or list(GOALS)
+    if unknown := [name for name in chosen if name not in GOALS]:
+        parser.error(f"no row is called {', '.join(unknown)}; they are {', '.join(GOALS)}")
+    names = list(dict.fromkeys([NAIVE, FUSED, *chosen]))
+    threads = int(os.environ["OMP_NUM_THREADS"])
+    told = ", ".join(f"{name} {size}" for name, size in sizes().items())
+    print(f"length {given.length}, batch {given.batch}, {threads} threads; {told}")
+    print(f"{'':12}{'s/step':>8}{'MiB':>8}   × naive / fused   goal")
+    common = {"kind": "speed", "task": speed.TASK, "setting": SETTING}
+    cells = [Cell(model=name, length=given.length, seconds=given.seconds, threads=threads, **common) for name in names]
+    records = [apart(cell, given.batch) for cell in cells]
+    for row in table(records):
+        print(line(row, GOALS.get(row["model"])))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""Which ratios count as worse than they were."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from benchmarks.history import Record, append, changes, read
+
+ONE = Record(
+    commit="a" * 40,
+    dirty=False,
+    date="2026-01-01T00:00:00+00:00",
+    machine="a processor, 2 threads, torch 2",
+    length=4096,
+    times_faster={"window": [10.0, 8.0]},
+)
+
+
+def run(forward: float, backward: float) -> Record:
+    return replace(ONE, times_faster={"window": [forward, backward]})
+
+
+def test_a_loss_of_more_than_15_percent_is_told() -> None:
+    (found,) = changes([ONE], run(8.4, 8.0))
+    assert found.worse and (found.row, found.kind) == ("window", "forward")
+    assert str(found) == "worse: window, forward: 10 -> 8.4 (-16%)"
+
+
+def test_a_loss_of_15_percent_is_noise() -> None:
+    assert changes([ONE], run(8.6, 6.9)) == []
+
+
+def test_a_gain_is_told_and_is_not_worse() -> None:
+    (found,) = changes([ONE], run(10.0, 10.0))
+    assert not found.worse and found.kind == "with backward"
+
+
+def test_one_odd_record_of_three_decides_nothing() -> None:
+    assert changes([ONE, run(30.0, 24.0), ONE], ONE) == []
+
+
+def test_only_the_last_three_count() -> None:
+    assert changes([run(100.0, 80.0)] * 5 + [ONE] * 3, ONE) == []
+
+
+def test_other_machines_and_lengths_say_nothing() -> None:
+    others = [replace(run(100.0, 80.0), machine="another"), replace(run(100.0, 80.0), length=1024)]
+    assert changes(others, ONE) == []
+
+
+def test_a_row_that_is_new_has_nothing_to_be_held_against() -> None:
+    assert changes([replace(ONE, times_faster={"linear": [20.0, 30.0]})], ONE) == []
+
+
+def test_records_come_back_as_they_were_written(tmp_path: Path) -> None:
+    file = tmp_path / "history.jsonl"
+    assert read(file) == []
+    append(ONE, file)
+    append(run(9.0, 7.0), file)
+    assert read(file) == [ONE, run(9.0, 7.0)]
