@@ -98,6 +98,7 @@ class Processes:
                 env={**os.environ, **environment},
             )
         except OSError as error:
+            self.close()
             raise InvalidInput(f"a process to measure in cannot be started: {error}") from None
 
     def _died(self, case: Case, code: int, kills: int | None) -> Measured:

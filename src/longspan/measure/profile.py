@@ -14,7 +14,7 @@ from longspan.measure.attempt import lost
 from longspan.measure.case import FUSED, NAIVE, Case, Kind, Measured
 
 NEVER = 2**30  # tokens: a length that is foretold to be greater is none that anyone has
-FLAT = -0.02  # slope of the ratio over the length, below which it is falling
+FALLING = -0.15  # slope of the ratio over the length; one that is less steep may be noise
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,11 @@ class Crossover:
         """≤1K, 5.2K, ~40K; a question mark where nothing can be said."""
         if self.length is None:
             return "?" if self.how == "unknown" else self.how
-        power = min(2, int(math.log(max(self.length, 1.0), 1000)))
         sign = {"below": "≤", "beyond": "~"}.get(self.how, "")
-        return f"{sign}{self.length / 1024**power:.{3 if power else 4}g}{('', 'K', 'M')[power]}"
+        for unit, size in (("M", 2**20), ("K", 2**10)):
+            if self.length >= size:
+                return f"{sign}{self.length / size:.3g}{unit}"
+        return f"{sign}{self.length:.0f}"
 
 
 @dataclass(frozen=True)
@@ -179,7 +181,7 @@ def crossover(points: Sequence[tuple[float, float]]) -> Crossover:
     slope = exponent(points)
     if slope is None:
         return Crossover("unknown")
-    steps = math.log(ratio) / -slope if slope < FLAT else math.inf
+    steps = math.log(ratio) / -slope if slope < FALLING else math.inf
     if steps > math.log(NEVER / length):
         return Crossover("never")
     return Crossover("beyond", length * math.exp(steps))

@@ -69,7 +69,7 @@ def _section(kind: str, rows: Sequence[Row]) -> Html:
     title, said = TITLES[kind]
     drawn = [(what, _lines(rows, what)) for what in ("time", "memory")]
     figures = [
-        tag("figure", tag("h3", f"{what} over length"), curves(lines, *_axes(what), what, width=460, height=460))
+        tag("figure", tag("h3", f"{what.capitalize()} over length"), curves(lines, *_axes(what), what, width=460, height=460))
         for what, lines in drawn
         if any(len(line.points) > 1 for line in lines)
     ]
@@ -82,7 +82,7 @@ def _section(kind: str, rows: Sequence[Row]) -> Html:
     parts += [tag("h3", "At each length"), _figures(able)]
     if lacking:
         inside = tag("ul", *(tag("li", line) for line in lacking))
-        parts.append(tag("details", tag("summary", f"{len(lacking)} have no such form"), inside))
+        parts.append(tag("details", tag("summary", f"Without such a form: {len(lacking)}"), inside))
     return tag("section", *parts)
 
 
