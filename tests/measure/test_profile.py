@@ -4,13 +4,12 @@ import json
 from dataclasses import replace
 
 import pytest
+from tests.measure.made_up import GEMM, law, measured
 
 from longspan.errors import InvalidOption, UnknownName
 from longspan.measure.attempt import lost
 from longspan.measure.case import FUSED, NAIVE, Case, Measured
 from longspan.measure.profile import Crossover, crossover, exponent, plan, profile, rows, speed
-
-from tests.measure.made_up import GEMM, law, measured
 
 LENGTHS = (1024, 2048, 8192)
 
@@ -25,7 +24,10 @@ def test_a_plan_holds_each_mechanism_against_both_dense_ones_and_begins_short():
     like = Case(mechanism="window", length=1, batch=2, padding=True, threads=2)
     cases = plan(("window", FUSED), (64, 32, 64), ("forward", "decode"), like)
     assert [(case.kind, case.length, case.mechanism) for case in cases] == [
-        (kind, length, name) for kind in ("forward", "decode") for length in (32, 64) for name in (NAIVE, FUSED, "window")
+        (kind, length, name)
+        for kind in ("forward", "decode")
+        for length in (32, 64)
+        for name in (NAIVE, FUSED, "window")
     ]
     assert all((case.batch, case.padding, case.threads) == (2, True, 2) for case in cases)
     assert all(case.causal == (case.kind == "decode") for case in cases)
@@ -120,5 +122,7 @@ def test_a_row_is_ready_for_json():
     plain = json.loads(json.dumps([row.plain() for row in (*made, *failed)]))
     point = plain[2]["points"][0]
     assert point["case"]["length"] == 1024 and point["gemm_share"] == pytest.approx(0.5)
-    assert point["seconds_least"] == pytest.approx(1e-8 * 4096 * 1024) and point["speed_to_fused"] == pytest.approx(0.25)
+    assert point["seconds_least"] == pytest.approx(1e-8 * 4096 * 1024) and point["speed_to_fused"] == pytest.approx(
+        0.25
+    )
     assert plain[3]["points"][0]["error"] == "why" and plain[3]["time"] is None

@@ -69,7 +69,11 @@ def _section(kind: str, rows: Sequence[Row]) -> Html:
     title, said = TITLES[kind]
     drawn = [(what, _lines(rows, what)) for what in ("time", "memory")]
     figures = [
-        tag("figure", tag("h3", f"{what.capitalize()} over length"), curves(lines, *_axes(what), what, width=460, height=460))
+        tag(
+            "figure",
+            tag("h3", f"{what.capitalize()} over length"),
+            curves(lines, *_axes(what), what, width=460, height=460),
+        )
         for what, lines in drawn
         if any(len(line.points) > 1 for line in lines)
     ]
