@@ -84,7 +84,7 @@ def spread(places: Sequence[float], apart: float, low: float, high: float) -> li
     order = sorted(range(len(places)), key=lambda index: places[index])
     apart = min(apart, (high - low) / max(1, len(places) - 1))
     found = [min(high, max(low, places[index])) for index in order]
-    for _ in range(200):
+    for _ in range(5000):
         moved = False
         for one in range(len(found) - 1):
             lack = apart - (found[one + 1] - found[one])

@@ -111,7 +111,11 @@ def _lines(rows: Sequence[Row], what: str) -> list[Line]:
 
 def _axes(what: str) -> tuple[Axis, Axis]:
     across = Axis("length", lambda value: f"{value / 1024:g}K" if value % 1024 == 0 else f"{value:g}", factors=True)
-    return across, Axis("time, ms" if what == "time" else "memory, MiB", lambda value: f"{value:.3g}", factors=True)
+    return across, Axis("time, ms" if what == "time" else "memory, MiB", _tick, factors=True)
+
+
+def _tick(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _growth(rows: Sequence[Row]) -> Html:
