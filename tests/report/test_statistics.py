@@ -1,5 +1,7 @@
 """Intervals against figures worked out by hand or read in tables."""
 
+from itertools import pairwise
+
 import pytest
 
 from longspan.report.labels import Box, place, ratio_ticks, spread, ticks
@@ -56,4 +58,4 @@ def test_names_at_the_ends_of_lines_are_spread():
 
 def test_two_dozen_names_in_a_heap_are_spread_out():
     found = sorted(spread([34.0 + number / 10 for number in range(24)], 14, 34, 416))
-    assert all(after - before > 13.9 for before, after in zip(found, found[1:])) and 34 <= found[0] <= found[-1] <= 416
+    assert all(after - before > 13.9 for before, after in pairwise(found)) and 34 <= found[0] <= found[-1] <= 416
