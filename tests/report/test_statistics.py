@@ -1,5 +1,7 @@
 """Intervals against figures worked out by hand or read in tables."""
 
+from itertools import pairwise
+
 import pytest
 
 from longspan.report.labels import Box, place, ratio_ticks, spread, ticks
@@ -52,3 +54,8 @@ def test_names_at_the_ends_of_lines_are_spread():
         and min(b - a for a, b in zip(sorted(found), sorted(found)[1:])) > 13.9
     )
     assert spread([5], 14, 0, 100) == [5]
+
+
+def test_two_dozen_names_in_a_heap_are_spread_out():
+    found = sorted(spread([34.0 + number / 10 for number in range(24)], 14, 34, 416))
+    assert all(after - before > 13.9 for before, after in pairwise(found)) and 34 <= found[0] <= found[-1] <= 416

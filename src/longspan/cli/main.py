@@ -11,7 +11,7 @@ from cyclopts import App, CycloptsError, Parameter
 from rich.console import Console
 
 from longspan import __version__
-from longspan.cli import arena, attention, audit, convert, embed, fill, generate, predict, training, translate
+from longspan.cli import arena, attention, audit, convert, embed, fill, generate, predict, profile, training, translate
 from longspan.errors import LongspanError
 
 app = App(
@@ -29,6 +29,7 @@ app.command(
 app.command(attention.show)
 app.command(audit.audit)
 app.command(arena.arena)
+app.command(profile.profile)
 app.command(generate.generate)
 app.command(fill.fill)
 app.command(embed.embed)

@@ -1,0 +1,123 @@
+"""A case in a real process of its own, and what becomes of one that dies."""
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from longspan.errors import InvalidInput
+from longspan.measure.attempt import Patience, attempt
+from longspan.measure.case import NAIVE, Case, Measured
+from longspan.measure.process import Processes
+
+SMALL = Case(mechanism="window", length=300, heads=2, head_dim=8, causal=True)
+QUICK = Patience(repeats=2)
+
+
+def test_one_server_measures_one_case_after_another_and_is_gone_after():
+    with Processes(QUICK) as processes:
+        found = [processes.measure(Case.read({**asdict(SMALL), "kind": kind})) for kind in ("forward", "decode")]
+        unable = processes.measure(Case.read({**asdict(SMALL), "mechanism": "etc"}))
+        server = processes.server
+    assert [each.state for each in found] == ["done", "done"], [each.error for each in found]
+    for each in found:
+        assert len(each.seconds) == 2 and 0 < each.least <= max(each.seconds) and each.gemm and each.gemm > 0
+        assert each.flops and each.memory is not None and each.began
+        assert Measured.read(asdict(each)) == each
+    assert [each.exponent for each in found] == [1.0, 0.0]
+    assert unable.state == "unsupported" and "no causal form" in str(unable.error)
+    assert server is not None and server.poll() is not None and processes.server is None
+
+
+FAKE = """
+import os, signal, sys
+from longspan.measure import process
+
+def measure(asked):
+    name = asked["case"]["mechanism"]
+    print("a library says something", flush=True)
+    if name == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if name == "slow":
+        signal.raise_signal(signal.SIGALRM)
+    if name == "broken":
+        raise RuntimeError("broken")
+    process._say({"case": asked["case"], "state": "done", "seconds": [1.0], "gemm": 1.0})
+
+process._measure = measure
+sys.exit(process.main())
+"""
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> Processes:
+    path = tmp_path / "fake.py"
+    path.write_text(FAKE)
+    return Processes(command=(sys.executable, str(path)), limit=100.0)
+
+
+def test_a_process_that_dies_costs_its_case(fake: Processes, monkeypatch: pytest.MonkeyPatch):
+    kills = iter([3, 3, 3, 4, 4, 4, 4, 4])
+    monkeypatch.setattr("longspan.measure.machine.memory_kills", lambda: next(kills, 4))
+    with fake as processes:
+
+        def state(name: str) -> tuple[str, str | None]:
+            found = processes.measure(Case(mechanism=name, length=8))
+            assert found.case.mechanism == name
+            return found.state, found.error
+
+        assert state("killed") == ("failed", "its process was ended by SIGKILL")
+        assert state("killed") == ("memory", "the system ended its process for want of memory")
+        assert state("slow") == ("slow", "not done after 100 s")
+        assert state("broken") == ("failed", "its process ended with 1")
+        assert state("well") == ("done", None)
+
+
+def test_a_server_that_ends_says_its_last_words():
+    command = (sys.executable, "-c", "import sys; sys.exit('no torch here')")
+    with Processes(command=command) as processes:
+        found = processes.measure(SMALL)
+    assert found.state == "failed" and str(found.error).endswith("ended with 1: no torch here")
+    with pytest.raises(InvalidInput, match="cannot be started"):
+        Processes(command=("/no/such/program",)).measure(SMALL)
+
+
+def test_the_limit_ends_a_process_whatever_it_is_doing(monkeypatch: pytest.MonkeyPatch):
+    with Processes(QUICK, limit=1e-6) as processes:
+        found = processes.measure(SMALL)
+    assert found.state == "slow" and "not done after" in str(found.error)
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What would change this process for the tests after it is left out."""
+    for name in ("keep_memory", "give_back_memory"):
+        monkeypatch.setattr(f"longspan.measure.attempt.{name}", lambda: None)
+
+
+def test_what_does_not_fit_is_foretold_and_not_tried(here: None):
+    naive = Case(mechanism=NAIVE, length=2**20, heads=2, head_dim=8)
+    found = attempt(naive, QUICK, free=2**20)
+    assert found.state == "memory" and "GiB at length" in str(found.error) and found.seconds == ()
+
+
+def test_what_takes_too_long_is_foretold_and_not_tried(here: None):
+    found = attempt(Case(mechanism=NAIVE, length=2**20, heads=2, head_dim=8), Patience(call=1e-9), free=None)
+    assert found.state == "slow" and "are waited for" in str(found.error) and found.exponent == 2.0
+
+
+def test_an_error_of_a_case_is_said(here: None, monkeypatch: pytest.MonkeyPatch):
+    def ready(case: Case) -> None:
+        raise problem
+
+    monkeypatch.setattr("longspan.measure.attempt.ready", ready)
+    for problem, state in ((RuntimeError("odd\nthing"), "failed"), (MemoryError("no more"), "memory")):
+        found = attempt(SMALL, QUICK, free=None)
+        assert (found.state, found.error) == (state, f"{type(problem).__name__}: {' '.join(str(problem).split())}")
+
+
+def test_a_short_text_that_has_no_room_foretells_nothing(here: None):
+    """Sixteen global tokens want sixteen positions; the case itself has them."""
+    case = Case(mechanism="linformer", length=600, heads=2, head_dim=8, options={"rank": 500})
+    assert attempt(case, QUICK, free=None).state == "done"
