@@ -14,14 +14,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from longspan.arena.cell import KINDS, Cell, Record
 from longspan.arena.tasks import Place
 from longspan.data.cache import cache
 from longspan.errors import InvalidInput, LongspanError
-
-NO_MEMORY = ("can't allocate memory", "out of memory", "DefaultCPUAllocator")
+from longspan.measure.footprint import out_of_memory
 
 
 def attempt(cell: Cell, place: Place, say: Callable[[Mapping[str, float]], None] = lambda row: None) -> Record:
@@ -29,12 +26,8 @@ def attempt(cell: Cell, place: Place, say: Callable[[Mapping[str, float]], None]
     began = datetime.now(UTC).isoformat(timespec="seconds")
     try:
         return _run(cell, place, say)
-    except MemoryError as error:
-        return Record(cell=cell, state="memory", error=_line(error), began=began)
     except Exception as error:
-        full = isinstance(error, torch.OutOfMemoryError) or (
-            isinstance(error, RuntimeError) and any(words in str(error) for words in NO_MEMORY)
-        )
+        full = out_of_memory(error)
         if not full and not isinstance(error, LongspanError):
             traceback.print_exc()  # to the standard error: a fault of ours, of which one line is too little
         return Record(cell=cell, state="memory" if full else "failed", error=_line(error), began=began)

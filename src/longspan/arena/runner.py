@@ -20,6 +20,7 @@ from typing import Any
 from longspan.arena.cell import Cell, Record
 from longspan.arena.grid import spell, time_limit
 from longspan.errors import InvalidInput
+from longspan.measure.machine import memory_kills
 
 PULSE = 0.2  # seconds between looks at the processes
 GRACE = 5.0  # seconds between asking a process to end and ending it
@@ -196,20 +197,6 @@ class LocalRunner(Runner):
         return _failed(one, "failed", f"{end}: {last}" if last else f"{end}, and nothing on standard error")
 
 
-def memory_kills() -> int | None:
-    """How often the system has killed a process for want of memory since it started; None where it does not tell."""
-    for path in ("/sys/fs/cgroup/memory.events", "/proc/vmstat"):
-        try:
-            text = Path(path).read_text(encoding="ascii")
-        except (OSError, UnicodeDecodeError):
-            continue
-        for line in text.splitlines():
-            name, _, count = line.partition(" ")
-            if name == "oom_kill":
-                return int(count)
-    return None
-
-
 def stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
     """Asks them to end, waits a little, and ends them; with all that they started."""
     for number in (signal.SIGTERM, signal.SIGKILL):
@@ -288,4 +275,4 @@ def _signal(number: int) -> str:
         return f"signal {number}"
 
 
-__all__ = ["Began", "Ended", "Event", "Idle", "LocalRunner", "Noted", "Runner", "Told", "memory_kills", "stop"]
+__all__ = ["Began", "Ended", "Event", "Idle", "LocalRunner", "Noted", "Runner", "Told", "stop"]

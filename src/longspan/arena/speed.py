@@ -27,7 +27,7 @@ from longspan.arena.training import commit
 from longspan.errors import InvalidOption
 from longspan.measure import machine
 from longspan.measure.energy import Meter
-from longspan.measure.footprint import Resident, give_back_memory, kept, saved_bytes
+from longspan.measure.footprint import Resident, give_back_memory, kept, out_of_memory, saved_bytes
 from longspan.measure.naive import materialise
 from longspan.measure.timing import timed
 from longspan.train.memory import keep_memory
@@ -146,8 +146,8 @@ def measure(
         return replace(record, error=line)
     try:
         return _measured(record, subject, how, device, say)
-    except (MemoryError, torch.OutOfMemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and not _out_of_memory(error):
+    except (MemoryError, RuntimeError) as error:
+        if not out_of_memory(error):
             raise
         return replace(record, error=f"{cell.model} at length {cell.length}: {str(error).splitlines()[0]}")
 
@@ -276,10 +276,6 @@ def _known(model: nn.Module) -> list[Tensor]:
 
 def _free(device: str) -> int | None:
     return int(torch.cuda.mem_get_info()[0]) if device.startswith("cuda") else machine.available()
-
-
-def _out_of_memory(error: RuntimeError) -> bool:
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
 def _within(begin: float, limit: float | None, share: float) -> bool:

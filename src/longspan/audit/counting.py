@@ -1,7 +1,7 @@
 """Counting what a computation does: multiplications, the largest tensor, and what is kept for the backward pass."""
 
 import gc
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -9,26 +9,8 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import FlopCounterMode
 
-
-def _fused_attention_flops(
-    query: Sequence[int], key: Sequence[int], value: Sequence[int], *_: Any, out_shape: Any = None, **__: Any
-) -> int:
-    """q kᵀ and p v by their shapes: a causal kernel skips half of it, but that is speed, not size."""
-    batch, heads, queries, head_dim = query
-    return 2 * batch * heads * queries * key[2] * (head_dim + value[3])
-
-
-# torch counts the fused kernels of CUDA but not the one of the CPU.
-_UNCOUNTED = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _fused_attention_flops}
-
-
-def count_flops(run: Callable[[], Any]) -> int:
-    """Multiplications and additions of all matrix products (and convolutions) in `run`."""
-    with FlopCounterMode(display=False, custom_mapping=_UNCOUNTED) as counter:
-        run()
-    return counter.get_total_flops()
+from longspan.measure.flops import count_flops
 
 
 def _elements(tensor: Tensor) -> int:
@@ -104,3 +86,6 @@ def count_kept(run: Callable[[], Tensor], known: Iterable[Tensor]) -> int:
 
 def _identity(tensor: Tensor) -> int:
     return int(StorageWeakRef(tensor.untyped_storage()).cdata)
+
+
+__all__ = ["LargestTensor", "count_flops", "count_kept"]

@@ -43,7 +43,7 @@ class Measured:
     # "memory": it does not fit, or would not; "unsupported": the mechanism has no such form; "slow": not waited for
     state: Literal["done", "memory", "unsupported", "slow", "failed"]
     seconds: tuple[float, ...] = ()  # of each repeat by `timing.timed`, in order
-    memory: int | None = None  # peak bytes above what the process held with its inputs made
+    memory: int | None = None  # peak bytes above what the process held with its inputs made; decoding: of its state
     flops: int | None = None  # of the matrix products that were counted while it ran
     gemm: float | None = None  # FLOP/s of a large matrix product on this machine, in turns with the case
     exponent: float | None = None  # the power of the length that the mechanism declares
@@ -53,6 +53,25 @@ class Measured:
     @property
     def least(self) -> float:
         return min(self.seconds)
+
+    @property
+    def spread(self) -> float:
+        """How much longer the longest repeat took than the shortest, as a share of that."""
+        return max(self.seconds) / self.least - 1
+
+    @property
+    def work(self) -> float:
+        """The least time, in multiplications and additions that the machine's matrix products do in it.
+
+        This is what is compared between processes: a machine that is slower for a while is slower in both.
+        """
+        assert self.gemm is not None
+        return self.least * self.gemm
+
+    @property
+    def share(self) -> float | None:
+        """Of the rate of the machine's matrix products, how much its own come to."""
+        return None if self.flops is None or not self.seconds else self.flops / self.work
 
     @classmethod
     def read(cls, row: Mapping[str, Any]) -> Self:

@@ -54,6 +54,20 @@ def available(root: Path = ROOT) -> int | None:
     return min((number for number in left if number is not None), default=None)
 
 
+def memory_kills() -> int | None:
+    """How often the system has killed a process for want of memory since it started; None where it does not tell."""
+    for path in ("/sys/fs/cgroup/memory.events", "/proc/vmstat"):
+        try:
+            text = Path(path).read_text(encoding="ascii")
+        except (OSError, UnicodeDecodeError):
+            continue
+        for line in text.splitlines():
+            name, _, count = line.partition(" ")
+            if name == "oom_kill":
+                return int(count)
+    return None
+
+
 def _usable() -> int | None:
     """Threads that run at once for this process, which may be fewer than the machine has."""
     if hasattr(os, "sched_getaffinity"):
@@ -118,4 +132,4 @@ def _text(path: Path) -> str:
         return ""
 
 
-__all__ = ["available", "describe", "memory", "processor"]
+__all__ = ["available", "describe", "memory", "memory_kills", "processor"]

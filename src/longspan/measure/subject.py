@@ -1,0 +1,226 @@
+"""What a case names, built and ready to be called: a mechanism, or one of the two dense ones it is held against."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+
+from longspan.attention import build
+from longspan.attention.base import Attention, Shape, readable
+from longspan.errors import InvalidOption, Unsupported
+from longspan.measure.case import FUSED, NAIVE, Case
+from longspan.measure.naive import Naive
+from longspan.nn.multihead import MultiHead
+
+GLOBALS = 16  # positions that are marked, where a mechanism reads marks
+CHUNK = 4096  # tokens that are read at a time before decoding
+
+
+class Subject:
+    """One call, and what its gradients are taken with respect to."""
+
+    def __init__(
+        self,
+        run: Callable[..., Tensor],
+        inputs: tuple[Tensor, ...],
+        module: nn.Module | None = None,
+        learned: tuple[Tensor, ...] = (),
+    ) -> None:
+        self.run, self.inputs, self.module, self.learned = run, inputs, module, learned
+
+    def forward(self) -> None:
+        """As in use: in evaluation mode, unless there is dropout to be seen."""
+        if self.module is not None:
+            self.module.train(any(getattr(part, "dropout", 0.0) for part in self.module.modules()))
+        with torch.no_grad():
+            self.run(*self.inputs)
+
+    def backward(self) -> None:
+        """As in training: forward and backward, with the gradients of the inputs and of its own weights."""
+        if self.module is not None:
+            self.module.train()
+        out = self.run(*self.inputs)
+        out.backward(torch.ones_like(out))
+        for leaf in (*self.inputs, *self.learned):
+            leaf.grad = None
+
+
+class Decoding:
+    """One more token after a text that was read; each call goes on from the one before.
+
+    After `room` tokens it begins again at the end of that text, so that its length stays about what was asked for.
+    """
+
+    def __init__(self, mechanism: Attention, past: Mapping[str, Tensor], room: int, key_mask: Tensor | None) -> None:
+        self.mechanism, self.room = mechanism.eval(), room
+        self.state = mechanism.start(past["q"].shape[0])
+        with torch.inference_mode():
+            for begin in range(0, past["q"].shape[2], CHUNK):
+                seen = None if key_mask is None else key_mask[:, begin : begin + CHUNK]
+                self._read(_cut(past, begin, begin + CHUNK), seen)
+        self.token, self.read, self.steps = _cut(past, 0, 1), self.state, 0
+
+    @property
+    def bytes(self) -> int:
+        """What it remembers of the text."""
+        return self.read.bytes
+
+    def step(self) -> None:
+        if self.steps == self.room:
+            self.state, self.steps = self.read, 0
+        with torch.inference_mode():
+            self._read(self.token, None)
+        self.steps += 1
+
+    def _read(self, tokens: Mapping[str, Tensor], key_mask: Tensor | None) -> None:
+        beside = {name: part for name, part in tokens.items() if name not in ("q", "k", "v")}
+        q, k, v = (tokens[name] for name in ("q", "k", "v"))
+        _, self.state = self.mechanism.extend(q, k, v, self.state, key_mask=key_mask, streams=beside)
+
+
+class Cache:
+    """The same for dense attention: keys and values in a buffer that is long enough from the start."""
+
+    def __init__(self, attend: Callable[..., Tensor], past: int, k: Tensor, v: Tensor) -> None:
+        self.attend, self.past, self.k, self.v, self.end = attend, past, k, v, past
+
+    @property
+    def bytes(self) -> int:
+        return 2 * self.k[:, :, : self.past].numel() * self.k.element_size()
+
+    def step(self) -> None:
+        if self.end == self.k.shape[2]:
+            self.end = self.past
+        with torch.inference_mode():
+            token = self.k[:, :, :1]
+            self.k[:, :, self.end] = token[:, :, 0]
+            self.v[:, :, self.end] = token[:, :, 0]
+            self.end += 1
+            self.attend(token, self.k[:, :, : self.end], self.v[:, :, : self.end], self.end)
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A case that can be run: what is timed, and what power of the length is declared of it."""
+
+    call: Callable[[], object]
+    exponent: float
+    state: int | None = None  # bytes that decoding remembers
+
+
+def ready(case: Case) -> Ready:
+    """The case, built; `Unsupported` says what its mechanism cannot do."""
+    if case.kind == "decode":
+        return _decoding(case)
+    if case.kind not in ("forward", "training"):
+        raise InvalidOption(f"a case is of the kind forward, training or decode, not {case.kind!r}")
+    made = subject(case)
+    exponent = float(made.module.exponent) if isinstance(made.module, Attention) else 2.0
+    return Ready(made.forward if case.kind == "forward" else made.backward, exponent)
+
+
+def subject(case: Case, *, dropout: float = 0.0, layer: bool = False) -> Subject:
+    """What runs forward and backward; as a `layer` it has its projections, and their gradients."""
+    torch.manual_seed(0)
+    keys = case.length if case.keys is None else case.keys
+    q = _noise(case, case.length)
+    k, v = (_noise(case, keys) for _ in range(2))
+    mask = _key_mask(case, keys)
+    if case.mechanism == FUSED:
+        return Subject(partial(scaled_dot_product_attention, **_fused(case, keys, mask)), (q, k, v))
+    mechanism = _mechanism(case, max(case.length, keys), dropout)
+    if layer:
+        whole = MultiHead(case.heads * case.head_dim, mechanism)
+        hidden = torch.randn(case.batch, case.length, case.heads * case.head_dim, requires_grad=True)
+        return Subject(partial(whole, key_mask=mask), (hidden,), whole, tuple(whole.parameters()))
+    beside = _streams(case, mechanism, case.length, keys)
+    learned = [tensor for tensor in beside.values() if tensor.requires_grad]
+    learned += [weight for weight in mechanism.parameters() if weight.requires_grad]
+    inputs = _projected(mechanism, q, k, v)
+    return Subject(partial(mechanism, key_mask=mask, streams=beside), inputs, mechanism, tuple(learned))
+
+
+def _decoding(case: Case) -> Ready:
+    if case.keys is not None:
+        raise Unsupported("decoding goes on from its own text: leave out the keys of another one")
+    torch.manual_seed(0)
+    room, mask = 16 + case.length // 8, _key_mask(case, case.length)
+    with torch.no_grad():
+        q, k, v = (_noise(case, case.length + room).detach() for _ in range(3))
+        if case.mechanism in (NAIVE, FUSED):
+            cache = Cache(_dense_step(case, mask, room), case.length, k, v)
+            return Ready(cache.step, 1.0, cache.bytes)
+        mechanism = _mechanism(case, case.length + room, 0.0, causal=True)
+        beside = {name: part.detach() for name, part in _streams(case, mechanism, case.length, case.length).items()}
+        past = dict(zip(("q", "k", "v"), _projected(mechanism, *(part[:, :, : case.length] for part in (q, k, v)))))
+        decoding = Decoding(mechanism, {**past, **beside}, room, mask)
+    # Work that grows as n^p over a whole text grows as n^(p-1) for each token of it.
+    return Ready(decoding.step, mechanism.exponent - 1, decoding.bytes)
+
+
+def _dense_step(case: Case, mask: Tensor | None, room: int) -> Callable[..., Tensor]:
+    """One query over the first so many keys."""
+    seen = None if mask is None else torch.nn.functional.pad(mask, (0, room), value=True)
+    naive = Naive(Shape(heads=case.heads, head_dim=case.head_dim)).eval()
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, end: int) -> Tensor:
+        keep = None if seen is None else seen[:, :end]
+        if case.mechanism == NAIVE:
+            return naive(q, k, v, key_mask=keep)
+        return scaled_dot_product_attention(q, k, v, attn_mask=None if keep is None else keep[:, None, None])
+
+    return attend
+
+
+def _mechanism(case: Case, longest: int, dropout: float, *, causal: bool | None = None) -> Attention:
+    causal = case.causal if causal is None else causal
+    sizes = {"heads": case.heads, "head_dim": case.head_dim, "max_length": longest}
+    if case.mechanism == NAIVE:
+        return Naive(Shape(**sizes), causal=causal, dropout=dropout)
+    return build(case.mechanism, **sizes, causal=causal, dropout=dropout, **case.options)
+
+
+def _fused(case: Case, keys: int, mask: Tensor | None) -> dict[str, Any]:
+    """How torch's own is called: a causal form together with padding takes the whole mask."""
+    if case.causal and keys != case.length:
+        raise Unsupported(f"causal attention needs as many queries as keys, not {case.length} and {keys}")
+    if mask is None:
+        return {"is_causal": case.causal}
+    return {"attn_mask": readable(case.length, keys, True, mask, mask.device) if case.causal else mask[:, None, None]}
+
+
+def _noise(case: Case, length: int) -> Tensor:
+    return torch.randn(case.batch, case.heads, length, case.head_dim, requires_grad=True)
+
+
+def _key_mask(case: Case, keys: int) -> Tensor | None:
+    return (torch.arange(keys) < keys * 9 // 10).expand(case.batch, keys) if case.padding else None
+
+
+def _projected(mechanism: Attention, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """What stands for q, k and v where the mechanism has no projections of its own for them."""
+    if "k" in mechanism.projects:
+        return q, k, v
+    return (q, q, v) if "q" in mechanism.projects else (v, v, v)
+
+
+def _streams(case: Case, mechanism: Attention, length: int, keys: int) -> dict[str, Tensor]:
+    """What the mechanism reads beside them, marks among it, but no ids, which tell nothing apart."""
+    made: dict[str, Callable[[], Tensor]] = {
+        "heads": lambda: _noise(case, length),
+        "hidden": lambda: torch.randn(case.batch, length, case.heads * case.head_dim, requires_grad=True),
+        "mask": lambda: (torch.arange(keys) % max(1, keys // GLOBALS) == 0).expand(case.batch, keys),
+    }
+    return {stream.name: made[stream.kind]() for stream in mechanism.streams if stream.kind != "ids"}
+
+
+def _cut(sample: Mapping[str, Tensor], begin: int, end: int) -> dict[str, Tensor]:
+    """Positions from `begin` up to `end`: the third axis of heads, and the second of all else."""
+    return {name: part[:, :, begin:end] if part.dim() == 4 else part[:, begin:end] for name, part in sample.items()}
+
+
+__all__ = ["Decoding", "Ready", "Subject", "ready", "subject"]
