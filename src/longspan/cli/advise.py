@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from longspan.measure.advise import Advice
-    from longspan.measure.case import Case, Measured
     from longspan.measure.store import Store
 
 WHAT = Group("What the attention has to do", sort_key=1)
@@ -74,6 +73,8 @@ def advise(
 
     from longspan.cli.advise_screen import print_advice
     from longspan.measure import advise as library
+    from longspan.measure.attempt import Patience
+    from longspan.measure.process import Processes
     from longspan.measure.question import Question
     from longspan.measure.store import Store
 
@@ -92,8 +93,8 @@ def advise(
     )
     accuracy, tasks = (None, []) if quality is None else read_quality(quality)
     store = Store()
-    with _progress() as tell:
-        found = library.advise(question, _measure, store, refresh=refresh, accuracy=accuracy, tell=tell)
+    with Processes(Patience(call=5.0, case=15.0)) as processes, _progress() as tell:
+        found = library.advise(question, processes.measure, store, refresh=refresh, accuracy=accuracy, tell=tell)
     elsewhere = library.elsewhere(question, store)
     if json:
         print_json(plain(found, store, elsewhere, tasks))
@@ -151,12 +152,6 @@ def plain(advice: "Advice", store: "Store", elsewhere: dict[int, str], tasks: li
         "elsewhere": elsewhere,
         "measurements": str(store.path),
     }
-
-
-def _measure(case: "Case") -> "Measured":
-    from longspan.measure.process import Patience, measure
-
-    return measure(case, Patience(call=5.0, case=15.0))
 
 
 @contextmanager
