@@ -154,7 +154,14 @@ def test_a_question_is_checked():
 
 def test_a_case_is_what_was_asked_for():
     case = Question(length=8192, decode=True, batch=2, heads=4, head_dim=32, threads=3).case("routing")
-    assert (case.kind, case.causal, case.batch, case.heads, case.head_dim, case.threads) == ("decode", True, 2, 4, 32, 3)
+    assert (case.kind, case.causal, case.batch, case.heads, case.head_dim, case.threads) == (
+        "decode",
+        True,
+        2,
+        4,
+        32,
+        3,
+    )
     assert case.options == {"clusters": 64}
     assert Question(length=8, training=False).case("window").kind == "forward"
     assert Question(length=32768).case("reformer").options == {"buckets": (32, 32)}

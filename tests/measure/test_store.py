@@ -78,7 +78,7 @@ def test_two_that_write_at_once_lose_nothing(tmp_path: Path):
 
 def test_a_place_that_cannot_be_written_is_said(tmp_path: Path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(InvalidInput, match="cannot be written: .*LONGSPAN_CACHE"):
+    with pytest.raises(InvalidInput, match=r"cannot be written: .*LONGSPAN_CACHE"):
         Store(tmp_path / "file" / "here.jsonl").put(found(0.5))
 
 

@@ -11,6 +11,7 @@ from longspan.models.cost import blank
 def python(case: Case) -> str:
     """A program that runs as it stands."""
     width, longest = case.heads * case.head_dim, max(case.length, case.keys or 0)
+    longest *= 2 if case.kind == "decode" else 1  # it goes on after what was read
     sizes: dict[str, Any] = {"heads": case.heads, "head_dim": case.head_dim}
     if case.causal:
         sizes["causal"] = True
