@@ -8,92 +8,42 @@ Float32, batch 1, 8 heads of 64, 2 threads. Peak memory is that of a forward and
 
 import argparse
 import json
-from collections.abc import Callable
-from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
-import torch
-from torch import Tensor, nn
-from torch.nn.functional import scaled_dot_product_attention
-
 from benchmarks.rows import ROWS, Row
-from longspan.attention import build, names
+from longspan.attention import names
+from longspan.measure.case import FUSED, Case
+from longspan.measure.footprint import Resident
+from longspan.measure.subject import Subject, subject
 from longspan.measure.timing import compare
-from longspan.nn.multihead import MultiHead
 
-HEADS, WIDTH, GLOBALS = 8, 64, 16
-FULL = "full"
+HEADS, WIDTH = 8, 64
+FULL = FUSED
 KINDS = ("forward", "backward")
 
 
-class Case:
-    """One call, and what its gradients are taken with respect to."""
-
-    def __init__(
-        self,
-        run: Callable[..., Tensor],
-        inputs: tuple[Tensor, ...],
-        module: nn.Module | None = None,
-        learned: tuple[Tensor, ...] = (),
-    ) -> None:
-        self.run, self.inputs, self.module, self.learned = run, inputs, module, learned
-
-    def forward(self) -> None:
-        """As in use: in evaluation mode, unless there is dropout to be seen."""
-        if self.module is not None:
-            self.module.train(any(getattr(part, "dropout", 0.0) for part in self.module.modules()))
-        with torch.no_grad():
-            self.run(*self.inputs)
-
-    def backward(self) -> None:
-        """As in training."""
-        if self.module is not None:
-            self.module.train()
-        out = self.run(*self.inputs)
-        torch.autograd.grad(out, (*self.inputs, *self.learned), torch.ones_like(out), allow_unused=True)
-
-
-def make(name: str, length: int, dropout: float, padding: bool) -> Case:
-    """The case of one row; `full` is torch's own attention."""
-    torch.manual_seed(0)
-    q, k, v = (torch.randn(1, HEADS, length, WIDTH, requires_grad=True) for _ in range(3))
-    if name == FULL:
-        return Case(scaled_dot_product_attention, (q, k, v))
-    row: Row = ROWS[name]
-    sizes = {"heads": HEADS, "head_dim": WIDTH, "max_length": length}
-    mechanism = build(row.mechanism, **sizes, causal=row.causal, dropout=dropout, **row.options)
-    mask = torch.arange(length)[None] < length * 9 // 10 if padding else None
-    if row.layer:
-        layer = MultiHead(HEADS * WIDTH, mechanism)
-        hidden = torch.randn(1, length, HEADS * WIDTH, requires_grad=True)
-        return Case(partial(layer, key_mask=mask), (hidden,), layer, tuple(layer.parameters()))
-    marked = (torch.arange(length) % (length // GLOBALS) == 0)[None]
-    streams = {
-        "heads": lambda: torch.randn_like(q).requires_grad_(),
-        "hidden": lambda: torch.randn(1, length, HEADS * WIDTH, requires_grad=True),
-        "mask": lambda: marked,
-        "ids": lambda: torch.zeros(1, length, dtype=torch.long),
-    }
-    beside = {stream.name: streams[stream.kind]() for stream in mechanism.streams if stream.kind != "ids"}
-    learned = [tensor for tensor in beside.values() if tensor.requires_grad]
-    learned += [weight for weight in mechanism.parameters() if weight.requires_grad]
-    inputs = (q, k, v) if "k" in mechanism.projects else (q, q, v) if "q" in mechanism.projects else (v, v, v)
-    return Case(partial(mechanism, key_mask=mask, streams=beside), inputs, mechanism, tuple(learned))
+def make(name: str, length: int, dropout: float, padding: bool) -> Subject:
+    """The subject of one row; `FULL` is torch's own attention."""
+    row = Row(FULL, (1.0, 1.0)) if name == FULL else ROWS[name]
+    case = Case(
+        mechanism=row.mechanism,
+        length=length,
+        causal=row.causal,
+        padding=padding,
+        heads=HEADS,
+        head_dim=WIDTH,
+        options=row.options,
+    )
+    return subject(case, dropout=dropout, layer=row.layer)
 
 
 def peak(name: str, length: int) -> int:
     """Bytes that a forward and backward pass adds to the process at its fullest."""
-    case = make(name, length, 0.0, False)
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew from here
-    before = _status("VmRSS")
-    case.backward()
-    return _status("VmHWM") - before
-
-
-def _status(field: str) -> int:
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(field))
-    return int(line.split()[1]) * 1024
+    made = make(name, length, 0.0, False)
+    resident = Resident()
+    made.backward()
+    return resident.peak()
 
 
 def main() -> None:

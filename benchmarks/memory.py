@@ -13,14 +13,15 @@ import torch
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from benchmarks.attention import HEADS, KINDS, WIDTH, Case
+from benchmarks.attention import HEADS, KINDS, WIDTH
+from longspan.measure.subject import Subject
 from longspan.measure.timing import compare
 from longspan.nn.memory import LayerMemory, MemoryLayer, Reach
 from longspan.nn.relative import RelativeAttention
 from longspan.nn.residual import Residual
 
 
-def layer_case(length: int, segment: int, memory: int) -> Case:
+def layer_case(length: int, segment: int, memory: int) -> Subject:
     torch.manual_seed(0)
     width = HEADS * WIDTH
     u, w = (nn.Parameter(torch.randn(HEADS, WIDTH)) for _ in range(2))
@@ -32,7 +33,7 @@ def layer_case(length: int, segment: int, memory: int) -> Case:
     def run(x: torch.Tensor) -> torch.Tensor:
         return layer(x, LayerMemory(none, none), reach, attention.distances(segment + memory))[0]
 
-    return Case(run, (torch.randn(1, length, width, requires_grad=True),), layer, tuple(layer.parameters()))
+    return Subject(run, (torch.randn(1, length, width, requires_grad=True),), layer, tuple(layer.parameters()))
 
 
 def main() -> None:
@@ -44,7 +45,7 @@ def main() -> None:
     given = parser.parse_args()
     heads = tuple(torch.randn(1, HEADS, given.length, WIDTH, requires_grad=True) for _ in range(3))
     cases = {
-        "full": Case(scaled_dot_product_attention, heads),
+        "full": Subject(scaled_dot_product_attention, heads),
         "layer": layer_case(given.length, given.segment, given.memory),
     }
     best = compare({(name, kind): getattr(case, kind) for name, case in cases.items() for kind in KINDS}, given.repeats)

@@ -89,6 +89,14 @@ def test_the_ranking_what_was_ruled_out_and_the_code(capsys):
     assert len(Processes.asked) > count
 
 
+def test_a_long_order_pushes_no_figure_off_the_screen(capsys, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(SECONDS, "axial", 0.001)
+    code, out, _ = run(capsys, *SMALL)
+    (row,) = [line.split() for line in out.splitlines() if line.startswith("1 ")]
+    assert code == 0 and row[:7] == ["1", "axial", "1", "1.95", "500", "16", "MiB"] and row[-1].endswith("…")
+    assert "the next layer has to read along the other" in " ".join(out.split())
+
+
 def test_exact_attention_where_it_is_as_fast(capsys, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(SECONDS, "softmax", 0.0104)
     code, out, _ = run(capsys, *SMALL)

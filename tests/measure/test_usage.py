@@ -35,7 +35,7 @@ def test_every_mechanism_is_asked_for_once_at_least():
     assert {case.mechanism for _, case in ASKED} == set(names())
 
 
-@pytest.mark.parametrize("name", ["window", "reformer", "routing"])
+@pytest.mark.parametrize("name", ["window", "reformer", "routing", "axial"])
 def test_the_line_of_a_recipe_builds_a_model(name: str):
     case = Question(length=4096, causal=True).case(name)
     line = recipe(case)
@@ -45,4 +45,7 @@ def test_the_line_of_a_recipe_builds_a_model(name: str):
     assert recipe(Question(length=4096, keys=8).case("softmax")) is None
     assert tomllib.loads(recipe(Question(length=32768).case("reformer")) or "") == {
         "attention": [{"name": "reformer", "buckets": [32, 32]}]
+    }
+    assert tomllib.loads(recipe(Question(length=4096).case("axial")) or "") == {
+        "attention": [{"name": "axial", "width": 64, "axis": -1}, {"name": "axial", "width": 64, "axis": 0}]
     }

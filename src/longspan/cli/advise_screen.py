@@ -70,17 +70,21 @@ def _verdict(advice: "Advice") -> str:
 
 
 def _ranking(advice: "Advice", every: bool) -> Table:
-    state = "state" if advice.question.decode else "peak"
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for name in ("", "", "ms", "µs/token", "× exact", state):
-        table.add_column(name, justify="left" if name == "" else "right", no_wrap=True)
     judged = any(choice.accuracy is not None for choice in advice.choices)
-    if judged:
-        table.add_column("accuracy", justify="right", no_wrap=True)
+    heads = ["", "", "ms", "µs/token", "× exact", "state" if advice.question.decode else "peak"]
+    heads += ["accuracy"] * judged
+    rows = [
+        ([str(place), choice.mechanism, *_figures(choice, judged)], choice.order)
+        for place, choice in enumerate(advice.choices, 1)
+        if every or place <= FIRST or (judged and choice in advice.front)
+    ]
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for column, head in enumerate(heads):  # on a narrow screen the order alone is cut short
+        widest = max(len(head), *(len(cells[column]) for cells, _ in rows))
+        table.add_column(head, justify="right" if head else "left", no_wrap=True, min_width=widest)
     table.add_column("order", no_wrap=True, overflow="ellipsis")
-    for place, choice in enumerate(advice.choices, 1):
-        if every or place <= FIRST or (judged and choice in advice.front):
-            table.add_row(str(place), choice.mechanism, *_figures(choice, judged), Text(choice.order))
+    for cells, order in rows:
+        table.add_row(*cells, Text(order))
     return table
 
 

@@ -9,7 +9,8 @@ from cyclopts import Group, Parameter
 from rich.console import Console
 from rich.table import Table
 
-from longspan.errors import InvalidInput, InvalidOption
+from longspan.cli.inputs import check_writable
+from longspan.errors import InvalidOption
 
 if TYPE_CHECKING:
     from longspan.audit import Certificate, Finding
@@ -94,7 +95,7 @@ def audit(
     if jobs is not None and jobs < 1:
         raise InvalidOption(f"--jobs must be at least 1, not {jobs}")
     for path in (json, html):
-        _check_writable(path)
+        check_writable(path)
     claims = None if claimed is None or claimed == Claimed() else Claims(**vars(claimed))
     reading = None
     if called is not None:
@@ -130,13 +131,6 @@ def audit(
         html.write_text(audit_page(record), encoding="utf-8")
         console.print(f"wrote {html}", markup=False)
     return 1 if failed else 0
-
-
-def _check_writable(path: Path | None) -> None:
-    """Before any work: an audit that cannot be written down is wasted."""
-    if path is not None and (path.is_dir() or not path.resolve().parent.is_dir()):
-        what = "is a folder" if path.is_dir() else f"cannot be written: there is no folder {path.resolve().parent}"
-        raise InvalidInput(f"{path} {what}")
 
 
 def _print(console: Console, certificate: "Certificate", every: bool) -> None:

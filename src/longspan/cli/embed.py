@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from longspan.cli.inputs import AsJson, Cut, Lines, load_model, print_json, progress, read_lines
-from longspan.errors import InvalidInput, InvalidOption
+from longspan.cli.inputs import AsJson, Cut, Lines, check_writable, load_model, print_json, progress, read_lines
+from longspan.errors import InvalidOption
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -114,6 +114,4 @@ def _check_writable(path: Path) -> None:
     """Before any work: vectors that cannot be written down are wasted."""
     if path.suffix != ".npy":
         raise InvalidOption(f"--out must end in .npy, not {path.name!r}")
-    if path.is_dir() or not path.resolve().parent.is_dir():
-        what = "is a folder" if path.is_dir() else f"cannot be written: there is no folder {path.resolve().parent}"
-        raise InvalidInput(f"{path} {what}")
+    check_writable(path)

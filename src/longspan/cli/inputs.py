@@ -55,6 +55,13 @@ def read_lines(words: Sequence[str], file: Path | None, flag: str, what: str) ->
     return lines
 
 
+def check_writable(path: Path | None) -> None:
+    """Before any work: what cannot be written down is wasted."""
+    if path is not None and (path.is_dir() or not path.resolve().parent.is_dir()):
+        what = "is a folder" if path.is_dir() else f"cannot be written: there is no folder {path.resolve().parent}"
+        raise InvalidInput(f"{path} {what}")
+
+
 @contextmanager
 def progress(what: str, total: int) -> Iterator[Any]:
     """A bar on the terminal, gone when all is done."""

@@ -11,7 +11,20 @@ from cyclopts import App, CycloptsError, Parameter
 from rich.console import Console
 
 from longspan import __version__
-from longspan.cli import advise, arena, attention, audit, convert, embed, fill, generate, predict, training, translate
+from longspan.cli import (
+    advise,
+    arena,
+    attention,
+    audit,
+    convert,
+    embed,
+    fill,
+    generate,
+    predict,
+    profile,
+    training,
+    translate,
+)
 from longspan.errors import LongspanError
 
 app = App(
@@ -30,6 +43,7 @@ app.command(attention.show)
 app.command(advise.advise)
 app.command(audit.audit)
 app.command(arena.arena)
+app.command(profile.profile)
 app.command(generate.generate)
 app.command(fill.fill)
 app.command(embed.embed)

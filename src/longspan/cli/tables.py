@@ -21,6 +21,14 @@ def short_bytes(number: float) -> str:
     return _short(number, 1024.0, (" B", " KiB", " MiB", " GiB", " TiB", " PiB"))
 
 
+def short_seconds(number: float) -> str:
+    """Three digits and the unit: 1.23 ms."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if number >= 0.9995 * size:
+            return f"{number / size:.3g} {unit}"
+    return f"{number / 1e-9:.3g} ns"
+
+
 def _short(number: float, step: float, units: tuple[str, ...]) -> str:
     power = 0
     while number >= 999.5 and power < len(units) - 1:

@@ -13,7 +13,7 @@ from longspan.errors import LongspanError
 from longspan.measure import machine
 from longspan.measure.case import Case, Measured
 from longspan.measure.foretell import Taken, taken
-from longspan.measure.question import Question, candidates
+from longspan.measure.question import ALTERNATING, Question, candidates
 from longspan.measure.store import FOR_GOOD, Measure, Store
 
 EXACT = "softmax"
@@ -163,6 +163,8 @@ def remarks(name: str) -> tuple[str, ...]:
     if made:
         said.append(f"reads {', '.join(made)} too, which MultiHead makes")
     said += [f"may read {stream.name}: {stream.help}" for stream in of.streams if stream.kind in ("mask", "ids")]
+    if name in ALTERNATING:
+        said.append("reads along one axis of a grid; the next layer has to read along the other")
     if not of.supports.map:
         said.append("changes the values as well, so that no one map shows what it reads")
     return tuple(said)

@@ -5,6 +5,7 @@ once, and makes a copy of itself for each case (where the system cannot, it meas
 answers with what was measured, unless the copy died, and then with how the copy ended.
 """
 
+import gc
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from importlib import import_module
 from types import TracebackType
 from typing import IO, Any, NoReturn, Self
 
@@ -143,6 +145,8 @@ def main() -> int:
     if not hasattr(os, "fork"):
         _measure(json.loads(sys.stdin.readline()))
         return 0
+    import_module("torch._dynamo")  # which counting imports on its first use: once here, not in every copy
+    gc.freeze()  # what is here already is no garbage of a case, and looking through it would copy it
     for line in sys.stdin:
         asked = json.loads(line)
         child = os.fork()

@@ -19,6 +19,9 @@ GROWING: dict[str, Callable[[int], Mapping[str, Any]]] = {
     "sparse": lambda length: {"stride": _root(length)},
 }
 
+# What has to change from layer to layer, as one alone reads a part of the text whatever the number of layers.
+ALTERNATING: dict[str, tuple[Mapping[str, Any], ...]] = {"axial": ({"axis": -1}, {"axis": 0})}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
@@ -122,4 +125,4 @@ def _root(length: int) -> int:
     return max(1, math.isqrt(length))
 
 
-__all__ = ["GROWING", "Question", "blank_module", "candidates", "shorter"]
+__all__ = ["ALTERNATING", "GROWING", "Question", "blank_module", "candidates", "shorter"]

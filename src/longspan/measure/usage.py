@@ -5,6 +5,7 @@ from typing import Any
 from longspan.attention import build
 from longspan.errors import LongspanError
 from longspan.measure.case import Case
+from longspan.measure.question import ALTERNATING
 from longspan.models.cost import blank
 
 
@@ -34,8 +35,10 @@ def recipe(case: Case) -> str | None:
     """The line of a recipe's [model]; none where attention reads another text."""
     if case.keys is not None:
         return None
-    values = {"name": case.mechanism, **_options(case)}
-    return f"attention = [{{ {', '.join(f'{name} = {_toml(value)}' for name, value in values.items())} }}]"
+    base = {"name": case.mechanism, **_options(case)}
+    layers = [{**base, **change} for change in ALTERNATING.get(case.mechanism, ({},))]
+    tables = ("{ " + ", ".join(f"{name} = {_toml(value)}" for name, value in each.items()) + " }" for each in layers)
+    return f"attention = [{', '.join(tables)}]"
 
 
 def _call(case: Case, width: int) -> list[str]:

@@ -112,9 +112,9 @@ def ticks(low: float, high: float, about: int = 5) -> list[float]:
 
 def ratio_ticks(low: float, high: float) -> list[float]:
     """The same for an axis on which each step is a factor."""
-    coarse = [2.0**power for power in range(-12, 13)]
-    middle = [10.0**power * times for power in range(-4, 6) for times in (1, 2, 5)]
-    fine = [10.0**power * times for power in range(-4, 6) for times in (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8)]
+    coarse = [2.0**power for power in range(-12, 21)]
+    middle = [10.0**power * times for power in range(-6, 7) for times in (1, 2, 5)]
+    fine = [10.0**power * times for power in range(-6, 7) for times in (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8)]
     made = [[tick for tick in some if low <= tick <= high] for some in (coarse, middle, fine)]
     found = next((some for some in made if len(some) >= 3), made[-1]) or [low]
     return found[:: ceil(len(found) / 9)]

@@ -1,0 +1,178 @@
+"""A profile as a page: charts of time and memory over the length, and every figure in tables."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from longspan.attention import find
+from longspan.measure.case import FUSED, NAIVE
+from longspan.measure.profile import Point, Row
+from longspan.report import charts, kinds
+from longspan.report.arena_numbers import size, times
+from longspan.report.charts import DASHES, Axis, Line, curves, legend
+from longspan.report.look import SCRIPT, STYLE
+from longspan.report.page import Html, page, table, tag, text
+
+TITLES = {
+    "forward": ("Forward", "A forward pass in evaluation mode."),
+    "training": ("Forward and backward", "With the gradients of the inputs and of the mechanism's own weights."),
+    "decode": ("Decoding", "One more token after a text of the length. Memory is that of the state."),
+}
+STATES = {"memory": "too much memory", "unsupported": "no such form", "slow": "too slow", "failed": "failed"}
+FAMILIES = {
+    "FP": "fixed-pattern",
+    "LP": "learned-pattern",
+    "LR": "low-rank",
+    "KR": "kernel",
+    "M": "memory",
+    "RC": "recurrent",
+}
+
+
+def profile_page(rows: Sequence[Row], machine: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
+    """The whole page."""
+    made = [_section(kind, [row for row in rows if row.kind == kind]) for kind in dict.fromkeys(r.kind for r in rows)]
+    return page(
+        "longspan profile",
+        _head(rows, machine, settings),
+        *made,
+        style=charts.STYLE + kinds.style() + STYLE,
+        script=SCRIPT,
+    )
+
+
+def kind_of(mechanism: str) -> str:
+    """What its colour is by: the first of the classes that its family names."""
+    family = () if mechanism in (NAIVE, FUSED) else find(mechanism).family
+    return FAMILIES.get(family[0], "other") if family else "dense"
+
+
+def _head(rows: Sequence[Row], machine: Mapping[str, Any], settings: Mapping[str, Any]) -> Html:
+    said = f"batch {settings['batch']}, {settings['heads']} heads of {settings['head_dim']}, float32"
+    said += ", causal" * settings["causal"] + ", a tenth of the keys hidden" * settings["padding"]
+    threads = settings["threads"]
+    on = f"{machine['processor']}, {threads} thread{'s' * (threads != 1)}, torch {machine['torch']}"
+    began = sorted(point.measured.began for row in rows for point in row.points if point.measured.began)
+    how = (
+        "Each case had a process of its own and took turns with a product of matrices of 1024×1024; the least time "
+        "counts, and cases are compared in units of that product. naive is softmax attention with its n×n weights in "
+        "memory, sdpa torch's fused kernel. Memory is the peak beyond the inputs."
+    )
+    return tag(
+        "header",
+        tag("h1", "longspan profile"),
+        tag("p", f"{said}. On {on}.", kind="lede"),
+        tag("p", (f"Begun {began[0]}. " if began else "") + how, kind="quiet"),
+    )
+
+
+def _section(kind: str, rows: Sequence[Row]) -> Html:
+    title, said = TITLES[kind]
+    drawn = [(what, _lines(rows, what)) for what in ("time", "memory")]
+    figures = [
+        tag("figure", tag("h3", f"{what} over length"), curves(lines, *_axes(what), what, width=460, height=460))
+        for what, lines in drawn
+        if any(len(line.points) > 1 for line in lines)
+    ]
+    able = [row for row in rows if any(point.measured.state != "unsupported" for point in row.points)]
+    lacking = [
+        f"{row.mechanism}: {row.points[0].measured.error or STATES['unsupported']}" for row in rows if row not in able
+    ]
+    parts = [tag("h2", title), tag("p", said, kind="quiet"), legend([kind_of(row.mechanism) for row in able])]
+    parts += [tag("div", *figures, kind="charts"), tag("h3", "How it grows"), _growth(able)]
+    parts += [tag("h3", "At each length"), _figures(able)]
+    if lacking:
+        inside = tag("ul", *(tag("li", line) for line in lacking))
+        parts.append(tag("details", tag("summary", f"{len(lacking)} have no such form"), inside))
+    return tag("section", *parts)
+
+
+def _lines(rows: Sequence[Row], what: str) -> list[Line]:
+    found, seen = [], dict[str, int]()
+    for row in rows:
+        done = [point.measured for point in row.points if point.measured.state == "done"]
+        values = [(each, 1e3 * each.least if what == "time" else (each.memory or 0) / 2**20) for each in done]
+        values = [(each, value) for each, value in values if value > 0]
+        if not values:
+            continue
+        kind = kind_of(row.mechanism)
+        tips = [
+            f"{milliseconds(each.least) if what == 'time' else size(each.memory or 0)} at length {each.case.length:,}"
+            for each, _ in values
+        ]
+        points = [(float(each.case.length), value) for each, value in values]
+        found.append(Line(row.mechanism, kind, points, tips, DASHES[seen.get(kind, 0) % len(DASHES)]))
+        seen[kind] = seen.get(kind, 0) + 1
+    return found
+
+
+def _axes(what: str) -> tuple[Axis, Axis]:
+    across = Axis("length", lambda value: f"{value / 1024:g}K" if value % 1024 == 0 else f"{value:g}", factors=True)
+    return across, Axis("time, ms" if what == "time" else "memory, MiB", lambda value: f"{value:.3g}", factors=True)
+
+
+def _growth(rows: Sequence[Row]) -> Html:
+    head = ("mechanism", "declared", "time", "longest two", "memory", "longest two", "faster than sdpa from")
+    made = []
+    for row in rows:
+        declared = "–" if row.declared is None else f"n^{row.declared:g}"
+        powers = (row.time, row.last_time, row.memory, row.last_memory)
+        shown = [declared, *("–" if power is None else f"n^{power:.2f}" for power in powers)]
+        made.append([_name(row), *shown, "" if row.crossover is None else _crossed(row)])
+    return table(head, made, numbers=range(1, 7))
+
+
+def _crossed(row: Row) -> Html:
+    assert row.crossover is not None
+    said = {
+        "below": "at the shortest length that was measured, and at all others",
+        "between": "interpolated between two lengths that were measured",
+        "beyond": "extrapolated: it was not faster at any length that was measured",
+        "never": "it does not come nearer as the length grows",
+        "unknown": "there is nothing to go by",
+    }[row.crossover.how]
+    return Html(f'<span tabindex="0" title="{text(said)}">{text(row.crossover)}</span>')
+
+
+def _figures(rows: Sequence[Row]) -> Html:
+    lengths = list(dict.fromkeys(point.measured.case.length for row in rows for point in row.points))
+    made = [[_name(row), *(_cell(row, point) for point in row.points)] for row in rows]
+    return table(("mechanism", *(f"{length:,}" for length in lengths)), made, numbers=range(1, len(lengths) + 1))
+
+
+def _cell(row: Row, point: Point) -> Html:
+    found = point.measured
+    if found.state != "done":
+        bad = "bad" if found.state == "failed" else "quiet"
+        why = text(found.error or "no reason was recorded")
+        return Html(f'<span class="{bad}" tabindex="0" title="{why}">{text(STATES[found.state])}</span>')
+    lines = [
+        f"{row.mechanism}, length {found.case.length:,}",
+        f"{milliseconds(found.least)}, the longest of {len(found.seconds)} repeats {found.spread:.0%} more",
+    ]
+    for name, speed, memory in (
+        ("naive", point.speed_to_naive, point.memory_to_naive),
+        ("sdpa", point.speed_to_fused, point.memory_to_fused),
+    ):
+        lines += [f"{times(speed)} the speed of {name}"] if speed else []
+        lines += [f"{times(memory)} the memory of {name}"] if memory else []
+    lines += [f"{found.share:.0%} of the rate of matrix products"] if found.share is not None else []
+    first = [f"{times(speed)} {name}" for name, speed in _speeds(point) if speed]
+    rest = [milliseconds(found.least)] + ([size(found.memory)] if found.memory is not None else [])
+    rest += [f"{found.share:.0%} GEMM"] if found.share is not None else []
+    inside = f'<span tabindex="0" title="{text(chr(10).join(lines))}">{text(" · ".join(first) or "–")}</span>'
+    return Html(f'{inside}<br><small class="quiet">{text(" · ".join(rest))}</small>')
+
+
+def _speeds(point: Point) -> tuple[tuple[str, float | None], ...]:
+    return (("sdpa", point.speed_to_fused), ("naive", point.speed_to_naive))
+
+
+def _name(row: Row) -> Html:
+    return tag("span", Html("<i></i>"), row.mechanism, kind=f"named k-{kind_of(row.mechanism)}")
+
+
+def milliseconds(seconds: float) -> str:
+    return f"{1e3 * seconds:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+
+
+__all__ = ["kind_of", "milliseconds", "profile_page"]
