@@ -40,7 +40,7 @@ def test_the_line_of_a_recipe_builds_a_model(name: str):
     case = Question(length=4096, causal=True).case(name)
     line = recipe(case)
     assert line is not None
-    body = {"vocabulary": 8, "width": 16, "heads": 2, "layers": 1, "hidden": 16, "max_length": 4096}
+    body = {"vocabulary": 8, "width": 16, "heads": 2, "layers": 2, "hidden": 16, "max_length": 4096}
     assert build("decoder", **body, **tomllib.loads(line)).name == "decoder"
     assert recipe(Question(length=4096, keys=8).case("softmax")) is None
     assert tomllib.loads(recipe(Question(length=32768).case("reformer")) or "") == {
