@@ -11,7 +11,20 @@ from cyclopts import App, CycloptsError, Parameter
 from rich.console import Console
 
 from longspan import __version__
-from longspan.cli import arena, attention, audit, convert, embed, fill, generate, predict, profile, training, translate
+from longspan.cli import (
+    advise,
+    arena,
+    attention,
+    audit,
+    convert,
+    embed,
+    fill,
+    generate,
+    predict,
+    profile,
+    training,
+    translate,
+)
 from longspan.errors import LongspanError
 
 app = App(
@@ -27,6 +40,7 @@ app.command(
     "longspan.cli.tokenize:app", name="tokenize", help="Learn a tokenizer, look into it, and put text through it."
 )
 app.command(attention.show)
+app.command(advise.advise)
 app.command(audit.audit)
 app.command(arena.arena)
 app.command(profile.profile)

@@ -1,0 +1,160 @@
+"""What `longspan advise` prints: the choice, the ranking, what was ruled out and why, and the code."""
+
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from longspan.cli.tables import short_bytes
+
+if TYPE_CHECKING:
+    from longspan.measure.advise import Advice, Choice
+
+FIRST = 5  # choices that are shown unless all are asked for
+
+
+def print_advice(
+    console: Console, advice: "Advice", elsewhere: dict[int, str], tasks: list[str], *, every: bool = False
+) -> None:
+    console.print(_asked(advice), markup=False)
+    console.print(_verdict(advice), style="bold", markup=False)
+    if advice.choices:
+        console.print()
+        console.print(_ranking(advice, every, console.width))
+        for line in _notes(advice, elsewhere, tasks, every):
+            console.print(line, markup=False)
+    if advice.ruled_out:
+        console.print("\nruled out", markup=False)
+        table = Table(show_header=False, box=None, padding=(0, 2, 0, 2), pad_edge=False)
+        for name, reason in advice.ruled_out.items():
+            table.add_row(f"  {name}", Text(reason))
+        console.print(table)
+    if advice.choices:
+        _print_code(console, advice.choices[0], asked=not tasks)
+
+
+def _asked(advice: "Advice") -> str:
+    """The question, as it was understood."""
+    q = advice.question
+    kinds = {
+        "training": "training (forward and backward)",
+        "forward": "inference (forward only)",
+        "decode": "decoding (a step of one token)",
+    }
+    size = f"{q.length:,} tokens" + (" before it" if q.decode else "")
+    size += f" that read {q.keys:,} others" if q.keys is not None else ""
+    words = [kinds[q.kind], size]
+    words += ["causal"] * (q.causal and not q.decode) + ["padding"] * q.padding
+    threads = f"{q.threads} thread{'s' * (q.threads > 1)}"
+    words += [f"batch {q.batch}", f"{q.heads} heads of {q.head_dim}", threads]
+    if advice.room is not None:
+        whose = "that this machine has left" if q.memory is None else "allowed"
+        words.append(f"{short_bytes(advice.room)} {whose}")
+    return ", ".join(words)
+
+
+def _verdict(advice: "Advice") -> str:
+    from longspan.measure.advise import EXACT
+
+    if not advice.choices:
+        return "nothing that can do this fits; allow more memory, or ask for less"
+    best = advice.choices[0]
+    if best.mechanism == EXACT:
+        return f"use {EXACT}: here exact attention is as fast as anything"
+    about = "about " if best.foretold else ""
+    if best.faster is None:
+        return f"use {best.mechanism}: the fastest that fits"
+    held = f"{about}{best.faster:.3g} times as fast as exact attention"
+    return f"use {best.mechanism}: {held}" + (", which does not fit" if EXACT in advice.ruled_out else "")
+
+
+def _ranking(advice: "Advice", every: bool, width: int) -> Table:
+    judged = any(choice.accuracy is not None for choice in advice.choices)
+    heads = ["", "", "ms", "µs/token", "× exact", "state" if advice.question.decode else "peak"]
+    heads += ["accuracy"] * judged
+    rows = [
+        ([str(place), choice.mechanism, *_figures(choice, judged)], choice.order)
+        for place, choice in enumerate(advice.choices, 1)
+        if every or place <= FIRST or (judged and choice in advice.front)
+    ]
+    widths = [max(len(head), *(len(cells[column]) for cells, _ in rows)) for column, head in enumerate(heads)]
+    left = max(len("order"), width - sum(widths) - 2 * len(widths))  # on a narrow screen the order alone is cut short
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for head in heads:
+        table.add_column(head, justify="right" if head else "left", no_wrap=True)
+    table.add_column("order", no_wrap=True)
+    for cells, order in rows:
+        table.add_row(*cells, order if len(order) <= left else f"{order[: left - 1]}…")
+    return table
+
+
+def _figures(choice: "Choice", judged: bool) -> list[str]:
+    about = "≈ " if choice.foretold else ""
+    found = [
+        f"{about}{_three(1e3 * choice.seconds)}",
+        _three(1e6 * choice.per_token),
+        "" if choice.faster is None else _three(choice.faster),
+        "" if choice.memory is None else f"{about}{short_bytes(choice.memory)}",
+    ]
+    if judged:
+        front = " *" if choice.accuracy is not None and choice.behind is None else "  "
+        found.append("–  " if choice.accuracy is None else f"{100 * choice.accuracy:.1f}{front}")
+    return found
+
+
+def _notes(advice: "Advice", elsewhere: dict[int, str], tasks: list[str], every: bool) -> list[str]:
+    from longspan.measure.advise import TIE
+
+    lines, hidden = [], len(advice.choices) - FIRST
+    if hidden > 0 and not every:
+        lines.append(f"{hidden} more: --all")
+    tied = [choice.mechanism for choice in advice.choices if choice.tied]
+    if len(tied) > 1:
+        lines.append(f"as fast as each other within {TIE:.0%}: {', '.join(tied)}; exact first, then by memory")
+    guessed = sorted({choice.foretold for choice in advice.choices if choice.foretold})
+    for lengths in guessed:
+        lines.append(f"≈ foretold from {' and '.join(f'{length:,}' for length in lengths)} tokens")
+    if tasks:
+        lines += _quality(advice, tasks)
+    if elsewhere:
+        chosen = "; ".join(f"{length:,}: {name}" for length, name in elsewhere.items())
+        lines.append(f"at other lengths that were asked for: {chosen}")
+    return lines
+
+
+def _quality(advice: "Advice", tasks: list[str]) -> list[str]:
+    front = " – ".join(choice.mechanism for choice in advice.front)
+    lines = [f"* on the front, fastest to most accurate (mean of {', '.join(tasks)}): {front or 'none'}"]
+    behind = [f"{choice.mechanism} ({choice.behind})" for choice in advice.choices if choice.behind is not None]
+    without = [choice.mechanism for choice in advice.choices if choice.accuracy is None]
+    if behind:
+        lines.append(f"behind another that is no slower and no worse: {', '.join(behind)}")
+    if without:
+        lines.append(f"without accuracies there: {', '.join(without)}")
+    return [*lines, "accuracies are of the arena's models at its own sizes, not of yours"]
+
+
+def _print_code(console: Console, best: "Choice", asked: bool) -> None:
+    from longspan.attention import describe
+    from longspan.measure import usage
+
+    console.print(f"\n{best.mechanism}: {describe(best.mechanism)['summary']}", markup=False)
+    for remark in best.remarks:
+        console.print(f"  {remark}", markup=False)
+    console.print()
+    console.print(usage.python(best.case), markup=False, soft_wrap=True)
+    line = usage.recipe(best.case)
+    if line is not None:
+        console.print(f"\nin a recipe, under [model]: {line}", markup=False, soft_wrap=True)
+    if asked and best.mechanism != "softmax":
+        models = f"dense,{best.mechanism}"
+        console.print(f"what it costs in accuracy: longspan arena --models {models}, and --quality its folder here")
+
+
+def _three(number: float) -> str:
+    """Three digits, without a power of ten."""
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
+
+
+__all__ = ["print_advice"]

@@ -1,0 +1,101 @@
+"""What was measured on this machine, kept so that it is not measured again: a file for each machine, a line for each
+case that ended, of which the last counts.
+
+A line is written whole, after an end of line of its own: what a killed process left unfinished spoils nothing that
+comes after it. A line that is none of ours is left out.
+"""
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from longspan.data.cache import cache
+from longspan.errors import InvalidInput
+from longspan.measure import machine
+from longspan.measure.case import Case, Measured
+
+PROTOCOL = 1  # of how cases are measured: with another number, older measurements no longer count
+FOR_GOOD = ("done", "unsupported", "slow")  # what failed, or found no memory, may do better the next time
+
+Measure = Callable[[Case], Measured]
+
+
+def machine_id(known: Mapping[str, Any] | None = None) -> str:
+    """The name of what speed depends on: another processor, number of cores or version has another one."""
+    known = machine.describe() if known is None else known
+    parts = {name: known[name] for name in ("processor", "cores", "usable", "torch", "longspan")}
+    digest = hashlib.sha256(json.dumps({**parts, "protocol": PROTOCOL}, sort_keys=True).encode()).hexdigest()
+    words = re.sub(r"[^a-z0-9.]+", "-", f"{parts['processor']} torch {parts['torch']}".lower()).strip("-")
+    return f"{words}-{digest[:8]}"
+
+
+class Store:
+    """The measurements of one machine; this one's, in longspan's cache, unless told otherwise."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = cache() / "measure" / f"{machine_id()}.jsonl" if path is None else path
+        self._known = {found.case.key: found for found in _read(self.path)}
+
+    def get(self, case: Case) -> Measured | None:
+        return self._known.get(case.key)
+
+    def all(self) -> list[Measured]:
+        """The last of each case, in the order in which they were first measured."""
+        return list(self._known.values())
+
+    def put(self, found: Measured) -> None:
+        """Keeps it, on the disk before this returns."""
+        self._known[found.case.key] = found
+        line = f"\n{json.dumps(asdict(found), ensure_ascii=False)}\n".encode()
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            number = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            try:
+                while line:
+                    line = line[os.write(number, line) :]
+            finally:
+                os.close(number)
+        except OSError as error:
+            raise InvalidInput(
+                f"{self.path} cannot be written: {error.strerror}; name another folder by LONGSPAN_CACHE"
+            ) from None
+
+    def through(self, measure: Measure, *, refresh: bool = False) -> Measure:
+        """The same function, which measures only what is not known here; with `refresh`, all, once more."""
+        fresh: set[str] = set()
+
+        def kept(case: Case) -> Measured:
+            known = self.get(case)
+            if known is not None and known.state in FOR_GOOD and (not refresh or case.key in fresh):
+                return known
+            found = measure(case)
+            fresh.add(case.key)
+            self.put(found)
+            return found
+
+        return kept
+
+
+def _read(path: Path) -> list[Measured]:
+    try:
+        text = path.read_bytes().decode("utf-8", errors="replace")
+    except OSError:
+        return []
+    found = []
+    for line in text.split("\n"):
+        try:
+            measured = Measured.read(json.loads(line))
+            usable = measured.state != "done" or (bool(measured.seconds) and measured.least > 0)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            continue
+        if usable:
+            found.append(measured)
+    return found
+
+
+__all__ = ["FOR_GOOD", "PROTOCOL", "Measure", "Store", "machine_id"]
