@@ -306,7 +306,8 @@ class Routing(Attention):
         if self.strict:
             block = self._blocks(queries)
             count = ceil_div(queries, block)
-            pairs = heads * count * block * block
+            order = torch.empty(1, heads, 1, queries, device="meta")
+            pairs = Sorted(order, order, order, block, 0, causal=True).pairs(heads, queries, keys)
             if count > 1:
                 lists = torch.empty(1, heads, count * clusters, self.options.window, device="meta")
                 pairs += Routed(lists, lists).pairs(heads, queries, keys)
