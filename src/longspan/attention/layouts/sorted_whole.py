@@ -45,8 +45,8 @@ def backward(
     """Gradients of q, k and v."""
     found = [torch.empty_like(x) for x in (q, k, v)]
     for index, mask in _masks(layout, q, keep):
-        given = (x[index] for x in (g, q, k, v, out, lse))
-        parts = flash.backward(*given, scale, causal=layout.causal, mask=mask)
+        towards, queries, keys, values, outs, sums = (x[index] for x in (g, q, k, v, out, lse))
+        parts = flash.backward(towards, queries, keys, values, outs, sums, scale, causal=layout.causal, mask=mask)
         for total, part in zip(found, parts):
             total[index] = part
     return found
