@@ -126,6 +126,8 @@ CASES: list[tuple[str, Layout, int, int]] = [
     ("band of itself", Band(0, 0), 35, 35),
     ("band wider than a block", Band(40, 30), 131, 131),
     ("band wider than the text", Band(50, 50), 9, 9),
+    ("band one-sided, wider than the text", Band(50, 0), 9, 9),
+    ("band nearly as wide as the text", Band(30, 20), 70, 70),
     ("band, blocks exactly", Band(5, 5), 96, 96),
     ("band with a past", Band(4, 0, past=6), 37, 43),
     ("band with a short past", Band(9, 0, past=4), 66, 70),
@@ -237,6 +239,7 @@ def test_both_ways_with_a_mask(dense, agree, layout: Layout, queries: int, keys:
         (Band(3, 2), 75, 75, 0, 3),
         (Band(3, 2), 75, 75, 0, 80),
         (Band(40, 30), 131, 131, 0, 40),
+        (Band(30, 20), 70, 70, 0, 30),
         (Band(4, 0, past=6), 37, 43, 6, 5),
         (Residue(2, Band(2, 1)), 75, 75, 0, 4),
         (Residue(3, Band(2, 2)), 20, 20, 0, 7),
@@ -460,7 +463,8 @@ def test_pairs_of_any_size(case):
 def test_pairs_by_hand():
     assert Dense().pairs(2, 3, 8) == 2 * 24
     assert Band(16, 16).pairs(1, 100, 100) == 3 * 32 * (16 + 32 + 16) + 4 * (16 + 4 + 16)
-    assert Band(100, 28).pairs(3, 128, 128) == 3 * 4 * 32 * (100 + 32 + 28)
+    assert Band(100, 28).pairs(3, 256, 256) == 3 * 8 * 32 * (100 + 32 + 28)
+    assert Band(100, 28).pairs(3, 128, 128) == 3 * 128 * 128  # fewer than the spans hold
     assert Residue(3, Dense(True)).pairs(1, 10, 10) == 3 * 4 * 4
     assert Blocks(FOUR, 4).pairs(2, 15, 15) == 2 * 16 * 3 * 4
     assert ByHead((((0, 2), Dense()), ((1,), Residue(3, Dense())))).pairs(3, 10, 10) == 2 * 100 + 3 * 4 * 4

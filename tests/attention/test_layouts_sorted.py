@@ -1,14 +1,17 @@
 """Rounds of sorted blocks, alone: both ways equal a dense softmax over the pairs that the rounds show."""
 
 from collections.abc import Callable
+from dataclasses import fields, replace
 
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from longspan.attention.joint import Source, _plain, joint
 from longspan.attention.layouts import Sorted
 from longspan.attention.layouts import sorted as sorted_module
+from longspan.attention.layouts import sorted_whole as whole_module
 from longspan.audit.counting import LargestTensor, count_flops
 
 BATCH, HEADS, WIDTH, SCALE = 2, 2, 4, 0.7
@@ -65,6 +68,17 @@ def fused(layout: Sorted, keep: Tensor | None = None) -> Callable[..., Tensor]:
     return lambda q, k, v: joint(q, [Source(layout, k, v, keep)], scale=SCALE)
 
 
+def blocks(layout: Sorted, keep: Tensor | None = None) -> Callable[..., Tensor]:
+    """The fused way as long texts take it."""
+    long = _Long(*(getattr(layout, field.name) for field in fields(layout)))
+    return fused(long, keep)
+
+
+class _Long(Sorted):
+    def _whole(self, queries: int) -> bool:
+        return False
+
+
 def make(length: int) -> list[Tensor]:
     return [torch.randn(BATCH, HEADS, length, WIDTH, dtype=torch.float64) for _ in range(3)]
 
@@ -77,18 +91,22 @@ CASES = [
     (25, 2, 5, {"once": False}),
     (31, 2, 4, {"block": 12}),  # several chunks in a block
     (31, 2, 4, {"block": 8, "back": 20, "causal": True}),  # more in front than one block
+    (20, 2, 4, {"block": 8, "back": 20, "causal": True}),  # the same, and fewer blocks than heads
     (17, 2, 4, {"before": False}),
+    (17, 3, 4, {"before": False, "once": False, "causal": True}),
+    (70, 3, 4, {}),  # more pairs than blocks show
+    (70, 2, 4, {"causal": True}),
 ]
 
 
-@pytest.mark.parametrize("way", [plain, fused])
+@pytest.mark.parametrize("way", [plain, fused, blocks])
 @pytest.mark.parametrize(("length", "rounds", "chunk", "given"), CASES, ids=str)
 def test_both_ways_are_a_dense_softmax(agree, way, length: int, rounds: int, chunk: int, given: dict):
     layout = arrange(length, rounds, chunk, **given)
     agree(dense(layout), way(layout), *make(length))
 
 
-@pytest.mark.parametrize("way", [plain, fused])
+@pytest.mark.parametrize("way", [plain, fused, blocks])
 @pytest.mark.parametrize("causal", [False, True])
 def test_masked_keys(agree, way, causal: bool):
     layout = arrange(26, 3, 4, causal=causal)
@@ -100,8 +118,37 @@ def test_masked_keys(agree, way, causal: bool):
 @pytest.mark.parametrize("piece", [1, 1 << 30])
 def test_heads_one_by_one_or_all_together(agree, monkeypatch, piece: int):
     monkeypatch.setattr(sorted_module, "PIECE", piece)
+    monkeypatch.setattr(whole_module, "PIECE", piece)
     layout = arrange(25, 3, 4)
-    agree(dense(layout), fused(layout), *make(25))
+    for way in (fused, blocks):
+        agree(dense(layout), way(layout), *make(25))
+
+
+@pytest.mark.parametrize("way", [fused, blocks])
+def test_more_sequences_take_no_more_calls(way):
+    """Not one by one: many short texts cost what their numbers cost, and not the calls."""
+    layout = arrange(12, 3, 4)
+    again = replace(layout, **{name: getattr(layout, name).repeat(4, 1, *[1] * rest) for name, rest in PARTS.items()})
+    calls = []
+    for each, batch in ((layout, BATCH), (again, 4 * BATCH)):
+        leaves = [torch.randn(batch, HEADS, 12, WIDTH, requires_grad=True) for _ in range(3)]
+        with Calls() as seen:
+            torch.autograd.grad(way(each)(*leaves).sum(), leaves)
+        calls.append(seen.count)
+    assert calls[0] == calls[1]
+
+
+PARTS = {"order": 2, "slot": 2, "own": 1}  # how many sizes follow batch and heads
+
+
+class Calls(TorchDispatchMode):
+    """How many operators torch is asked for."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count += 1
+        return function(*args, **(kwargs or {}))
 
 
 def test_slots_past_16_bits(agree):

@@ -185,9 +185,24 @@ def test_what_is_projected():
     assert set(MultiHead(16, make(causal=True)).project) == {"q", "v"}
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_window_as_long_as_the_text(agree, causal: bool):
+    """All clusters then hold all tokens, and say the same."""
+    attention = make(causal=causal, membership="sequence" if causal else None, window=20)
+    q, k, v = qkv(20)
+    keep = torch.rand(BATCH, 20) < 0.7
+    for mask in (None, keep):
+        agree(
+            lambda q, k, v, mask=mask: attention.reference(q, k, v, key_mask=mask),
+            lambda q, k, v, mask=mask: attention(q, k, v, key_mask=mask),
+            *(q, k, v),
+        )
+
+
+@pytest.mark.parametrize("window", [5, 40])  # 40: all of the text
 @pytest.mark.parametrize("options", [{}, {"causal": True}, {"causal": True, "membership": "sequence"}], ids=str)
-def test_what_is_kept_is_what_the_cost_says(options: dict):
-    attention = make(**options)
+def test_what_is_kept_is_what_the_cost_says(options: dict, window: int):
+    attention = make(window=window, **options)
     tensors = [x.requires_grad_() for x in qkv(40, batch=1)]
     known = [*tensors, *attention.buffers()]
     assert count_kept(lambda: attention(*tensors), known) == attention.cost(40, 40).floats

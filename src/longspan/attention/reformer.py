@@ -245,7 +245,8 @@ class Reformer(Attention):
             ring = Ring(torch.empty(1, 1, rounds, queries, device="meta"), *self._sizes)
             pairs = ring.pairs(heads)
             return Cost(2 * heads * queries * width * rounds * self.rotations.shape[3] + 4 * pairs * width, 3 * pairs)
-        pairs = heads * rounds * ceil_div(queries, self._block) * self._block * (self._back + self._block)
+        order = torch.empty(1, heads, rounds, queries, device="meta")
+        pairs = Sorted(order, order, order, self._block, self._back, self.causal).pairs(heads, queries, keys)
         hashing = 2 * heads * queries * width * rounds * self.rotations.shape[3]
         # Kept: the output and its log-sum-exp, the keys of length 1 and what they were divided by.
         return Cost(hashing + 4 * pairs * width, heads * queries * (2 * width + 3))

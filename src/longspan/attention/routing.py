@@ -28,7 +28,7 @@ from longspan.attention.base import Attention, Cost, Shape, Side, Supports, mask
 from longspan.attention.centroids import Centroids, on_sphere
 from longspan.attention.flash import BLOCKED
 from longspan.attention.joint import Source, joint
-from longspan.attention.layouts import Band, Routed, Sorted, ceil_div
+from longspan.attention.layouts import Band, Dense, Routed, Sorted, ceil_div
 from longspan.attention.layouts.base import blocked_where, wide
 from longspan.attention.state import Rows, State, append_mask
 from longspan.config import option
@@ -158,7 +158,10 @@ class Routing(Attention):
             out = self._read_lists(x, x, values, cluster, lists)
         else:
             queries, keys, nearest = remember(lambda: self._route(x, y, keep))
-            out = self._read_clusters(x, y, values, queries, keys)
+            if self._holds_all(x.shape[2]):
+                out = self._read_all(x, y, values, keep)
+            else:
+                out = self._read_clusters(x, y, values, queries, keys)
         if self.training:
             self._learn([x, y][: len(nearest)], nearest, keep is not None)
         if not local:
@@ -198,6 +201,14 @@ class Routing(Attention):
         """The best cluster of each token, (batch, heads, length); -1 for masked ones."""
         best = score.max(dim=2)
         return best.indices.masked_fill(best.values == float("-inf"), -1)
+
+    def _holds_all(self, length: int) -> bool:
+        """Whether every cluster takes the whole text, so that all of them say the same."""
+        return not torch.compiler.is_compiling() and length <= self.options.window
+
+    def _read_all(self, x: Tensor, y: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
+        out = joint(x, [Source(Dense(self.causal), y, v, keep)], scale=self.scale, dropout=self._dropout)
+        return out if keep is None else out.masked_fill(~keep[:, None, :, None], 0.0)
 
     def _read_clusters(self, x: Tensor, y: Tensor, v: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
         length = x.shape[2]
@@ -306,13 +317,17 @@ class Routing(Attention):
         if self.strict:
             block = self._blocks(queries)
             count = ceil_div(queries, block)
-            pairs = heads * count * block * block
+            order = torch.empty(1, heads, 1, queries, device="meta")
+            pairs = Sorted(order, order, order, block, 0, causal=True).pairs(heads, queries, keys)
             if count > 1:
                 lists = torch.empty(1, heads, count * clusters, self.options.window, device="meta")
                 pairs += Routed(lists, lists).pairs(heads, queries, keys)
             kept += heads * queries * (2 * width + 1)  # tokens on the sphere, the output and its log-sum-exp
+        elif self._holds_all(queries):
+            pairs = heads * queries * queries
+            kept += heads * queries * ((sides + 1) * width + 1)
         else:  # gathered queries, keys, values and answers; how many answers each token has
-            window = min(self.options.window, queries)
+            window = self.options.window
             pairs = heads * clusters * window * window
             kept += heads * clusters * window * (4 * width + 1) + heads * (queries + 1)
         if local:

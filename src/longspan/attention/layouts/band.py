@@ -11,6 +11,7 @@ from longspan.attention import dropped
 from longspan.attention.flash import BLOCKED
 from longspan.attention.layouts import runs
 from longspan.attention.layouts.base import PIECE, Layout, blocked_where, ceil_div, first_rows, products
+from longspan.attention.layouts.dense import Dense
 from longspan.attention.layouts.runs import Run, mask_of, portions, slice_padded
 
 
@@ -63,6 +64,9 @@ class Band(Layout):
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float
     ) -> tuple[Tensor, Tensor]:
+        if self._short(q.shape[2], k.shape[2]):
+            layout, table = self._dense(q, bias)
+            return layout.forward(q, k, v, keep, table, scale)
         # What is dropped goes by the same blocks forward and backward, and plain products like them larger.
         block = self.block_backward if dropped.in_force() else self.block
         return runs.forward(q, k, v, self._runs(block, q, k, keep, bias), scale)
@@ -79,6 +83,9 @@ class Band(Layout):
         lse: Tensor,
         scale: float,
     ) -> tuple[Tensor, Tensor, Tensor]:
+        if self._short(q.shape[2], k.shape[2]):
+            layout, table = self._dense(q, bias)
+            return layout.backward(g, q, k, v, keep, table, out, lse, scale)
         block = self.block_backward
         lead, behind = max(0, self.left - self.past), block + self.right
         found = self._runs(block, q, k, keep, bias)
@@ -88,8 +95,24 @@ class Band(Layout):
         return self.span
 
     def pairs(self, heads: int, queries: int, keys: int) -> int:
+        return heads * (queries * keys if self._short(queries, keys) else self._pairs(queries))
+
+    def _pairs(self, queries: int) -> int:
         full, rest = divmod(queries, self.block)
-        return heads * (full * self.block * self.span + rest * (self.left + rest + self.right))
+        return full * self.block * self.span + rest * (self.left + rest + self.right)
+
+    def _short(self, queries: int, keys: int) -> bool:
+        """Whether all pairs are fewer than those of the blocks, whose spans reach past both ends of a short text."""
+        return queries == keys and self.past == 0 and queries * keys <= self._pairs(queries)
+
+    def _dense(self, q: Tensor, bias: Tensor | None) -> tuple[Dense, Tensor | None]:
+        """The band of a short text as every query with every key, and a table that blocks the offsets outside."""
+        last = q.shape[2] - 1
+        if bias is None and self.left >= last and (self.right >= last or self.right == 0):
+            return Dense(causal=self.right < last), None
+        offsets = torch.arange(-last, last + 1, device=q.device)
+        table = torch.zeros(1, len(offsets), device=q.device) if bias is None else self._bias(bias, offsets)
+        return Dense(), table.masked_fill((offsets < -self.left) | (offsets > self.right), BLOCKED)
 
     def _count(self, queries: int) -> int:
         """Blocks of the plain way: one to spare, because exporters treat a size of 1 apart from all others."""

@@ -1,6 +1,7 @@
 """What a layout is, and the arithmetic that layouts share."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -57,6 +58,16 @@ class Layout(ABC):
 def ceil_div(number: int, by: int) -> int:
     """Rounded up; written so that symbolic lengths stay simple when a module is exported."""
     return (number + by - 1) // by
+
+
+def groups(q: Tensor, most: int) -> Iterator[tuple[slice, slice]]:
+    """Sequences and heads that go together: `most` heads, and all heads of several sequences where those are fewer."""
+    batch, heads = q.shape[:2]
+    together = max(1, min(most, heads))
+    rows = max(1, most // heads)
+    for row in range(0, batch, rows):
+        for head in range(0, heads, together):
+            yield slice(row, row + rows), slice(head, head + together)
 
 
 def first_rows(x: Tensor, length: int) -> Tensor:

@@ -9,10 +9,9 @@ from torch.nn.functional import pad
 
 from longspan.attention import dropped, flash
 from longspan.attention.dropped import BLOCKED, LN_2, LOG2_E
-from longspan.attention.layouts.base import PIECE, Layout, ceil_div, products, wide
-from longspan.attention.layouts.sorted_rows import Rows, Scratch, of_keys, of_queries
-
-HIDDEN_KEY, HIDDEN_QUERY = -1, -3  # far enough apart that they never meet
+from longspan.attention.layouts import sorted_whole
+from longspan.attention.layouts.base import PIECE, Layout, ceil_div, groups, products, wide
+from longspan.attention.layouts.sorted_rows import HIDDEN_KEY, Rows, Scratch, of_keys, of_queries, reading
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,11 +75,14 @@ class Sorted(Layout):
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float
     ) -> tuple[Tensor, Tensor]:
+        if self._whole(q.shape[2]):
+            whole_out, whole_lse = sorted_whole.forward(self, q, k, v, keep, scale)
+            return whole_out, whole_lse
         # Products of whole heads and not the fused kernel: the mask then costs no pass of its own (see `Rows.scores`).
         dropout = dropped.in_force()
         out, lse = (q.new_empty(shape, dtype=wide(q.dtype)) for shape in (q.shape, q.shape[:3]))
         for index, rows in self._pieces(q, keep):
-            sources = [x[index].flatten(0, 1).to(out.dtype) for x in (q, k, v)]
+            sources = [x[index].flatten(0, 2).to(out.dtype) for x in (q, k, v)]
             parts = rows.scratch("parts", (self.rounds, *sources[0].shape), out)
             sums = rows.scratch("sums", (*parts.shape[:2], 2), out)
             for turn in range(self.rounds):
@@ -115,13 +117,16 @@ class Sorted(Layout):
         lse: Tensor,
         scale: float,
     ) -> tuple[Tensor, Tensor, Tensor]:
+        if self._whole(q.shape[2]):
+            dq, dk, dv = sorted_whole.backward(self, g, q, k, v, keep, out, lse, scale)
+            return dq, dk, dv
         dropout = dropped.in_force()
         gradients = [x.new_empty(x.shape, dtype=lse.dtype) for x in (q, k, v)]
         # Against an endless log-sum-exp the weights of a row that had nothing to read are 0.
         lse = (lse * LOG2_E).masked_fill_(lse < flash.DEAD, -BLOCKED)
         for index, rows in self._pieces(q, keep):
-            sources = [x[index].flatten(0, 1).to(lse.dtype) for x in (g, q, k, v)]
-            inner = (sources[0] * out[index].flatten(0, 1)).sum(-1)
+            sources = [x[index].flatten(0, 2).to(lse.dtype) for x in (g, q, k, v)]
+            inner = (sources[0] * out[index].flatten(0, 2)).sum(-1)
             beside = torch.stack([lse[index].flatten(), inner], dim=-1)
             if dropout is not None:
                 sources[0] = sources[0] * dropout.scale
@@ -156,42 +161,49 @@ class Sorted(Layout):
         return self.rounds * self.span
 
     def pairs(self, heads: int, queries: int, keys: int) -> int:
-        return heads * self.rounds * ceil_div(queries, self.block) * self.block * self.span
+        return heads * (queries * queries if self._whole(queries) else self._pairs(queries))
+
+    def _pairs(self, queries: int) -> int:
+        return self.rounds * ceil_div(queries, self.block) * self.block * self.span
+
+    def _whole(self, queries: int) -> bool:
+        """Whether all pairs of a text, of which a triangle skips half, are fewer than those of its blocks."""
+        return queries * queries <= min(PIECE, self._pairs(queries) * (2 if self.causal else 1))
+
+    def small(self, keep: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Slots and `own` as integers of few bits; a key that `keep` hides is in no slot."""
+        slots, own = self.slot, self.own
+        if keep is not None:
+            slots, own = slots.masked_fill(~keep[:, None, None], HIDDEN_KEY), own & keep[:, None]
+        few = not torch.compiler.is_compiling() and max(slots.shape[-1], int(slots.max())) <= 32000
+        kind = torch.int16 if few else torch.int32
+        return slots.to(kind), own.to(kind)
 
     def _rows(self, keep: Tensor | None, count: int) -> "Rows":
         """The orders with their fillers, for `count` blocks: 0 stands for nothing, and positions begin at 1."""
-        length, slots, own = self.order.shape[-1], self.slot, self.own
-        if keep is not None:
-            slots, own = slots.masked_fill(~keep[:, None, None], HIDDEN_KEY), own & keep[:, None]
+        length = self.order.shape[-1]
+        slots, own = self.small(keep)
         order = pad(self.order + 1, (self.back, count * self.block - length))
         places = torch.arange(length, device=order.device).expand_as(self.order)
         undo = torch.empty_like(self.order).scatter_(-1, self.order, places)
-        small = torch.int32 if torch.compiler.is_compiling() or max(length, int(slots.max())) > 32000 else torch.int16
         # The slots of every round in the order of every round, and which token reads itself there.
         rounds = (*order.shape[:3], self.rounds, order.shape[3])
-        slots = pad(slots, (1, 0), value=HIDDEN_KEY).to(small)[:, :, None].expand(*rounds[:4], -1)
+        slots = pad(slots, (1, 0), value=HIDDEN_KEY)[:, :, None].expand(*rounds[:4], -1)
         slots = slots.gather(-1, order[:, :, :, None].expand(rounds))
-        reading = slots[..., self.back :]
-        reading = reading.masked_fill(reading < 0, HIDDEN_QUERY)
-        own = pad(own, (1, 0)).to(small)[:, :, None].expand(*rounds[:3], -1).gather(-1, order[..., self.back :])
-        if not torch.compiler.is_compiling():  # see `_steps`
-            reading = reading + torch.iinfo(small).min
+        own = pad(own, (1, 0))[:, :, None].expand(*rounds[:3], -1).gather(-1, order[..., self.back :])
         at: tuple[Tensor, ...] = ()
         if self.causal:
-            at = of_keys(self, order.to(small)), of_queries(self, count, order[..., self.back :].to(small))
-        keys, queries = of_keys(self, slots), of_queries(self, count, reading)
+            place = order.to(slots.dtype)
+            at = of_keys(self, place), of_queries(self, count, place[..., self.back :])
+        keys, queries = of_keys(self, slots), of_queries(self, count, reading(slots[..., self.back :]))
         without = (1 - own).unflatten(-1, (count, self.block))
         return Rows(self, order, undo, keys, queries, without, at, count, Scratch())
 
-    def _pieces(self, q: Tensor, keep: Tensor | None) -> Iterator[tuple[tuple[int, slice], "Rows"]]:
-        """Some heads of one sequence at a time: as many as stay in cache."""
-        batch, heads, length, _ = q.shape
-        rows = self._rows(keep, ceil_div(length, self.block))
-        together = max(1, PIECE // (2 * rows.count * self.block * self.span))
-        for row in range(batch):
-            for head in range(0, heads, together):
-                index = row, slice(head, head + together)
-                yield index, rows.take(index)
+    def _pieces(self, q: Tensor, keep: Tensor | None) -> Iterator[tuple[tuple[slice, slice], "Rows"]]:
+        """Some sequences and heads at a time: as many as stay in cache."""
+        rows = self._rows(keep, ceil_div(q.shape[2], self.block))
+        for index in groups(q, PIECE // (2 * rows.count * self.block * self.span)):
+            yield index, rows.take(index)
 
 
 def _pick(x: Tensor, index: Tensor) -> Tensor:

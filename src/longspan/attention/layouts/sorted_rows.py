@@ -1,6 +1,6 @@
 """The rows of a `Sorted` layout in their orders: how they are laid out, masked, and multiplied in its fused way."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,8 @@ from longspan.attention.layouts.base import ceil_div
 
 if TYPE_CHECKING:
     from longspan.attention.layouts.sorted import Sorted
+
+HIDDEN_KEY, HIDDEN_QUERY = -1, -3  # far enough apart that they never meet
 
 
 class Scratch:
@@ -30,7 +32,7 @@ class Scratch:
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """The orders of some sequences and heads: leading sizes are (batch, heads) or, in the fused way, (heads,)."""
+    """The orders of some heads: leading sizes are (batch, heads) or, in the fused way, (heads of all sequences,)."""
 
     layout: "Sorted"
     order: Tensor  # (…, rounds, back + count · block): positions from 1 on, 0 for nothing
@@ -42,10 +44,10 @@ class Rows:
     count: int
     scratch: Scratch
 
-    def take(self, index: tuple[int, slice]) -> "Rows":
+    def take(self, index: tuple[slice, slice]) -> "Rows":
         names = ("order", "undo", "slots", "reading", "without")
-        parts: dict[str, Any] = {name: getattr(self, name)[index] for name in names}
-        return replace(self, **parts, at=tuple(x[index] for x in self.at))
+        parts: dict[str, Any] = {name: getattr(self, name)[index].flatten(0, 1) for name in names}
+        return replace(self, **parts, at=tuple(x[index].flatten(0, 1) for x in self.at))
 
     # The fused way
 
@@ -69,30 +71,50 @@ class Rows:
 
     def unsort(self, turn: int, part: Tensor, *, out: Tensor) -> Tensor:
         """What came of blocks, by position."""
-        return torch.index_select(part.flatten(0, 2), 0, self._places[turn], out=out)
+        return torch.index_select(self._turn(part).flatten(0, 2), 0, self._places[turn], out=out)
 
     @cached_property
     def _places(self) -> Tensor:
-        """(rounds, heads · length): where each position lies among the blocks, heads end to end."""
-        return self._end_to_end(self.undo, self.count * self.layout.block)
+        """(rounds, heads · length): where each position lies among the blocks, heads end to end, or blocks."""
+        block, heads = self.layout.block, len(self.undo)
+        if not self._across:
+            return self._end_to_end(self.undo, self.count * block)
+        return self._end_to_end(self.undo + self.undo // block * ((heads - 1) * block), block)
 
     def _end_to_end(self, index: Tensor, rows: int) -> Tensor:
         starts = torch.arange(index.shape[0], device=index.device) * rows
         return (index + starts[:, None, None]).transpose(0, 1).flatten(1)
 
-    # Batched products take three dimensions, and merging heads would copy the windows, so they go head by head.
+    # Batched products take three dimensions, and merging two would copy the windows, so they go in lanes: the blocks of
+    # one head, or one block of all heads, whichever are the longer lanes.
+
+    @cached_property
+    def _across(self) -> bool:
+        """Whether a lane is a block of all heads."""
+        return self.count < len(self.order)
+
+    def _turn(self, x: Tensor) -> Tensor:
+        """(heads, count, …), lanes first"""
+        return x.transpose(0, 1) if self._across else x
+
+    def _lanes(self, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+        return zip(*(self._turn(x) for x in tensors))
+
+    def _room(self, name: str, a: Tensor, width: int) -> Tensor:
+        """(heads, count, rows of a, width), each lane in one stretch of memory."""
+        return self._turn(self.scratch(name, (*self._turn(a).shape[:-1], width), a))
 
     def scores(self, turn: int, queries: Tensor, keys: Tensor, scale: float) -> Tensor:
         """(heads, count, block, span), for base 2; what is hidden comes in as the product's addend, times `BLOCKED`."""
-        hidden = self.hidden(turn)
-        scores = self.scratch("weights", hidden.shape, queries).copy_(hidden)
-        for own, q, k in zip(scores, self.blocks(queries), self.windows(keys)):
+        blocks = self.blocks(queries)
+        scores = self._room("weights", blocks, self.layout.span).copy_(self.hidden(turn))
+        for own, q, k in self._lanes(scores, blocks, self.windows(keys)):
             torch.baddbmm(own, q, k.mT, beta=BLOCKED, alpha=scale * LOG2_E, out=own)
         return scores
 
     def multiply(self, name: str, a: Tensor, b: Tensor) -> Tensor:
-        found = self.scratch(name, (*a.shape[:-1], b.shape[-1]), a)
-        for own, left, right in zip(found, a, b):
+        found = self._room(name, a, b.shape[-1])
+        for own, left, right in self._lanes(found, a, b):
             torch.bmm(left, right, out=own)
         return found
 
@@ -104,7 +126,7 @@ class Rows:
         for step in range(1, min(ceil_div(back, block), self.count - 1) + 1):
             first = max(0, step * block - back)  # the rows of a block that the window `step` blocks on reaches
             reached = weights[..., first + back - step * block : back - (step - 1) * block].mT
-            for own, left, right in zip(found[:, :-step, first:], reached[:, step:], x[:, step:]):
+            for own, left, right in self._lanes(found[:, :-step, first:], reached[:, step:], x[:, step:]):
                 torch.baddbmm(own, left, right, out=own)
         return found
 
@@ -141,6 +163,12 @@ class Rows:
         if torch.compiler.is_compiling():
             return how(a, b).to(a.dtype)
         return how(a, b, out=self.scratch(name, (*a.shape[:-2], self.layout.block, self.layout.span), a))
+
+
+def reading(slots: Tensor) -> Tensor:
+    """The slots of queries, as `Rows._steps` takes them: those that read nothing far from all keys."""
+    found = slots.masked_fill(slots < 0, HIDDEN_QUERY)
+    return found if torch.compiler.is_compiling() else found + torch.iinfo(slots.dtype).min
 
 
 def of_keys(layout: "Sorted", x: Tensor) -> Tensor:
