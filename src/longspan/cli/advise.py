@@ -57,8 +57,8 @@ def advise(
 ) -> int:
     """Which attention is the fastest for what you have, on this machine: ranked, with the code to use it.
 
-    Every mechanism that can do it is measured at that very size, in a process of its own, with its default options, but
-    for sizes that its paper lets grow with the text. What would take too long is foretold from shorter texts, and marked
+    Every mechanism that can do it is measured at that size, in a process of its own, with its default options, but for
+    sizes that its paper lets grow with the text. What would take too long is foretold from shorter texts, and marked
     ≈. Measurements are kept for this machine: the next answer comes at once. Exit code 0: there is a choice; 1: nothing
     fits; 2: the command was wrong.
 
