@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.report.arena_results import realistic, record, save, speed
+from tests.report.opened import open_page
 
 from longspan.arena import entrants
 from longspan.arena.cell import Record
@@ -277,13 +278,7 @@ def test_the_page_in_chromium(browser, tmp_path: Path, width: int, scheme: str):
     path = tmp_path / "report.html"
     hostile = record("listops", HOSTILE, 0, 0.4, flagged=HOSTILE)
     path.write_text(arena_page(Results([*realistic(), hostile]), []), encoding="utf-8")
-    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
-    opened = context.new_page()
-    requests, problems = [], []
-    opened.on("request", lambda request: requests.append(request.url))
-    opened.on("console", lambda message: problems.append(message.text))
-    opened.on("pageerror", lambda error: problems.append(str(error)))
-    opened.goto(path.as_uri())
+    opened, requests, problems = open_page(browser, path, width, scheme)
     assert requests == [path.as_uri()] and problems == [] and opened.title() == "Long Range Arena, longspan"
     for each in opened.locator("details").all():
         each.evaluate("each => { each.open = true; }")
@@ -310,7 +305,7 @@ def test_the_page_in_chromium(browser, tmp_path: Path, width: int, scheme: str):
     assert (light[0] < light[1]) == (scheme == "light")
     opened.locator("label", has_text="over time").click()
     assert opened.locator(".by-seconds").is_visible() and opened.locator(".by-step").is_hidden()
-    context.close()
+    opened.context.close()
 
 
 def test_the_script_is_the_only_one_that_may_run():

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from tests.report.opened import open_page
 
 from longspan.report.audit import audit_page
 from longspan.report.page import Html, page, table, tag, text
@@ -53,13 +54,7 @@ def test_an_audit_page_shows_every_finding_and_escapes_what_it_was_given():
 def test_the_audit_page_in_chromium(browser, tmp_path: Path, width: int, scheme: str):
     path = tmp_path / "audit.html"
     path.write_text(audit_page([certificate(), certificate(HOSTILE, passed=False, detail=HOSTILE)]), encoding="utf-8")
-    context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
-    opened = context.new_page()
-    requests, problems = [], []
-    opened.on("request", lambda request: requests.append(request.url))
-    opened.on("console", lambda message: problems.append(message.text))
-    opened.on("pageerror", lambda error: problems.append(str(error)))
-    opened.goto(path.as_uri())
+    opened, requests, problems = open_page(browser, path, width, scheme)
     assert opened.title() == "longspan audit"
     assert requests == [path.as_uri()] and problems == []
     assert opened.locator("h2").count() == 2 and opened.locator(".bad").first.is_visible()
@@ -71,4 +66,4 @@ def test_the_audit_page_in_chromium(browser, tmp_path: Path, width: int, scheme:
     )
     light = [sum(int(part) for part in colour[4:-1].split(",")) for colour in (ink, paper)]
     assert (light[0] < light[1]) == (scheme == "light")
-    context.close()
+    opened.context.close()

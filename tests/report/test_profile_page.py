@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from tests.measure.made_up import law
+from tests.report.opened import open_page
 
 from longspan.attention import names
 from longspan.measure import machine
@@ -51,15 +52,9 @@ def test_how_times_are_written():
 def test_the_page_in_chromium(browser, tmp_path: Path, width: int, scheme: str):
     path = tmp_path / "profile.html"
     path.write_text(made(names()), encoding="utf-8")
-    context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
-    opened = context.new_page()
-    requests, problems = [], []
-    opened.on("request", lambda request: requests.append(request.url))
-    opened.on("console", lambda message: problems.append(message.text))
-    opened.on("pageerror", lambda error: problems.append(str(error)))
-    opened.goto(path.as_uri())
+    opened, requests, problems = open_page(browser, path, width, scheme)
     assert opened.title() == "longspan profile" and requests == [path.as_uri()] and problems == []
     assert opened.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     opened.locator("svg .dot").first.hover()
     assert "naive: " in opened.locator("#tip").inner_text() and "at length" in opened.locator("#tip").inner_text()
-    context.close()
+    opened.context.close()

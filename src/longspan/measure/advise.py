@@ -71,15 +71,17 @@ def advise(
 ) -> Advice:
     """Advice from what the store knows and, where it knows nothing, from measuring now; `refresh` measures anew."""
     cases, unable = candidates(question)
-    new: set[str] = set()
+    unfit, new, found = len(unable), set[str](), dict[str, Taken]()
 
     def noted(case: Case) -> Measured:
-        tell(f"{done} of {len(cases)} measured; now {case.mechanism}, {case.length:,} tokens")
+        tell(
+            f"{len(found) + len(unable) - unfit} of {len(cases)} measured; now {case.mechanism}, {case.length:,} tokens"
+        )
         new.add(case.key)
         return measure(case)
 
-    kept, found = store.through(noted, refresh=refresh), dict[str, Taken]()
-    for done, case in enumerate(cases):  # noqa: B007  # `noted` tells it
+    kept = store.through(noted, refresh=refresh)
+    for case in cases:
         result = taken(case, kept)
         if isinstance(result, Taken):
             found[case.mechanism] = result
