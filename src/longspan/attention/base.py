@@ -15,7 +15,7 @@ public faces `forward`, `oracle` and `extend` check their input once and call th
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, NamedTuple, final
 
@@ -98,6 +98,9 @@ class Side:
     v: Values | None = None
 
 
+OtherWay = Callable[["Attention", Tensor, Tensor, Tensor, Side], Tensor | None]
+
+
 class Attention(nn.Module, ABC):
     """The base of every mechanism; see the module's docstring for the contract."""
 
@@ -132,6 +135,8 @@ class Attention(nn.Module, ABC):
             raise Unsupported(f"{self.name} has no attention weights to drop; use dropout on its output instead")
         self.shape, self.causal, self.dropout = shape, causal, dropout
         self.options: Any = self.Options() if options is None else options
+        # Another way to the output that a device has (see `attention.flex`); it gives None for what it cannot do.
+        self.other_way: OtherWay | None = None
         self.auxiliary_loss: Tensor | None = None  # what a training pass adds to the task's loss, where it does
 
     # What a user calls
@@ -148,7 +153,9 @@ class Attention(nn.Module, ABC):
         streams: Mapping[str, Tensor] | None = None,
     ) -> Output:
         """Attention by the fast path."""
-        return self.attend(q, k, v, self._check(q, k, v, key_mask, bias, streams))
+        side = self._check(q, k, v, key_mask, bias, streams)
+        out = None if self.other_way is None else self.other_way(self, q, k, v, side)
+        return self.attend(q, k, v, side) if out is None else out
 
     @final
     def oracle(

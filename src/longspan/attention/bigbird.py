@@ -193,6 +193,18 @@ class BigBird(Attention):
         ends = (row == 0) | (row == last[:, None])
         return table.masked_fill(ends[:, None, :, None], -1)  # global rows are answered apart
 
+    def read_blocks(self, length: int, keep: Tensor | None) -> Tensor:
+        """Which block each block reads, global rows included: (batch or 1, heads, blocks, blocks)."""
+        keep = torch.ones(1, length, dtype=torch.bool, device=self.seed.device) if keep is None else keep
+        last, count = self._last(keep), ceil_div(length, self.options.block)
+        table = self._table(last, length)
+        reads = torch.zeros(*table.shape[:3], count + 1, dtype=torch.bool, device=keep.device)
+        reads = reads.scatter_(-1, table % (count + 1), True)[..., :count]  # −1 falls off the end
+        if not self.itc:
+            return reads
+        row = torch.arange(count, device=keep.device)
+        return reads | ((row == 0) | (row == last[:, None]))[:, None, :, None]
+
     def _fixed_blocks(self, last: Tensor, count: int) -> Tensor:
         """Window and global blocks of each row block: (batch, blocks, slots), -1 for none."""
         around, last = self.options.window // 2, last[:, None, None]

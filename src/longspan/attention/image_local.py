@@ -65,7 +65,7 @@ class ImageLocal(Attention):
         self.form = _form(self.options)
         if causal and (self.options.ring or self.options.behind is not None):
             raise InvalidOption("options ring and behind are for causal=False; with time, nothing behind is read")
-        if self.options.ring and not isinstance(self.form, _Line):
+        if self.options.ring and not isinstance(self.form, Line):
             raise InvalidOption("option ring is for local 1D, with one number as query_block")
 
     def define(self, q: Queries, k: Keys, side: Side) -> Weights:
@@ -91,7 +91,7 @@ class ImageLocal(Attention):
     @property
     def _sizes(self) -> tuple[int, int, int]:
         """Of a ring: positions of a block, and blocks before and behind it."""
-        assert isinstance(self.form, _Line)
+        assert isinstance(self.form, Line)
         return self.form.block, self.form.memory_size // self.form.block, self.form.behind // self.form.block
 
     def _joint(self, layout: Layout, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
@@ -155,7 +155,7 @@ class ImageLocal(Attention):
         return torch.cat(outs, dim=2)
 
 
-class _Form(ABC):
+class Form(ABC):
     """Local 1D or local 2D: which positions belong together."""
 
     @abstractmethod
@@ -179,7 +179,7 @@ class _Form(ABC):
 
 
 @dataclass(frozen=True)
-class _Line(_Form):
+class Line(Form):
     """Section 3.3, local 1D: a block of `block` queries and the `memory` positions in front of it."""
 
     block: int
@@ -205,7 +205,7 @@ class _Line(_Form):
 
 
 @dataclass(frozen=True)
-class _Image(_Form):
+class Image(Form):
     """Section 3.3, local 2D: a block of the image, and a flange of rows above and columns on both sides of it."""
 
     block: tuple[int, int]
@@ -260,7 +260,7 @@ class _Image(_Form):
         return strip * tall, column * broad, strip * tall * width + (column * broad + columns) * rows
 
 
-def _form(options: Any) -> _Form:
+def _form(options: Any) -> Form:
     block, memory, width, height = options.query_block, options.memory, options.width, options.height
     behind = memory if options.behind is None else options.behind
     if isinstance(block, int) and isinstance(memory, int):
@@ -269,7 +269,7 @@ def _form(options: Any) -> _Form:
                 raise InvalidOption(f"option {name} goes with a query_block of two numbers (local 2D), not {block!r}")
         if options.ring and (memory % block or behind % block):
             raise InvalidOption(f"a ring is of whole blocks of {block}, so memory and behind must be multiples of it")
-        return _Line(block, memory, behind)
+        return Line(block, memory, behind)
     if options.behind is not None:
         raise InvalidOption("option behind is for local 1D, with one number as query_block")
     for name, value in (("query_block", block), ("memory", memory)):
@@ -280,4 +280,4 @@ def _form(options: Any) -> _Form:
             )
     if width is None:
         raise InvalidOption("option width must be given for local 2D: the positions of a row of the image")
-    return _Image(block, memory, width, height)
+    return Image(block, memory, width, height)

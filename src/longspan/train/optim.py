@@ -22,6 +22,9 @@ class Optimizer(config.Options):
     eps: float = option(1e-8, "added to the root of the square", low=0)
     decay: float = option(0.01, "decoupled weight decay of matrices", low=0)
     layer_decay: float = option(1.0, "rate of each layer as a fraction of the one above (ELECTRA: 0.8)", low=0, high=1)
+    embedding_rate: float = option(
+        1.0, "rate of embeddings as a multiple; a norm behind them makes long vectors turn slowly", low=0
+    )
 
     def build(self, model: nn.Module) -> torch.optim.AdamW:
         """The optimiser of what can be trained; each group has `scale`, its part of the schedule's rate."""
@@ -49,9 +52,10 @@ class Optimizer(config.Options):
                 continue
             decays = parameter.dim() >= 2 and id(parameter) not in norms
             depth = _depth(name, top)
-            scale = self.layer_decay ** (top - depth)
-            group = f"{'decay' if decays else 'no decay'}, depth {depth}" if self.layer_decay < 1 else ""
-            group = group or ("decay" if decays else "no decay")
+            scale = self.layer_decay ** (top - depth) * (1.0 if depth else self.embedding_rate)
+            group = "decay" if decays else "no decay"
+            if self.layer_decay < 1 or (self.embedding_rate != 1 and not depth):
+                group += f", depth {depth}"
             named, _, _ = found.setdefault(group, ([], self.decay if decays else 0.0, scale))
             named.append((name, parameter))
         return found
