@@ -15,6 +15,7 @@ from longspan.arena.grid import (
     total,
     wall,
 )
+from longspan.arena.settings import find
 from longspan.errors import InvalidOption
 
 
@@ -63,6 +64,17 @@ def test_a_budget_is_divided_equally_and_kept() -> None:
     assert total(many, 2) == pytest.approx(120, abs=1)
     assert total(plan(some(budget=600.0), workers=1), 1) == pytest.approx(600, abs=1)
     assert all(time_limit(cell) > wall(cell.seconds) for cell in cells)
+
+
+def test_a_task_may_have_a_larger_share_of_the_budget() -> None:
+    shares = [find("tiny", task).share for task in ("listops", "text")]
+    assert shares == [1.0, 4.0]
+    cells = plan(some(budget=1200.0, tasks=("listops", "text")), workers=2)
+    short, long = ({cell.seconds for cell in cells if cell.task == task} for task in ("listops", "text"))
+    assert [len(short), len(long)] == [1, 1]
+    assert wall(*long) == pytest.approx(4 * wall(*short), abs=0.2)
+    assert total(cells, 2) == pytest.approx(1200, abs=1)
+    assert len({cell.seconds for cell in plan(some(budget=1200.0, setting="small", tasks=("listops", "text")))}) == 1
 
 
 def test_a_budget_that_is_too_little_says_what_would_do() -> None:

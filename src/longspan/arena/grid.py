@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from longspan.arena import settings
 from longspan.arena.cell import Cell, Record
 from longspan.errors import InvalidInput, InvalidOption
 
@@ -58,8 +59,10 @@ def plan(arguments: Arguments, *, workers: int = 1) -> list[Cell]:
     """Seed by seed, so that a grid that is stopped has one seed of all; the speeds after the first of them."""
     given = arguments
     lengths = given.lengths if given.timed else ()
-    training = len(given.tasks) * len(given.models) * given.seeds * (2 if given.pretrain else 1)
-    seconds, timing = _shares(given.budget, training, len(lengths) * len(given.timed), workers)
+    shares = [settings.find(given.setting, task).share for task in given.tasks]
+    in_order = [share for share in shares for _ in range(len(given.models) * (2 if given.pretrain else 1))]
+    one, timing = _shares(given.budget, in_order * given.seeds, len(lengths) * len(given.timed), workers)
+    seconds = [None if one is None else _training(one * share) for share in shares]
     found = []
     for seed in range(given.seeds):
         found += [
@@ -69,10 +72,10 @@ def plan(arguments: Arguments, *, workers: int = 1) -> list[Cell]:
                 setting=given.setting,
                 seed=seed,
                 pretrain=pretrain,
-                seconds=seconds,
+                seconds=allowed,
                 threads=given.threads,
             )
-            for task in given.tasks
+            for task, allowed in zip(given.tasks, seconds, strict=True)
             for pretrain in ((False, True) if given.pretrain else (False,))
             for model in given.models
         ]
@@ -93,28 +96,40 @@ def plan(arguments: Arguments, *, workers: int = 1) -> list[Cell]:
     return found
 
 
-def _shares(budget: float | None, training: int, timing: int, workers: int) -> tuple[float | None, float | None]:
-    """Seconds of training for each cell, and of measuring for each speed cell: the same for all, so that it is fair.
+def _shares(
+    budget: float | None, shares: Sequence[float], timing: int, workers: int
+) -> tuple[float | None, float | None]:
+    """Seconds of a training cell whose share is 1, all told, and of measuring for each of the `timing` speed cells.
 
-    Cells train side by side, speeds are measured one at a time.
+    All cells of a task have the same share, so that it is fair. They train side by side, one at a time by each worker;
+    speeds are measured alone.
     """
     if budget is None:
         return None, None
-    rounds, least = math.ceil(training / workers), timing * wall(LEAST)
+    rounds, least, smallest = _longest(shares, workers), timing * wall(LEAST), wall(LEAST) / min(shares)
     share = min(MOST_SHARE, max(SPEED_SHARE, least / budget)) if timing else 0.0
-    smallest = SPEED_SHARE if timing else 0.0
-    needed = max(rounds * wall(LEAST) + least, least / MOST_SHARE, rounds * wall(LEAST) / (1 - smallest))
+    rest = 1 - (SPEED_SHARE if timing else 0.0)
+    needed = max(rounds * smallest + least, least / MOST_SHARE, rounds * smallest / rest)
     if budget < needed:
         raise InvalidOption(
-            f"--budget {spell(budget)} is too little for {training + timing} cells on {workers} "
+            f"--budget {spell(budget)} is too little for {len(shares) + timing} cells on {workers} "
             f"worker{'s' * (workers > 1)}: give at least {spell(math.ceil(needed / 60) * 60)}, or fewer seeds, tasks, "
             "models or lengths (--no-speed)"
         )
+    return budget * (1 - share) / rounds, _training(budget * share / timing) if timing else None
 
-    def seconds(whole: float) -> float:
-        return round((whole - START) * TRAINING_SHARE, 1)
 
-    return seconds(budget * (1 - share) / rounds), seconds(budget * share / timing) if timing else None
+def _longest(times: Iterable[float], workers: int) -> float:
+    """How long it takes until all are done, each by the first worker that is free."""
+    busy = [0.0] * workers
+    for each in times:
+        busy[busy.index(min(busy))] += each
+    return max(busy)
+
+
+def _training(whole: float) -> float:
+    """Of so many seconds of a cell, those that it trains: the inverse of `wall`."""
+    return round((whole - START) * TRAINING_SHARE, 1)
 
 
 def wall(seconds: float) -> float:
@@ -146,16 +161,12 @@ def estimate(cell: Cell, earlier: Iterable[Record] = ()) -> float | None:
 def total(cells: Sequence[Cell], workers: int, earlier: Iterable[Record] = ()) -> float | None:
     """Seconds of them all, by as many workers; None where one is unknown."""
     earlier = list(earlier)
-    busy, alone = [0.0] * workers, 0.0
-    for cell in cells:
-        seconds = estimate(cell, earlier)
-        if seconds is None:
-            return None
-        if cell.kind == "speed":
-            alone += seconds
-        else:
-            busy[busy.index(min(busy))] += seconds
-    return max(busy) + alone
+    seconds = [estimate(cell, earlier) for cell in cells]
+    if None in seconds:
+        return None
+    known = [(cell.kind, each) for cell, each in zip(cells, seconds, strict=True) if each is not None]
+    alone = sum(each for kind, each in known if kind == "speed")
+    return _longest((each for kind, each in known if kind != "speed"), workers) + alone
 
 
 _DURATION = re.compile(r"(?:(?P<h>\d+(?:\.\d+)?)h)?(?:(?P<m>\d+(?:\.\d+)?)m)?(?:(?P<s>\d+(?:\.\d+)?)s)?")

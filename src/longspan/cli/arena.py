@@ -46,8 +46,8 @@ def arena(
         str | None,
         Parameter(
             group=WHAT,
-            help="time of the whole run, as 90s, 20m or 1h30m: divided equally over the cells, each of which then "
-            "trains for as many steps as its share allows; the setting's own steps unless given",
+            help="time of the whole run, as 90s, 20m or 1h30m: divided over the cells, equally for all models of a "
+            "task, each of which then trains for as many steps as its time allows; the setting's own steps without",
         ),
     ] = None,
     pretrain: Annotated[
