@@ -40,7 +40,7 @@ def test_tables_fit_a_terminal_and_say_everything(asked: list[Case], capsys: pyt
         "forward, length 8,192",
         "forward and backward, length",
         "decoding: one more token",
-        "1.00 (1)",
+        "1.00 (1.00)",
         "4K",
     ):
         assert words in shown, words

@@ -50,6 +50,7 @@ def test_ratios_exponents_and_the_crossover_of_a_law():
     ]
     naive, fused, linear = made[:3]
     assert [row.declared for row in (naive, fused, linear)] == [2.0, 2.0, 1.0]
+    assert [row.counted for row in (naive, fused, linear)] == pytest.approx([2.0, 2.0, 1.0])
     assert [row.time for row in (naive, fused, linear)] == pytest.approx([2.0, 2.0, 1.0])
     assert [row.memory for row in (naive, fused, linear)] == pytest.approx([2.0, 1.0, 1.0])
     assert linear.last_time == pytest.approx(1.0) and linear.last_memory == pytest.approx(1.0)

@@ -15,7 +15,7 @@ TITLES = {"forward": "forward", "training": "forward and backward", "decode": "d
 NOTE = (
     "naive and sdpa: how many times faster than softmax attention with its weights in memory, and than torch's fused "
     "kernel. GEMM: share of the rate of a large matrix product. Powers of the length are fitted over all lengths, in "
-    "brackets as declared. from: the length from which it is faster than sdpa, ~ if extrapolated."
+    "brackets that of the arithmetic. from: the length from which it is faster than sdpa, ~ if extrapolated."
 )
 
 
@@ -48,7 +48,7 @@ def _longest(rows: "Sequence[Row]") -> Table:
     for row in rows:
         point = row.points[-1]
         found = point.measured
-        declared = "" if row.declared is None else f" ({row.declared:g})"
+        counted = "" if row.counted is None else f" ({row.counted:.2f})"
         if found.state == "done":
             figures = [short_seconds(found.least), f"{found.spread:.0%}"]
             figures += [_times(point.speed_to_naive), _times(point.speed_to_fused)]
@@ -58,7 +58,7 @@ def _longest(rows: "Sequence[Row]") -> Table:
             figures = [found.state, "", "", "", "", ""]
         if all(each.measured.state == "unsupported" for each in row.points):
             continue  # said below
-        powers = ["" if row.time is None else f"{row.time:.2f}{declared}", _power(row.memory)]
+        powers = ["" if row.time is None else f"{row.time:.2f}{counted}", _power(row.memory)]
         table.add_row(row.mechanism, *figures, *powers, str(row.crossover or ""))
     return table
 

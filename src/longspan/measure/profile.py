@@ -53,7 +53,8 @@ class Row:
     mechanism: str
     kind: Kind
     points: tuple[Point, ...]  # by length
-    declared: float | None  # the power of the length
+    declared: float | None  # the power of the length, as the length grows without end
+    counted: float | None  # that of the arithmetic at these lengths, where smaller terms and fixed ones count too
     time: float | None  # the same as fitted
     memory: float | None
     last_time: float | None  # between the two longest
@@ -133,6 +134,7 @@ def _row(kind: Kind, name: str, own: Sequence[Measured], done: Mapping[tuple[Kin
         kind=kind,
         points=tuple(points),
         declared=next((each.exponent for each in own if each.exponent is not None), None),
+        counted=exponent([(each.case.length, each.flops) for each in own if each.state == "done" and each.flops]),
         time=exponent(times),
         memory=exponent(memory),
         last_time=exponent(times[-2:]),

@@ -119,14 +119,23 @@ def _tick(value: float) -> str:
 
 
 def _growth(rows: Sequence[Row]) -> Html:
-    head = ("mechanism", "declared", "time", "longest two", "memory", "longest two", "faster than sdpa from")
+    head = (
+        "mechanism",
+        "declared",
+        "arithmetic",
+        "time",
+        "longest two",
+        "memory",
+        "longest two",
+        "faster than sdpa from",
+    )
     made = []
     for row in rows:
         declared = "–" if row.declared is None else f"n^{row.declared:g}"
-        powers = (row.time, row.last_time, row.memory, row.last_memory)
+        powers = (row.counted, row.time, row.last_time, row.memory, row.last_memory)
         shown = [declared, *("–" if power is None else f"n^{power:.2f}" for power in powers)]
         made.append([_name(row), *shown, "" if row.crossover is None else _crossed(row)])
-    return table(head, made, numbers=range(1, 7))
+    return table(head, made, numbers=range(1, 8))
 
 
 def _crossed(row: Row) -> Html:
