@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from longspan.arena import tasks, trivial
+from longspan.arena import tasks
 from longspan.arena.examples import Examples
 from longspan.arena.tasks import Place
 from longspan.data.cache import cache
@@ -75,11 +75,12 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=20.0, help="of training")
     given = parser.parse_args()
     sizes = {"size": given.size, "contour_length": given.contour, "train": given.images, "held_out": 500, "test": 2000}
-    splits = tasks.build("pathfinder", sizes).splits(Place(None, Path(cache() / "arena")))
+    task = tasks.build("pathfinder", sizes)
+    splits = task.splits(Place(None, Path(cache() / "arena")))
     images, labels = pictures(splits.train, given.size)
     held_out, test = pictures(splits.held_out, given.size), pictures(splits.test, given.size)
     what = f"{given.size} × {given.size}, contours of {given.contour}"
-    counted = f"majority {trivial.majority(splits):.3f}, bag of pixels {trivial.bag_of_bytes(splits):.3f}"
+    counted = ", ".join(f"{name} {share:.3f}" for name, share in task.baselines(splits).items())
     print(f"{what}; {counted}", flush=True)
     torch.manual_seed(0)
     network = Network(given.width)

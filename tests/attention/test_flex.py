@@ -6,6 +6,7 @@ from torch.nn.attention.flex_attention import flex_attention
 
 from longspan import models
 from longspan.attention import build, flex
+from longspan.errors import InvalidInput
 
 pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 
@@ -72,6 +73,19 @@ def test_what_it_cannot_do_is_left_to_the_mechanism():
     assert through(build("bigbird", heads=HEADS, head_dim=WIDTH, block=3, plan="hugging_face"), q, k, v, None) is None
     ring = build("image_local", heads=HEADS, head_dim=WIDTH, query_block=4, memory=4, ring=True)
     assert through(ring, q, k, v, None) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("axial", {"axes": (4, 5)}),
+        ("image_local", {"query_block": (2, 2), "memory": (1, 1), "width": 4, "height": 5}),
+    ],
+)
+def test_a_text_that_is_not_the_grid_is_refused_as_ever(name, options):
+    mechanism, q, k, v, _ = made(name, options, False)
+    with pytest.raises(InvalidInput, match=r"built for .* 20 positions, not 40"):
+        through(mechanism, q, k, v, None)
 
 
 def test_a_model_is_switched_as_a_whole_and_back(monkeypatch):

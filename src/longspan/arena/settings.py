@@ -193,7 +193,7 @@ _SMALL = {
     "recall": _small({}, 20_000),
 }
 
-# About 90 seconds a cell on one thread of a laptop, Text's eight minutes; the steps are those without a budget.
+# About 90 seconds a cell on one thread of a laptop, Text's nine; the steps are those without a budget.
 _TINY = {
     "listops": Preset(
         {
@@ -213,7 +213,7 @@ _TINY = {
         {"length": 1024, "sizes": [20_000, 1000, 2000]},
         shell(1, 4, 64, 64, 128, dropout=0.0, attention_dropout=0.0, pool="mean", position="rotary", embedding_std=0.3),
         Training(steps=900, batch=32, rate=4e-3, warmup_share=0.05, clip=1.0, evaluations=8, held_out=1000),
-        share=4.0,  # two minutes end below what counting bytes alone gives
+        share=4.0,  # runs of two or three minutes ended below what counting bytes gives (docs/results.md)
     ),
     "retrieval": Preset(
         {"length": 512, "sizes": [20_000, 1000, 2000]},

@@ -69,7 +69,7 @@ class Axial(Attention):
 
     def define(self, q: Queries, k: Keys, side: Side) -> Weights:
         length = q.shape[2]
-        axes = self._axes(length)
+        axes = self.axes_of(length)
         places = torch.tensor(list(product(*(range(size) for size in axes)))[:length], device=q.device)
         same = places[:, None] == places[None]  # queries keys axes
         other_axes = [axis for axis in range(len(axes)) if axis != self.axis]
@@ -80,7 +80,7 @@ class Axial(Attention):
         return masked_softmax(scores, line & readable(length, length, False, side.key_mask, q.device))
 
     def attend(self, q: Queries, k: Keys, v: Values, side: Side) -> Output:
-        self._axes(q.shape[2])
+        self.axes_of(q.shape[2])
         return self._joint(self._layout(), q, k, v, side.key_mask)
 
     def _joint(self, layout: Layout, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
@@ -90,7 +90,7 @@ class Axial(Attention):
     def _layout(self) -> Axis:
         return Axis(self.stride, self.line, self.causal)
 
-    def _axes(self, length: int) -> tuple[int, ...]:
+    def axes_of(self, length: int) -> tuple[int, ...]:
         """The axes of a sequence of this length, which is refused if it is not theirs."""
         axes = self.options.axes
         if axes is None:

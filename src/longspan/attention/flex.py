@@ -110,6 +110,7 @@ def _sparse(mechanism: Sparse, length: int, keep: Tensor | None, device: torch.d
 
 
 def _image_local(mechanism: ImageLocal, length: int, keep: Tensor | None, device: torch.device) -> Reads | None:
+    mechanism.check_length(length)
     if mechanism.options.ring:  # a key that is seen twice counts twice
         return None
     form = mechanism.form
@@ -134,6 +135,7 @@ def _image_local(mechanism: ImageLocal, length: int, keep: Tensor | None, device
 
 
 def _axial(mechanism: Axial, length: int, keep: Tensor | None, device: torch.device) -> Reads:
+    mechanism.axes_of(length)  # or it is refused
     stride, line = mechanism.stride, mechanism.line
     slab = length * stride if line is None else line * stride  # positions that hold whole lines
 
@@ -169,4 +171,4 @@ PATTERNS: dict[str, Callable[[Any, int, Tensor | None, torch.device], Reads | No
     "bigbird": _bigbird,
 }
 
-__all__ = ["PATTERNS", "attend", "reads", "use"]
+__all__ = ["PATTERNS", "attend", "reads", "through", "use"]

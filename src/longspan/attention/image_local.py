@@ -70,7 +70,7 @@ class ImageLocal(Attention):
 
     def define(self, q: Queries, k: Keys, side: Side) -> Weights:
         length = q.shape[2]
-        self._check_length(length)
+        self.check_length(length)
         scores = torch.einsum("bhid,bhjd->bhij", q, k) / self.shape.head_dim**0.5
         if self.options.ring:
             count = shown_in_ring(torch.arange(length, device=q.device).expand(1, 1, 1, -1), *self._sizes)
@@ -80,7 +80,7 @@ class ImageLocal(Attention):
         return masked_softmax(scores, near & readable(length, length, self.causal, side.key_mask, q.device))
 
     def attend(self, q: Queries, k: Keys, v: Values, side: Side) -> Output:
-        self._check_length(q.shape[2])
+        self.check_length(q.shape[2])
         if self.options.ring:
             order = torch.arange(q.shape[2], device=q.device).expand(*q.shape[:2], 1, -1)
             scale, dropout = self.shape.head_dim**-0.5, self.dropout if self.training else 0.0
@@ -98,7 +98,7 @@ class ImageLocal(Attention):
         dropout = self.dropout if self.training else 0.0
         return joint(q, [Source(layout, k, v, keep)], scale=self.shape.head_dim**-0.5, dropout=dropout)
 
-    def _check_length(self, length: int, *, whole: bool = True) -> None:
+    def check_length(self, length: int, *, whole: bool = True) -> None:
         """Refuse a sequence that is not the image, or, in decoding, not a beginning of it."""
         height, width = self.options.height, self.options.width
         if height is None or length == height * width or (length < height * width and not whole):
@@ -126,7 +126,7 @@ class ImageLocal(Attention):
 
     def decode(self, q: Queries, k: Keys, v: Values, state: ImageLocalState, side: Side) -> tuple[Output, State]:
         begin, end = state.length, state.length + q.shape[2]
-        self._check_length(end, whole=False)
+        self.check_length(end, whole=False)
         seen = append_mask(state.seen, len(state.k), side.key_mask, q)
         keys, values = state.k.append(k), state.v.append(v)
         keep = None if seen is None else seen.value[:, 0, :, 0]
