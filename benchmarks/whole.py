@@ -1,6 +1,6 @@
 """Whole models of the arena's Text setting: how many times faster than with naive and with fused attention.
 
-    python -m benchmarks.whole [--length 4096] [--batch 2] [--only linear,window] [--seconds 60]
+    python -m benchmarks.whole [--length 4096] [--batch 2] [--only linear,window] [--seconds 60] [--dropout 0]
 
 Bytes, 4 layers of 256, 4 heads, feed-forward 1024, forward, backward and step, 2 threads: the cells of
 `longspan.arena.speed`, each in a process of its own, beside the goals of the first release. `naive` holds its n×n
@@ -41,22 +41,22 @@ def sizes() -> dict[str, int]:
     return {name: found[name] for name in ("layers", "width", "heads", "hidden")}
 
 
-def measure(cell: Cell, batch: int) -> Record:
+def measure(cell: Cell, batch: int, dropout: float) -> Record:
     """In a process of its own, whose peak it is."""
     import torch
 
     torch.set_num_threads(cell.threads)
     how = speed.protocol(cell, "cpu", lambda length: 0.0)
-    return speed.measure(cell, speed.prepare(cell), replace(how, batch=batch), say=_tell)
+    return speed.measure(cell, speed.prepare(cell, dropout=dropout), replace(how, batch=batch), say=_tell)
 
 
 def _tell(said: str) -> None:
     print(said, file=sys.stderr, flush=True)
 
 
-def apart(cell: Cell, batch: int) -> Record:
+def apart(cell: Cell, batch: int, dropout: float) -> Record:
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        return pool.submit(partial(measure, cell, batch)).result()
+        return pool.submit(partial(measure, cell, batch, dropout)).result()
 
 
 def line(row: dict[str, object], goal: tuple[float, float] | None) -> str:
@@ -78,6 +78,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--length", type=int, default=4096)
     parser.add_argument("--batch", type=int, default=2)
+    parser.add_argument("--dropout", type=float, default=0.1, help="of states, not of weights, which are not dropped")
     parser.add_argument("--only", default="", help="models, with commas; naive and dense come along")
     parser.add_argument("--seconds", type=float, default=60.0, help="of each model, repeats included")
     given = parser.parse_args()
@@ -87,13 +88,15 @@ def main() -> None:
     names = list(dict.fromkeys([NAIVE, FUSED, *chosen]))
     threads = int(os.environ["OMP_NUM_THREADS"])
     told = ", ".join(f"{name} {size}" for name, size in sizes().items())
-    print(f"length {given.length}, batch {given.batch}, {threads} threads; {told}")
+    print(f"length {given.length}, batch {given.batch}, {threads} threads; {told}, dropout {given.dropout:g}")
     print(f"{'':12}{'s/step':>8}{'MiB':>8}   × naive / fused   goal")
     common = {"kind": "speed", "task": speed.TASK, "setting": SETTING}
     cells = [Cell(model=name, length=given.length, seconds=given.seconds, threads=threads, **common) for name in names]
-    records = [apart(cell, given.batch) for cell in cells]
-    for row in table(records):
-        print(line(row, GOALS.get(row["model"])))
+    records: list[Record] = []
+    for cell in cells:
+        records.append(apart(cell, given.batch, given.dropout))
+        row = next(row for row in table(records) if row["model"] == cell.model)
+        print(line(row, GOALS.get(cell.model)), flush=True)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from longspan.attention import dropped, flash
+from longspan.attention import draws, dropped, flash
 from longspan.attention.dropped import Dropout
 
 SHAPE = torch.Size([4, 256, 512])  # more than one use of the pool of random words
@@ -23,10 +23,10 @@ def test_weights_are_dropped_at_the_rate_and_independently(rate: float):
     kept = draw(rate, 3)
     standard = (kept - (1 - rate)) / (rate * (1 - rate)) ** 0.5
     assert bool((standard.mean(1).abs() * SHAPE.numel() ** 0.5 < 4).all())
-    uses = standard.unflatten(1, (-1, 2 * dropped.POOL)).flatten(0, 1)  # about one use of the pool in each row
+    uses = standard.unflatten(1, (-1, 2 * draws.POOL)).flatten(0, 1)  # about one use of the pool in each row
     related = uses @ uses.mT / uses.shape[1] ** 0.5
     assert bool((related - related.diag().diag()).abs().max() < 5)
-    for lag in (1, 2, 3, 512, 2 * dropped.POOL - 2, 2 * dropped.POOL, 2 * dropped.POOL + 2):
+    for lag in (1, 2, 3, 512, 2 * draws.POOL - 2, 2 * draws.POOL, 2 * draws.POOL + 2):
         product = standard[:, lag:] * standard[:, :-lag]
         assert float(product.mean().abs()) * product.numel() ** 0.5 < 4
 

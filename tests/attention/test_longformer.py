@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from longspan.attention import Attention, build
 from longspan.attention.window import Window
@@ -230,6 +230,24 @@ def test_in_a_layer():
     weights = mixer.weights(x, streams={"global_mask": marked})
     assert out.shape == x.shape
     assert torch.equal((weights > 0).all(-1).all(1), marked)  # global rows, and no others, read everything
+
+
+def test_projections_for_globals_are_made_where_there_are_globals_and_once_where_they_are_tied():
+    mixer = MultiHead(HEADS * WIDTH, make(2)).double()
+    x = torch.randn(BATCH, 15, HEADS * WIDTH, dtype=DOUBLE)
+    streams = {"global_mask": marks(15, [0], [7, 9])}
+    apart = mixer(x, streams=streams)  # the projections start as copies
+    made: list[nn.Module] = []
+    for module in (*mixer.project.values(), *mixer.extra.values()):
+        module.register_forward_hook(lambda module, given, out: made.append(module))
+    mixer(x)
+    assert len(made) == 3
+    mixer(x, streams=streams)
+    assert len(made) == 3 + 6
+    mixer.tie()
+    assert sum(p.numel() for p in mixer.parameters()) == 4 * ((HEADS * WIDTH) ** 2 + HEADS * WIDTH)
+    torch.testing.assert_close(mixer(x, streams=streams), apart)
+    assert len(made) == 3 + 6 + 3
 
 
 # Bad input

@@ -100,6 +100,12 @@ def _bigbird(room: Room) -> Mapping[str, Any]:
     return {"block": _share(room, 16, 64, 8), "random": 3 if room.length > 512 else 1}
 
 
+def _nystrom(room: Room) -> Mapping[str, Any]:
+    # The convolution of an image reaches each neighbour of a pixel: the rows above and below with one more at each end.
+    kernel = 33 if room.grid is None else 2 * room.grid[1] + 3
+    return {"landmarks": _share(room, 4, 64), "kernel": kernel}
+
+
 def _sparse(room: Room) -> Mapping[str, Any]:
     stride = min(50, _root(room))
     return {"pattern": "fixed", "stride": stride, "summary": max(1, stride // 5)}
@@ -120,7 +126,7 @@ _OPTIONS: dict[str, tuple[str, str, Callable[[Room], Mapping[str, Any]]]] = {
     "sinkhorn": ("Sinkhorn Transformer", "learned pattern", lambda room: {"block": _share(room, 8, 50)}),
     "synthesizer": ("Synthesizer", "learned pattern", _synthesizer),
     "linformer": ("Linformer", "low rank", lambda room: {"rank": _share(room, 4, 16)}),
-    "nystrom": ("Nyströmformer", "low rank", lambda room: {"landmarks": _share(room, 4, 64), "kernel": 33}),
+    "nystrom": ("Nyströmformer", "low rank", _nystrom),
     "linear": ("Linear Transformer", "kernel", lambda room: {}),
     "performer": ("Performer", "kernel", lambda room: {"features": _share(room, 1, 256, 16)}),
     "cosformer": ("cosFormer", "kernel", lambda room: {}),

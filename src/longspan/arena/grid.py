@@ -111,9 +111,10 @@ def _shares(
     rest = 1 - (SPEED_SHARE if timing else 0.0)
     needed = max(rounds * smallest + least, least / MOST_SHARE, rounds * smallest / rest)
     if budget < needed:
+        cells = len(shares) + timing
         raise InvalidOption(
-            f"--budget {spell(budget)} is too little for {len(shares) + timing} cells on {workers} "
-            f"worker{'s' * (workers > 1)}: give at least {spell(math.ceil(needed / 60) * 60)}, or fewer seeds, tasks, "
+            f"--budget {spell(budget)} is too little for {cells} cell{'s' * (cells > 1)} on {workers} "
+            f"worker{'s' * (workers > 1)}: give at least {spell(math.ceil(needed))}, or fewer seeds, tasks, "
             "models or lengths (--no-speed)"
         )
     return budget * (1 - share) / rounds, _training(budget * share / timing) if timing else None

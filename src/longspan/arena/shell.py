@@ -19,11 +19,12 @@ from longspan.errors import InvalidInput, InvalidOption
 from longspan.models.base import Ids, Mask, Model, Streams
 from longspan.models.body import absolute_position, build_stack, initialise, last_norm, mechanisms
 from longspan.models.text import TextOptions
-from longspan.nn.block import Block
+from longspan.nn.dropout import Dropout
 from longspan.nn.embed import check_ids
 from longspan.nn.feedforward import FeedForward
 from longspan.nn.heads import pool
 from longspan.nn.linear import Linear
+from longspan.nn.multihead import MultiHead
 from longspan.nn.recurrent import Recurrent
 from longspan.nn.residual import Residual
 from longspan.shapes import Hidden, KeyMask
@@ -70,7 +71,7 @@ class Shell(Model):
             else _Values(options.vocabulary, ids - options.vocabulary, options.width)
         )
         self.position = absolute_position(options)
-        self.dropout = nn.Dropout(options.dropout)
+        self.dropout = Dropout(options.dropout)
         self.stack: nn.Module = (
             build_stack(options, options.attention, place="encoder", causal=False)
             if options.recurrent is None
@@ -89,7 +90,9 @@ class Shell(Model):
                     nn.init.xavier_uniform_(layer.weight)
                     nn.init.zeros_(layer.bias)
         if options.tied_streams:
-            _tie(self)
+            for module in self.modules():
+                if isinstance(module, MultiHead):
+                    module.tie()
         self.marks = {stream.name for each in mechanisms(self) for stream in each.streams} & {"global_mask"}
 
     @property
@@ -234,16 +237,6 @@ def recurrent_width(cell: str, width: int, parameters: int) -> int:
     while 2 * gates * (inner + 1) * (width + inner + 1 + 2) + 2 * (inner + 1) * width <= parameters:
         inner += 1
     return inner
-
-
-def _tie(model: nn.Module) -> None:
-    """Projections that a mechanism adds (Longformer's global ones) start as copies, and here stay one with them."""
-    for block in (module for module in model.modules() if isinstance(module, Block)):
-        mixer = block.mixer
-        for stream in mixer.mechanism.streams:
-            if stream.kind == "heads":
-                like = stream.like if stream.like in mixer.project else mixer.mechanism.projects[0]
-                mixer.extra[stream.name] = mixer.project[like]
 
 
 __all__ = ["CELLS", "INPUTS", "POOLS", "Shell", "recurrent_width"]

@@ -84,15 +84,15 @@ def run(cell: Cell, say: Callable[[str], None] = lambda line: None) -> Record:
     return measure(cell, prepare(cell), protocol(cell, device, partial(_dense_work, sizes)), device, say)
 
 
-def prepare(cell: Cell) -> Subject:
-    """The cell's model at its length, and its optimiser, as the setting has them for Text."""
+def prepare(cell: Cell, **changes: Any) -> Subject:
+    """The cell's model at its length, and its optimiser, as the setting has them for Text but for some options."""
     assert cell.length is not None
     preset = settings.find(cell.setting, TASK)
     naive = cell.model == NAIVE
     models = []
     for name in (FUSED, FUSED if naive else cell.model):
         torch.manual_seed(cell.seed)
-        sizes = {**preset.sizes(name), "attention_dropout": 0.0}
+        sizes = {**preset.sizes(name), "attention_dropout": 0.0, **changes}
         models.append(entrants.build(name, sizes, length=cell.length, vocabulary=BYTES, classes=2))
     base, model = models
     if naive:

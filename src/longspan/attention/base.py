@@ -54,6 +54,7 @@ class Stream:
     kind: Literal["heads", "hidden", "mask", "ids"]
     help: str
     like: Literal["q", "k", "v"] = "q"  # heads only: which projection it starts as a copy of
+    beside: str | None = None  # heads only: without this stream it is of no use, and not made
     required: bool = True
 
 

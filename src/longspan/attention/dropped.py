@@ -13,79 +13,38 @@ from itertools import product
 import torch
 from torch import Tensor
 
+from longspan.attention.draws import Draws
+
 # Powers of 2, not of e: torch's exp slows down fivefold where it underflows, which is where keys are hidden.
 LOG2_E, LN_2 = 1.4426950408889634, 0.6931471805599453
 BLOCKED = -1e30  # what a score is where a key may not be read; see `flash`
 PIECE = 1 << 21  # scores at a time: each is passed over several times, so they should stay near; fewer waste calls
-STEPS = 1 << 16  # a weight is dropped if one of this many equally likely numbers lies below the rate
-POOL = 1 << 16  # words that are really drawn, at most
-FACTORS = 0x21F0AAAD, 0x735A2D97  # of Wellons' hash "lowbias32"
 
 
-class Dropout:
+class Dropout(Draws):
     """One dropout, drawn in forward and drawn again in backward."""
 
     def __init__(self, rate: float) -> None:
-        self.below = min(STEPS - 1, round(rate * STEPS))
-        self.scale = STEPS / (STEPS - self.below)
-        self.seed = int(torch.randint(1 << 62, ()))  # from the user's generator
+        super().__init__(rate)
         self.drawn: list[torch.Size] = []
-        self.buffers: dict[str, Tensor] = {}
-        self.pool: Tensor | None = None
 
     @contextmanager
     def force(self) -> Iterator[None]:
         """In force from the seed on; a second time, the same draws are expected."""
-        self.generator = torch.Generator().manual_seed(self.seed)
         self.again = iter(self.drawn) if self.drawn else None
         token = _force.set(self)
         try:
             yield
         finally:
             _force.reset(token)
-            self.buffers.clear()
-            self.pool = None
+            self.rewind()
 
     def kept(self, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-        """1 for the weights of a piece that live, which are to be multiplied by `scale`, and 0 for the dropped.
-
-        Numbers and not truths: comparing into them and multiplying by them is three times as fast as masks are.
-        """
         if self.again is None:
             self.drawn.append(shape)
         elif next(self.again, None) != shape:
             raise AssertionError("a layout must take its pieces in the same order forward and backward")
-        return torch.ge(self._numbers(shape), self.below - STEPS // 2, out=self.room("kept", shape, dtype))
-
-    def _numbers(self, shape: torch.Size) -> Tensor:
-        """Numbers of 16 bits, each as likely as any other.
-
-        Torch draws with one thread, which would take as long as all else. So it draws a pool of words once, two numbers
-        in each, and the pool is taken again and again under new keys. Two rounds of a hash hide that: a product carries
-        what is in a word upwards, and adding each number's neighbour (without carry) brings it down again. Both can be
-        undone, so numbers from one use of the pool are as independent as those drawn.
-        """
-        count = -(-shape.numel() // 2) + len(FACTORS)  # each round costs the last word its neighbour
-        size = min(count, POOL)
-        if self.pool is None or len(self.pool) < size:
-            drawn = torch.empty(-(-size // 2), dtype=torch.int64).random_(-(1 << 63), None, generator=self.generator)
-            self.pool = drawn.view(torch.int32)
-        keys = torch.empty(-(-count // size), 1, dtype=torch.int32)
-        keys.random_(-(1 << 31), 1 << 31, generator=self.generator)
-        here, there = (self.room(name, torch.Size([len(keys), size]), torch.int32) for name in ("words", "other words"))
-        torch.bitwise_xor(self.pool[:size], keys, out=here)
-        for factor in FACTORS:
-            numbers = here.mul_(factor).view(torch.int16).flatten()
-            torch.bitwise_xor(numbers[:-1], numbers[1:], out=there.view(torch.int16).flatten()[:-1])
-            here, there = there, here
-        return here.view(torch.int16).flatten()[: shape.numel()].view(shape)
-
-    def room(self, name: str, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-        """A buffer that is used again and again: fresh memory costs more than what is done in it."""
-        buffer = self.buffers.get(name)
-        if buffer is None or buffer.dtype != dtype or buffer.numel() < shape.numel():
-            buffer = self.buffers[name] = torch.empty(shape.numel(), dtype=dtype)
-        return buffer[: shape.numel()].view(shape)
+        return super().kept(shape, dtype)
 
 
 _force: ContextVar[Dropout | None] = ContextVar("dropout", default=None)

@@ -1,6 +1,7 @@
 """Local attention of the Image Transformer: blocks of queries that share a memory, in one dimension or two."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +11,8 @@ from torch import Tensor
 from longspan import config
 from longspan.attention.base import Attention, Cost, Shape, Side, Supports, masked_softmax, readable
 from longspan.attention.joint import Source, joint
-from longspan.attention.layouts import Dense, Layout, Rectangles, Tiles, ceil_div, rank_in_blocks
-from longspan.attention.ring import Ring, shown_in_ring
+from longspan.attention.layouts import Dense, Layout, Rectangles, Ring, Tiles, ceil_div, rank_in_blocks
+from longspan.attention.layouts.ring import shown_in_ring
 from longspan.attention.state import Rows, State, append_mask
 from longspan.config import option
 from longspan.errors import InvalidInput, InvalidOption
@@ -81,12 +82,12 @@ class ImageLocal(Attention):
 
     def attend(self, q: Queries, k: Keys, v: Values, side: Side) -> Output:
         self.check_length(q.shape[2])
-        if self.options.ring:
-            order = torch.arange(q.shape[2], device=q.device).expand(*q.shape[:2], 1, -1)
-            scale, dropout = self.shape.head_dim**-0.5, self.dropout if self.training else 0.0
-            ring = Ring(order, *self._sizes)
-            return ring.attend(q, k, v, side.key_mask, scale=scale, causal=False, dropout=dropout)
-        return self._joint(self.form.layout(self.causal), q, k, v, side.key_mask)
+        layout = self._ring(q.shape[:3], q.device) if self.options.ring else self.form.layout(self.causal)
+        return self._joint(layout, q, k, v, side.key_mask)
+
+    def _ring(self, shape: Sequence[int], device: torch.device | str) -> Ring:
+        batch, heads, length = shape
+        return Ring(torch.arange(length, device=device).expand(batch, heads, 1, -1), *self._sizes)
 
     @property
     def _sizes(self) -> tuple[int, int, int]:
@@ -110,10 +111,8 @@ class ImageLocal(Attention):
 
     def cost(self, queries: int, keys: int) -> Cost:
         heads, width = self.shape.heads, self.shape.head_dim
-        if self.options.ring:
-            pairs = Ring(torch.empty(1, 1, 1, queries, device="meta"), *self._sizes).pairs(heads)
-            return Cost(4 * pairs * width, 3 * pairs)
-        pairs = self.form.layout(self.causal).pairs(heads, queries, keys)
+        layout = self._ring((1, heads, queries), "meta") if self.options.ring else self.form.layout(self.causal)
+        pairs = layout.pairs(heads, queries, keys)
         return Cost(4 * pairs * width, heads * queries * (width + 1))  # kept: the output and the log-sum-exp
 
     # Decoding

@@ -1,7 +1,7 @@
 """Longformer: a sliding window, and global tokens that read everything and are read by all."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -16,6 +16,10 @@ from longspan.errors import InvalidInput
 from longspan.shapes import Keys, Output, Queries, Values, Weights
 
 PROJECTIONS = ("global_q", "global_k", "global_v")
+
+
+def _of_globals(name: str, like: Literal["q", "k", "v"], told: str) -> Stream:
+    return Stream(name=name, kind="heads", like=like, help=told, beside="global_mask", required=False)
 
 
 class Longformer(Window):
@@ -33,9 +37,9 @@ class Longformer(Window):
     supports = Supports(causal=True, streaming=True, dropout=True, left_padding=True)
     streams: tuple[Stream, ...] = (
         Stream(name="global_mask", kind="mask", help="which tokens are global; none without it", required=False),
-        Stream(name="global_q", kind="heads", like="q", help="the queries of global tokens", required=False),
-        Stream(name="global_k", kind="heads", like="k", help="the keys that global tokens read", required=False),
-        Stream(name="global_v", kind="heads", like="v", help="the values that global tokens read", required=False),
+        _of_globals("global_q", "q", "the queries of global tokens"),
+        _of_globals("global_k", "k", "the keys that global tokens read"),
+        _of_globals("global_v", "v", "the values that global tokens read"),
     )
 
     @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ Three ways to cut the sorted buckets into chunks:
 - `strict`: chunks within each bucket, by a token's rank in it. A later token never changes an earlier rank, so this
   form is strictly causal and decodes, at the same cost. It is the default for causal=True.
 - `released`: the authors' later code, for models that were trained with it: chunks as in `paper`, but all of a chunk is
-  read whatever its bucket, as often as rounds show it, and the chunks of all rounds form a ring (see `ring.py`).
+  read whatever its bucket, as often as rounds show it, and the chunks of all rounds form a ring (`layouts/ring.py`).
 
 A masked token is in no bucket: it is read by none, reads nothing, and takes no room in a chunk.
 """
@@ -27,9 +27,9 @@ from longspan import config
 from longspan.attention.base import Attention, Cost, Shape, Side, Supports, masked_softmax, readable
 from longspan.attention.hashing import buckets, buckets_by_definition, draw
 from longspan.attention.joint import Source, joint
-from longspan.attention.layouts import Sorted, ceil_div
+from longspan.attention.layouts import Layout, Ring, Sorted, ceil_div
 from longspan.attention.layouts.base import wide
-from longspan.attention.ring import Ring, shown_in_ring
+from longspan.attention.layouts.ring import shown_in_ring
 from longspan.attention.state import Rows, State
 from longspan.config import option
 from longspan.errors import InvalidOption, Unsupported
@@ -155,15 +155,14 @@ class Reformer(Attention):
 
     def _attend_ring(self, q: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
         ring = remember(lambda: self._ring(self._hash(q), keep))
-        own = self.options.reads_self == "alone"
-        dropout = self.dropout if self.training else 0.0
-        out = ring.attend(q, self._keys(q), v, keep, scale=1.0, causal=self.causal, alone=own, dropout=dropout)
+        out = self._joint(q, self._keys(q), v, ring, keep)
         return out if keep is None else out.masked_fill(~keep[:, None, :, None], 0.0)
 
     def _ring(self, bucket: Tensor, keep: Tensor | None) -> Ring:
         if keep is not None:
             bucket = bucket.masked_fill(~keep[:, None, None, :], self._buckets)
-        return Ring(bucket.argsort(dim=-1, stable=True), *self._sizes)
+        alone = self.options.reads_self == "alone"
+        return Ring(bucket.argsort(dim=-1, stable=True), *self._sizes, causal=self.causal, alone=alone)
 
     @property
     def _sizes(self) -> tuple[int, int, int]:
@@ -172,8 +171,8 @@ class Reformer(Attention):
     def _keys(self, q: Tensor) -> Tensor:
         return _unit(q, self.options.eps)
 
-    def _joint(self, q: Tensor, k: Tensor, v: Tensor, layout: Sorted) -> Tensor:
-        return joint(q, [Source(layout, k, v)], scale=1.0, dropout=self.dropout if self.training else 0.0)
+    def _joint(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, keep: Tensor | None = None) -> Tensor:
+        return joint(q, [Source(layout, k, v, keep)], scale=1.0, dropout=self.dropout if self.training else 0.0)
 
     @property
     def _buckets(self) -> int:
@@ -241,12 +240,13 @@ class Reformer(Attention):
 
     def cost(self, queries: int, keys: int) -> Cost:
         heads, width, rounds = self.shape.heads, self.shape.head_dim, self.options.rounds
-        if self.released:
-            ring = Ring(torch.empty(1, 1, rounds, queries, device="meta"), *self._sizes)
-            pairs = ring.pairs(heads)
-            return Cost(2 * heads * queries * width * rounds * self.rotations.shape[3] + 4 * pairs * width, 3 * pairs)
         order = torch.empty(1, heads, rounds, queries, device="meta")
-        pairs = Sorted(order, order, order, self._block, self._back, self.causal).pairs(heads, queries, keys)
+        layout: Layout = (
+            Ring(order, *self._sizes)
+            if self.released
+            else Sorted(order, order, order, self._block, self._back, self.causal)
+        )
+        pairs = layout.pairs(heads, queries, keys)
         hashing = 2 * heads * queries * width * rounds * self.rotations.shape[3]
         # Kept: the output and its log-sum-exp, the keys of length 1 and what they were divided by.
         return Cost(hashing + 4 * pairs * width, heads * queries * (2 * width + 3))

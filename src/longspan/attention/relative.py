@@ -25,6 +25,7 @@ from torch import Tensor
 
 from longspan.attention import flash
 from longspan.attention.base import Cost, masked_softmax
+from longspan.attention.draws import Draws
 from longspan.attention.dropped import BLOCKED
 from longspan.attention.flash import DEAD
 from longspan.shapes import Keys, Output, Queries, Values, Weights
@@ -274,8 +275,11 @@ class _Dropped:
 
     def __init__(self, rate: float, seed: int, device: torch.device) -> None:
         self.rate, self.generator = rate, torch.Generator(device).manual_seed(seed)
+        self.draws = Draws(rate, seed)
 
     def __call__(self, like: Tensor) -> Tensor:
+        if like.device.type == "cpu":
+            return self.draws.kept(like.shape, like.dtype).mul_(self.draws.scale)
         drawn = torch.rand(like.shape, generator=self.generator, dtype=like.dtype, device=like.device)
         return drawn.ge_(self.rate).mul_(1 / (1 - self.rate))
 

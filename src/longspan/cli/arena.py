@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 WITHOUT_DATA = ("listops", "recall")  # what is run where nothing is said and there is no folder of data sets
 WITH_DATA = ("listops", "text", "retrieval", "image", "pathfinder")
-MODELS = ("dense", "window", "routing", "linformer", "performer", "lstm")  # one of each kind
+MODELS = ("dense", "window", "routing", "linformer", "nystrom", "performer", "lstm")  # at least one of each kind
 
 WIDTH = 160  # of tables in a file or a pipe
 

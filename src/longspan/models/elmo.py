@@ -19,6 +19,7 @@ from longspan.config import option
 from longspan.errors import InvalidInput, InvalidOption
 from longspan.models.base import Ids, Mask, Model
 from longspan.nn.characters import CharacterEncoder, Characters
+from longspan.nn.dropout import Dropout
 from longspan.nn.loss import IGNORED, chunked_cross_entropy
 from longspan.nn.projected_lstm import LstmState, ProjectedLstm
 from longspan.nn.sampled import LogUniform, sampled_cross_entropy
@@ -75,7 +76,7 @@ class _OneWay(nn.Module):
         width = options.projection
         layers = [ProjectedLstm(width, options.cells, width, clip=options.clip) for _ in range(options.layers)]
         self.layers = nn.ModuleList(layers)
-        self.dropout = nn.Dropout(options.dropout)
+        self.dropout = Dropout(options.dropout)
 
     def start(self, batch: int) -> tuple[LstmState, ...]:
         return tuple(layer.start(batch) for layer in self.layers if isinstance(layer, ProjectedLstm))
@@ -138,7 +139,7 @@ class Elmo(Model):
         )
         self.forward_lm = _OneWay(options)
         self.backward_lm = _OneWay(options)
-        self.dropout = nn.Dropout(options.dropout)
+        self.dropout = Dropout(options.dropout)
         self.head: nn.Linear | None = None
         self.sampler: LogUniform | None = None
         if options.vocabulary is not None:
@@ -279,7 +280,7 @@ class ElmoMix(nn.Module):
         self.norm, self.penalty = norm, penalty
         self.weight = nn.Parameter(torch.zeros(layers))
         self.gamma = nn.Parameter(torch.ones(()))
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     @property
     def auxiliary_loss(self) -> Float[Tensor, ""]:

@@ -22,6 +22,7 @@ from longspan.models.base import Ids, Mask, Model
 from longspan.models.body import BodyOptions, build_stack, embedding, initialise
 from longspan.models.encoder import Encoder
 from longspan.nn.block import Block
+from longspan.nn.dropout import Dropout
 from longspan.nn.linear import Linear
 from longspan.nn.norm import build_norm
 from longspan.nn.stack import Stack
@@ -110,7 +111,7 @@ class EtcModel(Model):
         self.types = nn.Embedding(options.types, options.width)
         norm = options.norm if options.embedding_norm else "none"
         self.norm = build_norm(norm, options.width, options.eps)
-        self.dropout = nn.Dropout(options.dropout)
+        self.dropout = Dropout(options.dropout)
         self.stack = build_stack(options, (setting,), place="encoder", causal=False)
         for block in self._blocks() if options.sharing != "all" else ():
             self._unshare(block)

@@ -20,6 +20,7 @@ from longspan.config import option
 from longspan.errors import InvalidInput, InvalidOption
 from longspan.models.base import Causal, Ids, Logits, Mask, Streams
 from longspan.nn.adaptive import AdaptiveEmbedding, AdaptiveSoftmax
+from longspan.nn.dropout import Dropout
 from longspan.nn.embed import TokenEmbedding
 from longspan.nn.feedforward import GATED, PLAIN, FeedForward
 from longspan.nn.loss import chunked_cross_entropy
@@ -130,7 +131,7 @@ class TransformerXL(Causal):
         self.layers = nn.ModuleList(self._layer(head_dim) for _ in range(options.layers))
         last = options.norm if options.place == "pre" else "none"
         self.norm = build_norm(last, options.width, options.eps)
-        self.dropout = nn.Dropout(options.dropout)
+        self.dropout = Dropout(options.dropout)
         if options.untie:
             self.u = self.w = None  # type: ignore[assignment]  # the layers have their own
         self._initialise()

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from longspan.errors import InvalidOption
+from longspan.nn.dropout import Dropout
 from longspan.nn.embed import check_ids
 from longspan.nn.loss import IGNORED
 from longspan.shapes import Hidden
@@ -54,7 +55,7 @@ class AdaptiveEmbedding(nn.Module):
         self.tables = nn.ParameterList(torch.empty(high - low, own) for (low, high), own in zip(self.bands, widths))
         # As released: with a divisor the head has a (square) projection too, without one no band has any.
         self.projections = nn.ParameterList(torch.empty(width, own) for own in widths if divisor > 1)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         for weight in self.parameters():
             nn.init.normal_(weight, std=width**-0.5)
 

@@ -12,6 +12,7 @@ from torch.nn.functional import conv1d, pad
 
 from longspan.attention.state import State
 from longspan.errors import InvalidOption
+from longspan.nn.dropout import Dropout
 from longspan.nn.feedforward import PLAIN
 from longspan.nn.linear import Linear
 from longspan.shapes import Hidden, KeyMask
@@ -50,7 +51,7 @@ class SeparableConvolution(nn.Module):
         self.second = nn.Parameter(torch.empty(hidden, 1, kernels[1]))
         self.inner = Linear(width, hidden, bias=bias)
         self.outer = Linear(hidden, width, bias=bias)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.reset()
 
     @torch.no_grad()

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from longspan.errors import InvalidInput, InvalidOption
+from longspan.nn.dropout import Dropout
 from longspan.nn.linear import Linear, linear
 from longspan.nn.positions import Absolute
 from longspan.shapes import Hidden
@@ -24,7 +25,7 @@ class _Embedding(nn.Module):
     ) -> None:
         super().__init__()
         self.position, self.norm, self.project = position, norm, project
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def _place(self, x: Hidden, start: int, positions: Int[Tensor, "batch length"] | None) -> Hidden:
         if self.position is not None:

@@ -10,6 +10,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from longspan.errors import InvalidOption, UnknownName, suggest
+from longspan.nn.dropout import Dropout
 from longspan.nn.linear import Linear
 
 Activation = Callable[[Tensor], Tensor]
@@ -69,7 +70,7 @@ class FeedForward(nn.Module):
         self._activate = known[activation]
         self.inner = Linear(width, hidden * (2 if self.gated else 1), bias=bias)
         self.outer = Linear(hidden, width, bias=bias)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, x: Float[Tensor, "*batch length width"]) -> Float[Tensor, "*batch length width"]:
         # A loop over chunks would fix the length of a traced graph; the compiler bounds memory in its own way.

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from longspan import config
 from longspan.config import option
 from longspan.errors import InvalidInput, InvalidOption
+from longspan.nn.dropout import Dropout
 from longspan.nn.feedforward import PLAIN, Activation, FeedForward
 from longspan.nn.linear import Linear, linear
 from longspan.nn.marks import MARKS
@@ -91,7 +92,7 @@ class _Head(nn.Module):
         self.width = width if head.activation is None else head.inner or inner or width  # of what the last layer reads
         self.dense = None if head.activation is None else Linear(width, self.width)
         self._activate = ACTIVATIONS[head.activation or "relu"]
-        self.before = nn.Dropout(head.dropout if head.drop_input else 0.0)
+        self.before = Dropout(head.dropout if head.drop_input else 0.0)
 
     def _between(self, x: Tensor) -> Tensor:
         return x if self.dense is None else self._activate(self.dense(self.before(x)))
@@ -130,7 +131,7 @@ class PerText(_Head):
         self.pool = head.pool
         self.single = head.task == "choose"
         labels = {"pair": 2, "choose": 1}.get(head.task, head.labels)
-        self.dropout = nn.Dropout(head.dropout)
+        self.dropout = Dropout(head.dropout)
         self.out = None if head.task == "pool" else Linear(self.width, labels, bias=head.bias)
 
     def vector(self, x: Hidden, key_mask: KeyMask | None = None) -> Float[Tensor, "batch width"]:
@@ -158,7 +159,7 @@ class PerToken(_Head):
         if head.hidden is not None:
             self.feedforward = FeedForward(width, head.hidden, head.activation or "relu")
             self.around = Residual(width, norm=norm, place="post", dropout=head.dropout, eps=eps)
-        self.dropout = nn.Dropout(head.dropout if head.hidden is None else 0.0)
+        self.dropout = Dropout(head.dropout if head.hidden is None else 0.0)
         labels = {"span": 2, "detect": 1}.get(head.task, head.labels)
         self.out = Linear(self.width, labels, bias=head.bias)
 

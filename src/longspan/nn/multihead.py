@@ -128,9 +128,13 @@ class MultiHead(nn.Module):
         )
         if self.joins is not None:
             lay_together(list(self.project.values()))
-        self.extra = nn.ModuleDict(
-            {s.name: Linear(width, head_dim * heads, bias=bias) for s in mechanism.streams if s.kind == "heads"}
-        )
+        # The further streams, each with the projection that it is like.
+        self.likes: dict[str, str] = {
+            stream.name: stream.like if stream.like in self.project else mechanism.projects[0]
+            for stream in mechanism.streams
+            if stream.kind == "heads"
+        }
+        self.extra = nn.ModuleDict({name: Linear(width, head_dim * heads, bias=bias) for name in self.likes})
         out_bias = bias if out_bias is None else out_bias
         self.out: nn.Module = Linear(head_dim * heads, width if out_width is None else out_width, bias=out_bias)
         self.reset()
@@ -143,10 +147,13 @@ class MultiHead(nn.Module):
                 nn.init.xavier_uniform_(module.weight)
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
-        for stream in self.mechanism.streams:
-            if stream.kind == "heads":
-                like = stream.like if stream.like in self.project else self.mechanism.projects[0]
-                self.extra[stream.name].load_state_dict(self.project[like].state_dict())
+        for name, like in self.likes.items():
+            self.extra[name].load_state_dict(self.project[like].state_dict())
+
+    def tie(self) -> None:
+        """The further streams have no projections of their own from here on: each is what it is like."""
+        for name, like in self.likes.items():
+            self.extra[name] = self.project[like]
 
     def forward(
         self,
@@ -159,8 +166,8 @@ class MultiHead(nn.Module):
     ) -> Hidden:
         """Attention of x to itself, or to `context`; `key_mask` speaks of what is read."""
         q, k, v, key_mask = self._heads(x, context, key_mask)
+        made = self._streams(x, streams, {"q": q, "k": k, "v": v})
         q, k = self._rotate(q, k, context, 0, positions)
-        made = self._streams(x, streams)
         out = self.mechanism(q, k, v, key_mask=key_mask, bias=self._bias(k.shape[2]), streams=made)
         return self._merge(context.unfold(out) if isinstance(context, Context) else out)
 
@@ -174,9 +181,9 @@ class MultiHead(nn.Module):
         positions: Positions | None = None,
     ) -> Weights:
         """The map that each head applies, whatever the mechanism (see `Attention.weights`)."""
-        q, k, _, key_mask = self._heads(x, context, key_mask)
+        q, k, v, key_mask = self._heads(x, context, key_mask)
+        made = self._streams(x, streams, {"q": q, "k": k, "v": v})
         q, k = self._rotate(q, k, context, 0, positions)
-        made = self._streams(x, streams)
         found = self.mechanism.weights(q, k, key_mask=key_mask, bias=self._bias(k.shape[2]), streams=made)
         return context.unfold(found) if isinstance(context, Context) else found
 
@@ -282,13 +289,18 @@ class MultiHead(nn.Module):
             what = "without context, x" if context is None else "context"
             raise InvalidInput(f"{what} must be (batch, length, width {wanted}), not {tuple(source.shape)}")
 
-    def _streams(self, x: Tensor, given: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
+    def _streams(
+        self, x: Tensor, given: Mapping[str, Tensor] | None, heads: Mapping[str, Tensor] | None = None
+    ) -> dict[str, Tensor]:
+        """All further inputs; `heads` are those of x, not rotated, which streams that are tied to them take over."""
         made = dict(given or {})
         for stream in self.mechanism.streams:
-            if stream.kind == "heads":
-                made[stream.name] = self._split(self.extra[stream.name](x))
-            elif stream.kind == "hidden":
+            if stream.kind == "hidden":
                 made[stream.name] = x
+            elif stream.kind == "heads" and (stream.beside is None or made.get(stream.beside) is not None):
+                projection, like = self.extra[stream.name], self.likes[stream.name]
+                tied = None if heads is None or projection is not self.project[like] else heads[like]
+                made[stream.name] = self._split(projection(x)) if tied is None else tied
         return made
 
     # Positions

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from longspan.errors import InvalidInput, InvalidOption
+from longspan.nn.dropout import Dropout
 from longspan.nn.linear import Linear
 from longspan.nn.positions import Learned
 from longspan.shapes import Hidden
@@ -43,7 +44,7 @@ class PatchEmbedding(nn.Module):
         self.linear = Linear(channels * math.prod(patch), width)
         self.token = nn.Parameter(torch.zeros(width)) if class_token else None
         self.position = Learned(self.tokens, width) if positions else None
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         nn.init.xavier_uniform_(self.linear.weight)
         nn.init.zeros_(self.linear.bias)
 

@@ -18,6 +18,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from longspan.attention.state import State
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
+from longspan.nn.dropout import Dropout
 from longspan.nn.embed import TokenEmbedding
 from longspan.shapes import Hidden, KeyMask
 
@@ -83,7 +84,7 @@ class Recurrent(nn.Module):
             self.layers = nn.RNN(**sizes, **ways, nonlinearity=activation)
         else:
             self.layers = (nn.LSTM if cell == "lstm" else nn.GRU)(**sizes, **ways)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         rows = layers * self.directions
         self.first_hidden = nn.Parameter(torch.zeros(rows, width)) if learned_start else None
         self.first_cell = nn.Parameter(torch.zeros(rows, width)) if learned_start and cell == "lstm" else None

@@ -10,6 +10,7 @@ from longspan.attention import relative
 from longspan.attention.relative import Distances
 from longspan.errors import InvalidOption
 from longspan.nn.compression import content_attention
+from longspan.nn.dropout import Dropout
 from longspan.nn.positions import Sinusoidal
 from longspan.shapes import Hidden, KeyMask
 
@@ -39,7 +40,7 @@ class RelativeAttention(nn.Module):
         self.q, self.kv = nn.Linear(width, inner, bias=False), nn.Linear(width, 2 * inner, bias=False)
         self.r, self.out = nn.Linear(width, inner, bias=False), nn.Linear(inner, width, bias=False)
         self.u, self.w = u, w
-        self.codes, self.code_dropout = Sinusoidal(width), nn.Dropout(code_dropout)
+        self.codes, self.code_dropout = Sinusoidal(width), Dropout(code_dropout)
 
     def distances(self, count: int, clamp: int | None = None) -> Distances:
         """W_R r_t for t = 0 .. count - 1; the code is all sines, then all cosines (as released)."""

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from torch import nn
 
 from longspan.errors import UnknownName, suggest
+from longspan.nn.dropout import Dropout
 from longspan.nn.norm import build_norm
 from longspan.shapes import Hidden
 
@@ -25,7 +26,7 @@ class Residual(nn.Module):
             raise UnknownName(f"no place for the norm is called {place!r}; {suggest(place, PLACES)}")
         self.place = place
         self.norm = build_norm("none" if place == "none" else norm, width, eps)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, x: Hidden, function: Callable[[Hidden], Hidden]) -> Hidden:
         if self.place == "pre":

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from longspan.attention.state import State
 from longspan.errors import InvalidInput, UnknownName, suggest
+from longspan.nn.dropout import Dropout
 from longspan.nn.multihead import MultiHead, MultiHeadState
 from longspan.nn.norm import build_norm
 from longspan.nn.positions import Positions
@@ -39,7 +40,7 @@ class _Mix(nn.Module):
 
     def __init__(self, mixer: MultiHead, norm: nn.Module, dropout: float, names: Sequence[str]) -> None:
         super().__init__()
-        self.mixer, self.norm, self.dropout, self.names = mixer, norm, nn.Dropout(dropout), tuple(names)
+        self.mixer, self.norm, self.dropout, self.names = mixer, norm, Dropout(dropout), tuple(names)
 
     def forward(
         self, x: Hidden, key_mask: KeyMask | None, positions: Positions | None, *streams: Tensor | None
@@ -69,7 +70,7 @@ class _Change(nn.Module):
 
     def __init__(self, feedforward: nn.Module, norm: nn.Module, dropout: float) -> None:
         super().__init__()
-        self.feedforward, self.norm, self.dropout = feedforward, norm, nn.Dropout(dropout)
+        self.feedforward, self.norm, self.dropout = feedforward, norm, Dropout(dropout)
 
     def forward(self, x: Hidden) -> Hidden:
         return self.dropout(self.feedforward(self.norm(x)))

@@ -29,6 +29,7 @@ from longspan.attention.layouts.grid import (
 from longspan.attention.layouts.own_block import OwnBlock
 from longspan.attention.layouts.rectangles import Rectangles
 from longspan.attention.layouts.residue import Residue, fold_residues, unfold_residues
+from longspan.attention.layouts.ring import Ring
 from longspan.attention.layouts.routed import Routed
 from longspan.attention.layouts.sorted import Sorted
 from longspan.attention.layouts.stairs import Stairs
@@ -46,6 +47,7 @@ __all__ = [
     "OwnBlock",
     "Rectangles",
     "Residue",
+    "Ring",
     "Routed",
     "Sorted",
     "Stairs",

@@ -73,9 +73,12 @@ class Tally:
             flops += products(linear, tokens)
             read = heads if not mechanism.supports.grouped else mixer.heads[name]  # as the mechanism is given them
             floats += tokens * read * mixer.head_dim
-        for linear in mixer.extra.values():
-            flops += products(linear, queries)
-            floats += queries * heads * mixer.head_dim
+        for stream in mechanism.streams:
+            # Those beside another stream are made where that is given, which `cost` does not count either.
+            own = stream.kind == "heads" and stream.beside is None
+            if own and mixer.extra[stream.name] is not mixer.project[mixer.likes[stream.name]]:
+                flops += products(mixer.extra[stream.name], queries)
+                floats += queries * heads * mixer.head_dim
         self.add(f"{part}: projections", flops + products(mixer.out, queries), floats + queries * mixer.width)
         self.add(part, *mechanism.cost(queries, keys))
 
