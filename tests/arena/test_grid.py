@@ -78,7 +78,7 @@ def test_a_task_may_have_a_larger_share_of_the_budget() -> None:
 
 
 def test_a_budget_that_is_too_little_says_what_would_do() -> None:
-    with pytest.raises(InvalidOption, match=r"--budget 30s is too little for 12 cells on 2 workers: .* at least 60s"):
+    with pytest.raises(InvalidOption, match=r"--budget 30s is too little for 12 cells on 2 workers: .* at least 39s"):
         plan(some(budget=30.0), workers=2)
     plan(some(budget=60.0), workers=2)
     with pytest.raises(InvalidOption, match="too little for 16 cells on 1 worker:"):
