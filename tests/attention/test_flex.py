@@ -7,6 +7,7 @@ from torch.nn.attention.flex_attention import flex_attention
 from longspan import models
 from longspan.attention import build, flex
 from longspan.errors import InvalidInput
+from longspan.nn.multihead import MultiHead
 
 pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 
@@ -86,6 +87,30 @@ def test_a_text_that_is_not_the_grid_is_refused_as_ever(name, options):
     mechanism, q, k, v, _ = made(name, options, False)
     with pytest.raises(InvalidInput, match=r"built for .* 20 positions, not 40"):
         through(mechanism, q, k, v, None)
+
+
+def test_longformer_in_a_layer_has_nothing_beside_its_heads_without_global_tokens():
+    """It made their projections whatever came, and so never went this way."""
+    mixer, seen = MultiHead(HEADS * WIDTH, build("longformer", heads=HEADS, head_dim=WIDTH, window=3)), []
+    mixer.mechanism.other_way = lambda mechanism, q, k, v, side: seen.append(dict(side.streams))
+    mixer(torch.randn(2, 9, HEADS * WIDTH))
+    assert seen == [{}]
+
+
+def test_masks_are_made_once_for_a_length_and_anew_for_other_weights(monkeypatch):
+    made = []
+    make = flex._mask
+    monkeypatch.setattr(flex, "_mask", lambda *given: made.append(given) or make(*given))
+    mechanism = build("bigbird", heads=HEADS, head_dim=WIDTH, block=2, random=1).double()
+    q, k, v = torch.randn(3, 2, HEADS, 24, WIDTH, dtype=torch.float64)
+    one = through(mechanism, q, k, v, None)
+    assert torch.equal(through(mechanism, q, k, v, None), one) and len(made) == 1
+    keep = torch.ones(2, 24, dtype=torch.bool)
+    assert torch.equal(through(mechanism, q, k, v, keep), one) and len(made) == 2  # padding is of one batch
+    mechanism.load_state_dict({"seed": mechanism.seed + 1})
+    assert not torch.equal(through(mechanism, q, k, v, None), one) and len(made) == 3
+    through(mechanism, q[:, :, 1:], k[:, :, 1:], v[:, :, 1:], None)
+    assert len(made) == 4
 
 
 def test_a_model_is_switched_as_a_whole_and_back(monkeypatch):

@@ -103,7 +103,7 @@ def _bigbird(room: Room) -> Mapping[str, Any]:
 def _nystrom(room: Room) -> Mapping[str, Any]:
     # The convolution of an image reaches each neighbour of a pixel: the rows above and below with one more at each end.
     kernel = 33 if room.grid is None else 2 * room.grid[1] + 3
-    # Eight tokens to a landmark at least: inverting costs their cube, which is all of the time of short texts otherwise.
+    # Eight tokens to a landmark at least: inverting costs their cube, most of the time of short texts otherwise.
     return {"landmarks": _share(room, 8, 64), "kernel": kernel}
 
 

@@ -9,6 +9,7 @@ oracle, and its output uncompiled. Elsewhere than on CUDA nothing changes: FlexA
 from collections.abc import Callable
 from functools import cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +23,8 @@ from longspan.attention.sparse import Sparse
 from longspan.attention.window import Window
 
 Reads = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # of batch, head, query and key, all of them indices
+LENGTHS = 8  # of a mechanism, whose masks are kept
+_masks: WeakKeyDictionary[Attention, dict[Any, Any]] = WeakKeyDictionary()
 
 
 def use(module: nn.Module, enabled: bool = True) -> list[str]:
@@ -42,16 +45,30 @@ def through(call: Any, mechanism: Attention, q: Tensor, k: Tensor, v: Tensor, si
     dropped = mechanism.training and mechanism.dropout > 0
     if dropped or side.bias is not None or side.streams or v.shape[-1] != q.shape[-1]:
         return None
-    read = reads(mechanism, q.shape[2], side.key_mask, q.device)
+    if side.key_mask is not None:
+        mask = _mask(mechanism, q, side.key_mask)
+    else:
+        # What is read hangs on the length, the device, and BigBird's seed, which a checkpoint may bring in.
+        key = (q.shape[2], q.device, *(buffer._version for buffer in mechanism.buffers()))
+        known = _masks.setdefault(mechanism, {})
+        if key not in known:
+            if len(known) >= LENGTHS:
+                known.clear()
+            known[key] = _mask(mechanism, q, None)
+        mask = known[key]
+    return None if mask is None else call(q, k, v, block_mask=mask)
+
+
+def _mask(mechanism: Attention, q: Tensor, keep: Tensor | None) -> Any:
+    """The pairs that are read, in FlexAttention's blocks; None where it is more than a mask."""
+    read, length = reads(mechanism, q.shape[2], keep, q.device), q.shape[2]
     if read is None:
         return None
     from torch.nn.attention.flex_attention import create_block_mask
 
     # One mask for all rows of a batch unless they differ by their padding, and one for all heads unless these differ.
-    batch = None if side.key_mask is None else q.shape[0]
     heads = q.shape[1] if _by_head(mechanism) else None
-    mask = create_block_mask(read, batch, heads, q.shape[2], k.shape[2], device=str(q.device))
-    return call(q, k, v, block_mask=mask)
+    return create_block_mask(read, None if keep is None else q.shape[0], heads, length, length, device=str(q.device))
 
 
 def reads(mechanism: Attention, length: int, keep: Tensor | None, device: torch.device) -> Reads | None:
