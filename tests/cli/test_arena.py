@@ -179,6 +179,24 @@ def test_the_live_table_and_the_time_left() -> None:
     assert screen.summary() == "1 of 3 cells done, 0 running, 1 failed; time left: about 5s"
 
 
+def test_the_time_left_knows_that_tasks_take_different_times() -> None:
+    now = [0.0]
+    short, long = Cell(task="listops", model="dense", seconds=16.0), Cell(task="text", model="dense", seconds=76.8)
+    screen = Screen(Console(file=StringIO()), [short, long], workers=1, clock=lambda: now[0])
+    assert screen.seconds_left() == pytest.approx(24 + 100)
+    screen.hear(Began(short))
+    now[0] = 30.0  # a quarter more than planned
+    screen.hear(Ended(Record(cell=short, state="done")))
+    assert screen.seconds_left() == pytest.approx(125)
+    cells = [Cell(task=task, model=name) for task in ("listops", "text") for name in ("dense", "window")]
+    screen, now[0] = Screen(Console(file=StringIO()), cells, workers=1, clock=lambda: now[0]), 0.0
+    for cell, seconds in ((cells[0], 10.0), (cells[2], 50.0)):  # without a budget, by the task's own
+        screen.hear(Began(cell))
+        now[0] += seconds
+        screen.hear(Ended(Record(cell=cell, state="done")))
+    assert screen.seconds_left() == pytest.approx(60)
+
+
 def test_lines_now_and_then_where_there_is_no_terminal() -> None:
     now, file = [0.0], StringIO()
     cells = [Cell(task="listops", model="dense")]

@@ -37,7 +37,7 @@ class Screen:
         self.running: dict[str, tuple[Cell, float, Told | None]] = {}
         self.failed: list[Record] = []
         self.states = Counter(record.state for record in ended)
-        self.taken: dict[str, list[float]] = {}  # seconds of cells that ended, by kind
+        self.taken: list[tuple[Cell, float]] = []  # cells that ended, and their seconds
         self.last = clock()
         self._live = ExitStack()
 
@@ -78,7 +78,7 @@ class Screen:
         _, since, _ = self.running.pop(key, (record.cell, now, None))
         self.states[record.state] += 1
         if record.state == "done":
-            self.taken.setdefault(record.cell.kind, []).append(now - since)
+            self.taken.append((record.cell, now - since))
             if not self.console.is_terminal:
                 self.say(f"{key}: {_result(record)}")
         else:
@@ -95,12 +95,22 @@ class Screen:
         return f"{done} of {total} cells done, {len(self.running)} running, {failed} failed; time left: {time_left}"
 
     def seconds_left(self) -> float | None:
-        """By what such cells took so far, and before the first one ended by their budget."""
+        """By what such cells took so far: of their budget, or, where they have none, by those of the same task."""
         from longspan.arena.grid import estimate
 
         def seconds(cell: "Cell") -> float | None:
-            taken = self.taken.get(cell.kind)
-            return sum(taken) / len(taken) if taken else estimate(cell)
+            planned = estimate(cell)
+            like = [(estimate(one), taken) for one, taken in self.taken if one.kind == cell.kind]
+            if planned is not None:
+                known = [(budget, taken) for budget, taken in like if budget is not None]
+                return (
+                    planned * sum(taken for _, taken in known) / sum(budget for budget, _ in known)
+                    if known
+                    else planned
+                )
+            same = [taken for one, taken in self.taken if (one.kind, one.task) == (cell.kind, cell.task)]
+            found = same or [taken for _, taken in like]
+            return sum(found) / len(found) if found else None
 
         together, alone = 0.0, 0.0
         now = self.clock()

@@ -101,7 +101,9 @@ class Ring(Layout):
             return torch.where(own >= 0, position, position + 0.5)[..., None] <= keys
         if self.alone:
             return (keys == own[..., None]) | keys.isinf()
-        return keys.isinf().expand(*position.shape, -1) if bool(nothing.any()) else None
+        if not torch.compiler.is_compiling() and not bool(nothing.any()):
+            return None
+        return keys.isinf().expand(*position.shape, -1)
 
     # The plain way
 
