@@ -75,6 +75,7 @@ def shell(
     pool: str = "cls",
     position: str = "sinusoidal",
     embedding_std: float = 1.0,
+    inputs: str = "tokens",
 ) -> dict[str, Any]:
     """Sizes by the names of the released configurations; qkv is over all heads."""
     return {
@@ -88,6 +89,7 @@ def shell(
         "pool": pool,
         "position": position,
         "embedding_std": embedding_std,
+        "inputs": inputs,
     }
 
 
@@ -222,8 +224,8 @@ _TINY = {
     ),
     "image": Preset(
         {"size": 16, "sizes": [45_000, 1000, 2000]},
-        shell(2, 4, 64, 64, 128, dropout=0.0, attention_dropout=0.0, pool="mean", position="learned"),
-        Training(steps=1500, batch=32, rate=1e-3, warmup_share=0.05, clip=1.0, evaluations=8, held_out=500),
+        shell(1, 4, 64, 64, 128, dropout=0.0, attention_dropout=0.0, pool="mean", position="rotary", inputs="values"),
+        Training(steps=800, batch=32, rate=4e-3, warmup_share=0.05, clip=1.0, evaluations=8, held_out=500),
     ),
     "pathfinder": Preset(
         {"size": 16, "contour_length": 6, "train": 40_000, "held_out": 1000, "test": 2000},

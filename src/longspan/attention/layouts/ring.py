@@ -91,7 +91,7 @@ class Ring(Layout):
         keys = self._windows(position.masked_fill(self._chunks(nothing.flatten(2)), torch.inf))[:, :, :, None]
         own = torch.full_like(position, -1)  # the key that is its own and not read
         if self.alone:
-            # There is another if the first or the last that may be read is another; which one round tells for all.
+            # There is another if the first or the last that may be read is another; in one round is enough.
             least, most = keys.amin(-1), keys.masked_fill(keys.isinf(), -1).amax(-1)
             others = (least < position) if self.causal else (least < position) | (most > position)
             others = others.flatten(2, 3).gather(2, undo.flatten(2)).unflatten(2, (self._rounds, -1)).any(2)
