@@ -52,6 +52,19 @@ def test_our_side_is_built_and_learns(name: str) -> None:
     side.backward()
 
 
+def test_a_row_that_is_measured_anew_takes_its_old_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    from benchmarks.peers import __main__ as command
+
+    first, second, third = list(PAIRS)[:3]
+    known = results(PAIRS[first])
+    known["rows"] += results(PAIRS[second])["rows"]
+    monkeypatch.setattr(command, "measure", lambda pair, *given: {**results(pair)["rows"][0], "version": "2.0"})
+    *_, found = command.run([first, third], 4096, 5, 900.0, known)
+    assert [row["what"] for row in found["rows"]] == [PAIRS[name].what for name in (first, second, third)]
+    assert [row["version"] for row in found["rows"]] == ["2.0", "1.0", "2.0"]
+    assert found["decoding"] == known["decoding"]
+
+
 @pytest.mark.parametrize("name", PAIRS)
 def test_a_colour_and_a_reason_stand_beside_each_pair(name: str) -> None:
     pair = PAIRS[name]
