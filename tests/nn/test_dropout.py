@@ -25,6 +25,14 @@ def test_what_lives_is_scaled_and_the_share_is_the_rate(rate: float):
     assert not out[0].equal(out[1])
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_drops_the_same(dtype: torch.dtype):
+    x = torch.ones(COUNT)
+    half = layer(0.25)(x.to(dtype))
+    assert half.dtype == dtype
+    torch.testing.assert_close(half.float(), layer(0.25)(x), rtol=1e-2, atol=0)
+
+
 def test_the_gradient_goes_where_the_numbers_went():
     """Twice differentiable: the second derivative with respect to the direction is the layer itself."""
     x = torch.randn(COUNT, requires_grad=True)

@@ -100,17 +100,12 @@ class Screen:
 
         def seconds(cell: "Cell") -> float | None:
             planned = estimate(cell)
-            like = [(estimate(one), taken) for one, taken in self.taken if one.kind == cell.kind]
+            like = [(one, taken) for one, taken in self.taken if one.kind == cell.kind]
             if planned is not None:
-                known = [(budget, taken) for budget, taken in like if budget is not None]
-                return (
-                    planned * sum(taken for _, taken in known) / sum(budget for budget, _ in known)
-                    if known
-                    else planned
-                )
-            same = [taken for one, taken in self.taken if (one.kind, one.task) == (cell.kind, cell.task)]
-            found = same or [taken for _, taken in like]
-            return sum(found) / len(found) if found else None
+                budgets = sum(estimate(one) or 0.0 for one, _ in like)
+                return planned * (sum(taken for _, taken in like) / budgets if budgets else 1.0)
+            like = [(one, taken) for one, taken in like if one.task == cell.task] or like
+            return sum(taken for _, taken in like) / len(like) if like else None
 
         together, alone = 0.0, 0.0
         now = self.clock()
