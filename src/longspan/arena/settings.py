@@ -195,7 +195,8 @@ _SMALL = {
     "recall": _small({}, 20_000),
 }
 
-# About 90 seconds a cell on one thread of a laptop, Text's nine; the steps are those without a budget.
+# The steps are those without a budget: one to two minutes a cell on one thread of a laptop with dense attention,
+# seven on Retrieval and Pathfinder, and nine (Nyströmformer) to twenty on Text.
 _TINY = {
     "listops": Preset(
         {

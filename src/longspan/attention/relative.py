@@ -275,10 +275,10 @@ class _Dropped:
 
     def __init__(self, rate: float, seed: int, device: torch.device) -> None:
         self.rate, self.generator = rate, torch.Generator(device).manual_seed(seed)
-        self.draws = Draws(rate, seed)
+        self.draws = Draws(rate, seed) if device.type == "cpu" else None
 
     def __call__(self, like: Tensor) -> Tensor:
-        if like.device.type == "cpu":
+        if self.draws is not None:
             return self.draws.kept(like.shape, like.dtype).mul_(self.draws.scale)
         drawn = torch.rand(like.shape, generator=self.generator, dtype=like.dtype, device=like.device)
         return drawn.ge_(self.rate).mul_(1 / (1 - self.rate))

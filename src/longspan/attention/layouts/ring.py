@@ -9,7 +9,7 @@ models trained that way give the numbers they were trained to give.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 
 import torch
 from torch import Tensor
@@ -77,8 +77,8 @@ class Ring(Layout):
 
     def _spread(self, windows: Tensor) -> Tensor:
         """The sum, for each sorted place, over the windows that hold it: the gradient of `_windows`."""
-        parts = windows.split(self.chunk, 3)
-        return sum((part.roll(-shift, 2) for part, shift in zip(parts, self._shifts)), torch.zeros(())).flatten(2, 3)
+        parts = [part.roll(-shift, 2) for part, shift in zip(windows.split(self.chunk, 3), self._shifts, strict=True)]
+        return reduce(torch.add, parts).flatten(2, 3)
 
     def _hidden(self, keep: Tensor | None, dtype: torch.dtype, at: tuple[slice, slice]) -> Tensor | None:
         """(batch, heads, chunks, chunk, span): 1 for keys that a query may not read; None: it may read all."""
