@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.history import Record, append, changes, read
+from benchmarks.history import Record, append, between, changes, read, seen_again
 
 ONE = Record(
     commit="a" * 40,
@@ -57,3 +57,16 @@ def test_records_come_back_as_they_were_written(tmp_path: Path) -> None:
     append(ONE, file)
     append(run(9.0, 7.0), file)
     assert read(file) == [ONE, run(9.0, 7.0)]
+
+
+def test_a_change_counts_if_it_is_seen_twice_in_the_same_direction() -> None:
+    found = changes([ONE], run(5.0, 5.0))
+    assert seen_again(found, changes([ONE], run(6.0, 8.0))) == [found[0]]  # what is told is the first measurement
+    assert seen_again(found, changes([ONE], run(20.0, 8.0))) == []
+
+
+def test_what_was_measured_twice_is_recorded_in_between() -> None:
+    assert between({"window": [4.0, 9.0], "linear": [2.0, 3.0]}, {"window": [9.0, 4.0]}) == {
+        "window": [6.0, 6.0],
+        "linear": [2.0, 3.0],
+    }
