@@ -168,21 +168,28 @@ def scatter(
     parts = _frame(x, y, across, up)
     if across.factors and x.low < 1 < x.high:
         parts.append(stroke(x(1), y.begin, x(1), y.end, "mark-line"))
+    places = [(x(c.speed), y(c.accuracy), r) for c, r in zip(circles, radii)]
+    discs = [Box(at - r, above - r, at + r, above + r) for at, above, r in places]
     named = []  # where the lines have their names
     for (said, value), below in zip(lines, _rows([y(value) for _, value in lines])):
         parts.append(stroke(x.begin, y(value), x.end, y(value), "mark-line"))
         name, foot = f"{said} {value:.1f}", y(value) + (14 if below else -5)
-        parts.append(words(x.end, foot, name, "quiet end halo"))
-        named.append(Box(x.end - len(name) * 6.6, foot - 12, x.end, foot + 3))
-    places = [(x(c.speed), y(c.accuracy), r) for c, r in zip(circles, radii)]
+        long = len(name) * 6.6
+        right, left = (Box(at, foot - 12, at + long, foot + 3) for at in (x.end - long, x.begin + 4))
+        box = min((right, left), key=lambda each: sum(each.shared(disc_) for disc_ in discs))
+        ends = box is right
+        parts.append(words(box.right if ends else box.left, foot, name, "quiet end halo" if ends else "quiet halo"))
+        named.append(box)
     sizes = [(len(c.name) * 7.2 + 2, 14.0) for c in circles]
     rings = [(x(c.speed), y(c.accuracy), y(c.pretrained)) for c in circles if c.pretrained is not None]
     taken = named + [Box(at - 6, min(one, other) - 6, at + 6, max(one, other) + 6) for at, one, other in rings]
     within = Box(x.begin, y.end, x.end, y.begin)
     if most:
-        discs = [Box(at - r, above - r, at + r, above + r) for at, above, r in places] + taken
-        discs += [Box(x.begin, y(value) - 16, x.end, y(value) + 2) for _, value in lines]
-        corner = free_corner(2 * largest + 70, 2 * largest, within, discs)
+        covered = discs + taken + [Box(x.begin, y(value) - 16, x.end, y(value) + 2) for _, value in lines]
+        corner = free_corner(2 * largest + 70, 2 * largest, within, covered)
+        if any(corner.shared(each) for each in covered):  # none is free: below the chart
+            corner = Box(x.begin, height, x.begin + 2 * largest + 70, height + 2 * largest)
+            height += 2 * largest + 8
         taken.append(corner)
         parts += _sizes(most, largest, size, corner.left, corner.bottom)
     labels = place(places, sizes, within, taken)
