@@ -94,3 +94,28 @@ def test_the_help_has_examples(capsys: pytest.CaptureFixture[str]):
     assert main(["profile", "--help"]) == 0
     shown = capsys.readouterr().out
     assert "longspan profile --backward --decode" in shown and "--patience" in shown
+
+
+def test_options_of_a_mechanism_are_given_by_its_name(asked: list[Case], capsys: pytest.CaptureFixture[str]):
+    assert main([*COMMAND, "--window.window", "64", "--linear.features=relu"]) == 0
+    given = {case.mechanism: case.options for case in asked}
+    assert given == {"naive": {}, "sdpa": {}, "etc": {}, "window": {"window": 64}, "linear": {"features": "relu"}}
+    assert "\nwindow " in (shown := capsys.readouterr().out) and "\n  window=64" in shown
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--performer.features", "64"], "options of performer are given, which is not measured"),
+        (["--window.widow", "64"], "did you mean 'window'?"),
+        (["--window.window", "0"], "option window must be at least 1, not 0"),
+        (["--cuasal"], "no option is called --cuasal"),
+        (["64"], "'64' follows no option"),
+        (["--window.window"], "--window.window has no value"),
+    ],
+)
+def test_wrong_options_of_a_mechanism(
+    asked: list[Case], capsys: pytest.CaptureFixture[str], options: list[str], said: str
+):
+    assert main([*COMMAND, *options]) == 2
+    assert said in capsys.readouterr().err and not asked

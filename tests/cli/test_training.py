@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from tests.train.starting import losses, recipe, result, same
 
+from longspan.cli.inputs import dotted
 from longspan.cli.main import main
-from longspan.cli.training import _values
+from longspan.cli.training import VALUES
 
 
 def test_train_evaluate_and_resume(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -55,4 +56,4 @@ def test_a_run_that_was_not_saved_is_begun_again(tmp_path: Path, capsys: pytest.
 
 def test_values_are_read_as_toml() -> None:
     given = ["--a.b", "3", "--a.c=x y", "--a.d", "-1.5", "--a.e", "[1, 2]", "--a.f", "true", "--a.g", '{ k = "v" }']
-    assert _values(given) == {"a.b": 3, "a.c": "x y", "a.d": -1.5, "a.e": [1, 2], "a.f": True, "a.g": {"k": "v"}}
+    assert dotted(given, VALUES) == {"a.b": 3, "a.c": "x y", "a.d": -1.5, "a.e": [1, 2], "a.f": True, "a.g": {"k": "v"}}

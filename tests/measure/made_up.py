@@ -1,5 +1,7 @@
 """Measured values that follow a law exactly."""
 
+from dataclasses import replace
+
 from longspan.measure.case import Case, Kind, Measured
 
 GEMM = 1e11
@@ -32,11 +34,5 @@ def law(case: Case) -> Measured:
     n = case.length
     seconds = {"naive": 2e-8 * n**2, "sdpa": 1e-8 * n**2}.get(case.mechanism, 1e-8 * 4096 * n)
     memory = {"naive": 32 * n**2}.get(case.mechanism, 4096 * n)
-    return measured(
-        case.mechanism,
-        n,
-        seconds,
-        memory,
-        kind=case.kind,
-        exponent=2.0 if case.mechanism in ("naive", "sdpa") else 1.0,
-    )
+    exponent = 2.0 if case.mechanism in ("naive", "sdpa") else 1.0
+    return replace(measured(case.mechanism, n, seconds, memory, exponent=exponent), case=case)

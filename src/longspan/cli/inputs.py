@@ -2,6 +2,7 @@
 
 import json
 import sys
+import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 AsJson = Annotated[bool, Parameter(name="--json", negative="", help="print JSON instead")]
 Cut = Annotated[bool, Parameter(name="--truncate", negative="", help="cut what is too long for the model")]
+Dotted = Annotated[str, Parameter(allow_leading_hyphen=True, show=False)]
 Lines = Annotated[
     Path | None,
     Parameter(allow_leading_hyphen=True, help="a file with a text on each line; - is the standard input"),
@@ -53,6 +55,32 @@ def read_lines(words: Sequence[str], file: Path | None, flag: str, what: str) ->
     if lines == [""]:
         raise InvalidInput(f"{file} is empty; expected {what} on each line")
     return lines
+
+
+def dotted(tokens: Sequence[str], what: str) -> dict[str, Any]:
+    """`--a.b value` and `--a.b=value`; a value is read as TOML has it, and is a text otherwise. `what` shows how."""
+    found: dict[str, Any] = {}
+    rest = list(tokens)
+    while rest:
+        name = rest.pop(0)
+        if not name.startswith("--") or name == "--":
+            raise InvalidOption(f"{name!r} follows no option; {what}")
+        name, given, value = name.removeprefix("--").partition("=")
+        if "." not in name:
+            raise InvalidOption(f"no option is called --{name}; {what}")
+        if not given:
+            if not rest:
+                raise InvalidOption(f"--{name} has no value")
+            value = rest.pop(0)
+        found[name] = _value(value)
+    return found
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
 
 
 def check_writable(path: Path | None) -> None:

@@ -11,7 +11,7 @@ from cyclopts import Group, Parameter
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from longspan.cli.inputs import AsJson, check_writable, print_json
+from longspan.cli.inputs import AsJson, Dotted, check_writable, dotted, print_json
 from longspan.cli.profile_tables import print_rows
 from longspan.errors import InvalidOption
 
@@ -26,7 +26,7 @@ WIDTH = 80  # of tables in a file or a pipe
 
 
 def profile(
-    *,
+    *overrides: Dotted,
     mechanisms: Annotated[
         str | None, Parameter(group=WHAT, help="names from `longspan list` with commas; all unless given")
     ] = None,
@@ -51,14 +51,16 @@ def profile(
     its n×n weights in memory, and `sdpa`, torch's own fused kernel. Each case has a process of its own, takes turns
     with a large matrix product, and what is compared is the least time in units of that product, so that a machine
     which others use too distorts little. Memory is the peak beyond the inputs; when decoding, that of the state.
-    What would take too long or too much memory is left out, and said. Exit code 0: measured; 1: a case failed; 2: the
-    command was wrong.
+    What would take too long or too much memory is left out, and said. Options of mechanisms that are not the defaults
+    are given by their names (`longspan show window`), as --window.window 512. Exit code 0: measured; 1: a case failed;
+    2: the command was wrong.
 
     **Examples:**
 
         longspan profile --mechanisms window,linear --lengths 1024,4096 --causal
         longspan profile --backward --decode --html profile.html
         longspan profile --lengths 2048,8192,32768 --threads 2 --out profile.json
+        longspan profile --mechanisms window,routing --window.window 512 --routing.clusters 64
     """
     from longspan.attention import names
     from longspan.measure import machine
@@ -86,7 +88,8 @@ def profile(
         head_dim=head_dim,
         threads=threads,
     )
-    cases = plan(chosen, _lengths(lengths), [kind for kind, wanted in asked.items() if wanted], like)
+    kinds = [kind for kind, wanted in asked.items() if wanted]
+    cases = plan(chosen, _lengths(lengths), kinds, like, _options(overrides))
     waits = Patience(repeats=repeats, call=patience)
     with Processes(waits) as processes:
         rows = _measure(cases, processes)
@@ -109,6 +112,15 @@ def profile(
         if path is not None and not json:
             print(f"wrote {path}")
     return 1 if any(point.measured.state == "failed" for row in rows for point in row.points) else 0
+
+
+def _options(overrides: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """By mechanism."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, value in dotted(overrides, "options of mechanisms are given as --window.window 512").items():
+        mechanism, _, option = name.partition(".")
+        found.setdefault(mechanism, {})[option] = value
+    return found
 
 
 def _measure(cases: "Sequence[Case]", processes: "Processes") -> "list[Row]":

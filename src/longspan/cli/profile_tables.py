@@ -35,7 +35,7 @@ def print_rows(console: Console, rows: "Sequence[Row]") -> None:
         for point in row.points:
             found = point.measured
             if found.state != "done":
-                lacking[f"{row.mechanism}, {row.kind}: {found.state}: {found.error or 'it does not say why'}"] = None
+                lacking[f"{row.name}, {row.kind}: {found.state}: {found.error or 'it does not say why'}"] = None
     for line in lacking:
         console.print(line, markup=False, style="red" if ": failed: " in line else "dim", soft_wrap=True)
 
@@ -59,7 +59,7 @@ def _longest(rows: "Sequence[Row]") -> Table:
         if all(each.measured.state == "unsupported" for each in row.points):
             continue  # said below
         powers = ["" if row.time is None else f"{row.time:.2f}{counted}", _power(row.memory)]
-        table.add_row(row.mechanism, *figures, *powers, str(row.crossover or ""))
+        table.add_row(_name(row), *figures, *powers, str(row.crossover or ""))
     return table
 
 
@@ -69,8 +69,13 @@ def _speeds(rows: "Sequence[Row]", lengths: Sequence[int]) -> Table:
         table.add_column(f"{length:,}", justify="right")
     for row in rows:
         if any(point.speed_to_fused for point in row.points):
-            table.add_row(row.mechanism, *(_cell(point) for point in row.points))
+            table.add_row(_name(row), *(_cell(point) for point in row.points))
     return table
+
+
+def _name(row: "Row") -> str:
+    """Options stand below the mechanism, one on each line: beside it they would push the figures out of the table."""
+    return row.name.replace(" ", "\n  ")
 
 
 def _cell(point: "Point") -> str:

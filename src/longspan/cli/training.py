@@ -4,8 +4,7 @@ import os
 import shlex
 import signal
 import time
-import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +13,7 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from longspan.cli.inputs import AsJson, print_json
+from longspan.cli.inputs import AsJson, Dotted, dotted, print_json
 from longspan.errors import InvalidInput, InvalidOption
 
 if TYPE_CHECKING:
@@ -22,13 +21,14 @@ if TYPE_CHECKING:
     from longspan.train.processes import Processes
 
 QUIET = 30.0  # seconds between lines where there is no terminal to draw a bar on
+VALUES = "values of a recipe are given as --train.steps 500"
 Data = Annotated[Path | None, Parameter(help="the folder of data sets; LONGSPAN_DATA unless given")]
 
 
 def train(
     recipe: Path,
     /,
-    *overrides: Annotated[str, Parameter(allow_leading_hyphen=True, show=False)],
+    *overrides: Dotted,
     out: Annotated[
         Path | None, Parameter(help="the folder of the run; runs/ and the recipe's name unless given")
     ] = None,
@@ -52,7 +52,7 @@ def train(
     """
     from longspan.train import recipe as recipes
 
-    read = recipes.read(recipe, _values(overrides))
+    read = recipes.read(recipe, dotted(overrides, VALUES))
     folder = Path("runs") / recipe.stem if out is None else out
     return _run(folder, data, lambda run, processes: recipes.begin(read, run, data=_data(data), processes=processes))
 
@@ -232,32 +232,6 @@ def _introduce(screen: Console, trainer: "Trainer") -> None:
         f"{len(trainer.data.batches(0)):,} to an epoch",
         markup=False,
     )
-
-
-def _values(tokens: Sequence[str]) -> dict[str, Any]:
-    """`--a.b value` and `--a.b=value`; a value is read as TOML has it, and is a text otherwise."""
-    found: dict[str, Any] = {}
-    rest = list(tokens)
-    while rest:
-        name = rest.pop(0)
-        if not name.startswith("--") or name == "--":
-            raise InvalidOption(f"{name!r} follows no option; values of a recipe are given as --train.steps 500")
-        name, given, value = name.removeprefix("--").partition("=")
-        if "." not in name:
-            raise InvalidOption(f"no option is called --{name}; values of a recipe are given as --train.steps 500")
-        if not given:
-            if not rest:
-                raise InvalidOption(f"--{name} has no value")
-            value = rest.pop(0)
-        found[name] = _value(value)
-    return found
-
-
-def _value(text: str) -> Any:
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
 
 
 def _data(given: Path | None) -> Path | None:

@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
+from longspan import config
 from longspan.attention import find
-from longspan.errors import InvalidOption
+from longspan.errors import InvalidOption, suggest
 from longspan.measure.attempt import lost
 from longspan.measure.case import FUSED, NAIVE, Case, Kind, Measured
 
@@ -61,6 +62,12 @@ class Row:
     last_memory: float | None
     crossover: Crossover | None  # none of the fused kernel itself
 
+    @property
+    def name(self) -> str:
+        """The mechanism, and its options where they are not the defaults."""
+        options = self.points[0].measured.case.options
+        return self.mechanism + "".join(f" {name}={value}" for name, value in options.items())
+
     def plain(self) -> dict[str, Any]:
         """For JSON: what was measured, and what follows from it."""
         points = []
@@ -73,18 +80,38 @@ class Row:
 
 
 def plan(
-    mechanisms: Sequence[str], lengths: Sequence[int], kinds: Sequence[Kind], like: Case | None = None
+    mechanisms: Sequence[str],
+    lengths: Sequence[int],
+    kinds: Sequence[Kind],
+    like: Case | None = None,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> list[Case]:
-    """The cases of a profile, both dense ones among them; `like` says all else. Short ones first."""
+    """The cases of a profile, both dense ones among them; `like` says all else. Short ones first.
+
+    `options` are those of mechanisms, by their names, where they are not the defaults.
+    """
     for name in mechanisms:
         if name not in (NAIVE, FUSED):
             find(name)
+    for name, given in (options or {}).items():
+        if name not in mechanisms:
+            raise InvalidOption(
+                f"options of {name} are given, which is not measured: {suggest(name, list(mechanisms))}"
+            )
+        config.make(find(name).Options, given, name)
     if not lengths or min(lengths) < 1:
         raise InvalidOption(f"lengths must be at least 1, not {', '.join(map(str, lengths)) or 'none'}")
     like = Case(mechanism=FUSED, length=1) if like is None else like
     names = dict.fromkeys((NAIVE, FUSED, *mechanisms))
     return [
-        replace(like, mechanism=name, length=length, kind=kind, causal=like.causal or kind == "decode")
+        replace(
+            like,
+            mechanism=name,
+            length=length,
+            kind=kind,
+            causal=like.causal or kind == "decode",
+            options=(options or {}).get(name, {}),
+        )
         for kind in kinds
         for length in sorted(set(lengths))
         for name in names

@@ -79,7 +79,7 @@ def _section(kind: str, rows: Sequence[Row]) -> Html:
     ]
     able = [row for row in rows if any(point.measured.state != "unsupported" for point in row.points)]
     lacking = [
-        f"{row.mechanism}: {row.points[0].measured.error or STATES['unsupported']}" for row in rows if row not in able
+        f"{row.name}: {row.points[0].measured.error or STATES['unsupported']}" for row in rows if row not in able
     ]
     parts = [tag("h2", title), tag("p", said, kind="quiet"), legend([kind_of(row.mechanism) for row in able])]
     parts += [tag("div", *figures, kind="charts"), tag("h3", "How it grows"), _growth(able)]
@@ -104,7 +104,7 @@ def _lines(rows: Sequence[Row], what: str) -> list[Line]:
             for each, _ in values
         ]
         points = [(float(each.case.length), value) for each, value in values]
-        found.append(Line(row.mechanism, kind, points, tips, DASHES[seen.get(kind, 0) % len(DASHES)]))
+        found.append(Line(row.name, kind, points, tips, DASHES[seen.get(kind, 0) % len(DASHES)]))
         seen[kind] = seen.get(kind, 0) + 1
     return found
 
@@ -163,7 +163,7 @@ def _cell(row: Row, point: Point) -> Html:
         why = text(found.error or "no reason was recorded")
         return Html(f'<span class="{bad}" tabindex="0" title="{why}">{text(STATES[found.state])}</span>')
     lines = [
-        f"{row.mechanism}, length {found.case.length:,}",
+        f"{row.name}, length {found.case.length:,}",
         f"{milliseconds(found.least)}, the longest of {len(found.seconds)} repeats {found.spread:.0%} more",
     ]
     for name, speed, memory in (
@@ -185,7 +185,7 @@ def _speeds(point: Point) -> tuple[tuple[str, float | None], ...]:
 
 
 def _name(row: Row) -> Html:
-    return tag("span", Html("<i></i>"), row.mechanism, kind=f"named k-{kind_of(row.mechanism)}")
+    return tag("span", Html("<i></i>"), row.name, kind=f"named k-{kind_of(row.mechanism)}")
 
 
 def milliseconds(seconds: float) -> str:
