@@ -45,12 +45,12 @@ def test_the_position_in_front_is_one_more_and_starts_at_zero():
     assert not model.embedding(torch.full((1, 1), model.cls_id)).any()
     _, mask = model.states(ids, torch.zeros_like(ids, dtype=torch.bool))
     assert mask is not None and mask[:, 0].all() and not mask[:, 1:].any()
-    for pool in ("mean", "first"):
+    for pool in ("mean", "max", "first"):
         assert small(pool=pool).states(ids)[0].shape == (4, 12, 16)
     assert entrants.parameters(model) - entrants.parameters(small(pool="mean")) == 16
 
 
-@pytest.mark.parametrize("pool", ["cls", "mean", "first"])
+@pytest.mark.parametrize("pool", ["cls", "mean", "max", "first"])
 @pytest.mark.parametrize("name", entrants.names())
 def test_padding_changes_nothing(name: str, pool: str):
     model, ids = small(name, pool=pool), tokens(length=7)
@@ -134,3 +134,15 @@ def test_a_model_without_a_mask_has_no_id_for_it():
     with pytest.raises(InvalidInput, match="spare=1"):
         _ = small().mask_id
     assert small(needs={"spare": 1}).mask_id == 10 and small(pool="mean", needs={"spare": 1}).mask_id == 9
+
+
+def test_rows_and_columns_may_be_told_where_there_are_any():
+    model = small(position="rotary_grid", pool="max", head_dim=8, needs={"grid": (3, 4)})
+    assert model.options.axes == (3, 4) and small(needs={"grid": (3, 4)}).options.axes is None
+    ids = tokens()
+    taller = small(position="rotary_grid", pool="max", head_dim=8, needs={"grid": (4, 3)})
+    assert not torch.allclose(model(ids), taller(ids), atol=1e-4)  # the same weights, the same pixels in other rows
+    with pytest.raises(InvalidOption, match="moves each row of the grid"):
+        small(position="rotary_grid", needs={"grid": (3, 4)})
+    with pytest.raises(InvalidOption, match="need axes"):
+        small(position="rotary_grid", pool="mean")

@@ -208,6 +208,39 @@ class TestAbsolute:
         torch.testing.assert_close(torch.compile(module, backend="eager", fullgraph=True)(x), module(x))
 
 
+class TestRotaryOnAGrid:
+    @pytest.mark.parametrize("layout", ["half", "interleaved"])
+    def test_each_axis_turns_its_pairs_by_its_coordinate(self, layout: str):
+        """Against the paper's: pair t of an axis turns by coordinate · base^(-t / pairs of the axis)."""
+        module, x = Rotary(8, base=100.0, layout=layout, axes=(3, 5)), torch.randn(1, 2, 15, 8, dtype=torch.float64)
+        out = module(x)
+        for p in range(15):
+            angles = [p // 5 * turn for turn in (1.0, 0.1)] + [p % 5 * turn for turn in (1.0, 0.1)]
+            for pair, angle in enumerate(angles):
+                one, other = (pair, pair + 4) if layout == "half" else (2 * pair, 2 * pair + 1)
+                a, b = x[0, :, p, one], x[0, :, p, other]
+                torch.testing.assert_close(out[0, :, p, one], a * math.cos(angle) - b * math.sin(angle))
+                torch.testing.assert_close(out[0, :, p, other], a * math.sin(angle) + b * math.cos(angle))
+
+    def test_scores_depend_on_the_offset_in_rows_and_columns_alone(self):
+        module = Rotary(8, axes=(6, 6))
+        q, k = (torch.randn(8, dtype=torch.float64).expand(1, 1, 36, 8) for _ in range(2))
+        scores = (module(q) @ module(k).mT)[0, 0].view(6, 6, 6, 6)
+        torch.testing.assert_close(scores[0, 0, 1, 2], scores[4, 3, 5, 5])
+        torch.testing.assert_close(scores[3, 4, 1, 0], scores[5, 5, 3, 1])
+
+    def test_one_axis_is_a_text_and_the_first_goes_on(self):
+        x = torch.randn(2, 1, 9, 4)
+        assert torch.equal(Rotary(4, axes=(9,))(x), Rotary(4)(x))
+        assert torch.equal(Rotary(4, axes=(2, 3))(x), Rotary(4, axes=(50, 3))(x))  # rows beyond the second
+        torch.testing.assert_close(Rotary(4, axes=(3, 3))(x[:, :, 4:], start=4), Rotary(4, axes=(3, 3))(x)[:, :, 4:])
+
+    @pytest.mark.parametrize("axes", [(), (0, 3), (2, 2, 2)])
+    def test_refusals(self, axes: tuple[int, ...]):
+        with pytest.raises(InvalidOption, match="share the 8 turned features in pairs"):
+            Rotary(8, axes=axes)
+
+
 class TestRotary:
     @pytest.mark.parametrize("layout", ["half", "interleaved"])
     @pytest.mark.parametrize("rotated", [None, 4])

@@ -198,6 +198,7 @@ def options(
         "attention": entrant.layers(room),
         "recurrent": entrant.recurrent,
         "hidden_dropout": given.get("hidden_dropout", given.get("dropout", 0.1)),
+        "axes": grid if given.get("position") == "rotary_grid" else None,
     }
     return config.make(Shell.Options, given, entrant.name)
 

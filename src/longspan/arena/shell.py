@@ -29,7 +29,7 @@ from longspan.nn.recurrent import Recurrent
 from longspan.nn.residual import Residual
 from longspan.shapes import Hidden, KeyMask
 
-POOLS = ("cls", "mean", "first")
+POOLS = ("cls", "mean", "max", "first")
 INPUTS = ("tokens", "values")
 CELLS = ("lstm", "gru")
 
@@ -45,7 +45,7 @@ class Shell(Model):
         classes: int = option(2, "number of labels", low=2)
         texts: int = option(1, "texts of a label: 2 are compared", low=1, high=2)
         pool: str = option(
-            "cls", "the text's vector: of one more position in front, the mean, or the first state", choices=POOLS
+            "cls", "the text's vector: of one more position in front, the mean, maximum, or first", choices=POOLS
         )
         interaction: bool = option(True, "two texts: whether their product and difference are read beside them")
         zero_is_pad: bool = option(
@@ -64,6 +64,8 @@ class Shell(Model):
         if options.max_length is None:
             raise InvalidOption("the arena's model has a longest text: give max_length")
         self.cls = options.pool == "cls"
+        if self.cls and options.position == "rotary_grid":
+            raise InvalidOption("a position in front moves each row of the grid by one; pool by mean, max or first")
         ids = options.vocabulary + self.cls + options.spare
         self.embedding: nn.Module = (
             _Rows(ids, options.width, options.embedding_std)
@@ -132,8 +134,8 @@ class Shell(Model):
     def vector(self, ids: Ids, key_mask: Mask | None = None) -> Float[Tensor, "batch width"]:
         """What stands for a text."""
         states, mask = self.states(ids, key_mask)
-        if self.options.pool == "mean":
-            return states.mean(1) if self.options.zero_is_pad else pool(states, mask, "mean")
+        if self.options.pool in ("mean", "max"):
+            return pool(states, None if self.options.zero_is_pad else mask, self.options.pool)
         return states[:, 0]
 
     def states(self, ids: Ids, key_mask: Mask | None = None) -> tuple[Hidden, Mask | None]:

@@ -27,7 +27,7 @@ from longspan.nn.rotary import Rotary
 from longspan.nn.rotary_scaling import RotaryScaling
 from longspan.nn.stack import Body, Stack
 
-POSITIONS = ("sinusoidal", "learned", "axial", "axial_sum", "rotary", "alibi", "relative", "none")
+POSITIONS = ("sinusoidal", "learned", "axial", "axial_sum", "rotary", "rotary_grid", "alibi", "relative", "none")
 
 INITS = ("xavier", "normal", "fan_in")
 SHARES = ("all", "attention", "feedforward")  # Lan et al. 2020, section 3.1
@@ -68,7 +68,7 @@ class BodyOptions(config.Options):
     position_offset: int = option(0, "learned: rows of the table before position 0 (RoBERTa, BART: 2)", low=0)
     rotary_base: float = option(10000.0, "rotary: the base of the wave lengths", low=1)
     rotary_scaling: RotaryScaling | None = option(None, "rotary: slower turns, for longer texts (Llama 3.1)")
-    axes: tuple[int, ...] | None = option(None, "axial positions: the sides of the grid", low=1)
+    axes: tuple[int, ...] | None = option(None, "axial, rotary_grid: the sides of the grid", low=1)
     axis_widths: tuple[int, ...] | None = option(None, "axial: the width of each table, side by side", low=1)
     max_length: int | None = option(None, "the longest text; needed where a table is fixed", low=1)
     scale: bool = option(True, "whether embeddings are multiplied by the root of the width")
@@ -132,6 +132,10 @@ def _within(options: BodyOptions, head_dim: int, causal: bool) -> Position | Non
     """Positions that belong inside attention; one module for all layers."""
     if options.position == "rotary":
         return Rotary(head_dim, base=options.rotary_base, scaling=options.rotary_scaling)
+    if options.position == "rotary_grid":
+        if options.axes is None:
+            raise InvalidOption("rotary_grid positions need axes, the sides of the grid")
+        return Rotary(head_dim, base=options.rotary_base, scaling=options.rotary_scaling, axes=options.axes)
     if options.position == "alibi":
         return Alibi(options.heads)
     return RelativeBias(options.heads, bidirectional=not causal) if options.position == "relative" else None

@@ -215,15 +215,31 @@ class Axial(_Table):
         self.tables = nn.ParameterList(torch.randn(size, width) * std for size, width in zip(shape, widths))
 
     def rows(self, positions: Int[Tensor, "*places"]) -> Float[Tensor, "*places width"]:
-        codes = []
-        stride = self.length
-        for size, table in zip(self.shape, self.tables):
-            stride //= size
-            codes.append(functional.embedding(positions // stride % size, table))
+        places = coordinates(positions, self.shape)
+        codes = [functional.embedding(place, table) for place, table in zip(places, self.tables)]
         return torch.stack(codes).sum(0) if self.summed else torch.cat(codes, -1)
 
     def extra_repr(self) -> str:
         return f"shape={self.shape}, summed={self.summed}"
 
 
-__all__ = ["Absolute", "Axial", "Learned", "Positions", "Sinusoidal", "Waves", "check_layout", "check_place"]
+def coordinates(positions: Tensor, axes: Sequence[int]) -> list[Tensor]:
+    """Where positions stand on each side of a grid whose last axis moves fastest; the first goes on without end."""
+    found = []
+    for size in reversed(axes[1:]):
+        found.append(positions % size)
+        positions = positions // size
+    return [positions, *reversed(found)]
+
+
+__all__ = [
+    "Absolute",
+    "Axial",
+    "Learned",
+    "Positions",
+    "Sinusoidal",
+    "Waves",
+    "check_layout",
+    "check_place",
+    "coordinates",
+]

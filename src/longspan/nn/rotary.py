@@ -1,5 +1,6 @@
 """Rotations of queries and keys by their position: their product depends on the offset alone."""
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Literal, get_args
 
@@ -8,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from longspan.errors import InvalidInput, InvalidOption
-from longspan.nn.positions import Positions, Waves, check_layout, check_place
+from longspan.nn.positions import Positions, Waves, check_layout, check_place, coordinates
 from longspan.nn.rotary_scaling import RotaryScaling, amplitude, frequencies
 
 RotaryLayout = Literal["half", "interleaved"]
@@ -22,6 +23,10 @@ class Rotary(nn.Module):
     i + rotated/2 (GPT-NeoX, Llama), `interleaved` pairs 2i with 2i+1 (the paper, GPT-J): the same model only after
     permuting its weights. The first `rotated` features are turned, by default all; `scaling` makes their frequencies
     those of a longer text.
+
+    `axes` folds the sequence into a grid, as an image whose rows follow one another: each axis turns a share of the
+    pairs by its own coordinate (Heo et al. 2024, section 3.2, axial frequencies), so that pixels above and below are
+    as near as those beside. The first axis is as long as the sequence makes it.
     """
 
     def __init__(
@@ -31,18 +36,26 @@ class Rotary(nn.Module):
         layout: RotaryLayout = "half",
         rotated: int | None = None,
         scaling: RotaryScaling | None = None,
+        axes: Sequence[int] | None = None,
     ) -> None:
         super().__init__()
         check_layout(layout, get_args(RotaryLayout))
         rotated = head_dim if rotated is None else rotated
         if rotated % 2 or not 0 < rotated <= head_dim:
             raise InvalidOption(f"rotated must be even, above 0 and at most head_dim={head_dim}, got {rotated}")
+        self.axes = None if axes is None else tuple(axes)
+        if self.axes is not None and (not self.axes or min(self.axes) < 1 or rotated % (2 * len(self.axes))):
+            raise InvalidOption(
+                f"axes must be sides of at least 1 that share the {rotated} turned features in pairs, not {self.axes}"
+            )
         self.head_dim = head_dim
         self.rotated = rotated
         self.base = base
         self.layout = layout
         self.scaling = scaling
-        self._waves = Waves(partial(_turns, rotated=rotated, base=base, layout=layout, scaling=scaling))
+        self._waves = Waves(
+            partial(_turns, rotated=rotated, base=base, layout=layout, scaling=scaling, axes=self.axes or (1,))
+        )
 
     def forward(self, x: Heads, *, start: int = 0, positions: Positions | None = None) -> Heads:
         if x.ndim != 4 or x.shape[3] != self.head_dim:
@@ -67,12 +80,16 @@ class Rotary(nn.Module):
         return out if rest is None else torch.cat((out, rest), -1)
 
     def extra_repr(self) -> str:
-        return f"head_dim={self.head_dim}, rotated={self.rotated}, base={self.base:g}, layout={self.layout!r}"
+        shown = f"head_dim={self.head_dim}, rotated={self.rotated}, base={self.base:g}, layout={self.layout!r}"
+        return shown if self.axes is None else f"{shown}, axes={self.axes}"
 
 
-def _turns(positions: Tensor, *, rotated: int, base: float, layout: str, scaling: RotaryScaling | None) -> Tensor:
+def _turns(
+    positions: Tensor, *, rotated: int, base: float, layout: str, scaling: RotaryScaling | None, axes: tuple[int, ...]
+) -> Tensor:
     """The cosines of all features, then the sines; those of the first of each pair have the sign of a rotation."""
-    angles = positions[..., None] * frequencies(rotated, base, scaling).to(positions.device)
+    turns = frequencies(rotated // len(axes), base, scaling).to(positions.device)
+    angles = torch.cat([place[..., None] * turns for place in coordinates(positions, axes)], -1)
     cosine, sine = angles.cos(), angles.sin()
     if layout == "half":
         waves = torch.cat((cosine, cosine, -sine, sine), -1)
