@@ -13,10 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.nn.functional import conv2d
 
 from longspan import config
-from longspan.attention import flash
+from longspan.attention import filters, flash
 from longspan.attention.base import Attention, Cost, Shape, Side, Supports, masked_softmax, readable
 from longspan.attention.joint import Source, joint
 from longspan.attention.layouts import Dense
@@ -98,8 +97,7 @@ class Nystrom(Attention):
         if not self.options.kernel:
             return out
         v = v if side.key_mask is None else v.masked_fill(~side.key_mask[:, None, :, None], 0.0)
-        filters, reach = self.filters[:, None, :, None], self.options.kernel // 2
-        return conv2d(v, filters, padding=(reach, 0), groups=self.shape.heads).add_(out)
+        return filters.convolve(v, self.filters).add_(out)
 
     def _fused(self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
         most, keep = self.options.landmarks, None if keep is None or bool(keep.all()) else keep
@@ -139,7 +137,8 @@ class Nystrom(Attention):
 
     def cost(self, queries: int, keys: int) -> Cost:
         heads, width, most = self.shape.heads, self.shape.head_dim, self.options.landmarks
-        flops, kept = 2 * queries * self.options.kernel * width, queries * (width + 1)  # the output, its log-sum-exp
+        kernel = self.options.kernel
+        flops, kept = filters.flops(queries, kernel, width) if kernel else 0, queries * (width + 1)  # and log-sum-exp
         if queries <= most:
             flops += 4 * queries * keys * width
         else:

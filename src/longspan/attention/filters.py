@@ -1,0 +1,103 @@
+"""A short filter for each head, over the positions of its values: out_i = Σ_t filter_t · v_(i + t − reach).
+
+Convolutions of one channel by another are slow on CPUs, most of all backward. As a product of a band matrix with each
+block of positions and what lies around it, the same takes a quarter of the time, though half of its multiplications
+are by zero.
+"""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import conv2d, pad
+
+from longspan.attention.layouts import ceil_div
+from longspan.shapes import Output, Values
+
+BLOCK = 32  # positions of a product: fewer are slower to multiply, more are multiplied by more zeros
+WHOLE = (torch.float32, torch.float64)
+Filters = Float[Tensor, "heads kernel"]  # kernel: odd, its middle at the position itself
+
+
+def convolve(v: Values, filters: Filters) -> Output:
+    """What every head's filter makes of its values; there are zeros past both ends."""
+    if _by_blocks(v.shape[2]) and v.device.type == "cpu" and v.dtype in WHOLE:
+        return _Filtered.apply(v, filters)
+    return conv2d(v, filters[:, None, :, None], padding=(filters.shape[1] // 2, 0), groups=len(filters))
+
+
+def flops(length: int, kernel: int, width: int) -> int:
+    """Of one head, forward."""
+    return 2 * length * width * (BLOCK + kernel - 1 if _by_blocks(length) else kernel)
+
+
+def _by_blocks(length: int) -> bool:
+    return not torch.compiler.is_compiling() and length > BLOCK
+
+
+class _Filtered(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, v: Tensor, filters: Tensor) -> Tensor:
+        ctx.save_for_backward(v, filters)
+        return _apply(v, filters)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        v, filters = ctx.saved_tensors
+        dv = _apply(g, filters.flip(1)) if ctx.needs_input_grad[0] else None
+        return dv, _towards_filters(g, v, filters.shape[1]) if ctx.needs_input_grad[1] else None
+
+
+def _apply(x: Tensor, filters: Tensor) -> Tensor:
+    bands, room, out = _bands(filters.to(x.dtype)), _Room(x, filters.shape[1]), x.new_empty(x.shape)
+    whole, rest = divmod(x.shape[2], BLOCK)
+    border = whole * BLOCK
+    for head, band in enumerate(bands):
+        for own, to in zip(x[:, head], out[:, head]):
+            windows = room.windows(own)
+            torch.bmm(band.expand(whole, -1, -1), windows[:whole], out=to[:border].unflatten(0, (whole, BLOCK)))
+            if rest:
+                torch.mm(band[:rest], windows[whole], out=to[border:])
+    return out
+
+
+def _towards_filters(g: Tensor, v: Tensor, kernel: int) -> Tensor:
+    """The products of each block's gradient with the values around it, whose diagonals are added up."""
+    around, own = _Room(v, kernel), _Room(g, 1)
+    total = v.new_zeros(v.shape[1], BLOCK, around.reads)
+    for head, found in enumerate(total):
+        for towards, values in zip(g[:, head], v[:, head]):
+            # By place in the block, so that one product adds up all blocks.
+            left, right = (x.transpose(0, 1).flatten(1) for x in (own.windows(towards), around.windows(values)))
+            found.addmm_(left, right.mT)
+    slanted = pad(total.flatten(1), (0, BLOCK)).view(-1, BLOCK, around.reads + 1)
+    return slanted[..., :kernel].sum(1)
+
+
+def _bands(filters: Tensor) -> Tensor:
+    """(heads, BLOCK, BLOCK + kernel − 1): each row the filter, one further to the right than in the row above."""
+    heads, kernel = filters.shape
+    rows = filters.new_zeros(heads, BLOCK, BLOCK + kernel)
+    rows[..., :kernel] = filters[:, None]
+    return rows.flatten(1)[:, :-BLOCK].view(heads, BLOCK, BLOCK + kernel - 1)
+
+
+class _Room:
+    """One head at a time with zeros around it, where the blocks can overlap."""
+
+    def __init__(self, x: Tensor, kernel: int) -> None:
+        self.length, self.width, self.before = x.shape[2], x.shape[3], kernel // 2
+        self.count, self.reads = ceil_div(self.length, BLOCK), BLOCK + kernel - 1
+        self.rows = x.new_zeros(self.count * BLOCK + kernel - 1, self.width)
+
+    def windows(self, x: Tensor) -> Tensor:
+        """(blocks, BLOCK + kernel − 1, width), until the next head comes."""
+        self.rows[self.before : self.before + self.length] = x
+        strides = (BLOCK * self.width, self.width, 1)
+        return self.rows.as_strided((self.count, self.reads, self.width), strides)
+
+
+__all__ = ["convolve", "flops"]
