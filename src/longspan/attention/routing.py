@@ -28,6 +28,7 @@ from longspan.attention.base import Attention, Cost, Shape, Side, Supports, mask
 from longspan.attention.centroids import Centroids, on_sphere
 from longspan.attention.flash import BLOCKED
 from longspan.attention.joint import Source, joint
+from longspan.attention.largest import largest
 from longspan.attention.layouts import Band, Dense, Routed, Sorted, ceil_div
 from longspan.attention.layouts.base import blocked_where, wide
 from longspan.attention.state import Rows, State, append_mask
@@ -192,8 +193,8 @@ class Routing(Attention):
             score = pad(score, (0, window), value=float("-inf"))
         else:
             window = min(window, length)
-        found = score.topk(window, dim=-1, sorted=False)
-        index = found.indices.masked_fill(found.values == float("-inf"), length)
+        values, places = largest(score, window)
+        index = places.masked_fill(values == float("-inf"), length)
         return index.sort(dim=-1).values if self.causal else index
 
     @staticmethod
