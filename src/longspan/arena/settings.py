@@ -197,8 +197,8 @@ _SMALL = {
     "recall": _small({}, 20_000),
 }
 
-# The steps are those without a budget: one to two minutes a cell on one thread of a laptop with dense attention,
-# seven on Retrieval and Pathfinder, and nine (Nyströmformer) to twenty on Text.
+# The steps are those without a budget: one to three minutes a cell on one thread of a laptop with dense attention,
+# seven on Retrieval, and nine (Nyströmformer) to twenty on Text.
 _TINY = {
     "listops": Preset(
         {

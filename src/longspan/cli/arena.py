@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from longspan.arena.results import Folder
     from longspan.arena.runner import Runner
 
-WITHOUT_DATA = ("listops", "recall")  # what is run where nothing is said and there is no folder of data sets
+WITHOUT_DATA = ("listops", "pathfinder")  # what is run where nothing is said and there is no folder of data sets
 WITH_DATA = ("listops", "text", "retrieval", "image", "pathfinder")
 MODELS = ("dense", "window", "routing", "linformer", "nystrom", "performer", "lstm")  # at least one of each kind
 
@@ -33,7 +33,7 @@ def arena(
     *,
     tasks: Annotated[
         str | None,
-        Parameter(group=WHAT, help="names with commas; without a data folder listops,recall, with one all but Path-X"),
+        Parameter(group=WHAT, help="names with commas; without a data folder listops,pathfinder, with one all but Path-X"),
     ] = None,
     models: Annotated[
         str | None, Parameter(group=WHAT, help=f"names with commas, or `all`; {','.join(MODELS)} unless given")
