@@ -304,9 +304,9 @@ _DIFFERENCES: tuple[tuple[tuple[str, ...], tuple[str, ...], str], ...] = (
     (
         ("tiny",),
         ("image", "pathfinder"),
-        "Image and Pathfinder at tiny: pixels are values on a line, not tokens. Pathfinder's images are of 12 × 12 with "
-        "contours of 3; the model is told rows and columns, which the benchmark does not allow, and reads the largest "
-        "of each feature, not the mean: otherwise nothing is learned in minutes.",
+        "Image and Pathfinder at tiny: pixels are values on a line, not tokens. Pathfinder's images are of 12 × 12 "
+        "with contours of 3; the model is told rows and columns, which the benchmark does not allow, and reads the "
+        "largest of each feature, not the mean: otherwise nothing is learned in minutes.",
     ),
     (
         (),

@@ -33,7 +33,7 @@ def arena(
     *,
     tasks: Annotated[
         str | None,
-        Parameter(group=WHAT, help="names with commas; without a data folder listops,pathfinder, with one all but Path-X"),
+        Parameter(group=WHAT, help="with commas; without a data folder listops,pathfinder, with one all but Path-X"),
     ] = None,
     models: Annotated[
         str | None, Parameter(group=WHAT, help=f"names with commas, or `all`; {','.join(MODELS)} unless given")
