@@ -463,6 +463,8 @@ def test_pairs_of_any_size(case):
 def test_pairs_by_hand():
     assert Dense().pairs(2, 3, 8) == 2 * 24
     assert Band(16, 16).pairs(1, 100, 100) == 3 * 32 * (16 + 32 + 16) + 4 * (16 + 4 + 16)
+    assert Band(255, 0).pairs(1, 1024, 1024) == 1024 * 288  # 287 would leave 15 over
+    assert Band(25, 25).pairs(1, 1024, 1024) == 1024 * 82  # two are not worth 14 more
     assert Band(100, 28).pairs(3, 256, 256) == 3 * 8 * 32 * (100 + 32 + 28)
     assert Band(100, 28).pairs(3, 128, 128) == 3 * 128 * 128  # fewer than the spans hold
     assert Residue(3, Dense(True)).pairs(1, 10, 10) == 3 * 4 * 4

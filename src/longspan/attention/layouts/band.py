@@ -14,6 +14,9 @@ from longspan.attention.layouts.base import PIECE, Layout, blocked_where, ceil_d
 from longspan.attention.layouts.dense import Dense
 from longspan.attention.layouts.runs import Run, mask_of, portions, slice_padded
 
+LANES = 16  # scores that the fused kernel takes at once: what is left over at the end of a row it takes one by one
+FEW = 4  # of those left over cost less than to fill them up
+
 
 @dataclass(frozen=True)
 class Band(Layout):
@@ -43,7 +46,7 @@ class Band(Layout):
         scores = products(blocks, self._windows(k, count).transpose(-1, -2), scale)
         valid = torch.ones(1, keys, dtype=torch.bool, device=q.device) if keep is None else keep
         valid = self._windows(valid[:, None, :, None], count)[..., 0, :]  # batch 1 count span
-        offsets = self._offsets(self.block, q.device)
+        offsets = self._offsets(self.block, self.span, q.device)
         inside = (offsets >= -self.left) & (offsets <= self.right)
         scores = scores.masked_fill(~(inside & valid[:, :, :, None, :]), BLOCKED)
         if bias is not None:
@@ -87,7 +90,7 @@ class Band(Layout):
             layout, table = self._dense(q, bias)
             return layout.backward(g, q, k, v, keep, table, out, lse, scale)
         block = self.block_backward
-        lead, behind = max(0, self.left - self.past), block + self.right
+        lead, behind = max(0, self.left + LANES - self.past), block + self.right
         found = self._runs(block, q, k, keep, bias)
         return runs.backward(g, q, k, v, out, lse, found, scale, lead=lead, behind=behind)
 
@@ -99,7 +102,12 @@ class Band(Layout):
 
     def _pairs(self, queries: int) -> int:
         full, rest = divmod(queries, self.block)
-        return full * self.block * self.span + rest * (self.left + rest + self.right)
+        return full * self.block * self._whole(self.block) + rest * self._whole(rest)
+
+    def _whole(self, rows: int) -> int:
+        """Keys of a fused block of `rows` queries: some more in front, blocked, where many would be left over."""
+        span = self.left + rows + self.right
+        return span if span % LANES <= FEW else ceil_div(span, LANES) * LANES
 
     def _short(self, queries: int, keys: int) -> bool:
         """Whether all pairs are fewer than those of the blocks, whose spans reach past both ends of a short text."""
@@ -126,13 +134,10 @@ class Band(Layout):
         room = (count - 1) * self.block + self.span
         return pad(x, (0, 0, before, room - before - x.shape[2])).unfold(2, self.span, self.block)
 
-    def _offsets(self, rows: int, device: torch.device) -> Tensor:
-        """key - query within a block of `rows` queries: (rows, span)."""
-        return (
-            torch.arange(self.left + rows + self.right, device=device)
-            - self.left
-            - torch.arange(rows, device=device)[:, None]
-        )
+    def _offsets(self, rows: int, span: int, device: torch.device) -> Tensor:
+        """key - query within a block of `rows` queries, `span` keys up to the last that they read: (rows, span)."""
+        before = span - rows - self.right
+        return torch.arange(span, device=device) - before - torch.arange(rows, device=device)[:, None]
 
     def _bias(self, bias: Tensor, offsets: Tensor) -> Tensor:
         middle = bias.shape[1] // 2
@@ -141,8 +146,8 @@ class Band(Layout):
     def _runs(self, block: int, q: Tensor, k: Tensor, keep: Tensor | None, bias: Tensor | None) -> Iterator[Run]:
         """The fused calls: runs of blocks, each for as many heads (or batch rows) as stay in cache."""
         batch, heads, queries, width = q.shape
-        shift, span = self.past - self.left, self.left + block + self.right
-        full = queries // block
+        span = self._whole(block)
+        shift, full = self.past + block + self.right - span, queries // block
         first = min(full, max(0, -(shift // block)))  # blocks before it reach in front of key 0
         last = min(full, max(first, (k.shape[2] - span - shift) // block + 1))  # from it on: past the last key
         edges = [(0, first), (first, last), (last, full)] if last > first else [(0, full)]
@@ -151,9 +156,9 @@ class Band(Layout):
         if queries % block:
             ranges.append((full, full + 1, queries - full * block))
         for begin, end, rows in ranges:
-            span = self.left + rows + self.right
-            first_key = begin * block + shift
-            mask = self._tile(block, rows, end - begin, first_key, q, k, keep, bias)
+            span = self._whole(rows)
+            first_key = begin * block + self.past + rows + self.right - span
+            mask = self._tile(block, rows, span, end - begin, first_key, q, k, keep, bias)
             together = max(1, PIECE // ((end - begin) * span * width))
             for portion in portions(batch, heads, together):
                 part = mask if bias is None else mask[0, portion[1]] if batch == 1 else mask[:, portion[1]]
@@ -164,6 +169,7 @@ class Band(Layout):
         self,
         block: int,
         rows: int,
+        span: int,
         count: int,
         first_key: int,
         q: Tensor,
@@ -172,9 +178,8 @@ class Band(Layout):
         bias: Tensor | None,
     ) -> Tensor:
         """What is added to the scores: (batch or 1, [heads,] blocks or 1, rows, span)."""
-        offsets = self._offsets(rows, q.device)
+        offsets, keys = self._offsets(rows, span, q.device), k.shape[2]
         tile = blocked_where((offsets < -self.left) | (offsets > self.right), q)
-        span, keys = offsets.shape[1], k.shape[2]
         last_key = first_key + (count - 1) * block + span
         if keep is not None or first_key < 0 or last_key > keys:
             valid = torch.ones(1, keys, dtype=torch.bool, device=q.device) if keep is None else keep
