@@ -1,10 +1,12 @@
 """Whole models of the arena's Text setting: how many times faster than with naive and with fused attention.
 
-    python -m benchmarks.whole [--length 4096] [--batch 2] [--only linear,window] [--seconds 60] [--dropout 0]
+    python -m benchmarks.whole [--only linear,window] [--length 4096] [--batch 2] [--seconds 60] [--usual-memory]
 
 Bytes, 4 layers of 256, 4 heads, feed-forward 1024, forward, backward and step, 2 threads: the cells of
 `longspan.arena.speed`, each in a process of its own, beside the goals of the first release. `naive` holds its n×n
-weights, `dense` is the same model on torch's fused kernel.
+weights, `dense` is the same model on torch's fused kernel. Freed memory is kept, as in our training; with
+`--usual-memory` glibc does with it what it does by itself, as when the goals were measured: it costs `naive` most,
+whose weights are mapped anew each time.
 """
 
 import argparse
@@ -12,8 +14,8 @@ import os
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from functools import partial
 from multiprocessing import get_context
+from typing import Any
 
 from longspan.arena import settings, speed
 from longspan.arena.cell import Cell, Record
@@ -41,22 +43,25 @@ def sizes() -> dict[str, int]:
     return {name: found[name] for name in ("layers", "width", "heads", "hidden")}
 
 
-def measure(cell: Cell, batch: int, dropout: float) -> Record:
-    """In a process of its own, whose peak it is."""
+def measure(cell: Cell, batch: int, dropout: float, keep_memory: bool) -> Record:
+    """Its peak is that of the process."""
     import torch
 
     torch.set_num_threads(cell.threads)
     how = speed.protocol(cell, "cpu", lambda length: 0.0)
-    return speed.measure(cell, speed.prepare(cell, dropout=dropout), replace(how, batch=batch), say=_tell)
+    return speed.measure(
+        cell, speed.prepare(cell, dropout=dropout), replace(how, batch=batch, keep_memory=keep_memory), say=_tell
+    )
 
 
 def _tell(said: str) -> None:
     print(said, file=sys.stderr, flush=True)
 
 
-def apart(cell: Cell, batch: int, dropout: float) -> Record:
+def apart(*given: Any) -> Record:
+    """`measure` in a process of its own."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        return pool.submit(partial(measure, cell, batch, dropout)).result()
+        return pool.submit(measure, *given).result()
 
 
 def line(row: dict[str, object], goal: tuple[float, float] | None) -> str:
@@ -81,6 +86,7 @@ def main() -> None:
     parser.add_argument("--dropout", type=float, default=0.1, help="of states, not of weights, which are not dropped")
     parser.add_argument("--only", default="", help="models, with commas; naive and dense come along")
     parser.add_argument("--seconds", type=float, default=60.0, help="of each model, repeats included")
+    parser.add_argument("--usual-memory", action="store_true", help="do not keep freed memory")
     given = parser.parse_args()
     chosen = [name for name in given.only.split(",") if name] or list(GOALS)
     if unknown := [name for name in chosen if name not in GOALS]:
@@ -88,13 +94,14 @@ def main() -> None:
     names = list(dict.fromkeys([NAIVE, FUSED, *chosen]))
     threads = int(os.environ["OMP_NUM_THREADS"])
     told = ", ".join(f"{name} {size}" for name, size in sizes().items())
-    print(f"length {given.length}, batch {given.batch}, {threads} threads; {told}, dropout {given.dropout:g}")
+    how = f"length {given.length}, batch {given.batch}, {threads} threads, dropout {given.dropout:g}"
+    print(f"{how}; {told}; freed memory {'as usual' if given.usual_memory else 'kept'}")
     print(f"{'':12}{'s/step':>8}{'MiB':>8}   × naive / fused   goal")
     common = {"kind": "speed", "task": speed.TASK, "setting": SETTING}
     cells = [Cell(model=name, length=given.length, seconds=given.seconds, threads=threads, **common) for name in names]
     records: list[Record] = []
     for cell in cells:
-        records.append(apart(cell, given.batch, given.dropout))
+        records.append(apart(cell, given.batch, given.dropout, not given.usual_memory))
         row = next(row for row in table(records) if row["model"] == cell.model)
         print(line(row, GOALS.get(cell.model)), flush=True)
 

@@ -30,7 +30,7 @@ from longspan.measure.energy import Meter
 from longspan.measure.footprint import Resident, give_back_memory, kept, out_of_memory, saved_bytes
 from longspan.measure.naive import materialise
 from longspan.measure.timing import timed
-from longspan.train.memory import keep_memory
+from longspan.train.memory import keep_memory, usual_memory
 
 TASK, BYTES = "text", 257  # 0 is padding
 RATE = 1e-4  # of learning, which takes the same time at any
@@ -61,6 +61,7 @@ class Protocol:
     repeats: int = 30
     least: int = 30  # repeats that are made whatever time they take
     limit_seconds: float | None = None  # of warming up and repeating
+    keep_memory: bool = True  # whether what is freed stays with the process, as in training
 
 
 def protocol(cell: Cell, device: str, work: Callable[[int], float]) -> Protocol:
@@ -170,7 +171,7 @@ def _measured(record: Record, subject: Subject, how: Protocol, device: str, say:
     optimizer.zero_grad(set_to_none=True)
     saved = saved_bytes(forward, _known(model))
     say(f"{record.cell.model} at {record.cell.length}: {peak / 2**20:.0f} MiB, {saved / 2**20:.0f} MiB of them kept")
-    keep_memory()  # as in training: time is what it takes there
+    (keep_memory if how.keep_memory else usual_memory)()
     # Where a step takes so long that the least number of them is too many, one has to do.
     least = how.least if how.limit_seconds is None or passed * how.least <= how.limit_seconds else 1
     begin, warm = time.perf_counter(), 0

@@ -3,8 +3,9 @@
 import ctypes
 import sys
 
-_TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4  # of glibc's malloc.h
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -2, -3, -4  # of glibc's malloc.h
 _MOST, _AHEAD = 2**31 - 1, 2**28
+_USUAL = 2**25  # bytes from which on glibc maps a tensor apart, once it has seen such large ones freed
 
 
 def keep_memory() -> bool:
@@ -13,13 +14,19 @@ def keep_memory() -> bool:
     Each large tensor is otherwise mapped anew by the system and zeroed page by page: a quarter of a training step of a
     small model. Only glibc knows how; elsewhere nothing is done.
     """
+    return _tell((_MMAP_MAX, 0), (_TRIM_THRESHOLD, _MOST), (_TOP_PAD, _AHEAD))
+
+
+def usual_memory() -> bool:
+    """Have the C library do with freed memory what it does by itself, which gives large tensors back; for comparing."""
+    return _tell((_MMAP_MAX, 2**16), (_MMAP_THRESHOLD, _USUAL), (_TRIM_THRESHOLD, 2 * _USUAL), (_TOP_PAD, 2**17))
+
+
+def _tell(*settings: tuple[int, int]) -> bool:
     if not sys.platform.startswith("linux"):
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is None:
-        return False
-    settings = ((_MMAP_MAX, 0), (_TRIM_THRESHOLD, _MOST), (_TOP_PAD, _AHEAD))
-    return all(mallopt(setting, value) == 1 for setting, value in settings)
+    return mallopt is not None and all(mallopt(setting, value) == 1 for setting, value in settings)
 
 
-__all__ = ["keep_memory"]
+__all__ = ["keep_memory", "usual_memory"]
