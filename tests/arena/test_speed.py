@@ -86,7 +86,7 @@ def test_what_is_no_speed_cell(given: dict[str, Any]):
 
 def test_where_a_step_takes_all_the_time_one_is_measured():
     record = measure(cell(), subject(64), Protocol(1, 5, 30, 2, limit_seconds=0.0))
-    assert record.options["warm_up"] == 2 and record.options["repeats"] == 1
+    assert record.options["warm_up"] == 3 and record.options["repeats"] == 1
 
 
 @pytest.mark.parametrize("naive", [False, True])

@@ -175,7 +175,8 @@ def _measured(record: Record, subject: Subject, how: Protocol, device: str, say:
     # Where a step takes so long that the least number of them is too many, one has to do.
     least = how.least if how.limit_seconds is None or passed * how.least <= how.limit_seconds else 1
     begin, warm = time.perf_counter(), 0
-    while warm < how.warm_up and _within(begin - passed, how.limit_seconds, 0.3):
+    # Once at least: what was freed before is not there to be used again, and a step of mapping memory anew is no step.
+    while warm < how.warm_up and (not warm or _within(begin - passed, how.limit_seconds, 0.3)):
         step()
         warm += 1
     clock: list[float] = []
