@@ -33,6 +33,8 @@ from longspan.attention.scan_rows import (
 )
 from longspan.shapes import Keys, Output, Queries, Values
 
+FEATURES = 2**20  # alive at a time: twice those of the causal form, which has more buffers beside them
+
 
 class Sums(NamedTuple):
     """What all keys amount to, but for a factor exp(offset)."""
@@ -48,7 +50,7 @@ def forward(
     work, folded, width, value_dim = Workspace(q, plan.dtype), offset.shape[0], plan.width, v.shape[3]
     values = q.new_zeros(folded, width, value_dim, dtype=plan.dtype)
     ones = q.new_zeros(folded, 1, width, dtype=plan.dtype)
-    step = block_length(plan, folded, value_dim)
+    step = block_length(plan, folded, value_dim, FEATURES)
     for y, z, masked in zip(*(blocks(x, step, plan.dtype) for x in (k, v)), columns(hidden, step)):
         keys, level, _ = key_rows(plan, y, masked, offset, None, work)
         if level is not None:
@@ -90,7 +92,7 @@ class Full(torch.autograd.Function):
 def backward(plan: Plan, saved: tuple[Any, ...], gradient: Tensor) -> tuple[Tensor | None, ...]:
     q, k, v, hidden, out, inverses, values, ones, offset = saved
     work, dvalues, dones = Workspace(q, plan.dtype), torch.zeros_like(values), torch.zeros_like(ones)
-    step = block_length(plan, *values.shape[::2])
+    step = block_length(plan, values.shape[0], values.shape[2], FEATURES)
     dq, dk, dv = (x.new_empty(x.shape) for x in (q, k, v))
 
     rows = (blocks(x, step, plan.dtype) for x in (q, gradient, out))

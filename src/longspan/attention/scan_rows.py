@@ -101,14 +101,14 @@ def no_buffer(name: str, *shape: int) -> None:
 Work = Workspace | Callable[..., None]
 
 
-def block_length(plan: Plan, folded: int, columns: int) -> int:
+def block_length(plan: Plan, folded: int, columns: int, features: int = BLOCK_FEATURES) -> int:
     """How many positions to take at a time: whole chunks.
 
     As many as the buffers of features and chunk states are meant for, but at least so many that the state saved for
     them has half as many numbers as their features: what is kept for the backward stays below n·m a head.
     """
     states = max(1.0, columns / plan.chunk)
-    positions = max(BLOCK_FEATURES / (folded * plan.width * states), 2 * columns)
+    positions = max(features / (folded * plan.width * states), 2 * columns)
     return plan.chunk * math.ceil(positions / plan.chunk)
 
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from longspan.attention.draws import Draws
 
 LEAST = 1 << 18  # numbers; fewer are as soon drawn by torch
-PIECE = 1 << 18  # numbers at a time, which stay in cache
+PIECE = 1 << 20  # numbers at a time: fewer wake the threads too often, more leave the cache
 
 
 class Dropout(nn.Dropout):
