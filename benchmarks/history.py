@@ -106,7 +106,7 @@ def append(record: Record, path: Path = FILE) -> None:
 
 
 def name_machine(found: Mapping[str, Any]) -> str:
-    return f"{found['processor']}, {found['torch_threads']} threads, torch {found['torch']}"
+    return f"{found['processor']}, {found['instructions']}, {found['torch_threads']} threads, torch {found['torch']}"
 
 
 def measure(length: int, repeats: int, only: Iterable[str]) -> dict[str, list[float]]:

@@ -12,7 +12,15 @@ from longspan.measure.case import Case, Measured
 from longspan.measure.store import Store, machine_id
 
 CASE = Case(mechanism="window", length=512, options={"window": 64})
-KNOWN = {"processor": "AMD EPYC", "cores": 2, "usable": 2, "torch": "2.13", "longspan": "0.1", "memory": 2**33}
+KNOWN = {
+    "processor": "AMD EPYC",
+    "instructions": "AVX2",
+    "cores": 2,
+    "usable": 2,
+    "torch": "2.13",
+    "longspan": "0.1",
+    "memory": 2**33,
+}
 
 
 def found(seconds: float, case: Case = CASE, state: str = "done") -> Measured:
@@ -109,7 +117,7 @@ def test_another_machine_or_version_has_another_file_and_more_memory_has_not(mon
     usual = machine_id(KNOWN)
     assert usual.startswith("amd-epyc-torch-2.13-")
     assert machine_id({**KNOWN, "memory": 2**40}) == usual
-    for name in ("processor", "cores", "usable", "torch", "longspan"):
+    for name in ("processor", "instructions", "cores", "usable", "torch", "longspan"):
         assert machine_id({**KNOWN, name: "other"}) != usual
     monkeypatch.setattr(module, "PROTOCOL", 0)
     assert machine_id(KNOWN) != usual

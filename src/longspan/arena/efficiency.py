@@ -19,10 +19,10 @@ def table(records: Iterable[Record | Mapping[str, Any]]) -> list[dict[str, Any]]
     """
     read = [each if isinstance(each, Record) else Record.read(each) for each in records]
     last = {record.cell.key: record for record in read if record.cell.kind == "speed"}
-    found = {(_alike(record), record.cell.model): record for record in last.values()}
+    found = {(conditions(record), record.cell.model): record for record in last.values()}
     rows = []
     for record in last.values():
-        naive, fused = (found.get((_alike(record), model)) for model in (NAIVE, FUSED))
+        naive, fused = (found.get((conditions(record), model)) for model in (NAIVE, FUSED))
         row: dict[str, Any] = {
             "setting": record.cell.setting,
             "length": record.cell.length,
@@ -41,10 +41,12 @@ def table(records: Iterable[Record | Mapping[str, Any]]) -> list[dict[str, Any]]
     return sorted(rows, key=lambda row: (row["setting"], models.index(row["model"]), row["length"]))
 
 
-def _alike(record: Record) -> tuple[Any, ...]:
-    cell, options, on = record.cell, record.options, record.machine
-    cards = tuple(card.get("name") for card in on.get("gpu", ()))
-    return (cell.setting, cell.length, cell.threads, options.get("batch"), on.get("processor"), cards)
+def conditions(record: Record) -> tuple[object, ...]:
+    """What must be the same for speeds to be held against each other: setting, length, batch, threads and machine."""
+    cell, on = record.cell, record.machine
+    cards = tuple(str(card.get("name")) for card in on.get("gpu") or () if isinstance(card, Mapping))
+    own = (on.get("processor"), on.get("instructions"), cards)
+    return cell.setting, cell.length, cell.threads, record.options.get("batch"), *own
 
 
 def _figure(record: Record | None, name: str) -> float | None:
@@ -57,4 +59,4 @@ def _ratio(value: float | None, reference: float | None) -> float | None:
     return None if value is None or not reference else value / reference
 
 
-__all__ = ["FUSED", "NAIVE", "table"]
+__all__ = ["FUSED", "NAIVE", "conditions", "table"]

@@ -16,6 +16,7 @@ def describe(root: Path = ROOT) -> dict[str, Any]:
     """All that a record says of its machine, ready for JSON; what a system does not tell is None or empty."""
     return {
         "processor": processor(root),
+        "instructions": torch.backends.cpu.get_cpu_capability(),  # a virtual machine may hide which model it is
         "cores": _cores(root),
         "threads": os.cpu_count(),
         "usable": _usable(),

@@ -26,9 +26,9 @@ Measure = Callable[[Case], Measured]
 
 
 def machine_id(known: Mapping[str, Any] | None = None) -> str:
-    """The name of what speed depends on: another processor, number of cores or version has another one."""
+    """The name of what speed depends on: another processor (or its instructions), number of cores, version: another."""
     known = machine.describe() if known is None else known
-    parts = {name: known[name] for name in ("processor", "cores", "usable", "torch", "longspan")}
+    parts = {name: known[name] for name in ("processor", "instructions", "cores", "usable", "torch", "longspan")}
     digest = hashlib.sha256(json.dumps({**parts, "protocol": PROTOCOL}, sort_keys=True).encode()).hexdigest()
     words = re.sub(r"[^a-z0-9.]+", "-", f"{parts['processor']} torch {parts['torch']}".lower()).strip("-")
     return f"{words}-{digest[:8]}"

@@ -10,13 +10,11 @@ from statistics import fmean
 from typing import Any
 
 from longspan.arena.cell import Record
+from longspan.arena.efficiency import FUSED, conditions
 from longspan.arena.tasks import TASKS
 from longspan.errors import InvalidInput
 from longspan.report.kinds import KINDS, kind
 from longspan.report.statistics import Score, score
-
-# The dense model with its n×n weights in memory, which is timed only, and the same by the fused kernel.
-NAIVE, FUSED = "naive", "dense"
 
 
 @dataclass(frozen=True)
@@ -151,15 +149,8 @@ def _relative(model: str, one: Record | None, other: Record | None, by: str) -> 
 
 
 def alike(one: Record, other: Record) -> bool:
-    """Whether speeds may be held against each other: one setting, batch, number of threads and machine."""
-
-    def of(record: Record) -> tuple[object, ...]:
-        machine, cards = record.machine, record.machine.get("gpu") or ()
-        named = tuple(str(card.get("name")) for card in cards if isinstance(card, Mapping))
-        batch = record.options.get("batch")
-        return record.cell.setting, record.cell.length, record.cell.threads, batch, machine.get("processor"), named
-
-    return of(one) == of(other)
+    """Whether speeds may be held against each other."""
+    return conditions(one) == conditions(other)
 
 
 def _rate(record: Record | None) -> float | None:
