@@ -114,10 +114,11 @@ def read_bytes(text: str) -> int:
 
 def read_quality(path: Path) -> tuple[dict[str, float], list[str]]:
     """The mean accuracy of each mechanism over the tasks on which all have one, and these tasks."""
+    from longspan.arena.efficiency import FUSED
     from longspan.arena.results import RESULTS
     from longspan.attention import names
     from longspan.measure.advise import EXACT
-    from longspan.report.results import FUSED, read
+    from longspan.report.results import read
 
     if path.is_file() and path.name != RESULTS:
         raise InvalidInput(f"{path} is no {RESULTS}: give the folder that `longspan arena --out` wrote")

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from longspan.arena.efficiency import FUSED, NAIVE
 from longspan.errors import InvalidInput
 from longspan.report import charts, figures, kinds
 from longspan.report.arena_account import data, machine, repeat
@@ -12,7 +13,7 @@ from longspan.report.arena_published import beside
 from longspan.report.arena_speed import efficiency, energy
 from longspan.report.look import SCRIPT, STYLE
 from longspan.report.page import Html, page, tag, text
-from longspan.report.results import FUSED, NAIVE, Results, read
+from longspan.report.results import Results, read
 
 
 def write(folder: Path) -> Path:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from longspan.arena.cell import Record
+from longspan.arena.efficiency import FUSED, NAIVE
 from longspan.report.arena_numbers import (
     ENDED,
     failure,
@@ -19,7 +20,7 @@ from longspan.report.arena_numbers import (
 from longspan.report.charts import Axis, Circle, Interval, intervals, legend, scatter
 from longspan.report.kinds import kind, title
 from longspan.report.page import Html, table, tag, text
-from longspan.report.results import FUSED, NAIVE, Results
+from longspan.report.results import Results
 from longspan.report.statistics import Score
 
 

@@ -2,11 +2,12 @@
 
 from longspan.arena import published
 from longspan.arena.cell import Record
+from longspan.arena.efficiency import FUSED, NAIVE
 from longspan.report.arena_accuracy import said
 from longspan.report.arena_numbers import percent, task_title
 from longspan.report.kinds import title
 from longspan.report.page import Html, table, tag
-from longspan.report.results import FUSED, NAIVE, Results, alike
+from longspan.report.results import Results, alike
 
 NEVER = "This printed column is never compared with: see the differences."
 

@@ -5,12 +5,13 @@ from collections.abc import Callable
 from statistics import fmean
 
 from longspan.arena.cell import Record
+from longspan.arena.efficiency import FUSED, NAIVE
 from longspan.report.arena_accuracy import model_name, said
 from longspan.report.arena_numbers import ENDED, model_said, rate, size, times, watt_hours
 from longspan.report.charts import DASHES, Axis, Line, curves, legend
 from longspan.report.kinds import kind, title
 from longspan.report.page import Html, table, tag, text
-from longspan.report.results import FUSED, NAIVE, Results, alike
+from longspan.report.results import Results, alike
 
 SECONDS = re.compile(r"[\d.e+]+ s of")
 
