@@ -5,8 +5,7 @@
 Bytes, 4 layers of 256, 4 heads, feed-forward 1024, forward, backward and step, 2 threads: the cells of
 `longspan.arena.speed`, each in a process of its own, beside the goals of the first release. `naive` holds its n×n
 weights, `dense` is the same model on torch's fused kernel. Freed memory is kept, as in our training; with
-`--usual-memory` glibc does with it what it does by itself, as when the goals were measured: it costs `naive` most,
-whose weights are mapped anew each time.
+`--usual-memory` glibc does with it what it does by itself, as when the goals were measured.
 """
 
 import argparse
@@ -15,7 +14,6 @@ import sys
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from multiprocessing import get_context
-from typing import Any
 
 from longspan.arena import settings, speed
 from longspan.arena.cell import Cell, Record
@@ -58,10 +56,10 @@ def _tell(said: str) -> None:
     print(said, file=sys.stderr, flush=True)
 
 
-def apart(*given: Any) -> Record:
+def apart(cell: Cell, batch: int, dropout: float, keep_memory: bool) -> Record:
     """`measure` in a process of its own."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        return pool.submit(measure, *given).result()
+        return pool.submit(measure, cell, batch, dropout, keep_memory).result()
 
 
 def line(row: dict[str, object], goal: tuple[float, float] | None) -> str:

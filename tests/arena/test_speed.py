@@ -151,7 +151,7 @@ def record(model: str, length: int, speed: float, memory: int, saved: int, **giv
         memory=memory,
         memory_by="resident",
         options={"batch": given.pop("batch", 2), "saved_bytes": saved},
-        machine={"processor": given.pop("processor", "A"), "gpu": []},
+        machine={name: given.pop(name, "A") for name in ("processor", "instructions")} | {"gpu": []},
     )
 
 
@@ -181,7 +181,7 @@ def test_the_ratios_of_the_table():
 
 
 def test_only_what_is_alike_is_compared():
-    for other in ({"batch": 4}, {"processor": "B"}, {"state": "memory"}):
+    for other in ({"batch": 4}, {"processor": "B"}, {"instructions": "B"}, {"state": "memory"}):
         rows = table([record("naive", 1024, 2.0, 400, 500, **other), record("linear", 1024, 8.0, 100, 50)])
         assert [row["steps_per_second_to_naive"] for row in rows if row["model"] == "linear"] == [None]
 

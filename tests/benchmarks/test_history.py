@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.history import Record, append, between, changes, read, seen_again
+from benchmarks.history import Record, append, between, changes, name_machine, read, seen_again
 
 ONE = Record(
     commit="a" * 40,
@@ -70,3 +70,9 @@ def test_what_was_measured_twice_is_recorded_in_between() -> None:
         "window": [6.0, 6.0],
         "linear": [2.0, 3.0],
     }
+
+
+def test_a_machine_with_other_instructions_is_another_machine() -> None:
+    found = {"processor": "a processor", "instructions": "AVX2", "torch_threads": 2, "torch": "2"}
+    assert name_machine(found) == "a processor, AVX2, 2 threads, torch 2"
+    assert name_machine({**found, "instructions": "AVX512"}) != name_machine(found)

@@ -137,8 +137,8 @@ class Nystrom(Attention):
 
     def cost(self, queries: int, keys: int) -> Cost:
         heads, width, most = self.shape.heads, self.shape.head_dim, self.options.landmarks
-        kernel = self.options.kernel
-        flops, kept = filters.flops(queries, kernel, width) if kernel else 0, queries * (width + 1)  # and log-sum-exp
+        kernel, kept = self.options.kernel, queries * (width + 1)  # the output, its log-sum-exp
+        flops = filters.flops(queries, kernel, width) if kernel else 0
         if queries <= most:
             flops += 4 * queries * keys * width
         else:

@@ -33,7 +33,7 @@ from longspan.attention.scan_rows import (
 )
 from longspan.shapes import Keys, Output, Queries, Values
 
-FEATURES = 2**20  # alive at a time: twice those of the causal form, which has more buffers beside them
+FEATURES = 2**20  # alive at a time: twice those of the causal form, which is slower with as many
 
 
 class Sums(NamedTuple):
