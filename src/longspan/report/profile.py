@@ -104,7 +104,7 @@ def _lines(rows: Sequence[Row], what: str) -> list[Line]:
             for each, _ in values
         ]
         points = [(float(each.case.length), value) for each, value in values]
-        found.append(Line(row.name, kind, points, tips, DASHES[seen.get(kind, 0) % len(DASHES)]))
+        found.append(Line(row.mechanism, kind, points, tips, DASHES[seen.get(kind, 0) % len(DASHES)]))
         seen[kind] = seen.get(kind, 0) + 1
     return found
 
