@@ -10,7 +10,7 @@ import pytest
 from longspan import models
 from longspan.attention import registry
 from longspan.audit import audit, settings
-from longspan.cli.main import app
+from longspan.cli.commands import app
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

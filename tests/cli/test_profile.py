@@ -108,7 +108,7 @@ def test_options_of_a_mechanism_are_given_by_its_name(asked: list[Case], capsys:
     [
         (["--performer.features", "64"], "options of performer are given, which is not measured"),
         (["--window.widow", "64"], "did you mean 'window'?"),
-        (["--window.window", "0"], "option window must be at least 1, not 0"),
+        (["--window.window", "0"], "longspan: --window.window must be at least 1, not 0"),
         (["--cuasal"], "no option is called --cuasal"),
         (["64"], "'64' follows no option"),
         (["--window.window"], "--window.window has no value"),

@@ -21,7 +21,7 @@ def print_advice(
     console.print(_verdict(advice), style="bold", markup=False)
     if advice.choices:
         console.print()
-        console.print(_ranking(advice, every, console.width))
+        console.print(_ranking(advice, every))
         for line in _notes(advice, elsewhere, tasks, every):
             console.print(line, markup=False)
     if advice.ruled_out:
@@ -69,7 +69,7 @@ def _verdict(advice: "Advice") -> str:
     return f"use {best.mechanism}: {held}" + (", which does not fit" if EXACT in advice.ruled_out else "")
 
 
-def _ranking(advice: "Advice", every: bool, width: int) -> Table:
+def _ranking(advice: "Advice", every: bool) -> Table:
     judged = any(choice.accuracy is not None for choice in advice.choices)
     heads = ["", "", "ms", "µs/token", "× exact", "state" if advice.question.decode else "peak"]
     heads += ["accuracy"] * judged
@@ -78,14 +78,12 @@ def _ranking(advice: "Advice", every: bool, width: int) -> Table:
         for place, choice in enumerate(advice.choices, 1)
         if every or place <= FIRST or (judged and choice in advice.front)
     ]
-    widths = [max(len(head), *(len(cells[column]) for cells, _ in rows)) for column, head in enumerate(heads)]
-    left = max(len("order"), width - sum(widths) - 2 * len(widths))  # on a narrow screen the order alone is cut short
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for head in heads:
         table.add_column(head, justify="right" if head else "left", no_wrap=True)
-    table.add_column("order", no_wrap=True)
+    table.add_column("order")
     for cells, order in rows:
-        table.add_row(*cells, order if len(order) <= left else f"{order[: left - 1]}…")
+        table.add_row(*cells, order)
     return table
 
 

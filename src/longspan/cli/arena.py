@@ -1,7 +1,6 @@
 """`longspan arena`."""
 
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -11,6 +10,7 @@ from rich.console import Console
 
 from longspan.cli.arena_plan import command, print_plan
 from longspan.cli.inputs import AsJson, print_json
+from longspan.cli.tables import screen
 from longspan.errors import InvalidInput, InvalidOption
 
 if TYPE_CHECKING:
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 WITHOUT_DATA = ("listops", "pathfinder")  # what is run where nothing is said and there is no folder of data sets
 WITH_DATA = ("listops", "text", "retrieval", "image", "pathfinder")
 MODELS = ("dense", "window", "routing", "linformer", "nystrom", "performer", "lstm")  # at least one of each kind
-
-WIDTH = 160  # of tables in a file or a pipe
 
 WHAT = Group("What is compared", sort_key=1)
 HOW = Group("How it is run", sort_key=2)
@@ -159,7 +157,7 @@ def _finish(folder: Path, screen: Console, json: bool) -> int:
     if json:
         print_json(summary(folder, results, report))
     else:
-        print_results(Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH), results)
+        print_results(screen(), results)
         print(f"report: {report}")
     return 1 if failed else 0
 

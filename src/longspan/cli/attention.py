@@ -5,11 +5,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
-from rich.console import Console
 from rich.table import Table
 
 from longspan.cli.models import print_checkpoint, print_model, print_models, print_preset, print_presets
-from longspan.cli.tables import limits
+from longspan.cli.tables import limits, screen
 from longspan.errors import InvalidOption
 
 AsJson = Annotated[bool, Parameter(name="--json", negative="", help="print JSON instead of a table")]
@@ -61,15 +60,15 @@ def _print_mechanisms(rows: list[dict[str, Any]]) -> None:
     table = Table(box=None, pad_edge=False)
     table.add_column("name", no_wrap=True, min_width=max(len(row["name"]) for row in rows) + 2)
     table.add_column("can", no_wrap=True, min_width=max(len(_abilities(row)) for row in rows))
-    table.add_column("order", no_wrap=True)  # these two are cut short on a narrow screen; --json has them whole
-    table.add_column("paper", no_wrap=True)
+    table.add_column("order")
+    table.add_column("paper")
     families = {"": "dense", **FAMILIES}
     for family in dict.fromkeys(_first_family(row) for row in rows):
         table.add_row(f"[dim]{families[family]}[/dim]")
         for row in rows:
             if _first_family(row) == family:
                 table.add_row(f"  {row['name']}", _abilities(row), row["order"], row["paper"])
-    console = Console()
+    console = screen()
     console.print(table)
     console.print("\nlongspan list --models and --presets list the others; longspan show NAME shows one", style="dim")
 
@@ -117,7 +116,7 @@ def _describe(name: str, length: tuple[int, ...]) -> dict[str, Any]:
 
 
 def _print_mechanism(row: dict[str, Any]) -> None:
-    console = Console(highlight=False)
+    console = screen()
     console.print(f"{row['name']}: {row['summary']}", markup=False)
     facts = Table(show_header=False, box=None, pad_edge=False)
     facts.add_row("paper", row["paper"])

@@ -10,10 +10,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from longspan.cli.inputs import AsJson, print_json, progress
-from longspan.cli.tables import short_bytes, short_number
+from longspan.cli.tables import screen, short_bytes, short_number
 from longspan.errors import InvalidInput
 
-app = App(name="data")
+app = App(name="data", help="The named data sets: list them, and prepare one.")
 DataFolder = Annotated[
     Path | None, Parameter(name="--data", help="the folder of data sets; LONGSPAN_DATA, or else the user's cache")
 ]
@@ -32,7 +32,12 @@ def data_folder(given: Path | None) -> Path | None:
 def list_sets(*, data: DataFolder = None, json: AsJson = False) -> None:
     """List the sets that recipes can name: what each is, whether it is there, and its size.
 
-    A set that can be downloaded is fetched by `longspan data prepare`.
+    `longspan data prepare` downloads a set that is not there, where that is possible.
+
+    **Examples:**
+
+        longspan data list
+        longspan data list --data DATA --json
     """
     from longspan.data import sets
 
@@ -44,7 +49,7 @@ def list_sets(*, data: DataFolder = None, json: AsJson = False) -> None:
     for row in rows:
         size = short_bytes(row["bytes"]) if row["bytes"] else ""
         table.add_row(row["name"], row["kind"], escape(row["what"]), row["there"], size)
-    Console(highlight=False).print(table)
+    screen().print(table)
 
 
 def _row(name: str, paths: dict[str, Path]) -> dict[str, Any]:
@@ -119,7 +124,7 @@ def prepare(
     for each in counted:
         counts = ", ".join(f"{short_number(value)} {key}" for key, value in each.counts.items())
         table.add_row(each.split, escape(str(each.path)), "yes" if each.checked else "no checksum", counts)
-    console = Console(highlight=False)
+    console = screen()
     console.print(table)
     console.print(escape(f"{name}: {found.what}. Terms: {sets.terms(found)}"))
     if out is not None:

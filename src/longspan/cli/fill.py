@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from longspan.cli.inputs import AsJson, Cut, Lines, load_model, print_json, read_lines
+from longspan.cli.tables import screen
 
 
 def fill(
@@ -23,7 +23,7 @@ def fill(
 ) -> None:
     """Predict the masked tokens of texts: for every mask the most probable tokens.
 
-    A mask is written as the model's own, or as [MASK] or <mask>.
+    A mask is written as the model's own, or as `[MASK]` or `<mask>`.
 
     **Examples:**
 
@@ -49,7 +49,7 @@ def fill(
             ]
         )
         return
-    console = Console(highlight=False)
+    console = screen()
     for text, masks in zip(texts, made):
         console.print(text, markup=False, style="bold" if len(texts) > 1 else "")
         for number, guesses in enumerate(masks, start=1):

@@ -1,82 +1,84 @@
-"""`longspan`: the command line. One file per command; here is what they share.
+"""`longspan`: where the command line starts and ends. The commands are in `commands.py`, one file each.
 
-What a user can get wrong is said in one line on standard error, with exit code 2 and no traceback.
+What a user can get wrong, and what the machine can lack, is one line on standard error and exit code 2, without a
+traceback. Little is imported here, so that Ctrl-C is answered properly from the start.
 """
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
+from types import FrameType
 
-from cyclopts import App, CycloptsError, Parameter
-from rich.console import Console
-
-from longspan import __version__
-from longspan.cli import (
-    advise,
-    arena,
-    attention,
-    audit,
-    convert,
-    embed,
-    fill,
-    generate,
-    predict,
-    profile,
-    training,
-    translate,
-)
-from longspan.errors import LongspanError
-
-app = App(
-    name="longspan",
-    help="Every Transformer attention, classic and efficient: pick one, prove it, run it.",
-    version=__version__,
-    help_format="markdown",
-    default_parameter=Parameter(show_default=False),
-)
-app.command(attention.list_names, name="list")
-app.command("longspan.cli.data:app", name="data", help="The named data sets: list them, and prepare one.")
-app.command(
-    "longspan.cli.tokenize:app", name="tokenize", help="Learn a tokenizer, look into it, and put text through it."
-)
-app.command(attention.show)
-app.command(advise.advise)
-app.command(audit.audit)
-app.command(arena.arena)
-app.command(profile.profile)
-app.command(generate.generate)
-app.command(fill.fill)
-app.command(embed.embed)
-app.command(predict.predict)
-app.command(convert.convert)
-app.command(translate.translate)
-app.command(training.train)
-app.command(training.resume)
-app.command(training.evaluate)
-
-errors = Console(stderr=True, highlight=False, soft_wrap=True)
+STOPPED = "longspan: stopped"
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run one command; the exit code: 0 well, 1 a claim or a check failed, 2 the command was wrong."""
     try:
+        from longspan.cli.commands import app
+
         code = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
-    except (CycloptsError, LongspanError) as error:
-        line = " ".join(str(error).split())
-        errors.print(f"longspan: {line}", markup=False)
-        return 2
+        return code if isinstance(code, int) else 0
     except KeyboardInterrupt:
-        errors.print("longspan: stopped", markup=False)
-        return 130
-    return code if isinstance(code, int) else 0
+        print(STOPPED, file=sys.stderr)
+        return 128 + signal.SIGINT
+    except BrokenPipeError:
+        raise
+    except Exception as error:
+        from longspan.cli.failures import explain
+
+        line = explain(error, arguments)
+        if line is None:
+            raise
+        print(f"longspan: {' '.join(line.split())}", file=sys.stderr)
+        return 2
 
 
 def run() -> None:
     """The console script."""
+    signal.signal(signal.SIGINT, _interrupt)
     try:
         code = main(sys.argv[1:])
-        sys.stdout.flush()
+        code = _flush(code)
+    except KeyboardInterrupt:  # between two statements of ours
+        print(STOPPED, file=sys.stderr)
+        code = 128 + signal.SIGINT
     except BrokenPipeError:  # whoever read our output has read enough (`longspan list | head`)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the last flush has nowhere to fail
-        code = 141  # as a program ends that the signal SIGPIPE ends
+        _discard_output()
+        code = 128 + signal.SIGPIPE
     sys.exit(code)
+
+
+def _flush(code: int) -> int:
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _discard_output()
+        if code != 2:  # otherwise it has been reported
+            print(f"longspan: standard output: {error.strerror}", file=sys.stderr)
+        return 2
+    return code
+
+
+def _discard_output() -> None:
+    """Give the last flush, when the interpreter ends, nothing to fail on."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Ctrl-C: a KeyboardInterrupt, except during an import, where the process ends at once.
+
+    Extension modules such as torch's swallow or rewrite an exception that is raised while they are imported.
+    """
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            if "longspan.files" in sys.modules:
+                sys.modules["longspan.files"].remove_unfinished()
+            show_cursor = b"\x1b[?25h" if os.isatty(2) else b""
+            os.write(2, show_cursor + STOPPED.encode() + b"\n")
+            os._exit(128 + number)
+        frame = frame.f_back
+    raise KeyboardInterrupt

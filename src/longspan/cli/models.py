@@ -2,11 +2,10 @@
 
 from typing import Any
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from longspan.cli.tables import limits, short_bytes, short_number
+from longspan.cli.tables import limits, screen, short_bytes, short_number
 
 
 def print_models(rows: list[dict[str, Any]]) -> None:
@@ -14,7 +13,7 @@ def print_models(rows: list[dict[str, Any]]) -> None:
     table = Table("name", "what it is", "paper", box=None, pad_edge=False)
     for row in rows:
         table.add_row(row["name"], escape(row["summary"]), row["paper"])
-    Console(highlight=False).print(table)
+    screen().print(table)
 
 
 def print_presets(rows: list[dict[str, Any]]) -> None:
@@ -29,12 +28,12 @@ def print_presets(rows: list[dict[str, Any]]) -> None:
         length = str(max(row["lengths"])) if row["lengths"] else ""
         paper = row["paper"].replace(" et al.", "")  # so that a line has 80 characters
         table.add_row(row["name"], row["model"], row["printed_parameters"], length, paper)
-    Console(highlight=False).print(table)
+    screen().print(table)
 
 
 def print_model(row: dict[str, Any]) -> None:
     """A model with its options."""
-    console = Console(highlight=False)
+    console = screen()
     console.print(f"{row['name']}: {row['summary']}", markup=False)
     facts = Table(show_header=False, box=None, pad_edge=False)
     facts.add_row("paper", row["paper"])
@@ -54,7 +53,7 @@ def print_model(row: dict[str, Any]) -> None:
 
 def print_preset(row: dict[str, Any]) -> None:
     """A preset: what it weighs, what it costs, what the paper says, and how to build it."""
-    console = Console(highlight=False)
+    console = screen()
     console.print(f"{row['name']}: {row['model']} of {row['paper']}", markup=False)
     if row["remarks"]:
         console.print(row["remarks"], markup=False)
@@ -94,7 +93,7 @@ def print_preset(row: dict[str, Any]) -> None:
 
 def print_checkpoint(row: dict[str, Any]) -> None:
     """A checkpoint: its family, weights, heads and tokenizer, and how to load it."""
-    console = Console(highlight=False)
+    console = screen()
     kind = row["architecture"] or row["model"]
     title = f"{row['path']}: {kind}, {row['parameters']:,} parameters in {row['dtype']}"
     console.print(title, markup=False, soft_wrap=True)

@@ -1,7 +1,6 @@
 """`longspan profile`."""
 
 import json as json_format
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -13,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from longspan.cli.inputs import AsJson, Dotted, check_writable, dotted, print_json
 from longspan.cli.profile_tables import print_rows
+from longspan.cli.tables import screen
 from longspan.errors import InvalidOption
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 WHAT = Group("What is measured", sort_key=1)
 HOW = Group("How it is measured", sort_key=2)
-WIDTH = 80  # of tables in a file or a pipe
 
 
 def profile(
@@ -101,7 +100,7 @@ def profile(
     if json:
         print_json(record)
     else:
-        print_rows(Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH), rows)
+        print_rows(screen(), rows)
     if out is not None:
         out.write_text(json_format.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     if html is not None:

@@ -1,6 +1,51 @@
-"""How numbers and limits are written in the tables of the command line."""
+"""How the command line prints tables, and how numbers and limits are written in them."""
 
+import os
 from typing import Any
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+WIDE = 100_000  # columns of what is no terminal: a line is as long as its text
+NARROW = 8  # columns that a cell which can be folded needs
+
+
+class Screen(Console):
+    """Standard output. On a terminal, tables fold to its width; a file or a pipe gets every line whole.
+
+    COLUMNS says the width of either.
+    """
+
+    def __init__(self, width: int | None = None) -> None:
+        super().__init__(highlight=False, width=width)
+        if width is None and not self.is_terminal and not os.environ.get("COLUMNS", "").isdecimal():
+            self.width = WIDE
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        for each in objects:
+            if isinstance(each, Table):
+                _let_fold(each, self.width)
+        super().print(*objects, **options)
+
+
+def screen() -> Screen:
+    """Standard output as it is now."""
+    return Screen()
+
+
+def _let_fold(table: Table, width: int) -> None:
+    """No cell is cut: columns that stay whole while there is room (`no_wrap`) fold as well when there is none."""
+    needed = 0
+    for column in table.columns:
+        column.overflow = "fold"
+        cells = [Text.from_markup(cell) if isinstance(cell, str) else cell for cell in (column.header, *column.cells)]
+        widest = max(cell_len(line) for cell in cells for line in str(cell).split("\n"))
+        needed += 2 + (widest if column.no_wrap else min(widest, NARROW))
+    if needed > width:
+        for column in table.columns:
+            column.no_wrap, column.min_width = False, None
 
 
 def limits(item: dict[str, Any]) -> str:

@@ -9,12 +9,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from longspan.cli.inputs import AsJson, Lines, print_json, read_lines
+from longspan.cli.tables import screen
 from longspan.errors import InvalidInput, InvalidOption
 
 if TYPE_CHECKING:
     from longspan.data import Tokenizer
 
-app = App(name="tokenize")
+app = App(name="tokenize", help="Learn a tokenizer, look into it, and put text through it.")
 Folder = Annotated[Path, Parameter(help="the folder of a tokenizer, or of a model that has one")]
 BARS = 12  # rows of a histogram
 
@@ -73,7 +74,7 @@ def show(
     found = _described(tokenizer, merges)
     if json:
         return print_json(found)
-    console = Console(highlight=False)
+    console = screen()
     console.print(f"{found['kind']}, {found['size']} tokens, {found['merges']} merges")
     table = Table("id", "special token", "role", box=None, pad_edge=False)
     for row in found["special"]:
@@ -143,7 +144,7 @@ def encode(
         found.append({"text": text, "ids": each.ids, "pieces": pieces, "offsets": each.offsets})
     if json:
         return print_json(found)
-    console = Console(highlight=False)
+    console = screen()
     for row in found:
         table = Table(
             "id",
@@ -202,7 +203,7 @@ def statistics(
     found = measure(tokenizer, (line for file in files for line in lines(file)))
     if json:
         return print_json(found.plain())
-    console = Console(highlight=False)
+    console = screen()
     for name, value in found.plain().items():
         if name != "lengths":
             console.print(f"{name.replace('_', ' ')}: {value:.4g}" if isinstance(value, float) else f"{name}: {value}")

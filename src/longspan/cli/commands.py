@@ -1,0 +1,47 @@
+"""The commands of `longspan`. Their files import torch when they run, so that help comes at once."""
+
+from cyclopts import App, Parameter
+
+from longspan import __version__
+from longspan.cli import (
+    advise,
+    arena,
+    attention,
+    audit,
+    convert,
+    data,
+    embed,
+    fill,
+    generate,
+    predict,
+    profile,
+    tokenize,
+    training,
+    translate,
+)
+
+app = App(
+    name="longspan",
+    help="Every Transformer attention, classic and efficient: pick one, prove it, run it.",
+    version=__version__,
+    help_format="markdown",
+    default_parameter=Parameter(show_default=False),
+    suppress_keyboard_interrupt=False,
+)
+app.command(attention.list_names, name="list")
+app.command(attention.show)
+app.command(data.app, name="data")
+app.command(tokenize.app, name="tokenize")
+app.command(advise.advise)
+app.command(audit.audit)
+app.command(arena.arena)
+app.command(profile.profile)
+app.command(generate.generate)
+app.command(fill.fill)
+app.command(embed.embed)
+app.command(predict.predict)
+app.command(convert.convert)
+app.command(translate.translate)
+app.command(training.train)
+app.command(training.resume)
+app.command(training.evaluate)

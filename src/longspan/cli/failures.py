@@ -1,0 +1,129 @@
+"""What a failed command says: one line, with the command's flags and the file in question."""
+
+import errno
+import re
+import sys
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cyclopts import CycloptsError
+
+from longspan.errors import LongspanError
+from longspan.files import os_error
+
+# What the library calls an option, where the flag has another name.
+LIBRARY_NAMES: dict[str, dict[str, str]] = {
+    "embed": {"layers": "--layer", "longest": "--max-length"},
+    "translate": {"tokens": "--batch-tokens"},
+}
+ALLOCATION = re.compile(r"can't allocate memory|out of memory|not enough memory", re.IGNORECASE)  # as torch says it
+REMEDY = {errno.ENOSPC: "; make room, or name a folder on another disk", errno.EDQUOT: "; make room in your quota"}
+
+
+def explain(error: Exception, arguments: Sequence[str]) -> str | None:
+    """The line for an error that a user can cause or the machine; None for a fault of the program."""
+    if isinstance(error, CycloptsError):
+        return str(error)
+    if isinstance(error, LongspanError):
+        return in_flags(str(error), flags(arguments))
+    if isinstance(error, RecursionError):
+        return f"{file_in_use(error) or 'the input'} is nested too deeply to be read"
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and ALLOCATION.search(str(error))):
+        place = file_in_use(error)
+        return (
+            f"out of memory{'' if place is None else f' while working on {place}'}; use a smaller batch, text or model"
+        )
+    failed = os_error(error)
+    if failed is None:
+        return None
+    place = failed.filename if failed.filename is not None else file_in_use(error)
+    reason = failed.strerror or str(failed)
+    return f"{reason if place is None else f'{_text(place)}: {reason}'}{REMEDY.get(failed.errno or 0, '')}"
+
+
+# Which file it was
+
+
+def file_in_use(error: BaseException) -> str | None:
+    """The file that was being read or written where an error was raised that does not name it.
+
+    It is looked for from the innermost frame outwards: an open file, or else a path.
+    """
+    if isinstance(error, OSError) and _output_fails():
+        return "standard output"
+    for frame, _ in reversed(list(traceback.walk_tb(error.__traceback__))):
+        paths = [value for value in frame.f_locals.values() if isinstance(value, Path)]
+        for opened in _files(frame.f_locals):
+            return opened
+        if paths:
+            return str(paths[-1])
+    return None
+
+
+def _files(values: Mapping[str, Any]) -> Iterator[str]:
+    for value in (*values.values(), getattr(values.get("self"), "file", None)):
+        name = getattr(value, "name", None) if hasattr(value, "fileno") else None
+        if isinstance(name, (str, Path)):
+            yield {"<stdout>": "standard output", "<stdin>": "standard input"}.get(str(name), str(name))
+
+
+def _output_fails() -> bool:
+    """Whether what was printed could not be written; it is still in the buffer then."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        return True
+    except ValueError:  # closed
+        return False
+    return False
+
+
+def _text(name: Any) -> str:
+    return name.decode(errors="replace") if isinstance(name, bytes) else str(name)
+
+
+# Flags instead of Python's arguments
+
+
+def flags(arguments: Sequence[str]) -> dict[str, str]:
+    """The flag of each option of the command that was called, by the option's name in Python."""
+    from longspan.cli.commands import app
+
+    names, apps, rest = app.parse_commands(arguments)
+    known: dict[str, str] = {}
+    if apps[-1].default_command is not None:
+        for argument in apps[-1].assemble_argument_collection():
+            flag = next((name for name in argument.names if name.startswith("--")), None)
+            if flag is not None and argument.field_info.name is not None:
+                known[argument.field_info.name] = flag
+    for word in rest:  # --train.steps: an option of a recipe or of a mechanism
+        name = word.partition("=")[0]
+        if name.startswith("--") and "." in name:
+            known[name.rpartition(".")[2]] = name
+    return known | LIBRARY_NAMES.get(" ".join(names), {})
+
+
+def in_flags(text: str, known: Mapping[str, str]) -> str:
+    """A message of the library in the words of the command line: `max_new=58` is `--max-new 58`."""
+    text = re.sub(r"\b[A-Z]\w*\((\w+=[^()]*)\)", lambda found: found[1] if _named(found[1], known) else found[0], text)
+    for name in sorted(known, key=len, reverse=True):
+        flag, own = known[name], re.escape(name)
+        text = re.sub(rf"(?<![\w.-]){own}=True\b", flag, text)
+        text = re.sub(rf"(?<![\w.-]){own}=False\b", f"--no-{flag[2:]}", text)
+        text = re.sub(rf"(?<![\w.-]){own}=(?=[^\s=])", f"{flag} ", text)
+        text = re.sub(rf"\boption {own}\b(?![.'/])", flag, text)
+        if "_" in name:  # no word of English, wherever it stands
+            text = re.sub(rf"(?<![\w./'\"-]){own}(?![\w/'\"=-])", flag, text)
+        else:
+            text = re.sub(rf"^{own}(?= must be\b)|(?<=\(){own}(?=\))", flag, text)
+            text = re.sub(rf"\b(give|leave out) {own}(?=$|[;,.)])", rf"\1 {flag}", text)
+    return text
+
+
+def _named(text: str, known: Mapping[str, str]) -> bool:
+    return text.partition("=")[0] in known
+
+
+__all__ = ["explain", "file_in_use", "flags", "in_flags"]

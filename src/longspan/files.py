@@ -1,0 +1,80 @@
+"""Write files so that a failure leaves nothing half-written behind.
+
+A file appears under its name only when it is complete. It has the mode that the umask gives, whoever wrote it
+(`tempfile` and safetensors create files that only their owner can read). An error names the file.
+"""
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+_OS_ERROR = re.compile(r"\(os error (\d+)\)")  # how Rust libraries (safetensors, tokenizers) report one
+_unfinished: set[Path] = set()
+
+
+@contextmanager
+def replacing(path: Path | str) -> Iterator[Path]:
+    """A temporary path beside `path`, which takes its place when the block ends without an error.
+
+    >>> with replacing(Path("weights.safetensors")) as part:
+    ...     save_file(tensors, part)
+
+    Several processes may replace the same file: each has a temporary path of its own. On any error the temporary file
+    is removed; an operating-system error that names no file is given the name of `path`.
+    """
+    path = Path(path)
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        part.open("wb").close()
+        mode = part.stat().st_mode  # what the umask gives
+        _unfinished.add(part)
+        yield part
+        if part.stat().st_mode != mode:
+            part.chmod(mode)
+        part.replace(path)
+    except BaseException as error:
+        part.unlink(missing_ok=True)
+        failed = os_error(error)
+        if failed is None or failed.filename not in (None, str(part)):
+            raise
+        raise OSError(failed.errno, failed.strerror or str(failed), str(path)) from error
+    finally:
+        _unfinished.discard(part)
+
+
+def write(path: Path | str, content: Callable[[IO[bytes]], object]) -> None:
+    """Write a file by a function that is given it open; it reaches the disk before it takes its name."""
+    with replacing(path) as part, part.open("wb") as file:
+        content(file)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def write_bytes(path: Path | str, content: bytes) -> None:
+    """Write a file, or leave the old one as it was."""
+    write(path, lambda file: file.write(content))
+
+
+def write_text(path: Path | str, text: str) -> None:
+    """Write a file of UTF-8 text, or leave the old one as it was."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def os_error(error: BaseException) -> OSError | None:
+    """The operating-system error that an exception is or reports: Rust libraries wrap theirs in a text."""
+    if isinstance(error, OSError):
+        return error
+    match = _OS_ERROR.search(str(error)) if isinstance(error, Exception) else None
+    return None if match is None else OSError(int(match[1]), os.strerror(int(match[1])))
+
+
+def remove_unfinished() -> None:
+    """Remove the temporary files of writes that are going on; for a process that ends at once."""
+    for part in list(_unfinished):
+        part.unlink(missing_ok=True)
+
+
+__all__ = ["os_error", "remove_unfinished", "replacing", "write", "write_bytes", "write_text"]
