@@ -8,7 +8,7 @@ from rich.table import Table
 
 from longspan.attention import describe, names
 from longspan.cli.main import main
-from longspan.cli.tables import screen
+from longspan.cli.tables import output
 from longspan.models import catalog
 from longspan.models import names as models
 
@@ -56,5 +56,5 @@ def test_columns_that_stay_whole_fold_where_nothing_else_can(capsys, monkeypatch
     table = Table("a", box=None, pad_edge=False)
     table.add_column("b", no_wrap=True)
     table.add_row("x", "abcdefghijklmnopqrstuvwxyz")
-    screen().print(table)
+    output().print(table)
     assert "".join(capsys.readouterr().out.split()) == "abxabcdefghijklmnopqrstuvwxyz"

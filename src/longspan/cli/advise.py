@@ -11,7 +11,7 @@ from cyclopts import Group, Parameter
 from rich.console import Console
 
 from longspan.cli.inputs import AsJson, print_json
-from longspan.cli.tables import screen
+from longspan.cli.tables import output
 from longspan.errors import InvalidInput, InvalidOption
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def advise(
     if json:
         print_json(plain(found, store, elsewhere, tasks))
     else:
-        print_advice(screen(), found, elsewhere, tasks, every=all)
+        print_advice(output(), found, elsewhere, tasks, every=all)
     return 0 if found.choices else 1
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from longspan.cli.arena_plan import command, print_plan
 from longspan.cli.inputs import AsJson, print_json
-from longspan.cli.tables import screen
+from longspan.cli.tables import output
 from longspan.errors import InvalidInput, InvalidOption
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def _finish(folder: Path, screen: Console, json: bool) -> int:
     if json:
         print_json(summary(folder, results, report))
     else:
-        print_results(screen(), results)
+        print_results(output(), results)
         print(f"report: {report}")
     return 1 if failed else 0
 

@@ -8,7 +8,7 @@ from cyclopts import Parameter
 from rich.table import Table
 
 from longspan.cli.models import print_checkpoint, print_model, print_models, print_preset, print_presets
-from longspan.cli.tables import limits, screen
+from longspan.cli.tables import limits, output
 from longspan.errors import InvalidOption
 
 AsJson = Annotated[bool, Parameter(name="--json", negative="", help="print JSON instead of a table")]
@@ -68,7 +68,7 @@ def _print_mechanisms(rows: list[dict[str, Any]]) -> None:
         for row in rows:
             if _first_family(row) == family:
                 table.add_row(f"  {row['name']}", _abilities(row), row["order"], row["paper"])
-    console = screen()
+    console = output()
     console.print(table)
     console.print("\nlongspan list --models and --presets list the others; longspan show NAME shows one", style="dim")
 
@@ -116,7 +116,7 @@ def _describe(name: str, length: tuple[int, ...]) -> dict[str, Any]:
 
 
 def _print_mechanism(row: dict[str, Any]) -> None:
-    console = screen()
+    console = output()
     console.print(f"{row['name']}: {row['summary']}", markup=False)
     facts = Table(show_header=False, box=None, pad_edge=False)
     facts.add_row("paper", row["paper"])

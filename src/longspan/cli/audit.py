@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from longspan.cli.inputs import check_writable
-from longspan.cli.tables import screen
+from longspan.cli.tables import output
 from longspan.errors import InvalidOption
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def audit(
         keeps = None if called.mask_means is None else called.mask_means == "keep"
         reading = Reading(kind=called.inputs, mask_keeps=keeps, **rest)
 
-    console = screen()
+    console = output()
     certificates = []
     chosen = names() if all else list(targets)
     with console.status(f"auditing {', '.join(chosen)}") as status:

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from longspan.cli.inputs import AsJson, print_json, progress
-from longspan.cli.tables import screen, short_bytes, short_number
+from longspan.cli.tables import output, short_bytes, short_number
 from longspan.errors import InvalidInput
 
 app = App(name="data", help="The named data sets: list them, and prepare one.")
@@ -49,7 +49,7 @@ def list_sets(*, data: DataFolder = None, json: AsJson = False) -> None:
     for row in rows:
         size = short_bytes(row["bytes"]) if row["bytes"] else ""
         table.add_row(row["name"], row["kind"], escape(row["what"]), row["there"], size)
-    screen().print(table)
+    output().print(table)
 
 
 def _row(name: str, paths: dict[str, Path]) -> dict[str, Any]:
@@ -124,7 +124,7 @@ def prepare(
     for each in counted:
         counts = ", ".join(f"{short_number(value)} {key}" for key, value in each.counts.items())
         table.add_row(each.split, escape(str(each.path)), "yes" if each.checked else "no checksum", counts)
-    console = screen()
+    console = output()
     console.print(table)
     console.print(escape(f"{name}: {found.what}. Terms: {sets.terms(found)}"))
     if out is not None:

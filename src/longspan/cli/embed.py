@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from longspan.cli.inputs import AsJson, Cut, Lines, check_writable, load_model, print_json, progress, read_lines
-from longspan.cli.tables import screen
+from longspan.cli.tables import output
 from longspan.errors import InvalidOption
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def embed(
     if json:
         print_json([{"text": text, "vector": vector} for text, vector in zip(texts, vectors.tolist())])
         return
-    console = screen()
+    console = output()
     console.print(f"{len(texts)} × {vectors.shape[1]}{'' if out is None else f', written to {out}'}", markup=False)
     if out is None and 1 < len(texts) <= COMPARED:
         _print_cosines(console, texts, vectors)

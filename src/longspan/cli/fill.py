@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from longspan.cli.inputs import AsJson, Cut, Lines, load_model, print_json, read_lines
-from longspan.cli.tables import screen
+from longspan.cli.tables import output
 
 
 def fill(
@@ -49,7 +49,7 @@ def fill(
             ]
         )
         return
-    console = screen()
+    console = output()
     for text, masks in zip(texts, made):
         console.print(text, markup=False, style="bold" if len(texts) > 1 else "")
         for number, guesses in enumerate(masks, start=1):

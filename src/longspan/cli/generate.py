@@ -9,7 +9,7 @@ from cyclopts import Group, Parameter
 from rich.console import Console
 
 from longspan.cli.inputs import AsJson, Cut, Lines, load_model, print_json, progress, read_lines
-from longspan.cli.tables import screen
+from longspan.cli.tables import output
 from longspan.errors import InvalidOption
 
 DRAWING = Group("Drawing tokens; the best one is taken unless one of these is given", sort_key=1)
@@ -119,7 +119,7 @@ def generate(
         rows = zip(asked, made)
         print_json([{"prompt": prompt, "texts": [asdict(text) for text in texts]} for prompt, texts in rows])
         return
-    console = screen()
+    console = output()
     for prompt, texts in zip(asked, made):
         for text in texts:
             console.print(prompt, style="dim", markup=False)

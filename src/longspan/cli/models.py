@@ -5,7 +5,7 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-from longspan.cli.tables import limits, screen, short_bytes, short_number
+from longspan.cli.tables import limits, output, short_bytes, short_number
 
 
 def print_models(rows: list[dict[str, Any]]) -> None:
@@ -13,7 +13,7 @@ def print_models(rows: list[dict[str, Any]]) -> None:
     table = Table("name", "what it is", "paper", box=None, pad_edge=False)
     for row in rows:
         table.add_row(row["name"], escape(row["summary"]), row["paper"])
-    screen().print(table)
+    output().print(table)
 
 
 def print_presets(rows: list[dict[str, Any]]) -> None:
@@ -28,12 +28,12 @@ def print_presets(rows: list[dict[str, Any]]) -> None:
         length = str(max(row["lengths"])) if row["lengths"] else ""
         paper = row["paper"].replace(" et al.", "")  # so that a line has 80 characters
         table.add_row(row["name"], row["model"], row["printed_parameters"], length, paper)
-    screen().print(table)
+    output().print(table)
 
 
 def print_model(row: dict[str, Any]) -> None:
     """A model with its options."""
-    console = screen()
+    console = output()
     console.print(f"{row['name']}: {row['summary']}", markup=False)
     facts = Table(show_header=False, box=None, pad_edge=False)
     facts.add_row("paper", row["paper"])
@@ -53,7 +53,7 @@ def print_model(row: dict[str, Any]) -> None:
 
 def print_preset(row: dict[str, Any]) -> None:
     """A preset: what it weighs, what it costs, what the paper says, and how to build it."""
-    console = screen()
+    console = output()
     console.print(f"{row['name']}: {row['model']} of {row['paper']}", markup=False)
     if row["remarks"]:
         console.print(row["remarks"], markup=False)
@@ -93,7 +93,7 @@ def print_preset(row: dict[str, Any]) -> None:
 
 def print_checkpoint(row: dict[str, Any]) -> None:
     """A checkpoint: its family, weights, heads and tokenizer, and how to load it."""
-    console = screen()
+    console = output()
     kind = row["architecture"] or row["model"]
     title = f"{row['path']}: {kind}, {row['parameters']:,} parameters in {row['dtype']}"
     console.print(title, markup=False, soft_wrap=True)

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from longspan.cli.inputs import AsJson, Dotted, check_writable, dotted, print_json
 from longspan.cli.profile_tables import print_rows
-from longspan.cli.tables import screen
+from longspan.cli.tables import output
 from longspan.errors import InvalidOption
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def profile(
     if json:
         print_json(record)
     else:
-        print_rows(screen(), rows)
+        print_rows(output(), rows)
     if out is not None:
         out.write_text(json_format.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     if html is not None:

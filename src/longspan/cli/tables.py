@@ -12,7 +12,7 @@ WIDE = 100_000  # columns of what is no terminal: a line is as long as its text
 NARROW = 8  # columns that a cell which can be folded needs
 
 
-class Screen(Console):
+class Output(Console):
     """Standard output. On a terminal, tables fold to its width; a file or a pipe gets every line whole.
 
     COLUMNS says the width of either.
@@ -30,9 +30,9 @@ class Screen(Console):
         super().print(*objects, **options)
 
 
-def screen() -> Screen:
+def output() -> Output:
     """Standard output as it is now."""
-    return Screen()
+    return Output()
 
 
 def _let_fold(table: Table, width: int) -> None:

@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from longspan.cli.inputs import AsJson, Lines, print_json, read_lines
-from longspan.cli.tables import screen
+from longspan.cli.tables import output
 from longspan.errors import InvalidInput, InvalidOption
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def show(
     found = _described(tokenizer, merges)
     if json:
         return print_json(found)
-    console = screen()
+    console = output()
     console.print(f"{found['kind']}, {found['size']} tokens, {found['merges']} merges")
     table = Table("id", "special token", "role", box=None, pad_edge=False)
     for row in found["special"]:
@@ -144,7 +144,7 @@ def encode(
         found.append({"text": text, "ids": each.ids, "pieces": pieces, "offsets": each.offsets})
     if json:
         return print_json(found)
-    console = screen()
+    console = output()
     for row in found:
         table = Table(
             "id",
@@ -203,7 +203,7 @@ def statistics(
     found = measure(tokenizer, (line for file in files for line in lines(file)))
     if json:
         return print_json(found.plain())
-    console = screen()
+    console = output()
     for name, value in found.plain().items():
         if name != "lengths":
             console.print(f"{name.replace('_', ' ')}: {value:.4g}" if isinstance(value, float) else f"{name}: {value}")
