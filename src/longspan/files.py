@@ -4,6 +4,7 @@ A file appears under its name only when it is complete. It has the mode that the
 (`tempfile` and safetensors create files that only their owner can read). An error names the file.
 """
 
+import errno
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import IO
 
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")  # how Rust libraries (safetensors, tokenizers) report one
+_SHORT = re.compile(r"\d+ requested and \d+ written")
 _unfinished: set[Path] = set()
 
 
@@ -63,10 +65,32 @@ def write_text(path: Path | str, text: str) -> None:
     write_bytes(path, text.encode("utf-8"))
 
 
+@contextmanager
+def undone_on_error(path: Path | str) -> Iterator[None]:
+    """What the block adds to a folder, or the file or folder that it creates, is removed if the block fails."""
+    path = Path(path)
+    places = (path, path.with_name(f"{path.name}.part"))
+    parents = [parent for parent in path.parents if not parent.exists()]
+    before = {entry for place in places if place.exists() for entry in (place, *place.rglob("*"))}
+    try:
+        yield
+    except BaseException:
+        for place in places:
+            for entry in sorted([place, *place.rglob("*")], reverse=True):  # what is inside comes first
+                if entry not in before and os.path.lexists(entry):
+                    entry.rmdir() if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+        for parent in parents:
+            if parent.is_dir() and not any(parent.iterdir()):
+                parent.rmdir()
+        raise
+
+
 def os_error(error: BaseException) -> OSError | None:
     """The operating-system error that an exception is or reports: Rust libraries wrap theirs in a text."""
     if isinstance(error, OSError):
-        return error
+        # numpy reports a disk that became full only as "1000 requested and 12 written"
+        short = error.errno is None and _SHORT.search(str(error))
+        return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) if short else error
     match = _OS_ERROR.search(str(error)) if isinstance(error, Exception) else None
     return None if match is None else OSError(int(match[1]), os.strerror(int(match[1])))
 
@@ -77,4 +101,4 @@ def remove_unfinished() -> None:
         part.unlink(missing_ok=True)
 
 
-__all__ = ["os_error", "remove_unfinished", "replacing", "write", "write_bytes", "write_text"]
+__all__ = ["os_error", "remove_unfinished", "replacing", "undone_on_error", "write", "write_bytes", "write_text"]

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from longspan import files
 from longspan.arena.cell import KINDS, Cell, Record
 from longspan.arena.tasks import Place
 from longspan.data.cache import cache
@@ -65,9 +66,7 @@ def read(path: Path) -> Cell:
 
 def write(record: Record, path: Path) -> None:
     """The whole record or nothing; numbers that are none become null, as JSON has no others."""
-    part = path.with_name(f"{path.name}.part")
-    part.write_text(json.dumps(_finite(record.plain()), ensure_ascii=False) + "\n", encoding="utf-8")
-    part.replace(path)
+    files.write_text(path, json.dumps(_finite(record.plain()), ensure_ascii=False) + "\n")
 
 
 def _finite(value: Any) -> Any:

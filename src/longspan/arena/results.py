@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+from longspan import files
 from longspan.arena.cell import Cell, Record
 from longspan.arena.grid import Arguments, check_cells, differences
 from longspan.errors import InvalidInput
@@ -37,14 +38,9 @@ class Folder:
         text = json.dumps(
             {"version": VERSION, "arguments": arguments.plain(), "cells": [cell.plain() for cell in cells]}, indent=1
         )
-        part = grid.with_suffix(".part")
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            with part.open("w", encoding="utf-8") as file:
-                file.write(text + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-            part.replace(grid)
+            files.write_text(grid, text + "\n")
         except OSError as error:
             raise InvalidInput(f"{grid} cannot be written: {error.strerror}") from None
         return list(cells)
@@ -96,7 +92,7 @@ class Folder:
         path = self.path / RESULTS
         line = json.dumps(_finite(record.plain()), ensure_ascii=False) + "\n"
         try:
-            number = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            number = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
             try:
                 left = line.encode()
                 while left:

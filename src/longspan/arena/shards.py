@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -24,6 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.format import open_memmap
 
+from longspan import files
 from longspan.arena.examples import Examples
 from longspan.errors import InvalidInput, InvalidOption
 
@@ -129,14 +129,8 @@ def _make_one(make: Make, options: Mapping[str, Any], seed: int, number: int, co
     found = make(options, seed, number, count)
     if len(found) != count:
         raise InvalidInput(f"shard {number} of {found.source} has {len(found)} examples, and {count} were asked for")
-    handle, beside = tempfile.mkstemp(prefix=path.name, suffix=".part", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            np.savez(file, tokens=found.tokens, starts=found.starts, labels=found.labels, texts=np.array(found.texts))
-        Path(beside).replace(path)
-    except BaseException:
-        Path(beside).unlink(missing_ok=True)
-        raise
+    arrays = {"tokens": found.tokens, "starts": found.starts, "labels": found.labels, "texts": np.array(found.texts)}
+    files.write(path, lambda file: np.savez(file, **arrays))
     return count
 
 
@@ -168,11 +162,14 @@ def _join(parts: Path, folder: Path, asked: dict[str, Any]) -> None:
         texts, kind = part.texts, part.tokens.dtype
     label, length = np.concatenate(labels).astype(np.int64), np.concatenate(lengths)
     starts = np.concatenate([[0], np.cumsum(length)]).astype(np.int64)
-    beside = Path(tempfile.mkdtemp(prefix=folder.name, suffix=".part", dir=folder.parent))
+    beside = folder.with_name(f"{folder.name}.{os.getpid()}.part")
+    shutil.rmtree(beside, ignore_errors=True)  # of a killed process that had this number
+    beside.mkdir()
     try:
         np.save(beside / "starts.npy", starts)
         np.save(beside / "labels.npy", label)
         tokens = open_memmap(beside / "tokens.npy", mode="w+", dtype=kind, shape=(int(starts[-1]),))
+        _reserve(beside / "tokens.npy")
         first = 0
         for number in numbers:
             part = _shard(_path(parts, number))
@@ -193,12 +190,17 @@ def _join(parts: Path, folder: Path, asked: dict[str, Any]) -> None:
             "sha256": _sha256(Examples(tokens, starts, label, folder.name, texts)),
         }
         (beside / MANIFEST).write_text(json.dumps(manifest, indent=1, sort_keys=True))
-        beside.chmod(0o755)  # temporary folders are private, and a cache may be shared
         shutil.rmtree(folder, ignore_errors=True)  # a damaged one
         beside.rename(folder)
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)
         raise
+
+
+def _reserve(path: Path) -> None:
+    """Make sure that the disk has room for the whole file: writing to a mapped file that has none kills the process."""
+    with path.open("r+b") as file:
+        os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
 
 
 def _read(folder: Path, asked: dict[str, Any]) -> tuple[Examples, dict[str, Any]] | None:

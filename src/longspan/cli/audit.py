@@ -9,6 +9,7 @@ from cyclopts import Group, Parameter
 from rich.console import Console
 from rich.table import Table
 
+from longspan import files
 from longspan.cli.inputs import check_writable
 from longspan.cli.tables import output
 from longspan.errors import InvalidOption
@@ -124,12 +125,12 @@ def audit(
     )
     record = [certificate.to_dict() for certificate in certificates]
     if json is not None:
-        json.write_text(json_format.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        files.write_text(json, json_format.dumps(record, indent=1, ensure_ascii=False) + "\n")
         console.print(f"wrote {json}", markup=False)
     if html is not None:
         from longspan.report.audit import audit_page
 
-        html.write_text(audit_page(record), encoding="utf-8")
+        files.write_text(html, audit_page(record))
         console.print(f"wrote {html}", markup=False)
     return 1 if failed else 0
 

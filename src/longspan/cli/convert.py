@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 from rich.console import Console
 
+from longspan.files import undone_on_error
+
 
 def convert(
     source: Path,
@@ -38,7 +40,7 @@ def convert(
     """
     from longspan import hub
 
-    with Console(stderr=True).status(f"converting {source}"):
+    with Console(stderr=True).status(f"converting {source}"), undone_on_error(target):
         found = hub.convert(source, target, to=to, dtype=dtype, shard_size=shard_size, overwrite=overwrite)
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"wrote {target}: {found.family or found.model.name}, {found.model.dtype}", markup=False)

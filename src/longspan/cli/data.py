@@ -12,6 +12,7 @@ from rich.table import Table
 from longspan.cli.inputs import AsJson, print_json, progress
 from longspan.cli.tables import output, short_bytes, short_number
 from longspan.errors import InvalidInput
+from longspan.files import undone_on_error
 
 app = App(name="data", help="The named data sets: list them, and prepare one.")
 DataFolder = Annotated[
@@ -114,7 +115,7 @@ def prepare(
         if tokenizer is not None and own is None:
             raise InvalidInput(f"{tokenizer} has no tokenizer")
         learned = Learned(kind=kind, size=size, lowercase=lowercase)
-        with Console(stderr=True).status(f"cutting {name} into tokens"):
+        with Console(stderr=True).status(f"cutting {name} into tokens"), undone_on_error(out):
             made = preparing.tokenise(counted, out, learned=learned, tokenizer=own, shard=shard or SHARD)
         vocabulary = made.size
     if json:

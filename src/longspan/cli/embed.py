@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from longspan import files
 from longspan.cli.inputs import AsJson, Cut, Lines, check_writable, load_model, print_json, progress, read_lines
 from longspan.cli.tables import output
 from longspan.errors import InvalidOption
@@ -105,10 +106,7 @@ def _print_cosines(console: Console, texts: Sequence[str], vectors: "Tensor") ->
 def _write_vectors(path: Path, vectors: "Tensor") -> None:
     import numpy
 
-    part = path.with_name(f"{path.name}.part")
-    with part.open("wb") as file:
-        numpy.save(file, vectors.numpy())
-    part.replace(path)
+    files.write(path, lambda file: numpy.save(file, vectors.numpy()))
 
 
 def _check_writable(path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import errno
 import re
-import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -51,9 +50,11 @@ def file_in_use(error: BaseException) -> str | None:
 
     It is looked for from the innermost frame outwards: an open file, or else a path.
     """
-    if isinstance(error, OSError) and _output_fails():
-        return "standard output"
-    for frame, _ in reversed(list(traceback.walk_tb(error.__traceback__))):
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    no_room = isinstance(error, OSError) and error.errno in REMEDY
+    if no_room and frames and frames[-1].f_globals["__name__"].startswith("longspan.cli."):
+        return "standard output"  # commands themselves write nothing else: files are written in `longspan.files`
+    for frame in reversed(frames):
         paths = [value for value in frame.f_locals.values() if isinstance(value, Path)]
         for opened in _files(frame.f_locals):
             return opened
@@ -67,17 +68,6 @@ def _files(values: Mapping[str, Any]) -> Iterator[str]:
         name = getattr(value, "name", None) if hasattr(value, "fileno") else None
         if isinstance(name, (str, Path)):
             yield {"<stdout>": "standard output", "<stdin>": "standard input"}.get(str(name), str(name))
-
-
-def _output_fails() -> bool:
-    """Whether what was printed could not be written; it is still in the buffer then."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        return True
-    except ValueError:  # closed
-        return False
-    return False
 
 
 def _text(name: Any) -> str:

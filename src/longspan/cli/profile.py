@@ -10,6 +10,7 @@ from cyclopts import Group, Parameter
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from longspan import files
 from longspan.cli.inputs import AsJson, Dotted, check_writable, dotted, print_json
 from longspan.cli.profile_tables import print_rows
 from longspan.cli.tables import output
@@ -102,11 +103,11 @@ def profile(
     else:
         print_rows(output(), rows)
     if out is not None:
-        out.write_text(json_format.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        files.write_text(out, json_format.dumps(record, indent=1, ensure_ascii=False) + "\n")
     if html is not None:
         from longspan.report.profile import profile_page
 
-        html.write_text(profile_page(rows, record["machine"], record["settings"]), encoding="utf-8")
+        files.write_text(html, profile_page(rows, record["machine"], record["settings"]))
     for path in (out, html):
         if path is not None and not json:
             print(f"wrote {path}")

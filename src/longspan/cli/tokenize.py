@@ -11,6 +11,7 @@ from rich.table import Table
 from longspan.cli.inputs import AsJson, Lines, print_json, read_lines
 from longspan.cli.tables import output
 from longspan.errors import InvalidInput, InvalidOption
+from longspan.files import undone_on_error
 
 if TYPE_CHECKING:
     from longspan.data import Tokenizer
@@ -52,7 +53,8 @@ def learn(
     options = Learned(kind=kind, size=size, lowercase=lowercase, frequency=frequency, special=special)
     with Console(stderr=True).status(f"learning from {', '.join(map(str, files))}"):
         made = learn_from(options, (piece for file in files for piece in pieces(file)))
-    made.save(out)
+    with undone_on_error(out):
+        made.save(out)
     print(f"{out}: {made.size} tokens ({kind})")
 
 

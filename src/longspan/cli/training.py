@@ -52,6 +52,10 @@ def train(
     """
     from longspan.train import recipe as recipes
 
+    if recipe.is_dir():
+        raise InvalidInput(
+            f"{recipe} is a folder; `longspan resume {_quoted(recipe)}` continues a run, and training takes a TOML file"
+        )
     read = recipes.read(recipe, dotted(overrides, VALUES))
     folder = Path("runs") / recipe.stem if out is None else out
     return _run(folder, data, lambda run, processes: recipes.begin(read, run, data=_data(data), processes=processes))

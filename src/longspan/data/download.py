@@ -1,5 +1,6 @@
 """Files from the network, for users who have one: by https, to a temporary file, used only if the checksum fits."""
 
+import errno
 import gzip
 import hashlib
 import tarfile
@@ -19,6 +20,7 @@ from longspan.errors import InvalidInput
 
 LARGEST = 4 << 30  # bytes of a file, packed or not: more is not what was asked for
 CHUNK = 1 << 20
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # a second attempt would not help
 TIMEOUT = 60.0
 HERE = ("127.0.0.1", "localhost", "::1")  # this machine, to which nobody listens in
 Show = Callable[[int, int | None], None]  # bytes that came, of how many
@@ -85,6 +87,8 @@ def _download(url: str, target: Path, show: Show) -> None:
                 file.write(chunk)
                 show(came, total)
     except (urllib.error.URLError, OSError) as error:
+        if error.errno in NO_ROOM:
+            raise OSError(error.errno, error.strerror, str(target.parent)) from None
         raise _Wrong(str(getattr(error, "reason", None) or error)) from None
     if total is not None and came != total:
         raise _Wrong(f"{came} of {total} bytes came")
@@ -106,6 +110,8 @@ def _check_and_pack(source: Source, came: Path, made: Path, ending: str) -> None
                 with made.open("wb") as plain:
                     found = _copy(file, plain)
     except (OSError, zipfile.BadZipFile, tarfile.TarError, *DAMAGED) as error:
+        if isinstance(error, OSError) and error.errno in NO_ROOM:
+            raise OSError(error.errno, error.strerror, str(made.parent)) from None
         raise _Wrong(f"what came cannot be unpacked: {error}") from None
     if found != source.sha256:
         raise _Wrong(f"its checksum is {found[:16]}…, and {source.sha256[:16]}… was expected")

@@ -155,7 +155,7 @@ def _learned(options: Learned, texts: Iterable[str], names: dict[str, str]) -> I
     inner.normalizer = _normalizer(options)
     try:
         inner.train_from_iterator(_some(texts), trainer)
-    except InvalidInput:
+    except (InvalidInput, OSError, MemoryError):
         raise
     except Exception as error:  # the package raises no narrower one
         raise InvalidOption(f"no vocabulary of {options.size} can be learned from the text: {error}") from None

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from longspan import files
 from longspan.data.files import read_json
 from longspan.data.tokenizer import Tokenizer
 from longspan.data.tokenizer_files import read_tokenizer
@@ -30,7 +31,7 @@ class Sizes:
 
 def write_sizes(folder: Path, sizes: Mapping[str, Sizes]) -> None:
     text = json.dumps({split: asdict(each) for split, each in sizes.items()}, indent=1)
-    (folder / SIZES).write_text(text + "\n", encoding="utf-8")
+    files.write_text(folder / SIZES, text + "\n")
 
 
 def read_prepared(folder: Path, share: float) -> tuple[dict[str, Tokens], dict[str, Sizes], Tokenizer]:

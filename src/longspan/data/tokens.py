@@ -15,6 +15,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from longspan import files
 from longspan.errors import InvalidInput
 
 FORMAT = 1
@@ -52,9 +53,13 @@ class TokenWriter:
         self.count += array.size
 
     def close(self) -> "TokenFile":
-        self._file.close()
+        try:
+            self._file.close()
+        except BaseException:  # a full disk may show only now
+            self.abandon()
+            raise
         _beside(self.path, ".bin.part").replace(_beside(self.path, ".bin"))
-        np.asarray(self.borders, dtype="<u8").tofile(_beside(self.path, ".borders"))
+        files.write_bytes(_beside(self.path, ".borders"), np.asarray(self.borders, dtype="<u8").tobytes())
         record = {
             "format": FORMAT,
             "dtype": self.kind.str,
@@ -69,8 +74,10 @@ class TokenWriter:
 
     def abandon(self) -> None:
         """Leaves nothing behind."""
-        self._file.close()
-        _beside(self.path, ".bin.part").unlink(missing_ok=True)
+        try:
+            self._file.close()
+        finally:
+            _beside(self.path, ".bin.part").unlink(missing_ok=True)
 
 
 def write_tokens(
@@ -140,9 +147,7 @@ def _digest(shards: Sequence["TokenFile"]) -> str:
 
 
 def _write_record(path: Path, record: dict[str, Any]) -> None:
-    part = _beside(path, ".json.part")
-    part.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    part.replace(_beside(path, ".json"))
+    files.write_text(_beside(path, ".json"), json.dumps(record, indent=1) + "\n")
 
 
 def _read_record(path: Path) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from longspan import files
 from longspan.errors import InvalidInput
 
 ONE, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -150,7 +151,6 @@ def _remove(paths: Iterable[Path]) -> None:
 
 
 def _write(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    part = path.with_name(f"{path.name}.part")
     # Tensors that overlap are refused as ties; each is written by itself. Those of one mapped file do not overlap.
     seen: set[int] = set()
     own = {}
@@ -158,8 +158,8 @@ def _write(path: Path, tensors: Mapping[str, Tensor]) -> None:
         place = tensor.data_ptr()
         own[name] = tensor.clone(memory_format=torch.contiguous_format) if place in seen else tensor
         seen.add(place)
-    save_file(own, part, metadata={"format": "pt"})
-    part.replace(path)
+    with files.replacing(path) as part:
+        save_file(own, part, metadata={"format": "pt"})
 
 
 __all__ = ["INDEX", "ONE", "PICKLES", "Tensors", "shards", "write"]

@@ -54,7 +54,7 @@ class Store:
         line = f"\n{json.dumps(asdict(found), ensure_ascii=False)}\n".encode()
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            number = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            number = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
             try:
                 while line:
                     line = line[os.write(number, line) :]

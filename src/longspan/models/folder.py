@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from longspan import __version__, config
+from longspan import __version__, config, files
 from longspan.errors import InvalidInput
 from longspan.models.base import Model
 from longspan.models.registry import find
@@ -34,9 +34,8 @@ def save(
         (folder / TOKENIZER).write_text(tokenizer, encoding="utf-8")
     model.write_files(folder)
     own = {name: tensor.contiguous() for name, tensor in (weights or unique(model)).items()}
-    part = folder / f"{WEIGHTS}.part"
-    save_file(own, part, metadata={"format": "pt"})
-    part.replace(folder / WEIGHTS)
+    with files.replacing(folder / WEIGHTS) as part:
+        save_file(own, part, metadata={"format": "pt"})
 
 
 def load(folder: Path | str) -> Model:

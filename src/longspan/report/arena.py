@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from longspan import files
 from longspan.arena.efficiency import FUSED, NAIVE
 from longspan.errors import InvalidInput
 from longspan.report import charts, figures, kinds
@@ -22,7 +23,7 @@ def write(folder: Path) -> Path:
     path = folder / "report.html"
     try:
         made, lacking = figures.write(results, folder / "figures")
-        path.write_text(arena_page(results, [file.relative_to(folder) for file in made], lacking), encoding="utf-8")
+        files.write_text(path, arena_page(results, [file.relative_to(folder) for file in made], lacking))
     except OSError as error:
         raise InvalidInput(f"{error.filename or folder} cannot be written: {error.strerror}") from None
     return path

@@ -10,6 +10,7 @@ import tokenizers
 from tokenizers import processors
 from torch import Tensor
 
+from longspan import files
 from longspan.config import option
 from longspan.data import sets
 from longspan.data.base import Batch, Data
@@ -222,7 +223,7 @@ class Translate(Task):
         source = _ending(learn(options.tokenizer, texts[0]))
         target = _ending(learn(options.tokenizer, texts[1])) if given is None else given
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(source.to_json(), encoding="utf-8")
+        files.write_text(path, source.to_json())
         return source, target
 
     def _texts(self, place: Place) -> tuple[dict[str, str], dict[str, Texts]]:

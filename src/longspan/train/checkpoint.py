@@ -18,6 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from longspan import files
 from longspan.errors import InvalidInput
 
 MANIFEST, PART = "manifest.json", ".part"
@@ -106,7 +107,9 @@ def newest(folder: Path) -> tuple[Path | None, list[str]]:
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """A file of tensors, each by itself."""
-    save_file({name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}, path)
+    own = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    with files.replacing(path) as part:
+        save_file(own, part)
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:

@@ -12,7 +12,7 @@ from typing import Any
 import tokenizers
 import torch
 
-from longspan import config
+from longspan import config, files
 from longspan.data.tokenizer import Tokenizer
 from longspan.data.tokenizer_files import read_tokenizer
 from longspan.errors import InvalidInput, InvalidOption, UnknownName, suggest
@@ -163,7 +163,7 @@ def begin(recipe: Recipe, folder: Path | Run, *, data: Path | None, processes: P
                     "train": config.plain(options),
                 }
             )
-            (run.folder / CONFIG).write_text(text, encoding="utf-8")
+            files.write_text(run.folder / CONFIG, text)
     return trainer
 
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from longspan import files
 from longspan.errors import InvalidInput
 from longspan.train.board import Board
 
@@ -98,9 +99,7 @@ class Run:
         kept = [row for row in self.rows() if row.get("step", 0) <= step]
         path = self.folder / METRICS
         if path.is_file():
-            part = path.with_suffix(".part")
-            part.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
-            part.replace(path)
+            files.write_text(path, "".join(json.dumps(row) + "\n" for row in kept))
 
 
 def _finite(value: Any) -> Any:
