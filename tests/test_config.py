@@ -146,6 +146,34 @@ def test_suggest():
     assert suggest("qqq", []) == "none are known"
 
 
+@pytest.mark.parametrize(
+    ("name", "known", "nearest"),
+    [
+        ("gtp2", ["gpt2", "bert"], "gpt2"),  # exchanged
+        ("windows", ["window", "sparse"], "window"),
+        ("half", ["halves", "none"], "halves"),
+        ("sparse-enwik", ["sparse", "sparse-enwik8"], "sparse-enwik8"),
+        ("Longformer", ["longformer", "linformer"], "longformer"),
+        ("performr", ["reformer", "performer"], "performer"),
+    ],
+)
+def test_a_slip_of_the_pen(name: str, known: list[str], nearest: str):
+    assert suggest(name, known) == f"did you mean {nearest!r}?"
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [("modernbert", "camembert"), ("mamba", "mbart"), ("t5", "led"), ("deberta", "albert"), ("opt", "gpt2")],
+)
+def test_another_thing_is_not_suggested(name: str, other: str):
+    assert suggest(name, [other]) == f"known: {other}"
+
+
+def test_of_many_names_the_nearest_five_are_listed():
+    many = [f"{kind}-{number}" for kind in ("gpt", "bert", "vision") for number in range(40)]
+    assert suggest("visual", many) == "of 120 names, the nearest are vision-0, vision-1, vision-2, vision-3, vision-4"
+
+
 @pytest.mark.parametrize("kind", [Unsupported, InvalidInput, InvalidOption, UnknownName])
 def test_every_error_is_a_longspan_error_and_a_value_error(kind: type):
     assert issubclass(kind, LongspanError) and issubclass(kind, ValueError)

@@ -5,7 +5,8 @@ longspan can still catch it. The command line prints it on one line and exits wi
 """
 
 from collections.abc import Iterable
-from difflib import get_close_matches
+from difflib import SequenceMatcher
+from os.path import commonprefix
 
 
 class LongspanError(ValueError):
@@ -28,10 +29,48 @@ class UnknownName(LongspanError):
     """A name is not in its table."""
 
 
+SHORT_LIST = 25  # names that are listed when none is near; of more, the nearest five
+MORE = 5
+
+
 def suggest(name: str, known: Iterable[str]) -> str:
-    """'did you mean …?' where something is near, and otherwise the whole list."""
+    """'did you mean …?' where a name is probably a slip of the pen; otherwise the names, or the five nearest of many.
+
+    >>> suggest("windw", ["window", "linear"])
+    "did you mean 'window'?"
+    """
     known = sorted(known)
-    near = get_close_matches(name, known, n=1, cutoff=0.6)
+    lowered = name.lower()
+    distances = {each: _distance(lowered, each.lower()) for each in known}
+    near = [each for each in known if _is_near(lowered, each.lower(), distances[each])]
     if near:
-        return f"did you mean {near[0]!r}?"
-    return f"known: {', '.join(known)}" if known else "none are known"
+        return f"did you mean {min(near, key=lambda each: distances[each])!r}?"
+    if len(known) <= SHORT_LIST:
+        return f"known: {', '.join(known)}" if known else "none are known"
+    nearest = sorted(known, key=lambda each: (-SequenceMatcher(None, lowered, each.lower()).ratio(), each))[:MORE]
+    return f"of {len(known)} names, the nearest are {', '.join(nearest)}"
+
+
+def _is_near(name: str, known: str, distance: int) -> bool:
+    """At most one edit in three letters, or the same beginning up to the middle.
+
+    More edits would suggest `camembert` for `modernbert`: another thing, not another spelling.
+    """
+    shorter, longer = sorted((name, known), key=len)
+    begins = len(commonprefix((name, known)))
+    return (begins >= 3 and 2 * begins >= len(longer)) or 3 * distance <= max(3, len(shorter))
+
+
+def _distance(a: str, b: str) -> int:
+    """Edits from one text to another: letters added, left out, changed, or exchanged with their neighbour."""
+    before: list[int] = []
+    row = list(range(len(b) + 1))
+    for i, x in enumerate(a, 1):
+        following = [i]
+        for j, y in enumerate(b, 1):
+            edits = min(row[j] + 1, following[-1] + 1, row[j - 1] + (x != y))
+            if before and j > 1 and x == b[j - 2] and a[i - 2] == y:
+                edits = min(edits, before[j - 2] + 1)
+            following.append(edits)
+        before, row = row, following
+    return row[-1]

@@ -173,13 +173,9 @@ def test_memory_that_runs_out(allocate):
     assert explain(raised.value, ["list"]) == line
 
 
-@pytest.mark.parametrize(
-    ("arguments", "more"),
-    [(["--version"], "\n"), (["list", "--json"], "; make room, or name a folder on another disk\n")],
-    ids=["at-the-end", "meanwhile"],
-)
-def test_output_that_cannot_be_written(arguments, more):
-    with open("/dev/full", "w") as full:
+@pytest.mark.parametrize("arguments", [["--version"], ["list", "--json"]], ids=" ".join)
+def test_output_that_cannot_be_written(arguments):
+    with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "longspan", *arguments],
             stdout=full,
@@ -187,7 +183,8 @@ def test_output_that_cannot_be_written(arguments, more):
             text=True,
             env=environment(),
         )
-    assert (done.returncode, done.stderr) == (2, "longspan: standard output: No space left on device" + more)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("longspan: standard output: No space left on device")
 
 
 # Modes

@@ -62,8 +62,8 @@ def test_missing_keys_mean_their_defaults(name: str) -> None:
 
 
 def test_a_family_that_we_do_not_know(masked: Path) -> None:
-    say(masked, model_type="bret")
-    refused(masked, "no family is called 'bret': did you mean 'bert'", UnknownName)
+    say(masked, model_type="modernbert")
+    refused(masked, "models of the type 'modernbert' are not supported; these are: albert, bart, bert, ", UnknownName)
 
 
 def test_an_architecture_of_another_family(masked: Path) -> None:

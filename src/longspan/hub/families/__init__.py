@@ -3,7 +3,7 @@
 from importlib import import_module
 from pathlib import Path
 
-from longspan.errors import UnknownName, suggest
+from longspan.errors import UnknownName
 from longspan.hub.family import Family
 
 FAMILIES: dict[str, str] = {
@@ -35,7 +35,8 @@ def names() -> list[str]:
 def find(name: str, where: Path | str) -> Family:
     """The family of a `model_type`; `where` it was said, for the error."""
     if name not in FAMILIES:
-        raise UnknownName(f"{where}: no family is called {name!r}: {suggest(name, FAMILIES)}")
+        supported = ", ".join(sorted(FAMILIES))
+        raise UnknownName(f"{where}: models of the type {name!r} are not supported; these are: {supported}")
     module, _, attribute = FAMILIES[name].partition(":")
     found = getattr(import_module(module), attribute)
     assert isinstance(found, Family)
