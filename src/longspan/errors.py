@@ -6,7 +6,6 @@ longspan can still catch it. The command line prints it on one line and exits wi
 
 from collections.abc import Iterable
 from difflib import SequenceMatcher
-from os.path import commonprefix
 
 
 class LongspanError(ValueError):
@@ -44,7 +43,7 @@ def suggest(name: str, known: Iterable[str]) -> str:
     distances = {each: _distance(lowered, each.lower()) for each in known}
     near = [each for each in known if _is_near(lowered, each.lower(), distances[each])]
     if near:
-        return f"did you mean {min(near, key=lambda each: distances[each])!r}?"
+        return f"did you mean {min(reversed(near), key=distances.__getitem__)!r}?"
     if len(known) <= SHORT_LIST:
         return f"known: {', '.join(known)}" if known else "none are known"
     nearest = sorted(known, key=lambda each: (-SequenceMatcher(None, lowered, each.lower()).ratio(), each))[:MORE]
@@ -57,7 +56,7 @@ def _is_near(name: str, known: str, distance: int) -> bool:
     More edits would suggest `camembert` for `modernbert`: another thing, not another spelling.
     """
     shorter, longer = sorted((name, known), key=len)
-    begins = len(commonprefix((name, known)))
+    begins = next((place for place, pair in enumerate(zip(name, known)) if len(set(pair)) > 1), len(shorter))
     return (begins >= 3 and 2 * begins >= len(longer)) or 3 * distance <= max(3, len(shorter))
 
 

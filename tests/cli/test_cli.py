@@ -49,10 +49,10 @@ def test_show_tells_all_options_with_help_and_limits(capsys, name):
         (["audit", "json:lods"], ["lods", "loads"]),
         (["audit", "json:JSONDecoder"], ["torch.nn.Module", "JSONDecoder"]),
         (["audit", "window", "--causal"], ["window", "claims"]),
-        (["audit", "window", "--json", "/no/such/folder/a.json"], ["/no/such/folder"]),
+        (["audit", "window", "--out", "/no/such/folder/a.json"], ["/no/such/folder"]),
         (["audit", "window", "--html", "/"], ["folder"]),
         (["audit", "torch.nn:Identity", "--order", "nine"], ["--order", "nine"]),
-        (["audit", "window", "--jobs", "0"], ["--jobs", "0"]),
+        (["audit", "window", "--workers", "0"], ["--workers", "0"]),
         (["audit", "window", "--cusal"], ["--cusal"]),
         (["lst"], ["lst", "list"]),
     ],
@@ -91,7 +91,7 @@ class Whole(Mean):  # a mean over everything: not causal
 
 def test_audit_measures_claims_of_other_peoples_modules(capsys, modules):
     code, out, err = run(
-        capsys, "audit", "mine:Mean", "--causal", "--width", "8", "--json", "a.json", "--html", "a.html"
+        capsys, "audit", "mine:Mean", "--causal", "--width", "8", "--out", "a.json", "--html", "a.html"
     )
     assert code == 0 and not err, err
     assert "pass" in out and "FAIL" not in out and "causal" in out
@@ -106,7 +106,7 @@ def test_audit_measures_claims_of_other_peoples_modules(capsys, modules):
 
 @pytest.mark.slow
 def test_several_targets_side_by_side_are_printed_in_their_order(capsys, modules):
-    code, out, err = run(capsys, "audit", "mine:Whole", "mine:Mean", "--causal", "--width", "8", "--jobs", "2")
+    code, out, err = run(capsys, "audit", "mine:Whole", "mine:Mean", "--causal", "--width", "8", "--workers", "2")
     assert code == 1 and not err
     assert out.index("mine:Whole FAIL") < out.index("mine:Mean pass") and "1 of 2 targets" in out
 

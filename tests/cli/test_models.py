@@ -58,13 +58,13 @@ def test_every_preset_has_a_table_of_costs(monkeypatch, capsys, preset):
 
 
 def test_a_cost_that_depends_says_on_what(capsys):
-    row = json.loads(run(capsys, "show", "transformer-xl-enwik8-12", "--length", "512", "--json")[1])
+    row = json.loads(run(capsys, "show", "transformer-xl-enwik8-12", "--lengths", "512", "--json")[1])
     assert row["cost_notes"] == ["with 512 memories in front, in segments of 512"]
     assert "with 512 memories in front" in run(capsys, "show", "transformer-xl-enwik8-12")[1]
 
 
 def test_a_preset_at_given_lengths(capsys):
-    row = json.loads(run(capsys, "show", "gpt2", "--length", "64", "--length", "128", "--json")[1])
+    row = json.loads(run(capsys, "show", "gpt2", "--lengths", "64,128", "--json")[1])
     assert [item["length"] for item in row["costs"]] == [64, 128]
     assert row["costs"][0]["activation_bytes"] < row["costs"][1]["activation_bytes"]
 
@@ -74,9 +74,9 @@ def test_a_preset_at_given_lengths(capsys):
     [
         (["show", "gtp2"], ["no attention, model or preset", "did you mean 'gpt2'"]),
         (["show", "decodr"], ["did you mean 'decoder'"]),
-        (["show", "gpt2", "--length", "2000"], ["holds at most 1024 tokens, not 2000"]),
-        (["show", "gpt2", "--length", "0"], ["at least 1, not 0"]),
-        (["show", "window", "--length", "64"], ["for presets", "window"]),
+        (["show", "gpt2", "--lengths", "2000"], ["holds at most 1024 tokens, not 2000"]),
+        (["show", "gpt2", "--lengths", "0"], ["at least 1, not 0"]),
+        (["show", "window", "--lengths", "64"], ["for presets", "window"]),
         (["list", "--models", "--presets"], ["--models", "--presets"]),
     ],
 )

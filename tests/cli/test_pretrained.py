@@ -14,6 +14,8 @@ from tests.hub.folders import bert, decoder, sentence_bert, transformer
 from longspan import hub
 from longspan.cli.main import main
 from longspan.decode import Beam
+from longspan.models import build
+from longspan.models.folder import save
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
@@ -76,14 +78,14 @@ def test_a_penalty_alone_stays_greedy(capsys, folders):
 def test_beams_and_prompts_from_files(capsys, folders, tmp_path, monkeypatch, kind):
     (tmp_path / "prompts").write_text("abc\r\nx\n")
     arguments = ["generate", folders / kind, "--max-new", 4, "--beams", 3, "--alpha", 1, "--n-best", 2, "--json"]
-    code, out, _ = run(capsys, *arguments, "--prompts", tmp_path / "prompts")
+    code, out, _ = run(capsys, *arguments, "--file", tmp_path / "prompts")
     rows = json.loads(out)
     expected = hub.generate(hub.load(folders / kind), ["abc", "x"], max_new=4, beam=Beam(beams=3, alpha=1.0, n_best=2))
     assert code == 0 and [row["prompt"] for row in rows] == ["abc", "x"]
     assert [[text["text"] for text in row["texts"]] for row in rows] == [[t.text for t in row] for row in expected]
     stdin(monkeypatch, "abc\nx\n")
-    assert json.loads(run(capsys, *arguments, "--prompts", "-")[1]) == rows
-    out = run(capsys, *arguments[:-1], "--prompts", tmp_path / "prompts")[1]
+    assert json.loads(run(capsys, *arguments, "--file", "-")[1]) == rows
+    out = run(capsys, *arguments[:-1], "--file", tmp_path / "prompts")[1]
     assert out.startswith("abc\n") and rows[1]["texts"][1]["text"] in out
 
 
@@ -143,7 +145,25 @@ def test_layers_and_pooling_are_options(capsys, folders):
 def test_a_few_texts_are_compared(capsys, folders):
     code, out, _ = run(capsys, "embed", folders / "sentence", "a [b] cat", "a [b] cat", "the dog")
     assert code == 0 and "3 × 16" in out and out.count("1.00") >= 4 and "a [b] cat" in out
-    assert run(capsys, "embed", folders / "sentence", "a cat")[1] == "1 × 16\n"
+
+
+def test_one_text_gives_its_vector(capsys, folders, tmp_path, monkeypatch):
+    expected = hub.embed(hub.load(folders / "sentence"), ["a cat"])[0].tolist()
+    code, out, err = run(capsys, "embed", folders / "sentence", "a cat")
+    assert code == 0 and not err and out.count("\n") == 1  # for a pipe: the numbers alone
+    assert numpy.array_equal(numpy.float32(out.split()), numpy.float32(expected))
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    monkeypatch.setenv("COLUMNS", "80")
+    out = run(capsys, "embed", folders / "sentence", "a cat")[1]
+    shown = [f"{number:.4f}" for number in expected]
+    assert out == f"{' '.join(shown[:4])} … {' '.join(shown[-2:])} (16 numbers; --json prints all)\n"
+    out = run(capsys, "embed", folders / "sentence", "a cat", "--out", tmp_path / "v.npy")[1]
+    assert out == f"1 × 16, written to {tmp_path}/v.npy\n"
+
+
+def test_many_texts_say_how_to_get_their_vectors(capsys, folders):
+    out = run(capsys, "embed", folders / "sentence", *["a cat"] * 11)[1]
+    assert out == "11 × 16; --out FILE.npy writes the vectors, --json prints them\n"
 
 
 @pytest.mark.weights
@@ -180,6 +200,16 @@ def test_a_folder_is_shown(capsys, folders):
     assert "none" in run(capsys, "show", folders / "bare")[1]
 
 
+def test_a_checkpoint_says_its_sizes_also_where_they_are_the_defaults(capsys, tmp_path):
+    default = build("decoder", vocabulary=64, width=16, hidden=16)
+    save(default, tmp_path)
+    row = json.loads(run(capsys, "show", tmp_path, "--json")[1])
+    assert row["options"]["layers"] == default.options.layers and row["options"]["heads"] == default.options.heads
+    assert {"vocabulary", "width", "hidden"} <= row["options"].keys()
+    lines = [line.split() for line in run(capsys, "show", tmp_path)[1].splitlines()]
+    assert ["layers", str(default.options.layers)] in lines and ["heads", str(default.options.heads)] in lines
+
+
 def test_help_of_every_command_has_an_example(capsys):
     for command in ("generate", "fill", "embed", "convert", "show"):
         code, out, _ = run(capsys, command, "--help")
@@ -192,44 +222,47 @@ def test_help_of_every_command_has_an_example(capsys):
         (["generate", "{root}/none", "abc"], ["none is not there"]),
         (["generate", "{root}", "abc"], ["has no config.json"]),
         (["generate", "{root}/bert", "a cat"], ["this bert reads texts and writes none"]),
-        (["generate", "{root}/decoder"], ["give a prompt, or --prompts"]),
-        (["generate", "{root}/decoder", "abc", "--prompts", "-"], ["arguments or lines of --prompts"]),
-        (["generate", "{root}/decoder", "--prompts", "{root}/none"], ["is not there, or no file"]),
-        (["generate", "{root}/decoder", "--prompts", "{root}/empty"], ["is empty"]),
-        (["generate", "{root}/decoder", "--prompts", "{root}/latin"], ["is not UTF-8", "byte 3"]),
+        (["generate", "{root}/decoder"], ["give a prompt, or --file"]),
+        (["generate", "{root}/decoder", "abc", "--file", "-"], ["arguments or lines of --file"]),
+        (["generate", "{root}/decoder", "--file", "{root}/none"], ["is not there, or no file"]),
+        (["generate", "{root}/decoder", "--file", "{root}/empty"], ["is empty"]),
+        (["generate", "{root}/decoder", "--file", "{root}/latin"], ["is not UTF-8", "byte 3"]),
         (["generate", "{root}/decoder", "a" * 50], ["50 tokens", "at most 40"]),
-        (["generate", "{root}/decoder", "abc", "--max-new", "0"], ["max_new must be at least 1"]),
+        (["generate", "{root}/decoder", "abc", "--max-new", "0"], ["--max-new must be at least 1"]),
         (
             ["generate", "{root}/decoder", "abc", "--max-new", "90"],
-            ["3 tokens of prompt and 90 new", "max_new=37"],
+            ["3 tokens of prompt and 90 new", "give --max-new 37"],
         ),
-        (["generate", "{root}/decoder", "abc", "--temperature", "-1"], ["temperature must be at least 0"]),
-        (["generate", "{root}/decoder", "abc", "--top-p", "2"], ["top_p"]),
+        (["generate", "{root}/decoder", "abc", "--temperature", "-1"], ["--temperature must be at least 0"]),
+        (["generate", "{root}/decoder", "abc", "--top-p", "2"], ["--top-p must be 0 to 1"]),
         (["generate", "{root}/decoder", "abc", "--alpha", "1"], ["--alpha", "--beams"]),
         (["generate", "{root}/decoder", "abc", "--beams", "2", "--top-k", "3"], ["--top-k", "--beams"]),
-        (["generate", "{root}/decoder", "abc", "--beams", "2", "--n-best", "3"], ["n_best 3 is more than the 2 beams"]),
-        (["generate", "{root}/decoder", "abc", "--stop", ""], ["stop must be"]),
+        (
+            ["generate", "{root}/decoder", "abc", "--beams", "2", "--n-best", "3"],
+            ["--n-best 3 is more than the 2 beams"],
+        ),
+        (["generate", "{root}/decoder", "abc", "--stop", ""], ["--stop must be"]),
         (["generate", "{root}/decoder", "abc", "--temprature", "1"], ["--temprature"]),
         (["fill", "{root}/bert", "a cat"], ["text 0 has no [MASK]"]),
         (["fill", "{root}/bert"], ["give a text with a mask"]),
         (["fill", "{root}/bare", "a [MASK]"], ["has no tokenizer", "tokenizer.json"]),
         (["fill", "{root}/sentence", "a [MASK]"], ["no head that predicts masked tokens", "pool"]),
         (["fill", "{root}/bert", "[MASK] " * 20], ["22 tokens", "at most 12"]),
-        (["fill", "{root}/bert", "a [MASK]", "--top", "0"], ["top must be 1 to 22"]),
+        (["fill", "{root}/bert", "a [MASK]", "--top", "0"], ["--top must be 1 to 22"]),
         (["embed", "{root}/bert"], ["give a text, or --file"]),
         (["embed", "{root}/bert", "a cat", "--layer", "9"], ["layers 0 (embeddings) to 4", "not 9"]),
         (["embed", "{root}/bert", "a cat", "--out", "vectors.txt"], ["must end in .npy"]),
         (["embed", "{root}/bert", "a cat", "--out", "/no/such/v.npy"], ["there is no folder /no/such"]),
-        (["embed", "{root}/bert", "cat " * 20], ["22 tokens", "at most 12", "truncate"]),
+        (["embed", "{root}/bert", "cat " * 20], ["22 tokens", "at most 12", "(--truncate)"]),
         (["embed", "{root}/bert", "a cat", "--pool", "median"], ["--pool"]),
-        (["embed", "{root}/bert", "a cat", "--batch", "0"], ["batch must be at least 1"]),
+        (["embed", "{root}/bert", "a cat", "--batch", "0"], ["--batch must be at least 1"]),
         (["embed", "{root}/decoder", "abc", ""], ["text 1 is empty"]),
         (["convert", "{root}/none", "{root}/new"], ["none"]),
         (["convert", "{root}/bert", "{root}/bert"], ["the source itself"]),
         (["convert", "{root}/bert", "{root}/new", "--shard-size", "big"], ["such as 500MB or 5GB"]),
         (["convert", "{root}/bert", "{root}/new", "--to", "onnx"], ["--to", "onnx"]),
         (["show", "{root}/none"], ["no attention, model or preset"]),
-        (["show", "{root}/bert", "--length", "9"], ["--length is for presets"]),
+        (["show", "{root}/bert", "--lengths", "9"], ["--lengths is for presets"]),
     ],
 )
 def test_wrong_input_is_one_line_and_exit_code_2(capsys, folders, arguments, words):

@@ -177,4 +177,4 @@ def test_what_a_folder_is(folder: Path, tmp_path: Path) -> None:
     assert row["parameters"] == sum(tensor.numel() for tensor in load_file(folder / "model.safetensors").values())
     assert row["tokenizer"]["size"] == 19 and row["tokenizer"]["special"]["mask"] == {"token": "[MASK]", "id": 4}
     own = hub.describe(decoder(tmp_path / "own"))
-    assert own["family"] is None and own["model"] == "decoder" and own["longest"] == 40
+    assert own["family"] is None and own["model"] == "decoder" and own["max_length"] == 40

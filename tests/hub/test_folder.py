@@ -88,7 +88,7 @@ def test_a_folder_of_a_family_that_is_of_another_model_of_ours(masked: Path, tmp
     decoder = build("decoder", width=16, heads=2, hidden=16, layers=1)
     with pytest.raises(Unsupported, match="a bert is written from a model 'encoder', and this is 'decoder'"):
         hub.save(decoder, tmp_path / "new", family="bert")
-    with pytest.raises(UnknownName, match="no family is called 'brt'"):
+    with pytest.raises(UnknownName, match="models of the type 'brt' are not supported"):
         hub.save(hub.load(masked).model, tmp_path / "new", family="brt")
     with pytest.raises(InvalidInput, match="say as which family the model is to be written"):
         hub.save(decoder, tmp_path / "new")

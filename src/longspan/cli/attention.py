@@ -1,17 +1,15 @@
 """`longspan list` and `longspan show`."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 from rich.table import Table
 
+from longspan.cli.inputs import AsJson, print_json, whole_numbers
 from longspan.cli.models import print_checkpoint, print_model, print_models, print_preset, print_presets
 from longspan.cli.tables import limits, output
 from longspan.errors import InvalidOption
-
-AsJson = Annotated[bool, Parameter(name="--json", negative="", help="print JSON instead of a table")]
 
 FAMILIES = {
     "FP": "fixed pattern",
@@ -43,17 +41,17 @@ def list_names(
         from longspan.models import catalog, names
 
         rows = [catalog.describe_model(name) for name in names()]
-        _print_json(rows) if json else print_models(rows)
+        print_json(rows) if json else print_models(rows)
     elif presets:
         from longspan.models import catalog
 
         rows = catalog.list_presets()
-        _print_json(rows) if json else print_presets(rows)
+        print_json(rows) if json else print_presets(rows)
     else:
         from longspan.attention import describe, names
 
         rows = [describe(name) for name in names()]
-        _print_json(rows) if json else _print_mechanisms(rows)
+        print_json(rows) if json else _print_mechanisms(rows)
 
 
 def _print_mechanisms(rows: list[dict[str, Any]]) -> None:
@@ -74,7 +72,7 @@ def _print_mechanisms(rows: list[dict[str, Any]]) -> None:
 
 
 def show(
-    name: str, /, *, length: Annotated[tuple[int, ...], Parameter(negative="")] = (), json: AsJson = False
+    name: str, /, *, lengths: Annotated[tuple[str, ...], Parameter(negative="")] = (), json: AsJson = False
 ) -> None:
     """Show a mechanism or a model with its options, a preset with its parameters and what it costs by length, or a
     checkpoint with what it is.
@@ -84,35 +82,34 @@ def show(
         longspan show window
         longspan show decoder
         longspan show gpt2
-        longspan show sparse-enwik8 --length 4096 --length 12288 --json
+        longspan show sparse-enwik8 --lengths 4096,12288 --json
         longspan show ./all-MiniLM-L6-v2/
 
     Parameters
     ----------
     name
         A name from `longspan list`, `longspan list --models` or `longspan list --presets`; or the folder of a model.
-    length
-        Of a preset: tokens of the text that is costed; may be given several times. The paper's, and some more, unless
-        given.
+    lengths
+        Of a preset: tokens of the texts whose cost is shown, as 4096,12288. The paper's, and some more, unless given.
     """
-    row = _describe(name, length)
+    row = _describe(name, tuple(number for each in lengths for number in whole_numbers(each, "--lengths")))
     if json:
-        _print_json(row)
+        print_json(row)
     else:
         printers = {"attention": _print_mechanism, "model": print_model, "preset": print_preset}
         printers.get(row["kind"], print_checkpoint)(row)
 
 
-def _describe(name: str, length: tuple[int, ...]) -> dict[str, Any]:
+def _describe(name: str, lengths: tuple[int, ...]) -> dict[str, Any]:
     from longspan import hub
     from longspan.models import catalog
 
     path = Path(name)
     if name not in catalog.known() and path.exists():
-        if length:
-            raise InvalidOption("--length is for presets, and this is a checkpoint; leave it out")
+        if lengths:
+            raise InvalidOption("--lengths is for presets, and this is a checkpoint; leave it out")
         return hub.describe(path)
-    return catalog.describe(name, length)
+    return catalog.describe(name, lengths)
 
 
 def _print_mechanism(row: dict[str, Any]) -> None:
@@ -135,10 +132,6 @@ def _print_mechanism(row: dict[str, Any]) -> None:
         console.print(options)
     call = f'longspan.attention.build("{row["name"]}", heads=8, head_dim=64)'
     console.print(f"\nin Python: {call}", markup=False)
-
-
-def _print_json(value: Any) -> None:
-    print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def _first_family(row: dict[str, Any]) -> str:

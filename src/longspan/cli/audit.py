@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from longspan import files
-from longspan.cli.inputs import check_writable
+from longspan.cli.inputs import AsJson, check_writable, print_json
 from longspan.cli.tables import output
 from longspan.errors import InvalidOption
 
@@ -63,9 +63,12 @@ def audit(
     all: Annotated[bool, Parameter(negative="", help="every registered mechanism")] = False,
     claimed: Claimed | None = None,
     called: Called | None = None,
-    json: Annotated[Path | None, Parameter(help="write the certificates to this file")] = None,
+    json: AsJson = False,
+    out: Annotated[Path | None, Parameter(help="write the certificates to this file, as --json prints them")] = None,
     html: Annotated[Path | None, Parameter(help="write them as a page to this file")] = None,
-    jobs: Annotated[int | None, Parameter(help="targets audited side by side; one for each core unless said")] = None,
+    workers: Annotated[
+        int | None, Parameter(help="targets audited side by side; one for each core unless said")
+    ] = None,
     verbose: Annotated[bool, Parameter(negative="", help="print every finding, not only a line for each form")] = False,
 ) -> int:
     """Measure what is claimed of a module: is it causal, does padding leak, is it really linear?
@@ -77,7 +80,7 @@ def audit(
     **Examples:**
 
         longspan audit window
-        longspan audit --all --json audit.json --html audit.html
+        longspan audit --all --out audit.json --html audit.html
         longspan audit mypackage.layers:make --causal --padding --order 1
         longspan audit mymodels:gpt2 --causal --padding --streaming
 
@@ -94,9 +97,9 @@ def audit(
         raise InvalidOption("--all means every mechanism; leave out the targets, or --all")
     if not all and not targets:
         raise InvalidOption("name what to audit, or give --all; `longspan list` shows the mechanisms")
-    if jobs is not None and jobs < 1:
-        raise InvalidOption(f"--jobs must be at least 1, not {jobs}")
-    for path in (json, html):
+    if workers is not None and workers < 1:
+        raise InvalidOption(f"--workers must be at least 1, not {workers}")
+    for path in (out, html):
         check_writable(path)
     claims = None if claimed is None or claimed == Claimed() else Claims(**vars(claimed))
     reading = None
@@ -106,6 +109,7 @@ def audit(
         reading = Reading(kind=called.inputs, mask_keeps=keeps, **rest)
 
     console = output()
+    console.quiet = json  # then JSON alone is printed
     certificates = []
     chosen = names() if all else list(targets)
     with console.status(f"auditing {', '.join(chosen)}") as status:
@@ -113,7 +117,7 @@ def audit(
         def tell(target: str, finding: "Finding") -> None:
             status.update(f"auditing {target}: {finding.form} {finding.check}")
 
-        for certificate in audit_many(chosen, claims, reading=reading, jobs=jobs, progress=tell):
+        for certificate in audit_many(chosen, claims, reading=reading, jobs=workers, progress=tell):
             certificates.append(certificate)
             _print(console, certificate, every=verbose or (len(certificate.settings["forms"]) == 1 and not all))
             status.update(f"auditing {', '.join(chosen[len(certificates) :])}")
@@ -124,9 +128,11 @@ def audit(
         f"{good} of {len(findings)} findings pass, {len(certificates) - failed} of {len(certificates)} targets"
     )
     record = [certificate.to_dict() for certificate in certificates]
-    if json is not None:
-        files.write_text(json, json_format.dumps(record, indent=1, ensure_ascii=False) + "\n")
-        console.print(f"wrote {json}", markup=False)
+    if json:
+        print_json(record)
+    if out is not None:
+        files.write_text(out, json_format.dumps(record, indent=1, ensure_ascii=False) + "\n")
+        console.print(f"wrote {out}", markup=False)
     if html is not None:
         from longspan.report.audit import audit_page
 

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 from rich.console import Console
 
+from longspan.cli.inputs import AsJson, print_json
 from longspan.files import undone_on_error
 
 
@@ -22,6 +23,7 @@ def convert(
     ] = None,
     shard_size: Annotated[str, Parameter(help="most bytes of a file, such as 500MB; 5GB")] = "5GB",
     overwrite: Annotated[bool, Parameter(negative="", help="write over a model that is there")] = False,
+    json: AsJson = False,
 ) -> None:
     """Write a checkpoint as another kind, or in another precision; tokenizer and settings go along.
 
@@ -42,6 +44,15 @@ def convert(
 
     with Console(stderr=True).status(f"converting {source}"), undone_on_error(target):
         found = hub.convert(source, target, to=to, dtype=dtype, shard_size=shard_size, overwrite=overwrite)
+    if json:
+        kind = {
+            "family": found.family,
+            "model": found.model.name,
+            "dtype": str(found.model.dtype).removeprefix("torch."),
+        }
+        return print_json(
+            {"path": str(target), **kind, "tokenizer": found.tokenizer is not None, "unused": found.unused}
+        )
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"wrote {target}: {found.family or found.model.name}, {found.model.dtype}", markup=False)
     if found.unused:

@@ -88,7 +88,7 @@ def prepare(
     size: Annotated[int, Parameter(help="most tokens of the vocabulary; 8000")] = 8000,
     lowercase: Annotated[bool, Parameter(help="make upper case lower, and drop accents")] = False,
     tokenizer: Annotated[Path | None, Parameter(help="the folder of a tokenizer, instead of learning one")] = None,
-    shard: Annotated[int | None, Parameter(help="most tokens of a file")] = None,
+    shard_size: Annotated[int | None, Parameter(help="most tokens of a file")] = None,
     json: AsJson = False,
 ) -> None:
     """Make a set ready: download what is missing, check every file, count what it has, and cut texts into tokens.
@@ -116,7 +116,7 @@ def prepare(
             raise InvalidInput(f"{tokenizer} has no tokenizer")
         learned = Learned(kind=kind, size=size, lowercase=lowercase)
         with Console(stderr=True).status(f"cutting {name} into tokens"), undone_on_error(out):
-            made = preparing.tokenise(counted, out, learned=learned, tokenizer=own, shard=shard or SHARD)
+            made = preparing.tokenise(counted, out, learned=learned, tokenizer=own, shard=shard_size or SHARD)
         vocabulary = made.size
     if json:
         files = [each.plain() for each in counted]

@@ -47,8 +47,8 @@ def embed(
 ) -> None:
     """Make a vector of each text, by any encoder, decoder or encoder–decoder.
 
-    Vectors go to a .npy file or are printed as JSON. Otherwise their size is said, and how near the texts are to each
-    other (cosines).
+    The vector of one text is printed: shortened on a terminal, whole in a pipe. Of up to ten texts their similarities
+    (cosines) are. --out writes the vectors to a .npy file, and --json prints them.
 
     **Examples:**
 
@@ -87,10 +87,27 @@ def embed(
     if json:
         print_json([{"text": text, "vector": vector} for text, vector in zip(texts, vectors.tolist())])
         return
-    console = output()
-    console.print(f"{len(texts)} × {vectors.shape[1]}{'' if out is None else f', written to {out}'}", markup=False)
-    if out is None and 1 < len(texts) <= COMPARED:
+    console, shape = output(), f"{len(texts)} × {vectors.shape[1]}"
+    if out is not None:
+        console.print(f"{shape}, written to {out}", markup=False, soft_wrap=True)
+    elif len(texts) == 1:
+        print(_shortened(vectors[0].tolist()) if console.is_terminal else _whole(vectors[0].tolist()))
+    elif len(texts) <= COMPARED:
+        console.print(shape, markup=False)
         _print_cosines(console, texts, vectors)
+    else:
+        console.print(f"{shape}; --out FILE.npy writes the vectors, --json prints them", markup=False)
+
+
+def _whole(vector: Sequence[float]) -> str:
+    return " ".join(f"{number:.9g}" for number in vector)  # nine digits give back the same float32
+
+
+def _shortened(vector: Sequence[float]) -> str:
+    if len(vector) <= 8:
+        return _whole(vector)
+    first, last = (" ".join(f"{number:.4f}" for number in part) for part in (vector[:4], vector[-2:]))
+    return f"{first} … {last} ({len(vector)} numbers; --json prints all)"
 
 
 def _print_cosines(console: Console, texts: Sequence[str], vectors: "Tensor") -> None:

@@ -46,7 +46,7 @@ def generate(
     path: Path,
     /,
     *words: str,
-    prompts: Lines = None,
+    file: Lines = None,
     max_new: Annotated[int | None, Parameter(help="most new tokens; 100, or what there is room for")] = None,
     stop: Annotated[tuple[str, ...], Parameter(negative="", help="a text that ends what is generated")] = (),
     special: Annotated[bool, Parameter(negative="", help="names of special tokens in prompts are tokens")] = False,
@@ -67,7 +67,7 @@ def generate(
         longspan generate gpt2/ "The capital of France is" --max-new 20
         longspan generate gpt2/ "Once upon a time" --temperature 0.8 --top-p 0.95 --seed 3
         longspan generate SmolLM2-135M-Instruct.gguf "What is the capital of France?" --chat
-        longspan generate bart-large-cnn/ --prompts articles.txt --beams 4 --json
+        longspan generate bart-large-cnn/ --file articles.txt --beams 4 --json
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ def generate(
     """
     from longspan import hub
 
-    asked = read_lines(words, prompts, "--prompts", "a prompt")
+    asked = read_lines(words, file, "--file", "a prompt")
     options = drawn or Drawn()
     beam = _beam(beams, alpha, n_best, options)
     sampling = _sampling(options)

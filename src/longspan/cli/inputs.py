@@ -83,6 +83,22 @@ def _value(text: str) -> Any:
         return text
 
 
+def parts(text: str, flag: str) -> tuple[str, ...]:
+    """Names with commas between them, each once."""
+    names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not names:
+        raise InvalidOption(f"{flag} names none; give some with commas between them")
+    return names
+
+
+def whole_numbers(text: str, flag: str) -> tuple[int, ...]:
+    """Whole numbers with commas between them."""
+    given = parts(text, flag)
+    if not all(part.isascii() and part.isdecimal() for part in given):
+        raise InvalidOption(f"{flag} must be whole numbers with commas between them, as 1024,4096, not {text!r}")
+    return tuple(map(int, given))
+
+
 def check_writable(path: Path | None) -> None:
     """Before any work: what cannot be written down is wasted."""
     if path is not None and (path.is_dir() or not path.resolve().parent.is_dir()):

@@ -17,7 +17,9 @@ def main(arguments: Sequence[str]) -> int:
     """Run one command; the exit code: 0 well, 1 a claim or a check failed, 2 the command was wrong."""
     try:
         from longspan.cli.commands import app
+        from longspan.cli.spellings import renamed
 
+        arguments = renamed(arguments)
         code = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
         return code if isinstance(code, int) else 0
     except KeyboardInterrupt:

@@ -99,10 +99,10 @@ def print_checkpoint(row: dict[str, Any]) -> None:
     console.print(title, markup=False, soft_wrap=True)
     facts = Table(show_header=False, box=None, pad_edge=False)
     facts.add_row("family", f"{row['family'] or 'longspan'}, here a model {row['model']!r}")
-    facts.add_row("heads", ", ".join(row["tasks"]) or "–")
+    facts.add_row("task heads", ", ".join(row["tasks"]) or "–")
     if row["labels"]:
         facts.add_row("labels", escape(", ".join(row["labels"])))
-    facts.add_row("longest", "any text" if row["longest"] is None else f"{row['longest']} tokens")
+    facts.add_row("max length", "any" if row["max_length"] is None else f"{row['max_length']} tokens")
     made = row["tokenizer"]
     if made is None:
         facts.add_row("tokenizer", "none")

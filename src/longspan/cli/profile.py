@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from longspan import files
-from longspan.cli.inputs import AsJson, Dotted, check_writable, dotted, print_json
+from longspan.cli.inputs import AsJson, Dotted, check_writable, dotted, parts, print_json, whole_numbers
 from longspan.cli.profile_tables import print_rows
 from longspan.cli.tables import output
 from longspan.errors import InvalidOption
@@ -76,7 +76,7 @@ def profile(
         raise InvalidOption(f"--head-dim and --patience must be above 0, not {head_dim} and {patience:g}")
     for path in (out, html):
         check_writable(path)
-    chosen = names() if mechanisms is None else _parts(mechanisms, "mechanisms")
+    chosen = names() if mechanisms is None else parts(mechanisms, "--mechanisms")
     asked: dict[Kind, bool] = {"forward": True, "training": backward, "decode": decode}
     like = Case(
         mechanism=chosen[0],
@@ -89,7 +89,7 @@ def profile(
         threads=threads,
     )
     kinds = [kind for kind, wanted in asked.items() if wanted]
-    cases = plan(chosen, _lengths(lengths), kinds, like, _options(overrides))
+    cases = plan(chosen, tuple(sorted(set(whole_numbers(lengths, "--lengths")))), kinds, like, _options(overrides))
     waits = Patience(repeats=repeats, call=patience)
     with Processes(waits) as processes:
         rows = _measure(cases, processes)
@@ -141,17 +141,3 @@ def _measure(cases: "Sequence[Case]", processes: "Processes") -> "list[Row]":
                 bar.update(task, completed=done, description=what)
 
         return profiles.profile(cases, processes.measure, tell)
-
-
-def _parts(text: str, flag: str) -> tuple[str, ...]:
-    found = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
-    if not found:
-        raise InvalidOption(f"--{flag} names none; give some with commas between them")
-    return found
-
-
-def _lengths(text: str) -> tuple[int, ...]:
-    parts = _parts(text, "lengths")
-    if not all(part.isascii() and part.isdecimal() for part in parts):
-        raise InvalidOption(f"--lengths must be whole numbers with commas between them, as 1024,4096, not {text!r}")
-    return tuple(sorted({int(part) for part in parts}))

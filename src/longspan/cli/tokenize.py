@@ -32,6 +32,7 @@ def learn(
     lowercase: Annotated[bool, Parameter(help="make upper case lower, and drop accents")] = False,
     frequency: Annotated[int, Parameter(help="how often a pair or word must be seen; 2")] = 2,
     special: Annotated[bool, Parameter(help="have tokens for beginning, end, padding and mask")] = True,
+    json: AsJson = False,
 ) -> None:
     """Learn a tokenizer from files of text (.gz, .bz2 and .xz too), and write it as `tokenizer.json`.
 
@@ -55,6 +56,8 @@ def learn(
         made = learn_from(options, (piece for file in files for piece in pieces(file)))
     with undone_on_error(out):
         made.save(out)
+    if json:
+        return print_json({"path": str(out), "kind": kind, "size": made.size})
     print(f"{out}: {made.size} tokens ({kind})")
 
 
@@ -169,6 +172,7 @@ def decode(
     /,
     *ids: int,
     special: Annotated[bool, Parameter(help="print special tokens as well; not unless said")] = False,
+    json: AsJson = False,
 ) -> None:
     """Print the text of ids.
 
@@ -180,7 +184,8 @@ def decode(
     for number in ids:
         if not 0 <= number < tokenizer.size:
             raise InvalidInput(f"there is no id {number}; they are 0 to {tokenizer.size - 1}")
-    print(tokenizer.decode(ids, special=special))
+    text = tokenizer.decode(ids, special=special)
+    print_json({"ids": ids, "text": text}) if json else print(text)
 
 
 @app.command

@@ -33,6 +33,7 @@ def train(
         Path | None, Parameter(help="the folder of the run; runs/ and the recipe's name unless given")
     ] = None,
     data: Data = None,
+    json: AsJson = False,
 ) -> int:
     """Train as a recipe says; any of its values can be given anew by its name, as `--train.steps 500`.
 
@@ -58,7 +59,12 @@ def train(
         )
     read = recipes.read(recipe, dotted(overrides, VALUES))
     folder = Path("runs") / recipe.stem if out is None else out
-    return _run(folder, data, lambda run, processes: recipes.begin(read, run, data=_data(data), processes=processes))
+    return _run(
+        folder,
+        data,
+        lambda run, processes: recipes.begin(read, run, data=_data(data), processes=processes),
+        json=json,
+    )
 
 
 def resume(
@@ -69,6 +75,7 @@ def resume(
         bool, Parameter(negative="", help="go on even where it cannot be as it would have been, and say why")
     ] = False,
     data: Data = None,
+    json: AsJson = False,
 ) -> int:
     """Go on with a run that was stopped or killed, from its newest whole checkpoint.
 
@@ -90,6 +97,7 @@ def resume(
         lambda held, processes: recipes.resume(held, data=_data(data), processes=processes),
         resume=True,
         inexact=inexact,
+        json=json,
     )
 
 
@@ -142,6 +150,7 @@ def _run(
     *,
     resume: bool = False,
     inexact: bool = False,
+    json: bool = False,
 ) -> int:
     from longspan.train import session
     from longspan.train.loop import Interrupted
@@ -168,7 +177,10 @@ def _run(
             except KeyboardInterrupt:
                 say(f"stopped without saving; the last checkpoint stays: longspan resume {_quoted(folder)}")
                 return 128 + signal.SIGINT
-        if processes.first:
+        if processes.first and json:
+            named = {"run": str(folder), "model": str(folder / RESULT), "step": trainer.progress.step}
+            print_json({**named, "figures": figures})
+        elif processes.first:
             print(f"{folder / RESULT}: {_figures(figures)}")
     return 0
 

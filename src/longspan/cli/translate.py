@@ -15,7 +15,7 @@ def translate(
     file: Lines = None,
     beams: Annotated[int, Parameter(help="hypotheses that are kept; 1 takes the best token each time; 5")] = 5,
     alpha: Annotated[float, Parameter(help="power of the length penalty; higher makes longer texts; 0.6")] = 0.6,
-    batch: Annotated[int, Parameter(help="source tokens at a time, padding included; 1024")] = 1024,
+    batch_tokens: Annotated[int, Parameter(help="source tokens at a time, padding included; 1024")] = 1024,
     truncate: Cut = False,
     json: AsJson = False,
 ) -> None:
@@ -43,7 +43,7 @@ def translate(
     beam = Beam(beams=beams, alpha=alpha)
     found = load_model(path)
     with progress("translating", len(texts)) as tell:
-        made = hub.translate(found, texts, beam=beam, truncate=truncate, tokens=batch, progress=tell)
+        made = hub.translate(found, texts, beam=beam, truncate=truncate, tokens=batch_tokens, progress=tell)
     if json:
         rows = zip(texts, made)
         print_json(

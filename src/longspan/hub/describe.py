@@ -8,6 +8,9 @@ from longspan.hub.loading import load
 from longspan.hub.pretrained import Pretrained
 from longspan.models.cost import count
 
+# Options that describe a model whatever their values; of the others those that are no defaults.
+SIZES = ("vocabulary", "layers", "encoder_layers", "decoder_layers", "heads", "kv_heads", "width", "hidden")
+
 
 def describe(found: Pretrained | Path | str) -> dict[str, Any]:
     """Family, options, parameters, heads and tokenizer, ready for JSON."""
@@ -26,7 +29,7 @@ def describe(found: Pretrained | Path | str) -> dict[str, Any]:
         "dtype": str(model.dtype).removeprefix("torch."),
         "parameters": sum(parts.values()),
         "parts": parts,
-        "longest": getattr(model.options, "max_length", None),
+        "max_length": getattr(model.options, "max_length", None),
         "unused": found.unused,
         "tokenizer": None
         if tokenizer is None
@@ -38,7 +41,8 @@ def describe(found: Pretrained | Path | str) -> dict[str, Any]:
         "options": {
             item["name"]: config.plain(getattr(model.options, item["name"]))
             for item in config.describe(type(model.options))
-            if getattr(model.options, item["name"]) != item["default"]
+            if (item["name"] in SIZES and getattr(model.options, item["name"]) is not None)
+            or getattr(model.options, item["name"]) != item["default"]
         },
     }
 

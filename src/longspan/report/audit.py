@@ -7,7 +7,7 @@ from longspan.report.page import Html, page, table, tag, text
 
 
 def audit_page(certificates: Sequence[dict[str, Any]]) -> str:
-    """A page from what `longspan audit --json` wrote: a summary first, then every finding."""
+    """A page from what `longspan audit --out` wrote: a summary first, then every finding."""
     findings = [finding for certificate in certificates for finding in certificate["findings"]]
     good = sum(finding["passed"] for finding in findings)
     versions = certificates[0]["versions"] if certificates else {}
