@@ -166,3 +166,9 @@ def test_what_is_longer_than_any_text_is_refused(name: str, options: dict, optio
     with pytest.raises(InvalidOption, match=f"option {option} must be at most the max_length of 32, not 33"):
         build(name, heads=2, head_dim=8, causal=causal, max_length=32, **options)
     build(name, heads=2, head_dim=8, causal=causal, **options)
+
+
+def test_mechanisms_are_in_the_order_of_their_families():
+    assert [name for members in registry.families().values() for name in members] == registry.names()
+    assert list(registry.families()) == [title for title in registry.FAMILIES.values() if title != "recurrence"]
+    assert registry.family("memory_compressed") == "fixed pattern" and registry.family("synthesizer") == "low rank"

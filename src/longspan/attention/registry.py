@@ -1,4 +1,4 @@
-"""The table of mechanisms. To add one: its file, and its line here."""
+"""The table of mechanisms, by family. To add one: its file, and its line here."""
 
 from dataclasses import asdict
 from importlib import import_module
@@ -19,15 +19,15 @@ MECHANISMS: dict[str, str] = {
     "sparse": "longspan.attention.sparse:Sparse",
     "image_local": "longspan.attention.image_local:ImageLocal",
     "axial": "longspan.attention.axial:Axial",
-    # Memory
     "memory_compressed": "longspan.attention.memory_compressed:MemoryCompressed",
+    # Memory
     "inducing": "longspan.attention.inducing:Inducing",
     # Learned patterns
     "reformer": "longspan.attention.reformer:Reformer",
     "routing": "longspan.attention.routing:Routing",
     "sinkhorn": "longspan.attention.sinkhorn:Sinkhorn",
-    "synthesizer": "longspan.attention.synthesizer:Synthesizer",
     # Low rank
+    "synthesizer": "longspan.attention.synthesizer:Synthesizer",
     "linformer": "longspan.attention.linformer:Linformer",
     "nystrom": "longspan.attention.nystrom:Nystrom",
     # Kernels
@@ -38,10 +38,35 @@ MECHANISMS: dict[str, str] = {
     "gated_linear": "longspan.attention.gated_linear:GatedLinear",
 }
 
+# The classes of Tay et al., "Efficient Transformers: A Survey" (2020). A mechanism may have several; the first counts.
+FAMILIES: dict[str, str] = {
+    "": "dense",
+    "FP": "fixed pattern",
+    "M": "memory",
+    "LP": "learned pattern",
+    "LR": "low rank",
+    "KR": "kernel",
+    "RC": "recurrence",
+}
+
 
 def names() -> list[str]:
     """The names of all mechanisms."""
     return list(MECHANISMS)
+
+
+def family(name: str) -> str:
+    """The family that a mechanism is listed under."""
+    classes = find(name).family
+    return FAMILIES[classes[0] if classes else ""]
+
+
+def families() -> dict[str, list[str]]:
+    """The names of each family's mechanisms."""
+    members: dict[str, list[str]] = {}
+    for name in MECHANISMS:
+        members.setdefault(family(name), []).append(name)
+    return members
 
 
 def find(name: str) -> type[Attention]:

@@ -11,15 +11,6 @@ from longspan.cli.models import print_checkpoint, print_model, print_models, pri
 from longspan.cli.tables import limits, output
 from longspan.errors import InvalidOption
 
-FAMILIES = {
-    "FP": "fixed pattern",
-    "M": "memory",
-    "LP": "learned pattern",
-    "LR": "low rank",
-    "KR": "kernel",
-    "RC": "recurrence",
-}
-
 
 def list_names(
     *,
@@ -55,17 +46,18 @@ def list_names(
 
 
 def _print_mechanisms(rows: list[dict[str, Any]]) -> None:
+    from longspan.attention.registry import families
+
     table = Table(box=None, pad_edge=False)
     table.add_column("name", no_wrap=True, min_width=max(len(row["name"]) for row in rows) + 2)
     table.add_column("can", no_wrap=True, min_width=max(len(_abilities(row)) for row in rows))
     table.add_column("order")
     table.add_column("paper")
-    families = {"": "dense", **FAMILIES}
-    for family in dict.fromkeys(_first_family(row) for row in rows):
-        table.add_row(f"[dim]{families[family]}[/dim]")
-        for row in rows:
-            if _first_family(row) == family:
-                table.add_row(f"  {row['name']}", _abilities(row), row["order"], row["paper"])
+    described = {row["name"]: row for row in rows}
+    for family, members in families().items():
+        table.add_row(f"[dim]{family}[/dim]")
+        for row in (described[name] for name in members):
+            table.add_row(f"  {row['name']}", _abilities(row), row["order"], row["paper"])
     console = output()
     console.print(table)
     console.print("\nlongspan list --models and --presets list the others; longspan show NAME shows one", style="dim")
@@ -134,14 +126,12 @@ def _print_mechanism(row: dict[str, Any]) -> None:
     console.print(f"\nin Python: {call}", markup=False)
 
 
-def _first_family(row: dict[str, Any]) -> str:
-    return row["family"][0] if row["family"] else ""
-
-
 def _abilities(row: dict[str, Any]) -> str:
     words = {"causal": "causal", "cross": "cross", "streaming": "decodes"}
     return ", ".join(word for key, word in words.items() if row["supports"][key])
 
 
 def _family(row: dict[str, Any]) -> str:
-    return ", ".join(FAMILIES[key] for key in row["family"]) or "dense"
+    from longspan.attention.registry import FAMILIES
+
+    return ", ".join(FAMILIES[key] for key in row["family"] or ("",))

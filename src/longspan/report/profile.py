@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from longspan.attention import find
+from longspan.attention.registry import family
 from longspan.measure.case import FUSED, NAIVE
 from longspan.measure.profile import Point, Row
 from longspan.report import charts, kinds
@@ -18,14 +18,6 @@ TITLES = {
     "decode": ("Decoding", "One more token after a text of the length. Memory is that of the state."),
 }
 STATES = {"memory": "too much memory", "unsupported": "no such form", "slow": "too slow", "failed": "failed"}
-FAMILIES = {
-    "FP": "fixed-pattern",
-    "LP": "learned-pattern",
-    "LR": "low-rank",
-    "KR": "kernel",
-    "M": "memory",
-    "RC": "recurrent",
-}
 
 
 def profile_page(rows: Sequence[Row], machine: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
@@ -41,9 +33,10 @@ def profile_page(rows: Sequence[Row], machine: Mapping[str, Any], settings: Mapp
 
 
 def kind_of(mechanism: str) -> str:
-    """What its colour is by: the first of the classes that its family names."""
-    family = () if mechanism in (NAIVE, FUSED) else find(mechanism).family
-    return FAMILIES.get(family[0], "other") if family else "dense"
+    """The family that gives it its colour."""
+    title = "dense" if mechanism in (NAIVE, FUSED) else family(mechanism)
+    kind = title.replace(" ", "-")
+    return kind if kind in kinds.KINDS else "other"
 
 
 def _head(rows: Sequence[Row], machine: Mapping[str, Any], settings: Mapping[str, Any]) -> Html:
