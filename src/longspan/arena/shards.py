@@ -18,7 +18,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.lib.format import open_memmap
@@ -129,8 +129,11 @@ def _make_one(make: Make, options: Mapping[str, Any], seed: int, number: int, co
     found = make(options, seed, number, count)
     if len(found) != count:
         raise InvalidInput(f"shard {number} of {found.source} has {len(found)} examples, and {count} were asked for")
-    arrays = {"tokens": found.tokens, "starts": found.starts, "labels": found.labels, "texts": np.array(found.texts)}
-    files.write(path, lambda file: np.savez(file, **arrays))
+
+    def save(file: IO[bytes]) -> None:
+        np.savez(file, tokens=found.tokens, starts=found.starts, labels=found.labels, texts=np.array(found.texts))
+
+    files.write(path, save)
     return count
 
 
