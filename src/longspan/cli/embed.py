@@ -66,6 +66,8 @@ def embed(
     from longspan import hub
 
     texts = read_lines(words, file, "--file", "a text")
+    if max_length is not None and max_length < 1:
+        raise InvalidOption(f"--max-length must be at least 1, not {max_length}")
     if out is not None:
         _check_writable(out)
     found = load_model(path)
