@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -80,3 +81,13 @@ def test_every_command_is_in_the_readme():
 def test_links_lead_somewhere(page: Path):
     for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_commands_of_the_page_have_flags_that_exist(page: Path):
+    for block in blocks(page, "sh"):
+        for line in block.replace("\\\n", " ").splitlines():
+            for command in re.findall(r"(?:^|\| )(longspan [^|>]*)", line):
+                words = shlex.split(command, comments=True)[1:]
+                if words[0] not in ("train", "resume") and "…" not in command:
+                    app.parse_args(words, exit_on_error=False, print_error=False)

@@ -1,10 +1,13 @@
 """The help of every command: no text of it is lost, and every command has an example."""
 
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
 from cyclopts import App
+from tests.train.starting import environment
 
 from longspan.cli.commands import app
 from longspan.cli.main import main
@@ -54,3 +57,14 @@ def test_every_command_has_an_example(words, capsys):
 def test_the_examples_of_fill_name_both_masks(capsys):
     main(["fill", "--help"])
     assert "as [MASK] or <mask>." in capsys.readouterr().out
+
+
+def test_no_help_imports_torch():
+    """It takes seconds; help must not."""
+    program = (
+        "import sys\nfrom longspan.cli.main import main\n"
+        f"for words in {[(), *COMMANDS]!r}:\n    assert main([*words, '--help']) == 0\n"
+        "print(sorted({'torch', 'numpy', 'tokenizers'} & sys.modules.keys()), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment())
+    assert (done.returncode, done.stderr) == (0, "[]\n")
