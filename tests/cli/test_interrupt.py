@@ -50,6 +50,23 @@ def test_ctrl_c_while_modules_are_imported(tmp_path, module, arguments):
     assert (done.returncode, done.stdout, done.stderr) == (128 + signal.SIGINT, "", "longspan: stopped\n")
 
 
+def test_ctrl_c_while_worker_processes_start(tmp_path):
+    """A terminal sends the signal to all of them; the workers say nothing."""
+    hook = HOOK.replace("os.kill(os.getpid(), signal.SIGINT)", "os.killpg(0, signal.SIGINT)")
+    hook = hook.replace('name == os.environ["STOP_AT"]', 'name == "torch" and "multiprocessing.spawn" in sys.modules')
+    (tmp_path / "sitecustomize.py").write_text(hook)
+    known = environment()
+    known["PYTHONPATH"] = f"{tmp_path}{os.pathsep}{known['PYTHONPATH']}"
+    done = subprocess.run(
+        [sys.executable, "-m", "longspan", "audit", "window", "linear", "--workers", "2"],
+        capture_output=True,
+        text=True,
+        env=known,
+        start_new_session=True,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (128 + signal.SIGINT, "", "longspan: stopped\n")
+
+
 def test_ctrl_c_while_input_is_awaited(tmp_path):
     """The process says on a pipe that it reads: from then on it waits."""
     (tmp_path / "sitecustomize.py").write_text(

@@ -13,10 +13,9 @@ import os
 import shutil
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from multiprocessing import get_context
 from pathlib import Path
 from typing import IO, Any
 
@@ -26,6 +25,7 @@ from numpy.lib.format import open_memmap
 from longspan import files
 from longspan.arena.examples import Examples
 from longspan.errors import InvalidInput, InvalidOption
+from longspan.pools import Pool
 
 VERSION = 1  # of the files; a generator's own version belongs to its options
 ARRAYS = ("tokens", "starts", "labels")
@@ -108,8 +108,7 @@ def _make_all(
             if show:
                 show(done, count)
         return
-    # Forked processes would inherit torch's threads in whatever state they are.
-    with ProcessPoolExecutor(min(processes, len(jobs)), mp_context=get_context("spawn")) as pool:
+    with Pool(min(processes, len(jobs))) as pool:
         waiting = [pool.submit(_make_one, *job) for job in jobs]
         try:
             for future in as_completed(waiting):

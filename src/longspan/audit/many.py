@@ -2,8 +2,6 @@
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 
 import torch
 
@@ -11,6 +9,7 @@ from longspan.audit.certificate import Certificate, audit
 from longspan.audit.claims import Claims
 from longspan.audit.finding import Finding
 from longspan.audit.targets import Reading, resolve
+from longspan.pools import Pool
 
 
 def audit_many(
@@ -38,13 +37,12 @@ def audit_many(
 
             yield audit(target, claims, reading=reading, progress=tell)
         return
-    # Started afresh, not forked: a fork of a process whose torch has started threads can hang.
-    with ProcessPoolExecutor(
-        jobs, mp_context=get_context("spawn"), initializer=torch.set_num_threads, initargs=(1,)
-    ) as pool:
-        futures = [pool.submit(_audit, target, claims, reading) for target in targets]
-        for future in futures:
-            yield future.result()
+    with Pool(jobs, torch.set_num_threads, 1) as pool:
+        try:
+            for future in [pool.submit(_audit, target, claims, reading) for target in targets]:
+                yield future.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def _audit(target: str, claims: Claims | None, reading: Reading | None) -> Certificate:
