@@ -65,6 +65,7 @@ def test_options_of_recipes_and_mechanisms_have_theirs():
     given = ["train", "a.toml", "--train.schedule.rate", "-1", "--model.layers=0"]
     known = flags(given)
     assert (known["rate"], known["layers"]) == ("--train.schedule.rate", "--model.layers")
+    assert "rate" not in flags(["train", "a.toml", "--train.schedule.rate", "-1", "--task.rate", "2"])
     error = InvalidInput("option layers must be at least 1, not 0")
     assert explain(error, given) == "--model.layers must be at least 1, not 0"
 

@@ -88,10 +88,11 @@ def flags(arguments: Sequence[str]) -> dict[str, str]:
             flag = next((name for name in argument.names if name.startswith("--")), None)
             if flag is not None and argument.field_info.name is not None:
                 known[argument.field_info.name] = flag
-    for word in rest:  # --train.steps: an option of a recipe or of a mechanism
-        name = word.partition("=")[0]
-        if name.startswith("--") and "." in name:
-            known[name.rpartition(".")[2]] = name
+    dotted = {word.partition("=")[0] for word in rest if re.match(r"--\w+\.", word)}  # of a recipe or of a mechanism
+    last = [flag.rpartition(".")[2] for flag in dotted]
+    known |= {
+        name: flag for name, flag in zip(last, dotted) if last.count(name) == 1
+    }  # otherwise either could be meant
     return known | LIBRARY_NAMES.get(" ".join(names), {})
 
 
