@@ -90,9 +90,7 @@ def flags(arguments: Sequence[str]) -> dict[str, str]:
                 known[argument.field_info.name] = flag
     dotted = {word.partition("=")[0] for word in rest if re.match(r"--\w+\.", word)}  # of a recipe or of a mechanism
     last = [flag.rpartition(".")[2] for flag in dotted]
-    known |= {
-        name: flag for name, flag in zip(last, dotted) if last.count(name) == 1
-    }  # otherwise either could be meant
+    known |= {name: flag for name, flag in zip(last, dotted) if last.count(name) == 1}
     return known | LIBRARY_NAMES.get(" ".join(names), {})
 
 
