@@ -28,6 +28,10 @@ class UnknownName(LongspanError):
     """A name is not in its table."""
 
 
+class Notice(UserWarning):
+    """Something a user should know although nothing is wrong; the command line prints it on one line."""
+
+
 def suggest(name: str, known: Iterable[str]) -> str:
     """'did you mean …?' where something is near, and otherwise the whole list."""
     known = sorted(known)

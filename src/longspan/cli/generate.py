@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from cyclopts import Group, Parameter
 from rich.console import Console
 
-from longspan.cli.inputs import AsJson, Cut, Lines, load_model, print_json, progress, read_lines
+from longspan.cli.inputs import AsJson, Cut, Lines, load_model, notices, print_json, progress, read_lines
 from longspan.errors import InvalidOption
 
 DRAWING = Group("Drawing tokens; the best one is taken unless one of these is given", sort_key=1)
@@ -55,6 +55,7 @@ def generate(
     alpha: Annotated[float | None, Parameter(group=SEARCHING, help="power of the length penalty; 0.6")] = None,
     n_best: Annotated[int | None, Parameter(group=SEARCHING, help="texts for each prompt; 1")] = None,
     truncate: Cut = False,
+    slide: Annotated[bool, Parameter(help="let texts outgrow the model, with a sliding window")] = True,
     json: AsJson = False,
 ) -> None:
     """Continue prompts, or let an encoder–decoder make something of them.
@@ -84,16 +85,18 @@ def generate(
     found = load_model(path)
     alone = len(asked) == 1 and (sampling is None or sampling.samples == 1) and beam is None
     if alone and not json and not (sampling is None and getattr(found.model, "reads_source", False)):
-        pieces = hub.stream(
-            found,
-            asked[0],
-            max_new=max_new,
-            sampling=sampling,
-            stop=stop,
-            special=special,
-            chat=chat,
-            truncate=truncate,
-        )
+        with notices():
+            pieces = hub.stream(
+                found,
+                asked[0],
+                max_new=max_new,
+                sampling=sampling,
+                stop=stop,
+                special=special,
+                chat=chat,
+                truncate=truncate,
+                slide=slide,
+            )
         if sys.stdout.isatty() and not chat and not getattr(found.model, "reads_source", False):  # so that it reads on
             Console(highlight=False).print(asked[0], style="dim", markup=False, end="", soft_wrap=True)
         for piece in pieces:
@@ -101,7 +104,7 @@ def generate(
             sys.stdout.flush()
         print()
         return
-    with progress("writing", len(asked)) as tell:
+    with notices(), progress("writing", len(asked)) as tell:
         made = hub.generate(
             found,
             asked,
@@ -112,6 +115,7 @@ def generate(
             special=special,
             chat=chat,
             truncate=truncate,
+            slide=slide,
             progress=tell,
         )
     if json:

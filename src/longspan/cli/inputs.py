@@ -3,6 +3,7 @@
 import json
 import sys
 import tomllib
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +13,7 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.progress import Progress
 
-from longspan.errors import InvalidInput, InvalidOption
+from longspan.errors import InvalidInput, InvalidOption, Notice
 
 if TYPE_CHECKING:
     from longspan.hub import Pretrained
@@ -88,6 +89,23 @@ def check_writable(path: Path | None) -> None:
     if path is not None and (path.is_dir() or not path.resolve().parent.is_dir()):
         what = "is a folder" if path.is_dir() else f"cannot be written: there is no folder {path.resolve().parent}"
         raise InvalidInput(f"{path} {what}")
+
+
+@contextmanager
+def notices() -> Iterator[None]:
+    """Prints each `Notice` on the standard error, on one line and once."""
+
+    def show(message: Warning | str, category: type[Warning], *rest: Any) -> None:
+        if issubclass(category, Notice):
+            print(f"longspan: {message}", file=sys.stderr)
+        else:
+            usual(message, category, *rest)
+
+    with warnings.catch_warnings():
+        usual = warnings.showwarning
+        warnings.simplefilter("always", Notice)
+        warnings.showwarning = show
+        yield
 
 
 @contextmanager

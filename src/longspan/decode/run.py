@@ -58,17 +58,22 @@ def generate(
     source_mask: Tensor | None = None,
     source_streams: Streams | None = None,
     bos: int | None = None,
+    slide: bool = False,
 ) -> Generation:
     """Up to `max_new` tokens after each prompt, ended by `eos` ids or `stop` strings; greedy unless told otherwise.
 
     Prompts are id lists of any lengths, or a tensor with a mask (True: real). Each row is what it would be alone.
+
+    With `slide`, a text may outgrow the model's `max_length`. A model whose tables end there reads the last
+    `max_length` tokens anew for every further token; any other model continues from its state. An encoder–decoder
+    does not slide.
 
     >>> generate(model, [[1, 5, 9], [1, 7]], max_new=20, sampling=Sampling(top_p=0.9, seed=3), eos=2).tokens
     """
     _check_stops(stop, tokenizer)
     batch = read_batch(model, prompts, prompt_mask, source, source_mask, bos, source_streams)
     with evaluating(model):
-        run = _Run(model, batch, sampling, read_ends(model, eos), max_new)
+        run = _Run(model, batch, sampling, read_ends(model, eos), max_new, slide)
         writers = [Writer(tokenizer, stop) for _ in range(run.total)] if tokenizer is not None else []
         shown: list[list[str]] = [[] for _ in writers]
         stopped = [False] * run.total
@@ -104,6 +109,7 @@ def stream(
     source: Sequence[int] | None = None,
     source_streams: Streams | None = None,
     bos: int | None = None,
+    slide: bool = False,
 ) -> Iterator[Piece]:
     """What `generate` gives for one prompt, each token as soon as it is chosen."""
     _check_stops(stop, tokenizer)
@@ -112,17 +118,17 @@ def stream(
     sources = None if source is None else [source]
     prompts = None if prompt is None else [prompt]
     batch = read_batch(model, prompts, None, sources, None, bos, source_streams)
-    check_room(model, batch, max_new)
+    check_room(model, batch, max_new, slide=slide)
     writer = None if tokenizer is None else Writer(tokenizer, stop)
-    return _pieces(model, batch, sampling, read_ends(model, eos), max_new, writer)
+    return _pieces(model, batch, sampling, read_ends(model, eos), max_new, writer, slide)
 
 
 @torch.inference_mode()  # of a generator it is on only while that runs
 def _pieces(
-    model: Causal, batch: Batch, sampling: Sampling, ends: Tensor, new: int, writer: Writer | None
+    model: Causal, batch: Batch, sampling: Sampling, ends: Tensor, new: int, writer: Writer | None, slide: bool
 ) -> Iterator[Piece]:
     with evaluating(model):
-        run = _Run(model, batch, sampling, ends, new)
+        run = _Run(model, batch, sampling, ends, new, slide)
         while run.left:
             before = len(run.tokens[0])
             run.step()
@@ -147,13 +153,13 @@ def _check_stops(stop: Sequence[str], tokenizer: Tokenizer | Decode | None) -> N
 class _Run:
     """A batch on its way: each step reads on and chooses the next tokens."""
 
-    def __init__(self, model: Causal, batch: Batch, options: Sampling, ends: Tensor, new: int) -> None:
-        check_room(model, batch, new)
+    def __init__(self, model: Causal, batch: Batch, options: Sampling, ends: Tensor, new: int, slide: bool) -> None:
+        check_room(model, batch, new, slide=slide)
         if options.min_new > new:
             raise InvalidOption(f"min_new {options.min_new} is more than max_new {new}")
         check_ids([() if options.last_token is None else (options.last_token,)], model.vocabulary, "last_token")
         self._choose = Chooser(options, batch, vocabulary=model.vocabulary, ends=ends, new=new)
-        self._feed = Feed(model, batch, new=new)
+        self._feed = Feed(model, batch, new=new, slide=slide)
         self._ends, self._new, self._copies = set(ends.tolist()), new, options.samples
         self.left = self.total = len(batch) * options.samples  # rows that go on, and all of them
         self._rows = list(range(self.total))  # which of all rows are still in the feed

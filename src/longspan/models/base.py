@@ -85,6 +85,9 @@ class Causal(Model):
 
     vocabulary: int
     max_length: int | None = None  # the longest text it can hold; None: any
+    # Whether tables end at max_length. Otherwise it is only what the model was made for, and `extend(…, beyond=True)`
+    # reads on past it.
+    fixed_length: bool = True
     left_padding: bool = False
     reads_source: bool = False  # an encoder–decoder: start() wants a source
 
