@@ -9,9 +9,7 @@ whose sizes are not those of its manifest is made anew.
 import fcntl
 import hashlib
 import json
-import os
 import shutil
-import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -26,6 +24,7 @@ from numpy.lib.format import open_memmap
 
 from longspan.arena.examples import Examples
 from longspan.errors import InvalidInput, InvalidOption
+from longspan.storage import part_of
 
 VERSION = 1  # of the files; a generator's own version belongs to its options
 ARRAYS = ("tokens", "starts", "labels")
@@ -129,13 +128,13 @@ def _make_one(make: Make, options: Mapping[str, Any], seed: int, number: int, co
     found = make(options, seed, number, count)
     if len(found) != count:
         raise InvalidInput(f"shard {number} of {found.source} has {len(found)} examples, and {count} were asked for")
-    handle, beside = tempfile.mkstemp(prefix=path.name, suffix=".part", dir=path.parent)
+    beside = part_of(path)
     try:
-        with os.fdopen(handle, "wb") as file:
+        with beside.open("wb") as file:
             np.savez(file, tokens=found.tokens, starts=found.starts, labels=found.labels, texts=np.array(found.texts))
-        Path(beside).replace(path)
+        beside.replace(path)
     except BaseException:
-        Path(beside).unlink(missing_ok=True)
+        beside.unlink(missing_ok=True)
         raise
     return count
 
@@ -168,7 +167,8 @@ def _join(parts: Path, folder: Path, asked: dict[str, Any]) -> None:
         texts, kind = part.texts, part.tokens.dtype
     label, length = np.concatenate(labels).astype(np.int64), np.concatenate(lengths)
     starts = np.concatenate([[0], np.cumsum(length)]).astype(np.int64)
-    beside = Path(tempfile.mkdtemp(prefix=folder.name, suffix=".part", dir=folder.parent))
+    beside = part_of(folder)
+    beside.mkdir()
     try:
         np.save(beside / "starts.npy", starts)
         np.save(beside / "labels.npy", label)

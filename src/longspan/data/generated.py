@@ -7,11 +7,12 @@ adjectives, names, places where people live, shapes.
 
 import io
 import json
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+
+from longspan.storage import part_of
 
 VERSION = 1  # of the content: another one lies in another folder
 SIZES = {"train": 2000, "held_out": 200, "test": 200}
@@ -209,9 +210,9 @@ def write(kind: str, root: Path) -> None:
             target = own[f"{split}{side}"]
             target.parent.mkdir(parents=True, exist_ok=True)
             # Several processes may make the same file at once; each replaces it by the same.
-            with tempfile.NamedTemporaryFile(dir=target.parent, delete=False) as file:
-                file.write(content)
-            Path(file.name).replace(target)
+            part = part_of(target)
+            part.write_bytes(content)
+            part.replace(target)
 
 
 __all__ = ["MAKERS", "file_names", "write"]

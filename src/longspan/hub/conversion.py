@@ -49,8 +49,8 @@ def convert(
             save(found, target, shard_bytes=size)
         elif to == "longspan":
             target.mkdir(parents=True, exist_ok=True)
-            around.write(found, target)
             found.model.save(target)
+            around.write(found, target)
         else:
             _write_gguf(found, target, dtype)
     return found

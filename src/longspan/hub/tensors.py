@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from longspan.errors import InvalidInput
+from longspan.storage import write_tensors
 
 ONE, INDEX = "model.safetensors", "model.safetensors.index.json"
 SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")
@@ -150,7 +150,6 @@ def _remove(paths: Iterable[Path]) -> None:
 
 
 def _write(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    part = path.with_name(f"{path.name}.part")
     # Tensors that overlap are refused as ties; each is written by itself. Those of one mapped file do not overlap.
     seen: set[int] = set()
     own = {}
@@ -158,8 +157,7 @@ def _write(path: Path, tensors: Mapping[str, Tensor]) -> None:
         place = tensor.data_ptr()
         own[name] = tensor.clone(memory_format=torch.contiguous_format) if place in seen else tensor
         seen.add(place)
-    save_file(own, part, metadata={"format": "pt"})
-    part.replace(path)
+    write_tensors(path, own, {"format": "pt"})
 
 
 __all__ = ["INDEX", "ONE", "PICKLES", "Tensors", "shards", "write"]

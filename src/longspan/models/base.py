@@ -29,6 +29,7 @@ class Model(nn.Module, ABC):
 
     name: ClassVar[str]  # the same as in the registry and in config.json
     paper: ClassVar[str]  # "Vaswani et al. 2017"
+    files: ClassVar[tuple[str, ...]] = ()  # the names of what `write_files` writes
 
     @dataclass(frozen=True, kw_only=True)
     class Options(config.Options):
