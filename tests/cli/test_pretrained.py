@@ -201,7 +201,13 @@ def test_help_of_every_command_has_an_example(capsys):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["generate", "{root}/none", "abc"], ["none is not there"]),
+        (
+            ["generate", "{root}/none", "abc"],
+            [
+                "there is no folder or file",
+                "none; give the folder of a model or of a run, a .gguf file, or package:NAME",
+            ],
+        ),
         (["generate", "{root}", "abc"], ["has no config.json"]),
         (["generate", "{root}/bert", "a cat"], ["this bert reads texts and writes none"]),
         (["generate", "{root}/decoder"], ["give a prompt, or --prompts"]),

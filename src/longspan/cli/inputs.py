@@ -28,14 +28,11 @@ Lines = Annotated[
 
 
 def load_model(path: Path) -> "Pretrained":
-    """The model of a folder or file, or of a run, with a sign of life while it is read."""
+    """The model by its name (see `hub.locate`), with a sign of life while it is read."""
     from longspan import hub
-    from longspan.train.saving import model_of
 
-    if not path.exists():
-        raise InvalidInput(f"{path} is not there; give the folder of a model or of a run")
     with Console(stderr=True).status(f"loading {path}"):
-        return hub.load(model_of(path))
+        return hub.load(path)
 
 
 def read_lines(words: Sequence[str], file: Path | None, flag: str, what: str) -> list[str]:

@@ -8,6 +8,7 @@ from longspan.hub.conversion import convert
 from longspan.hub.describe import describe
 from longspan.hub.folder import save
 from longspan.hub.loading import load
+from longspan.hub.locate import locate
 from longspan.hub.masked import Guess, fill
 from longspan.hub.pretrained import Pretrained
 from longspan.hub.translation import translate
@@ -24,6 +25,7 @@ __all__ = [
     "fill",
     "generate",
     "load",
+    "locate",
     "save",
     "stream",
     "translate",

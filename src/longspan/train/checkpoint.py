@@ -17,10 +17,12 @@ from torch import Tensor
 
 from longspan import storage
 from longspan.errors import InvalidInput
+from longspan.hub.locate import check_checkpoint as check
+from longspan.hub.locate import checkpoints as every
+from longspan.hub.locate import newest_checkpoint as newest
 
 PART = ".part"
 RANDOM, CARRIED = "random", "carried"
-EXACT = (f"{RANDOM}-", f"{CARRIED}-")  # files of each process, without which a run goes on, but not as it would have
 
 
 @contextmanager
@@ -48,39 +50,10 @@ def writing(folder: Path) -> Iterator[Path]:
         raise
 
 
-def check(folder: Path) -> None:
-    """Refuses a checkpoint whose files are not those that were written.
-
-    One that lacks only what exactness needs is whole: whoever goes on from it says whether that may be missing.
-    """
-    if not (folder / storage.MANIFEST).is_file():
-        raise InvalidInput(f"{folder} is no whole checkpoint: it has no {storage.MANIFEST}")
-    storage.check_manifest(folder, optional=EXACT, remember=False)
-
-
-def every(folder: Path) -> list[Path]:
-    """The checkpoints of a run, newest first; unfinished ones are not among them."""
-    found = [path for path in folder.glob("*") if path.is_dir() and path.name.isdigit()] if folder.is_dir() else []
-    return sorted(found, key=lambda path: int(path.name), reverse=True)
-
-
 def clear(folder: Path) -> None:
     """Removes what was left unfinished."""
     for path in folder.glob(f"*{PART}"):
         shutil.rmtree(path, ignore_errors=True)
-
-
-def newest(folder: Path) -> tuple[Path | None, list[str]]:
-    """The newest whole checkpoint, and what was wrong with those after it."""
-    wrong = []
-    for path in every(folder):
-        try:
-            check(path)
-        except InvalidInput as error:
-            wrong.append(str(error))
-            continue
-        return path, wrong
-    return None, wrong
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
