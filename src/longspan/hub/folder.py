@@ -92,7 +92,7 @@ def _assemble(
     with unfilled(kind), torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)  # what mechanisms draw is the same at every load
         model = cls(config.make(cls.Options, options, family.name))
-    unused, fresh = fill(model, found, family, record, kind, chosen=tasks is not None)
+    unused, fresh = fill(model, found, family, record, kind, chosen=tasks is not None, given=given)
     labels = label_names(record)
     counts = {head.labels for head in options.get("tasks", ())}
     return Pretrained(model.eval(), family.name, record, labels if len(labels) in counts else [], unused, fresh)
