@@ -50,6 +50,7 @@ def generate(
     stop: Annotated[tuple[str, ...], Parameter(negative="", help="a text that ends what is generated")] = (),
     special: Annotated[bool, Parameter(negative="", help="names of special tokens in prompts are tokens")] = False,
     chat: Annotated[bool, Parameter(negative="", help="prompts are what a user says, and texts are answers")] = False,
+    system: Annotated[str | None, Parameter(help="with --chat: what the model is told first")] = None,
     drawn: Drawn | None = None,
     beams: Annotated[int | None, Parameter(group=SEARCHING, help="hypotheses that are kept")] = None,
     alpha: Annotated[float | None, Parameter(group=SEARCHING, help="power of the length penalty; 0.6")] = None,
@@ -81,7 +82,7 @@ def generate(
     asked = read_lines(words, prompts, "--prompts", "a prompt")
     options = drawn or Drawn()
     beam = _beam(beams, alpha, n_best, options)
-    sampling = _sampling(options)
+    sampling = read_sampling(options)
     found = load_model(path)
     alone = len(asked) == 1 and (sampling is None or sampling.samples == 1) and beam is None
     if alone and not json and not (sampling is None and getattr(found.model, "reads_source", False)):
@@ -94,6 +95,7 @@ def generate(
                 stop=stop,
                 special=special,
                 chat=chat,
+                system=system,
                 truncate=truncate,
                 slide=slide,
             )
@@ -114,6 +116,7 @@ def generate(
             stop=stop,
             special=special,
             chat=chat,
+            system=system,
             truncate=truncate,
             slide=slide,
             progress=tell,
@@ -129,12 +132,13 @@ def generate(
             print(text.text)
 
 
-def _sampling(options: Drawn) -> Any:
+def read_sampling(options: Drawn) -> Any:
+    """How tokens are chosen; None: as the checkpoint says."""
     from longspan.decode import GREEDY, Sampling
 
     given = {key: value for key, value in vars(options).items() if value is not None}
     if not given:
-        return None  # as the checkpoint says
+        return None
     return Sampling(**given) if any(key in given for key in DRAWS) else replace(GREEDY, **given)
 
 

@@ -14,13 +14,23 @@ import torch
 from torch import Tensor
 
 from longspan.decode.batch import Batch
+from longspan.decode.memory import Memory
 from longspan.models.base import Causal
 
 
 class Feed:
     """The texts of a batch as far as they are known, and what the model remembers of them."""
 
-    def __init__(self, model: Causal, batch: Batch, *, new: int, align: bool = False, slide: bool = False) -> None:
+    def __init__(
+        self,
+        model: Causal,
+        batch: Batch,
+        *,
+        new: int,
+        align: bool = False,
+        slide: bool = False,
+        memory: Memory | None = None,  # of one text
+    ) -> None:
         self.model = model
         self.tokens = torch.nn.functional.pad(batch.tokens, (0, new))  # each row from column 0
         self.prompt = batch.lengths  # (rows,)
@@ -34,6 +44,10 @@ class Feed:
         self.padded = model.left_padding and unequal and (room or self._beyond)
         self.longest = batch.longest
         self.state: Any = batch.start(model, align=align)
+        self._memory = memory
+        if memory is not None:
+            held = memory.find(model, batch.tokens[0].tolist())
+            self.read, self.state = memory.reused, self.state if held is None else held
 
     @property
     def made(self) -> Tensor:
@@ -74,6 +88,11 @@ class Feed:
         column = self.known.clamp_max(self.tokens.shape[1] - 1)[:, None]
         self.tokens.scatter_(1, column, torch.where(where[:, None], new[:, None], self.tokens.gather(1, column)))
         self.known = self.known + where
+
+    def remember(self) -> None:
+        """Notes what was read in the memory, where there is one and the state is of the whole text."""
+        if self._memory is not None and self.read and (self._window is None or self.read <= self._window):
+            self._memory.note(self.tokens[0, : self.read].tolist(), self.state)
 
     def select(self, rows: Tensor) -> None:
         """Goes on with these rows; one may be taken more than once."""

@@ -4,6 +4,7 @@ What is loaded can be used in one line: `generate` and `stream` write text, `tra
 predicts masked tokens, `embed` makes vectors of texts.
 """
 
+from longspan.hub.chatting import Chat
 from longspan.hub.conversion import convert
 from longspan.hub.describe import describe
 from longspan.hub.folder import save
@@ -16,6 +17,7 @@ from longspan.hub.vectors import embed
 from longspan.hub.writing import Text, generate, stream
 
 __all__ = [
+    "Chat",
     "Guess",
     "Pretrained",
     "Text",

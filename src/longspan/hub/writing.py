@@ -7,6 +7,7 @@ from warnings import warn
 
 from longspan import decode
 from longspan.data import Tokenizer, encode_chat
+from longspan.data.chat import Message
 from longspan.decode import GREEDY, Beam, Piece, Sampling, StopStrings
 from longspan.errors import InvalidInput, InvalidOption, Notice, Unsupported
 from longspan.hub import generation
@@ -37,6 +38,7 @@ def generate(
     stop: Sequence[str] = (),
     special: bool = False,
     chat: bool = False,
+    system: str | None = None,
     truncate: bool = False,
     slide: bool = True,
     batch: int = 8,
@@ -48,8 +50,8 @@ def generate(
     Without `sampling` and `beam`, an encoder–decoder writes as its folder says (generation_config.json: beams, lengths,
     bans), and a decoder greedily. Up to `max_new` tokens (what the folder says, or 100, or what the model has room
     for), ended by the ids that the folder says end a text, or by `stop` strings. With `special`, names of special
-    tokens in a prompt are those tokens; with `chat`, a prompt is what a user says, and the text is the answer. A prompt
-    that leaves no room is refused or, with `truncate`, loses its beginning.
+    tokens in a prompt are those tokens; with `chat`, a prompt is what a user says, after what the `system` says, and
+    the text is the answer. A prompt that leaves no room is refused or, with `truncate`, loses its beginning.
 
     A text that outgrows the model's length goes on with a sliding window, or with the model's state where no table
     ends there (see `decode.generate`); a `Notice` says so. Without `slide` it is refused.
@@ -65,7 +67,7 @@ def generate(
     StopStrings(stop)
     groups = [prompts[at : at + batch] for at in range(0, len(prompts), batch)]
     asked = [
-        _Asked(found, group, max_new, special, truncate, chat, slide) for group in groups
+        _Asked(found, group, max_new, special, truncate, chat, system, slide) for group in groups
     ]  # checked before any work
     _notify(asked)
     results: list[list[Text]] = []
@@ -86,11 +88,12 @@ def stream(
     stop: Sequence[str] = (),
     special: bool = False,
     chat: bool = False,
+    system: str | None = None,
     truncate: bool = False,
     slide: bool = True,
 ) -> Iterator[Piece]:
     """What `generate` gives for one prompt, as it comes; without `sampling`, greedily."""
-    asked = _Asked(found, [prompt], max_new, special, truncate, chat, slide)
+    asked = _Asked(found, [prompt], max_new, special, truncate, chat, system, slide)
     _notify([asked])
     return decode.stream(
         asked.model,
@@ -130,6 +133,7 @@ class _Asked:
         special: bool,
         truncate: bool,
         chat: bool,
+        system: str | None,
         slide: bool,
     ) -> None:
         model = found.model
@@ -143,6 +147,8 @@ class _Asked:
         if chat and (special or truncate or model.reads_source):
             other = "special" if special else "truncate" if truncate else "a source"
             raise InvalidOption(f"a chat has its own beginning and its own special tokens; it goes without {other}")
+        if system is not None and not chat:
+            raise InvalidOption("system is for chats; give chat as well (--chat)")
         self.sources: list[list[int]] | None = None
         self.usual: Sampling | Beam = GREEDY
         usual_new = USUAL
@@ -154,7 +160,10 @@ class _Asked:
             self.sources, begin = [text.ids for text in encoded], begin_of(found, tokenizer)
             self.prompts = [begin] * len(prompts)
         elif chat:
-            self.prompts = [encode_chat(tokenizer, [{"role": "user", "content": prompt}]) for prompt in prompts]
+            begin_with: list[Message] = [] if system is None else [{"role": "system", "content": system}]
+            self.prompts = [
+                encode_chat(tokenizer, [*begin_with, {"role": "user", "content": prompt}]) for prompt in prompts
+            ]
         else:
             longest = None
             if truncate and model.max_length is not None:
