@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 from cyclopts import Parameter
 from rich.console import Console
@@ -92,11 +92,18 @@ def check_writable(path: Path | None) -> None:
 def notices() -> Iterator[None]:
     """Prints each `Notice` on the standard error, on one line and once."""
 
-    def show(message: Warning | str, category: type[Warning], *rest: Any) -> None:
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
         if issubclass(category, Notice):
             print(f"longspan: {message}", file=sys.stderr)
         else:
-            usual(message, category, *rest)
+            usual(message, category, filename, lineno, file, line)
 
     with warnings.catch_warnings():
         usual = warnings.showwarning
