@@ -43,7 +43,7 @@ def write_tensors(path: Path, tensors: Mapping[str, "Tensor"], metadata: dict[st
     """
     from safetensors.torch import save_file  # with torch, which not everyone here needs
 
-    part = part_of(path)
+    part = path.with_name(f"{path.name}.part")  # what a killed process left is written over
     try:
         with part.open("wb"):
             mode = stat.S_IMODE(part.stat().st_mode)
@@ -67,7 +67,7 @@ def facts(path: Path) -> dict[str, Any]:
 def write_manifest(folder: Path, names: Iterable[str]) -> None:
     """Writes the checksums of these files of a folder."""
     record = {name: facts(folder / name) for name in sorted(names)}
-    part = part_of(folder / MANIFEST)
+    part = folder / f"{MANIFEST}.part"
     part.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     part.replace(folder / MANIFEST)
 
