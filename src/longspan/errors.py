@@ -28,6 +28,10 @@ class UnknownName(LongspanError):
     """A name is not in its table."""
 
 
+class Notice(UserWarning):
+    """Something a user should know although nothing is wrong; the command line prints it on one line."""
+
+
 SHORT_LIST = 25  # names that are listed when none is near; of more, the nearest five
 MORE = 5
 

@@ -7,28 +7,40 @@ A file appears under its name only when it is complete. It has the mode that the
 import errno
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")  # how Rust libraries (safetensors, tokenizers) report one
 _SHORT = re.compile(r"\d+ requested and \d+ written")
 _unfinished: set[Path] = set()
 
 
+def cache() -> Path:
+    """The folder of what longspan keeps for itself: LONGSPAN_CACHE, or the user's cache."""
+    folder = os.environ.get("LONGSPAN_CACHE")
+    if folder:
+        return Path(folder)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "longspan"
+
+
 @contextmanager
-def replacing(path: Path | str) -> Iterator[Path]:
+def replacing(path: Path | str, *, shared: bool = True) -> Iterator[Path]:
     """A temporary path beside `path`, which takes its place when the block ends without an error.
 
     >>> with replacing(Path("weights.safetensors")) as part:
     ...     save_file(tensors, part)
 
-    Several processes may replace the same file: each has a temporary path of its own. On any error the temporary file
+    Several processes may replace the same file: each has a temporary path of its own. Without `shared` there is one
+    such path, so that the next write removes what a killed process left. On any error the temporary file
     is removed; an operating-system error that names no file is given the name of `path`.
     """
     path = Path(path)
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    part = path.with_name(f"{path.name}.{os.getpid()}.part" if shared else f"{path.name}.part")
     try:
         part.open("wb").close()
         mode = part.stat().st_mode  # what the umask gives
@@ -63,6 +75,14 @@ def write_bytes(path: Path | str, content: bytes) -> None:
 def write_text(path: Path | str, text: str) -> None:
     """Write a file of UTF-8 text, or leave the old one as it was."""
     write_bytes(path, text.encode("utf-8"))
+
+
+def write_tensors(path: Path | str, tensors: Mapping[str, "Tensor"], metadata: dict[str, str] | None = None) -> None:
+    """Write a safetensors file."""
+    from safetensors.torch import save_file  # it loads torch, which other callers do not need
+
+    with replacing(path, shared=False) as part:
+        save_file(dict(tensors), part, metadata=metadata)
 
 
 @contextmanager
@@ -101,4 +121,14 @@ def remove_unfinished() -> None:
         part.unlink(missing_ok=True)
 
 
-__all__ = ["os_error", "remove_unfinished", "replacing", "undone_on_error", "write", "write_bytes", "write_text"]
+__all__ = [
+    "cache",
+    "os_error",
+    "remove_unfinished",
+    "replacing",
+    "undone_on_error",
+    "write",
+    "write_bytes",
+    "write_tensors",
+    "write_text",
+]

@@ -57,6 +57,18 @@ def test_one_prompt_is_written_as_it_comes(capsys, folders):
     assert code == 0 and not err and out == expected.text + "\n"
 
 
+def test_a_text_outgrows_the_model_and_one_line_says_so(capsys, folders):
+    said = "the text may outgrow the 40 tokens that this decoder is made for; past them, each further token sees the "
+    code, out, err = run(capsys, "generate", folders / "decoder", "abc", "--max-new", 60)
+    assert (code, err) == (0, f"longspan: {said}last 40\n")
+    code, json_out, err = run(capsys, "generate", folders / "decoder", "abc", "de", "--max-new", 60, "--json")
+    rows = json.loads(json_out)
+    assert (code, err) == (0, f"longspan: {said}last 40\n")
+    assert [len(row["texts"][0]["tokens"]) for row in rows] == [60, 60] and rows[0]["texts"][0]["text"] + "\n" == out
+    code, out, err = run(capsys, "generate", folders / "decoder", "abc", "--max-new", 60, "--no-slide")
+    assert (code, out) == (2, "") and "3 tokens of prompt and 60 new ones are more than the 40" in err
+
+
 def test_drawn_texts_are_those_of_the_seed(capsys, folders):
     flags = ["--max-new", 6, "--temperature", 1.5, "--top-k", 50, "--top-p", 0.95, "--min-p", 0.001, "--json"]
     rows = [
@@ -219,7 +231,13 @@ def test_help_of_every_command_has_an_example(capsys):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["generate", "{root}/none", "abc"], ["none is not there"]),
+        (
+            ["generate", "{root}/none", "abc"],
+            [
+                "there is no folder or file",
+                "none; give the folder of a model or of a run, a .gguf file, or package:NAME",
+            ],
+        ),
         (["generate", "{root}", "abc"], ["has no config.json"]),
         (["generate", "{root}/bert", "a cat"], ["this bert reads texts and writes none"]),
         (["generate", "{root}/decoder"], ["give a prompt, or --file"]),
@@ -230,7 +248,7 @@ def test_help_of_every_command_has_an_example(capsys):
         (["generate", "{root}/decoder", "a" * 50], ["50 tokens", "at most 40"]),
         (["generate", "{root}/decoder", "abc", "--max-new", "0"], ["--max-new must be at least 1"]),
         (
-            ["generate", "{root}/decoder", "abc", "--max-new", "90"],
+            ["generate", "{root}/decoder", "abc", "--max-new", "90", "--no-slide"],
             ["3 tokens of prompt and 90 new", "give --max-new 37"],
         ),
         (["generate", "{root}/decoder", "abc", "--temperature", "-1"], ["--temperature must be at least 0"]),

@@ -6,17 +6,21 @@ from typing import Any
 import gguf as package
 import numpy as np
 import pytest
+import tokenizers
 import torch
 from tests.hub.parity import assert_close, loaded, padded, random_model
+from tokenizers import decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 from longspan import hub
+from longspan.data import Tokenizer
 from longspan.decode import generate
 from longspan.errors import InvalidInput, Unsupported
 from longspan.hub import gguf
 from longspan.hub.gguf_file import GgufFile
-from longspan.hub.gguf_tokenizer import build
+from longspan.hub.gguf_tokenizer import NEVER, build, from_pieces
+from longspan.hub.gguf_vocabulary import metadata
 from longspan.models import build as build_model
 
 SMALL = {
@@ -233,6 +237,32 @@ def test_tokenizers_that_cannot_be_made_are_refused(given: dict[str, Any], said:
 
 
 # SmolLM2-135M
+
+
+def _inner(kind: str, words: list[str]) -> Tokenizer:
+    """A tokenizer without merges: what has more than one letter is never made."""
+    if kind == "bytes":
+        inner = tokenizers.Tokenizer(models.BPE({word: number for number, word in enumerate(words)}, []))
+        inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        inner.decoder = decoders.ByteLevel()
+        return Tokenizer(inner, {})
+    pieces = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", *words]
+    return Tokenizer(from_pieces(pieces, [NEVER] * len(pieces)), {"unk": "<unk>"})
+
+
+@pytest.mark.parametrize("words", [["a", "b", "Ġ"], ["a", "b", "Ġ", "ab"]])
+@pytest.mark.parametrize("kind", ["bytes", "pieces"])
+def test_a_tokenizer_without_merges_is_read_back(tmp_path: Path, kind: str, words: list[str]) -> None:
+    before = _inner(kind, words)
+    options = {"position": "rotary", "norm": "rms", "place": "pre", "bias": False, "scale": False, "tied": False}
+    sizes = {"width": 8, "heads": 2, "layers": 1, "max_length": 8, "vocabulary": before.size}
+    model = build_model("decoder", activation="swiglu", **sizes, **options)
+    gguf.write(hub.Pretrained(model, "llama"), tmp_path / "a.gguf", tokenizer=metadata(before, before.size))
+    found = hub.load(tmp_path / "a.gguf").tokenizer
+    assert found is not None and found.inner.get_vocab() == before.inner.get_vocab()
+    for text in ("ab ab", "ba", " a"):
+        assert found.encode(text).ids == before.encode(text).ids
+        assert found.decode(found.encode(text).ids) == before.decode(before.encode(text).ids)
 
 
 @pytest.mark.weights

@@ -7,8 +7,8 @@ import torch
 from tests.tasks.small import pretrained, run
 
 from longspan import hub
-from longspan.errors import InvalidInput, InvalidOption
-from longspan.hub.tuning import folder_of, freeze, tune
+from longspan.errors import InvalidOption
+from longspan.hub.tuning import freeze, tune
 from longspan.models import build
 from longspan.nn.heads import Head
 from longspan.train.optim import Optimizer
@@ -65,7 +65,5 @@ def test_what_cannot_be_is_said(tmp_path: Path) -> None:
         freeze(model, 3)
     with pytest.raises(InvalidOption, match="trained must be"):
         freeze(model, "some")
-    with pytest.raises(InvalidInput, match="no package 'not_here'"):
-        folder_of("package:not-here")
     with pytest.raises(InvalidOption, match="2 names for 3 labels"):
         Head(labels=3, names=("a", "b"))

@@ -11,7 +11,7 @@ from transformers import BartConfig, BartForConditionalGeneration, GenerationCon
 
 from longspan import decode, hub
 from longspan.decode import Beam, Sampling
-from longspan.errors import InvalidInput, InvalidOption, Unsupported
+from longspan.errors import InvalidInput, InvalidOption, Notice, Unsupported
 
 PROMPTS = ["abc", "x", "a longer one", "é"]
 
@@ -79,12 +79,33 @@ def test_prompts_that_leave_no_room(folder: Path) -> None:
     with pytest.raises(InvalidInput, match="45 tokens, and this decoder holds at most 40"):
         hub.generate(found, ["a" * 45])
     with pytest.raises(InvalidInput, match="38 tokens of prompt and 5 new ones are more than the 40"):
-        hub.generate(found, ["a" * 38], max_new=5)
+        hub.generate(found, ["a" * 38], max_new=5, slide=False)
     (cut,) = hub.generate(found, ["b" * 9 + "a" * 38], max_new=5, truncate=True)[0]
     assert cut == hub.generate(found, ["a" * 35], max_new=5)[0][0]
     with pytest.raises(InvalidInput, match="40 new tokens leave no room for a prompt in the 40"):
         hub.generate(found, ["abc"], max_new=40, truncate=True)
     assert len(hub.generate(found, ["a" * 60], truncate=True)[0][0].tokens) == 1
+
+
+def test_texts_outgrow_the_model_with_one_notice(folder: Path, tmp_path: Path) -> None:
+    found = hub.load(decoder(folder))
+    said = "^the text may outgrow the 40 tokens that this decoder is made for; past them, each further token sees the "
+    with pytest.warns(Notice, match=said + "last 40$") as notices:
+        first, second = hub.generate(found, ["a" * 38, "b" * 5], max_new=45, batch=1)
+    assert len(notices) == 1
+    ids = found.tokenizer.encode("a" * 38).ids
+    for token in first[0].tokens:
+        with torch.inference_mode():
+            assert token == int(found.model(torch.tensor([ids[-40:]]))[0, -1].argmax())
+        ids.append(token)
+    with pytest.warns(Notice, match=said):
+        assert "".join(piece.text for piece in hub.stream(found, "b" * 5, max_new=45)) == second[0].text
+    with pytest.warns(Notice, match=said):
+        (searched,) = hub.generate(found, ["b" * 5], max_new=45, beam=Beam(beams=1))[0]
+    assert searched.tokens == second[0].tokens
+    free = hub.load(decoder(tmp_path / "free", position="rotary"))
+    with pytest.warns(Notice, match="past them, it continues from its state$"):
+        assert len(hub.generate(free, ["a" * 50], max_new=5)[0][0].tokens) == 5
 
 
 def test_an_encoder_decoder_reads_prompts_as_sources(folder: Path) -> None:

@@ -51,7 +51,9 @@ def test_a_regressor_keeps_its_scale(tmp_path: Path):
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
+    """One that is changed on purpose: without checksums."""
     build("decoder", **TINY).save(tmp_path)
+    (tmp_path / "manifest.json").unlink()
     return tmp_path
 
 

@@ -250,6 +250,9 @@ def test_a_folder_holds_the_words_too(tmp_path: Path):
     assert isinstance(again, Word2Vec) and again.options == model.options and again.words == model.words
     assert again.neighbours("crown") == model.neighbours("crown")
     (tmp_path / "model" / "vocabulary.txt").write_text("one 1\n")
+    with pytest.raises(InvalidInput, match=r"vocabulary\.txt has 6 bytes, and \d+ were written"):
+        load(tmp_path / "model")
+    (tmp_path / "model" / "manifest.json").unlink()
     with pytest.raises(InvalidInput, match=r"vocabulary\.txt has 1 words, and the model has"):
         load(tmp_path / "model")
     (tmp_path / "model" / "vocabulary.txt").unlink()

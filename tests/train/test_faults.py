@@ -15,6 +15,7 @@ import torch
 from tests.train.starting import ROOT, child, environment, losses, recipe, result, same
 from tests.train.toy import trainer
 
+from longspan import manifest
 from longspan.cli.main import main
 from longspan.errors import InvalidInput
 from longspan.models import load
@@ -118,7 +119,7 @@ def test_a_malicious_pickle_as_a_checkpoint(tmp_path: Path, bomb: bytes, name: s
     folder = tmp_path / "checkpoints" / "00000002"
     (folder / name).write_bytes(bomb)
     listed = json.loads((folder / "manifest.json").read_text())
-    listed[name] = checkpoint._facts(folder / name)  # whoever forges the file forges its sum too
+    listed[name] = manifest.facts(folder / name)  # whoever forges the file forges its sum too
     (folder / "manifest.json").write_text(json.dumps(listed))
     with pytest.raises(InvalidInput, match="cannot be read"):
         train(trainer(tmp_path, steps=4), resume=True)

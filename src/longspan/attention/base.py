@@ -109,6 +109,7 @@ class Attention(nn.Module, ABC):
     paper: ClassVar[str]  # "Vaswani et al. 2017"
     family: ClassVar[tuple[str, ...]]  # the survey's classes: FP, M, LP, LR, KR, RC; () for dense
     # These are of the class; a form that differs sets its own in __init__.
+    fixed_length: bool = False  # whether it has a table of max_length places and cannot read past them
     quadratic_memory: bool = False  # whether the paper's own definition needs tensors of n² elements
     # Whether scores are q·k/√head_dim and nothing else is made of q and k, so that zeros may be appended to both.
     scaled_dot: bool = False

@@ -47,6 +47,7 @@ class Cosformer(Attention):
         if shape.max_length is None:
             raise InvalidOption("cosformer measures distances against the greatest length: give max_length")
         self.limit = shape.max_length
+        self.fixed_length = True
 
     def define(self, q: Queries, k: Keys, side: Side) -> Weights:
         queries, keys = q.shape[2], k.shape[2]

@@ -84,6 +84,7 @@ class Linformer(Attention):
         if shape.max_length is None:
             raise InvalidOption("linformer has one column per position: give max_length")
         self.max_length = shape.max_length
+        self.fixed_length = True
         self.rank = min(RANK, self.max_length) if self.options.rank is None else self.options.rank
         if self.rank > self.max_length:
             raise InvalidOption(f"option rank must be at most max_length {self.max_length}, not {self.rank}")

@@ -72,6 +72,7 @@ class Sinkhorn(Attention):
             raise InvalidOption(f"{self.name} has one sort score for every block: give max_length")
         if causal and self.options.sortcut:
             raise Unsupported(f"{self.name} with sortcut reads blocks of the future; build it with sortcut=0")
+        self.fixed_length = True
         most = ceil_div(shape.max_length, self.options.block)
         self.sorting = Sorting(shape.heads, shape.head_dim, most, self.options, causal)
 

@@ -108,6 +108,7 @@ class Softmax(Attention):
             self.supports = replace(self.supports, left_padding=False)
             if shape.max_length is None:
                 raise InvalidOption("score location has one row per position: give max_length")
+            self.fixed_length = True
             self.places = nn.Parameter(torch.empty(heads, shape.max_length, width))
             nn.init.xavier_uniform_(self.places)
         elif score == "cosine":  # key strength β = softplus(·), 1 at the start (Graves 2014)

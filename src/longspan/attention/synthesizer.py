@@ -83,6 +83,7 @@ class Synthesizer(Attention):
         self.width = self.options.width or shape.heads * shape.head_dim
         self.units = self.options.hidden or shape.head_dim
         self.most: int = shape.max_length
+        self.fixed_length = True
         heads, width, most = shape.heads, self.width, shape.max_length
         if "dense" in self.forms:
             hidden = self.units

@@ -94,13 +94,13 @@ def show(
 
 def _describe(name: str, lengths: tuple[int, ...]) -> dict[str, Any]:
     from longspan import hub
+    from longspan.hub.locate import PACKAGE
     from longspan.models import catalog
 
-    path = Path(name)
-    if name not in catalog.known() and path.exists():
+    if name not in catalog.known() and (Path(name).exists() or name.startswith(PACKAGE)):
         if lengths:
             raise InvalidOption("--lengths is for presets, and this is a checkpoint; leave it out")
-        return hub.describe(path)
+        return hub.describe(name)
     return catalog.describe(name, lengths)
 
 

@@ -8,6 +8,7 @@ from longspan.cli import (
     arena,
     attention,
     audit,
+    chat,
     convert,
     data,
     embed,
@@ -37,6 +38,7 @@ app.command(audit.audit)
 app.command(arena.arena)
 app.command(profile.profile)
 app.command(generate.generate)
+app.command(chat.chat)
 app.command(fill.fill)
 app.command(embed.embed)
 app.command(predict.predict)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from cyclopts import Group, Parameter
 from rich.console import Console
 
-from longspan.cli.inputs import AsJson, Cut, Lines, load_model, print_json, progress, read_lines
+from longspan.cli.inputs import AsJson, Cut, Lines, load_model, notices, print_json, progress, read_lines
 from longspan.cli.tables import output
 from longspan.errors import InvalidOption
 
@@ -51,11 +51,13 @@ def generate(
     stop: Annotated[tuple[str, ...], Parameter(negative="", help="a text that ends what is generated")] = (),
     special: Annotated[bool, Parameter(negative="", help="names of special tokens in prompts are tokens")] = False,
     chat: Annotated[bool, Parameter(negative="", help="prompts are what a user says, and texts are answers")] = False,
+    system: Annotated[str | None, Parameter(help="with --chat: what the model is told first")] = None,
     drawn: Drawn | None = None,
     beams: Annotated[int | None, Parameter(group=SEARCHING, help="hypotheses that are kept")] = None,
     alpha: Annotated[float | None, Parameter(group=SEARCHING, help="power of the length penalty; 0.6")] = None,
     n_best: Annotated[int | None, Parameter(group=SEARCHING, help="texts for each prompt; 1")] = None,
     truncate: Cut = False,
+    slide: Annotated[bool, Parameter(help="let texts outgrow the model, with a sliding window")] = True,
     json: AsJson = False,
 ) -> None:
     """Continue prompts, or let an encoder–decoder make something of them.
@@ -81,20 +83,23 @@ def generate(
     asked = read_lines(words, file, "--file", "a prompt")
     options = drawn or Drawn()
     beam = _beam(beams, alpha, n_best, options)
-    sampling = _sampling(options)
+    sampling = read_sampling(options)
     found = load_model(path)
     alone = len(asked) == 1 and (sampling is None or sampling.samples == 1) and beam is None
     if alone and not json and not (sampling is None and getattr(found.model, "reads_source", False)):
-        pieces = hub.stream(
-            found,
-            asked[0],
-            max_new=max_new,
-            sampling=sampling,
-            stop=stop,
-            special=special,
-            chat=chat,
-            truncate=truncate,
-        )
+        with notices():
+            pieces = hub.stream(
+                found,
+                asked[0],
+                max_new=max_new,
+                sampling=sampling,
+                stop=stop,
+                special=special,
+                chat=chat,
+                system=system,
+                truncate=truncate,
+                slide=slide,
+            )
         if sys.stdout.isatty() and not chat and not getattr(found.model, "reads_source", False):  # so that it reads on
             Console(highlight=False).print(asked[0], style="dim", markup=False, end="", soft_wrap=True)
         for piece in pieces:
@@ -102,7 +107,7 @@ def generate(
             sys.stdout.flush()
         print()
         return
-    with progress("writing", len(asked)) as tell:
+    with notices(), progress("writing", len(asked)) as tell:
         made = hub.generate(
             found,
             asked,
@@ -112,7 +117,9 @@ def generate(
             stop=stop,
             special=special,
             chat=chat,
+            system=system,
             truncate=truncate,
+            slide=slide,
             progress=tell,
         )
     if json:
@@ -126,12 +133,13 @@ def generate(
             print(text.text)
 
 
-def _sampling(options: Drawn) -> Any:
+def read_sampling(options: Drawn) -> Any:
+    """How tokens are chosen; None: as the checkpoint says."""
     from longspan.decode import GREEDY, Sampling
 
     given = {key: value for key, value in vars(options).items() if value is not None}
     if not given:
-        return None  # as the checkpoint says
+        return None
     return Sampling(**given) if any(key in given for key in DRAWS) else replace(GREEDY, **given)
 
 

@@ -3,16 +3,17 @@
 import json
 import sys
 import tomllib
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 from cyclopts import Parameter
 from rich.console import Console
 from rich.progress import Progress
 
-from longspan.errors import InvalidInput, InvalidOption
+from longspan.errors import InvalidInput, InvalidOption, Notice
 
 if TYPE_CHECKING:
     from longspan.hub import Pretrained
@@ -27,14 +28,11 @@ Lines = Annotated[
 
 
 def load_model(path: Path) -> "Pretrained":
-    """The model of a folder or file, or of a run, with a sign of life while it is read."""
+    """The model by its name (see `hub.locate`), with a sign of life while it is read."""
     from longspan import hub
-    from longspan.train.saving import model_of
 
-    if not path.exists():
-        raise InvalidInput(f"{path} is not there; give the folder of a model or of a run")
     with Console(stderr=True).status(f"loading {path}"):
-        return hub.load(model_of(path))
+        return hub.load(path)
 
 
 def read_lines(words: Sequence[str], file: Path | None, flag: str, what: str) -> list[str]:
@@ -104,6 +102,30 @@ def check_writable(path: Path | None) -> None:
     if path is not None and (path.is_dir() or not path.resolve().parent.is_dir()):
         what = "is a folder" if path.is_dir() else f"cannot be written: there is no folder {path.resolve().parent}"
         raise InvalidInput(f"{path} {what}")
+
+
+@contextmanager
+def notices() -> Iterator[None]:
+    """Prints each `Notice` on the standard error, on one line and once."""
+
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        if issubclass(category, Notice):
+            print(f"longspan: {message}", file=sys.stderr)
+        else:
+            usual(message, category, filename, lineno, file, line)
+
+    with warnings.catch_warnings():
+        usual = warnings.showwarning
+        warnings.simplefilter("always", Notice)
+        warnings.showwarning = show
+        yield
 
 
 @contextmanager

@@ -1,14 +1,14 @@
 """Conversations as the text that a model was trained on, by the template that its tokenizer carries.
 
-A template is a small program of Jinja's. It is run in Jinja's sandbox, and what users say is not part of the template:
-names of special tokens in it stay text.
+A template is a small program of Jinja's. It is run in a sandbox with limits. What users say is not part of it: names of
+special tokens there stay text.
 """
 
-import json
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from longspan.data import templates
 from longspan.data.tokenizer import Tokenizer
 from longspan.errors import InvalidInput, Unsupported
 
@@ -28,27 +28,9 @@ def template(tokenizer: Tokenizer) -> str:
 
 def render(tokenizer: Tokenizer, messages: Sequence[Message], *, answer: bool = True) -> str:
     """The text of a conversation; with `answer`, up to where the model's answer begins."""
-    try:
-        from jinja2 import TemplateError
-        from jinja2.sandbox import ImmutableSandboxedEnvironment
-    except ImportError:
-        raise Unsupported("templates for chats need the package jinja2: `pip install jinja2`") from None
-
-    def refuse(message: str) -> None:
-        raise TemplateError(message)
-
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-    )
-    environment.globals["raise_exception"] = refuse
-    environment.filters["tojson"] = lambda value, **given: json.dumps(value, ensure_ascii=False, **given)
-    text = template(tokenizer)
     special = {f"{role}_token": token for role, token in tokenizer.special.items()}
-    try:
-        made = environment.from_string(text)
-        return made.render(messages=[dict(each) for each in messages], add_generation_prompt=answer, **special)
-    except (TemplateError, TypeError, ValueError, AttributeError) as error:
-        raise InvalidInput(f"the tokenizer's template for chats does not take this conversation: {error}") from None
+    said = {"messages": [dict(each) for each in messages], "add_generation_prompt": answer, **special}
+    return templates.render(template(tokenizer), said)
 
 
 def encode_chat(tokenizer: Tokenizer, messages: Sequence[Message], *, answer: bool = True) -> list[int]:

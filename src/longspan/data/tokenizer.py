@@ -17,6 +17,7 @@ from tokenizers import AddedToken
 from torch import Tensor
 
 from longspan.errors import InvalidInput, InvalidOption, suggest
+from longspan.manifest import add_to_manifest
 
 FILE, CONFIG = "tokenizer.json", "tokenizer_config.json"
 ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
@@ -268,6 +269,7 @@ class Tokenizer:
         record.setdefault("tokenizer_class", "PreTrainedTokenizerFast")
         (folder / FILE).write_text(self.inner.to_str(pretty=True), encoding="utf-8")
         (folder / CONFIG).write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        add_to_manifest(folder, [FILE, CONFIG])
 
     def __repr__(self) -> str:
         kind = type(self.inner.model).__name__

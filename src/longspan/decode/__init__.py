@@ -3,6 +3,7 @@
 from longspan.decode.beam import Hypothesis, beam_search
 from longspan.decode.ensemble import Ensemble
 from longspan.decode.many import search_many
+from longspan.decode.memory import Memory
 from longspan.decode.options import GREEDY, Beam, Sampling
 from longspan.decode.run import Generation, Piece, generate, stream
 from longspan.decode.scoring import score
@@ -15,6 +16,7 @@ __all__ = [
     "Ensemble",
     "Generation",
     "Hypothesis",
+    "Memory",
     "Piece",
     "Sampling",
     "StopStrings",

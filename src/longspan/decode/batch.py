@@ -145,20 +145,22 @@ def _said(tensor: Tensor) -> str:
     return f"{tuple(tensor.shape)} of {tensor.dtype}"
 
 
-def check_room(model: Causal, batch: Batch, new: int) -> None:
-    """Refuses prompts and new tokens that the model cannot hold."""
+def check_room(model: Causal, batch: Batch, new: int, *, slide: bool = False) -> None:
+    """Refuses prompts and new tokens that the model cannot hold; with `slide`, texts may outgrow it."""
     if new < 1:
         raise InvalidOption(f"max_new must be at least 1, not {new}")
-    if model.max_length is None:
+    slide = slide and not model.reads_source
+    if model.max_length is None or (slide and not model.fixed_length):
         return
     if batch.longest > model.max_length:
         raise InvalidInput(
             f"the longest prompt has {batch.longest} tokens, and this {model.name} holds at most {model.max_length}"
         )
-    if batch.longest + new > model.max_length:
+    if batch.longest + new > model.max_length and not slide:
+        other = "a shorter prompt" if model.reads_source else "a shorter prompt, or slide=True"
         raise InvalidInput(
             f"{batch.longest} tokens of prompt and {new} new ones are more than the {model.max_length} "
-            f"that this {model.name} holds; give max_new={model.max_length - batch.longest} or a shorter prompt"
+            f"that this {model.name} holds; give max_new={model.max_length - batch.longest} or {other}"
         )
 
 

@@ -65,16 +65,18 @@ def beam_search(
     source_mask: Tensor | None = None,
     source_streams: Streams | None = None,
     bos: int | None = None,
+    slide: bool = False,
 ) -> list[list[Hypothesis]]:
     """The `n_best` hypotheses of each prompt, best first; unless asked, finished ones before those cut at the limit.
 
     Each prompt gives what it would give alone. An `Ensemble` of models is searched like one.
+    `slide` is that of `generate`.
 
     >>> beam_search(model, source=[[5, 9, 4], [8, 3]], bos=1, eos=2, options=Beam(beams=4, n_best=2))
     """
     batch = read_batch(model, prompts, prompt_mask, source, source_mask, bos, source_streams)
     ends = read_ends(model, eos)
-    limits = _limits(model, batch, options)
+    limits = _limits(model, batch, options, slide)
     if options.beams > model.vocabulary and not options.exhaustive:
         raise InvalidOption(
             f"{options.beams} beams are more than the vocabulary of {model.vocabulary}; "
@@ -85,16 +87,16 @@ def beam_search(
     check_ids([options.prefix or ()], model.vocabulary, "prefix")
     check_ids([() if options.last_token is None else (options.last_token,)], model.vocabulary, "last_token")
     with evaluating(model):
-        search = _Search(model, batch, options, ends, limits)
+        search = _Search(model, batch, options, ends, limits, slide)
         while len(search.sentences):
             search.step()
     return search.found
 
 
-def _limits(model: Causal, batch: Batch, options: Beam) -> Tensor:
+def _limits(model: Causal, batch: Batch, options: Beam, slide: bool) -> Tensor:
     """The most new tokens of each prompt."""
     if options.max_new is not None:
-        check_room(model, batch, options.max_new)
+        check_room(model, batch, options.max_new, slide=slide)
         return torch.full_like(batch.lengths, options.max_new)
     if batch.source is None:
         raise InvalidInput("without a source, say how long texts may be: Beam(max_new=…)")
@@ -134,10 +136,10 @@ def _take(values: Tensor, order: Tensor) -> Tensor:
 class _Search:
     """The sentences on their way; those that are through go from `sentences` to `found`."""
 
-    def __init__(self, model: Causal, batch: Batch, options: Beam, ends: Tensor, limits: Tensor) -> None:
+    def __init__(self, model: Causal, batch: Batch, options: Beam, ends: Tensor, limits: Tensor, slide: bool) -> None:
         self._options, self._ends, self._limits = options, ends, limits
         self._new = int(limits.max())
-        self._feed = Feed(model, batch, new=self._new, align=options.beta > 0)
+        self._feed = Feed(model, batch, new=self._new, align=options.beta > 0, slide=slide)
         self._mask = batch.source_mask
         self.found: list[list[Hypothesis]] = [[] for _ in range(len(batch))]
         self.sentences = torch.arange(len(batch), device=batch.tokens.device)

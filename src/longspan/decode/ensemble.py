@@ -43,6 +43,7 @@ class Ensemble(Causal):
         self.average = average
         self.vocabulary, self.reads_source = members[0].vocabulary, members[0].reads_source
         self.left_padding = all(member.left_padding for member in members)
+        self.fixed_length = any(member.fixed_length for member in members if member.max_length is not None)
         self.max_length = min((m.max_length for m in members if m.max_length is not None), default=None)
 
     def start(
@@ -68,10 +69,12 @@ class Ensemble(Causal):
         key_mask: Mask | None = None,
         positions: Ids | None = None,
         last: bool = False,
+        beyond: bool = False,
     ) -> tuple[Logits, EnsembleState]:
         found, states = [], []
         for member, own in zip(self._members(), state.members):
-            logits, own = member.extend(ids, own, key_mask=key_mask, positions=positions, last=last)
+            past = {"beyond": True} if beyond and member.max_length is not None else {}
+            logits, own = member.extend(ids, own, key_mask=key_mask, positions=positions, last=last, **past)
             found.append(logits.log_softmax(-1))
             states.append(own)
         logits = torch.stack(found)

@@ -11,6 +11,7 @@ from torch import Tensor
 from longspan.decode.batch import Batch, Texts, check_ids, check_room, evaluating, read_batch, read_ends
 from longspan.decode.choose import Chooser
 from longspan.decode.feed import Feed
+from longspan.decode.memory import Memory
 from longspan.decode.options import GREEDY, Sampling
 from longspan.decode.text import Decode, StopStrings, Writer
 from longspan.errors import InvalidInput, InvalidOption
@@ -58,17 +59,22 @@ def generate(
     source_mask: Tensor | None = None,
     source_streams: Streams | None = None,
     bos: int | None = None,
+    slide: bool = False,
 ) -> Generation:
     """Up to `max_new` tokens after each prompt, ended by `eos` ids or `stop` strings; greedy unless told otherwise.
 
     Prompts are id lists of any lengths, or a tensor with a mask (True: real). Each row is what it would be alone.
+
+    With `slide`, a text may outgrow the model's `max_length`. A model whose tables end there reads the last
+    `max_length` tokens anew for every further token; any other model continues from its state. An encoder–decoder
+    does not slide.
 
     >>> generate(model, [[1, 5, 9], [1, 7]], max_new=20, sampling=Sampling(top_p=0.9, seed=3), eos=2).tokens
     """
     _check_stops(stop, tokenizer)
     batch = read_batch(model, prompts, prompt_mask, source, source_mask, bos, source_streams)
     with evaluating(model):
-        run = _Run(model, batch, sampling, read_ends(model, eos), max_new)
+        run = _Run(model, batch, sampling, read_ends(model, eos), max_new, slide)
         writers = [Writer(tokenizer, stop) for _ in range(run.total)] if tokenizer is not None else []
         shown: list[list[str]] = [[] for _ in writers]
         stopped = [False] * run.total
@@ -104,39 +110,64 @@ def stream(
     source: Sequence[int] | None = None,
     source_streams: Streams | None = None,
     bos: int | None = None,
+    slide: bool = False,
+    memory: Memory | None = None,
 ) -> Iterator[Piece]:
-    """What `generate` gives for one prompt, each token as soon as it is chosen."""
+    """What `generate` gives for one prompt, each token as soon as it is chosen.
+
+    With `memory` a prompt that begins like an earlier text is read from there, and this text is kept for later ones.
+    """
     _check_stops(stop, tokenizer)
     if sampling.samples != 1:
         raise InvalidOption(f"a stream is one text, not {sampling.samples} samples; give samples=1")
+    if memory is not None and source is not None:
+        raise InvalidInput("a memory is of texts without a source; leave it out")
     sources = None if source is None else [source]
     prompts = None if prompt is None else [prompt]
     batch = read_batch(model, prompts, None, sources, None, bos, source_streams)
-    check_room(model, batch, max_new)
+    check_room(model, batch, max_new, slide=slide)
     writer = None if tokenizer is None else Writer(tokenizer, stop)
-    return _pieces(model, batch, sampling, read_ends(model, eos), max_new, writer)
+    return _pieces(model, batch, sampling, read_ends(model, eos), max_new, writer, slide, memory)
 
 
 @torch.inference_mode()  # of a generator it is on only while that runs
 def _pieces(
-    model: Causal, batch: Batch, sampling: Sampling, ends: Tensor, new: int, writer: Writer | None
+    model: Causal,
+    batch: Batch,
+    sampling: Sampling,
+    ends: Tensor,
+    new: int,
+    writer: Writer | None,
+    slide: bool,
+    memory: Memory | None,
 ) -> Iterator[Piece]:
     with evaluating(model):
-        run = _Run(model, batch, sampling, ends, new)
-        while run.left:
-            before = len(run.tokens[0])
-            run.step()
-            if len(run.tokens[0]) == before:
-                continue
-            token, text, stopped, end = run.tokens[0][-1], "", False, run.ended[0]
-            if writer is not None and not end:
-                text, stopped = writer.push(token)
-            reason = "end" if end else "stop" if stopped else None if run.left else "length"
-            if writer is not None and reason in ("end", "length"):
-                text += writer.finish()
-            yield Piece(token, run.logprobs[0][-1], text, reason)
-            if stopped:
-                return
+        run = _Run(model, batch, sampling, ends, new, slide, memory)
+        try:
+            yield from _steps(run, writer)
+        finally:
+            run.feed.remember()
+
+
+def _steps(run: "_Run", writer: Writer | None) -> Iterator[Piece]:
+    first = True
+    while run.left:
+        before = len(run.tokens[0])
+        run.step()
+        if first:
+            run.feed.remember()
+            first = False
+        if len(run.tokens[0]) == before:
+            continue
+        token, text, stopped, end = run.tokens[0][-1], "", False, run.ended[0]
+        if writer is not None and not end:
+            text, stopped = writer.push(token)
+        reason = "end" if end else "stop" if stopped else None if run.left else "length"
+        if writer is not None and reason in ("end", "length"):
+            text += writer.finish()
+        yield Piece(token, run.logprobs[0][-1], text, reason)
+        if stopped:
+            return
 
 
 def _check_stops(stop: Sequence[str], tokenizer: Tokenizer | Decode | None) -> None:
@@ -147,13 +178,22 @@ def _check_stops(stop: Sequence[str], tokenizer: Tokenizer | Decode | None) -> N
 class _Run:
     """A batch on its way: each step reads on and chooses the next tokens."""
 
-    def __init__(self, model: Causal, batch: Batch, options: Sampling, ends: Tensor, new: int) -> None:
-        check_room(model, batch, new)
+    def __init__(
+        self,
+        model: Causal,
+        batch: Batch,
+        options: Sampling,
+        ends: Tensor,
+        new: int,
+        slide: bool,
+        memory: Memory | None = None,
+    ) -> None:
+        check_room(model, batch, new, slide=slide)
         if options.min_new > new:
             raise InvalidOption(f"min_new {options.min_new} is more than max_new {new}")
         check_ids([() if options.last_token is None else (options.last_token,)], model.vocabulary, "last_token")
         self._choose = Chooser(options, batch, vocabulary=model.vocabulary, ends=ends, new=new)
-        self._feed = Feed(model, batch, new=new)
+        self.feed = Feed(model, batch, new=new, slide=slide, memory=memory)
         self._ends, self._new, self._copies = set(ends.tolist()), new, options.samples
         self.left = self.total = len(batch) * options.samples  # rows that go on, and all of them
         self._rows = list(range(self.total))  # which of all rows are still in the feed
@@ -165,7 +205,7 @@ class _Run:
 
     def step(self) -> list[tuple[int, int]]:
         """Reads on and chooses; the rows that go on, each with its new token."""
-        feed, first = self._feed, self._feed.read == 0
+        feed, first = self.feed, self.feed.read == 0
         if not first:
             self._drop()
         logits, ready = feed.advance()
@@ -206,7 +246,7 @@ class _Run:
         for place in places:
             self._active[place] = False
         self.left = sum(self._active)
-        self._feed.active = torch.tensor(self._active, device=self._feed.active.device)
+        self.feed.active = torch.tensor(self._active, device=self.feed.active.device)
 
     def stop(self, rows: list[int]) -> None:
         """Ends these of all rows."""
@@ -218,14 +258,14 @@ class _Run:
             return
         self.measure()
         kept = [place for place, active in enumerate(self._active) if active]
-        rows = torch.tensor(kept, device=self._feed.active.device)
-        self._feed.select(rows)
+        rows = torch.tensor(kept, device=self.feed.active.device)
+        self.feed.select(rows)
         self._choose.select(rows)
         self._rows, self._active = [self._rows[place] for place in kept], [True] * len(kept)
 
     def measure(self) -> None:
         """Notes what the state takes, if it never took more."""
-        self.held = max(self.held, (self._feed.state.bytes, len(self._rows) * self._feed.read))
+        self.held = max(self.held, (self.feed.state.bytes, len(self._rows) * self.feed.read))
 
 
 __all__ = ["Generation", "Piece", "generate", "stream"]

@@ -10,6 +10,7 @@ from longspan.hub import around, formats, gguf
 from longspan.hub.folder import CONFIG, save
 from longspan.hub.gguf_vocabulary import metadata
 from longspan.hub.loading import load
+from longspan.hub.locate import locate
 from longspan.hub.pretrained import Pretrained
 
 KINDS = ("huggingface", "longspan", "gguf")
@@ -33,7 +34,7 @@ def convert(
 
     >>> convert("old-bert", "new-bert", dtype="bfloat16")
     """
-    source, target = Path(source), Path(target)
+    source, target = locate(source), Path(target)
     if to not in KINDS:
         raise UnknownName(f"no kind of checkpoint is called {to!r}: {suggest(to, KINDS)}")
     if dtype is not None and dtype not in DTYPES:
@@ -49,8 +50,8 @@ def convert(
             save(found, target, shard_bytes=size)
         elif to == "longspan":
             target.mkdir(parents=True, exist_ok=True)
-            around.write(found, target)
             found.model.save(target)
+            around.write(found, target)
         else:
             _write_gguf(found, target, dtype)
     return found

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from longspan.errors import InvalidInput, Unsupported
 from longspan.hub.family import LABELLED, Family
 from longspan.hub.names import Rule, match, speaks_of, to_ours, to_theirs
+from longspan.hub.swapping import copy_projections, misfit, refuse, resized
 from longspan.hub.weights import draw, put
 from longspan.models import folder as own_folder
 from longspan.models.base import Model
@@ -25,8 +26,12 @@ def fill(
     dtype: torch.dtype,
     *,
     chosen: bool = False,
+    given: Mapping[str, Any] | None = None,
 ) -> tuple[list[str], list[str]]:
-    """Puts their tensors into a model: those of heads that it has not, and those of its heads that were not there."""
+    """Puts their tensors into a model: those of heads that it has not, and those of its heads that were not there.
+
+    `given` are options of the model that differ from what the file's configuration says.
+    """
     files = {today(name): name for name in found if not any(re.fullmatch(each, name) for each in family.ignored)}
     named = family.named(record)
     base = family.bases.get(named, family.base)
@@ -35,8 +40,8 @@ def fill(
     sizes = {name: tensor.shape for name, tensor in own_folder.unique(model).items()}
     matches, kept = match(_rules(model, family), sizes)
     # Heads that were asked for may be of another make than this family's: then no file has their tensors.
-    fresh = _without_rule(model, kept)
-    assert chosen or not fresh, f"{family.name} has no rule for {some(fresh)}"
+    unruled = _without_rule(model, kept)
+    fresh = [name for name in unruled if chosen and name.startswith("heads.")]
     _put_draws(model, kept, record)
     others = _of_other_heads(model, family, record) if chosen else set()
     missing: list[str] = []
@@ -58,15 +63,20 @@ def fill(
         # Two heads may begin with one tensor of the file (BERT's pooler); trained further, each has its own.
         parts = [found[files[name]].clone() if name in taken else found[files[name]] for name in present]
         taken.update(present)
+        parts = [resized(model, each.ours[0], part, given or {}) for part in parts] if len(parts) == 1 else parts
         for name, tensor in to_ours(each, parts, sizes).items():
             put(model, name, tensor, dtype, " and ".join(present))
     left = [name for name in files if name not in taken]
     left = [name for name in left if not _repeats(name, ties, files, found, base)]
     heads = [*family.output, *(rule for task in family.heads for rule in family.rules(task))]
     unknown = [name for name in left if not speaks_of(heads, bare(name, base))]
+    if unknown and not missing and given:
+        raise Unsupported(misfit(model, some(unknown), given))
     if missing or unknown:
         said = [f"{what} {some(names)}" for what, names in (("lacks", missing), ("has unknown", unknown)) if names]
-        raise InvalidInput(f"the file {' and '.join(said)}; it is of another architecture than config.json says")
+        what = "config.json and these options say" if given else "config.json says"
+        raise InvalidInput(f"the file {' and '.join(said)}; it is of another architecture than {what}")
+    refuse(model, copy_projections(model, [name for name in unruled if name not in fresh]))
     draw(model, fresh, model.options.init_std)
     return left, fresh
 
@@ -77,7 +87,7 @@ def export(model: Model, family: Family, record: Mapping[str, Any]) -> dict[str,
     matches, kept = match(_rules(model, family), own)
     unnamed = _without_rule(model, kept)
     if unnamed:
-        raise Unsupported(f"{family.name} has no name for {some(unnamed)}; its heads are of another make")
+        raise Unsupported(f"a {family.name} of Hugging Face has no place for {some(unnamed)}")
     bodies = {*family.body}
     found = {}
     for each in matches:
@@ -155,11 +165,9 @@ def some(names: Sequence[str]) -> str:
 
 
 def _without_rule(model: nn.Module, names: Sequence[str]) -> list[str]:
-    """Of the names that no rule speaks of, those of heads; a mechanism's own draws are in no checkpoint there."""
+    """Of the names that no rule speaks of, those of parameters; a mechanism's own draws are in no checkpoint there."""
     buffers = dict(model.named_buffers())
-    found = [name for name in names if name not in buffers]
-    assert all(name.startswith("heads.") for name in found), f"no rule for {some(found)}"
-    return found
+    return [name for name in names if name not in buffers]
 
 
 def draws(model: Model, family: Family) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from longspan.errors import InvalidInput, InvalidOption, Unsupported
 from longspan.hub import around, families, tensors
 from longspan.hub.exchange import bare, draws, export, fill, today
 from longspan.hub.family import Asked, Family, label_names
+from longspan.hub.locate import NAMES, RECIPE
 from longspan.hub.names import speaks_of
 from longspan.hub.pretrained import Pretrained
 from longspan.hub.weights import KINDS, common_type, unfilled
@@ -91,7 +92,7 @@ def _assemble(
     with unfilled(kind), torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)  # what mechanisms draw is the same at every load
         model = cls(config.make(cls.Options, options, family.name))
-    unused, fresh = fill(model, found, family, record, kind, chosen=tasks is not None)
+    unused, fresh = fill(model, found, family, record, kind, chosen=tasks is not None, given=given)
     labels = label_names(record)
     counts = {head.labels for head in options.get("tasks", ())}
     return Pretrained(model.eval(), family.name, record, labels if len(labels) in counts else [], unused, fresh)
@@ -149,7 +150,9 @@ def _named_labels(model: Model) -> list[str]:
 def _record(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG
     if not path.is_file():
-        raise InvalidInput(f"{folder} is no model: it has no {CONFIG}")
+        raise InvalidInput(
+            f"{folder} is no model: it has no {CONFIG} (a model), no {RECIPE} (a run) and no .gguf file; give {NAMES}"
+        )
     record = read_json(path)
     if not ("model_type" in record or "model" in record):
         raise InvalidInput(f"{path} says neither model_type (Hugging Face's) nor model (longspan's)")

@@ -11,8 +11,10 @@ from tokenizers.processors import TemplateProcessing
 from longspan.errors import InvalidInput, Unsupported
 
 # GGUF's types of tokens
-UNKNOWN, CONTROL, ADDED, BYTE = 2, 3, 4, 6
+NORMAL, UNKNOWN, CONTROL, ADDED, UNUSED, BYTE = range(1, 7)
 SPACE = "▁"
+NEVER = -1e6  # the score of what no merge makes
+NO_MERGES = "no_merges"  # the format has no empty lists: our files say by this that there are no merges
 WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
 REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 # How text is cut before it is merged, by the name that llama.cpp gives it.
@@ -54,6 +56,8 @@ def from_pieces(pieces: Sequence[str], scores: Sequence[float], *, prefix: bool 
     vocabulary = {piece: token for token, piece in enumerate(pieces)}
     merges: list[tuple[str, str]] = []
     for token in sorted(range(len(pieces)), key=lambda each: -scores[each]):
+        if scores[token] <= NEVER:
+            break
         piece = pieces[token]
         cuts = [(piece[:at], piece[at:]) for at in range(1, len(piece))]
         parts = [cut for cut in cuts if cut[0] in vocabulary and cut[1] in vocabulary]
@@ -70,7 +74,7 @@ def from_pieces(pieces: Sequence[str], scores: Sequence[float], *, prefix: bool 
 def _byte_level(said: Mapping[str, Any], where: Path | str) -> Tokenizer:
     vocabulary = {token: number for number, token in enumerate(said["tokens"])}
     merges = []
-    for line in _list(said, "merges", where):
+    for line in [] if _without_merges(said) else _list(said, "merges", where):
         first, _, second = line.partition(" ")
         merges.append((first, second))
     pre = said.get("pre", "default")
@@ -96,6 +100,15 @@ def splitter(name: str, where: Path | str) -> Any:
     numbers = r"\p{N}{1,3}" if name in LLAMA3 else r"\p{N}"
     cut = pre_tokenizers.Split(Regex(WORDS + numbers + REST), "isolated")
     return pre_tokenizers.Sequence([cut, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+
+
+def _without_merges(said: Mapping[str, Any]) -> bool:
+    """Whether there are none: a file that lacks them although its tokens need them is not whole."""
+    if "merges" in said:
+        return False
+    types = said.get("token_type") or [NORMAL] * len(said["tokens"])
+    single = all(len(token) == 1 for token, how in zip(said["tokens"], types) if how == NORMAL)
+    return single or bool(said.get(NO_MERGES))
 
 
 def _list(said: Mapping[str, Any], key: str, where: Path | str) -> list[Any]:

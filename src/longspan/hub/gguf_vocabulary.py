@@ -6,12 +6,20 @@ from typing import Any
 
 from longspan.data import Tokenizer
 from longspan.errors import Unsupported
-from longspan.hub.gguf_tokenizer import ADDED, BYTE, CONTROL, UNKNOWN, splitter
+from longspan.hub.gguf_tokenizer import (
+    ADDED,
+    BYTE,
+    CONTROL,
+    NEVER,
+    NO_MERGES,
+    NORMAL,
+    UNKNOWN,
+    UNUSED,
+    splitter,
+)
 
 PREFIX, CHAT = "tokenizer.ggml.", "tokenizer.chat_template"
-NORMAL, UNUSED = 1, 5
 SPLITTERS = ("gpt-2", "smollm", "llama-bpe", "qwen2")  # one name for each way that is known
-NEVER = -1e6  # the score of what no merge makes
 
 
 def metadata(tokenizer: Tokenizer, rows: int) -> dict[str, Any]:
@@ -40,7 +48,7 @@ def metadata(tokenizer: Tokenizer, rows: int) -> dict[str, Any]:
         found["model"], found["add_space_prefix"] = "llama", tokenizer.decode(tokenizer.encode(" ").ids) == " "
     else:
         found["model"], found["pre"] = "gpt2", _splitter(record["pre_tokenizer"])
-        found["merges"] = [" ".join(pair) for pair in merges]
+        found.update({"merges": [" ".join(pair) for pair in merges]} if merges else {NO_MERGES: True})
     around = tokenizer.encode("").ids
     for role, key in (("bos", "bos_token_id"), ("eos", "eos_token_id"), ("pad", "padding_token_id")):
         number = getattr(tokenizer, role)

@@ -8,12 +8,13 @@ import torch
 
 from longspan.data import Tokenizer
 from longspan.data.tokenizer import ROLES
-from longspan.errors import InvalidInput, Unsupported
+from longspan.errors import Unsupported
 from longspan.hub import around, folder, gguf, llama2c
 from longspan.hub.family import Asked
 from longspan.hub.gguf_file import GgufFile
 from longspan.hub.gguf_tokenizer import build
 from longspan.hub.gguf_vocabulary import CHAT, PREFIX
+from longspan.hub.locate import NAMES, locate
 from longspan.hub.pretrained import Pretrained
 
 FILES = {".gguf": gguf.load, ".bin": llama2c.load}
@@ -30,17 +31,18 @@ def load(
 ) -> Pretrained:
     """The model of a folder or file, in evaluation mode, its weights mapped from the file where that can be.
 
+    `path` is the folder of a model, of longspan or Hugging Face, the folder of a run, a .gguf file, a .bin of llama2.c,
+    or `package:NAME` for the model inside an installed package.
+
     `tasks` asks for other heads than the file's: those it lacks start untrained and are listed in `fresh`. `dtype` is
     that of the file unless given; GGUF files give float32. Without `tokenizer` that is not looked at. `options` of the
     model go before those that the configuration of a folder says.
     """
-    path = Path(path)
+    path = locate(path)
     if path.is_dir():
         found = folder.load(path, tasks=tasks, dtype=dtype, options=options)
-    elif not path.exists():
-        raise InvalidInput(f"there is no {path}")
     elif path.suffix not in FILES:
-        raise Unsupported(f"{path} is no folder, and of files {' and '.join(FILES)} are read")
+        raise Unsupported(f"{path} is no model: of files, {' and '.join(FILES)} are read; give {NAMES}")
     elif options is not None:
         raise Unsupported(f"options can be chosen for folders, and {path} is a file")
     else:

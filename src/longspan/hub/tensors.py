@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from longspan import files
@@ -158,8 +157,7 @@ def _write(path: Path, tensors: Mapping[str, Tensor]) -> None:
         place = tensor.data_ptr()
         own[name] = tensor.clone(memory_format=torch.contiguous_format) if place in seen else tensor
         seen.add(place)
-    with files.replacing(path) as part:
-        save_file(own, part, metadata={"format": "pt"})
+    files.write_tensors(path, own, {"format": "pt"})
 
 
 __all__ = ["INDEX", "ONE", "PICKLES", "Tensors", "shards", "write"]

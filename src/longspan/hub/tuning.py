@@ -3,7 +3,6 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,22 +18,6 @@ from longspan.hub.pretrained import Pretrained
 from longspan.models.base import Causal, Model
 from longspan.models.electra import Electra
 from longspan.nn.heads import Head
-
-PACKAGE = "package:"  # before the name of an installed package that carries a model
-
-
-def folder_of(name: str | Path) -> Path:
-    """The folder that a recipe means: a path, or `package:NAME` for one inside an installed package."""
-    if not str(name).startswith(PACKAGE):
-        return Path(name)
-    package = str(name).removeprefix(PACKAGE).replace("-", "_")
-    spec = find_spec(package) if package.isidentifier() else None  # it is found, not imported
-    if spec is None or not spec.submodule_search_locations:
-        raise InvalidInput(f"no package {package!r} is installed; install it, or name the folder of a model")
-    for root in spec.submodule_search_locations:
-        for file in sorted(Path(root).rglob("model.safetensors")):
-            return file.parent
-    raise InvalidInput(f"the package {package!r} carries no model.safetensors")
 
 
 def tune(
@@ -127,4 +110,4 @@ def freeze(model: Model, trained: str | int) -> None:
         parameter.requires_grad_(above)
 
 
-__all__ = ["PACKAGE", "default_head", "folder_of", "freeze", "tune"]
+__all__ = ["default_head", "freeze", "tune"]

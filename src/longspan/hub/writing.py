@@ -3,11 +3,13 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+from warnings import warn
 
 from longspan import decode
 from longspan.data import Tokenizer, encode_chat
+from longspan.data.chat import Message
 from longspan.decode import GREEDY, Beam, Piece, Sampling, StopStrings
-from longspan.errors import InvalidInput, InvalidOption, Unsupported
+from longspan.errors import InvalidInput, InvalidOption, Notice, Unsupported
 from longspan.hub import generation
 from longspan.hub.pretrained import Pretrained
 from longspan.hub.texts import read_texts, tokenizer_of
@@ -36,7 +38,9 @@ def generate(
     stop: Sequence[str] = (),
     special: bool = False,
     chat: bool = False,
+    system: str | None = None,
     truncate: bool = False,
+    slide: bool = True,
     batch: int = 8,
     progress: Callable[[int], None] | None = None,
 ) -> list[list[Text]]:
@@ -46,8 +50,11 @@ def generate(
     Without `sampling` and `beam`, an encoder–decoder writes as its folder says (generation_config.json: beams, lengths,
     bans), and a decoder greedily. Up to `max_new` tokens (what the folder says, or 100, or what the model has room
     for), ended by the ids that the folder says end a text, or by `stop` strings. With `special`, names of special
-    tokens in a prompt are those tokens; with `chat`, a prompt is what a user says, and the text is the answer. A prompt
-    that leaves no room is refused or, with `truncate`, loses its beginning.
+    tokens in a prompt are those tokens; with `chat`, a prompt is what a user says, after what the `system` says, and
+    the text is the answer. A prompt that leaves no room is refused or, with `truncate`, loses its beginning.
+
+    A text that outgrows the model's length goes on with a sliding window, or with the model's state where no table
+    ends there (see `decode.generate`); a `Notice` says so. Without `slide` it is refused.
 
     >>> generate(hub.load("gpt2"), ["The capital of France is"], max_new=5)[0][0].text
     """
@@ -59,7 +66,10 @@ def generate(
         raise InvalidOption(f"batch must be at least 1, not {batch}")
     StopStrings(stop)
     groups = [prompts[at : at + batch] for at in range(0, len(prompts), batch)]
-    asked = [_Asked(found, group, max_new, special, truncate, chat) for group in groups]  # checked before any work
+    asked = [
+        _Asked(found, group, max_new, special, truncate, chat, system, slide) for group in groups
+    ]  # checked before any work
+    _notify(asked)
     results: list[list[Text]] = []
     for each in asked:
         how = beam or sampling or each.usual
@@ -78,10 +88,13 @@ def stream(
     stop: Sequence[str] = (),
     special: bool = False,
     chat: bool = False,
+    system: str | None = None,
     truncate: bool = False,
+    slide: bool = True,
 ) -> Iterator[Piece]:
     """What `generate` gives for one prompt, as it comes; without `sampling`, greedily."""
-    asked = _Asked(found, [prompt], max_new, special, truncate, chat)
+    asked = _Asked(found, [prompt], max_new, special, truncate, chat, system, slide)
+    _notify([asked])
     return decode.stream(
         asked.model,
         asked.prompts[0],
@@ -91,25 +104,51 @@ def stream(
         stop=stop,
         tokenizer=asked.spell,
         source=None if asked.sources is None else asked.sources[0],
+        slide=asked.slide,
     )
+
+
+def _notify(asked: Sequence["_Asked"]) -> None:
+    """Says once that texts may outgrow the model."""
+    outgrown = [each for each in asked if each.slide and each.outgrows]
+    if outgrown:
+        warn(slide_notice(outgrown[0].model), Notice, stacklevel=3)
+
+
+def slide_notice(model: Causal) -> str:
+    """What happens to texts that outgrow a model."""
+    most = model.max_length
+    past = f"each further token sees the last {most}" if model.fixed_length else "it continues from its state"
+    return f"the text may outgrow the {most} tokens that this {model.name} is made for; past them, {past}"
 
 
 class _Asked:
     """Prompts as ids, with the room that they leave and what ends them."""
 
     def __init__(
-        self, found: Pretrained, prompts: Sequence[str], new: int | None, special: bool, truncate: bool, chat: bool
+        self,
+        found: Pretrained,
+        prompts: Sequence[str],
+        new: int | None,
+        special: bool,
+        truncate: bool,
+        chat: bool,
+        system: str | None,
+        slide: bool,
     ) -> None:
         model = found.model
         if not isinstance(model, Causal):
             raise Unsupported(f"this {found.family or model.name} reads texts and writes none; it can fill or embed")
         self.model, tokenizer = model, tokenizer_of(found)
+        self.slide = slide
         allow = list(tokenizer.specials) if special else []
         self.ends = ends_of(found, tokenizer)
         self.spell = _spelling(tokenizer, fresh=model.reads_source or chat)
         if chat and (special or truncate or model.reads_source):
             other = "special" if special else "truncate" if truncate else "a source"
             raise InvalidOption(f"a chat has its own beginning and its own special tokens; it goes without {other}")
+        if system is not None and not chat:
+            raise InvalidOption("system is for chats; give chat as well (--chat)")
         self.sources: list[list[int]] | None = None
         self.usual: Sampling | Beam = GREEDY
         usual_new = USUAL
@@ -121,7 +160,10 @@ class _Asked:
             self.sources, begin = [text.ids for text in encoded], begin_of(found, tokenizer)
             self.prompts = [begin] * len(prompts)
         elif chat:
-            self.prompts = [encode_chat(tokenizer, [{"role": "user", "content": prompt}]) for prompt in prompts]
+            begin_with: list[Message] = [] if system is None else [{"role": "system", "content": system}]
+            self.prompts = [
+                encode_chat(tokenizer, [*begin_with, {"role": "user", "content": prompt}]) for prompt in prompts
+            ]
         else:
             longest = None
             if truncate and model.max_length is not None:
@@ -131,6 +173,14 @@ class _Asked:
             self.prompts = [_open(found, tokenizer, text, allow, longest) for text in prompts]
         room = None if model.max_length is None else model.max_length - max(map(len, self.prompts))
         self.new = new if new is not None else usual_new if room is None else max(1, min(usual_new, room))
+
+    @property
+    def outgrows(self) -> bool:
+        """Whether texts may become longer than the model's length, and the model can go on."""
+        most, longest = self.model.max_length, max(map(len, self.prompts))
+        if most is None or self.model.reads_source or longest + self.new <= most:
+            return False
+        return longest <= most or not self.model.fixed_length
 
     def draw(self, sampling: Sampling, stop: Sequence[str]) -> list[list[Text]]:
         made = decode.generate(
@@ -142,6 +192,7 @@ class _Asked:
             stop=stop,
             tokenizer=self.spell,
             source=self.sources,
+            slide=self.slide,
         )
         assert made.texts is not None
         rows = [
@@ -153,7 +204,9 @@ class _Asked:
 
     def search(self, beam: Beam, stop: Sequence[str]) -> list[list[Text]]:
         options = beam if beam.max_new is not None else replace(beam, max_new=self.new)
-        found = decode.beam_search(self.model, self.prompts, options=options, eos=self.ends, source=self.sources)
+        found = decode.beam_search(
+            self.model, self.prompts, options=options, eos=self.ends, source=self.sources, slide=self.slide
+        )
         return [[self._said(each, stop) for each in hypotheses] for hypotheses in found]
 
     def _said(self, found: decode.Hypothesis, stop: Sequence[str]) -> Text:

@@ -29,6 +29,7 @@ class Model(nn.Module, ABC):
 
     name: ClassVar[str]  # the same as in the registry and in config.json
     paper: ClassVar[str]  # "Vaswani et al. 2017"
+    files: ClassVar[tuple[str, ...]] = ()  # the names of what `write_files` writes
 
     @dataclass(frozen=True, kw_only=True)
     class Options(config.Options):
@@ -85,6 +86,9 @@ class Causal(Model):
 
     vocabulary: int
     max_length: int | None = None  # the longest text it can hold; None: any
+    # Whether tables end at max_length. Otherwise it is only what the model was made for, and `extend(…, beyond=True)`
+    # reads on past it.
+    fixed_length: bool = True
     left_padding: bool = False
     reads_source: bool = False  # an encoder–decoder: start() wants a source
 

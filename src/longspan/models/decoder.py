@@ -50,6 +50,10 @@ class Decoder(Headed, Causal):
         self.head = self._build_head(options)
         self.heads = build_heads(options, self.stack.out_width, options.vocabulary)
         self.left_padding = all(mechanism.supports.left_padding for mechanism in mechanisms(self))
+        position = self.embedding.position
+        self.fixed_length = (position is not None and position.fixed_length) or any(
+            mechanism.fixed_length for mechanism in mechanisms(self)
+        )
         initialise(self, options)
         if self.head is not None and self.head.weight is not None and options.zero_output:
             nn.init.zeros_(self.head.weight)
@@ -112,8 +116,10 @@ class Decoder(Headed, Causal):
         key_mask: Mask | None = None,
         positions: Ids | None = None,
         last: bool = False,
+        beyond: bool = False,
     ) -> tuple[Logits, Any]:
-        self._check_room(state.length + ids.shape[1])
+        if self.fixed_length or not beyond:
+            self._check_room(state.length + ids.shape[1])
         start = state.length if positions is None else 0
         x = self.embedding(ids, start=start, positions=positions)
         x, state = self.stack.extend(x, state, key_mask=key_mask, positions=positions)

@@ -1,6 +1,7 @@
 """Models on disk: a folder with `config.json`, `model.safetensors` and, where there is one, `tokenizer.json`.
 
-No pickle is read or written. Tied weights are written once, under the first of their names.
+No pickle is read or written. Tied weights are written once, under the first of their names. `manifest.json` has the
+checksums of all files, which loading checks; a folder without it is loaded as it is.
 """
 
 import json
@@ -9,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from longspan import __version__, config, files
 from longspan.errors import InvalidInput
+from longspan.manifest import MANIFEST, check_manifest, write_manifest
 from longspan.models.base import Model
 from longspan.models.registry import find
 
@@ -23,25 +25,27 @@ CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json
 def save(
     model: Model, folder: Path, *, tokenizer: str | None = None, weights: Mapping[str, Tensor] | None = None
 ) -> None:
-    """Writes the model; the weights last, so that a folder with weights is whole.
+    """Writes the model, its weights after all it needs, and the checksums last.
 
     `weights` stand instead of the model's own, as an average of several, or those of a model that is split.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / MANIFEST).unlink(missing_ok=True)  # of what was here before
     record = {"model": model.name, "longspan": __version__, "options": config.plain(model.options)}
     (folder / CONFIG).write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     if tokenizer is not None:
         (folder / TOKENIZER).write_text(tokenizer, encoding="utf-8")
     model.write_files(folder)
     own = {name: tensor.contiguous() for name, tensor in (weights or unique(model)).items()}
-    with files.replacing(folder / WEIGHTS) as part:
-        save_file(own, part, metadata={"format": "pt"})
+    files.write_tensors(folder / WEIGHTS, own, {"format": "pt"})
+    write_manifest(folder, [CONFIG, WEIGHTS, *model.files, *([] if tokenizer is None else [TOKENIZER])])
 
 
 def load(folder: Path | str) -> Model:
     """The model of a folder, in evaluation mode and in the precision it was saved in."""
     folder = Path(folder)
     record = _record(folder)
+    _check_whole(folder)
     cls = find(record["model"])
     model = cls(config.make(cls.Options, record["options"], f"{folder / CONFIG}"))
     weights = _weights(folder)
@@ -93,6 +97,15 @@ def _record(folder: Path) -> dict[str, Any]:
     if not isinstance(record, dict) or not isinstance(record.get("model"), str) or "options" not in record:
         raise InvalidInput(f"{path} is no model of longspan: it names no model and options")
     return record
+
+
+def _check_whole(folder: Path) -> None:
+    if (folder / WEIGHTS).is_file():  # otherwise there is more to say
+        try:
+            check_manifest(folder)
+        except InvalidInput as error:
+            hint = f"copy it anew or, if you changed it yourself, delete {folder / MANIFEST}"
+            raise InvalidInput(f"{error}; {hint}") from None
 
 
 def _weights(folder: Path) -> dict[str, Tensor]:

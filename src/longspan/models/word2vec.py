@@ -36,6 +36,7 @@ class Word2Vec(Model):
 
     name = "word2vec"
     paper = "Mikolov et al. 2013"
+    files = (WORDS,)
 
     @dataclass(frozen=True, kw_only=True)
     class Options(config.Options):

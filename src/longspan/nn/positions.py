@@ -88,6 +88,8 @@ class Waves:
 class Absolute(nn.Module, ABC):
     """A code per position, added to the input."""
 
+    fixed_length = False  # whether it is a table, and cannot go past its last position
+
     def __init__(self, width: int) -> None:
         super().__init__()
         self.width = width
@@ -145,6 +147,7 @@ def _sinusoids(positions: Tensor, *, width: int, layout: str) -> Tensor:
 class _Table(Absolute):
     """Trained codes for the positions 0..length-1, and for no others."""
 
+    fixed_length = True
     first = 0  # the lowest position that has a code
 
     def __init__(self, length: int, width: int) -> None:

@@ -4,26 +4,26 @@ A checkpoint is written beside its place, flushed to the disk and renamed; its m
 every file. Whatever is cut short, changed or unreadable is told apart from a whole one before anything is read.
 """
 
-import hashlib
-import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from longspan import files
 from longspan.errors import InvalidInput
+from longspan.hub.locate import check_checkpoint as check
+from longspan.hub.locate import checkpoints as every
+from longspan.hub.locate import newest_checkpoint as newest
+from longspan.manifest import write_manifest
 
-MANIFEST, PART = "manifest.json", ".part"
+PART = ".part"
 RANDOM, CARRIED = "random", "carried"
-EXACT = (f"{RANDOM}-", f"{CARRIED}-")  # files of each process, without which a run goes on, but not as it would have
 
 
 @contextmanager
@@ -34,8 +34,7 @@ def writing(folder: Path) -> Iterator[Path]:
     part.mkdir(parents=True)
     try:
         yield part
-        sums = {path.relative_to(part).as_posix(): _facts(path) for path in sorted(part.rglob("*")) if path.is_file()}
-        (part / MANIFEST).write_text(json.dumps(sums, indent=1) + "\n", encoding="utf-8")
+        write_manifest(part, [path.relative_to(part).as_posix() for path in part.rglob("*") if path.is_file()])
         for path in (*part.rglob("*"), part):
             _flush(path)
         part.rename(folder)
@@ -52,64 +51,15 @@ def writing(folder: Path) -> Iterator[Path]:
         raise
 
 
-def check(folder: Path) -> None:
-    """Refuses a checkpoint whose files are not those that were written.
-
-    One that lacks only what exactness needs is whole: whoever goes on from it says whether that may be missing.
-    """
-    path = folder / MANIFEST
-    try:
-        listed = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InvalidInput(f"{folder} is no whole checkpoint: it has no {MANIFEST}") from None
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise InvalidInput(f"{path} is not JSON: {error}") from None
-    try:
-        known = {str(name): (int(facts["bytes"]), str(facts["sha256"])) for name, facts in listed.items()}
-    except (AttributeError, KeyError, TypeError, ValueError):
-        raise InvalidInput(f"{path} is no list of files with their sizes and sums") from None
-    for name, (size, digest) in known.items():
-        file = folder / name
-        if not file.is_file():
-            if name.startswith(EXACT):
-                continue
-            raise InvalidInput(f"{file} is missing")
-        if file.stat().st_size != size:
-            raise InvalidInput(f"{file} has {file.stat().st_size} bytes, and {size} were written")
-        if _facts(file)["sha256"] != digest:
-            raise InvalidInput(f"{file} was changed since it was written: its sha256 is another")
-
-
-def every(folder: Path) -> list[Path]:
-    """The checkpoints of a run, newest first; unfinished ones are not among them."""
-    found = [path for path in folder.glob("*") if path.is_dir() and path.name.isdigit()] if folder.is_dir() else []
-    return sorted(found, key=lambda path: int(path.name), reverse=True)
-
-
 def clear(folder: Path) -> None:
     """Removes what was left unfinished."""
     for path in folder.glob(f"*{PART}"):
         shutil.rmtree(path, ignore_errors=True)
 
 
-def newest(folder: Path) -> tuple[Path | None, list[str]]:
-    """The newest whole checkpoint, and what was wrong with those after it."""
-    wrong = []
-    for path in every(folder):
-        try:
-            check(path)
-        except InvalidInput as error:
-            wrong.append(str(error))
-            continue
-        return path, wrong
-    return None, wrong
-
-
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """A file of tensors, each by itself."""
-    own = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    with files.replacing(path) as part:
-        save_file(own, part)
+    files.write_tensors(path, {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()})
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -148,11 +98,6 @@ def restore_random_state(tensors: Mapping[str, Tensor]) -> None:
     torch.set_rng_state(tensors["cpu"])
     if "cuda" in tensors and torch.cuda.is_available():
         torch.cuda.set_rng_state(tensors["cuda"])
-
-
-def _facts(path: Path) -> dict[str, Any]:
-    with path.open("rb") as file:
-        return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
 
 
 def _flush(path: Path) -> None:

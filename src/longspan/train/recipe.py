@@ -16,7 +16,8 @@ from longspan import config, files
 from longspan.data.tokenizer import Tokenizer
 from longspan.data.tokenizer_files import read_tokenizer
 from longspan.errors import InvalidInput, InvalidOption, UnknownName, suggest
-from longspan.hub.tuning import default_head, folder_of, freeze, tune
+from longspan.hub.locate import locate
+from longspan.hub.tuning import default_head, freeze, tune
 from longspan.models import folder as model_folder
 from longspan.models import presets
 from longspan.models import registry as models
@@ -87,7 +88,8 @@ class Recipe:
     def _tuned(self, given: dict[str, Any], needs: Mapping[str, Any], shape: Any) -> Model:
         if "name" in given:
             raise InvalidOption(f"{self.source}: [model] has a name and a folder it is from; give one of the two")
-        folder, fresh = folder_of(given.pop("from")), given.pop("fresh", False)
+        folder, fresh = self._origin(), given.pop("fresh", False)
+        del given["from"]
         if not isinstance(fresh, bool):
             raise InvalidOption(f"{self.source}: [model] fresh must be true or false, not {fresh!r}")
         found = tune(folder, [_head(each) for each in needs.get("tasks", ())], shape=shape, options=given or None)
@@ -96,13 +98,21 @@ class Recipe:
             raise InvalidInput(f"{folder} has rows for {rows} tokens, and the task has {needs['vocabulary']}")
         return type(found.model)(found.model.options) if fresh else found.model
 
+    def _origin(self) -> Path:
+        """The folder that the model is from."""
+        try:
+            folder = locate(self.model["from"])
+        except InvalidInput as error:
+            raise InvalidInput(f"{self.source}: [model] from: {error}") from None
+        if not folder.is_dir():
+            raise InvalidInput(f"{self.source}: [model] from: {folder} is a file; convert it to a folder first")
+        return folder
+
     def tokenizer(self) -> Tokenizer | None:
         """That of the pretrained model, where there is one; a task learns its own otherwise."""
         if "from" not in self.model:
             return None
-        folder = folder_of(self.model["from"])
-        if not folder.is_dir():
-            raise InvalidInput(f"{self.source}: [model] from: there is no folder {folder}")
+        folder = self._origin()
         found = read_tokenizer(folder)
         if found is None:
             raise InvalidInput(f"{folder} has no tokenizer: put its tokenizer.json, or its vocabulary files, beside it")
@@ -194,7 +204,7 @@ def evaluate(
     run, processes = Run(folder), processes or Processes()
     recipe = of_run(run)
     options, task = recipe.options(), recipe.build_task()
-    where = saving.model_of(run.folder)
+    where = locate(run.folder)
     model = model_folder.load(where).to(processes.device)
     with TemporaryDirectory() as work:  # the run's own files may be in use
         prepared = task.prepare(Place(data, Path(work), options.seed), read_tokenizer(where))

@@ -11,10 +11,11 @@ from typing import Any
 
 from longspan import files
 from longspan.errors import InvalidInput
+from longspan.hub.locate import CHECKPOINTS, RESULT
+from longspan.hub.locate import RECIPE as CONFIG
 from longspan.train.board import Board
 
-CONFIG, METRICS, CHECKPOINTS, LOCK = "config.toml", "metrics.jsonl", "checkpoints", "lock"
-RESULT = "model"  # the trained model, ready to be loaded
+METRICS, LOCK = "metrics.jsonl", "lock"
 
 
 class Run:

@@ -13,7 +13,6 @@ from longspan.models import folder as model_folder
 from longspan.train import checkpoint
 from longspan.train.carried import put_together, taken_apart
 from longspan.train.loop import Progress, Trainer
-from longspan.train.run import CONFIG, RESULT, Run
 from longspan.train.sharding import like, put, unique, whole
 
 PROGRESS, OPTIMIZER, MODEL, AVERAGE = "progress.json", "optimizer.safetensors", "model", "average.safetensors"
@@ -25,18 +24,6 @@ def random_file(rank: int) -> str:
 
 def carried_file(rank: int) -> str:
     return f"{checkpoint.CARRIED}-{rank}.safetensors"
-
-
-def model_of(path: Path) -> Path:
-    """The model of a run: its result or, while that is not there, its newest checkpoint; any other path is itself."""
-    if not (path / CONFIG).is_file():
-        return path
-    if (path / RESULT / model_folder.WEIGHTS).is_file():
-        return path / RESULT
-    newest, wrong = checkpoint.newest(Run(path).checkpoints)
-    if newest is None:
-        raise InvalidInput(f"{path} is a run without a model yet" + (f": {wrong[0]}" if wrong else ""))
-    return newest / MODEL
 
 
 def save(trainer: Trainer) -> Path:
@@ -171,4 +158,4 @@ def _recall(trainer: Trainer, tensors: dict[str, Tensor], source: Path) -> None:
         trainer.optimizer.state[mine][key] = placed
 
 
-__all__ = ["AVERAGE", "MODEL", "model_of", "restore", "save"]
+__all__ = ["AVERAGE", "MODEL", "restore", "save"]

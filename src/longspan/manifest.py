@@ -1,0 +1,99 @@
+"""Checksums of a folder's files, written with it and checked when it is read.
+
+A manifest lists the size and the sha256 of files. Checking reads every file once. The checksum of a large file is
+remembered in the user's cache, by its size and times, so that a folder may be read-only and a large model loads as
+fast as before.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from longspan import files
+from longspan.errors import InvalidInput
+
+MANIFEST = "manifest.json"
+REMEMBERED = 1 << 22  # bytes; smaller files are read at every check
+
+
+def facts(path: Path) -> dict[str, Any]:
+    """What a manifest says of a file."""
+    with path.open("rb") as file:
+        return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+
+
+def write_manifest(folder: Path, names: Iterable[str]) -> None:
+    """Writes the checksums of these files of a folder."""
+    record = {name: facts(folder / name) for name in sorted(names)}
+    files.write_text(folder / MANIFEST, json.dumps(record, indent=1) + "\n")
+
+
+def add_to_manifest(folder: Path, names: Iterable[str]) -> None:
+    """The same for files that were added or changed, where the folder has a manifest."""
+    if (folder / MANIFEST).is_file():
+        known = {name for name in read_manifest(folder) if (folder / name).is_file()}
+        write_manifest(folder, {*known, *names})
+
+
+def read_manifest(folder: Path) -> dict[str, tuple[int, str]]:
+    """Size and sha256 by the names of files; none where there is no manifest."""
+    path = folder / MANIFEST
+    try:
+        listed = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise InvalidInput(f"{path} is not JSON: {error}") from None
+    try:
+        return {str(name): (int(said["bytes"]), str(said["sha256"])) for name, said in listed.items()}
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise InvalidInput(f"{path} is no list of files with their sizes and sums") from None
+
+
+def check_manifest(folder: Path, *, optional: tuple[str, ...] = (), remember: bool = True) -> None:
+    """Refuses a folder whose files are not those that were written; names that start like `optional` may be missing.
+
+    Without `remember` every file is read.
+    """
+    for name, (size, digest) in read_manifest(folder).items():
+        file = folder / name
+        if not file.is_file():
+            if optional and name.startswith(optional):
+                continue
+            raise InvalidInput(f"{file} is missing")
+        if file.stat().st_size != size:
+            raise InvalidInput(f"{file} has {file.stat().st_size} bytes, and {size} were written")
+        if digest != (_digest(file) if remember and size >= REMEMBERED else facts(file)["sha256"]):
+            raise InvalidInput(f"{file} was changed since it was written: its sha256 is another")
+
+
+def _digest(file: Path) -> str:
+    """The sha256 of a file, from the cache where the file is as it was."""
+    seen = file.stat()
+    state = [seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns, seen.st_ino]
+    place = files.cache() / "checked" / f"{hashlib.sha256(os.fsencode(file.resolve())).hexdigest()}.json"
+    try:
+        known = json.loads(place.read_text(encoding="utf-8"))
+        if known["state"] == state:
+            return str(known["sha256"])
+    except (OSError, ValueError, KeyError, TypeError):
+        pass  # it is only a cache
+    digest = str(facts(file)["sha256"])
+    with suppress(OSError):  # otherwise it is read again the next time
+        place.parent.mkdir(parents=True, exist_ok=True)
+        files.write_text(place, json.dumps({"file": str(file.resolve()), "state": state, "sha256": digest}))
+    return digest
+
+
+__all__ = [
+    "MANIFEST",
+    "add_to_manifest",
+    "check_manifest",
+    "facts",
+    "read_manifest",
+    "write_manifest",
+]
