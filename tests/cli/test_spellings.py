@@ -4,6 +4,8 @@ import json
 
 import pytest
 from tests.cli.test_help import COMMANDS, called
+from tests.hub.folders import bert
+from tests.train.starting import recipe
 
 from longspan.cli.main import main
 from longspan.cli.spellings import OLD, renamed
@@ -68,3 +70,46 @@ def test_lengths_are_a_list_or_given_one_by_one(capsys):
     assert costs == [[64, 128]] * 3
     assert main(["show", "gpt2", "--lengths", "1k"]) == 2
     assert "--lengths must be whole numbers with commas between them" in capsys.readouterr().err
+
+
+def output(capsys, *arguments: str) -> object:
+    """What a command prints with --json."""
+    capsys.readouterr()
+    assert main([*arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_json_of_tokenizers(tmp_path, capsys):
+    folder = str(tmp_path / "tokenizer")
+    (tmp_path / "text.txt").write_text("a b c " * 50)
+    learned = output(capsys, "tokenize", "learn", str(tmp_path / "text.txt"), "--kind", "bytes", "--out", folder)
+    assert learned["path"] == folder and learned["kind"] == "bytes" and learned["size"] >= 256
+    (row,) = output(capsys, "tokenize", "encode", folder, "abc")
+    assert output(capsys, "tokenize", "decode", folder, *map(str, row["ids"])) == {"ids": row["ids"], "text": "abc"}
+
+
+def test_json_of_a_converted_folder(tmp_path, capsys):
+    bert(tmp_path / "bert")
+    found = output(capsys, "convert", str(tmp_path / "bert"), str(tmp_path / "own"), "--to", "longspan")
+    assert found == {
+        "path": str(tmp_path / "own"),
+        "family": "bert",
+        "model": "encoder",
+        "dtype": "float32",
+        "tokenizer": True,
+        "unused": [],
+    }
+
+
+def test_json_of_a_run(tmp_path, capsys):
+    folder = tmp_path / "run"
+    found = output(capsys, "train", str(recipe(tmp_path)), "--out", str(folder), "--train.steps", "2")
+    assert (found["run"], found["model"], found["step"]) == (str(folder), str(folder / "model"), 2)
+    assert found["figures"]["loss"] > 0
+    assert output(capsys, "resume", str(folder)) == found
+
+
+def test_json_of_an_audit(tmp_path, capsys):
+    (certificate,) = output(capsys, "audit", "torch.nn:Identity", "--width", "8", "--out", str(tmp_path / "a.json"))
+    assert certificate["passed"] and certificate["subject"] == "torch.nn:Identity"
+    assert json.loads((tmp_path / "a.json").read_text()) == [certificate]
