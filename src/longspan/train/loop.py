@@ -114,6 +114,7 @@ class Trainer:
         if count == 0:
             raise InvalidInput(f"batch {progress.batch} of epoch {progress.epoch} has no targets that count")
         self.model.train()
+        before = self._remembered()
         if self.options.shard:  # DDP does it by itself
             self.processes.spread(tensor for _, tensor in unique(self.model) if not isinstance(tensor, nn.Parameter))
         sums: dict[str, Tensor] = {}
@@ -138,12 +139,13 @@ class Trainer:
         *values, stopping, length = torch.cat([totals, norm.detach().double()[None]]).tolist()
         self.stopping = stopping > 0
         figures = {name: value / count for name, value in zip(sums, values)}
-        # Gradients are the same everywhere after their reduction, so that all processes skip or none.
-        if math.isfinite(length):
+        # Gradients and losses are the same everywhere after their reduction: all processes skip or none.
+        if math.isfinite(length) and math.isfinite(figures["loss"]):
             self.optimizer.step()
             self._average()
             progress.skipped = 0
         else:
+            self._undo(before)
             progress.skipped += 1
         self.optimizer.zero_grad(set_to_none=True)
         progress.step, progress.batch = progress.step + 1, progress.batch + 1
@@ -155,6 +157,17 @@ class Trainer:
             )
         took = time.perf_counter() - began
         return {**figures, "gradient": length, "count": count, "seconds": took}
+
+    def _remembered(self) -> tuple[dict[int, Any], list[Tensor]]:
+        """What a forward pass changes: the carried states, which are values, and the buffers, which are copied."""
+        return dict(self.carried), [buffer.clone() for buffer in self.model.buffers()]
+
+    @torch.no_grad()
+    def _undo(self, before: tuple[dict[int, Any], list[Tensor]]) -> None:
+        """A step that is skipped leaves nothing behind: NaN in a memory or a centroid would spoil all later steps."""
+        self.carried, buffers = before
+        for buffer, kept in zip(self.model.buffers(), buffers):
+            buffer.copy_(kept)
 
     @torch.no_grad()
     def _average(self) -> None:

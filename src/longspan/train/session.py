@@ -51,7 +51,7 @@ def train(
             progress = trainer.progress
             if processes.first and (progress.step % options.log_every == 0 or progress.step == trainer.steps):
                 run.log({"step": progress.step, "epoch": progress.epoch, **row})
-            if _watch_loss(trainer, row["loss"], say):
+            if _watch_loss(trainer, row, say):
                 updates = trainer.updates()  # from where it went back to
                 continue
             looked = _due(options.evaluate_every, progress.step) and trainer.held_out is not None
@@ -99,12 +99,13 @@ def _patient(trainer: Trainer, say: Say) -> bool:
     return False
 
 
-def _watch_loss(trainer: Trainer, loss: float, say: Say) -> bool:
+def _watch_loss(trainer: Trainer, row: Mapping[str, float], say: Say) -> bool:
     """Keeps a running mean of the loss; one that jumps far above it is said, and undone where that is wanted: True."""
     progress, options = trainer.progress, trainer.options
-    mean = progress.mean_loss
-    if not math.isfinite(loss):  # that step was skipped
-        say(f"step {progress.step}: the loss is {loss}; its update was left out")
+    mean, loss = progress.mean_loss, row["loss"]
+    if progress.skipped:
+        what = f"the gradient is {row['gradient']}" if math.isfinite(loss) else f"the loss is {loss}"
+        say(f"step {progress.step}: {what}; its update was left out")
         return False
     if mean is not None and options.spike and loss > options.spike * mean:
         say(f"step {progress.step}: the loss is {loss:.3g}, and its running mean {mean:.3g}")
