@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 QUIET = 30.0  # seconds between lines where there is no terminal to draw a bar on
 VALUES = "values of a recipe are given as --train.steps 500"
 Data = Annotated[Path | None, Parameter(help="the folder of data sets; LONGSPAN_DATA unless given")]
+DataOfRun = Annotated[Path | None, Parameter(help="the folder of data sets, where it has moved since the run began")]
 
 
 def train(
@@ -54,7 +55,8 @@ def train(
 
     read = recipes.read(recipe, dotted(overrides, VALUES))
     folder = Path("runs") / recipe.stem if out is None else out
-    return _run(folder, data, lambda run, processes: recipes.begin(read, run, data=_data(data), processes=processes))
+    root = _data(data, read.data)
+    return _run(folder, lambda run, processes: recipes.begin(read, run, data=root, processes=processes))
 
 
 def resume(
@@ -64,7 +66,7 @@ def resume(
     inexact: Annotated[
         bool, Parameter(negative="", help="go on even where it cannot be as it would have been, and say why")
     ] = False,
-    data: Data = None,
+    data: DataOfRun = None,
 ) -> int:
     """Go on with a run that was stopped or killed, from its newest whole checkpoint.
 
@@ -79,11 +81,14 @@ def resume(
         The folder of the run.
     """
     from longspan.train import recipe as recipes
+    from longspan.train.run import Run
 
+    if not run.is_dir():
+        raise InvalidInput(f"{run} is not there; give the folder of a run")
+    root = _data(data, recipes.of_run(Run(run)).data)
     return _run(
         run,
-        data,
-        lambda held, processes: recipes.resume(held, data=_data(data), processes=processes),
+        lambda held, processes: recipes.resume(held, data=root, processes=processes),
         resume=True,
         inexact=inexact,
     )
@@ -94,7 +99,7 @@ def evaluate(
     /,
     *,
     split: Annotated[str, Parameter(help="test, held_out or train")] = "held_out",
-    data: Data = None,
+    data: DataOfRun = None,
     json: AsJson = False,
 ) -> int:
     """Measure what a run made: its result, or its newest checkpoint while it is not at its end.
@@ -110,14 +115,16 @@ def evaluate(
         The folder of the run.
     """
     from longspan.train import recipe as recipes
+    from longspan.train.run import Run
 
     if split not in ("test", "held_out", "train"):
         raise InvalidOption(f"--split must be test, held_out or train, not {split!r}")
     if not run.is_dir():
         raise InvalidInput(f"{run} is not there; give the folder of a run")
+    root = _data(data, recipes.of_run(Run(run)).data)
     with _joined() as processes:
         with Console(stderr=True).status(f"measuring {run}"):
-            found = recipes.evaluate(run, split=split, data=_data(data), processes=processes)
+            found = recipes.evaluate(run, split=split, data=root, processes=processes)
         if not processes.first:
             return 0
     if json:
@@ -133,7 +140,6 @@ def evaluate(
 
 def _run(
     folder: Path,
-    data: Path | None,
     make: "Callable[[Any, Processes], Trainer]",
     *,
     resume: bool = False,
@@ -145,8 +151,6 @@ def _run(
     from longspan.train.run import RESULT, Run
 
     keep_memory()
-    if resume and not folder.is_dir():
-        raise InvalidInput(f"{folder} is not there; give the folder of a run")
     run, screen = Run(folder), Console(stderr=True, highlight=False, soft_wrap=True)
     with _joined() as processes, ExitStack() as held:
         processes.together(lambda: held.enter_context(run.held()) if processes.first else None)
@@ -158,8 +162,7 @@ def _run(
                 figures = session.train(trainer, resume=resume, inexact=inexact, say=say, show=show)
             except Interrupted as stopped:
                 if processes.first:
-                    extra = "" if data is None else f" --data {shlex.quote(str(data))}"
-                    say(f"saved at step {trainer.progress.step}; go on with: longspan resume {_quoted(folder)}{extra}")
+                    say(f"saved at step {trainer.progress.step}; go on with: longspan resume {_quoted(folder)}")
                 return 128 + stopped.signal
             except KeyboardInterrupt:
                 say(f"stopped without saving; the last checkpoint stays: longspan resume {_quoted(folder)}")
@@ -234,7 +237,10 @@ def _introduce(screen: Console, trainer: "Trainer") -> None:
     )
 
 
-def _data(given: Path | None) -> Path | None:
+def _data(given: Path | None, kept: Path | None) -> Path | None:
+    """The folder of data sets: the one given, the one that a run or a recipe names, or LONGSPAN_DATA."""
+    if given is None and kept is not None and kept.is_dir():
+        return None  # which means the one that is named
     named = os.environ.get("LONGSPAN_DATA")
     found = Path(named) if given is None and named else given
     if found is not None and not found.is_dir():
