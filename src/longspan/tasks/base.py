@@ -122,7 +122,8 @@ def located(options: Any) -> Any:
     if getattr(options, "set", None) is not None:
         return options
     paths = {name: getattr(options, name, None) for name in FILES}
-    return replace(options, **{name: os.path.abspath(path) for name, path in paths.items() if path is not None})
+    given = {name: path for name, path in paths.items() if path is not None}
+    return replace(options, **{name: os.path.abspath(path) for name, path in given.items()})  # noqa: PTH100
 
 
 __all__ = ["Figures", "Loss", "Objective", "Place", "Prepared", "Task", "located"]

@@ -252,7 +252,7 @@ def _located_model(table: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _absolute(path: Path | str) -> str:
-    return os.path.abspath(path)
+    return os.path.abspath(path)  # noqa: PTH100  (symbolic links stay as the user named them)
 
 
 def _prepare(
