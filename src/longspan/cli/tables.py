@@ -2,12 +2,14 @@
 
 from typing import Any
 
+LIMITS = (("≥", "low"), (">", "above"), ("≤", "high"), ("<", "below"))
+
 
 def limits(item: dict[str, Any]) -> str:
     """The limits of an option: its choices, or its bounds."""
     if item["choices"]:
         return ", ".join(item["choices"])
-    bounds = [f"{word} {item[key]:g}" for word, key in (("≥", "low"), ("≤", "high")) if item[key] is not None]
+    bounds = [f"{word} {item[key]:g}" for word, key in LIMITS if item.get(key) is not None]
     return " ".join(bounds)
 
 

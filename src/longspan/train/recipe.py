@@ -32,6 +32,7 @@ from longspan.train.loop import Trainer, figures_of, measure_finally
 from longspan.train.options import TrainOptions
 from longspan.train.processes import Processes
 from longspan.train.run import CONFIG, Run
+from longspan.train.run import DATA as KEPT
 
 TABLES = ("task", "model", "train")
 DATA = "data"  # the folder of data sets, beside the tables
@@ -127,6 +128,10 @@ def read(path: Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
         found = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InvalidInput(f"there is no recipe {path}") from None
+    except IsADirectoryError:
+        raise InvalidInput(f"{path} is a folder, and a recipe is a TOML file") from None
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be read: {error.strerror}") from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InvalidInput(f"{path} is not TOML: {error}") from None
     data = found.pop(DATA, None)
@@ -260,11 +265,18 @@ def _prepare(
 ) -> Prepared:
     """The task's data, the same in all processes: the first one learns the tokenizer, and the others are told."""
     # Each in a folder of its own: nobody writes where another reads.
-    work = run.folder / "data" if processes.first else run.folder / "data" / f"process-{processes.rank}"
+    work = run.folder / KEPT if processes.first else run.folder / KEPT / f"process-{processes.rank}"
     place = Place(data, work, options.seed)
     learned: tuple[str, dict[str, str]] | None = None
+
+    def prepare() -> Prepared:
+        try:
+            return task.prepare(place, tokenizer)
+        except OSError as error:  # such as a full disk; the other processes must know
+            raise InvalidInput(f"{error.filename or work}: {error.strerror or error}") from None
+
     if processes.first:
-        prepared = processes.together(lambda: task.prepare(place, tokenizer))
+        prepared = processes.together(prepare)
         if prepared.tokenizer is not None:
             learned = prepared.tokenizer.to_json(), prepared.tokenizer.special
         processes.same(learned)
@@ -274,7 +286,7 @@ def _prepare(
         learned = processes.same(learned)
         if learned is not None and tokenizer is None:
             tokenizer = _told(learned)
-        prepared = processes.together(lambda: task.prepare(place, tokenizer))
+        prepared = processes.together(prepare)
     made = processes.gather(prepared.train.fingerprint())
     if len(set(made)) > 1:
         raise InvalidInput(f"the processes read different data: {'; '.join(made)}")

@@ -18,7 +18,7 @@ from longspan.tasks.base import Objective
 from longspan.train import checkpoint, saving
 from longspan.train.board import Board
 from longspan.train.loop import Interrupted, Trainer, listening, measure_finally
-from longspan.train.run import RESULT
+from longspan.train.run import METRICS, RESULT
 from longspan.train.sharding import unique, whole
 
 Say = Callable[[str], None]
@@ -87,6 +87,8 @@ def _begin(trainer: Trainer, resume: bool, inexact: bool, say: Say) -> None:
     processes.together(lambda: saving.restore(trainer, found, inexact=inexact))
     if processes.first:
         checkpoint.clear(run.checkpoints)
+        if unread := run.unread():
+            say(f"dropped {unread} damaged line{'s' * (unread > 1)} of {run.folder / METRICS}")
         run.forget_after(trainer.progress.step)
     say(f"going on from step {trainer.progress.step}")
 
