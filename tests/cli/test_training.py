@@ -122,3 +122,20 @@ def test_a_recipe_can_name_its_data(trained_on_a_set: Path, tmp_path: Path) -> N
     given = ["train", str(trained_on_a_set / "config.toml"), "--out", str(tmp_path / "second"), "--train.steps", "1"]
     assert main(given) == 0
     assert losses(tmp_path / "second")[1] == losses(trained_on_a_set)[1]
+
+
+def test_baselines_stand_in_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [("good film", "yes"), ("bad plot", "no"), ("very good", "yes"), ("the bad film", "no")] * 5
+    (tmp_path / "a.csv").write_text("text,label\n" + "".join(f"{text},{label}\n" for text, label in rows))
+    path = tmp_path / "labels.toml"
+    path.write_text(
+        f'[task]\nname = "classify"\ntrain = "{tmp_path}/a.csv"\nlength = 8\n'
+        '[model]\nname = "encoder"\nwidth = 8\nlayers = 1\nheads = 1\nhidden = 8\n[train]\nsteps = 1\n'
+    )
+    assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    at = lines.index("without a model, on the held-out data:")
+    assert lines[at + 1].startswith("  majority      accuracy 0.") and lines[at + 2].startswith(
+        "  bag of words  accuracy 1"
+    )
+    assert "majority" not in lines[0]

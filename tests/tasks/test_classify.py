@@ -57,8 +57,8 @@ def test_a_number_is_told(tmp_path: Path) -> None:
 def test_baselines_and_padding_are_said(tmp_path: Path) -> None:
     task = build("classify", train=str(table(tmp_path / "a.csv")), length=32)
     facts = task.prepare(Place(None, tmp_path), tokenizer()).facts
-    most, bag = facts["baselines"].split("; ")
-    assert most.startswith("majority: accuracy") and bag.startswith("bag of words: accuracy 1")
+    assert list(facts["baselines"]) == ["majority", "bag of words"]
+    assert facts["baselines"]["bag of words"]["accuracy"] == 1 > facts["baselines"]["majority"]["accuracy"]
     assert facts["padding"].endswith("%") and facts["train examples"] == 54
 
 

@@ -455,6 +455,7 @@ def test_a_signal_saves_and_says_how_to_go_on(tmp_path: Path, number: signal.Sig
             process.kill()
     text = shown.decode(errors="replace")
     assert f"go on with: longspan resume '{folder}'" in text and "Traceback" not in text
+    assert "the first step" in text and "nan" not in text
     assert text.rfind("\x1b[?25h") > text.rfind("\x1b[?25l")  # the cursor is back
     (step,) = (int(name) for name in saved(folder))
     assert f"saved at step {step}" in text

@@ -196,14 +196,14 @@ def _shown(screen: Console, trainer: "Trainer") -> Iterator[tuple[Callable[[str]
         TextColumn("step"),
         MofNCompleteColumn(),
         BarColumn(),
-        TextColumn("loss {task.fields[loss]:.4g} · {task.fields[speed]:,.0f} tokens/s"),
+        TextColumn("{task.fields[state]}"),
         TimeRemainingColumn(),
         console=screen,
         transient=True,
         disable=not screen.is_terminal,
     )
     speed, last = 0.0, time.monotonic()
-    task = bar.add_task("", total=trainer.steps, loss=float("nan"), speed=0.0)
+    task = bar.add_task("", total=trainer.steps, state="the first step")
 
     def say(line: str) -> None:
         screen.print(line, markup=False)
@@ -213,7 +213,8 @@ def _shown(screen: Console, trainer: "Trainer") -> Iterator[tuple[Callable[[str]
         now = row["count"] / row["seconds"]
         speed = now if not speed else 0.9 * speed + 0.1 * now
         if screen.is_terminal:
-            bar.update(task, completed=trainer.progress.step, loss=row["loss"], speed=speed)
+            state = f"loss {row['loss']:.4g} · {speed:,.0f} tokens/s"
+            bar.update(task, completed=trainer.progress.step, state=state)
         elif time.monotonic() - last > QUIET:
             last = time.monotonic()
             say(f"step {trainer.progress.step}/{trainer.steps}: loss {row['loss']:.4g}, {speed:,.0f} tokens/s")
@@ -225,16 +226,21 @@ def _shown(screen: Console, trainer: "Trainer") -> Iterator[tuple[Callable[[str]
 def _introduce(screen: Console, trainer: "Trainer") -> None:
     """What is trained on what."""
     count = sum(parameter.numel() for parameter in trainer.model.parameters())
-    facts = [
-        f"{name} {value:,}" if isinstance(value, int) else f"{name} {value}" for name, value in trainer.facts.items()
-    ]
+    facts = dict(trainer.facts)
+    baselines: Mapping[str, Mapping[str, float]] = facts.pop("baselines", {})
+    said = [f"{name} {value:,}" if isinstance(value, int) else f"{name} {value}" for name, value in facts.items()]
     where = f"{trainer.processes.world} processes, " if trainer.processes.world > 1 else ""
-    screen.print(f"{trainer.run.folder}: {', '.join(facts)}", markup=False)
-    screen.print(
+    lines = [
+        f"{trainer.run.folder}: {', '.join(said)}",
         f"{trainer.model.name}, {count:,} parameters; {where}{trainer.steps:,} steps, "
         f"{len(trainer.data.batches(0)):,} to an epoch",
-        markup=False,
-    )
+    ]
+    if baselines:
+        width = max(map(len, baselines))
+        lines.append("without a model, on the held-out data:")
+        lines.extend(f"  {name:{width}}  {_figures(scores)}" for name, scores in baselines.items())
+    for line in lines:
+        screen.print(line, markup=False)
 
 
 def _data(given: Path | None, kept: Path | None) -> Path | None:

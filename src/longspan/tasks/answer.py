@@ -19,7 +19,7 @@ from longspan.data.windows import around
 from longspan.errors import InvalidInput
 from longspan.models.base import Model
 from longspan.nn.heads import Head
-from longspan.tasks import baselines, metrics
+from longspan.tasks import metrics
 from longspan.tasks.base import Figures, Loss, Objective, Place, Prepared, Task
 from longspan.tasks.figures import Answered, AnswerFigures
 from longspan.tasks.reading import TextOptions, data_of, files, limited, padding_facts, read, tokenizer_for, with_set
@@ -154,7 +154,7 @@ class Answer(Task):
         facts = {
             **{f"{split} questions": len(table) for split, table in found.items()},
             **padding_facts(data),
-            "baselines": baselines.said("the nearest sentence", nearest_sentence(found["held_out"])),
+            "baselines": {"the nearest sentence": nearest_sentence(found["held_out"])},
         }
         objective = Spans(asked, passages, keep=options.keep, longest=options.answer_length)
         return Prepared(

@@ -90,7 +90,7 @@ class Prepared:
     test: Data | None = None
     tokenizer: Tokenizer | None = None
     needs: Mapping[str, Any] = field(default_factory=dict)  # options that a model for it must have: vocabulary, tasks
-    facts: Mapping[str, Any] = field(default_factory=dict)  # for the reader: sizes, labels, share of padding
+    facts: Mapping[str, Any] = field(default_factory=dict)  # for the reader: sizes, labels, padding, baselines
     objectives: Mapping[str, Objective] = field(default_factory=dict)  # of splits that need another than `objective`
 
 

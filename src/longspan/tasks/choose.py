@@ -111,7 +111,7 @@ class Choose(Task):
             made.get("test"),
             tokenizer,
             needs={"vocabulary": tokenizer.size, "tasks": (Head(task="choose"),)},
-            facts={**padding_facts(made), "baselines": baselines.said("majority", most)},
+            facts={**padding_facts(made), "baselines": {"majority": most}},
         )
 
 

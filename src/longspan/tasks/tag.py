@@ -197,7 +197,7 @@ class Tag(Task):
             **padding_facts(made),
             "in windows": sum(len(splits[split]) - len(table) for split, table in found.items()),
             "labels": ", ".join(names),
-            "baselines": baselines.said("the usual tag of each word", usual),
+            "baselines": {"the usual tag of each word": usual},
         }
         head = Head(task="tag", labels=len(names), names=tuple(names))
         return Prepared(
