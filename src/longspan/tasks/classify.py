@@ -122,7 +122,7 @@ class Classify(Task):
     def _rows(self, options: Any, place: Place) -> dict[str, list[Row]]:
         wanted = [*_columns(options), options.label]
         paths = files(options, place)
-        found = {split: list(rows(path, wanted, options.columns)) for split, path in paths.items()}
+        found = {split: list(rows(path, wanted, options.columns, options.encoding)) for split, path in paths.items()}
         for table in found.values():
             for row in table:
                 for name in wanted:
