@@ -122,7 +122,7 @@ def evaluate(
     if not run.is_dir():
         raise InvalidInput(f"{run} is not there; give the folder of a run")
     root = _data(data, recipes.of_run(Run(run)).data)
-    with _joined() as processes:
+    with _joined(run) as processes:
         with Console(stderr=True).status(f"measuring {run}"):
             found = recipes.evaluate(run, split=split, data=root, processes=processes)
         if not processes.first:
@@ -152,7 +152,8 @@ def _run(
 
     keep_memory()
     run, screen = Run(folder), Console(stderr=True, highlight=False, soft_wrap=True)
-    with _joined() as processes, ExitStack() as held:
+    code, last = 0, ""
+    with _joined(folder) as processes, ExitStack() as held:
         processes.together(lambda: held.enter_context(run.held()) if processes.first else None)
         trainer = make(run, processes)
         if processes.first:
@@ -161,27 +162,37 @@ def _run(
             try:
                 figures = session.train(trainer, resume=resume, inexact=inexact, say=say, show=show)
             except Interrupted as stopped:
-                if processes.first:
-                    say(f"saved at step {trainer.progress.step}; go on with: longspan resume {_quoted(folder)}")
-                return 128 + stopped.signal
+                code = 128 + stopped.signal
+                last = f"saved at step {trainer.progress.step}; go on with: longspan resume {_quoted(folder)}"
             except KeyboardInterrupt:
-                say(f"stopped without saving; the last checkpoint stays: longspan resume {_quoted(folder)}")
-                return 128 + signal.SIGINT
-        if processes.first:
-            print(f"{folder / RESULT}: {_figures(figures)}")
-    return 0
+                code = 128 + signal.SIGINT
+                last = f"stopped without saving; the last checkpoint stays: longspan resume {_quoted(folder)}"
+    if processes.first and last:  # below whatever else there was to say
+        screen.print(last, markup=False)
+    elif processes.first:
+        print(f"{folder / RESULT}: {_figures(figures)}")
+    return code
 
 
 @contextmanager
-def _joined() -> "Iterator[Processes]":
+def _joined(run: Path) -> "Iterator[Processes]":
     """All processes that torchrun started; what one of them failed of, that one alone says."""
-    from longspan.train.processes import Elsewhere, start, stop
+    from longspan.train.processes import Elsewhere, Lost, is_lost, start, stop
 
     processes = start()
     try:
         yield processes
     except Elsewhere:
         raise SystemExit(2) from None
+    except RuntimeError as error:
+        if processes.world == 1 or not is_lost(error):
+            raise
+        if processes.rank > 1:  # the first two are enough to say it, and one of them may be the lost one
+            raise SystemExit(2) from None
+        raise Lost(
+            f"another of the {processes.world} processes has ended, and this one stops; the checkpoints are whole: "
+            f"longspan resume {_quoted(run)}"
+        ) from None
     finally:
         stop(processes)
 

@@ -297,12 +297,15 @@ def _precision(options: TrainOptions, device: torch.device) -> AbstractContextMa
 
 
 @contextmanager
-def listening() -> Iterator[list[int]]:
-    """The signals that came: a step is finished first, so that what is saved is whole; Ctrl-C twice does not wait."""
+def listening(spare: int = 1) -> Iterator[list[int]]:
+    """The signals that came: a step is finished first, so that what is saved is whole; Ctrl-C twice does not wait.
+
+    `spare` signals count as one: torchrun passes on the Ctrl-C that the terminal has sent to every process already.
+    """
     came: list[int] = []
 
     def hear(number: int, _: Any) -> None:
-        if came and number == signal.SIGINT:
+        if len(came) >= spare and number == signal.SIGINT:
             raise KeyboardInterrupt
         came.append(number)
 

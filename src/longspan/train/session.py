@@ -38,7 +38,7 @@ def train(
     A signal lets the step be finished, saves, and raises `Interrupted` in all processes.
     """
     run, processes, options = trainer.run, trainer.processes, trainer.options
-    with ExitStack() as held, listening() as came:
+    with ExitStack() as held, listening(1 if processes.world == 1 else 2) as came:
         processes.together(lambda: held.enter_context(run.held()) if processes.first else None)
         _begin(trainer, resume, inexact, say)
         if options.tensorboard and processes.first:
