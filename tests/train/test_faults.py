@@ -278,6 +278,38 @@ def test_after_too_many_the_run_stops_and_names_the_batch(tmp_path: Path) -> Non
         train(made)
 
 
+def test_weights_that_are_not_finite_are_never_saved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rate = ["--train.schedule.rate", "1e39", "--train.schedule.kind", "constant"]
+    arguments = ["train", str(recipe(tmp_path)), "--out", str(tmp_path / "run"), *rate]
+    for steps in ("1", "5"):
+        assert main([*arguments, "--train.steps", steps]) == 2
+        line = capsys.readouterr().err.splitlines()[-1]
+        assert line.startswith("longspan: the weights are not finite at step ") and "lower the learning rate" in line
+        assert not saved(tmp_path / "run") and not (tmp_path / "run" / "model").exists()
+
+
+def test_memory_that_runs_out_is_said_with_the_batch(tmp_path: Path) -> None:
+    made = trainer(tmp_path, steps=3, accumulate=2)
+    inner = made.step.objective.loss
+
+    def loss(*given: Any) -> Any:
+        if made.progress.step == 1:
+            torch.empty(2**60)  # the allocator's own error
+        return inner(*given)
+
+    made.step.objective.loss = loss
+    wanted = r"^out of memory in batch 1 of epoch 0, with 3 examples of length 7 at a time; make \[task\] batch"
+    with pytest.raises(InvalidInput, match=wanted):
+        train(made)
+
+
+def test_a_model_that_does_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["--model.width", str(2**40), "--model.hidden", str(2**40)]
+    assert main(["train", str(recipe(tmp_path)), "--out", str(tmp_path / "run"), *given]) == 2
+    assert "[model]: out of memory" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_spike_is_said(tmp_path: Path) -> None:
     said: list[str] = []
     train(spoil(trainer(tmp_path, steps=6, spike=3.0), [4], 100.0), say=said.append)

@@ -29,6 +29,7 @@ from longspan.tasks import registry as tasks
 from longspan.tasks.base import Place, Prepared, Task, located
 from longspan.train import checkpoint, saving
 from longspan.train.loop import Trainer, figures_of, measure_finally
+from longspan.train.memory import out_of_memory
 from longspan.train.options import TrainOptions
 from longspan.train.processes import Processes
 from longspan.train.run import CONFIG, Run
@@ -299,7 +300,14 @@ def _told(learned: tuple[str, dict[str, str]]) -> Tokenizer:
 
 def _trainer(recipe: Recipe, run: Run, prepared: Prepared, options: TrainOptions, processes: Processes) -> Trainer:
     torch.manual_seed(options.seed)
-    model = recipe.build_model(prepared.needs)
+    try:
+        model = recipe.build_model(prepared.needs)
+    except (RuntimeError, MemoryError) as error:
+        if not out_of_memory(error):
+            raise
+        raise InvalidInput(
+            f"{recipe.source}: [model]: out of memory: the model is too large for this machine"
+        ) from None
     # The same weights everywhere, and then draws of its own in each process.
     torch.manual_seed(options.seed + processes.rank)
     return Trainer(
