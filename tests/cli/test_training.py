@@ -139,3 +139,12 @@ def test_baselines_stand_in_a_table(tmp_path: Path, capsys: pytest.CaptureFixtur
         "  bag of words  accuracy 1"
     )
     assert "majority" not in lines[0]
+    # And what was trained is predicted with; wrong numbers are refused.
+    assert main(["predict", str(tmp_path / "run"), "good film"]) == 0
+    capsys.readouterr()
+    assert main(["predict", str(tmp_path / "run"), "good film", "--threshold", "nan"]) == 2
+    assert main(["predict", str(tmp_path / "run"), "good film", "--batch", "0"]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "longspan: threshold must be a finite number, not nan",
+        "longspan: top and batch must be at least 1, not 1 and 0",
+    ]
