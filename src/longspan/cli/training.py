@@ -153,6 +153,7 @@ def _run(
     keep_memory()
     run, screen = Run(folder), Console(stderr=True, highlight=False, soft_wrap=True)
     code, last = 0, ""
+    figures: Mapping[str, float] = {}
     with _joined(folder) as processes, ExitStack() as held:
         processes.together(lambda: held.enter_context(run.held()) if processes.first else None)
         trainer = make(run, processes)
