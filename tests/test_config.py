@@ -19,6 +19,10 @@ class Sample(Options):
     limit: float | None = option(None, "none or a number", low=1)
     flag: bool = option(False, "whether")
     maybe: str | None = option(None, "which, or none", choices=("x", "y"))
+    memory: float = option(0.9, "under one", low=0, below=1)
+    passes: float | None = option(None, "some", above=0, high=1e6)
+    shift: float = option(0.0, "any")
+    seed: int = option(0, "any whole number")
 
 
 def test_defaults_fit_themselves():
@@ -44,6 +48,11 @@ def test_defaults_fit_themselves():
         {"flag": True},
         {"maybe": "y"},
         {"maybe": None},
+        {"memory": 0},
+        {"passes": 1e-9},
+        {"passes": 1e6},
+        {"shift": -1e300},
+        {"seed": 2**63 - 1},
     ],
     ids=str,
 )
@@ -75,6 +84,13 @@ def test_what_fits(given: dict):
         ({"limit": 0.5}, "option limit must be at least 1, not 0.5"),
         ({"limit": "no"}, "option limit must be float or none, not 'no' (str)"),
         ({"flag": 1}, "option flag must be bool, not 1 (int)"),
+        ({"memory": 1}, "option memory must be at least 0 and below 1, not 1"),
+        ({"passes": 0}, "option passes must be above 0 and at most 1e+06, not 0"),
+        ({"passes": float("inf")}, "option passes must be above 0 and at most 1e+06, not inf"),
+        ({"rate": float("inf")}, "option rate must be a finite number, not inf"),
+        ({"shift": float("nan")}, "option shift must be a finite number, not nan"),
+        ({"shift": 10**400}, f"option shift must fit into 64 bits, not {10**400}"),
+        ({"seed": 2**70}, "option seed must fit into 64 bits, not 1180591620717411303424"),
         ({"maybe": "z"}, "option maybe must be one of x, y, not 'z'"),
     ],
     ids=str,
@@ -94,7 +110,8 @@ def test_an_unknown_option_names_the_nearest():
     with pytest.raises(InvalidOption) as raised:
         config.make(Sample, {"zzz": 3}, "sample")
     assert str(raised.value) == (
-        "sample has no option 'zzz': known: count, flag, kind, limit, maybe, most, rate, spread"
+        "sample has no option 'zzz': known: count, flag, kind, limit, maybe, memory, most, passes, rate, seed, "
+        "shift, spread"
     )
 
 
@@ -125,6 +142,10 @@ def test_describe_is_what_the_command_line_prints():
         "limit",
         "flag",
         "maybe",
+        "memory",
+        "passes",
+        "shift",
+        "seed",
     ]
     assert described[0] == {
         "name": "count",
@@ -136,7 +157,13 @@ def test_describe_is_what_the_command_line_prints():
         "choices": None,
     }
     assert described[3]["choices"] == ("a", "b")
-    assert [item["type"] for item in described[4:]] == ["int or a tuple of int", "float or none", "bool", "str or none"]
+    assert [item["type"] for item in described[4:8]] == [
+        "int or a tuple of int",
+        "float or none",
+        "bool",
+        "str or none",
+    ]
+    assert described[8]["below"] == 1 and described[9]["above"] == 0
     assert config.describe(Options) == []
 
 

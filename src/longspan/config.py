@@ -5,6 +5,8 @@ docs all read them from here. An option that does not fit is refused when the da
 done.
 """
 
+import math
+import operator
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from types import NoneType, UnionType
@@ -13,6 +15,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 from longspan.errors import InvalidOption, suggest
 
 T = TypeVar("T", bound="Options")
+LARGEST = 2**63 - 1  # an int of TOML, and of a tensor
 
 
 def option(
@@ -21,15 +24,19 @@ def option(
     *,
     low: float | None = None,
     high: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
     choices: tuple[str, ...] | None = None,
 ) -> Any:
-    """A field with its help; `low` and `high` are inclusive, and hold for each number of a tuple.
+    """A field with its help; `low` and `high` are inclusive, `above` and `below` exclusive limits.
 
-    A class as default stands for the options it makes when nothing is given.
+    Limits hold for each number of a tuple. Every number must be finite, and every int must fit into 64 bits. A class as
+    default stands for the options it makes when nothing is given.
     """
+    limits = {"help": help, "low": low, "high": high, "above": above, "below": below, "choices": choices}
     if isinstance(default, type):
-        return field(default_factory=default, metadata={"help": help, "low": low, "high": high, "choices": choices})
-    return field(default=default, metadata={"help": help, "low": low, "high": high, "choices": choices})
+        return field(default_factory=default, metadata=limits)
+    return field(default=default, metadata=limits)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +101,7 @@ def describe(cls: type[Options]) -> list[dict[str, Any]]:
             "type": _spell(kinds[item.name]),
             "default": _default(item),
             **{key: item.metadata[key] for key in ("help", "low", "high", "choices")},
+            **{key: item.metadata[key] for key in ("above", "below") if item.metadata[key] is not None},
         }
         for item in fields(cls)
     ]
@@ -106,17 +114,32 @@ def _default(item: Field[Any]) -> Any:
 def _check(name: str, value: Any, kind: Any, limits: Mapping[str, Any]) -> None:
     if not _fits(value, kind):
         raise InvalidOption(f"option {name} must be {_spell(kind)}, not {value!r} ({type(value).__name__})")
-    choices, low, high = limits["choices"], limits["low"], limits["high"]
+    choices = limits["choices"]
     if choices and value is not None and value not in choices:
         raise InvalidOption(f"option {name} must be one of {', '.join(choices)}, not {value!r}")
     for number in value if isinstance(value, tuple) else (value,):
         if not isinstance(number, (int, float)) or isinstance(number, bool):
             continue
-        if (low is not None and not number >= low) or (high is not None and not number <= high):  # so NaN fits nowhere
-            bounds = (
-                f"at least {low:g}" if high is None else f"at most {high:g}" if low is None else f"{low:g} to {high:g}"
-            )
-            raise InvalidOption(f"option {name} must be {bounds}, not {value!r}")
+        if not _within(number, limits):
+            raise InvalidOption(f"option {name} must be {_bounds(limits)}, not {value!r}")
+        if isinstance(number, int) and abs(number) > LARGEST:
+            raise InvalidOption(f"option {name} must fit into 64 bits, not {value!r}")
+        if not math.isfinite(number):
+            raise InvalidOption(f"option {name} must be a finite number, not {value!r}")
+
+
+def _within(number: float, limits: Mapping[str, Any]) -> bool:
+    """Whether a number keeps to its limits; NaN keeps to none."""
+    keeps = {"low": operator.ge, "above": operator.gt, "high": operator.le, "below": operator.lt}
+    return all(limits[key] is None or keep(number, limits[key]) for key, keep in keeps.items())
+
+
+def _bounds(limits: Mapping[str, Any]) -> str:
+    low, high = limits["low"], limits["high"]
+    if low is not None and high is not None:
+        return f"{low:g} to {high:g}"
+    words = {"low": "at least", "above": "above", "high": "at most", "below": "below"}
+    return " and ".join(f"{word} {limits[key]:g}" for key, word in words.items() if limits[key] is not None)
 
 
 def _fits(value: Any, kind: Any) -> bool:

@@ -5,7 +5,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from tests.train.starting import losses, recipe, result, same
+from tests.train.starting import TEXT, losses, recipe, result, same
 
 from longspan.cli.inputs import dotted
 from longspan.cli.main import main
@@ -57,3 +57,94 @@ def test_a_run_that_was_not_saved_is_begun_again(tmp_path: Path, capsys: pytest.
 def test_values_are_read_as_toml() -> None:
     given = ["--a.b", "3", "--a.c=x y", "--a.d", "-1.5", "--a.e", "[1, 2]", "--a.f", "true", "--a.g", '{ k = "v" }']
     assert dotted(given, VALUES) == {"a.b": 3, "a.c": "x y", "a.d": -1.5, "a.e": [1, 2], "a.f": True, "a.g": {"k": "v"}}
+
+
+@pytest.fixture
+def trained_on_a_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run on a named set, whose folder was given by a relative path; it is opened from another folder."""
+    monkeypatch.delenv("LONGSPAN_DATA", raising=False)
+    (tmp_path / "sets" / "tinyshakespeare").mkdir(parents=True)
+    (tmp_path / "sets" / "tinyshakespeare" / "input.txt").write_text(TEXT)
+    made = recipe(tmp_path)
+    made.write_text(made.read_text().replace(f'train = "{tmp_path}/text.txt"', 'set = "tinyshakespeare"'))
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", str(made), "--out", "run", "--data", "sets", "--train.steps", "2"]) == 0
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    return tmp_path / "run"
+
+
+def test_a_run_keeps_where_its_data_are(trained_on_a_set: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = trained_on_a_set
+    assert tomllib.loads((folder / "config.toml").read_text())["data"] == str(folder.parent / "sets")
+    for command in ("evaluate", "resume"):
+        assert main([command, str(folder)]) == 0, capsys.readouterr().err
+
+
+def test_data_that_have_moved(
+    trained_on_a_set: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, old = trained_on_a_set, trained_on_a_set.parent / "sets"
+    moved = old.rename(old.parent / "moved")
+    capsys.readouterr()
+    for command in ("evaluate", "resume"):
+        assert main([command, str(folder)]) == 2
+        assert capsys.readouterr().err.splitlines()[-1] == (
+            f"longspan: the folder of data sets, {old}, is not there; name it by --data or LONGSPAN_DATA"
+        )
+    assert main(["evaluate", str(folder), "--data", "../moved"]) == 0
+    assert main(["resume", str(folder), "--data", "../moved"]) == 0
+    assert tomllib.loads((folder / "config.toml").read_text())["data"] == str(moved)  # from now on
+    assert main(["evaluate", str(folder)]) == 0
+    again = moved.rename(old.parent / "again")
+    monkeypatch.setenv("LONGSPAN_DATA", str(again))
+    assert main(["evaluate", str(folder)]) == 0
+
+
+def test_files_of_a_recipe_are_kept_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = recipe(tmp_path)
+    made.write_text(made.read_text().replace(str(tmp_path / "text.txt"), "text.txt"))
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", str(made), "--out", "run", "--train.steps", "1"]) == 0
+    monkeypatch.chdir("/")
+    assert main(["evaluate", str(tmp_path / "run")]) == 0
+    # A model that is trained further is found again, too.
+    monkeypatch.chdir(tmp_path)
+    text = made.read_text()
+    made.write_text(text[: text.index("[model]")] + '[model]\nfrom = "run/model"\n\n' + text[text.index("[train]") :])
+    assert main(["train", str(made), "--out", "tuned", "--train.steps", "1"]) == 0
+    monkeypatch.chdir("/")
+    assert main(["resume", str(tmp_path / "tuned")]) == 0
+
+
+def test_a_recipe_can_name_its_data(trained_on_a_set: Path, tmp_path: Path) -> None:
+    """So that the configuration of a run is a recipe, too."""
+    given = ["train", str(trained_on_a_set / "config.toml"), "--out", str(tmp_path / "second"), "--train.steps", "1"]
+    assert main(given) == 0
+    assert losses(tmp_path / "second")[1] == losses(trained_on_a_set)[1]
+
+
+def test_baselines_stand_in_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [("good film", "yes"), ("bad plot", "no"), ("very good", "yes"), ("the bad film", "no")] * 5
+    (tmp_path / "a.csv").write_text("text,label\n" + "".join(f"{text},{label}\n" for text, label in rows))
+    path = tmp_path / "labels.toml"
+    path.write_text(
+        f'[task]\nname = "classify"\ntrain = "{tmp_path}/a.csv"\nlength = 8\n'
+        '[model]\nname = "encoder"\nwidth = 8\nlayers = 1\nheads = 1\nhidden = 8\n[train]\nsteps = 1\n'
+    )
+    assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    at = lines.index("without a model, on the held-out data:")
+    assert lines[at + 1].startswith("  majority      accuracy 0.") and lines[at + 2].startswith(
+        "  bag of words  accuracy 1"
+    )
+    assert "majority" not in lines[0]
+    # And what was trained is predicted with; wrong numbers are refused.
+    assert main(["predict", str(tmp_path / "run"), "good film"]) == 0
+    capsys.readouterr()
+    assert main(["predict", str(tmp_path / "run"), "good film", "--threshold", "nan"]) == 2
+    assert main(["predict", str(tmp_path / "run"), "good film", "--batch", "0"]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "longspan: threshold must be a finite number, not nan",
+        "longspan: top and batch must be at least 1, not 1 and 0",
+    ]

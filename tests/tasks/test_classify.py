@@ -57,8 +57,8 @@ def test_a_number_is_told(tmp_path: Path) -> None:
 def test_baselines_and_padding_are_said(tmp_path: Path) -> None:
     task = build("classify", train=str(table(tmp_path / "a.csv")), length=32)
     facts = task.prepare(Place(None, tmp_path), tokenizer()).facts
-    most, bag = facts["baselines"].split("; ")
-    assert most.startswith("majority: accuracy") and bag.startswith("bag of words: accuracy 1")
+    assert list(facts["baselines"]) == ["majority", "bag of words"]
+    assert facts["baselines"]["bag of words"]["accuracy"] == 1 > facts["baselines"]["majority"]["accuracy"]
     assert facts["padding"].endswith("%") and facts["train examples"] == 54
 
 
@@ -152,3 +152,14 @@ def test_blocks_are_unfrozen_one_by_one_from_the_top(tmp_path: Path) -> None:
         6: {"blocks.1.", "blocks.0."},
         8: {"blocks.1.", "blocks.0.", "embedding."},
     }
+
+
+def test_a_file_of_a_spreadsheet(tmp_path: Path) -> None:
+    """Semicolons and cp1252, as many write them."""
+    rows = "text;label\n" + "gut für alle;ja\nschlecht;nein\n" * 10
+    (tmp_path / "a.csv").write_bytes(rows.encode("cp1252"))
+    task = {"train": str(tmp_path / "a.csv"), "length": 16}
+    with pytest.raises(InvalidInput, match=r'a\.csv, line 2: not UTF-8: .* give the task encoding = "cp1252"'):
+        build("classify", **task).prepare(Place(None, tmp_path))
+    prepared = build("classify", **task, encoding="cp1252").prepare(Place(None, tmp_path))
+    assert prepared.facts["labels"] == "ja, nein" and prepared.facts["train examples"] == 18

@@ -65,9 +65,19 @@ def test_figures_count_bytes_and_words() -> None:
 def test_words_are_counted_as_wikitext_does(tmp_path: Path) -> None:
     (tmp_path / "text").write_text(WIKI, encoding="utf-8")
     (tmp_path / "other").write_text(" Some words . \n More . \n", encoding="utf-8")
-    prepared = prepare(tmp_path, train=str(tmp_path / "text"), held_out=str(tmp_path / "other"))
-    objective = prepared.objective
-    assert objective.words_per_token == pytest.approx(7 / 24)  # type: ignore[attr-defined]
+    given = {"train": str(tmp_path / "text"), "held_out": str(tmp_path / "other")}
+    prepared = prepare(tmp_path, **given, tokenizer={"kind": "bpe", "size": 260, "special": False})
+    objective, tokens = prepared.objective, prepared.facts["held_out tokens"]
+    assert objective.words_per_token == pytest.approx(7 / tokens)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("kind", ["characters", "bytes"])
+@pytest.mark.parametrize("special", [False, True])
+def test_the_perplexity_of_words_is_not_given_for_characters(tmp_path: Path, kind: str, special: bool) -> None:
+    (tmp_path / "text").write_text(WIKI, encoding="utf-8")
+    prepared = prepare(tmp_path, train=str(tmp_path / "text"), tokenizer={"kind": kind, "special": special})
+    assert prepared.objective.words_per_token is None  # type: ignore[attr-defined]
+    assert prepared.objective.bytes_per_token is not None  # type: ignore[attr-defined]
 
 
 def test_files_with_nothing_in_them(tmp_path: Path) -> None:

@@ -189,6 +189,56 @@ def test_a_full_disk(small_disk: Path, tmp_path: Path) -> None:
     assert same(result(tmp_path / "whole"), result(tmp_path / "moved"))
 
 
+def test_a_disk_that_is_full_before_the_first_save(
+    small_disk: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = recipe(tmp_path)
+    (small_disk / "ballast").write_bytes(bytes(370_000))
+    room = os.statvfs(small_disk)
+    (small_disk / "rest").write_bytes(bytes(room.f_bavail * room.f_frsize - 3 * 4096))  # for the lock, and little more
+    assert main(["train", str(made), "--out", str(small_disk / "run")]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1 and "No space left on device" in lines[0] and str(small_disk / "run") in lines[0], lines
+    assert not (small_disk / "run").exists()
+    (small_disk / "rest").unlink()
+    (small_disk / "ballast").write_bytes(bytes(310_000))  # for the data, but for no checkpoint
+    assert main(["train", str(made), "--out", str(small_disk / "run"), "--train.steps", "2"]) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert "00000002 could not be written" in line and line.endswith("Make room and start the run again"), line
+    (small_disk / "ballast").unlink()
+    assert main(["train", str(made), "--out", str(small_disk / "run"), "--train.steps", "2"]) == 0
+
+
+@pytest.mark.parametrize("kind", ["folder", "unreadable"])
+def test_a_recipe_that_cannot_be_read(tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "recipe.toml"
+    if kind == "folder":
+        path.mkdir()
+        said = f"longspan: {path} is a folder, and a recipe is a TOML file"
+    else:
+        path.symlink_to(path)
+        said = f"longspan: {path} cannot be read: Too many levels of symbolic links"
+    assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 2
+    assert capsys.readouterr().err.splitlines() == [said]
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [b"\xff\xfe not UTF-8\n", b'{"step": 3, "loss"\n', b"[1, 2]\n", b'{"step": "x"}\n', b"\0\0\0\n"],
+    ids=["not-utf-8", "cut", "no-table", "no-step", "zeros"],
+)
+def test_damaged_metrics_do_not_stop_a_resume(tmp_path: Path, damage: bytes) -> None:
+    train(trainer(tmp_path, steps=4, log_every=1, save_every=2))
+    file = tmp_path / "metrics.jsonl"
+    first, rest = file.read_bytes().split(b"\n", 1)
+    file.write_bytes(first + b"\n" + damage + rest + b'{"step": 4, "lo')  # and the last line was being written
+    said: list[str] = []
+    train(trainer(tmp_path, steps=6, log_every=1), resume=True, say=said.append)
+    assert said[0] == f"dropped 1 damaged line of {file}" and said[1] == "going on from step 4"
+    assert list(losses(tmp_path)) == [1, 2, 3, 4, 5, 6]
+
+
 # 9, 10: numbers that go wrong
 
 
@@ -227,6 +277,38 @@ def test_after_too_many_the_run_stops_and_names_the_batch(tmp_path: Path) -> Non
     wanted = r"not finite for 3 steps, the last in batch 0 of epoch 1; .* look at its examples \d+, "
     with pytest.raises(InvalidInput, match=wanted):
         train(made)
+
+
+def test_weights_that_are_not_finite_are_never_saved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rate = ["--train.schedule.rate", "1e39", "--train.schedule.kind", "constant"]
+    arguments = ["train", str(recipe(tmp_path)), "--out", str(tmp_path / "run"), *rate]
+    for steps in ("1", "5"):
+        assert main([*arguments, "--train.steps", steps]) == 2
+        line = capsys.readouterr().err.splitlines()[-1]
+        assert line.startswith("longspan: the weights are not finite at step ") and "lower the learning rate" in line
+        assert not saved(tmp_path / "run") and not (tmp_path / "run" / "model").exists()
+
+
+def test_memory_that_runs_out_is_said_with_the_batch(tmp_path: Path) -> None:
+    made = trainer(tmp_path, steps=3, accumulate=2)
+    inner = made.step.objective.loss
+
+    def loss(*given: Any) -> Any:
+        if made.progress.step == 1:
+            torch.empty(2**60)  # the allocator's own error
+        return inner(*given)
+
+    made.step.objective.loss = loss
+    wanted = r"^out of memory in batch 1 of epoch 0, with 3 examples of length 7 at a time; make \[task\] batch"
+    with pytest.raises(InvalidInput, match=wanted):
+        train(made)
+
+
+def test_a_model_that_does_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["--model.width", str(2**40), "--model.hidden", str(2**40)]
+    assert main(["train", str(recipe(tmp_path)), "--out", str(tmp_path / "run"), *given]) == 2
+    assert "[model]: out of memory" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_spike_is_said(tmp_path: Path) -> None:
@@ -271,6 +353,17 @@ def test_bad_data(tmp_path: Path, content: bytes | None, said: str, capsys: pyte
     assert main(["train", str(made), "--out", str(tmp_path / "run")]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1 and said in lines[0]
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_refused_run_touches_nothing_that_was_there(tmp_path: Path) -> None:
+    (tmp_path / "run" / "data").mkdir(parents=True)
+    (tmp_path / "run" / "data" / "mine").write_text("mine")
+    made = recipe(tmp_path)
+    assert main(["train", str(made), "--out", str(tmp_path / "run"), "--train.shard", "true"]) == 2
+    assert (tmp_path / "run" / "data" / "mine").read_text() == "mine" and not (tmp_path / "run" / "lock").exists()
+    assert main(["train", str(made), "--out", str(tmp_path / "new" / "run"), "--train.shard", "true"]) == 2
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize(
@@ -291,6 +384,16 @@ def test_bad_data(tmp_path: Path, content: bytes | None, said: str, capsys: pyte
         (["--task.set", "tinyshakespeare"], "one of the two"),
         (["--data", "nowhere"], "nowhere, is not there"),
         (["--train.shard", "true"], "start it by torchrun"),
+        (["--train.epochs", "inf"], "option epochs must be above 0 and at most 1e+06, not inf"),
+        (["--train.seed", str(2**70)], f"option seed must fit into 64 bits, not {2**70}"),
+        (["--train.optimizer.beta2", "1"], "option beta2 must be at least 0 and below 1, not 1"),
+        (["--train.optimizer.eps", "0.0"], "option eps must be above 0, not 0.0"),
+        (["--train.schedule.rate", "inf"], "option rate must be a finite number, not inf"),
+        (["--train.schedule.rate", "nan"], "option rate must be at least 0, not nan"),
+        (["--train.clip", "inf"], "option clip must be a finite number, not inf"),
+        (["--train.ema", "1.0"], "option ema must be at least 0 and below 1, not 1.0"),
+        (["--task.share", "nan"], "option share must be 0 to 0.9, not nan"),
+        (["--model.init_std", "inf"], "option init_std must be a finite number, not inf"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -300,7 +403,7 @@ def test_a_bad_configuration_is_one_line(
     assert main(["train", str(recipe(tmp_path)), "--out", str(tmp_path / "run"), *given]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1 and said in lines[0], lines
-    assert not (tmp_path / "run" / "checkpoints").exists()
+    assert not (tmp_path / "run").exists()  # no folder, and no lock in it
 
 
 @pytest.mark.parametrize(
@@ -385,6 +488,7 @@ def test_a_signal_saves_and_says_how_to_go_on(tmp_path: Path, number: signal.Sig
             process.kill()
     text = shown.decode(errors="replace")
     assert f"go on with: longspan resume '{folder}'" in text and "Traceback" not in text
+    assert "the first step" in text and "nan" not in text
     assert text.rfind("\x1b[?25h") > text.rfind("\x1b[?25l")  # the cursor is back
     (step,) = (int(name) for name in saved(folder))
     assert f"saved at step {step}" in text

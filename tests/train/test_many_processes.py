@@ -1,7 +1,10 @@
 """Two real processes: the same losses as one, the same figures, checkpoints that go on with either number."""
 
+import json
 import shutil
+import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.train.starting import child, finish, longspan, losses, recipe, result, same, start
@@ -102,3 +105,45 @@ def test_what_is_wrong_is_said_once_and_stops_all(tmp_path: Path) -> None:
     assert [code for code, _, _ in found] == [2, 2], found
     said = "".join(errors for _, _, errors in found)
     assert said.count("there is no file") == 1 and "Traceback" not in said
+
+
+def signalled(tmp_path: Path, **given: Any) -> list[tuple[int, str, str]]:
+    command = ["train", str(recipe(tmp_path)), "--out", str(tmp_path / "run"), "--train.steps", "1000000"]
+    return finish(start("tests/train/signalled.py", json.dumps(given), *command, world=2))
+
+
+def test_ctrl_c_is_one_signal_though_torchrun_passes_it_on(tmp_path: Path) -> None:
+    """The terminal sends it to every process, and torchrun once more."""
+    first, second = signalled(tmp_path, step=4, rank=-1, send=[signal.SIGINT, signal.SIGINT])
+    assert (first[0], second[0]) == (130, 130), (first, second)
+    said = first[2].splitlines()
+    assert said[-1] == f"saved at step 5; go on with: longspan resume {tmp_path / 'run'}"
+    assert "saved" not in second[2]
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["00000005"]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_process_that_dies_is_one_line_of_the_other(tmp_path: Path, rank: int) -> None:
+    ended = signalled(tmp_path, step=4, rank=rank, send=[signal.SIGKILL])
+    assert ended[rank][0] == -signal.SIGKILL
+    code, _, errors = ended[1 - rank]
+    line = errors.splitlines()[-1]
+    assert code == 2 and "Traceback" not in errors, errors
+    assert line == (
+        "longspan: another of the 2 processes has ended, and this one stops; the checkpoints are whole: "
+        f"longspan resume {tmp_path / 'run'}"
+    )
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_process_whose_partner_never_comes_ends(tmp_path: Path, rank: int) -> None:
+    command = ["train", str(recipe(tmp_path)), "--out", str(tmp_path / "run")]
+    given = json.dumps({"step": 0, "rank": 0, "send": [], "joining": 2})
+    started = start("tests/train/signalled.py", given, *command, world=2)
+    started[1 - rank].kill()  # before it has said anything
+    ended = finish(started)
+    code, _, errors = ended[rank]
+    assert code == 2 and "Traceback" not in errors, errors
+    assert errors.splitlines()[-1].startswith(
+        f"longspan: process {rank} of 2 could not reach the others within 2 seconds: has one of them ended?"
+    )

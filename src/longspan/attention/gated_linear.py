@@ -22,7 +22,7 @@ from longspan.attention.scan_gated import flops, gated, kept
 from longspan.attention.scan_rows import full_precision
 from longspan.attention.state import State
 from longspan.config import option
-from longspan.errors import InvalidInput, InvalidOption
+from longspan.errors import InvalidInput
 from longspan.shapes import Keys, Output, Queries, Values, Weights
 
 
@@ -43,13 +43,11 @@ class GatedLinear(Attention):
     @dataclass(frozen=True, kw_only=True)
     class Options(config.Options):
         rank: int = option(16, "inner width of the map from hidden states to gates", low=1)
-        temperature: float = option(16.0, "τ: the gates are the sigmoid's τ-th root", low=0)
+        temperature: float = option(16.0, "τ: the gates are the sigmoid's τ-th root", above=0)
         width: int | None = option(None, "width of the hidden states; heads·head_dim unless given", low=1)
 
     def __init__(self, shape: Shape, options: Any = None, *, causal: bool = False, dropout: float = 0.0) -> None:
         super().__init__(shape, options, causal=causal, dropout=dropout)
-        if self.options.temperature == 0:
-            raise InvalidOption("option temperature must be above 0, not 0")
         inner = shape.heads * shape.head_dim
         self.width = inner if self.options.width is None else self.options.width
         self.reduce = nn.Linear(self.width, self.options.rank, bias=False)

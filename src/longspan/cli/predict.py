@@ -1,14 +1,11 @@
 """`longspan predict`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from longspan.cli.inputs import AsJson, Cut, Lines, load_model, print_json, read_lines
-
-if TYPE_CHECKING:
-    pass
 
 
 def predict(

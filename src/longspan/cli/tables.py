@@ -10,6 +10,7 @@ from rich.text import Text
 
 WIDE = 100_000  # columns of what is no terminal: a line is as long as its text
 NARROW = 8  # columns that a cell which can be folded needs
+LIMITS = (("≥", "low"), (">", "above"), ("≤", "high"), ("<", "below"))
 
 
 class Output(Console):
@@ -52,7 +53,7 @@ def limits(item: dict[str, Any]) -> str:
     """The limits of an option: its choices, or its bounds."""
     if item["choices"]:
         return ", ".join(item["choices"])
-    bounds = [f"{word} {item[key]:g}" for word, key in (("≥", "low"), ("≤", "high")) if item[key] is not None]
+    bounds = [f"{word} {item[key]:g}" for word, key in LIMITS if item.get(key) is not None]
     return " ".join(bounds)
 
 

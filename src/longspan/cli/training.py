@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 QUIET = 30.0  # seconds between lines where there is no terminal to draw a bar on
 VALUES = "values of a recipe are given as --train.steps 500"
 Data = Annotated[Path | None, Parameter(help="the folder of data sets; LONGSPAN_DATA unless given")]
+DataOfRun = Annotated[Path | None, Parameter(help="the folder of data sets, where it has moved since the run began")]
 
 
 def train(
@@ -59,12 +60,8 @@ def train(
         )
     read = recipes.read(recipe, dotted(overrides, VALUES))
     folder = Path("runs") / recipe.stem if out is None else out
-    return _run(
-        folder,
-        data,
-        lambda run, processes: recipes.begin(read, run, data=_data(data), processes=processes),
-        json=json,
-    )
+    root = _data(data, read.data)
+    return _run(folder, lambda run, processes: recipes.begin(read, run, data=root, processes=processes), json=json)
 
 
 def resume(
@@ -74,7 +71,7 @@ def resume(
     inexact: Annotated[
         bool, Parameter(negative="", help="go on even where it cannot be as it would have been, and say why")
     ] = False,
-    data: Data = None,
+    data: DataOfRun = None,
     json: AsJson = False,
 ) -> int:
     """Go on with a run that was stopped or killed, from its newest whole checkpoint.
@@ -90,11 +87,14 @@ def resume(
         The folder of the run.
     """
     from longspan.train import recipe as recipes
+    from longspan.train.run import Run
 
+    if not run.is_dir():
+        raise InvalidInput(f"{run} is not there; give the folder of a run")
+    root = _data(data, recipes.of_run(Run(run)).data)
     return _run(
         run,
-        data,
-        lambda held, processes: recipes.resume(held, data=_data(data), processes=processes),
+        lambda held, processes: recipes.resume(held, data=root, processes=processes),
         resume=True,
         inexact=inexact,
         json=json,
@@ -106,7 +106,7 @@ def evaluate(
     /,
     *,
     split: Annotated[str, Parameter(help="test, held_out or train")] = "held_out",
-    data: Data = None,
+    data: DataOfRun = None,
     json: AsJson = False,
 ) -> int:
     """Measure what a run made: its result, or its newest checkpoint while it is not at its end.
@@ -122,14 +122,16 @@ def evaluate(
         The folder of the run.
     """
     from longspan.train import recipe as recipes
+    from longspan.train.run import Run
 
     if split not in ("test", "held_out", "train"):
         raise InvalidOption(f"--split must be test, held_out or train, not {split!r}")
     if not run.is_dir():
         raise InvalidInput(f"{run} is not there; give the folder of a run")
-    with _joined() as processes:
+    root = _data(data, recipes.of_run(Run(run)).data)
+    with _joined(run) as processes:
         with Console(stderr=True).status(f"measuring {run}"):
-            found = recipes.evaluate(run, split=split, data=_data(data), processes=processes)
+            found = recipes.evaluate(run, split=split, data=root, processes=processes)
         if not processes.first:
             return 0
     if json:
@@ -145,7 +147,6 @@ def evaluate(
 
 def _run(
     folder: Path,
-    data: Path | None,
     make: "Callable[[Any, Processes], Trainer]",
     *,
     resume: bool = False,
@@ -158,10 +159,10 @@ def _run(
     from longspan.train.run import RESULT, Run
 
     keep_memory()
-    if resume and not folder.is_dir():
-        raise InvalidInput(f"{folder} is not there; give the folder of a run")
     run, screen = Run(folder), Console(stderr=True, highlight=False, soft_wrap=True)
-    with _joined() as processes, ExitStack() as held:
+    code, last = 0, ""
+    figures: Mapping[str, float] = {}
+    with _joined(folder) as processes, ExitStack() as held:
         processes.together(lambda: held.enter_context(run.held()) if processes.first else None)
         trainer = make(run, processes)
         if processes.first:
@@ -170,31 +171,40 @@ def _run(
             try:
                 figures = session.train(trainer, resume=resume, inexact=inexact, say=say, show=show)
             except Interrupted as stopped:
-                if processes.first:
-                    extra = "" if data is None else f" --data {shlex.quote(str(data))}"
-                    say(f"saved at step {trainer.progress.step}; go on with: longspan resume {_quoted(folder)}{extra}")
-                return 128 + stopped.signal
+                code = 128 + stopped.signal
+                last = f"saved at step {trainer.progress.step}; go on with: longspan resume {_quoted(folder)}"
             except KeyboardInterrupt:
-                say(f"stopped without saving; the last checkpoint stays: longspan resume {_quoted(folder)}")
-                return 128 + signal.SIGINT
-        if processes.first and json:
-            named = {"run": str(folder), "model": str(folder / RESULT), "step": trainer.progress.step}
-            print_json({**named, "figures": figures})
-        elif processes.first:
-            print(f"{folder / RESULT}: {_figures(figures)}")
-    return 0
+                code = 128 + signal.SIGINT
+                last = f"stopped without saving; the last checkpoint stays: longspan resume {_quoted(folder)}"
+    if processes.first and last:  # below whatever else there was to say
+        screen.print(last, markup=False)
+    elif processes.first and json:
+        named = {"run": str(folder), "model": str(folder / RESULT), "step": trainer.progress.step}
+        print_json({**named, "figures": figures})
+    elif processes.first:
+        print(f"{folder / RESULT}: {_figures(figures)}")
+    return code
 
 
 @contextmanager
-def _joined() -> "Iterator[Processes]":
+def _joined(run: Path) -> "Iterator[Processes]":
     """All processes that torchrun started; what one of them failed of, that one alone says."""
-    from longspan.train.processes import Elsewhere, start, stop
+    from longspan.train.processes import Elsewhere, Lost, is_lost, start, stop
 
     processes = start()
     try:
         yield processes
     except Elsewhere:
         raise SystemExit(2) from None
+    except RuntimeError as error:
+        if processes.world == 1 or not is_lost(error):
+            raise
+        if processes.rank > 1:  # the first two are enough to say it, and one of them may be the lost one
+            raise SystemExit(2) from None
+        raise Lost(
+            f"another of the {processes.world} processes has ended, and this one stops; the checkpoints are whole: "
+            f"longspan resume {_quoted(run)}"
+        ) from None
     finally:
         stop(processes)
 
@@ -209,14 +219,14 @@ def _shown(screen: Console, trainer: "Trainer") -> Iterator[tuple[Callable[[str]
         TextColumn("step"),
         MofNCompleteColumn(),
         BarColumn(),
-        TextColumn("loss {task.fields[loss]:.4g} · {task.fields[speed]:,.0f} tokens/s"),
+        TextColumn("{task.fields[state]}"),
         TimeRemainingColumn(),
         console=screen,
         transient=True,
         disable=not screen.is_terminal,
     )
     speed, last = 0.0, time.monotonic()
-    task = bar.add_task("", total=trainer.steps, loss=float("nan"), speed=0.0)
+    task = bar.add_task("", total=trainer.steps, state="the first step")
 
     def say(line: str) -> None:
         screen.print(line, markup=False)
@@ -226,7 +236,8 @@ def _shown(screen: Console, trainer: "Trainer") -> Iterator[tuple[Callable[[str]
         now = row["count"] / row["seconds"]
         speed = now if not speed else 0.9 * speed + 0.1 * now
         if screen.is_terminal:
-            bar.update(task, completed=trainer.progress.step, loss=row["loss"], speed=speed)
+            state = f"loss {row['loss']:.4g} · {speed:,.0f} tokens/s"
+            bar.update(task, completed=trainer.progress.step, state=state)
         elif time.monotonic() - last > QUIET:
             last = time.monotonic()
             say(f"step {trainer.progress.step}/{trainer.steps}: loss {row['loss']:.4g}, {speed:,.0f} tokens/s")
@@ -238,19 +249,27 @@ def _shown(screen: Console, trainer: "Trainer") -> Iterator[tuple[Callable[[str]
 def _introduce(screen: Console, trainer: "Trainer") -> None:
     """What is trained on what."""
     count = sum(parameter.numel() for parameter in trainer.model.parameters())
-    facts = [
-        f"{name} {value:,}" if isinstance(value, int) else f"{name} {value}" for name, value in trainer.facts.items()
-    ]
+    facts = dict(trainer.facts)
+    baselines: Mapping[str, Mapping[str, float]] = facts.pop("baselines", {})
+    said = [f"{name} {value:,}" if isinstance(value, int) else f"{name} {value}" for name, value in facts.items()]
     where = f"{trainer.processes.world} processes, " if trainer.processes.world > 1 else ""
-    screen.print(f"{trainer.run.folder}: {', '.join(facts)}", markup=False)
-    screen.print(
+    lines = [
+        f"{trainer.run.folder}: {', '.join(said)}",
         f"{trainer.model.name}, {count:,} parameters; {where}{trainer.steps:,} steps, "
         f"{len(trainer.data.batches(0)):,} to an epoch",
-        markup=False,
-    )
+    ]
+    if baselines:
+        width = max(map(len, baselines))
+        lines.append("without a model, on the held-out data:")
+        lines.extend(f"  {name:{width}}  {_figures(scores)}" for name, scores in baselines.items())
+    for line in lines:
+        screen.print(line, markup=False)
 
 
-def _data(given: Path | None) -> Path | None:
+def _data(given: Path | None, kept: Path | None) -> Path | None:
+    """The folder of data sets: the one given, the one that a run or a recipe names, or LONGSPAN_DATA."""
+    if given is None and kept is not None and kept.is_dir():
+        return None  # which means the one that is named
     named = os.environ.get("LONGSPAN_DATA")
     found = Path(named) if given is None and named else given
     if found is not None and not found.is_dir():

@@ -221,6 +221,8 @@ def files(name: str, root: Path | None) -> dict[str, Path]:
         fetch = f"`longspan data prepare {name}` downloads it; or " if can_download(found) else ""
         if root is None:
             raise InvalidInput(f"{name} is not there: {fetch}name the folder of data sets by --data or LONGSPAN_DATA")
+        if not root.is_dir():
+            raise InvalidInput(f"the folder of data sets, {root}, is not there; name it by --data or LONGSPAN_DATA")
         raise InvalidInput(f"{name} lacks {path}: {fetch}is {root} the folder of data sets?")
     return here
 

@@ -4,12 +4,15 @@ import csv
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from longspan.data import text
 from longspan.errors import InvalidInput, suggest
 
 JSON_LINES = (".jsonl", ".ndjson")
+SEPARATORS = (",", ";", "\t", "|")
+LONGEST = 2**31 - 1  # characters of a field
 
 
 @dataclass(frozen=True)
@@ -25,22 +28,25 @@ class Row:
         return f"{self.path}, line {self.line}"
 
 
-def rows(path: Path, wanted: Sequence[str], columns: Sequence[str] | None = None) -> Iterator[Row]:
+def rows(
+    path: Path, wanted: Sequence[str], columns: Sequence[str] | None = None, encoding: str | None = None
+) -> Iterator[Row]:
     """The rows of a file, by how its name ends: .csv, .jsonl, or else tabs between fields, where quotes are letters.
 
-    `wanted` are the columns that must be there. `columns` names them where the first line does not.
+    `wanted` are the columns that must be there. `columns` names them where the first line does not. What separates the
+    fields of a .csv is a comma or, where the first line has all columns only by another of `SEPARATORS`, that one.
     """
     kind = Path(path.stem).suffix if path.suffix in text.PACKED else path.suffix
     if kind.lower() in JSON_LINES:
-        yield from _json_rows(path, wanted)
+        yield from _json_rows(path, wanted, encoding)
         return
-    found = _csv(path) if kind.lower() == ".csv" else _tabs(path)
+    found = _csv(path, wanted, columns, encoding) if kind.lower() == ".csv" else _tabs(path, encoding)
     names = columns
     seen = False
     for line, fields in found:
         if names is None:
-            names = [name.removeprefix("\ufeff").strip() for name in fields]
-            _check_columns(path, wanted, names)
+            names = _names(fields)
+            _check_columns(path, line, wanted, names)
             continue
         seen = True
         if len(fields) < len(names):
@@ -50,14 +56,29 @@ def rows(path: Path, wanted: Sequence[str], columns: Sequence[str] | None = None
         raise InvalidInput(f"{path} has no rows")
 
 
-def _tabs(path: Path) -> Iterator[tuple[int, list[str]]]:
-    for number, line in enumerate(text.lines(path), start=1):
+def _lines(path: Path, encoding: str | None) -> Iterator[str]:
+    """Lines of text; what is in another encoding says how to name it."""
+    try:
+        yield from text.lines(path, encoding)
+    except InvalidInput as error:
+        hint = '; if that is right, give the task encoding = "cp1252"' if "cp1252" in str(error) else ""
+        raise InvalidInput(f"{error}{hint}") from None
+
+
+def _tabs(path: Path, encoding: str | None) -> Iterator[tuple[int, list[str]]]:
+    for number, line in enumerate(_lines(path, encoding), start=1):
         if line:
             yield number, line.split("\t")
 
 
-def _csv(path: Path) -> Iterator[tuple[int, list[str]]]:
-    reader = csv.reader((f"{line}\n" for line in text.lines(path)), strict=True)
+def _csv(
+    path: Path, wanted: Sequence[str], columns: Sequence[str] | None, encoding: str | None
+) -> Iterator[tuple[int, list[str]]]:
+    csv.field_size_limit(LONGEST)
+    content = _lines(path, encoding)
+    first = next(content, "")
+    separator = _separator(first, wanted, columns)
+    reader = csv.reader((f"{line}\n" for line in chain([first], content)), strict=True, delimiter=separator)
     try:
         for fields in reader:
             if fields:
@@ -66,9 +87,22 @@ def _csv(path: Path) -> Iterator[tuple[int, list[str]]]:
         raise InvalidInput(f"{path}, line {reader.line_num}: not CSV: {error}") from None
 
 
-def _json_rows(path: Path, wanted: Sequence[str]) -> Iterator[Row]:
+def _separator(first: str, wanted: Sequence[str], columns: Sequence[str] | None) -> str:
+    """What separates the fields of a file, by its first line; a comma where that does not say."""
+    for separator in SEPARATORS:
+        fields = _names(next(csv.reader([first], delimiter=separator), []))
+        if set(wanted) <= set(fields) if columns is None else len(fields) == len(columns) > 1:
+            return separator
+    return SEPARATORS[0]
+
+
+def _names(fields: Sequence[str]) -> list[str]:
+    return [name.removeprefix("\ufeff").strip() for name in fields]
+
+
+def _json_rows(path: Path, wanted: Sequence[str], encoding: str | None) -> Iterator[Row]:
     seen = False
-    for number, line in enumerate(text.lines(path), start=1):
+    for number, line in enumerate(_lines(path, encoding), start=1):
         if not line.strip():
             continue
         try:
@@ -87,10 +121,15 @@ def _json_rows(path: Path, wanted: Sequence[str]) -> Iterator[Row]:
         raise InvalidInput(f"{path} has no rows")
 
 
-def _check_columns(path: Path, wanted: Sequence[str], names: Sequence[str]) -> None:
+def _check_columns(path: Path, line: int, wanted: Sequence[str], names: Sequence[str]) -> None:
     for name in wanted:
-        if name not in names:
-            raise InvalidInput(f"{path} has no column {name!r}: {suggest(name, names)}")
+        if name in names:
+            continue
+        if any("\0" in each for each in names):
+            raise InvalidInput(
+                f'{path}, line {line}: has bytes of 0; if it is UTF-16, give the task encoding = "utf-16-le"'
+            )
+        raise InvalidInput(f"{path}, line {line}, has no column {name!r}: {suggest(name, names)}")
 
 
 __all__ = ["Row", "rows"]

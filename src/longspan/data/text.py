@@ -3,15 +3,16 @@
 import bz2
 import codecs
 import gzip
+import io
 import lzma
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from re import Pattern
-from typing import IO, cast
+from typing import IO, Any, cast
 
-from longspan.errors import InvalidInput
+from longspan.errors import InvalidInput, InvalidOption
 
 PACKED: dict[str, Callable[[Path], IO[bytes]]] = {
     ".gz": lambda path: cast(IO[bytes], gzip.GzipFile(path)),
@@ -20,6 +21,16 @@ PACKED: dict[str, Callable[[Path], IO[bytes]]] = {
 }
 DAMAGED = (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error)  # what reading a packed file can raise
 PIECE = 1 << 16  # characters
+# Byte order marks, the longer before those that they begin with.
+MARKS = {
+    codecs.BOM_UTF8: "utf-8-sig",
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+PLAIN = {"utf-8-sig": "utf-8"}  # after the first line, which has the mark
+NAMES = {"utf-8": "UTF-8", "utf-8-sig": "UTF-8"}
 
 
 def open_bytes(path: Path) -> IO[bytes]:
@@ -32,33 +43,66 @@ def open_bytes(path: Path) -> IO[bytes]:
         raise InvalidInput(f"{path} is a folder, and a file was expected") from None
 
 
-def lines(path: Path) -> Iterator[str]:
+def encoding_of(file: IO[bytes], given: str | None = None) -> str:
+    """The encoding of an open file: the one given, the one its byte order mark says, or else UTF-8."""
+    if given is not None:
+        try:
+            io.TextIOWrapper(io.BytesIO(), given)  # which refuses what is no encoding of text, too
+            return codecs.lookup(given).name
+        except LookupError:
+            raise InvalidOption(f'no encoding is called {given!r}; give one such as "cp1252" or "utf-16"') from None
+    first = cast(Any, file).peek(4)
+    return next((name for mark, name in MARKS.items() if first.startswith(mark)), "utf-8")
+
+
+def lines(path: Path, encoding: str | None = None) -> Iterator[str]:
     """The lines of a file, without their ends; the file is never whole in memory."""
-    return (line.rstrip("\r\n") for line in _raw(path))
+    return (line.rstrip("\r\n") for line in _raw(path, encoding))
 
 
-def _raw(path: Path) -> Iterator[str]:
-    number = 0
+def _raw(path: Path, encoding: str | None = None) -> Iterator[str]:
+    number, wide = 0, False
     try:
         with open_bytes(path) as file:
+            name = encoding_of(file, encoding)
+            # Of an encoding that is not made of bytes like ASCII's, no line can be cut off before it is decoded.
+            wide = name.startswith(("utf-16", "utf-32"))
+            if wide:
+                with io.TextIOWrapper(cast(Any, file), name, newline="\n") as decoded:
+                    for text in decoded:
+                        number += 1
+                        yield text
+                return
             for line in file:
                 number += 1
-                yield line.decode("utf-8")
+                yield line.decode(name if number == 1 else PLAIN.get(name, name))
     except UnicodeDecodeError as error:
-        raise InvalidInput(
-            f"{path}, line {number}: not UTF-8: {error.reason} at byte {error.start} of the line"
-        ) from None
+        where = f"{path}, after line {number}" if wide else f"{path}, line {number}"
+        raise InvalidInput(_not_decoded(error, where, "" if wide else " of the line")) from None
     except DAMAGED as error:
         raise InvalidInput(f"{path} is cut short or damaged after line {number}: {error}") from None
 
 
-def whole(path: Path) -> str:
+def _not_decoded(error: UnicodeDecodeError, where: str, unit: str = "") -> str:
+    """What is wrong with bytes, and what they would be in the encoding that Windows has most often."""
+    name = NAMES.get(error.encoding, error.encoding)
+    said = f"{where}: not {name}: {error.reason} at byte {error.start}{unit}"
+    if name != "UTF-8":
+        return said
+    begin = max(error.start - 8, 0)
+    near = error.object[begin : error.end + 8].decode("cp1252", errors="replace")
+    return f"{said}; in the encoding cp1252 it is {near!r}"
+
+
+def whole(path: Path, encoding: str | None = None) -> str:
     """All of a file."""
     try:
         with open_bytes(path) as file:
-            found = file.read().decode("utf-8")
+            name = encoding_of(file, encoding)
+            found = file.read().decode(name)
     except UnicodeDecodeError as error:
-        raise InvalidInput(f"{path} is not UTF-8: {error.reason} at byte {error.start}") from None
+        name = NAMES.get(error.encoding, error.encoding)
+        raise InvalidInput(f"{path} is not {name}: {error.reason} at byte {error.start}") from None
     except DAMAGED as error:
         raise InvalidInput(f"{path} is cut short or damaged: {error}") from None
     if not found.strip():
@@ -68,9 +112,10 @@ def whole(path: Path) -> str:
 
 def blocks(path: Path, size: int) -> Iterator[str]:
     """A file in parts of about `size` bytes, which end anywhere between two characters."""
-    decoder, read = codecs.getincrementaldecoder("utf-8")(), 0
+    read = 0
     try:
         with open_bytes(path) as file:
+            decoder = codecs.getincrementaldecoder(encoding_of(file))()
             while part := file.read(size):
                 yield decoder.decode(part)
                 read += len(part)

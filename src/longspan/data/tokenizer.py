@@ -91,6 +91,12 @@ class Tokenizer:
         return max(self.inner.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
     @property
+    def single_characters(self) -> bool:
+        """Whether every token but the special ones is one character, or one byte."""
+        special = self.specials
+        return all(len(token) == 1 for token in self.inner.get_vocab(with_added_tokens=True) if token not in special)
+
+    @property
     def bos(self) -> int | None:
         """The id that texts begin with."""
         return self._id("bos")

@@ -14,9 +14,10 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from longspan.train.memory import out_of_memory
+
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4  # of glibc's malloc.h
 _SMALL = 2**16
-_NO_MEMORY = ("can't allocate memory", "out of memory", "DefaultCPUAllocator")
 
 
 class Resident:
@@ -66,13 +67,6 @@ def give_back_memory() -> None:
         for setting, value in ((_MMAP_MAX, 2**16), (_MMAP_THRESHOLD, _SMALL), (_TRIM_THRESHOLD, _SMALL)):
             library.mallopt(setting, value)
         library.malloc_trim(0)
-
-
-def out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that there was no memory left."""
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    return isinstance(error, RuntimeError) and any(words in str(error) for words in _NO_MEMORY)
 
 
 class _Made(TorchDispatchMode):

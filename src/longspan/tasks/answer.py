@@ -19,7 +19,7 @@ from longspan.data.windows import around
 from longspan.errors import InvalidInput
 from longspan.models.base import Model
 from longspan.nn.heads import Head
-from longspan.tasks import baselines, metrics
+from longspan.tasks import metrics
 from longspan.tasks.base import Figures, Loss, Objective, Place, Prepared, Task
 from longspan.tasks.figures import Answered, AnswerFigures
 from longspan.tasks.reading import TextOptions, data_of, files, limited, padding_facts, read, tokenizer_for, with_set
@@ -41,10 +41,10 @@ class Question:
         return tuple(answer for answer, _ in self.answers)
 
 
-def questions(path: Path) -> list[Question]:
+def questions(path: Path, encoding: str | None = None) -> list[Question]:
     """Those of a file in SQuAD's JSON, v1.1 or v2."""
     try:
-        found = json.loads(text.whole(path))
+        found = json.loads(text.whole(path, encoding))
         articles = found["data"]
     except json.JSONDecodeError as error:
         raise InvalidInput(f"{path}, line {error.lineno}: not JSON: {error.msg}") from None
@@ -125,7 +125,7 @@ class Answer(Task):
 
     def prepare(self, place: Place, tokenizer: Tokenizer | None = None) -> Prepared:
         options = with_set(self.options, self.name)
-        found = {split: questions(path) for split, path in files(options, place).items()}
+        found = {split: questions(path, options.encoding) for split, path in files(options, place).items()}
         if "held_out" not in found:
             found["train"], found["held_out"] = by_article(found["train"], options.share)
         found["train"] = limited(found["train"], options.limit, place.seed)
@@ -154,7 +154,7 @@ class Answer(Task):
         facts = {
             **{f"{split} questions": len(table) for split, table in found.items()},
             **padding_facts(data),
-            "baselines": baselines.said("the nearest sentence", nearest_sentence(found["held_out"])),
+            "baselines": {"the nearest sentence": nearest_sentence(found["held_out"])},
         }
         objective = Spans(asked, passages, keep=options.keep, longest=options.answer_length)
         return Prepared(

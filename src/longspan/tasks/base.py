@@ -4,9 +4,10 @@ Losses are sums with the number of things they are over, never means: only so ar
 different numbers of real tokens added up rightly.
 """
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,6 +17,8 @@ from longspan import config
 from longspan.data.base import Batch, Data
 from longspan.data.tokenizer import Tokenizer
 from longspan.models.base import Model
+
+FILES = ("train", "held_out", "test", "tokens")  # options of tasks that are paths
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,7 @@ class Prepared:
     test: Data | None = None
     tokenizer: Tokenizer | None = None
     needs: Mapping[str, Any] = field(default_factory=dict)  # options that a model for it must have: vocabulary, tasks
-    facts: Mapping[str, Any] = field(default_factory=dict)  # for the reader: sizes, labels, share of padding
+    facts: Mapping[str, Any] = field(default_factory=dict)  # for the reader: sizes, labels, padding, baselines
     objectives: Mapping[str, Objective] = field(default_factory=dict)  # of splits that need another than `objective`
 
 
@@ -111,4 +114,16 @@ class Task(ABC):
         """
 
 
-__all__ = ["Figures", "Loss", "Objective", "Place", "Prepared", "Task"]
+def located(options: Any) -> Any:
+    """The options of a task with absolute paths, so that a run finds its files from any folder.
+
+    Where a set is named, the files are its own, and `test` may be a name.
+    """
+    if getattr(options, "set", None) is not None:
+        return options
+    paths = {name: getattr(options, name, None) for name in FILES}
+    given = {name: path for name, path in paths.items() if path is not None}
+    return replace(options, **{name: os.path.abspath(path) for name, path in given.items()})  # noqa: PTH100
+
+
+__all__ = ["Figures", "Loss", "Objective", "Place", "Prepared", "Task", "located"]

@@ -45,9 +45,4 @@ def usual_tags(
     return entity_scores([(tags, [usual.get(word, "O") for word in words]) for words, tags in held_out])
 
 
-def said(name: str, scores: dict[str, float]) -> str:
-    """For the reader."""
-    return f"{name}: " + ", ".join(f"{figure} {value:.4g}" for figure, value in scores.items())
-
-
-__all__ = ["bag_of_words", "majority", "said", "usual_tags"]
+__all__ = ["bag_of_words", "majority", "usual_tags"]

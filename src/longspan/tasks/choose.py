@@ -84,7 +84,10 @@ class Choose(Task):
         if len(options.choices) < 2:
             raise InvalidOption("choices are two at least; name their columns")
         wanted = [options.text, *options.choices, options.label]
-        found = {split: list(rows(path, wanted, options.columns)) for split, path in files(options, place).items()}
+        found = {
+            split: list(rows(path, wanted, options.columns, options.encoding))
+            for split, path in files(options, place).items()
+        }
         if "held_out" not in found:
             train, held = split_off(len(found["train"]), options.share, place.seed)
             whole = found["train"]
@@ -111,7 +114,7 @@ class Choose(Task):
             made.get("test"),
             tokenizer,
             needs={"vocabulary": tokenizer.size, "tasks": (Head(task="choose"),)},
-            facts={**padding_facts(made), "baselines": baselines.said("majority", most)},
+            facts={**padding_facts(made), "baselines": {"majority": most}},
         )
 
 

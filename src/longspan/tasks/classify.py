@@ -107,7 +107,7 @@ class Classify(Task):
             **padding_facts(made),
             "cut": sum(len(example) >= options.length for example in splits["train"]),
             **({} if options.regression else {"labels": ", ".join(names)}),
-            "baselines": "; ".join(_baselines(splits, found["held_out"], options, count)),
+            "baselines": _baselines(splits, found["held_out"], options, count),
         }
         return Prepared(
             made["train"],
@@ -122,7 +122,7 @@ class Classify(Task):
     def _rows(self, options: Any, place: Place) -> dict[str, list[Row]]:
         wanted = [*_columns(options), options.label]
         paths = files(options, place)
-        found = {split: list(rows(path, wanted, options.columns)) for split, path in paths.items()}
+        found = {split: list(rows(path, wanted, options.columns, options.encoding)) for split, path in paths.items()}
         for table in found.values():
             for row in table:
                 for name in wanted:
@@ -209,22 +209,20 @@ def _shuffled(examples: list[Example], seed: int) -> list[Example]:
 
 def _baselines(
     splits: Mapping[str, Sequence[Example]], held_out: Sequence[Row], options: Any, labels: int
-) -> list[str]:
+) -> dict[str, dict[str, float]]:
     train, held = splits["train"], splits["held_out"]
     if not options.regression:
         true, other = ([int(each.whole["label"]) for each in part] for part in (train, held))
-        return [
-            baselines.said("majority", baselines.majority(true, other, labels)),
-            baselines.said("bag of words", baselines.bag_of_words(train, held, labels)),
-        ]
+        return {
+            "majority": baselines.majority(true, other, labels),
+            "bag of words": baselines.bag_of_words(train, held, labels),
+        }
     mean = sum(each.whole["number"] for each in train) / len(train)
     numbers = [each.whole["number"] for each in held]
-    found = [baselines.said("the mean", {"loss": sum((mean - each) ** 2 for each in numbers) / len(numbers)})]
+    found = {"the mean": {"loss": sum((mean - each) ** 2 for each in numbers) / len(numbers)}}
     if options.second is not None:
         shared = [_overlap(row.fields[options.text], row.fields[options.second]) for row in held_out]
-        found.append(
-            baselines.said("shared words", {"pearson": pearson(shared, numbers), "spearman": spearman(shared, numbers)})
-        )
+        found["shared words"] = {"pearson": pearson(shared, numbers), "spearman": spearman(shared, numbers)}
     return found
 
 

@@ -145,11 +145,13 @@ class Language(Task):
         self, files: Mapping[str, Tokens], sizes: Mapping[str, Sizes], tokenizer: Tokenizer, seed: int
     ) -> Prepared:
         made = {split: self._data(file, seed, shuffle=split == "train") for split, file in files.items()}
+        # Of a text that is cut into characters or bytes, nobody asks for the perplexity of a word.
+        in_words = not tokenizer.single_characters
         objectives = {
             split: NextToken(
                 streams=self.options.streams,
                 bytes_per_token=sizes[split].bytes / len(file) if split in sizes else None,
-                words_per_token=sizes[split].words / len(file) if split in sizes else None,
+                words_per_token=sizes[split].words / len(file) if split in sizes and in_words else None,
             )
             for split, file in files.items()
         }

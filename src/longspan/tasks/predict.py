@@ -1,5 +1,6 @@
 """What a trained model says of texts: labels, numbers, choices, tags and answers; one for each line, in its order."""
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -50,6 +51,8 @@ def predict(
         raise InvalidInput("expected a list of texts, one at least")
     if top < 1 or batch < 1:
         raise InvalidOption(f"top and batch must be at least 1, not {top} and {batch}")
+    if threshold is not None and not math.isfinite(threshold):
+        raise InvalidOption(f"threshold must be a finite number, not {threshold}")
     found.model.eval()
     if task == "tag":
         return _tags(found, lines, batch)

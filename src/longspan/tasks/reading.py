@@ -31,6 +31,7 @@ class TextOptions(Task.Options):
     train: str | None = option(None, "a file, where no set is named")
     held_out: str | None = option(None, "another file; a share of the first unless given")
     test: str | None = option(None, "a third file")
+    encoding: str | None = option(None, "of the files; what their first bytes say, or UTF-8, unless given")
     share: float = option(0.1, "of the examples that is held out, where it has no file of its own", low=0, high=0.9)
     limit: int | None = option(None, "at most so many examples to train on, drawn by the seed", low=1)
     tokenizer: Learned = option(WORDS, "how text is cut into tokens, where no pretrained model says it")

@@ -50,7 +50,7 @@ class Sentence:
     line: int
 
 
-def sentences(path: Path, word: int = 0, tag: int = -1) -> list[Sentence]:
+def sentences(path: Path, word: int = 0, tag: int = -1, encoding: str | None = None) -> list[Sentence]:
     """Those of a CoNLL file: a word a line with its columns, an empty line behind each sentence; tags become IOB2."""
     found: list[Sentence] = []
     held: list[tuple[str, str]] = []
@@ -62,7 +62,7 @@ def sentences(path: Path, word: int = 0, tag: int = -1) -> list[Sentence]:
             found.append(Sentence(words, tags, path, start))
             held.clear()
 
-    for number, line in enumerate(text.lines(path), start=1):
+    for number, line in enumerate(text.lines(path, encoding), start=1):
         if not line.strip() or line.startswith("-DOCSTART-"):
             close()
             continue
@@ -179,7 +179,7 @@ class Tag(Task):
     def prepare(self, place: Place, tokenizer: Tokenizer | None = None) -> Prepared:
         options = with_set(self.options, self.name)
         found = {
-            split: sentences(path, options.word_column, options.tag_column)
+            split: sentences(path, options.word_column, options.tag_column, options.encoding)
             for split, path in files(options, place).items()
         }
         if "held_out" not in found:
@@ -197,7 +197,7 @@ class Tag(Task):
             **padding_facts(made),
             "in windows": sum(len(splits[split]) - len(table) for split, table in found.items()),
             "labels": ", ".join(names),
-            "baselines": baselines.said("the usual tag of each word", usual),
+            "baselines": {"the usual tag of each word": usual},
         }
         head = Head(task="tag", labels=len(names), names=tuple(names))
         return Prepared(

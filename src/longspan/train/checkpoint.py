@@ -42,10 +42,12 @@ def writing(folder: Path) -> Iterator[Path]:
     except (OSError, SafetensorError) as error:  # safetensors says a full disk in its own way
         shutil.rmtree(part, ignore_errors=True)
         reason = getattr(error, "strerror", None) or str(error)
-        raise InvalidInput(
-            f"the checkpoint {folder} could not be written: {reason}; those before it are whole. Make room and resume "
-            "the run, or copy its folder elsewhere and resume it there"
-        ) from error
+        rest = (
+            "those before it are whole. Make room and resume the run, or copy its folder elsewhere and resume it there"
+            if every(folder.parent)
+            else "it is the first of the run. Make room and start the run again"
+        )
+        raise InvalidInput(f"the checkpoint {folder} could not be written: {reason}; {rest}") from error
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
         raise

@@ -17,12 +17,13 @@ from longspan.data.tokenizer import Tokenizer
 from longspan.errors import InvalidInput, InvalidOption
 from longspan.models.base import Model
 from longspan.tasks.base import Figures, Loss, Objective
+from longspan.train.memory import out_of_memory
 from longspan.train.optim import waiting
 from longspan.train.options import TrainOptions
 from longspan.train.processes import Processes
 from longspan.train.recompute import recompute
 from longspan.train.run import Run
-from longspan.train.sharding import shard, twin, unique, whole
+from longspan.train.sharding import part, shard, twin, unique, whole
 
 
 class Step(nn.Module):
@@ -114,11 +115,12 @@ class Trainer:
         if count == 0:
             raise InvalidInput(f"batch {progress.batch} of epoch {progress.epoch} has no targets that count")
         self.model.train()
+        before = self._remembered()
         if self.options.shard:  # DDP does it by itself
             self.processes.spread(tensor for _, tensor in unique(self.model) if not isinstance(tensor, nn.Parameter))
         sums: dict[str, Tensor] = {}
         for place, (batch, own) in enumerate(parts):
-            with _gathering(self.step, last=place == len(parts) - 1):
+            with self._naming_memory(batch), _gathering(self.step, last=place == len(parts) - 1):
                 with _precision(self.options, self.processes.device):
                     loss: Loss = self.step(batch, self.carried.get(place))
                 # DDP takes the mean over the processes of what is meant as a sum over all tokens of the batch.
@@ -138,13 +140,15 @@ class Trainer:
         *values, stopping, length = torch.cat([totals, norm.detach().double()[None]]).tolist()
         self.stopping = stopping > 0
         figures = {name: value / count for name, value in zip(sums, values)}
-        # Gradients are the same everywhere after their reduction, so that all processes skip or none.
-        if math.isfinite(length):
+        # Gradients and losses are the same everywhere after their reduction: all processes skip or none.
+        if math.isfinite(length) and math.isfinite(figures["loss"]):
             self.optimizer.step()
             self._average()
             progress.skipped = 0
         else:
+            self._undo(before)
             progress.skipped += 1
+            self.check_weights()  # of weights that are not finite, no batch is to blame
         self.optimizer.zero_grad(set_to_none=True)
         progress.step, progress.batch = progress.step + 1, progress.batch + 1
         if progress.skipped >= self.options.bad_steps:  # the same in all processes
@@ -155,6 +159,41 @@ class Trainer:
             )
         took = time.perf_counter() - began
         return {**figures, "gradient": length, "count": count, "seconds": took}
+
+    def check_weights(self) -> None:
+        """Refuses weights that are not finite, in all processes at once."""
+        own = all(bool(part(parameter.detach()).isfinite().all()) for parameter in self.model.parameters())
+        if self.processes.any(not own):
+            raise InvalidInput(
+                f"the weights are not finite at step {self.progress.step}: an update was too large; lower the learning "
+                "rate, give it a warmup, or clip gradients more. A checkpoint before it can be resumed"
+            )
+
+    @contextmanager
+    def _naming_memory(self, batch: Batch) -> Iterator[None]:
+        """Memory that runs out is said with the batch it ran out in."""
+        try:
+            yield
+        except (RuntimeError, MemoryError) as error:
+            if not out_of_memory(error):
+                raise
+            rows, *shape = max((tensor.shape for tensor in batch.values()), key=len)
+            size = f"length {shape[0]}" if len(shape) == 1 else f"shape {' × '.join(map(str, shape))}"
+            raise InvalidInput(
+                f"out of memory in batch {self.progress.batch} of epoch {self.progress.epoch}, with {rows} examples of "
+                f"{size} at a time; make [task] batch or length smaller, or [train] accumulate larger"
+            ) from None
+
+    def _remembered(self) -> tuple[dict[int, Any], list[Tensor]]:
+        """What a forward pass changes: the carried states, which are values, and the buffers, which are copied."""
+        return dict(self.carried), [buffer.clone() for buffer in self.model.buffers()]
+
+    @torch.no_grad()
+    def _undo(self, before: tuple[dict[int, Any], list[Tensor]]) -> None:
+        """A step that is skipped leaves nothing behind: NaN in a memory or a centroid would spoil all later steps."""
+        self.carried, buffers = before
+        for buffer, kept in zip(self.model.buffers(), buffers):
+            buffer.copy_(kept)
 
     @torch.no_grad()
     def _average(self) -> None:
@@ -284,12 +323,15 @@ def _precision(options: TrainOptions, device: torch.device) -> AbstractContextMa
 
 
 @contextmanager
-def listening() -> Iterator[list[int]]:
-    """The signals that came: a step is finished first, so that what is saved is whole; Ctrl-C twice does not wait."""
+def listening(spare: int = 1) -> Iterator[list[int]]:
+    """The signals that came: a step is finished first, so that what is saved is whole; Ctrl-C twice does not wait.
+
+    `spare` signals count as one: torchrun passes on the Ctrl-C that the terminal has sent to every process already.
+    """
     came: list[int] = []
 
     def hear(number: int, _: Any) -> None:
-        if came and number == signal.SIGINT:
+        if len(came) >= spare and number == signal.SIGINT:
             raise KeyboardInterrupt
         came.append(number)
 

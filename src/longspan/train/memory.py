@@ -3,9 +3,19 @@
 import ctypes
 import sys
 
+import torch
+
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -2, -3, -4  # of glibc's malloc.h
+_NO_MEMORY = ("can't allocate memory", "out of memory", "DefaultCPUAllocator", "not enough memory")
 _MOST, _AHEAD = 2**31 - 1, 2**28
 _USUAL = 2**25  # bytes from which on glibc maps a tensor apart, once it has seen such large ones freed
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that there was no memory left."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in _NO_MEMORY)
 
 
 def keep_memory() -> bool:
@@ -29,4 +39,4 @@ def _tell(*settings: tuple[int, int]) -> bool:
     return mallopt is not None and all(mallopt(setting, value) == 1 for setting, value in settings)
 
 
-__all__ = ["keep_memory", "usual_memory"]
+__all__ = ["keep_memory", "out_of_memory", "usual_memory"]

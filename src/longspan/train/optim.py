@@ -17,9 +17,9 @@ from longspan.nn.norm import LayerNorm, RMSNorm
 class Optimizer(config.Options):
     """AdamW (Loshchilov & Hutter 2019); norms, biases and other vectors do not decay."""
 
-    beta1: float = option(0.9, "memory of the gradient's mean", low=0, high=1)
-    beta2: float = option(0.999, "memory of its square", low=0, high=1)
-    eps: float = option(1e-8, "added to the root of the square", low=0)
+    beta1: float = option(0.9, "memory of the gradient's mean", low=0, below=1)
+    beta2: float = option(0.999, "memory of its square", low=0, below=1)
+    eps: float = option(1e-8, "added to the root of the square", above=0)
     decay: float = option(0.01, "decoupled weight decay of matrices", low=0)
     layer_decay: float = option(1.0, "rate of each layer as a fraction of the one above (ELECTRA: 0.8)", low=0, high=1)
     embedding_rate: float = option(

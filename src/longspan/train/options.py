@@ -16,7 +16,7 @@ class TrainOptions(config.Options):
     """The loop's options; those of a recipe's table `[train]`."""
 
     steps: int | None = option(None, "updates of the weights", low=1)
-    epochs: float | None = option(None, "passes over the data, where steps are not given", low=0)
+    epochs: float | None = option(None, "passes over the data, where steps are not given", above=0, high=1e6)
     accumulate: int = option(1, "micro-batches per update and process", low=1)
     clip: float = option(1.0, "the longest gradient; 0: any", low=0)
     seed: int = option(0, "of initial weights, order and dropout", low=0)
@@ -35,7 +35,7 @@ class TrainOptions(config.Options):
     watch: str = option("loss", "the figure by which the best checkpoint is known")
     higher: bool = option(False, "whether a higher figure is better")
     patience: int = option(0, "evaluations without a better figure before it stops; 0: never", low=0)
-    ema: float = option(0.0, "decay of a running mean of the weights, which is then what is evaluated", low=0, high=1)
+    ema: float = option(0.0, "decay of a running mean of the weights, which is then what is evaluated", low=0, below=1)
     average: int = option(0, "last checkpoints whose mean is the result; 0: the last one, or the best", low=0)
     bad_steps: int = option(10, "steps with infinite gradients in a row before it stops", low=1)
     spike: float = option(0.0, "a loss so many times its running mean is warned of; 0: never", low=0)

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
@@ -11,10 +12,16 @@ import torch.distributed as dist
 from longspan.errors import LongspanError
 
 T = TypeVar("T")
+JOINING = timedelta(seconds=60)  # how long a process waits for the others to start
+WORKING = timedelta(minutes=30)  # and then for each exchange: one of them may learn a tokenizer first
 
 
 class Elsewhere(LongspanError):
     """Another process failed, and says why."""
+
+
+class Lost(LongspanError):
+    """Another process is gone, and cannot say why."""
 
 
 @dataclass(frozen=True)
@@ -98,8 +105,24 @@ def start() -> Processes:
     device = torch.device("cuda", local) if torch.cuda.is_available() else torch.device("cpu")
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    try:
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=JOINING)
+    except RuntimeError as error:  # of several classes, by what was waited for
+        raise Lost(
+            f"process {os.environ.get('RANK')} of {world} could not reach the others within "
+            f"{JOINING.total_seconds():g} seconds: has one of them ended? ({_first_line(error)})"
+        ) from None
+    dist.distributed_c10d._set_pg_timeout(WORKING)
     return Processes(dist.get_rank(), world, device)
+
+
+def is_lost(error: RuntimeError) -> bool:
+    """Whether an exchange failed since another process is gone."""
+    return isinstance(error, dist.DistError) or "gloo" in str(error) or "Connection closed by peer" in str(error)
+
+
+def _first_line(error: RuntimeError) -> str:
+    return str(error).partition("\n")[0]
 
 
 def stop(processes: Processes) -> None:
@@ -108,4 +131,4 @@ def stop(processes: Processes) -> None:
         dist.destroy_process_group()
 
 
-__all__ = ["Elsewhere", "Processes", "start", "stop"]
+__all__ = ["Elsewhere", "Lost", "Processes", "is_lost", "start", "stop"]

@@ -1,10 +1,11 @@
 """Recipes: TOML files with a task, a model and how it is trained; and the runs that are made of them."""
 
 import json
+import os
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -12,11 +13,11 @@ from typing import Any
 import tokenizers
 import torch
 
-from longspan import config, files
+from longspan import config
 from longspan.data.tokenizer import Tokenizer
 from longspan.data.tokenizer_files import read_tokenizer
 from longspan.errors import InvalidInput, InvalidOption, UnknownName, suggest
-from longspan.hub.locate import locate
+from longspan.hub.locate import PACKAGE, locate
 from longspan.hub.tuning import default_head, freeze, tune
 from longspan.models import folder as model_folder
 from longspan.models import presets
@@ -26,14 +27,17 @@ from longspan.models.decoder import Decoder
 from longspan.models.encoder import Encoder
 from longspan.nn.heads import Head
 from longspan.tasks import registry as tasks
-from longspan.tasks.base import Place, Prepared, Task
+from longspan.tasks.base import Place, Prepared, Task, located
 from longspan.train import checkpoint, saving
 from longspan.train.loop import Trainer, figures_of, measure_finally
+from longspan.train.memory import out_of_memory
 from longspan.train.options import TrainOptions
 from longspan.train.processes import Processes
 from longspan.train.run import CONFIG, Run
+from longspan.train.run import DATA as KEPT
 
 TABLES = ("task", "model", "train")
+DATA = "data"  # the folder of data sets, beside the tables
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,7 @@ class Recipe:
     model: Mapping[str, Any]
     train: Mapping[str, Any]
     source: str
+    data: Path | None = None  # the folder of data sets
 
     def options(self) -> TrainOptions:
         where = f"{self.source}: [train]"
@@ -134,8 +139,15 @@ def read(path: Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
         found = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InvalidInput(f"there is no recipe {path}") from None
+    except IsADirectoryError:
+        raise InvalidInput(f"{path} is a folder, and a recipe is a TOML file") from None
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be read: {error.strerror}") from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InvalidInput(f"{path} is not TOML: {error}") from None
+    data = found.pop(DATA, None)
+    if data is not None and not isinstance(data, str):
+        raise InvalidOption(f"{path}: data must be the path of the folder of data sets, not {data!r}")
     for key in found:
         if key not in TABLES:
             raise InvalidOption(f"{path} has a table [{key}]: {suggest(key, TABLES)}")
@@ -152,13 +164,14 @@ def read(path: Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
             if not isinstance(inner, dict):
                 raise InvalidOption(f"no option is called {name!r}: {table} has none inside")
         inner[key] = value
-    return Recipe(found["task"], found["model"], found["train"], str(path))
+    return Recipe(found["task"], found["model"], found["train"], str(path), None if data is None else Path(data))
 
 
 def begin(recipe: Recipe, folder: Path | Run, *, data: Path | None, processes: Processes | None = None) -> Trainer:
     """A trainer for a recipe in a folder: all that can be wrong with it is found here."""
     run, processes = folder if isinstance(folder, Run) else Run(folder), processes or Processes()
     options, task = recipe.options(), recipe.build_task()
+    data = recipe.data if data is None else data
 
     with ExitStack() as held:
         processes.together(lambda: held.enter_context(run.held()) if processes.first else None)
@@ -166,14 +179,11 @@ def begin(recipe: Recipe, folder: Path | Run, *, data: Path | None, processes: P
         prepared = _prepare(task, run, data, options, processes, recipe.tokenizer())
         trainer = _trainer(recipe, run, prepared, options, processes)
         if processes.first:
-            text = to_toml(
-                {
-                    "task": {"name": recipe.task["name"], **config.plain(task.options)},
-                    "model": recipe.model,  # whose options all stand in the config.json of each checkpoint
-                    "train": config.plain(options),
-                }
-            )
-            files.write_text(run.folder / CONFIG, text)
+            # Paths are absolute, so that the run can be opened from any folder. The options of the model all stand in
+            # the config.json of each checkpoint.
+            own = {"name": recipe.task["name"], **config.plain(located(task.options))}
+            kept = Recipe(own, _located_model(recipe.model), config.plain(options), recipe.source, data)
+            _write_config(run, kept)
     return trainer
 
 
@@ -184,7 +194,9 @@ def resume(folder: Path | Run, *, data: Path | None, processes: Processes | None
     options, task = recipe.options(), recipe.build_task()
     found, _ = checkpoint.newest(run.checkpoints)
     tokenizer = None if found is None else read_tokenizer(found / saving.MODEL)
-    prepared = _prepare(task, run, data, options, processes, tokenizer)
+    prepared = _prepare(task, run, recipe.data if data is None else data, options, processes, tokenizer)
+    if processes.first and data is not None and _absolute(data) != str(recipe.data):
+        _write_config(run, replace(recipe, data=data))  # the data have moved
     return _trainer(recipe, run, prepared, options, processes)
 
 
@@ -207,7 +219,8 @@ def evaluate(
     where = locate(run.folder)
     model = model_folder.load(where).to(processes.device)
     with TemporaryDirectory() as work:  # the run's own files may be in use
-        prepared = task.prepare(Place(data, Path(work), options.seed), read_tokenizer(where))
+        place = Place(recipe.data if data is None else data, Path(work), options.seed)
+        prepared = task.prepare(place, read_tokenizer(where))
         chosen = {"held_out": prepared.held_out, "test": prepared.test, "train": prepared.train}.get(split)
         if chosen is None:
             raise InvalidInput(f"{recipe.source}: the task has no {split} data")
@@ -235,16 +248,40 @@ def of_run(run: Run) -> Recipe:
     return read(path)
 
 
+def _write_config(run: Run, recipe: Recipe) -> None:
+    """`config.toml` of a run, replaced as a whole."""
+    data = None if recipe.data is None else _absolute(recipe.data)
+    text = to_toml({DATA: data, "task": recipe.task, "model": recipe.model, "train": recipe.train})
+    files.write_text(run.folder / CONFIG, text)
+
+
+def _located_model(table: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The table of a model with an absolute path of the folder it is from, where it is a path."""
+    name = str(table.get("from", PACKAGE))
+    return table if name.startswith(PACKAGE) else {**table, "from": _absolute(name)}
+
+
+def _absolute(path: Path | str) -> str:
+    return os.path.abspath(path)  # noqa: PTH100  (symbolic links stay as the user named them)
+
+
 def _prepare(
     task: Task, run: Run, data: Path | None, options: TrainOptions, processes: Processes, tokenizer: Tokenizer | None
 ) -> Prepared:
     """The task's data, the same in all processes: the first one learns the tokenizer, and the others are told."""
     # Each in a folder of its own: nobody writes where another reads.
-    work = run.folder / "data" if processes.first else run.folder / "data" / f"process-{processes.rank}"
+    work = run.folder / KEPT if processes.first else run.folder / KEPT / f"process-{processes.rank}"
     place = Place(data, work, options.seed)
     learned: tuple[str, dict[str, str]] | None = None
+
+    def prepare() -> Prepared:
+        try:
+            return task.prepare(place, tokenizer)
+        except OSError as error:  # such as a full disk; the other processes must know
+            raise InvalidInput(f"{error.filename or work}: {error.strerror or error}") from None
+
     if processes.first:
-        prepared = processes.together(lambda: task.prepare(place, tokenizer))
+        prepared = processes.together(prepare)
         if prepared.tokenizer is not None:
             learned = prepared.tokenizer.to_json(), prepared.tokenizer.special
         processes.same(learned)
@@ -254,7 +291,7 @@ def _prepare(
         learned = processes.same(learned)
         if learned is not None and tokenizer is None:
             tokenizer = _told(learned)
-        prepared = processes.together(lambda: task.prepare(place, tokenizer))
+        prepared = processes.together(prepare)
     made = processes.gather(prepared.train.fingerprint())
     if len(set(made)) > 1:
         raise InvalidInput(f"the processes read different data: {'; '.join(made)}")
@@ -267,7 +304,14 @@ def _told(learned: tuple[str, dict[str, str]]) -> Tokenizer:
 
 def _trainer(recipe: Recipe, run: Run, prepared: Prepared, options: TrainOptions, processes: Processes) -> Trainer:
     torch.manual_seed(options.seed)
-    model = recipe.build_model(prepared.needs)
+    try:
+        model = recipe.build_model(prepared.needs)
+    except (RuntimeError, MemoryError) as error:
+        if not out_of_memory(error):
+            raise
+        raise InvalidInput(
+            f"{recipe.source}: [model]: out of memory: the model is too large for this machine"
+        ) from None
     # The same weights everywhere, and then draws of its own in each process.
     torch.manual_seed(options.seed + processes.rank)
     return Trainer(

@@ -4,18 +4,20 @@ import fcntl
 import json
 import math
 import os
+import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from longspan import files
 from longspan.errors import InvalidInput
 from longspan.hub.locate import CHECKPOINTS, RESULT
 from longspan.hub.locate import RECIPE as CONFIG
 from longspan.train.board import Board
 
 METRICS, LOCK = "metrics.jsonl", "lock"
+DATA = "data"  # token files and the like, which can be made again
 
 
 class Run:
@@ -43,28 +45,55 @@ class Run:
         if self._held:
             yield
             return
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            file = (self.folder / LOCK).open("a+")
-        except OSError as error:
-            raise InvalidInput(f"{self.folder} cannot be written to: {error.strerror}") from None
-        with file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                file.seek(0)
-                owner = file.read().strip() or "unknown"
-                raise InvalidInput(
-                    f"{self.folder} is in use by process {owner}; wait for it, stop it, or name another folder"
-                ) from None
+        before, created = set(_names(self.folder)), _missing(self.folder)
+        with self._lock() as file:
             file.truncate(0)
             file.write(str(os.getpid()))
             file.flush()
             self._held = True
             try:
                 yield
+            except BaseException:
+                self._clear(before, created)
+                raise
             finally:
                 self._held = False
+
+    def _lock(self) -> IO[str]:
+        """The open file of the lock."""
+        path = self.folder / LOCK
+        while True:
+            try:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                file = path.open("a+")
+            except OSError as error:
+                raise InvalidInput(f"{self.folder} cannot be written to: {error.strerror}") from None
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                with file:
+                    file.seek(0)
+                    owner = file.read().strip() or "unknown"
+                raise InvalidInput(
+                    f"{self.folder} is in use by process {owner}; wait for it, stop it, or name another folder"
+                ) from None
+            if path.exists() and path.stat().st_ino == os.fstat(file.fileno()).st_ino:
+                return file
+            file.close()  # a refused run removed it in between
+
+    def _clear(self, before: set[str], created: list[Path]) -> None:
+        """Removes what a run left that was refused before it began; `before` are the names that were there."""
+        if (self.folder / CONFIG).exists():
+            return
+        for name in {LOCK, DATA, f"{CONFIG}.part"} - before:
+            path = self.folder / name
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+        for folder in created:
+            with suppress(OSError):  # where something else is in it, it stays
+                folder.rmdir()
 
     def refuse_used(self) -> None:
         """A run that was begun is not begun again."""
@@ -83,24 +112,47 @@ class Run:
             self.board.add(row)
 
     def rows(self) -> list[dict[str, Any]]:
-        """The metrics; a last line that was cut short is left out."""
+        """The metrics; `unread` says how many lines are no rows."""
+        return self._read()[0]
+
+    def unread(self) -> int:
+        """How many lines of the metrics are damaged; a last one that was cut short is none of them."""
+        return self._read()[1]
+
+    def _read(self) -> tuple[list[dict[str, Any]], int]:
         path = self.folder / METRICS
         if not path.is_file():
-            return []
-        found = []
-        for line in path.read_text(encoding="utf-8").splitlines():
-            try:
-                found.append(json.loads(line))
-            except json.JSONDecodeError:
-                break
-        return found
+            return [], 0
+        *lines, last = path.read_bytes().split(b"\n")
+        read = [_row(line) for line in lines]
+        if (cut := _row(last)) is not None:
+            read.append(cut)
+        return [row for row in read if row is not None], sum(row is None for row in read)
 
     def forget_after(self, step: int) -> None:
-        """Drops the metrics of steps that will be made again."""
-        kept = [row for row in self.rows() if row.get("step", 0) <= step]
+        """Drops the metrics of steps that will be made again, and lines that cannot be read."""
         path = self.folder / METRICS
-        if path.is_file():
-            files.write_text(path, "".join(json.dumps(row) + "\n" for row in kept))
+        if not path.is_file():
+            return
+        kept = [row for row in self.rows() if row.get("step", 0) <= step]
+        files.write_text(path, "".join(json.dumps(row) + "\n" for row in kept))
+
+
+def _row(line: bytes) -> dict[str, Any] | None:
+    try:
+        row = json.loads(line)
+    except ValueError:  # neither JSON nor UTF-8
+        return None
+    return row if isinstance(row, dict) and isinstance(row.get("step", 0), int) else None
+
+
+def _names(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir()] if folder.is_dir() else []
+
+
+def _missing(folder: Path) -> list[Path]:
+    """The folder and those above it that are not there, the innermost first."""
+    return list(takewhile(lambda path: not path.exists(), (folder, *folder.parents)))
 
 
 def _finite(value: Any) -> Any:

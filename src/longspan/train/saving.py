@@ -29,6 +29,7 @@ def carried_file(rank: int) -> str:
 def save(trainer: Trainer) -> Path:
     """Writes the checkpoint of this step; all processes call it, and the first one names it when all is there."""
     target = trainer.run.checkpoint(trainer.progress.step)
+    trainer.check_weights()
     weights = {name: whole(tensor.detach()).cpu() for name, tensor in unique(trainer.model)}
     held = _remembered(trainer)
     average = None if trainer.average is None else {name: whole(mean) for name, mean in trainer.average.items()}

@@ -18,7 +18,7 @@ from longspan.tasks.base import Objective
 from longspan.train import checkpoint, saving
 from longspan.train.board import Board
 from longspan.train.loop import Interrupted, Trainer, listening, measure_finally
-from longspan.train.run import RESULT
+from longspan.train.run import METRICS, RESULT
 from longspan.train.sharding import unique, whole
 
 Say = Callable[[str], None]
@@ -38,7 +38,7 @@ def train(
     A signal lets the step be finished, saves, and raises `Interrupted` in all processes.
     """
     run, processes, options = trainer.run, trainer.processes, trainer.options
-    with ExitStack() as held, listening() as came:
+    with ExitStack() as held, listening(1 if processes.world == 1 else 2) as came:
         processes.together(lambda: held.enter_context(run.held()) if processes.first else None)
         _begin(trainer, resume, inexact, say)
         if options.tensorboard and processes.first:
@@ -51,7 +51,7 @@ def train(
             progress = trainer.progress
             if processes.first and (progress.step % options.log_every == 0 or progress.step == trainer.steps):
                 run.log({"step": progress.step, "epoch": progress.epoch, **row})
-            if _watch_loss(trainer, row["loss"], say):
+            if _watch_loss(trainer, row, say):
                 updates = trainer.updates()  # from where it went back to
                 continue
             looked = _due(options.evaluate_every, progress.step) and trainer.held_out is not None
@@ -87,6 +87,8 @@ def _begin(trainer: Trainer, resume: bool, inexact: bool, say: Say) -> None:
     processes.together(lambda: saving.restore(trainer, found, inexact=inexact))
     if processes.first:
         checkpoint.clear(run.checkpoints)
+        if unread := run.unread():
+            say(f"dropped {unread} damaged line{'s' * (unread > 1)} of {run.folder / METRICS}")
         run.forget_after(trainer.progress.step)
     say(f"going on from step {trainer.progress.step}")
 
@@ -99,12 +101,13 @@ def _patient(trainer: Trainer, say: Say) -> bool:
     return False
 
 
-def _watch_loss(trainer: Trainer, loss: float, say: Say) -> bool:
+def _watch_loss(trainer: Trainer, row: Mapping[str, float], say: Say) -> bool:
     """Keeps a running mean of the loss; one that jumps far above it is said, and undone where that is wanted: True."""
     progress, options = trainer.progress, trainer.options
-    mean = progress.mean_loss
-    if not math.isfinite(loss):  # that step was skipped
-        say(f"step {progress.step}: the loss is {loss}; its update was left out")
+    mean, loss = progress.mean_loss, row["loss"]
+    if progress.skipped:
+        what = f"the gradient is {row['gradient']}" if math.isfinite(loss) else f"the loss is {loss}"
+        say(f"step {progress.step}: {what}; its update was left out")
         return False
     if mean is not None and options.spike and loss > options.spike * mean:
         say(f"step {progress.step}: the loss is {loss:.3g}, and its running mean {mean:.3g}")

@@ -27,6 +27,11 @@ def whole(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
+def part(tensor: Tensor) -> Tensor:
+    """What this process has of a tensor."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
 @torch.no_grad()
 def put(target: Tensor, full: Tensor) -> None:
     """Copies a whole tensor into one that may be split."""
@@ -64,4 +69,4 @@ def unique(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
             yield name, tensor
 
 
-__all__ = ["like", "put", "shard", "twin", "unique", "whole"]
+__all__ = ["like", "part", "put", "shard", "twin", "unique", "whole"]
