@@ -19,11 +19,13 @@ from typing import Any
 
 from longspan.arena.cell import Cell, Record
 from longspan.arena.grid import spell, time_limit
+from longspan.data.json_lines import parse
 from longspan.errors import InvalidInput
 from longspan.measure.machine import memory_kills
 
 PULSE = 0.2  # seconds between looks at the processes
 GRACE = 5.0  # seconds between asking a process to end and ending it
+AFTER_KILL = 20.0  # seconds in which a killed process is gone, however busy the machine is
 COMMAND = (sys.executable, "-m", "longspan.arena.process")  # and the files of a cell and of its record
 PARENT_DEATH = 1  # PR_SET_PDEATHSIG of Linux
 
@@ -204,7 +206,7 @@ def stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
         for process in alive:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, number)
-        end = time.monotonic() + GRACE
+        end = time.monotonic() + (GRACE if number == signal.SIGTERM else AFTER_KILL)
         for process in alive:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.0, end - time.monotonic()))
@@ -248,8 +250,8 @@ def _listen(one: _Running) -> bool:
 def _record(path: Path, cell: Cell) -> Record | None:
     """What a process wrote of this very cell, if it is whole."""
     try:
-        found = Record.read(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        found = Record.read(parse(path.read_bytes()))
+    except (OSError, InvalidInput):
         return None
     return found if found.cell == cell else None
 

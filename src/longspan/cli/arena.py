@@ -109,7 +109,7 @@ def arena(
     held = Folder(folder, warn=lambda line: screen.print(line, markup=False))
     if dry_run:
         planned = held.planned(given) if (folder / "grid.json").exists() else cells
-        records = held.records()
+        records = held.records(mend=False)
         print_plan(folder, planned, left(planned, records, retry=retry), records, width, given, json)
         return 0
     with held.held():
@@ -154,6 +154,8 @@ def _finish(folder: Path, screen: Console, json: bool) -> int:
     from longspan.report.results import read
 
     results = read(folder)
+    for note in results.notes:
+        screen.print(f"{folder}: {note}", markup=False)
     report = page.write(folder)
     failed = [record for record in results.records if record.state != "done"]
     if json:

@@ -74,7 +74,8 @@ def _head(results: Results) -> Html:
         for state, said in ENDED.items()
         if any(r.state == state for r in results.records)
     )
-    planned = max(len(results.records), len(results.grid.get("cells") or ()))
+    cells = results.grid.get("cells")
+    planned = max(len(results.records), len(cells) if isinstance(cells, list) else 0)
     facts = [(f"{done} of {planned}", "cells done" + (f"; {states}" if wrong else ""))]
     facts += _best(results)
     cards = (tag("div", tag("b", value), tag("small", named)) for value, named in facts)
