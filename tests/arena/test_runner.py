@@ -187,7 +187,7 @@ def test_a_record_that_was_written_and_not_noted_is_taken(tmp_path: Path, notes:
     (folder / "results.jsonl").write_text((folder / "results.jsonl").read_text()[:-20])  # as if killed while writing
     with start(folder, 1, "good", "fine") as process:
         output, _ = process.communicate()
-    assert "the last line was cut short" in output
+    assert "the last line of results.jsonl was cut short" in output
     assert states(folder) == [("fine", "done"), ("good", "done")]
     assert [runs(notes, cell) for cell in cells_of("good", "fine")] == [1, 1]
 
