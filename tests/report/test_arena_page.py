@@ -21,6 +21,7 @@ from longspan.errors import InvalidInput
 from longspan.report import arena, figures, kinds
 from longspan.report.arena import arena_page, write
 from longspan.report.arena_account import command
+from longspan.report.arena_conclusions import conclusions, facts
 from longspan.report.results import Results, read
 
 HOSTILE = "</script><img src=x onerror=\"document.title='hacked'\">&'"
@@ -84,6 +85,65 @@ def test_failures_are_shown_with_their_reasons():
     assert "seed 0: out of memory: 9.5 GiB were not to be had" in made
     assert "seed 1: failed: a loss that is no number" in made
     assert "1 of 2 failed" in plain(made) and "1 of 3 cells done; 1 failed, 1 out of memory" in plain(made)
+
+
+def test_reasons_are_text_and_need_no_pointer():
+    bad = record("listops", "window", 0, None, state="memory", error="9.5 GiB were not to be had", curve=())
+    slow = speed("naive", 4096, None, None, state="memory", error="too large")
+    flagged = record("listops", "lstm", 0, 0.4, flagged="1.31 times the base's parameters")
+    made = plain(page_of([record("listops", "dense", 0, 0.4), bad, slow, flagged]))
+    assert "Local Attention, ListOps, seed 0: out of memory: 9.5 GiB were not to be had" in made
+    assert "Transformer, not fused, length 4,096: out of memory: too large" in made
+    assert "⚑ Bidirectional LSTM: 1.31 times the base&#x27;s parameters. By the benchmark&#x27;s rules" in made
+    assert "hover for the reason" not in made
+
+
+def test_models_are_those_of_the_table():
+    made = plain(page_of([*(record("listops", m, 0, 0.4) for m in ("dense", "window")), speed("naive", 64, 1.0, 1)]))
+    assert "2 models (and 1 model for speed only), 1 task (ListOps), 1 seed, setting tiny." in made
+
+
+def seeds_of(model: str, *values: float) -> list[Record]:
+    return [record("listops", model, seed, value) for seed, value in enumerate(values)]
+
+
+def test_the_first_sentence_says_what_separates_and_what_does_not():
+    # ± 1.96 · √(0.5 · 0.5 / 2000) = 2.2 of the test each; two such differ by 3.1.
+    dense, near_it = seeds_of("dense", 0.50, 0.50), seeds_of("window", 0.48, 0.48)
+    (said,) = conclusions(Results([*dense, *near_it, *seeds_of("lstm", 0.36, 0.36)]))
+    assert said == (
+        "ListOps: Transformer and Local Attention beat the best trivial predictor (root digits, 35.2 %) beyond the "
+        "noise; Bidirectional LSTM does not. Transformer is highest, 50.0 ± 2.2 %, above Bidirectional LSTM beyond "
+        "the noise, not above Local Attention."
+    )
+    (said,) = conclusions(Results([*dense, *near_it]))
+    assert said.endswith("Transformer is highest, 50.0 ± 2.2 %; but no two models differ beyond noise.")
+    (said,) = conclusions(Results([*seeds_of("dense", 0.36), *seeds_of("lstm", 0.12)]))
+    assert "no model beats the best trivial predictor (root digits, 35.2 %) beyond the noise" in said
+    assert said.endswith("One seed each: how much another seed would change is not known.")
+    page = plain(page_of([*dense, *near_it]))
+    assert page.index("no two models differ") < page.index("setting tiny") < page.index("Accuracy over speed")
+
+
+def test_no_card_crowns_a_difference_within_the_noise():
+    dense, window = seeds_of("dense", 0.50, 0.50), seeds_of("window", 0.48, 0.48)
+    cards = dict(facts(Results([*dense, *window])))
+    assert cards["50.0 ± 2.2"] == "highest average accuracy: Transformer; within the noise of Local Attention"
+    # As fast and as large as the dense one: 8.0 steps per second and 200 MiB each.
+    assert cards["1.00×"] == (
+        "the dense memory: no model takes less than the dense Transformer (nearest: Local Attention, 200 MiB)"
+    )
+    larger = [replace(each, memory=248 * 2**20, steps_per_second=16.0) for each in window]
+    cards = dict(facts(Results([*dense, *larger])))
+    assert "no model takes less than the dense Transformer" in cards["1.24×"]
+    assert cards["2.00×"] == "the dense speed, the fastest: Local Attention"
+
+
+def test_bold_is_what_nothing_is_above():
+    records = [*seeds_of("dense", 0.50, 0.50), *seeds_of("window", 0.48, 0.48), *seeds_of("lstm", 0.36, 0.36)]
+    made = page_of(records)
+    assert "<b>50.0</b>" in made and "<b>48.0</b>" in made and "<b>36.0</b>" not in made
+    assert "<b>50.0</b>" not in page_of(records[:4]).split("</header>")[1]
 
 
 def test_self_pre_training_has_columns_of_its_own():
@@ -298,7 +358,7 @@ def test_figures_of_few_results(tmp_path: Path):
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("width", [360, 1400])
+@pytest.mark.parametrize("width", [360, 500, 1400])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_page_in_chromium(browser, tmp_path: Path, width: int, scheme: str):
     path = tmp_path / "report.html"
@@ -310,6 +370,9 @@ def test_the_page_in_chromium(browser, tmp_path: Path, width: int, scheme: str):
         each.evaluate("each => { each.open = true; }")
     # The page itself never scrolls sideways: wide tables scroll inside their own box.
     assert opened.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    # On a narrow screen a table is a list of its rows, and nothing is to be scrolled for.
+    wide = "[...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth).map(e => e.innerText)"
+    assert width > 640 or opened.evaluate(wide) == []
     chart = opened.locator("svg.wide" if width > 700 else "svg.narrow")
     assert chart.is_visible() and opened.locator("svg.wide:visible, svg.narrow:visible").count() == 1
     tip = opened.locator("#tip")

@@ -9,7 +9,7 @@ from longspan.report.arena_accuracy import circles, interval_rows
 from longspan.report.arena_learning import learning
 from longspan.report.arena_numbers import size, task_title
 from longspan.report.arena_speed import axes, speed_lines
-from longspan.report.charts import Axis, Line, scale
+from longspan.report.charts import Axis, Line, near, scale
 from longspan.report.kinds import KINDS
 from longspan.report.labels import Box, free_corner, place, place_rows, ratio_ticks, spread
 from longspan.report.results import Results
@@ -80,6 +80,7 @@ def _scatter(results: Results, figure: "Figure") -> bool:
     drawn = figure.add_axes((left / width, bottom / height, 1 - (left + 10) / width, 1 - (bottom + 12) / height))
     heights = [each.accuracy for each in found] + [each.pretrained for each in found if each.pretrained is not None]
     x = scale([each.speed for each in found] + list(across.holds), left, width - 10, factors=across.factors, room=0.1)
+    lines, _ = near(heights, lines)
     y = scale(heights + [value for _, value in lines], height - bottom, 12.0, room=0.1)
     _ranges(drawn, x.low, x.high, y.low, y.high, across)
     drawn.set_xticks(x.ticks(), [across.number(tick) for tick in x.ticks()])
@@ -248,6 +249,7 @@ def _efficiency(results: Results, figure: "Figure") -> bool:
         _lines(drawn, lines, across, up)
         drawn.set_xticks(results.lengths, [across.number(length) for length in results.lengths])
         low, high = drawn.get_ylim()
-        drawn.set_yticks(ratio_ticks(low, high), [f"{tick:g}" for tick in ratio_ticks(low, high)])
+        steps = ratio_ticks(low, high, halves=up.halves)
+        drawn.set_yticks(steps, [up.number(step) for step in steps])
         drawn.minorticks_off()
     return True
