@@ -1,6 +1,8 @@
 """The folder of a grid: nothing is lost, nothing is mixed."""
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -170,3 +172,27 @@ def test_what_is_left() -> None:
 def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
     with Folder(tmp_path).held(), pytest.raises(InvalidInput, match="is in use by process"), Folder(tmp_path).held():
         pass
+
+
+def test_a_full_disk_is_one_line_and_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, cells = Folder(tmp_path), plan(GIVEN)
+    folder.append(Record(cell=cells[0], state="done"))
+    held, write, calls = (tmp_path / "results.jsonl").read_bytes(), os.write, list[int]()
+
+    def full(number: int, data: bytes) -> int:
+        calls.append(number)
+        if len(calls) > 1:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(number, data[:20])
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.write", full)
+        with pytest.raises(InvalidInput) as raised:
+            folder.append(Record(cell=cells[1], state="done"))
+    assert str(raised.value) == (
+        f"{tmp_path / 'results.jsonl'} could not be written: No space left on device; the cells that ended before are "
+        "kept: make room, and give the same command again"
+    )
+    assert (tmp_path / "results.jsonl").read_bytes() == held
+    folder.append(Record(cell=cells[1], state="done"))
+    assert [record.cell for record in folder.records()] == cells[:2]

@@ -245,6 +245,14 @@ def test_a_quick_answer(capsys):
     assert len(Processes.asked) > count
 
 
+def test_a_cache_that_cannot_be_written_is_one_line(capsys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("LONGSPAN_CACHE", str(tmp_path / "file"))
+    code, out, err = run(capsys, *SMALL)
+    assert code == 2 and not out and "Traceback" not in err
+    assert err.splitlines()[-1].endswith("cannot be written: Not a directory; name another folder by LONGSPAN_CACHE")
+
+
 def test_lines_of_progress_have_an_estimate():
     said, now = list[str](), iter([0.0, 4.0, 10.0, 15.0, 40.0, 60.0])
     teller = Teller(said.append, every=10.0, clock=lambda: next(now))

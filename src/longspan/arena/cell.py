@@ -90,10 +90,16 @@ class Record:
         return asdict(self)
 
 
+def out_of_memory_at(cell: Cell, size: Mapping[str, float]) -> str:
+    """What to do less of; `size` is the length and the batch, as far as the cell came to say them."""
+    where = f" at length {size['length']} with batch {size['batch']}" if size else " before its sizes were known"
+    return f"out of memory: {cell.model}{where}"
+
+
 def _check_range(values: Mapping[str, float | None], least: int, what: str) -> None:
     for name, value in values.items():
         if value is not None and not (least <= value <= MOST and (value == 0 or value >= TINIEST)):
             raise InvalidInput(f"{name} of {what} must be from {least} to {MOST:g}, not {value}")
 
 
-__all__ = ["KINDS", "Cell", "Record"]
+__all__ = ["KINDS", "Cell", "Record", "out_of_memory_at"]

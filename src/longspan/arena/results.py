@@ -3,8 +3,8 @@
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,9 +66,15 @@ class Folder:
     def __init__(self, path: Path, warn: Callable[[str], None] = lambda line: None) -> None:
         self.path, self.warn = path, warn
 
-    def held(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def held(self) -> Iterator[None]:
         """While it is written to, nobody else may."""
-        return Run(self.path).held()
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(Run(self.path).held())
+            except OSError as error:  # such as a full disk
+                raise InvalidInput(f"{self.path} cannot be written: {error.strerror}") from None
+            yield
 
     def begin(self, arguments: Arguments, cells: Sequence[Cell]) -> list[Cell]:
         """The cells to be run here: those of before, where it was begun with the same arguments."""
@@ -132,14 +138,22 @@ class Folder:
         try:
             number = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
             try:
-                left = line.encode()
-                while left:
-                    left = left[os.write(number, left) :]
-                os.fsync(number)
+                size = os.fstat(number).st_size
+                try:
+                    left = line.encode()
+                    while left:
+                        left = left[os.write(number, left) :]
+                    os.fsync(number)
+                except OSError:
+                    os.ftruncate(number, size)  # a part of a line is no record
+                    raise
             finally:
                 os.close(number)
         except OSError as error:
-            raise InvalidInput(f"{path} could not be written: {error.strerror}; what stands there is whole") from None
+            raise InvalidInput(
+                f"{path} could not be written: {error.strerror}; the cells that ended before are kept: make room, and "
+                "give the same command again"
+            ) from None
 
 
 def latest(records: Iterable[Record]) -> dict[str, Record]:

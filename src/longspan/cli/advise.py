@@ -109,8 +109,8 @@ def advise(
     if quick:  # its measurements are shorter: they are kept apart
         store = Store(store.path.with_stem(f"{store.path.stem}-quick"))
     patience = Patience(repeats=2, call=1.0, case=1.0) if quick else Patience(call=5.0, case=15.0)
-    limit = 10.0 if quick else None
-    with Processes(patience, limit=limit) as processes, progress(_first(length, quick)) as tell:
+    limit, most = (10.0, library.QUICK_SECONDS) if quick else (None, None)
+    with Processes(patience, limit=limit) as processes, progress(_first(length, quick), most=most) as tell:
         answer = library.quick if quick else library.advise
         found = answer(
             question,

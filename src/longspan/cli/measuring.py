@@ -13,9 +13,16 @@ class Teller:
     """Hears how far measuring is, and says so with an estimate of the time left."""
 
     def __init__(
-        self, say: Callable[[str], None], *, every: float, clock: Callable[[], float] = time.monotonic
+        self,
+        say: Callable[[str], None],
+        *,
+        every: float,
+        most: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.say, self.every, self.clock = say, every, clock
+        """Says a line at most `every` so many seconds; after `most` seconds nothing more is measured."""
+        self.say, self.every, self.most, self.clock = say, every, most, clock
+        self.first: float | None = None
         self.began: tuple[float, int, int] | None = None  # of this round: when, how many were done, of how many
         self.last: float | None = None
 
@@ -23,6 +30,7 @@ class Teller:
         from longspan.arena.grid import spell
 
         clock = self.clock()
+        self.first = clock if self.first is None else self.first
         if self.began is None or self.began[2] != total or done < self.began[1]:
             self.began = clock, done, total
         since, before, _ = self.began
@@ -31,17 +39,19 @@ class Teller:
         self.last = clock
         left = ""
         if done > before:
-            left = f", about {spell(round((clock - since) / (done - before) * (total - done)))} left"
+            seconds = (clock - since) / (done - before) * (total - done)
+            seconds = seconds if self.most is None else max(0.0, min(seconds, self.first + self.most - clock))
+            left = f", about {spell(round(seconds))} left"
         self.say(f"{done} of {total} measured{left}; now {now}")
 
 
 @contextmanager
-def progress(first: str) -> Iterator[Teller]:
+def progress(first: str, *, most: float | None = None) -> Iterator[Teller]:
     """While it lasts, progress goes to standard error; `first` is said before the first measurement."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     if console.is_terminal:
         with console.status(first) as status:
-            yield Teller(lambda line: status.update(line), every=0.0)
+            yield Teller(lambda line: status.update(line), every=0.0, most=most)
         return
     said = False
 
@@ -51,7 +61,7 @@ def progress(first: str) -> Iterator[Teller]:
             console.print(each, markup=False)
         said = True
 
-    yield Teller(say, every=QUIET)
+    yield Teller(say, every=QUIET, most=most)
 
 
 __all__ = ["Teller", "progress"]

@@ -3,6 +3,7 @@
 import json as json_format
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,8 +13,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from longspan.cli.inputs import AsJson, Dotted, check_writable, dotted, print_json
+from longspan.cli.measuring import progress
 from longspan.cli.profile_tables import print_rows
-from longspan.errors import InvalidOption
+from longspan.errors import InvalidInput, InvalidOption
 
 if TYPE_CHECKING:
     from longspan.measure.case import Case, Kind, Measured
@@ -103,15 +105,22 @@ def profile(
     else:
         print_rows(Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH), rows)
     if out is not None:
-        out.write_text(json_format.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        _write(out, json_format.dumps(record, indent=1, ensure_ascii=False) + "\n")
     if html is not None:
         from longspan.report.profile import profile_page
 
-        html.write_text(profile_page(rows, record["machine"], record["settings"]), encoding="utf-8")
+        _write(html, profile_page(rows, record["machine"], record["settings"]))
     for path in (out, html):
         if path is not None and not json:
             print(f"wrote {path}")
     return 1 if any(point.measured.state == "failed" for row in rows for point in row.points) else 0
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be written: {error.strerror}") from None
 
 
 def _options(overrides: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -127,19 +136,26 @@ def _measure(cases: "Sequence[Case]", processes: "Processes") -> "list[Row]":
     from longspan.measure import profile as profiles
 
     console = Console(stderr=True, highlight=False)
-    shown = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*shown, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("starting", total=len(cases))
+    with ExitStack() as stack:
+        if console.is_terminal:
+            shown = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+            bar = stack.enter_context(Progress(*shown, console=console, transient=True))
+            task = bar.add_task("starting", total=len(cases))
+
+            def show(done: int, total: int, now: str) -> None:
+                bar.update(task, completed=done, description=now)
+        else:
+            show = stack.enter_context(progress(f"measuring {len(cases)} cases, each in a process of its own"))
         done = 0
 
-        def tell(found: "Measured") -> None:
+        def tell(found: "Measured | None") -> None:
             nonlocal done
-            done += 1
+            done += found is not None
             if done < len(cases):
                 following = cases[done]
-                what = f"{following.mechanism}, {following.kind}, {following.length:,}"
-                bar.update(task, completed=done, description=what)
+                show(done, len(cases), f"{following.mechanism}, {following.kind}, {following.length:,} tokens")
 
+        tell(None)
         return profiles.profile(cases, processes.measure, tell)
 
 

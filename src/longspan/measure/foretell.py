@@ -48,13 +48,10 @@ def taken(case: Case, measure: Measure) -> Taken | str:
 
 
 def scaled(case: Case, found: Measured) -> Taken:
-    """From one shorter length, by the declared power alone; memory grows as time does, but no faster than squared."""
+    """From one shorter length, by the declared power of time; how memory grows is not known from one."""
     times = case.length / found.case.length
     power = 1.0 if found.exponent is None else found.exponent
-    memory = None if found.memory is None else round(found.memory * times ** min(2.0, max(1.0, power)))
-    if case.kind == "decode":
-        memory = found.memory
-    return Taken(case=case, seconds=found.least * times**power, memory=memory, by=(found,))
+    return Taken(case=case, seconds=found.least * times**power, memory=None, by=(found,))
 
 
 def measured(found: Measured) -> Taken:
