@@ -21,6 +21,7 @@ def main(cell_path: Path, record_path: Path) -> int:
     with (notes / cell.key).open("a") as file:
         file.write(f"{os.environ['OMP_NUM_THREADS']} {os.environ.get('LONGSPAN_DATA', 'none')}\n")
     say("a library says hello")
+    say(json.dumps({"length": 128, "batch": 4}))
     say(json.dumps({"step": 5, "steps": 10, "held_out": 0.25}))
     if cell.model == "raises":
         raise ValueError("the third row is no row")

@@ -57,6 +57,7 @@ def test_what_goes_wrong_costs_one_cell(tmp_path: Path, notes: Path) -> None:
     assert found["raises"].error == "ended with code 1 and no record: ValueError: the third row is no row"
     assert found["killed"].error == (
         "ended by SIGKILL: out of memory, or killed by someone (the system counts no kill for want of memory)"
+        ", length 128 and batch 4"
     )
     assert found["segfault"].error == "ended by SIGSEGV, and nothing on standard error"
     assert found["half"].error == "ended with code 0 and no record, and nothing on standard error"
@@ -69,7 +70,10 @@ def test_kills_for_want_of_memory_are_counted_where_the_system_does(tmp_path: Pa
     counts = iter([3, 4])
     runner = LocalRunner(tmp_path / "cells", workers=1, command=FAKE, kills=lambda: next(counts))
     (record,) = ended(list(runner.run(cells_of("killed")))).values()
-    assert record.state == "memory" and "the system killed a process for want of memory" in str(record.error)
+    assert record.state == "memory" and record.error == (
+        "out of memory: killed at length 128 with batch 4: ended by SIGKILL while the system killed a process for want "
+        "of memory"
+    )
     runner = LocalRunner(tmp_path / "cells", workers=1, command=FAKE, kills=lambda: None)
     (record,) = ended(list(runner.run(cells_of("killed")))).values()
     assert record.state == "failed" and "(the system does not say)" in str(record.error)
@@ -187,7 +191,7 @@ def test_a_record_that_was_written_and_not_noted_is_taken(tmp_path: Path, notes:
     (folder / "results.jsonl").write_text((folder / "results.jsonl").read_text()[:-20])  # as if killed while writing
     with start(folder, 1, "good", "fine") as process:
         output, _ = process.communicate()
-    assert "the last line was cut short" in output
+    assert "the last line of results.jsonl was cut short" in output
     assert states(folder) == [("fine", "done"), ("good", "done")]
     assert [runs(notes, cell) for cell in cells_of("good", "fine")] == [1, 1]
 

@@ -120,7 +120,10 @@ def test_memory_that_runs_out_after_all(error: Exception, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(speed, "_measured", fail)
     record = measure(cell(), subject(64), QUICK)
-    assert record.state == "memory" and record.error == f"dense at length 64: {error}"
+    assert (
+        record.state == "memory"
+        and record.error == f"out of memory: dense at length 64 with batch {QUICK.batch}: {error}"
+    )
 
 
 def test_other_errors_stay_errors(monkeypatch: pytest.MonkeyPatch):

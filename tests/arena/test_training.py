@@ -159,6 +159,18 @@ def test_failures_become_records(raised: Exception, state: str, said: str, place
     assert record.state == state and said in (record.error or "") and record.cell == toy()
 
 
+def test_out_of_memory_says_the_length_and_the_batch(place: Place, monkeypatch: pytest.MonkeyPatch):
+    def fail(*_: Any) -> None:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
+
+    monkeypatch.setattr(training._Bench, "train", fail)
+    record = process.attempt(toy(), place)
+    assert record.state == "memory" and record.error == (
+        "out of memory: dense at length 12 with batch 8: RuntimeError: DefaultCPUAllocator: can't allocate memory: you "
+        "tried to allocate 9 bytes"
+    )
+
+
 def test_mistakes_are_said(place: Place):
     with pytest.raises(InvalidOption, match="speed cells only"):
         training.run(toy(model="naive"), place)

@@ -9,10 +9,12 @@ import pytest
 from longspan.arena.cell import Cell, Record
 from longspan.cli.advise import read_bytes, read_quality
 from longspan.cli.main import main
+from longspan.cli.measuring import Teller
 from longspan.errors import InvalidInput, InvalidOption
 from longspan.measure.case import Case, Measured
 
 SMALL = ["advise", "--length", "512", "--heads", "2", "--head-dim", "8", "--threads", "1"]
+NONE = ["--quality", "none"]
 SECONDS = {
     "softmax": 0.5,
     "linear": 0.01,
@@ -29,7 +31,7 @@ class Processes:
 
     asked: ClassVar[list[Case]] = []
 
-    def __init__(self, *patience: object) -> None:
+    def __init__(self, *patience: object, limit: float | None = None) -> None:
         pass
 
     def __enter__(self) -> "Processes":
@@ -62,8 +64,12 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
 
 
 def test_the_ranking_what_was_ruled_out_and_the_code(capsys):
-    code, out, err = run(capsys, *SMALL)
-    assert code == 0 and not err
+    code, out, err = run(capsys, *SMALL, *NONE)
+    assert code == 0
+    said = err.splitlines()
+    assert said[0] == "measuring every mechanism at 512 tokens: some minutes; --quick answers in under a minute"
+    assert said[1].startswith("0 of ") and said[1].endswith(" measured; now softmax, 512 tokens")
+    assert out.splitlines()[0] == "ranked by time on this machine, not by quality"
     lines = out.splitlines()
     assert max(map(len, lines)) <= 80
     flat = " ".join(out.split())
@@ -83,8 +89,8 @@ def test_the_ranking_what_was_ruled_out_and_the_code(capsys):
     assert tuple(found["y"].shape) == (1, 512, 16) and found["attention"].name == "linear"
 
     count = len(Processes.asked)
-    code, again, _ = run(capsys, *SMALL, "--all")
-    assert code == 0 and len(Processes.asked) == count  # all is known
+    code, again, err = run(capsys, *SMALL, *NONE, "--all")
+    assert code == 0 and len(Processes.asked) == count and not err  # all is known
     assert "7  softmax" in again and "--all" not in again
     run(capsys, *SMALL, "--refresh")
     assert len(Processes.asked) > count
@@ -92,7 +98,7 @@ def test_the_ranking_what_was_ruled_out_and_the_code(capsys):
 
 def test_a_long_order_pushes_no_figure_off_the_screen(capsys, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(SECONDS, "axial", 0.001)
-    code, out, _ = run(capsys, *SMALL)
+    code, out, _ = run(capsys, *SMALL, *NONE, "--images")
     (row,) = [line.split() for line in out.splitlines() if line.startswith("1 ")]
     assert code == 0 and row[:7] == ["1", "axial", "1", "1.95", "500", "16", "MiB"]
     table = out.partition("\nruled out")[0]
@@ -110,12 +116,12 @@ def test_exact_attention_where_it_is_as_fast(capsys, monkeypatch: pytest.MonkeyP
 
 def test_what_is_foretold_is_said_to_be(capsys):
     code, out, _ = run(capsys, *SMALL[:1], "--length", "32768", *SMALL[3:])
-    assert code == 0 and "≈ foretold from 4,096 and 8,192 tokens" in out and "≈ " in out
+    assert code == 0 and "≈ estimated from 4,096 and 8,192 tokens" in out and "≈ " in out
     assert "about 50 times as fast" in out
 
 
 def test_json_has_all_of_it(capsys):
-    code, out, _ = run(capsys, *SMALL, "--causal", "--memory", "1GiB", "--json")
+    code, out, _ = run(capsys, *SMALL, "--causal", "--memory", "1GiB", "--json", *NONE)
     found = json.loads(out)
     assert code == 0 and found["room"] == 2**30 and found["question"]["causal"] is True
     first = found["choices"][0]
@@ -198,6 +204,70 @@ def test_the_front_is_shown(capsys, arena: Path):
     assert "without accuracies there: inducing, linformer, etc" in flat
     assert "30.0 *" in out and "20.0" in out
     assert "accuracies are of the arena's models at its own sizes" in flat
+
+
+def test_published_accuracies_stand_beside_the_times_unless_told_otherwise(capsys):
+    code, out, _ = run(capsys, *SMALL)
+    flat = " ".join(out.split())
+    assert code == 0 and max(map(len, out.splitlines())) <= 80
+    assert "accuracy on record, not measured here: published: Tay et al. 2020, Long Range Arena, Table 1" in flat
+    assert "(mean of listops, text, image, pathfinder): linear" in flat and "49.9 *" in out
+    # Big Bird's published mean is above the Transformer's, which is no reason to wait for it twice as long.
+    assert "takes 2.0 times as long as exact attention" in flat
+    assert "what it costs in accuracy: longspan arena --models dense,linear" in flat
+    code, out, _ = run(capsys, *SMALL, "--quality", "tiny", "--json")
+    found = json.loads(out)
+    assert found["quality"].startswith("tiny: our own `make arena`, one seed, 2026-11-17, 2 cores of an AMD EPYC")
+    assert found["ranked_by"] == "time" and found["tasks"] == ["listops", "pathfinder"]
+    by_name = {choice["mechanism"]: choice["accuracy"] for choice in found["choices"]}
+    assert by_name["nystrom"] == pytest.approx(0.524) and by_name["softmax"] == pytest.approx(0.5535)
+
+
+def test_where_exact_attention_is_estimated_so_is_what_is_held_against_it(capsys, monkeypatch: pytest.MonkeyPatch):
+    measure = Processes.measure
+
+    def slow_softmax(self: Processes, case: Case) -> Measured:
+        if case.mechanism == "softmax" and case.length > 2048:
+            return Measured(case=case, state="slow", error="too slow")
+        return measure(self, case)
+
+    monkeypatch.setattr(Processes, "measure", slow_softmax)
+    code, out, _ = run(capsys, *SMALL[:1], "--length", "8192", *SMALL[3:], *NONE)
+    (row,) = [line.split() for line in out.splitlines() if line.startswith("1 ")]
+    assert code == 0 and row[:2] == ["1", "linear"] and row[4] == "≈" and "use linear: about" in out
+    assert "≈ in × exact: the time of exact attention is an estimate" in out
+
+
+def test_a_quick_answer(capsys):
+    code, out, err = run(capsys, *SMALL[:1], "--length", "32768", *SMALL[3:], "--quick")
+    assert code == 0 and "≈ estimated from 512 and 1,024 tokens" in out
+    assert err.splitlines()[0] == "estimating 32,768 tokens from short texts: under a minute"
+    assert {case.length for case in Processes.asked} == {512, 1024}
+    count = len(Processes.asked)
+    run(capsys, *SMALL[:1], "--length", "1024", *SMALL[3:])  # its measurements are not taken for full ones
+    assert len(Processes.asked) > count
+
+
+def test_a_cache_that_cannot_be_written_is_one_line(capsys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("LONGSPAN_CACHE", str(tmp_path / "file"))
+    code, out, err = run(capsys, *SMALL)
+    assert code == 2 and not out and "Traceback" not in err
+    assert err.splitlines()[-1].endswith("cannot be written: Not a directory; name another folder by LONGSPAN_CACHE")
+
+
+def test_lines_of_progress_have_an_estimate():
+    said, now = list[str](), iter([0.0, 4.0, 10.0, 15.0, 40.0, 60.0])
+    teller = Teller(said.append, every=10.0, clock=lambda: next(now))
+    for done in range(5):
+        teller(done, 20, f"case {done}")
+    teller(0, 4, "again")  # the next round has a beginning of its own
+    assert said == [
+        "0 of 20 measured; now case 0",
+        "2 of 20 measured, about 90s left; now case 2",
+        "4 of 20 measured, about 2m40s left; now case 4",
+        "0 of 4 measured; now again",
+    ]
 
 
 # Wrong input

@@ -1,6 +1,8 @@
 """`longspan arena` from end to end, with fake processes."""
 
+import errno
 import json
+import os
 import signal
 import sys
 from io import StringIO
@@ -10,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from longspan.arena.cell import Cell, Record
+from longspan.arena.results import Folder
 from longspan.arena.runner import Began, Ended, Idle, Told
 from longspan.cli.arena_results import print_results
 from longspan.cli.arena_screen import Screen
@@ -109,6 +112,47 @@ def test_a_signal_says_how_to_go_on(
     assert not (tmp_path / "a b" / "results.jsonl").exists()
     assert main(command) == 0  # as that command would
     capsys.readouterr()
+
+
+def test_a_disk_that_is_full_stops_the_grid_with_a_line_and_keeps_what_ended(
+    tmp_path: Path, notes: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ["arena", *TWO, "--seeds", "1", "--no-speed", "--out", "run", "--workers", "1"]
+    append, count = Folder.append, list[Record]()
+
+    def full(self: Folder, record: Record) -> None:
+        count.append(record)
+        if len(count) == 2:
+            monkeypatch.setattr("os.write", refuse)
+        append(self, record)
+
+    def refuse(number: int, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Folder, "append", full)
+        code = main(command)
+    monkeypatch.undo()
+    said = capsys.readouterr().err.splitlines()
+    assert code == 2 and "results.jsonl could not be written: No space left on device" in said[-1]
+    assert "Traceback" not in "".join(said)
+    assert len((tmp_path / "run" / "results.jsonl").read_text().splitlines()) == 1
+
+
+def test_a_damaged_line_does_not_stop_a_grid(tmp_path: Path, notes: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["arena", *TWO, "--seeds", "1", "--no-speed", "--out", "run"]
+    assert main(command) == 0
+    path = tmp_path / "run" / "results.jsonl"
+    lines = path.read_bytes().split(b"\n")
+    path.write_bytes(b"\n".join([b"\xff" + lines[0], *lines[1:]]))
+    capsys.readouterr()
+    assert main(["arena", "--out", "run", "--report-only"]) == 0
+    note = "line 1 of results.jsonl is not usable and was skipped: it is not UTF-8"
+    assert f"run: {note}" in capsys.readouterr().err
+    assert main([*command, "--dry-run"]) == 0
+    assert "1 to be run" in capsys.readouterr().out
+    assert main(command) == 0 and len(path.read_bytes().splitlines()) == 5
+    assert f"run: {note}; what it held is run again" in capsys.readouterr().err
 
 
 def test_a_dry_run_prints_the_plan_and_does_nothing(

@@ -64,6 +64,22 @@ def test_the_record_and_the_page(asked: list[Case], tmp_path: Path, capsys: pyte
     assert "longspan profile" in (tmp_path / "profile.html").read_text()
 
 
+def test_progress_in_a_pipe_is_lines_of_standard_error(asked: list[Case], capsys: pytest.CaptureFixture[str]):
+    assert main(COMMAND) == 0
+    said = capsys.readouterr().err.splitlines()
+    assert said[:2] == [
+        "measuring 15 cases, each in a process of its own",
+        "0 of 15 measured; now naive, forward, 1,024 tokens",
+    ]
+
+
+def test_a_disk_that_is_full_is_one_line(asked: list[Case], capsys: pytest.CaptureFixture[str]):
+    assert main([*COMMAND, "--out", "/dev/full"]) == 2
+    output, said = capsys.readouterr()
+    assert said.splitlines()[-1] == "longspan: /dev/full cannot be written: No space left on device"
+    assert "times faster than sdpa" in output  # what was measured is not lost
+
+
 def test_a_case_that_fails_is_in_the_exit_code(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     monkeypatch.setattr(Processes, "measure", lambda self, case: lost(case, "failed", "odd"))
     assert main(["profile", "--mechanisms", "window", "--lengths", "64"]) == 1

@@ -8,7 +8,7 @@ import pytest
 
 from longspan.attention import names
 from longspan.errors import InvalidOption
-from longspan.measure.advise import ROUNDS, Advice, advise, elsewhere, rank, remarks
+from longspan.measure.advise import ROUNDS, Advice, advise, elsewhere, quick, rank, remarks
 from longspan.measure.case import Case, Measured
 from longspan.measure.foretell import Taken, foretold, taken
 from longspan.measure.question import Question, candidates, shorter
@@ -241,14 +241,15 @@ def test_what_cannot_be_known_says_why():
 
 def test_advice_measures_each_once_and_those_that_are_close_in_turns(tmp_path: Path):
     store = Store(tmp_path / "here.jsonl")
-    measure, said = MadeUp({"linear": 0.1, "nystrom": 0.11, "window": 0.5}), list[str]()
-    advice = advise(QUESTION, measure, store, tell=said.append)
+    measure, said = MadeUp({"linear": 0.1, "nystrom": 0.11, "window": 0.5}), list[tuple[int, int, str]]()
+    advice = advise(QUESTION, measure, store, tell=lambda *each: said.append(each))
     asked = [case.mechanism for case in measure.asked]
     assert ranked(advice)[:3] == ["linear", "nystrom", "window"]
     assert asked[-2 * ROUNDS :] == ["nystrom", "linear"] * ROUNDS
     assert asked.count("window") == 1 and "sparse" not in asked
     assert len(Store(store.path).get(QUESTION.case("linear")).seconds) == 2 * (1 + ROUNDS)
-    assert said[0] == f"0 of {len(set(asked))} measured; now softmax, 2,048 tokens"
+    assert said[0] == (0, len(set(asked)), "softmax, 2,048 tokens")
+    assert said[1][0] == 1 and said[-1] == (2 * ROUNDS - 1, 2 * ROUNDS, "linear again, as 2 are close")
 
     again = MadeUp()
     assert ranked(advise(QUESTION, again, Store(store.path))) == ranked(advice) and again.asked == []
@@ -287,3 +288,60 @@ def test_other_lengths_that_are_known_whole_are_told(tmp_path: Path):
     store.put(done(replace(QUESTION, length=8192).case("window"), 1.0))
     assert elsewhere(QUESTION, store) == {1024: "softmax", 4096: "linear"}
     assert elsewhere(replace(QUESTION, causal=True), store) == {}
+
+
+# In under a minute
+
+
+def test_a_quick_answer_measures_short_texts_alone_and_uses_the_power_of_the_length(tmp_path: Path):
+    def answer(case: Case) -> Measured:
+        power = 2.0 if case.mechanism == "softmax" else 1.0
+        seconds = (1e-6 if case.mechanism == "linear" else 1e-5) * case.length**power
+        return Measured(case=case, state="done", seconds=(seconds,), memory=case.length, exponent=power)
+
+    question = replace(QUESTION, length=65536)
+    measure, store = MadeUp(answer=answer), Store(tmp_path / "quick.jsonl")
+    advice = quick(question, measure, store)
+    assert {case.length for case in measure.asked} == {512, 1024}
+    first = advice.choices[0]
+    assert first.mechanism == "linear" and first.foretold == (512, 1024) and first.exact_foretold
+    assert first.seconds == pytest.approx(1e-6 * 65536) and first.memory == 65536
+    assert first.faster == pytest.approx(10 * 65536)
+    again = MadeUp(answer=answer)
+    assert ranked(quick(question, again, Store(store.path))) == ranked(advice) and again.asked == []
+
+
+def test_a_quick_answer_stops_in_time(tmp_path: Path):
+    question = replace(QUESTION, length=4096)
+    cases, _ = candidates(question)
+    now = iter(range(10**6))
+    clock = lambda: float(next(now))  # noqa: E731  # a second passes with each measurement
+    # With time for all at one length and for three at another: the others grow by their power alone.
+    measure = MadeUp({"softmax": 10.0})
+    advice = quick(question, measure, Store(tmp_path / "a.jsonl"), seconds=len(cases) + 3, clock=clock)
+    assert [case.length for case in measure.asked] == [1024] * len(cases) + [512] * 3
+    by = {choice.mechanism: choice.foretold for choice in advice.choices}
+    assert by["softmax"] == (512, 1024) and by["linear"] == (1024,)
+    # With time for four: the rest is said to be missing.
+    now, measure = iter(range(10**6)), MadeUp({"softmax": 10.0})
+    advice = quick(question, measure, Store(tmp_path / "b.jsonl"), seconds=4, clock=clock)
+    assert len(measure.asked) == 4 and [each.foretold for each in advice.choices] == [(1024,)] * 4
+    late = [reason for reason in advice.ruled_out.values() if reason == "not measured within 4 s; ask without --quick"]
+    assert len(late) == len(cases) - 4
+
+
+def test_mechanisms_of_images_take_part_only_when_asked():
+    _, unable = candidates(QUESTION)
+    assert unable["axial"] == unable["image_local"] == "is for images: --images includes it"
+    cases, _ = candidates(replace(QUESTION, images=True))
+    assert {"axial", "image_local"} <= {case.mechanism for case in cases}
+
+
+def test_figures_on_record_do_not_keep_what_is_slower(tmp_path: Path):
+    accuracy = {"softmax": 0.5, "bigbird": 0.6}
+    found = {
+        name: Taken(case=QUESTION.case(name), seconds=s, memory=1, by=())
+        for name, s in (("softmax", 1.0), ("bigbird", 2.0))
+    }
+    assert ranked(rank(QUESTION, found, {}, None, accuracy)) == ["softmax", "bigbird"]
+    assert ranked(rank(QUESTION, found, {}, None, accuracy, keep_better=False)) == ["softmax"]

@@ -64,6 +64,11 @@ def test_options_that_came_as_tuples_are_those_that_a_file_has_as_lists(tmp_path
         b'{"case": {"mechanism": "linear", "length": 3}, "state": "done", "seconds": ["soon"]}',
         b'{"case": {"mechanism": "linear", "length": 3}, "state": "done", "seconds": 4}',
         b'{"case": {"mechanism": "linear", "length": 3}, "seconds": [1]}',
+        b'{"case": {"mechanism": "linear", "length": "3"}, "state": "done", "seconds": [1]}',
+        b'{"case": {"mechanism": "linear", "length": 3}, "state": "done", "seconds": [1], "memory": "much"}',
+        b'{"case": {"mechanism": "linear", "length": 3}, "state": "done", "seconds": [NaN]}',
+        b'{"case": {"mechanism": "linear", "length": 3}, "state": "dunno", "seconds": [1]}',
+        b"[" * 100000,
     ],
 )
 def test_a_torn_or_foreign_line_is_left_out_and_spoils_no_other(tmp_path: Path, spoilt: bytes):

@@ -33,7 +33,7 @@ def certificate(subject: str = "window", passed: bool = True, detail: str = "") 
 def test_text_is_escaped_and_markup_is_not():
     assert text("<a & 'b'>") == "&lt;a &amp; &#x27;b&#x27;&gt;"
     assert tag("b", Html("<i>x</i>"), "<", kind='"') == '<b class="&quot;"><i>x</i>&lt;</b>'
-    assert "<td>&lt;script&gt;</td>" in table(["head"], [["<script>"]])
+    assert '<td data-head="head">&lt;script&gt;</td>' in table(["head"], [["<script>"]])
 
 
 def test_a_page_loads_nothing_and_says_so():

@@ -1,12 +1,14 @@
 """A cell of the grid: one task, one model, one setting, one seed; what it was, and what came of it."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from longspan.data.json_lines import fields_of
 from longspan.errors import InvalidInput
 
 KINDS = ("accuracy", "speed")
+MOST, TINIEST = 1e15, 1e-9  # of any figure of a record but 0: beyond them it is damage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,11 +34,12 @@ class Cell:
         return "-".join(parts + ["pretrained"] * self.pretrain)
 
     @classmethod
-    def read(cls, values: Mapping[str, Any]) -> "Cell":
-        unknown = sorted(values.keys() - {each.name for each in fields(cls)})
-        if unknown:
-            raise InvalidInput(f"a cell has no {', '.join(unknown)}")
-        return cls(**values)
+    def read(cls, values: Any) -> "Cell":
+        """A cell from JSON; what does not fit is an InvalidInput."""
+        cell = cls(**fields_of(cls, values, "a cell"))
+        _check_range({"seed": cell.seed, "steps": cell.steps, "seconds": cell.seconds}, 0, "a cell")
+        _check_range({"length": cell.length, "threads": cell.threads}, 1, "a cell")
+        return cell
 
     def plain(self) -> dict[str, Any]:
         return asdict(self)
@@ -70,11 +73,33 @@ class Record:
     began: str | None = None  # ISO 8601, UTC
 
     @classmethod
-    def read(cls, values: Mapping[str, Any]) -> "Record":
-        return cls(**{**values, "cell": Cell.read(values["cell"]), "curve": tuple(values.get("curve", ()))})
+    def read(cls, values: Any) -> "Record":
+        """A record from JSON; what does not fit is an InvalidInput."""
+        if isinstance(values, Mapping) and "cell" in values:
+            values = {**values, "cell": Cell.read(values["cell"])}
+        record = cls(**fields_of(cls, values, "a record"))
+        shares = {"accuracy": record.accuracy, "held_out": record.held_out, **record.baselines}
+        for name, value in shares.items():
+            if (value is None and name in record.baselines) or (value is not None and not 0 <= value <= 1):
+                raise InvalidInput(f"{name} is {value}, expected a share from 0 to 1")
+        counts = ("test_count", "best_step", "steps", "seconds", "steps_per_second", "memory", "parameters")
+        _check_range({name: getattr(record, name) for name in (*counts, "parameters_ratio")}, 0, "a record")
+        return record
 
     def plain(self) -> dict[str, Any]:
         return asdict(self)
 
 
-__all__ = ["KINDS", "Cell", "Record"]
+def out_of_memory_at(cell: Cell, size: Mapping[str, float]) -> str:
+    """What to do less of; `size` is the length and the batch, as far as the cell came to say them."""
+    where = f" at length {size['length']} with batch {size['batch']}" if size else " before its sizes were known"
+    return f"out of memory: {cell.model}{where}"
+
+
+def _check_range(values: Mapping[str, float | None], least: int, what: str) -> None:
+    for name, value in values.items():
+        if value is not None and not (least <= value <= MOST and (value == 0 or value >= TINIEST)):
+            raise InvalidInput(f"{name} of {what} must be from {least} to {MOST:g}, not {value}")
+
+
+__all__ = ["KINDS", "Cell", "Record", "out_of_memory_at"]

@@ -1,6 +1,10 @@
 """The same grid on a Ray cluster: a task for each cell, which runs it in a process of its own on its machine."""
 
+import ipaddress
 import logging
+import os
+import re
+import socket
 import tempfile
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
@@ -13,6 +17,7 @@ from longspan.arena.runner import Began, Ended, Event, Idle, LocalRunner, Noted,
 from longspan.errors import InvalidInput, Unsupported
 
 PULSE = 0.5  # seconds between looks at the tasks
+REACH = 5.0  # seconds in which an address answers
 TRIES = 2  # of a cell whose worker died, which is mostly not its fault
 
 
@@ -30,7 +35,8 @@ class RayRunner(Runner):
     ) -> None:
         """`processors` are those of the cluster that is started, where there is no address."""
         self.ray = _ray()
-        self.address, self.processors, self.limit = address, processors, limit
+        self.address = address or os.environ.get("RAY_ADDRESS") or None
+        self.processors, self.limit = processors, limit
         self.environment, self.command = dict(environment or {}), None if command is None else tuple(command)
 
     def run(self, cells: Sequence[Cell]) -> Generator[Event, None, None]:
@@ -83,15 +89,36 @@ class RayRunner(Runner):
                 ray.shutdown()
 
     def _connect(self) -> None:
+        quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
         try:
-            if self.address is not None:
-                self.ray.init(address=self.address, log_to_driver=False, logging_level=logging.ERROR)
+            if self.address is None:
+                self._start(quiet)
             else:
-                count = self.processors
-                self.ray.init(num_cpus=count, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+                _check_reachable(self.address)
+                self.ray.init(address=self.address, **quiet)
         except (ConnectionError, RuntimeError, ValueError, OSError) as error:
             where = "a local Ray cannot be started" if self.address is None else f"no Ray cluster at {self.address}"
             raise InvalidInput(f"{where}: {' '.join(str(error).split())}") from None
+
+    def _start(self, quiet: Mapping[str, Any]) -> None:
+        """Starts a Ray of our own that listens on 127.0.0.1 alone: whoever reaches its ports can run code here."""
+        from ray._private import ray_constants
+
+        # Ray does not take 127.0.0.1 as the address of a node on Linux; this is the switch by which it does.
+        before, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, False
+        os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = "0"  # for its workers
+        try:
+            self.ray.init(address="local", num_cpus=self.processors, include_dashboard=False, **quiet)
+            addresses = {node["NodeManagerAddress"] for node in self.ray.nodes()}
+        finally:
+            ray_constants.ENABLE_RAY_CLUSTER = before
+            del os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR]
+        if not all(ipaddress.ip_address(each).is_loopback for each in addresses):
+            self.ray.shutdown()
+            raise RuntimeError(
+                f"it listens on {', '.join(addresses)}, not on 127.0.0.1 alone; start one by `ray start`, and give "
+                "--address"
+            )
 
     def _result(self, reference: Any, cell: Cell) -> tuple[Record, bool]:
         """What came of it, and whether its worker died."""
@@ -147,6 +174,19 @@ def _run_cell(
     raise AssertionError("a runner ends each cell")
 
 
+def _check_reachable(address: str) -> None:
+    """Ray itself tries for minutes, and warns meanwhile."""
+    found = re.fullmatch(r"(?:ray://)?(?P<host>[^/]+):(?P<port>\d{1,5})", address)
+    if found is None:
+        if address in ("auto", "local"):
+            return
+        raise ValueError("an address is HOST:PORT, ray://HOST:PORT or auto")
+    try:
+        socket.create_connection((found["host"].strip("[]"), int(found["port"])), REACH).close()
+    except (OSError, OverflowError) as error:
+        raise ConnectionError(getattr(error, "strerror", None) or str(error)) from None
+
+
 def _check_room(cells: Sequence[Cell], whole: int) -> None:
     widest = max((cell.threads for cell in cells), default=1)
     if widest > whole:
@@ -156,6 +196,7 @@ def _check_room(cells: Sequence[Cell], whole: int) -> None:
 
 
 def _ray() -> Any:
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "error")  # it would warn each second that it cannot connect
     try:
         import ray
     except ImportError:

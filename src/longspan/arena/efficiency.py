@@ -44,9 +44,10 @@ def table(records: Iterable[Record | Mapping[str, Any]]) -> list[dict[str, Any]]
 def conditions(record: Record) -> tuple[object, ...]:
     """What must be the same for speeds to be held against each other: setting, length, batch, threads and machine."""
     cell, on = record.cell, record.machine
-    cards = tuple(str(card.get("name")) for card in on.get("gpu") or () if isinstance(card, Mapping))
-    own = (on.get("processor"), on.get("instructions"), cards)
-    return cell.setting, cell.length, cell.threads, record.options.get("batch"), *own
+    gpu = on.get("gpu")
+    cards = [card.get("name") for card in gpu if isinstance(card, Mapping)] if isinstance(gpu, list | tuple) else []
+    own = (on.get("processor"), on.get("instructions"), cards, record.options.get("batch"))
+    return cell.setting, cell.length, cell.threads, *map(str, own)
 
 
 def _figure(record: Record | None, name: str) -> float | None:

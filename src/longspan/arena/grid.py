@@ -204,10 +204,15 @@ def _show(value: object) -> str:
 
 def check_cells(values: Any, source: str) -> list[Cell]:
     """Cells as a file has them."""
+    if not isinstance(values, list):
+        raise InvalidInput(f"{source} has no list of cells; name another folder")
     try:
         found = [Cell.read(each) for each in values]
-    except (TypeError, AttributeError) as error:
-        raise InvalidInput(f"{source} has no list of cells: {error}") from None
+    except InvalidInput as error:
+        raise InvalidInput(f"{source} has a wrong cell: {error}") from None
+    for cell in found:
+        if "/" in cell.key or "\0" in cell.key:
+            raise InvalidInput(f"{source} has a cell whose name is no folder: {cell.key!r}")
     if len({cell.key for cell in found}) < len(found):
         raise InvalidInput(f"{source} has a cell twice")
     return found

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from longspan import files
-from longspan.arena.cell import KINDS, Cell, Record
+from longspan.arena.cell import KINDS, Cell, Record, out_of_memory_at
 from longspan.arena.tasks import Place
 from longspan.data.cache import cache
 from longspan.errors import InvalidInput, LongspanError
@@ -25,13 +25,22 @@ from longspan.measure.footprint import out_of_memory
 def attempt(cell: Cell, place: Place, say: Callable[[Mapping[str, float]], None] = lambda row: None) -> Record:
     """The record of a cell, whatever becomes of it."""
     began = datetime.now(UTC).isoformat(timespec="seconds")
+    size: Mapping[str, float] = {}
+
+    def heard(row: Mapping[str, float]) -> None:
+        nonlocal size
+        size = row if "batch" in row else size
+        say(row)
+
     try:
-        return _run(cell, place, say)
+        return _run(cell, place, heard)
     except Exception as error:
-        full = out_of_memory(error)
-        if not full and not isinstance(error, LongspanError):
+        if out_of_memory(error):
+            line = f"{out_of_memory_at(cell, size)}: {_line(error)}"
+            return Record(cell=cell, state="memory", error=line, began=began)
+        if not isinstance(error, LongspanError):
             traceback.print_exc()  # to the standard error: a fault of ours, of which one line is too little
-        return Record(cell=cell, state="memory" if full else "failed", error=_line(error), began=began)
+        return Record(cell=cell, state="failed", error=_line(error), began=began)
 
 
 def _run(cell: Cell, place: Place, say: Callable[[Mapping[str, float]], None]) -> Record:
@@ -40,7 +49,7 @@ def _run(cell: Cell, place: Place, say: Callable[[Mapping[str, float]], None]) -
     if cell.kind == "speed":
         from longspan.arena import speed
 
-        return speed.run(cell, _complain)
+        return speed.run(cell, _complain, say)
     from longspan.arena import training
 
     return training.run(cell, place, say)

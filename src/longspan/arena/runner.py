@@ -17,13 +17,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from longspan.arena.cell import Cell, Record
+from longspan.arena.cell import Cell, Record, out_of_memory_at
 from longspan.arena.grid import spell, time_limit
+from longspan.data.json_lines import parse
 from longspan.errors import InvalidInput
 from longspan.measure.machine import memory_kills
 
 PULSE = 0.2  # seconds between looks at the processes
 GRACE = 5.0  # seconds between asking a process to end and ending it
+AFTER_KILL = 20.0  # seconds in which a killed process is gone, however busy the machine is
 COMMAND = (sys.executable, "-m", "longspan.arena.process")  # and the files of a cell and of its record
 PARENT_DEATH = 1  # PR_SET_PDEATHSIG of Linux
 
@@ -80,6 +82,7 @@ class _Running:
     clock: float
     kills: int | None  # of the system for want of memory, before it began
     told: bytes = b""
+    size: dict[str, int] = field(default_factory=dict)  # the length and the batch that it works on
     listening: bool = True
     news: list[Event] = field(default_factory=list)
 
@@ -190,9 +193,11 @@ class LocalRunner(Runner):
         if code == -signal.SIGKILL:
             before, after = one.kills, self.kills()
             if before is not None and after is not None and after > before:
-                return _failed(one, "memory", "ended by SIGKILL while the system killed a process for want of memory")
+                how = "ended by SIGKILL while the system killed a process for want of memory"
+                return _failed(one, "memory", f"{out_of_memory_at(one.cell, one.size)}: {how}")
             said = "the system does not say" if after is None else "the system counts no kill for want of memory"
-            return _failed(one, "failed", f"ended by SIGKILL: out of memory, or killed by someone ({said})")
+            sizes = f", length {one.size['length']} and batch {one.size['batch']}" if one.size else ""
+            return _failed(one, "failed", f"ended by SIGKILL: out of memory, or killed by someone ({said}){sizes}")
         end = f"ended by {_signal(-code)}" if code < 0 else f"ended with code {code} and no record"
         return _failed(one, "failed", f"{end}: {last}" if last else f"{end}, and nothing on standard error")
 
@@ -204,7 +209,7 @@ def stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
         for process in alive:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, number)
-        end = time.monotonic() + GRACE
+        end = time.monotonic() + (GRACE if number == signal.SIGTERM else AFTER_KILL)
         for process in alive:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.0, end - time.monotonic()))
@@ -238,6 +243,9 @@ def _listen(one: _Running) -> bool:
         for line in lines:
             try:
                 values = json.loads(line)
+                if isinstance(values, dict) and {"length", "batch"} <= values.keys():
+                    one.size = {"length": int(values["length"]), "batch": int(values["batch"])}
+                    continue
                 told = Told(one.cell, values["step"], values.get("steps"), values.get("held_out"))
             except (ValueError, TypeError, KeyError, AttributeError):
                 continue  # some library printed something
@@ -248,8 +256,8 @@ def _listen(one: _Running) -> bool:
 def _record(path: Path, cell: Cell) -> Record | None:
     """What a process wrote of this very cell, if it is whole."""
     try:
-        found = Record.read(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        found = Record.read(parse(path.read_bytes()))
+    except (OSError, InvalidInput):
         return None
     return found if found.cell == cell else None
 

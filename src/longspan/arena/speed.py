@@ -75,14 +75,20 @@ def protocol(cell: Cell, device: str, work: Callable[[int], float]) -> Protocol:
     return Protocol(batch, 3, 30, 3, CPU_SECONDS if cell.seconds is None else cell.seconds)
 
 
-def run(cell: Cell, say: Callable[[str], None] = lambda line: None) -> Record:
+def run(
+    cell: Cell,
+    say: Callable[[str], None] = lambda line: None,
+    size: Callable[[Mapping[str, float]], None] = lambda row: None,
+) -> Record:
     """One cell of the table, which ought to have a process of its own: its peak is that of the process."""
     if cell.kind != "speed" or cell.task != TASK or cell.length is None or cell.length < 1:
         raise InvalidOption(f"a speed cell is of the task {TASK} and has a length, not {cell.task} and {cell.length}")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.set_num_threads(cell.threads)
     sizes = {**settings.find(cell.setting, TASK).sizes(FUSED), "attention_dropout": 0.0}
-    return measure(cell, prepare(cell), protocol(cell, device, partial(_dense_work, sizes)), device, say)
+    how = protocol(cell, device, partial(_dense_work, sizes))
+    size({"length": cell.length, "batch": how.batch})  # should it end for want of memory
+    return measure(cell, prepare(cell), how, device, say)
 
 
 def prepare(cell: Cell, **changes: Any) -> Subject:
@@ -150,7 +156,8 @@ def measure(
     except (MemoryError, RuntimeError) as error:
         if not out_of_memory(error):
             raise
-        return replace(record, error=f"{cell.model} at length {cell.length}: {str(error).splitlines()[0]}")
+        where = f"{cell.model} at length {cell.length} with batch {how.batch}"
+        return replace(record, error=f"out of memory: {where}: {(str(error).splitlines() or [''])[0]}")
 
 
 def _measured(record: Record, subject: Subject, how: Protocol, device: str, say: Callable[[str], None]) -> Record:

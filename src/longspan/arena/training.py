@@ -96,6 +96,7 @@ def run(cell: Cell, place: Place, say: Say = lambda row: None) -> Record:
     preset = settings.find(cell.setting, cell.task)
     task = tasks.build(cell.task, preset.task)
     splits = task.splits(place)  # the same for every seed of a cell, so that models differ and tests do not
+    say({"length": splits.length, "batch": preset.training.batch})  # should it end for want of memory
     sizes = preset.sizes(entrant.name)
     needs = _needs(splits)
     base = entrants.parameters(entrants.build("dense", preset.shell, **needs))

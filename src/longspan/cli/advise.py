@@ -1,22 +1,18 @@
 """`longspan advise`."""
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Group, Parameter
-from rich.console import Console
 
 from longspan.cli.inputs import AsJson, print_json
+from longspan.cli.measuring import progress
 from longspan.cli.tables import output
 from longspan.errors import InvalidInput, InvalidOption
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from longspan.measure.advise import Advice
     from longspan.measure.store import Store
 
@@ -49,23 +45,35 @@ def advise(
     heads: Annotated[int, Parameter(group=SIZE, help="8 unless given")] = 8,
     head_dim: Annotated[int, Parameter(group=SIZE, help="width of a head; 64 unless given")] = 64,
     threads: Annotated[int | None, Parameter(group=SIZE, help="as many as torch takes unless given")] = None,
+    images: Annotated[bool, _what("mechanisms that read the rows and columns of images take part too")] = False,
+    quick: Annotated[
+        bool,
+        Parameter(group=HOW, negative="", help="an estimate in under a minute, from texts of at most 1024 tokens"),
+    ] = False,
     quality: Annotated[
-        Path | None, Parameter(group=HOW, help="folder of a `longspan arena`: accuracies, and the Pareto front")
-    ] = None,
+        str,
+        Parameter(
+            group=HOW,
+            help="accuracies that stand beside the times: `published` (the Long Range Arena's table), `tiny` (a run "
+            "of ours), the folder of your own `longspan arena`, or `none`; published unless given",
+        ),
+    ] = "published",
     refresh: Annotated[bool, Parameter(group=HOW, negative="", help="measure again what is known")] = False,
     all: Annotated[bool, Parameter(group=HOW, negative="", help="every choice, not the first five")] = False,
     json: AsJson = False,
 ) -> int:
-    """Which attention is the fastest for what you have, on this machine: ranked, with the code to use it.
+    """Which attention is the fastest for what you have, on this machine: ranked by time, with the code to use it.
 
-    Every mechanism that can do it is measured at that size, in a process of its own, with its default options, but for
-    sizes that its paper lets grow with the text. What would take too long is foretold from shorter texts, and marked
-    ≈. Measurements are kept for this machine: the next answer comes at once. Exit code 0: there is a choice; 1: nothing
-    fits; 2: the command was wrong.
+    Every mechanism that can do it is measured at that size, in a process of its own, with its default options, except
+    sizes that its paper lets grow with the text. This takes minutes; --quick estimates from short texts instead. What
+    would take too long is estimated from shorter texts and marked ≈. Measurements are kept for this machine, so the
+    next answer is immediate. Quality is not measured: accuracies on record stand beside the times. Exit code 0: there
+    is a choice; 1: nothing fits; 2: the command was wrong.
 
     **Examples:**
 
         longspan advise --length 8192
+        longspan advise --length 65536 --quick
         longspan advise --length 8192 --causal --memory 8GiB
         longspan advise --length 16384 --decode
         longspan advise --length 512 --cross --keys 4096 --padding --batch 4
@@ -92,17 +100,64 @@ def advise(
         heads=heads,
         head_dim=head_dim,
         threads=torch.get_num_threads() if threads is None else threads,
+        images=images,
     )
-    accuracy, tasks = (None, []) if quality is None else read_quality(quality)
+    known = find_quality(quality)
+    accuracy = None if known is None else known.accuracy
+    keep_better = known is not None and known.own
     store = Store()
-    with Processes(Patience(call=5.0, case=15.0)) as processes, _progress() as tell:
-        found = library.advise(question, processes.measure, store, refresh=refresh, accuracy=accuracy, tell=tell)
-    elsewhere = library.elsewhere(question, store)
+    if quick:  # its measurements are shorter: they are kept apart
+        store = Store(store.path.with_stem(f"{store.path.stem}-quick"))
+    patience = Patience(repeats=2, call=1.0, case=1.0) if quick else Patience(call=5.0, case=15.0)
+    limit, most = (10.0, library.QUICK_SECONDS) if quick else (None, None)
+    with Processes(patience, limit=limit) as processes, progress(_first(length, quick), most=most) as tell:
+        answer = library.quick if quick else library.advise
+        found = answer(
+            question,
+            processes.measure,
+            store,
+            refresh=refresh,
+            accuracy=accuracy,
+            keep_better=keep_better,
+            tell=tell,
+        )
+    elsewhere = {} if quick else library.elsewhere(question, store)
     if json:
-        print_json(plain(found, store, elsewhere, tasks))
+        print_json(plain(found, store, elsewhere, known))
     else:
-        print_advice(output(), found, elsewhere, tasks, every=all)
+        print_advice(output(), found, elsewhere, known, every=all)
     return 0 if found.choices else 1
+
+
+@dataclass(frozen=True)
+class Quality:
+    """Accuracies of mechanisms, and what they are of."""
+
+    accuracy: dict[str, float]
+    tasks: list[str]
+    source: str
+    own: bool  # of a run of the user's
+
+
+def find_quality(name: str) -> Quality | None:
+    """What --quality names."""
+    from longspan.arena.recorded import DENSE, RECORDED
+    from longspan.attention import names
+    from longspan.measure.advise import EXACT
+
+    if name == "none":
+        return None
+    if name in RECORDED:
+        recorded = RECORDED[name]
+        by_mechanism = {EXACT if model == DENSE else model: value for model, value in recorded.accuracy.items()}
+        accuracy = {mechanism: value for mechanism, value in by_mechanism.items() if mechanism in names()}
+        return Quality(accuracy, list(recorded.tasks), f"{recorded.name}: {recorded.source}", own=False)
+    if not Path(name).exists():
+        raise InvalidOption(
+            f"--quality is {', '.join(RECORDED)}, none, or a folder that `longspan arena` wrote, not {name!r}"
+        )
+    accuracy, tasks = read_quality(Path(name))
+    return Quality(accuracy, tasks, name, own=True)
 
 
 def read_bytes(text: str) -> int:
@@ -137,12 +192,13 @@ def read_quality(path: Path) -> tuple[dict[str, float], list[str]]:
     return {name: sum(found[task] for task in tasks) / len(tasks) for name, found in scores.items()}, tasks
 
 
-def plain(advice: "Advice", store: "Store", elsewhere: dict[int, str], tasks: list[str]) -> dict[str, Any]:
+def plain(advice: "Advice", store: "Store", elsewhere: dict[int, str], known: Quality | None) -> dict[str, Any]:
     """All of it for other programs."""
     from longspan.measure import usage
 
     front = [choice.mechanism for choice in advice.front]
     return {
+        "ranked_by": "time",
         "question": asdict(advice.question),
         "room": advice.room,
         "choices": [
@@ -151,15 +207,14 @@ def plain(advice: "Advice", store: "Store", elsewhere: dict[int, str], tasks: li
         ],
         "ruled_out": dict(advice.ruled_out),
         "front": front,
-        "tasks": tasks,
+        "tasks": [] if known is None else known.tasks,
+        "quality": None if known is None else known.source,
         "elsewhere": elsewhere,
         "measurements": str(store.path),
     }
 
 
-@contextmanager
-def _progress() -> "Iterator[Callable[[str], None]]":
-    """A line on the terminal while something is measured."""
-    console = Console(stderr=True)
-    with console.status("reading what is known") as status:
-        yield lambda line: status.update(line)
+def _first(length: int, quick: bool) -> str:
+    if quick:
+        return f"estimating {length:,} tokens from short texts: under a minute"
+    return f"measuring every mechanism at {length:,} tokens: some minutes; --quick answers in under a minute"

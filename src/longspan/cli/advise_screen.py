@@ -9,20 +9,22 @@ from rich.text import Text
 from longspan.cli.tables import short_bytes
 
 if TYPE_CHECKING:
+    from longspan.cli.advise import Quality
     from longspan.measure.advise import Advice, Choice
 
 FIRST = 5  # choices that are shown unless all are asked for
 
 
 def print_advice(
-    console: Console, advice: "Advice", elsewhere: dict[int, str], tasks: list[str], *, every: bool = False
+    console: Console, advice: "Advice", elsewhere: dict[int, str], quality: "Quality | None", *, every: bool = False
 ) -> None:
+    console.print("ranked by time on this machine, not by quality", markup=False)
     console.print(_asked(advice), markup=False)
     console.print(_verdict(advice), style="bold", markup=False)
     if advice.choices:
         console.print()
         console.print(_ranking(advice, every))
-        for line in _notes(advice, elsewhere, tasks, every):
+        for line in _notes(advice, elsewhere, quality, every):
             console.print(line, markup=False)
     if advice.ruled_out:
         console.print("\nruled out", markup=False)
@@ -31,7 +33,7 @@ def print_advice(
             table.add_row(f"  {name}", Text(reason))
         console.print(table)
     if advice.choices:
-        _print_code(console, advice.choices[0], asked=not tasks)
+        _print_code(console, advice.choices[0], asked=quality is None or not quality.own)
 
 
 def _asked(advice: "Advice") -> str:
@@ -62,7 +64,7 @@ def _verdict(advice: "Advice") -> str:
     best = advice.choices[0]
     if best.mechanism == EXACT:
         return f"use {EXACT}: here exact attention is as fast as anything"
-    about = "about " if best.foretold else ""
+    about = "about " if best.foretold or best.exact_foretold else ""
     if best.faster is None:
         return f"use {best.mechanism}: the fastest that fits"
     held = f"{about}{best.faster:.3g} times as fast as exact attention"
@@ -89,10 +91,11 @@ def _ranking(advice: "Advice", every: bool) -> Table:
 
 def _figures(choice: "Choice", judged: bool) -> list[str]:
     about = "≈ " if choice.foretold else ""
+    against = "≈ " if choice.foretold or choice.exact_foretold else ""
     found = [
         f"{about}{_three(1e3 * choice.seconds)}",
         _three(1e6 * choice.per_token),
-        "" if choice.faster is None else _three(choice.faster),
+        "" if choice.faster is None else f"{against}{_three(choice.faster)}",
         "" if choice.memory is None else f"{about}{short_bytes(choice.memory)}",
     ]
     if judged:
@@ -101,7 +104,7 @@ def _figures(choice: "Choice", judged: bool) -> list[str]:
     return found
 
 
-def _notes(advice: "Advice", elsewhere: dict[int, str], tasks: list[str], every: bool) -> list[str]:
+def _notes(advice: "Advice", elsewhere: dict[int, str], quality: "Quality | None", every: bool) -> list[str]:
     from longspan.measure.advise import TIE
 
     lines, hidden = [], len(advice.choices) - FIRST
@@ -112,18 +115,22 @@ def _notes(advice: "Advice", elsewhere: dict[int, str], tasks: list[str], every:
         lines.append(f"as fast as each other within {TIE:.0%}: {', '.join(tied)}; exact first, then by memory")
     guessed = sorted({choice.foretold for choice in advice.choices if choice.foretold})
     for lengths in guessed:
-        lines.append(f"≈ foretold from {' and '.join(f'{length:,}' for length in lengths)} tokens")
-    if tasks:
-        lines += _quality(advice, tasks)
+        lines.append(f"≈ estimated from {' and '.join(f'{length:,}' for length in lengths)} tokens")
+    exact = next((each.faster for each in advice.choices if each.exact_foretold and not each.foretold), None)
+    if exact is not None:
+        lines.append("≈ in × exact: the time of exact attention is an estimate")
+    if quality is not None:
+        lines += _quality(advice, quality)
     if elsewhere:
         chosen = "; ".join(f"{length:,}: {name}" for length, name in elsewhere.items())
         lines.append(f"at other lengths that were asked for: {chosen}")
     return lines
 
 
-def _quality(advice: "Advice", tasks: list[str]) -> list[str]:
+def _quality(advice: "Advice", quality: "Quality") -> list[str]:
     front = " – ".join(choice.mechanism for choice in advice.front)
-    lines = [f"* on the front, fastest to most accurate (mean of {', '.join(tasks)}): {front or 'none'}"]
+    lines = [] if quality.own else [f"accuracy on record, not measured here: {quality.source}"]
+    lines += [f"* on the front, fastest to most accurate (mean of {', '.join(quality.tasks)}): {front or 'none'}"]
     behind = [f"{choice.mechanism} ({choice.behind})" for choice in advice.choices if choice.behind is not None]
     without = [choice.mechanism for choice in advice.choices if choice.accuracy is None]
     if behind:

@@ -65,7 +65,7 @@ def arena(
     threads: Annotated[int, Parameter(group=HOW, help="of each cell")] = 1,
     runner: Annotated[Literal["local", "ray"], Parameter(group=HOW, help="this machine, or a Ray cluster")] = "local",
     address: Annotated[
-        str | None, Parameter(group=HOW, help="of the Ray cluster; a local one is started unless given")
+        str | None, Parameter(group=HOW, help="of the Ray cluster; unless given, one is started on 127.0.0.1 only")
     ] = None,
     retry: Annotated[bool, Parameter(group=HOW, negative="", help="run again what failed before")] = False,
     dry_run: Annotated[bool, Parameter(group=HOW, negative="", help="print the plan and its estimate only")] = False,
@@ -74,8 +74,8 @@ def arena(
 ) -> int:
     """The Long Range Arena: every model on every task, with as many seeds, each cell in a process of its own.
 
-    What is done is in OUT/results.jsonl and is not done again: the same command goes on where it stopped, by Ctrl-C or
-    otherwise. A cell that crashes or runs out of memory costs that cell. At the end there is OUT/report.html.
+    Results go to OUT/results.jsonl. The same command resumes a run that was stopped, by Ctrl-C or otherwise: cells that
+    ended are not run again. A crash or a lack of memory costs one cell. The last step writes OUT/report.html.
     Exit code 0: every cell has a result; 1: some failed; 2: the command was wrong.
 
     **Examples:**
@@ -107,7 +107,7 @@ def arena(
     held = Folder(folder, warn=lambda line: screen.print(line, markup=False))
     if dry_run:
         planned = held.planned(given) if (folder / "grid.json").exists() else cells
-        records = held.records()
+        records = held.records(mend=False)
         print_plan(folder, planned, left(planned, records, retry=retry), records, width, given, json)
         return 0
     with held.held():
@@ -152,6 +152,8 @@ def _finish(folder: Path, screen: Console, json: bool) -> int:
     from longspan.report.results import read
 
     results = read(folder)
+    for note in results.notes:
+        screen.print(f"{folder}: {note}", markup=False)
     report = page.write(folder)
     failed = [record for record in results.records if record.state != "done"]
     if json:

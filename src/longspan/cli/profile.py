@@ -2,6 +2,7 @@
 
 import json as json_format
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from longspan import files
 from longspan.cli.inputs import AsJson, Dotted, check_writable, dotted, parts, print_json, whole_numbers
+from longspan.cli.measuring import progress
 from longspan.cli.profile_tables import print_rows
 from longspan.cli.tables import output
 from longspan.errors import InvalidOption
@@ -127,17 +129,24 @@ def _measure(cases: "Sequence[Case]", processes: "Processes") -> "list[Row]":
     from longspan.measure import profile as profiles
 
     console = Console(stderr=True, highlight=False)
-    shown = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*shown, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("starting", total=len(cases))
+    with ExitStack() as stack:
+        if console.is_terminal:
+            shown = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+            bar = stack.enter_context(Progress(*shown, console=console, transient=True))
+            task = bar.add_task("starting", total=len(cases))
+
+            def show(done: int, total: int, now: str) -> None:
+                bar.update(task, completed=done, description=now)
+        else:
+            show = stack.enter_context(progress(f"measuring {len(cases)} cases, each in a process of its own"))
         done = 0
 
-        def tell(found: "Measured") -> None:
+        def tell(found: "Measured | None") -> None:
             nonlocal done
-            done += 1
+            done += found is not None
             if done < len(cases):
                 following = cases[done]
-                what = f"{following.mechanism}, {following.kind}, {following.length:,}"
-                bar.update(task, completed=done, description=what)
+                show(done, len(cases), f"{following.mechanism}, {following.kind}, {following.length:,} tokens")
 
+        tell(None)
         return profiles.profile(cases, processes.measure, tell)

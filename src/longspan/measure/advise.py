@@ -5,6 +5,7 @@ the one that takes the least memory. What is slower than exact attention is rule
 accuracies are given and its own is better.
 """
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -12,14 +13,17 @@ from longspan.attention import find, names
 from longspan.errors import LongspanError
 from longspan.measure import machine
 from longspan.measure.case import Case, Measured
-from longspan.measure.foretell import Taken, taken
-from longspan.measure.question import ALTERNATING, Question, candidates
+from longspan.measure.foretell import QUICK_LENGTH, Taken, foretold, measured, scaled, taken
+from longspan.measure.question import ALTERNATING, Question, candidates, shorter
 from longspan.measure.store import FOR_GOOD, Measure, Store
 
 EXACT = "softmax"
 TIE = 0.05  # half of the tenth that a choice may be behind the fastest: the other half is the noise of measuring
 CLOSE = 0.25  # what is behind the fastest by no more than this is measured again, all of them taking turns
 ROUNDS = 2
+QUICK_SECONDS = 40.0
+
+Tell = Callable[[int, int, str], None]  # how many are done, of how many, and what is measured now
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +36,7 @@ class Choice:
     memory: int | None  # bytes at the peak of a call; when decoding, of its state
     foretold: tuple[int, ...]  # the shorter lengths that this is known from; none where it was measured
     faster: float | None  # times as fast as exact attention
+    exact_foretold: bool  # whether the time of exact attention is an estimate
     tied: bool  # as fast as the fastest
     order: str
     remarks: tuple[str, ...]
@@ -67,33 +72,92 @@ def advise(
     *,
     refresh: bool = False,
     accuracy: Mapping[str, float] | None = None,
-    tell: Callable[[str], None] = lambda line: None,
+    keep_better: bool = True,
+    tell: Tell = lambda done, total, now: None,
 ) -> Advice:
-    """Advice from what the store knows and, where it knows nothing, from measuring now; `refresh` measures anew."""
+    """Advice from what the store knows and, where it knows nothing, from measuring now; `refresh` measures again."""
     cases, unable = candidates(question)
-    unfit, new, found = len(unable), set[str](), dict[str, Taken]()
+    new, found = set[str](), dict[str, Taken]()
+    done = 0
 
     def noted(case: Case) -> Measured:
-        tell(
-            f"{len(found) + len(unable) - unfit} of {len(cases)} measured; now {case.mechanism}, {case.length:,} tokens"
-        )
+        tell(done, len(cases), f"{case.mechanism}, {case.length:,} tokens")
         new.add(case.key)
         return measure(case)
 
     kept = store.through(noted, refresh=refresh)
-    for case in cases:
-        result = taken(case, kept)
-        if isinstance(result, Taken):
-            found[case.mechanism] = result
-        else:
-            unable[case.mechanism] = result
+    for done, case in enumerate(cases):  # noqa: B007  # read by `noted`
+        _sort(case.mechanism, taken(case, kept), found, unable)
     room = machine.available() if question.memory is None else question.memory
     close = _close(found, room, new)
-    for turn in range(1, ROUNDS + 1):
-        for name in close:
-            tell(f"{name} once more, as {len(close)} are close: turn {turn} of {ROUNDS}")
+    for turn in range(ROUNDS):
+        for place, name in enumerate(close):
+            tell(turn * len(close) + place, ROUNDS * len(close), f"{name} again, as {len(close)} are close")
             found[name] = _again(found[name], measure, store)
-    return rank(question, found, unable, room, accuracy)
+    return rank(question, found, unable, room, accuracy, keep_better=keep_better)
+
+
+def quick(
+    question: Question,
+    measure: Measure,
+    store: Store,
+    *,
+    seconds: float = QUICK_SECONDS,
+    refresh: bool = False,
+    accuracy: Mapping[str, float] | None = None,
+    keep_better: bool = True,
+    tell: Tell = lambda done, total, now: None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Advice:
+    """Advice from short texts and the declared powers of the length; after so many seconds nothing more is measured.
+
+    `store` should be one for such answers alone, as their measurements are shorter.
+    """
+    cases, unable = candidates(question)
+    began, done, found = clock(), 0, dict[str, Taken]()
+
+    def noted(case: Case) -> Measured:
+        if clock() - began > seconds:
+            raise _Unknown(f"not measured within {seconds:g} s; ask without --quick")
+        tell(done, 2 * len(cases), f"{case.mechanism}, {case.length:,} tokens")
+        return measure(case)
+
+    kept = store.through(noted, refresh=refresh)
+    longest = min(question.length, QUICK_LENGTH)
+    short: dict[str, Measured] = {}
+    for case in cases:  # one length of each before another of any, so that nothing is left out on a slow machine
+        try:
+            short[case.mechanism] = kept(shorter(case, longest))
+        except _Unknown as error:
+            unable[case.mechanism] = str(error)
+        done += 1
+    for case in cases:
+        known = short.get(case.mechanism)
+        if known is not None:
+            _sort(case.mechanism, _from_short(case, known, kept), found, unable)
+        done += 1
+    room = machine.available() if question.memory is None else question.memory
+    return rank(question, found, unable, room, accuracy, keep_better=keep_better)
+
+
+def _from_short(case: Case, known: Measured, measure: Measure) -> Taken | str:
+    """What a case takes by a short text, and by one of half its length where there is time for it."""
+    if known.state != "done":
+        return known.error or known.state
+    if known.case.length == case.length:
+        return measured(known)
+    try:
+        half = measure(shorter(case, known.case.length // 2))
+    except _Unknown:
+        return scaled(case, known)
+    return foretold(case, half, known) if half.state == "done" else scaled(case, known)
+
+
+def _sort(name: str, result: Taken | str, found: dict[str, Taken], unable: dict[str, str]) -> None:
+    if isinstance(result, Taken):
+        found[name] = result
+    else:
+        unable[name] = result
 
 
 def rank(
@@ -102,8 +166,10 @@ def rank(
     unable: Mapping[str, str],
     room: int | None,
     accuracy: Mapping[str, float] | None = None,
+    *,
+    keep_better: bool = True,
 ) -> Advice:
-    """What follows from what each of them takes."""
+    """What follows from what each of them takes; `keep_better` keeps what is slower than exact attention and better."""
     ruled_out = dict(unable)
     known = {} if accuracy is None else accuracy
     fitting = {name: each for name, each in found.items() if _fits(each, room)}
@@ -120,13 +186,14 @@ def rank(
             memory=each.memory,
             foretold=each.foretold,
             faster=None if exact is None else exact.seconds / each.seconds,
+            exact_foretold=exact is not None and bool(exact.foretold),
             tied=each.seconds <= least * (1 + TIE),
             order=find(name).order,
             remarks=remarks(name),
             accuracy=known.get(name),
             behind=_behind(name, fitting, known),
         )
-        better = name in known and EXACT in known and known[name] > known[EXACT]
+        better = keep_better and name in known and EXACT in known and known[name] > known[EXACT]
         if dense is None or each.seconds <= dense.seconds or choice.tied or better:
             choices.append(choice)
         else:
@@ -236,4 +303,4 @@ def _again(each: Taken, measure: Measure, store: Store) -> Taken:
     return replace(each, seconds=both.least, by=(both,))
 
 
-__all__ = ["CLOSE", "EXACT", "ROUNDS", "TIE", "Advice", "Choice", "advise", "elsewhere", "rank", "remarks"]
+__all__ = ["CLOSE", "EXACT", "ROUNDS", "TIE", "Advice", "Choice", "advise", "elsewhere", "quick", "rank", "remarks"]

@@ -5,6 +5,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, Self
 
+from longspan.data.json_lines import fields_of
+from longspan.errors import InvalidInput
+
 NAIVE, FUSED = "naive", "sdpa"  # dense attention with its n×n weights in memory; torch's own fused kernel
 Kind = Literal["forward", "training", "decode"]  # a forward pass; forward and backward; one more token
 
@@ -32,7 +35,7 @@ class Case:
 
     @classmethod
     def read(cls, row: Mapping[str, Any]) -> Self:
-        return cls(**{name: row[name] for name in (each.name for each in fields(cls)) if name in row})
+        return cls(**fields_of(cls, _known(cls, row), "a case"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,8 +78,17 @@ class Measured:
 
     @classmethod
     def read(cls, row: Mapping[str, Any]) -> Self:
-        known = {name: row[name] for name in (each.name for each in fields(cls)) if name in row}
-        return cls(**{**known, "case": Case.read(row["case"]), "seconds": tuple(row.get("seconds", ()))})
+        known = _known(cls, row)
+        if "case" in known:
+            known["case"] = Case.read(known["case"])
+        return cls(**fields_of(cls, known, "a measurement"))
+
+
+def _known(cls: type, row: Any) -> dict[str, Any]:
+    """The fields that this version has; another version may have written more."""
+    if not isinstance(row, Mapping):
+        raise InvalidInput(f"expected an object, not {type(row).__name__}")
+    return {each.name: row[each.name] for each in fields(cls) if each.name in row}
 
 
 __all__ = ["FUSED", "NAIVE", "Case", "Kind", "Measured"]

@@ -12,12 +12,13 @@ from longspan.measure.case import Case, Measured
 from longspan.measure.question import shorter
 from longspan.measure.store import Measure
 
+QUICK_LENGTH = 1024  # tokens that a quick answer measures at most
 SHORTEST = 256  # tokens: shorter texts tell nothing of long ones
 
 
 @dataclass(frozen=True, kw_only=True)
 class Taken:
-    """Time and memory of a case; `by` is what was measured for it: itself, or the same at two shorter lengths."""
+    """Time and memory of a case; `by` is what was measured for it: itself, or shorter texts, one or two."""
 
     case: Case
     seconds: float
@@ -44,6 +45,13 @@ def taken(case: Case, measure: Measure) -> Taken | str:
         length //= 4
         if found.state not in ("slow", "memory") or length // 2 < SHORTEST:
             return found.error or found.state
+
+
+def scaled(case: Case, found: Measured) -> Taken:
+    """From one shorter length, by the declared power of time; how memory grows is not known from one."""
+    times = case.length / found.case.length
+    power = 1.0 if found.exponent is None else found.exponent
+    return Taken(case=case, seconds=found.least * times**power, memory=None, by=(found,))
 
 
 def measured(found: Measured) -> Taken:
@@ -83,4 +91,4 @@ def _memory(lengths: tuple[int, int], found: tuple[int | None, int | None], case
     return round(two * (case.length / lengths[1]) ** min(2.0, max(slowest, shown)))
 
 
-__all__ = ["SHORTEST", "Taken", "foretold", "measured", "taken"]
+__all__ = ["QUICK_LENGTH", "SHORTEST", "Taken", "foretold", "measured", "scaled", "taken"]

@@ -87,9 +87,9 @@ class Processes:
 
     def _start(self, threads: int) -> None:
         self.close()
-        self.errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the process that writes to it
         environment = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
         try:
+            self.errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the process that writes to it
             self.server = subprocess.Popen(
                 self.command,
                 stdin=subprocess.PIPE,

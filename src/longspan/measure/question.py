@@ -19,6 +19,9 @@ GROWING: dict[str, Callable[[int], Mapping[str, Any]]] = {
     "sparse": lambda length: {"stride": _root(length)},
 }
 
+# Mechanisms that read rows and columns: of a text, which has none, they read every so many tokens.
+OF_IMAGES = ("axial", "image_local")
+
 # What has to change from layer to layer, as one alone reads a part of the text whatever the number of layers.
 ALTERNATING: dict[str, tuple[Mapping[str, Any], ...]] = {"axial": ({"axis": -1}, {"axis": 0})}
 
@@ -38,6 +41,7 @@ class Question:
     heads: int = 8
     head_dim: int = 64
     threads: int = 1
+    images: bool = False  # whether mechanisms of images take part
 
     def __post_init__(self) -> None:
         for name in ("length", "keys", "memory", "batch", "heads", "head_dim", "threads"):
@@ -84,6 +88,8 @@ def candidates(question: Question) -> tuple[list[Case], dict[str, str]]:
     for name in names():
         case = question.case(name)
         reason = _missing(case, find(name).supports)
+        if reason is None and name in OF_IMAGES and not question.images:
+            reason = "is for images: --images includes it"
         if reason is None:
             try:
                 reason = _missing(case, blank_module(case).supports)  # a form may do less than its class
@@ -125,4 +131,4 @@ def _root(length: int) -> int:
     return max(1, math.isqrt(length))
 
 
-__all__ = ["ALTERNATING", "GROWING", "Question", "blank_module", "candidates", "shorter"]
+__all__ = ["ALTERNATING", "GROWING", "OF_IMAGES", "Question", "blank_module", "candidates", "shorter"]

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from longspan.data.cache import cache
+from longspan.data.json_lines import parse
 from longspan.errors import InvalidInput
 from longspan.measure import machine
 from longspan.measure.case import Case, Measured
@@ -83,17 +84,16 @@ class Store:
 
 def _read(path: Path) -> list[Measured]:
     try:
-        text = path.read_bytes().decode("utf-8", errors="replace")
+        held = path.read_bytes()
     except OSError:
         return []
     found = []
-    for line in text.split("\n"):
+    for line in held.split(b"\n"):
         try:
-            measured = Measured.read(json.loads(line))
-            usable = measured.state != "done" or (bool(measured.seconds) and measured.least > 0)
-        except (ValueError, TypeError, KeyError, AttributeError):
+            measured = Measured.read(parse(line))
+        except InvalidInput:
             continue
-        if usable:
+        if measured.state != "done" or (bool(measured.seconds) and measured.least > 0 and measured.case.length > 0):
             found.append(measured)
     return found
 

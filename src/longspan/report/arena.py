@@ -3,13 +3,13 @@
 from pathlib import Path
 
 from longspan import files
-from longspan.arena.efficiency import FUSED, NAIVE
 from longspan.errors import InvalidInput
 from longspan.report import charts, figures, kinds
 from longspan.report.arena_account import data, machine, repeat
 from longspan.report.arena_accuracy import accuracies, overview
+from longspan.report.arena_conclusions import conclusions, facts
 from longspan.report.arena_learning import learned
-from longspan.report.arena_numbers import ENDED, percent, size, task_list, times
+from longspan.report.arena_numbers import ENDED, task_list
 from longspan.report.arena_published import beside
 from longspan.report.arena_speed import efficiency, energy
 from longspan.report.look import SCRIPT, STYLE
@@ -54,9 +54,19 @@ def _head(results: Results) -> Html:
     wrong = len(results.records) - done
     seeds = len({record.cell.seed for record in results.accuracy_records})
     began = sorted(record.began for record in results.records if record.began)
-    counted = [f"{len(results.models)} models", f"{len(results.tasks)} tasks ({task_list(results.tasks)})"]
-    counted += [f"{seeds} seeds" if seeds != 1 else "one seed", f"setting {', '.join(results.settings)}"]
-    parts = [tag("h1", "Long Range Arena"), tag("p", f"{', '.join(counted)}.", kind="lede")]
+    trained = [model for model in results.models if any(r.cell.model == model for r in results.accuracy_records)]
+    timed = [model for model in results.models if model not in trained]
+    counted = [_count(len(trained), "model") + (f" (and {_count(len(timed), 'model')} for speed only)" * bool(timed))]
+    if results.tasks:
+        counted += [f"{_count(len(results.tasks), 'task')} ({task_list(results.tasks)})", _count(seeds, "seed")]
+    counted += [f"setting {', '.join(results.settings)}"]
+    parts = [tag("h1", "Long Range Arena")]
+    shown = conclusions(results)
+    if len(shown) == 1:
+        parts.append(tag("p", shown[0], kind="learnt"))
+    elif shown:
+        parts.append(tag("ul", *(tag("li", line) for line in shown), kind="learnt"))
+    parts.append(tag("p", f"{', '.join(counted)}.", kind="quiet"))
     if began:
         parts.append(tag("p", f"Begun {began[0]}.", kind="quiet"))
     parts += [tag("p", f"Note: {note}.", kind="quiet") for note in results.notes]
@@ -75,37 +85,16 @@ def _head(results: Results) -> Html:
         for state, said in ENDED.items()
         if any(r.state == state for r in results.records)
     )
-    planned = max(len(results.records), len(results.grid.get("cells") or ()))
-    facts = [(f"{done} of {planned}", "cells done" + (f"; {states}" if wrong else ""))]
-    facts += _best(results)
-    cards = (tag("div", tag("b", value), tag("small", named)) for value, named in facts)
+    cells = results.grid.get("cells")
+    planned = max(len(results.records), len(cells) if isinstance(cells, list) else 0)
+    shown_facts = [(f"{done} of {planned}", "cells done" + (f"; {states}" if wrong else ""))]
+    shown_facts += facts(results)
+    cards = (tag("div", tag("b", value), tag("small", named)) for value, named in shown_facts)
     return tag("header", *parts, tag("div", *cards, kind="facts"))
 
 
-def _best(results: Results) -> list[tuple[str, str]]:
-    """Who is first in what."""
-    facts = []
-    averages = [(value, model) for model in results.models if (value := results.average(model)) is not None]
-    if averages:
-        value, model = max(averages, key=lambda each: each[0])
-        facts.append((percent(value), f"best average accuracy: {kinds.title(model)}"))
-    after = [(value, model) for model in results.models if (value := results.average(model, True)) is not None]
-    if after:
-        value, model = max(after, key=lambda each: each[0])
-        facts.append((percent(value), f"best self pre-trained: {kinds.title(model)}"))
-    others = [each for each in results.relatives if each.model not in (NAIVE, FUSED)]
-    fast = [(each.speed_ratio, each) for each in others if each.speed_ratio]
-    if fast:
-        ratio, each = max(fast, key=lambda pair: pair[0])
-        facts.append((times(ratio), f"the dense speed, the fastest: {kinds.title(each.model)}"))
-    small = [(each.memory, each) for each in others if each.memory and each.memory_ratio]
-    if small:
-        memory, each = min(small, key=lambda pair: pair[0])
-        assert each.memory_ratio is not None
-        facts.append(
-            (times(each.memory_ratio), f"the dense memory, the least: {kinds.title(each.model)}, {size(memory)}")
-        )
-    return facts
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def _figures(made: list[Path], lacking: str) -> Html:

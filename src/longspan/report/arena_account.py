@@ -7,7 +7,6 @@ from dataclasses import MISSING, fields, replace
 from typing import Any
 
 from longspan.arena.cell import Record
-from longspan.report.arena_accuracy import said
 from longspan.report.arena_numbers import ENDED, duration, percent, size, task_title
 from longspan.report.page import Html, table, tag, text
 from longspan.report.results import Results
@@ -43,7 +42,8 @@ def repeat(results: Results) -> Html:
     for record in results.records:
         cell = record.cell
         ended = ENDED.get(record.state, record.state)
-        state = ended if record.state == "done" else said(ended, record.error or "no reason was recorded", "bad")
+        why = record.error or "no reason was recorded"
+        state = ended if record.state == "done" else tag("span", f"{ended}: {why}", kind="bad")
         rows.append(
             [
                 tag("code", cell.key),

@@ -1,10 +1,12 @@
 """Of the arena's page: accuracy over speed, accuracies beside trivial predictors, and learning curves."""
 
 from collections.abc import Sequence
+from math import hypot
 from statistics import fmean
 
 from longspan.arena.cell import Record
 from longspan.arena.efficiency import FUSED, NAIVE
+from longspan.report.arena_conclusions import average
 from longspan.report.arena_numbers import (
     ENDED,
     failure,
@@ -17,7 +19,7 @@ from longspan.report.arena_numbers import (
     task_title,
     times,
 )
-from longspan.report.charts import Axis, Circle, Interval, intervals, legend, scatter
+from longspan.report.charts import Axis, Circle, Interval, intervals, legend, near, scatter
 from longspan.report.kinds import kind, title
 from longspan.report.page import Html, table, tag, text
 from longspan.report.results import Results
@@ -44,9 +46,9 @@ def circles(results: Results) -> tuple[list[Circle], Axis, Axis, list[tuple[str,
     for each in results.relatives:
         # The dense model that is not fused is the same function: what it costs is another matter.
         trained = FUSED if each.model == NAIVE else each.model
-        average, pretrained = results.average(trained), results.average(each.model, True)
+        mean, pretrained = results.average(trained), results.average(each.model, True)
         speed = each.speed_ratio if relative else each.steps_per_second
-        if average is None or speed is None:
+        if mean is None or speed is None:
             lacks = [task_title(task) for task in results.averaged if results.score(task, each.model) is None] or [
                 "the measurement of speed"
             ]
@@ -55,7 +57,7 @@ def circles(results: Results) -> tuple[list[Circle], Axis, Axis, list[tuple[str,
             continue
         tip = [model_said(each.model)]
         tip += ["the same function as the fused Transformer, and its accuracy"] if trained != each.model else []
-        tip += [f"average accuracy {100 * average:.2f} over {task_list(results.averaged)}"]
+        tip += [f"average accuracy {100 * mean:.2f} over {task_list(results.averaged)}"]
         if pretrained is not None:
             tip.append(f"self pre-trained {100 * pretrained:.2f}")
         if each.steps_per_second:
@@ -63,9 +65,7 @@ def circles(results: Results) -> tuple[list[Circle], Axis, Axis, list[tuple[str,
         tip.append(f"memory {size(each.memory)}{_of(each.memory_ratio)}" if each.memory else "memory not measured")
         tip.append(f"({each.by})")
         after = None if pretrained is None else 100 * pretrained
-        found.append(
-            Circle(title(each.model), kind(each.model), speed, 100 * average, each.memory, "\n".join(tip), after)
-        )
+        found.append(Circle(title(each.model), kind(each.model), speed, 100 * mean, each.memory, "\n".join(tip), after))
     across = Axis(
         "speed, relative to the dense Transformer" if relative else "speed, steps per second",
         times_short if relative else lambda value: f"{value:g}",
@@ -103,6 +103,10 @@ def overview(results: Results) -> Html:
         notes.append("A dashed ring is the same model after self pre-training, at the same budget.")
     if any(circle.memory is None for circle in found):
         notes.append("A dashed circle has no measured memory.")
+    heights = [v for circle in found for v in (circle.accuracy, circle.pretrained) if v is not None]
+    outside = [f"{name} {value:.1f}" for name, value in near(heights, lines)[1]]
+    if outside:
+        notes.append(f"Outside of the chart: {', '.join(outside)}.")
     if missing:
         notes.append(f"Not shown: {'; '.join(missing)}.")
     return tag(
@@ -156,15 +160,13 @@ def accuracies(results: Results) -> Html:
     signs = (
         "▲ above every trivial predictor by more than three standard errors of the test; △ above the majority "
         "class only; ○ not above the majority class. ± is half of the 95 % interval, s the standard deviation over "
-        "seeds. Hover for all numbers."
+        "seeds. Bold: the highest, and all that do not differ from it by more than the noise of both; nothing is bold "
+        "where that is every model. The noise of a model is the wider of its intervals over seeds and over the test. "
+        "Hover, or reach a figure by the keyboard, for more digits."
     )
-    flagged = dict.fromkeys(title(r.cell.model) for r in results.records if r.flagged)
-    free = (
-        f"⚑ {', '.join(flagged)}: by the benchmark's rules this makes the comparison a free-for-all; hover for the "
-        f"reason."
-        if flagged
-        else ""
-    )
+    flagged = dict.fromkeys((title(r.cell.model), r.flagged) for r in results.accuracy_records if r.flagged)
+    reasons = "; ".join(f"{name}: {reason}" for name, reason in flagged)
+    free = f"⚑ {reasons}. By the benchmark's rules this makes the comparison a free-for-all." if flagged else ""
     return tag(
         "section",
         tag("h2", "Accuracy"),
@@ -174,7 +176,22 @@ def accuracies(results: Results) -> Html:
         _table(results),
         tag("p", signs, kind="quiet"),
         tag("p", free, kind="quiet") if free else Html(""),
+        reasons_of([record for record in results.accuracy_records if record.state != "done"]),
     )
+
+
+def reasons_of(records: Sequence[Record]) -> Html:
+    """Why cells have no result, as text: what shows only when it is pointed at is not there for everyone."""
+    if not records:
+        return Html("")
+    lines = []
+    for record in records:
+        cell = record.cell
+        where = f"length {cell.length:,}" if cell.length is not None else f"{task_title(cell.task)}, seed {cell.seed}"
+        where += ", self pre-trained" * cell.pretrain
+        why = record.error or "no reason was recorded"
+        lines.append(tag("li", f"{title(cell.model)}, {where}: {ENDED.get(record.state, record.state)}: {why}"))
+    return tag("div", tag("h3", "Cells without a result"), tag("ul", *lines), kind="reasons")
 
 
 def _table(results: Results) -> Html:
@@ -187,21 +204,16 @@ def _table(results: Results) -> Html:
     averaged = f"the mean over {task_list(results.averaged)}"
     head += [said("average", averaged)] + [said("average, self pre-trained", averaged)] * (len(forms) - 1)
     rows: list[list[object]] = []
-    best = {
-        (task, form): max((s.mean for m in results.models if (s := results.score(task, m, form))), default=None)
-        for task in results.tasks
-        for form in forms
-    }
-    averages = {form: [a for m in results.models if (a := results.average(m, form)) is not None] for form in forms}
+    best = {(task, form): _best(results, task, form) for task in results.tasks for form in forms}
+    first = {form: _best_averages(results, form) for form in forms}
     for model in results.models:
         if not any(record.cell.model == model for record in results.accuracy_records):
             continue
         row: list[object] = [model_name(results, model), _parameters(results, model)]
         row += [_cell(results, task, model, form, best[task, form]) for task in results.tasks for form in forms]
         for form in forms:
-            average = results.average(model, form)
-            first = average is not None and average >= max(averages[form]) - 1e-9
-            row.append("–" if average is None else tag("b" if first else "span", percent(average)))
+            mean = results.average(model, form)
+            row.append("–" if mean is None else tag("b" if model in first[form] else "span", percent(mean)))
         rows.append(row)
     names = dict.fromkeys(name for task in results.tasks for name in results.baselines(task))
     for name in names:
@@ -236,14 +248,33 @@ def _count(value: int) -> str:
     return f"{value / 1e6:.2f} M" if value >= 1e6 else f"{value / 1e3:.0f} K" if value >= 1000 else str(value)
 
 
-def _cell(results: Results, task: str, model: str, pretrain: bool, best: float | None) -> Html:
+def _best(results: Results, task: str, pretrain: bool) -> set[str]:
+    """The highest and those that do not differ from it beyond the noise; none where that is all of them."""
+    scores = {model: s for model in results.models if (s := results.score(task, model, pretrain)) is not None}
+    if not scores:
+        return set()
+    highest = max(scores.values(), key=lambda score: score.mean)
+    found = {model for model, score in scores.items() if not highest.separate(score)}
+    return found if len(found) < len(scores) else set()
+
+
+def _best_averages(results: Results, pretrain: bool) -> set[str]:
+    known = {model: each for model in results.models if (each := average(results, model, pretrain)) is not None}
+    if not known:
+        return set()
+    mean, noise = max(known.values(), key=lambda each: each[0])
+    found = {m for m, (own, other) in known.items() if mean - own <= hypot(noise or 0.0, other or 0.0)}
+    return found if len(found) < len(known) else set()
+
+
+def _cell(results: Results, task: str, model: str, pretrain: bool, best: set[str]) -> Html:
     cells, score = results.cells(task, model, pretrain), results.score(task, model, pretrain)
     wrong = [record for record in cells if record.state != "done"]
     reasons = "\n".join(failure(record) for record in wrong)
     if score is None:
         return said(_ended(wrong), reasons, "bad") if wrong else Html("–")
     half = "" if score.half is None else tag("small", f" ± {100 * score.half:.1f}")
-    number = tag("b", percent(score.mean)) if best is not None and score.mean >= best - 1e-9 else percent(score.mean)
+    number = tag("b", percent(score.mean)) if model in best else percent(score.mean)
     sign, meaning = _sign(score, results.baselines(task))
     below = f"s {100 * score.deviation:.2f}, {score.seeds} seeds" if score.deviation is not None else "1 seed"
     lost = said(f"{len(wrong)} of {len(cells)} {_ended(wrong)}", reasons, "bad") if wrong else ""

@@ -6,7 +6,7 @@ from statistics import fmean
 
 from longspan.arena.cell import Record
 from longspan.arena.efficiency import FUSED, NAIVE
-from longspan.report.arena_accuracy import model_name, said
+from longspan.report.arena_accuracy import model_name, reasons_of, said
 from longspan.report.arena_numbers import ENDED, model_said, rate, size, times, watt_hours
 from longspan.report.charts import DASHES, Axis, Line, curves, legend
 from longspan.report.kinds import kind, title
@@ -33,7 +33,7 @@ def speed_lines(results: Results, what: str) -> list[Line]:
         for length in results.lengths:
             value = _value(results.speed(model, length), what)
             if value:
-                points.append((float(length), value if what == "speed" else value / 2**30))
+                points.append((float(length), value if what == "speed" else value / 2**20))
                 tips.append(f"{rate(value) if what == 'speed' else size(value)} at length {length:,}")
         if points:
             dash = DASHES[seen.get(kind(model), 0) % len(DASHES)]
@@ -44,7 +44,9 @@ def speed_lines(results: Results, what: str) -> list[Line]:
 
 def axes(what: str) -> tuple[Axis, Axis]:
     across = Axis("length", lambda value: f"{value / 1024:g}K" if value % 1024 == 0 else f"{value:g}", factors=True)
-    return across, Axis("steps per second" if what == "speed" else "memory, GiB", factors=True)
+    if what == "speed":
+        return across, Axis("steps per second", factors=True)
+    return across, Axis("memory", lambda value: size(value * 2**20), factors=True, halves=True, left=62)
 
 
 def efficiency(results: Results) -> Html:
@@ -80,6 +82,7 @@ def efficiency(results: Results) -> Html:
         _table(results, "speed", naive, fused),
         tag("h3", "Memory: less is better"),
         _table(results, "memory", naive, fused),
+        reasons_of([record for record in results.speed_records if record.state != "done"]),
     )
 
 

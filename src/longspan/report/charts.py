@@ -14,6 +14,7 @@ svg text, svg text.quiet { font: 12px system-ui, sans-serif; fill: var(--ink); }
 svg text.quiet { fill: var(--quiet); } svg text.halo { paint-order: stroke; stroke: var(--paper); stroke-width: 3px;
   stroke-linejoin: round; } svg text.bad { fill: var(--bad); }
 svg text.end { text-anchor: end; } svg text.middle { text-anchor: middle; } svg text.name { font-weight: 600; }
+.paper { fill: var(--paper); }
 .rule { stroke: var(--line); stroke-width: 1; } .axis { stroke: var(--quiet); stroke-width: 1; }
 .mark-line { stroke: var(--quiet); stroke-width: 1.2; stroke-dasharray: 4 4; fill: none; }
 .lead { stroke: var(--k); stroke-width: 1; opacity: .7; }
@@ -27,6 +28,7 @@ svg text.end { text-anchor: end; } svg text.middle { text-anchor: middle; } svg 
 """
 
 
+LEAST_SPAN = 5.0  # percent that a chart of accuracies spans at least, so that noise does not look large
 DASHES = ("", "6 3", "2 3", "8 3 2 3")  # of mechanisms of one kind, which have one colour
 
 
@@ -70,6 +72,8 @@ class Axis:
     number: Callable[[float], str] = field(default=lambda value: f"{value:g}")
     factors: bool = False  # each step is a factor
     holds: Sequence[float] = ()
+    halves: bool = False  # ticks are powers of two and parts between them, as for sizes of memory
+    left: float = 44  # room for its numbers
 
 
 @dataclass(frozen=True)
@@ -79,25 +83,34 @@ class Scale:
     begin: float
     end: float
     factors: bool
+    halves: bool = False
 
     def __call__(self, value: float) -> float:
         low, high, at = (log(x) for x in (self.low, self.high, value)) if self.factors else (self.low, self.high, value)
         return self.begin + (self.end - self.begin) * (at - low) / (high - low)
 
     def ticks(self) -> list[float]:
-        return ratio_ticks(self.low, self.high) if self.factors else ticks(self.low, self.high)
+        return ratio_ticks(self.low, self.high, halves=self.halves) if self.factors else ticks(self.low, self.high)
 
 
-def scale(values: Sequence[float], begin: float, end: float, *, factors: bool = False, room: float = 0.06) -> Scale:
+def scale(
+    values: Sequence[float],
+    begin: float,
+    end: float,
+    *,
+    factors: bool = False,
+    room: float = 0.06,
+    halves: bool = False,
+) -> Scale:
     """That holds all values, with some room at both ends."""
     low, high = min(values), max(values)
     if factors:
         wide = max(high / low, 1.5) ** room
-        low, high = (low / wide, high * wide) if high / low >= 1.5 else (low / 1.35, high * 1.35)
+        low, high = (low / wide, high * wide) if high / low >= 1.5 else (low / 1.2, high * 1.2)
     else:
         wide = max((high - low) * room, 1e-9 + abs(high) * 0.02)
         low, high = low - wide, high + wide
-    return Scale(low, high, begin, end, factors)
+    return Scale(low, high, begin, end, factors, halves)
 
 
 def words(x: float, y: float, inside: object, kind: str = "") -> Html:
@@ -106,6 +119,11 @@ def words(x: float, y: float, inside: object, kind: str = "") -> Html:
 
 def stroke(x1: float, y1: float, x2: float, y2: float, kind: str) -> Html:
     return Html(f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" class="{kind}"/>')
+
+
+def backing(x: float, y: float, width: float, height: float) -> Html:
+    """Hides what is behind a name."""
+    return Html(f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" class="paper"/>')
 
 
 def disc(x: float, y: float, r: float, kind: str) -> Html:
@@ -143,7 +161,7 @@ def _frame(x: Scale, y: Scale, across: Axis, up: Axis) -> list[Html]:
         parts.append(stroke(x(tick), y.begin, x(tick), y.begin + 4, "axis"))
         parts.append(words(x(tick), y.begin + 17, across.number(tick), "quiet middle"))
     parts.append(words((x.begin + x.end) / 2, y.begin + 36, across.title, "quiet middle"))
-    parts.append(words(x.begin - 40, y.end - 10, up.title, "quiet"))
+    parts.append(words(x.begin - up.left + 4, y.end - 10, up.title, "quiet"))
     return parts
 
 
@@ -164,6 +182,7 @@ def scatter(
     radii = [max(3.5, largest * sqrt(circle.memory / most)) if circle.memory else 5.0 for circle in circles]
     heights = [circle.accuracy for circle in circles] + [c.pretrained for c in circles if c.pretrained is not None]
     x = scale([c.speed for c in circles] + list(across.holds), 46, width - 14, factors=across.factors, room=0.1)
+    lines, _ = near(heights, lines)
     y = scale(heights + [value for _, value in lines], height - 44, 34, room=0.1)
     parts = _frame(x, y, across, up)
     if across.factors and x.low < 1 < x.high:
@@ -192,7 +211,8 @@ def scatter(
             height += 2 * largest + 8
         taken.append(corner)
         parts += _sizes(most, largest, size, corner.left, corner.bottom)
-    labels = place(places, sizes, within, taken)
+    upright = [Box(x(1) - 3, y.end, x(1) + 3, y.begin)] if across.factors and x.low < 1 < x.high else []
+    labels = place(places, sizes, within, taken + upright)
     # Large ones first, so that none is under another.
     for index in sorted(range(len(circles)), key=lambda number: -radii[number]):
         circle, (at, above, r), label = circles[index], places[index], labels[index]
@@ -207,6 +227,16 @@ def scatter(
         inside.append(words(label.x, label.y + 4, circle.name, "name middle halo"))
         parts.append(mark(circle.kind, circle.tip, *inside))
     return svg(width, height, f"{up.title} over {across.title}; the area of a circle is memory", *parts, kind=kind)
+
+
+def near(
+    heights: Sequence[float], lines: Sequence[tuple[str, float]]
+) -> tuple[list[tuple[str, float]], list[tuple[str, float]]]:
+    """The lines that a chart of these heights has room for, and those that would leave most of it empty."""
+    low, high = min(heights), max(heights)
+    reach = 0.6 * max(high - low, LEAST_SPAN)
+    shown = [each for each in lines if low - reach <= each[1] <= high + reach]
+    return shown, [each for each in lines if each not in shown]
 
 
 def _sizes(most: float, largest: float, size: Callable[[float], str], left: float, bottom: float) -> list[Html]:
@@ -244,7 +274,9 @@ def intervals(rows: Sequence[Interval], lines: Sequence[tuple[str, float]], said
     for (name, value), level in zip(lines, levels):
         label = f"{name} {value:.1f}"
         room = len(label) * 6.3 / 2 + 2
-        parts.append(words(min(width - room, max(room, x(value))), 12 + 15 * level, label, "quiet middle halo"))
+        at = min(width - room, max(room, x(value)))
+        parts.append(backing(at - room, 1 + 15 * level, 2 * room, 14))  # so that no line runs through the name
+        parts.append(words(at, 12 + 15 * level, label, "quiet middle"))
     for tick in x.ticks():
         parts.append(stroke(x(tick), bottom, x(tick), bottom + 4, "axis"))
         parts.append(words(x(tick), bottom + 17, f"{tick:g}", "quiet middle"))
@@ -279,18 +311,23 @@ def curves(
     width: float = 440,
     height: float = 300,
 ) -> Html:
-    """Lines with their names at their ends; `levels` are horizontal, of trivial predictors."""
+    """Lines with their names beside the chart; `levels` are horizontal, of trivial predictors, and named there too."""
     lines = [line for line in lines if line.points]
-    right = width - 14 - max((len(line.name) * 6.6 for line in lines), default=0)
+    level_names = [f"{name} {value:.1f}" for name, value in levels]
+    names = [line.name for line in lines] + level_names
+    right = width - 14 - max((len(name) * 6.6 for name in names), default=0)
+    height = max(height, 78 + 14 * len(names))
     xs = [x for line in lines for x, _ in line.points] + list(across.holds)
     ys = [y for line in lines for _, y in line.points] + list(up.holds) + [value for _, value in levels]
-    x = scale(xs, 44, right, factors=across.factors, room=0.02)
-    y = scale(ys, height - 44, 34, factors=up.factors)
+    x = scale(xs, up.left, right, factors=across.factors, room=0.02)
+    y = scale(ys, height - 44, 34, factors=up.factors, halves=up.halves)
     parts = _frame(x, y, across, up)
-    for (name, value), below in zip(levels, _rows([y(value) for _, value in levels])):
+    heights = [y(line.points[-1][1]) for line in lines] + [y(value) for _, value in levels]
+    ends = spread(heights, 14, y.end, y.begin)
+    for (_, value), name, end in zip(levels, level_names, ends[len(lines) :]):
         parts.append(stroke(x.begin, y(value), x.end, y(value), "mark-line"))
-        parts.append(words(x.end, y(value) + (13 if below else -4), f"{name} {value:.1f}", "quiet end halo"))
-    ends = spread([y(line.points[-1][1]) for line in lines], 14, y.end, y.begin)
+        parts.append(stroke(x.end, y(value), right + 6, end, "rule"))
+        parts.append(words(right + 8, end + 4, name, "quiet"))
     for line, end in zip(lines, ends):
         drawn = " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in line.points)
         dashed = f' stroke-dasharray="{line.dash}"' if line.dash else ""

@@ -9,7 +9,7 @@ from longspan.report.arena_accuracy import circles, interval_rows
 from longspan.report.arena_learning import learning
 from longspan.report.arena_numbers import size, task_title
 from longspan.report.arena_speed import axes, speed_lines
-from longspan.report.charts import Axis, Line, scale
+from longspan.report.charts import Axis, Line, near, scale
 from longspan.report.kinds import KINDS
 from longspan.report.labels import Box, free_corner, place, place_rows, ratio_ticks, spread
 from longspan.report.results import Results
@@ -80,6 +80,7 @@ def _scatter(results: Results, figure: "Figure") -> bool:
     drawn = figure.add_axes((left / width, bottom / height, 1 - (left + 10) / width, 1 - (bottom + 12) / height))
     heights = [each.accuracy for each in found] + [each.pretrained for each in found if each.pretrained is not None]
     x = scale([each.speed for each in found] + list(across.holds), left, width - 10, factors=across.factors, room=0.1)
+    lines, _ = near(heights, lines)
     y = scale(heights + [value for _, value in lines], height - bottom, 12.0, room=0.1)
     _ranges(drawn, x.low, x.high, y.low, y.high, across)
     drawn.set_xticks(x.ticks(), [across.number(tick) for tick in x.ticks()])
@@ -130,7 +131,6 @@ def _scatter(results: Results, figure: "Figure") -> bool:
     return True
 
 
-_ALONG: Any = ("axes fraction", "data")
 _OFFSET: dict[str, Any] = {"textcoords": "offset points", "annotation_clip": False}
 
 
@@ -202,7 +202,12 @@ def _intervals(results: Results, figure: "Figure") -> bool:
     return True
 
 
-def _lines(drawn: "Axes", lines: Sequence[Line], across: Axis, up: Axis) -> None:
+def _lines(
+    drawn: "Axes", lines: Sequence[Line], across: Axis, up: Axis, levels: Sequence[tuple[str, float]] = ()
+) -> None:
+    """Lines, and horizontal ones of trivial predictors; the names of all stand to the right, where no line is."""
+    for _, value in levels:
+        drawn.axhline(value, color=QUIET, linewidth=0.8, linestyle="--")
     for line in lines:
         dash = (0, tuple(float(part) / 2 for part in line.dash.split())) if line.dash else "-"
         drawn.plot(*zip(*line.points), color=_colour(line.kind), linewidth=1.3, linestyle=dash)
@@ -213,13 +218,17 @@ def _lines(drawn: "Axes", lines: Sequence[Line], across: Axis, up: Axis) -> None
     figure: Any = drawn.get_figure()
     # Names at the ends of lines, apart from each other; in pixels, which the axes know once they are laid out.
     figure.draw_without_rendering()
-    ends = [drawn.transData.transform(line.points[-1])[1] for line in lines]
+    far = drawn.get_xlim()[1]
+    named = [(line.name, line.points[-1], _colour(line.kind)) for line in lines]
+    named += [(name, (far, value), QUIET) for name, value in levels]
+    ends = [drawn.transData.transform(point)[1] for _, point, _ in named]
     box = drawn.get_window_extent()
     apart = 8 / 72 * figure.dpi
-    for line, end, place_ in zip(lines, ends, spread(ends, apart, box.y0, box.y1)):
-        shift = (place_ - end) * 72 / figure.dpi
-        last = line.points[-1]
-        drawn.annotate(line.name, last, (5, shift), va="center", fontsize=7, color=_colour(line.kind), **_OFFSET)
+    for (name, point, colour), end, place_ in zip(named, ends, spread(ends, apart, box.y0, box.y1)):
+        away = (far, point[1])  # all in one column, right of the chart
+        drawn.annotate(
+            name, away, (5, (place_ - end) * 72 / figure.dpi), va="center", fontsize=7, color=colour, **_OFFSET
+        )
     drawn.set_xlabel(across.title)
     drawn.set_ylabel(up.title)
 
@@ -230,11 +239,8 @@ def _learning(results: Results, figure: "Figure") -> bool:
     if not made:
         return False
     for (task, lines), drawn in zip(made, _panels(figure, len(made), 2.8)):
-        for name, value in interval_rows(results, task)[1]:
-            drawn.axhline(value, color=QUIET, linewidth=0.8, linestyle="--")
-            end = (1, value)
-            drawn.annotate(name, end, (0, 2), xycoords=_ALONG, ha="right", fontsize=6, color=QUIET, **_OFFSET)
-        _lines(drawn, lines, Axis(f"{task_title(task)}, steps"), Axis("held-out accuracy, %"))
+        across = Axis(f"{task_title(task)}, steps")
+        _lines(drawn, lines, across, Axis("held-out accuracy, %"), interval_rows(results, task)[1])
     return True
 
 
@@ -248,6 +254,7 @@ def _efficiency(results: Results, figure: "Figure") -> bool:
         _lines(drawn, lines, across, up)
         drawn.set_xticks(results.lengths, [across.number(length) for length in results.lengths])
         low, high = drawn.get_ylim()
-        drawn.set_yticks(ratio_ticks(low, high), [f"{tick:g}" for tick in ratio_ticks(low, high)])
+        steps = ratio_ticks(low, high, halves=up.halves)
+        drawn.set_yticks(steps, [up.number(step) for step in steps])
         drawn.minorticks_off()
     return True

@@ -110,11 +110,14 @@ def ticks(low: float, high: float, about: int = 5) -> list[float]:
     return [round(step * n, 10) for n in range(first, floor(high / step + 1e-9) + 1)]
 
 
-def ratio_ticks(low: float, high: float) -> list[float]:
-    """The same for an axis on which each step is a factor."""
+def ratio_ticks(low: float, high: float, *, halves: bool = False) -> list[float]:
+    """The same for an axis on which each step is a factor; `halves` are for sizes of memory: 96, 128, 192 MiB."""
     coarse = [2.0**power for power in range(-12, 21)]
     middle = [10.0**power * times for power in range(-6, 7) for times in (1, 2, 5)]
     fine = [10.0**power * times for power in range(-6, 7) for times in (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8)]
+    if halves:
+        middle = [power * times for power in coarse for times in (1, 1.5)]
+        fine = [power * times for power in coarse for times in (1, 1.25, 1.5, 1.75)]
     made = [[tick for tick in some if low <= tick <= high] for some in (coarse, middle, fine)]
     found = next((some for some in made if len(some) >= 3), made[-1]) or [low]
     return found[:: ceil(len(found) / 9)]

@@ -4,6 +4,8 @@ STYLE = """
 body { max-width: 76rem; }
 h2 { margin-top: 3rem; padding-top: 1rem; border-top: 1px solid var(--line); font-size: 1.3rem; }
 h3 { font-size: 1rem; margin: 1.25rem 0 .4rem; } figure { margin: 0; min-width: 0; }
+.learnt { font-size: 1.1rem; max-width: 60rem; } .learnt li { font-size: 1.05rem; }
+li, .facts div, h3 { overflow-wrap: anywhere; }
 .lede { font-size: 1.05rem; max-width: 60rem; } section > .quiet, section > div > .quiet { max-width: 60rem; }
 .charts { display: grid; gap: 1rem 2.5rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 25rem), 1fr));
   margin: .75rem 0 1.5rem; } .charts figure { max-width: 38rem; }
@@ -38,6 +40,17 @@ pre { font: .8rem/1.4 ui-monospace, monospace; background: var(--shade); padding
   padding: .5rem .7rem; border-radius: .4rem;
   font-size: .82rem; line-height: 1.4; white-space: pre-line; max-width: min(24rem, 90vw);
   box-shadow: 0 4px 16px rgb(0 0 0 / .25); } #tip[hidden] { display: none; }
+@media (max-width: 40em) { /* a table becomes a list of its rows: no column is out of view */
+  .scroll thead { display: none; } .scroll table, .scroll tbody, .scroll tr { display: block; }
+  .scroll tr { padding: .5rem 0; border-bottom: 1px solid var(--line); }
+  .scroll td, .scroll td:first-child { display: flex; justify-content: space-between; gap: 1rem; position: static;
+    border: 0; padding: .1rem 0; text-align: right; white-space: normal; }
+  .scroll td::before { content: attr(data-head); color: var(--quiet); text-align: left; flex: none; max-width: 45%; }
+  .scroll td:first-child { font-weight: 600; } .scroll td:empty { display: none; }
+  .scroll td:first-child::before, .scroll td[data-head=""]::before { content: none; }
+  td > code { white-space: normal; overflow-wrap: anywhere; text-align: left; } .barred { min-width: 6rem; }
+  .scroll td > * { min-width: 0; overflow-wrap: anywhere; } .named, td small { white-space: normal; }
+  .scroll td:has(details) { display: block; text-align: left; } pre { min-width: 0; } }
 @media print { .facts div, .warning { border: 1px solid var(--line); } details { display: none; } }
 """
 

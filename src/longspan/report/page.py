@@ -4,10 +4,11 @@
 A page's own script is named by its hash in the policy: no other runs, even if markup were to slip through.
 """
 
+import re
 from base64 import b64encode
 from collections.abc import Iterable
 from hashlib import sha256
-from html import escape
+from html import escape, unescape
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 
@@ -52,14 +53,18 @@ def tag(name: str, *inside: object, kind: str = "") -> Html:
 
 def table(head: Iterable[object], rows: Iterable[Iterable[object]], numbers: Iterable[int] = ()) -> Html:
     """A table that scrolls sideways on a narrow screen; the columns `numbers` are set flush right."""
-    right = set(numbers)
+    right, head = set(numbers), list(head)
+    names = [unescape(re.sub(r"<[^>]*>", " ", text(each))).strip() for each in head]
 
-    def row(name: str, cells: Iterable[object]) -> Html:
-        made = (tag(name, cell, kind="number" if column in right else "") for column, cell in enumerate(cells))
-        return tag("tr", *made)
+    def cell(column: int, inside: object) -> Html:
+        """With the name of its column, which stands beside it where the table is shown as a list."""
+        kind = ' class="number"' if column in right else ""
+        named = f' data-head="{text(" ".join(names[column].split()))}"' if column < len(names) else ""
+        return Html(f"<td{kind}{named}>{text(inside)}</td>")
 
-    body = tag("tbody", *(row("td", cells) for cells in rows))
-    return tag("div", tag("table", tag("thead", row("th", head)), body), kind="scroll")
+    top = tag("tr", *(tag("th", each, kind="number" if column in right else "") for column, each in enumerate(head)))
+    body = tag("tbody", *(tag("tr", *(cell(*each) for each in enumerate(cells))) for cells in rows))
+    return tag("div", tag("table", tag("thead", top), body), kind="scroll")
 
 
 def page(title: str, *parts: Html, style: str = "", script: str = "") -> str:

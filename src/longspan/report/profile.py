@@ -104,7 +104,9 @@ def _lines(rows: Sequence[Row], what: str) -> list[Line]:
 
 def _axes(what: str) -> tuple[Axis, Axis]:
     across = Axis("length", lambda value: f"{value / 1024:g}K" if value % 1024 == 0 else f"{value:g}", factors=True)
-    return across, Axis("time, ms" if what == "time" else "memory, MiB", _tick, factors=True)
+    if what == "time":
+        return across, Axis("time, ms", _tick, factors=True)
+    return across, Axis("memory", lambda value: size(value * 2**20), factors=True, halves=True, left=62)
 
 
 def _tick(value: float) -> str:

@@ -1,17 +1,18 @@
 """The results of a grid, read from its folder and put in order: scores by task and model, speeds by length."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import exp, isfinite, log
+from math import exp, log
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from longspan.arena.cell import Record
 from longspan.arena.efficiency import FUSED, conditions
+from longspan.arena.results import latest, read_records
 from longspan.arena.tasks import TASKS
+from longspan.data.json_lines import parse
 from longspan.errors import InvalidInput
 from longspan.report.kinds import KINDS, kind
 from longspan.report.statistics import Score, score
@@ -171,44 +172,19 @@ def read(folder: Path) -> Results:
     path = folder / "results.jsonl"
     if not path.is_file():
         raise InvalidInput(f"{path} is missing: expected the folder of a grid that `longspan arena --out` wrote")
-    lines, found, notes = path.read_text(encoding="utf-8").split("\n"), {}, []
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            record = Record.read(json.loads(line))
-            _check(record)
-        except json.JSONDecodeError as error:
-            # A process that was killed while it wrote leaves half a line, without an end, and only there.
-            if number == len(lines):
-                notes.append(f"the last line of {path.name} is cut off and was left out")
-                continue
-            raise InvalidInput(
-                f"{path}, line {number} is not JSON ({error.msg}): remove it, its cell runs anew"
-            ) from None
-        except (InvalidInput, KeyError, TypeError, AttributeError) as error:
-            said = f"no {error}" if isinstance(error, KeyError) else error
-            raise InvalidInput(f"{path}, line {number} is not a record of a cell: {said}") from None
-        found[record.cell.key] = record
-    if not found:
-        raise InvalidInput(f"{path} has no records: run `longspan arena --out {folder}` first")
-    return Results(list(found.values()), _grid(folder / "grid.json"), notes)
-
-
-def _check(record: Record) -> None:
-    shares = {"accuracy": record.accuracy, "held_out": record.held_out, **record.baselines}
-    for name, value in shares.items():
-        if value is not None and not (isfinite(value) and 0 <= value <= 1):
-            raise InvalidInput(f"{name} is {value}, expected a share from 0 to 1")
+    lines = read_records(path)
+    if not lines.records:
+        unusable = f" ({'; '.join(lines.notes)})" if lines.notes else ""
+        raise InvalidInput(f"{path} has no records{unusable}: run `longspan arena --out {folder}` first")
+    return Results(list(latest(lines.records).values()), _grid(folder / "grid.json"), lines.notes)
 
 
 def _grid(path: Path) -> Mapping[str, Any]:
     if not path.is_file():
         return {}
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise InvalidInput(
-            f"{path} is not JSON ({error.msg}): remove it, and `longspan arena` writes it anew"
-        ) from None
-    return found if isinstance(found, dict) else {"grid": found}
+        found = parse(path.read_bytes())
+    except (OSError, InvalidInput) as error:
+        said = error.strerror if isinstance(error, OSError) else error
+        raise InvalidInput(f"{path} cannot be read, {said}: remove it, and `longspan arena` writes it again") from None
+    return found if isinstance(found, dict) else {}

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import sqrt
+from math import hypot, sqrt
 from statistics import fmean, stdev
 
 NORMAL = 1.959964  # of which 2.5 % of a normal distribution are above
@@ -43,6 +43,18 @@ class Score:
     def error(self) -> float | None:
         """Standard error of the test alone, which holds for one seed as for many."""
         return None if self.count is None else standard_error(self.mean, self.count)
+
+    @property
+    def noise(self) -> float | None:
+        """Half of the 95 % interval, of seeds or of the test, whichever is wider."""
+        known = [each for each in (self.half, None if self.error is None else NORMAL * self.error) if each is not None]
+        return max(known, default=None)
+
+    def separate(self, other: "Score") -> bool:
+        """Whether the two differ by more than the noise of both."""
+        if self.noise is None or other.noise is None:
+            return False
+        return abs(self.mean - other.mean) > hypot(self.noise, other.noise)
 
     def above(self, other: float) -> bool:
         """Whether it is higher by more than three standard errors of the test."""

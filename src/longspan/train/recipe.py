@@ -13,7 +13,7 @@ from typing import Any
 import tokenizers
 import torch
 
-from longspan import config
+from longspan import config, files
 from longspan.data.tokenizer import Tokenizer
 from longspan.data.tokenizer_files import read_tokenizer
 from longspan.errors import InvalidInput, InvalidOption, UnknownName, suggest

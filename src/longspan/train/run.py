@@ -11,6 +11,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import IO, Any
 
+from longspan import files
 from longspan.errors import InvalidInput
 from longspan.hub.locate import CHECKPOINTS, RESULT
 from longspan.hub.locate import RECIPE as CONFIG

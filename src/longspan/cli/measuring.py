@@ -1,0 +1,67 @@
+"""What commands that measure show meanwhile: a status on a terminal, and otherwise a line now and then."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+
+QUIET = 10.0  # seconds between lines where there is no terminal to draw on
+
+
+class Teller:
+    """Hears how far measuring is, and says so with an estimate of the time left."""
+
+    def __init__(
+        self,
+        say: Callable[[str], None],
+        *,
+        every: float,
+        most: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Says a line at most `every` so many seconds; after `most` seconds nothing more is measured."""
+        self.say, self.every, self.most, self.clock = say, every, most, clock
+        self.first: float | None = None
+        self.began: tuple[float, int, int] | None = None  # of this round: when, how many were done, of how many
+        self.last: float | None = None
+
+    def __call__(self, done: int, total: int, now: str) -> None:
+        from longspan.arena.grid import spell
+
+        clock = self.clock()
+        self.first = clock if self.first is None else self.first
+        if self.began is None or self.began[2] != total or done < self.began[1]:
+            self.began = clock, done, total
+        since, before, _ = self.began
+        if self.last is not None and clock - self.last < self.every:
+            return
+        self.last = clock
+        left = ""
+        if done > before:
+            seconds = (clock - since) / (done - before) * (total - done)
+            seconds = seconds if self.most is None else max(0.0, min(seconds, self.first + self.most - clock))
+            left = f", about {spell(round(seconds))} left"
+        self.say(f"{done} of {total} measured{left}; now {now}")
+
+
+@contextmanager
+def progress(first: str, *, most: float | None = None) -> Iterator[Teller]:
+    """While it lasts, progress goes to standard error; `first` is said before the first measurement."""
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    if console.is_terminal:
+        with console.status(first) as status:
+            yield Teller(lambda line: status.update(line), every=0.0, most=most)
+        return
+    said = False
+
+    def say(line: str) -> None:
+        nonlocal said
+        for each in [line] if said else [first, line]:
+            console.print(each, markup=False)
+        said = True
+
+    yield Teller(say, every=QUIET, most=most)
+
+
+__all__ = ["Teller", "progress"]
