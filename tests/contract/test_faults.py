@@ -349,8 +349,9 @@ class CompiledAtOneLengthOnly(PlainWindow):
     """Captured whole unless the length is a multiple of the block."""
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, side: Side) -> Tensor:
-        scale = 1.0 if q.shape[2] % 4 else 1.0 + 0.0 * q.detach().sum().item()
-        return super().attend(q, k, v, side) * scale
+        if q.shape[2] % 4 == 0 and q.abs().max().item() < 0:
+            return q
+        return super().attend(q, k, v, side)
 
 
 @fault("compile_masked", missed_by="compile")

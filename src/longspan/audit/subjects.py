@@ -260,7 +260,7 @@ def _make(mechanism: type[Attention], causal: bool, options: dict[str, Any]) -> 
 
 
 def forms(mechanism: type[Attention], option_sets: tuple[dict[str, Any], ...]) -> tuple[MechanismSubject, ...]:
-    """A mechanism in every form it supports, with every set of options; the first set is compiled at several lengths."""
+    """A mechanism in every form it supports, with every set of options; the first is compiled at several lengths."""
     found = []
     for options in option_sets:
         text = ", ".join(f"{name}={value}".replace(" ", "") for name, value in options.items())
