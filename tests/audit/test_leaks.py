@@ -146,6 +146,22 @@ def test_dropout_is_no_leak() -> None:
     assert certificate.passed, certificate.table(failed_only=True)
 
 
+def test_dropout_is_off_where_random_numbers_would_follow_the_order_of_a_sort() -> None:
+    class Sorted(Sums):
+        """Drops what it sorted and puts it back, so that the random numbers do not stay with their positions."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.drop = nn.Dropout(0.3)
+
+        def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+            order = x.argsort(dim=1)
+            return super().forward(torch.empty_like(x).scatter(1, order, self.drop(x.gather(1, order))), mask)
+
+    certificate = audit(Sorted(), Claims(causal=True, padding=True), reading=READING)
+    assert certificate.passed, certificate.table(failed_only=True)
+
+
 def test_training_that_cannot_be_repeated_is_not_measured() -> None:
     class Unseeded(Sums):
         generator = torch.Generator()

@@ -156,10 +156,11 @@ def _print(console: Console, certificate: "Certificate", every: bool) -> None:
             console.print(f"  {escape(form['form'])}: {_counts(verdicts)},", _verdict(overall(verdicts)))
         if every:
             console.print(_table(findings))
+            continue
         for finding in findings:
             if not finding.passed:
-                line, style = finding.line(), STYLES[finding.verdict]
-                console.print(f"    {finding.verdict}: {line}", style=style, markup=False)
+                shown, style = finding.verdict.replace("fail", "FAIL"), STYLES[finding.verdict]
+                console.print(f"    {shown}: {finding.line()}", style=style, markup=False)
 
 
 def _table(findings: "Sequence[Finding]") -> Table:
@@ -168,7 +169,10 @@ def _table(findings: "Sequence[Finding]") -> Table:
     table = Table("verdict", "measured", "limit", "claim", box=None, padding=(0, 0, 0, 2))
     for finding in findings:
         numbers = (number(finding.measured), number(finding.limit))
-        table.add_row(_verdict(finding.verdict), *numbers, f"{finding.check}: {finding.claim}")
+        claim = f"{finding.check}: {finding.claim}"
+        if finding.detail and not finding.passed:
+            claim += f"\n{finding.detail}"
+        table.add_row(_verdict(finding.verdict), *numbers, escape(claim))
     return table
 
 
