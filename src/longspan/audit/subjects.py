@@ -260,7 +260,10 @@ def _make(mechanism: type[Attention], causal: bool, options: dict[str, Any]) -> 
 
 
 def forms(mechanism: type[Attention], option_sets: tuple[dict[str, Any], ...]) -> tuple[MechanismSubject, ...]:
-    """A mechanism in every form it supports, with every set of options; the first is compiled at several lengths."""
+    """A mechanism in every form it supports, with every set of options.
+
+    Compiling at several lengths takes seconds: that is done for the first set, in the causal form if there is one.
+    """
     found = []
     for options in option_sets:
         text = ", ".join(f"{name}={value}".replace(" ", "") for name, value in options.items())
@@ -270,6 +273,6 @@ def forms(mechanism: type[Attention], option_sets: tuple[dict[str, Any], ...]) -
                 continue
             form = f"{_form(causal)}, {text}" if text else _form(causal)
             subject = MechanismSubject.build(mechanism, causal=causal, options=options, form=form)
-            subject.several_compiled = options is option_sets[0]
+            subject.several_compiled = options is option_sets[0] and causal == mechanism.supports.causal
             found.append(subject)
     return tuple(found)
