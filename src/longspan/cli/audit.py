@@ -70,10 +70,10 @@ def audit(
     all: Annotated[bool, Parameter(negative="", help="every registered mechanism")] = False,
     claimed: Claimed | None = None,
     called: Called | None = None,
-    json: Annotated[Path | None, Parameter(help="write the certificates to this file as JSON")] = None,
-    html: Annotated[Path | None, Parameter(help="write the certificates to this file as a web page")] = None,
-    jobs: Annotated[int | None, Parameter(help="targets audited at the same time; by default one per core")] = None,
-    verbose: Annotated[bool, Parameter(negative="", help="print every finding, not only one line per form")] = False,
+    json: Annotated[Path | None, Parameter(help="write the certificates to this file")] = None,
+    html: Annotated[Path | None, Parameter(help="write them as a page to this file")] = None,
+    jobs: Annotated[int | None, Parameter(help="targets audited side by side; one for each core unless said")] = None,
+    verbose: Annotated[bool, Parameter(negative="", help="print every finding, not only a line for each form")] = False,
 ) -> int:
     """Measure what is claimed of a module: is it causal, does padding leak, is it really linear?
 
