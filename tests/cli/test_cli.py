@@ -108,13 +108,10 @@ def test_audit_measures_claims_of_other_peoples_modules(capsys, modules):
 
 
 def test_an_audit_that_could_not_measure_a_claim_says_so_and_exits_with_3(capsys, modules):
-    code, out, err = run(capsys, "audit", "mine:Mean", "--streaming", "--json", "a.json", "--html", "a.html")
+    code, out, err = run(capsys, "audit", "mine:Mean", "--streaming", "--html", "a.html")
     assert code == 3 and not err, err
     assert "mine:Mean not measured" in out and "FAIL" not in out and "nan" not in out
     assert "2 of 3 claims hold, 1 not measured; 0 of 1 targets pass" in out
-    (certificate,) = json.loads((modules / "a.json").read_text())
-    assert certificate["verdict"] == "not measured"
-    assert [finding["verdict"] for finding in certificate["findings"]] == ["not measured", "pass", "pass"]
     assert "2 of 3 findings pass, 0 fail, 1 not measured" in (modules / "a.html").read_text()
 
     code, out, _ = run(capsys, "audit", "mine:Whole", "--causal", "--streaming")

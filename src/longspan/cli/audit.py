@@ -131,8 +131,8 @@ def audit(
             _print(console, certificate, every=verbose or (len(certificate.settings["forms"]) == 1 and not all))
             status.update(f"auditing {', '.join(chosen[len(certificates) :])}")
     findings = [finding.verdict for certificate in certificates for finding in certificate.findings]
-    targets = sum(certificate.passed for certificate in certificates)
-    console.print(f"{_counts(findings)}; {targets} of {len(certificates)} targets pass")
+    passing = sum(certificate.passed for certificate in certificates)
+    console.print(f"{_counts(findings)}; {passing} of {len(certificates)} targets pass")
     record = [certificate.to_dict() for certificate in certificates]
     if json is not None:
         json.write_text(json_format.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
