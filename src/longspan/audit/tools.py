@@ -91,7 +91,7 @@ def compile_masked(subject: Subject) -> Measurement:
 def _compiled(subject: Subject, lengths: Sequence[int], *, masked: bool) -> Measurement:
     """Outputs and gradients, compiled and not. The first length is compiled as a constant, the second as a variable,
     and the others must fit what there is or be compiled anew."""
-    worst, attempts = Worst(), Attempts(subject)
+    worst, attempts, length = Worst(), Attempts(subject), subject.length
     lengths = [length for length in lengths if attempts.run(subject.sample(2, length, seed=0)) is not None]
     torch.compiler.reset()
     try:
