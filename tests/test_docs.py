@@ -60,6 +60,14 @@ def test_every_kind_of_model_is_in_its_page():
 def test_the_python_of_the_audit_page_runs(capsys):
     first, _ = blocks(ROOT / "docs" / "audit.md", "python")
     exec(compile(first, "audit.md", "exec"), {})
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0] == "fail" and printed[-1] == "pass"
+    assert [line.split()[1].rstrip(":") for line in printed if line.startswith(("FAIL", "not measured"))] == [
+        "causal_perturbation",
+        "causal_gradient",
+        "prefix",
+        "training_causal",
+    ]
 
 
 def test_the_families_of_the_readme_are_those_of_the_registry():

@@ -56,6 +56,13 @@ def bert() -> nn.Module:
     )
 
 
+def xlnet() -> nn.Module:
+    from transformers import XLNetConfig, XLNetLMHeadModel
+
+    torch.manual_seed(0)
+    return XLNetLMHeadModel(XLNetConfig(vocab_size=VOCABULARY, d_model=WIDTH, n_layer=2, n_head=2, d_inner=64))
+
+
 def x_decoder() -> nn.Module:
     from x_transformers import Decoder, TransformerWrapper
 

@@ -1,4 +1,4 @@
-"""The certificate: what it holds, and that a broken check is a finding and not a crash."""
+"""The certificate: what it holds, and that a check that cannot run is "not measured"."""
 
 import json
 
@@ -38,33 +38,66 @@ def test_a_module_that_does_nothing_proves_nothing() -> None:
             return self.project(torch.zeros_like(x))
 
     certificate = audit(Constant(), Claims(causal=True, padding=True))
-    claimed = {"padding_content", "padding_amount", "causal_perturbation", "causal_gradient", "prefix"}
-    assert claimed <= {finding.check for finding in certificate.failed}
+    assert certificate.verdict == "not measured" and not certificate.passed and not certificate.failed
+    assert {finding.check for finding in certificate.not_measured} == {
+        "padding_content",
+        "padding_amount",
+        "causal_perturbation",
+        "causal_gradient",
+        "prefix",
+        "training_padding",
+        "training_causal",
+        "batch_invariance",
+    }
 
 
-def test_a_check_that_raises_is_a_failed_finding() -> None:
-    class Fragile(Layer):
-        def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:  # type: ignore[override]
-            if x.shape[1] != 64:
-                raise RuntimeError("only 64 will do")
-            return super().forward(x, mask)[0]
+class Fragile(Layer):
+    """Takes some lengths only."""
 
-    certificate = audit(Fragile(), Claims(causal=True))
-    (finding,) = certificate.failed
-    assert finding.check == "prefix"
-    assert "RuntimeError: only 64 will do" in finding.detail
+    def __init__(self, *lengths: int) -> None:
+        super().__init__()
+        self.lengths = lengths
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:  # type: ignore[override]
+        if x.shape[1] not in self.lengths:
+            raise RuntimeError("another length will not do")
+        return super().forward(x, mask)[0]
+
+
+def test_a_check_that_cannot_run_is_not_measured_and_no_failure() -> None:
+    certificate = audit(Fragile(64), Claims(causal=True))
+    assert certificate.verdict == "not measured" and certificate.failed == ()
+    (finding,) = certificate.not_measured
+    assert finding.check == "prefix" and finding.verdict == "not measured" and not finding.passed
+    assert finding.detail.startswith("at length 1, 2, 3, 7, 32, 33, 61, 63, where it raised RuntimeError: another")
+    assert "not measured  prefix\n" in certificate.table(failed_only=True)
+    assert certificate.settings["lengths"] == [64]  # no longer one was taken
+
+
+def test_lengths_that_a_module_refuses_are_left_out_and_named() -> None:
+    certificate = audit(Fragile(*range(10, 200)), Claims(causal=True, padding=True))
+    assert certificate.passed, certificate.table(failed_only=True)
+    assert certificate.settings["lengths"] == [64, 192]  # the longest that it takes of those that are tried
+    (prefix,) = (finding for finding in certificate.findings if finding.check == "prefix")
+    assert prefix.detail.startswith("not measured at length 1, 2, 3, 7, where it raised RuntimeError: another")
+
+
+def test_a_claim_that_something_works_fails_when_it_raises() -> None:
+    certificate = audit(Fragile(64), Claims(any_length=True, export=True))
+    assert {finding.check for finding in certificate.failed} == {"lengths", "export"}
+    assert certificate.verdict == "fail"
 
 
 def test_json() -> None:
     certificate = audit("other_models:Layer", Claims(causal=True, streaming=True))
     read = json.loads(json.dumps(certificate.to_dict(), allow_nan=False))
     assert read["subject"] == "other_models:Layer"
-    assert read["passed"] is False
+    assert read["passed"] is False and read["verdict"] == "not measured"
     assert set(read["versions"]) == {"longspan", "torch"}
     assert read["settings"]["forms"][0]["claims"]["streaming"] is True
     streaming = next(finding for finding in read["findings"] if finding["check"] == "streaming")
-    assert streaming["measured"] is None
-    assert set(streaming) == {"check", "claim", "measured", "limit", "passed", "detail", "form"}
+    assert streaming["measured"] is None and streaming["verdict"] == "not measured" and streaming["passed"] is False
+    assert set(streaming) == {"check", "claim", "verdict", "measured", "limit", "passed", "detail", "form"}
 
 
 def test_progress_hears_of_every_finding() -> None:

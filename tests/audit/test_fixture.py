@@ -34,6 +34,10 @@ def test_misspelt(longspan_audit):
         longspan_audit(Mean(causal=True), casual=True)
 
 
+def test_not_measured(longspan_audit):
+    longspan_audit(Mean(causal=True), streaming=True)
+
+
 def test_reading(longspan_audit):
     longspan_audit(Mean(causal=True), width=8, length=20)
 """
@@ -47,8 +51,9 @@ def run(folder: Path, *arguments: str) -> str:
 def test_another_project_gets_a_readable_failure(tmp_path: Path) -> None:
     (tmp_path / "test_mine.py").write_text(OTHER_PROJECT)
     output = run(tmp_path, "-q")
-    assert "3 passed" in output and "1 failed" in output, output
-    assert "Mean: 3 of 5 claims failed" in output
+    assert "3 passed" in output and "2 failed" in output, output
+    assert "Mean: 4 of 7 claims failed\n" in output
+    assert "Mean: 0 of 3 claims failed, 1 could not be measured\n" in output
     assert "FAIL  causal_perturbation: measured" in output
     assert "later inputs change no earlier output: worst: inputs after" in output
     assert "pass  determinism" not in output  # only what failed

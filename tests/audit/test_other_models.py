@@ -28,6 +28,9 @@ def test_gpt2_is_causal_ignores_padding_and_streams() -> None:
         "causal_perturbation",
         "causal_gradient",
         "prefix",
+        "training_padding",
+        "training_causal",
+        "running_statistics",
         "streaming",
         "streaming_masked",
         "batch_invariance",
@@ -52,13 +55,20 @@ def test_an_x_transformers_decoder_is_causal_and_ignores_padding() -> None:
 
 def test_x_transformers_have_no_streaming_that_is_known() -> None:
     certificate = audit("other_models:x_decoder", Claims(streaming=True))
-    assert failed(certificate) == {"streaming"}
-    assert "no known way to read in chunks" in certificate.failed[0].detail
+    assert certificate.verdict == "not measured"
+    (streaming,) = certificate.not_measured
+    assert streaming.check == "streaming" and "no known way to read in chunks" in streaming.detail
 
 
 def test_bert_ignores_padding_and_is_not_causal() -> None:
     certificate = audit("other_models:bert", Claims(causal=True, padding=True))
-    assert failed(certificate) == {"causal_perturbation", "causal_gradient", "prefix"}
+    assert failed(certificate) == {"causal_perturbation", "causal_gradient", "prefix", "training_causal"}
+
+
+def test_xlnet_puts_the_length_first_and_is_measured_all_the_same() -> None:
+    certificate = audit("other_models:xlnet", Claims(causal=True, padding=True))
+    assert failed(certificate) == {"causal_perturbation", "causal_gradient", "prefix", "training_causal"}
+    assert certificate.not_measured == ()
 
 
 def test_the_order_is_measured_within_the_positions_that_a_model_has() -> None:

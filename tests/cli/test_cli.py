@@ -54,6 +54,9 @@ def test_show_tells_all_options_with_help_and_limits(capsys, name):
         (["audit", "torch.nn:Identity", "--order", "nine"], ["--order", "nine"]),
         (["audit", "window", "--workers", "0"], ["--workers", "0"]),
         (["audit", "window", "--cusal"], ["--cusal"]),
+        (["audit", "torch.nn:MultiheadAttention"], ["cannot be called without arguments", "wrapped in a function"]),
+        (["audit", "torch.nn:Identity", "--width", "8", "--causal-mask"], ["takes no causal mask"]),
+        (["audit", "torch.nn:Identity", "--width", "8", "--long-length", "9"], ["long_length must be at least 66"]),
         (["lst"], ["lst", "list"]),
     ],
 )
@@ -104,11 +107,32 @@ def test_audit_measures_claims_of_other_peoples_modules(capsys, modules):
     assert code == 1 and "FAIL" in out
 
 
+def test_an_audit_that_could_not_measure_a_claim_says_so_and_exits_with_3(capsys, modules):
+    code, out, err = run(capsys, "audit", "mine:Mean", "--streaming", "--html", "a.html")
+    assert code == 3 and not err, err
+    assert "mine:Mean not measured" in out and "FAIL" not in out and "nan" not in out
+    assert "2 of 3 claims hold, 1 not measured; 0 of 1 targets pass" in out
+    assert "2 of 3 findings pass, 0 fail, 1 not measured" in (modules / "a.html").read_text()
+
+    code, out, _ = run(capsys, "audit", "mine:Whole", "--causal", "--streaming")
+    assert code == 1 and "mine:Whole FAIL" in out  # a failure outweighs what was not measured
+
+
+def test_audit_with_the_causal_mask_of_a_module(capsys, modules):
+    line = "def encoder(): return nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)"
+    (modules / "mine.py").write_text(f"from torch import nn\n\n{line}\n")
+    short = ("--causal", "--padding", "--length", "16", "--long-length", "40")
+    code, out, _ = run(capsys, "audit", "mine:encoder", *short)
+    assert code == 1 and "--causal-mask" in " ".join(out.split())
+    code, out, _ = run(capsys, "audit", "mine:encoder", *short, "--causal-mask")
+    assert code == 0 and "10 of 10 claims hold; 1 of 1 targets pass" in out
+
+
 @pytest.mark.slow
 def test_several_targets_side_by_side_are_printed_in_their_order(capsys, modules):
     code, out, err = run(capsys, "audit", "mine:Whole", "mine:Mean", "--causal", "--width", "8", "--workers", "2")
     assert code == 1 and not err
-    assert out.index("mine:Whole FAIL") < out.index("mine:Mean pass") and "1 of 2 targets" in out
+    assert out.index("mine:Whole FAIL") < out.index("mine:Mean pass") and "1 of 2 targets pass" in out
 
 
 def test_help_of_every_command_has_an_example(capsys):

@@ -183,6 +183,58 @@ class AnchoredAtTheEnd(PlainWindow):
         return super().attend(q, k, v, side) * (1 + 0.1 * (from_end % 3))
 
 
+@fault("causal_perturbation")
+@fault("causal_gradient")
+@fault("prefix")
+class LeakInLongInputs(PlainWindow):
+    """Right up to the length of a block, as a kernel may be that was tried on short inputs only."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, side: Side) -> Tensor:
+        out = super().attend(q, k, v, side)
+        return torch.cat([out[:, :, :128], out[:, :, 128:].flip(2)], dim=2)
+
+
+# Training mode
+
+
+@fault("training_causal", missed_by="causal_perturbation")
+class LeakInTraining(PlainWindow):
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, side: Side) -> Tensor:
+        return super().attend(q, k, v, side) + (v.mean(dim=2, keepdim=True) if self.training else 0.0)
+
+
+@fault("training_padding", missed_by="padding_content")
+class MaskIgnoredInTraining(PlainWindow):
+    def readable(self, q: Tensor, key_mask: Tensor | None) -> Tensor:
+        return super().readable(q, None if self.training else key_mask)
+
+
+class MovingAverage(PlainWindow):
+    """Divides by a moving average of the keys, as it was before the pass."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.register_buffer("size", torch.ones(()))
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, side: Side) -> Tensor:
+        out = super().attend(q, k, v, side) / self.size
+        if self.training:
+            self.size = self.size.lerp(k.detach().square().mean(), 0.1)
+        return out
+
+
+@fault("running_statistics", missed_by="training_causal")
+class UndeclaredStatistics(MovingAverage):
+    pass
+
+
+@fault("training_padding", missed_by="padding_content")
+class StatisticsOfPadding(MovingAverage):
+    """May move its buffers, but not by what is masked."""
+
+    running_statistics = True
+
+
 # Streaming
 
 
@@ -290,6 +342,16 @@ class Overflow(PlainWindow):
 class GraphBreak(PlainWindow):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, side: Side) -> Tensor:
         return super().attend(q, k, v, side) if q.abs().max().item() > 0 else q
+
+
+@fault("compile")
+class CompiledAtOneLengthOnly(PlainWindow):
+    """Captured whole unless the length is a multiple of the block."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, side: Side) -> Tensor:
+        if q.shape[2] % 4 == 0 and q.abs().max().item() < 0:
+            return q
+        return super().attend(q, k, v, side)
 
 
 @fault("compile_masked", missed_by="compile")

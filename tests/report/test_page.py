@@ -11,10 +11,12 @@ from longspan.report.page import Html, page, table, tag, text
 HOSTILE = "</script><img src=x onerror=\"document.title='hacked'\">&'"
 
 
-def certificate(subject: str = "window", passed: bool = True, detail: str = "") -> dict:
+def certificate(subject: str = "window", passed: bool = True, detail: str = "", verdict: str = "") -> dict:
+    verdict = verdict or ("pass" if passed else "fail")
     finding = {
         "check": "causal_perturbation",
         "claim": "later inputs change no earlier output",
+        "verdict": verdict,
         "measured": 0.0 if passed else None,
         "limit": 1e-12,
         "passed": passed,
@@ -23,9 +25,10 @@ def certificate(subject: str = "window", passed: bool = True, detail: str = "") 
     }
     return {
         "subject": subject,
+        "verdict": verdict,
         "passed": passed,
         "versions": {"longspan": "0", "torch": "0"},
-        "settings": {"length": 40, "dtype": "float64", "forms": [{"form": "causal", "claims": {}}]},
+        "settings": {"lengths": [40, 250], "dtype": "float64", "forms": [{"form": "causal", "claims": {}}]},
         "findings": [finding],
     }
 
@@ -45,7 +48,15 @@ def test_a_page_loads_nothing_and_says_so():
 def test_an_audit_page_shows_every_finding_and_escapes_what_it_was_given():
     made = audit_page([certificate(), certificate(HOSTILE, passed=False, detail=HOSTILE)])
     assert "1 of 2 findings pass" in made and made.count("causal_perturbation") == 3
-    assert "<img" not in made and "–" in made
+    assert "<img" not in made and "–" in made and "lengths 40, 250; float64" in made
+
+
+def test_an_audit_page_shows_what_was_not_measured_apart_from_what_fails():
+    unmeasured = certificate("mine:layer", passed=False, detail="takes no mask", verdict="not measured")
+    made = audit_page([certificate(), unmeasured, certificate("mine:other", passed=False)])
+    assert "1 of 3 findings pass, 1 fail, 1 not measured" in made
+    assert made.count('<span class="quiet">not measured</span>') == 3  # in the summary, the heading and the finding
+    assert made.count('<span class="bad">FAIL</span>') == 3
 
 
 @pytest.mark.browser

@@ -113,6 +113,7 @@ class Attention(nn.Module, ABC):
     quadratic_memory: bool = False  # whether the paper's own definition needs tensors of n² elements
     # Whether scores are q·k/√head_dim and nothing else is made of q and k, so that zeros may be appended to both.
     scaled_dot: bool = False
+    running_statistics: bool = False  # whether a pass in training mode moves buffers that later outputs depend on
     order: str  # time in the length n, with the option it depends on: "n·window"
     exponent: float  # the power of n in `order`, at fixed options
     supports: Supports

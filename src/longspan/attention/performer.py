@@ -58,6 +58,7 @@ class Performer(Kernel):
         self.passes: Tensor
         self.register_buffer("projection", self._draw())
         if self.options.redraw_interval:
+            self.running_statistics = True
             self.register_buffer("passes", torch.zeros((), dtype=torch.int64))
 
     def define(self, q: Queries, k: Keys, side: Side) -> Weights:

@@ -65,6 +65,7 @@ class Routing(Attention):
     family = ("LP",)
     order = "n·(clusters + window)"
     exponent = 1.0
+    running_statistics = True  # its centroids follow the data
     supports = Supports(causal=True, streaming=True, dropout=True)
 
     @dataclass(frozen=True, kw_only=True)

@@ -1,21 +1,27 @@
-"""The checks that any module can be put to: what it does, seen from outside."""
+"""The checks that any module can be put to: what its outputs depend on, in evaluation mode."""
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 import torch
-from safetensors import torch as safetensors
-from torch import Tensor, nn
+from torch import Tensor
 
-from longspan.audit.counting import LargestTensor, count_flops
-from longspan.audit.finding import Measurement, Worst, check, difference, gradients, spread
+from longspan.audit.finding import (
+    Measurement,
+    NotMeasured,
+    Worst,
+    check,
+    difference,
+    gradients,
+    one_line,
+    spread,
+)
 from longspan.audit.subjects import MechanismSubject, Sample, Subject, append, cut, positions, take
 
 SEEDS = (0, 1, 2)  # several, because a leak through a sort or an argmax shows only when the decision falls otherwise
 NO_EFFECT = "the inputs have no effect on the outputs, so nothing is shown"
-GROWTH = 0.15  # what a measured exponent may lie above the claimed one
 
 
 # Padding
@@ -32,18 +38,31 @@ def masks(batch: int, length: int) -> dict[str, Tensor]:
 
 @check("what stands at masked positions changes no other output", lambda claims: claims.padding)
 def padding_content(subject: Subject) -> Measurement:
-    worst, sample = Worst(), subject.sample(2, subject.length, seed=0)
-    gradient = 0.0
-    for name, mask in masks(2, subject.length).items():
-        with torch.no_grad():
-            expected = subject.run(sample, mask)
-            scale = spread(expected[mask])
-            for seed, size in itertools.product(SEEDS, subject.scales):
-                found = subject.run(subject.replace(sample, ~mask, seed + 100, size), mask)
-                worst.see(difference(found[mask], expected[mask], scale), f"{name}, noise of size {size:g}")
-        gradient = max(gradient, _gradient_from_masked(subject, sample, mask))
-    worst.see(gradient, "gradient to masked positions")
-    return worst.against(subject.same, fault="" if _reads_others(subject, sample) else NO_EFFECT)
+    worst, note = Worst(), ""
+    for length, seeds, scales in _settings(subject):
+        sample = subject.sample(2, length, seed=0)
+        for name, mask in masks(2, length).items():
+            with torch.no_grad():
+                expected = subject.run(sample, mask)
+                scale = spread(expected[mask])
+                for seed, size in itertools.product(seeds, scales):
+                    found = subject.run(subject.replace(sample, ~mask, seed + 100, size), mask)
+                    gap = difference(found[mask], expected[mask], scale)
+                    worst.see(gap, f"length {length}, {name}, noise of size {size:g}")
+            try:
+                gradient = _gradient_from_masked(subject, sample, mask)
+                worst.see(gradient, f"length {length}, {name}, gradient to masked positions")
+            except NotMeasured as reason:
+                note = f"gradients were not measured: {reason}"
+    _require_effect(subject)
+    return worst.against(subject.same, detail=note)
+
+
+def _settings(subject: Subject) -> Iterator[tuple[int, tuple[int, ...], tuple[float, ...]]]:
+    """The lengths to try, with the seeds and the sizes of noise; fewer where the length makes each run dearer."""
+    yield subject.length, SEEDS, subject.scales
+    for length in subject.lengths[1:]:
+        yield length, SEEDS[:1], subject.scales[-2:]
 
 
 def _gradient_from_masked(subject: Subject, sample: Sample, mask: Tensor) -> float:
@@ -54,29 +73,67 @@ def _gradient_from_masked(subject: Subject, sample: Sample, mask: Tensor) -> flo
     return 0.0 if all(bool((part == 0).all()) for part in reached) else math.inf
 
 
-def _reads_others(subject: Subject, sample: Sample) -> bool:
-    """Whether a position changes the output of other positions at all; without that, no leak can be shown."""
-    where = torch.zeros(2, subject.length, dtype=torch.bool)
+def _require_effect(subject: Subject) -> None:
+    """A position must change the output of other positions; without that, no leak can show."""
+    sample, where = subject.sample(2, subject.length, seed=0), torch.zeros(2, subject.length, dtype=torch.bool)
     where[:, subject.length // 2] = True
     with torch.no_grad():
         before, after = subject.run(sample), subject.run(subject.replace(sample, where, seed=99))
-    return difference(after[~where], before[~where], spread(before)) > subject.same
+    if difference(after[~where], before[~where], spread(before)) <= subject.same:
+        raise NotMeasured(NO_EFFECT)
 
 
 @check("appending masked positions changes no output", lambda claims: claims.padding)
 def padding_amount(subject: Subject) -> Measurement:
-    worst, length = Worst(), subject.length
-    sample = subject.sample(2, length, seed=0)
-    more = subject.sample(2, 17, seed=1)
-    mask = torch.ones(2, length, dtype=torch.bool)
-    with torch.no_grad():
-        expected = subject.run(sample)
-        for count in range(1, 18):
-            longer = append(sample, cut(more, 0, count))
+    worst, attempts = Worst(), Attempts(subject)
+    cases = [(subject.length, range(1, 18)), *((length - 17, (1, 17)) for length in subject.lengths[1:])]
+    for length, counts in cases:
+        sample, more = subject.sample(2, length, seed=0), subject.sample(2, 17, seed=1)
+        mask = torch.ones(2, length, dtype=torch.bool)
+        expected = attempts.run(sample)
+        for count in counts if expected is not None else ():
             padded = torch.cat([mask, torch.zeros(2, count, dtype=torch.bool)], dim=1)
-            found = subject.run(longer, padded)[:, :length]
-            worst.see(difference(found, expected, spread(expected)), f"{count} appended")
-    return worst.against(subject.near, fault="" if _reads_others(subject, sample) else NO_EFFECT)
+            found = attempts.run(append(sample, cut(more, 0, count)), padded)
+            if found is not None and expected is not None:
+                gap = difference(found[:, :length], expected, spread(expected))
+                worst.see(gap, f"{count} appended to {length}")
+                attempts.count += 1
+    attempts.require_one()
+    _require_effect(subject)
+    return worst.against(subject.near, detail=attempts.note)
+
+
+class Attempts:
+    """Runs at lengths that a module may refuse; a module need not take every length unless that is claimed."""
+
+    def __init__(self, subject: Subject) -> None:
+        self.subject, self.count = subject, 0  # how many comparisons were made
+        self._refused: dict[int, str] = {}
+
+    def run(self, sample: Sample, mask: Tensor | None = None) -> Tensor | None:
+        """The output, or None if the module raised."""
+        try:
+            with torch.no_grad():
+                return self.subject.run(sample, mask)
+        except NotMeasured:  # whatever the length
+            raise
+        except Exception as error:
+            if self.subject.claims.contract:  # our mechanisms take every length
+                raise
+            part = next(iter(sample.values()))
+            self._refused[part.shape[positions(part)]] = one_line(error)
+            return None
+
+    @property
+    def note(self) -> str:
+        if not self._refused:
+            return ""
+        lengths = ", ".join(map(str, sorted(self._refused)))
+        return f"not measured at length {lengths}, where it raised {next(iter(self._refused.values()))}"
+
+    def require_one(self) -> None:
+        if not self.count:
+            raise NotMeasured(self.note.removeprefix("not measured ") or "nothing could be compared")
 
 
 # Causality
@@ -84,50 +141,63 @@ def padding_amount(subject: Subject) -> Measurement:
 
 @check("later inputs change no earlier output", lambda claims: claims.causal)
 def causal_perturbation(subject: Subject) -> Measurement:
-    worst, length, moved = Worst(), subject.length, 0.0
-    place = torch.arange(length).expand(2, length)
-    for seed in SEEDS:
-        sample = subject.sample(2, length, seed)
-        with torch.no_grad():
-            expected = subject.run(sample)
-            scale = spread(expected)
-            # A maximum over the whole sequence leaks only large values, a rounding only small ones.
-            for last, size in itertools.product(_places(length), subject.scales):
-                found = subject.run(subject.replace(sample, place > last, seed + 100, size))
-                kept = difference(found[:, : last + 1], expected[:, : last + 1], scale)
-                worst.see(kept, f"inputs after {last}, noise of size {size:g}")
-                moved = max(moved, difference(found[:, last + 1 :], expected[:, last + 1 :], scale))
-    return worst.against(subject.same, fault="" if moved > subject.same else NO_EFFECT)
+    worst, moved = Worst(), 0.0
+    for length, seeds, scales in _settings(subject):
+        place = torch.arange(length).expand(2, length)
+        for seed in seeds:
+            sample = subject.sample(2, length, seed)
+            with torch.no_grad():
+                expected = subject.run(sample)
+                scale = spread(expected)
+                # A maximum over the whole sequence leaks only large values, a rounding only small ones.
+                for last, size in itertools.product(places(length), scales):
+                    found = subject.run(subject.replace(sample, place > last, seed + 100, size))
+                    kept = difference(found[:, : last + 1], expected[:, : last + 1], scale)
+                    worst.see(kept, f"length {length}, inputs after {last}, noise of size {size:g}")
+                    moved = max(moved, difference(found[:, last + 1 :], expected[:, last + 1 :], scale))
+    if moved <= subject.same:
+        raise NotMeasured(NO_EFFECT)
+    return worst.against(subject.same, detail=subject.causal_hint if worst.value > subject.same else "")
 
 
-def _places(length: int) -> list[int]:
+def places(length: int) -> list[int]:
     """Early, odd, middle and late positions, none of them the last."""
-    return sorted({min(place, length - 2) for place in (0, 3, length // 3, length // 2, length - 6, length - 2)})
+    chosen = (0, 3, length // 3, length // 2, 2 * length // 3, length - 6, length - 2)
+    return sorted({min(place, length - 2) for place in chosen})
 
 
 @check("the gradient from an output to a later input is exactly 0", lambda claims: claims.causal)
 def causal_gradient(subject: Subject) -> Measurement:
-    worst, length = Worst(), subject.length
-    leaves, out = subject.differentiable(subject.sample(2, length, seed=0))
-    reached = 0.0
-    for last in _places(length):
-        for name, gradient in gradients(out[:, last], leaves).items():
-            size = gradient.movedim(positions(gradient), 1).abs()
-            worst.see(size[:, last + 1 :].max().item(), f"output {last}, input {name!r}")
-            reached = max(reached, size[:, : last + 1].max().item())
-    return worst.against(0.0, fault="" if reached > 0 else "no gradient reaches any input, so nothing is shown")
+    worst, reached = Worst(), 0.0
+    for length in subject.lengths:
+        leaves, out = subject.differentiable(subject.sample(2, length, seed=0))
+        for last in places(length):
+            for name, gradient in gradients(out[:, last], leaves).items():
+                size = gradient.movedim(positions(gradient), 1).abs()
+                worst.see(size[:, last + 1 :].max().item(), f"length {length}, output {last}, input {name!r}")
+                reached = max(reached, size[:, : last + 1].max().item())
+    if not reached > 0:
+        raise NotMeasured("no gradient reaches any input, so nothing is shown")
+    return worst.against(0.0)
 
 
 @check("a prefix gives the same outputs as it does within the whole", lambda claims: claims.causal)
 def prefix(subject: Subject) -> Measurement:
-    worst, length = Worst(), subject.length
-    sample = subject.sample(2, length, seed=0)
-    with torch.no_grad():
-        whole = subject.run(sample)
-        for stop in sorted({1, 2, 3, 7, length // 2, length // 2 + 1, length - 3, length - 1}):
-            found = subject.run(cut(sample, 0, stop))
-            worst.see(difference(found, whole[:, :stop], spread(whole)), f"the first {stop}")
-    return worst.against(subject.near, fault="" if varies(whole) else NO_EFFECT)
+    worst, attempts = Worst(), Attempts(subject)
+    for length in subject.lengths:
+        sample = subject.sample(2, length, seed=0)
+        with torch.no_grad():
+            whole = subject.run(sample)
+        if not varies(whole):
+            raise NotMeasured(NO_EFFECT)
+        stops = {1, 2, 3, 7, length // 2 + 1} if length == subject.length else set()
+        for stop in sorted({*stops, length // 2, length - 3, length - 1}):
+            found = attempts.run(cut(sample, 0, stop))
+            if found is not None:
+                worst.see(difference(found, whole[:, :stop], spread(whole)), f"the first {stop} of {length}")
+                attempts.count += 1
+    attempts.require_one()
+    return worst.against(subject.near, detail=attempts.note)
 
 
 def varies(out: Tensor) -> bool:
@@ -165,11 +235,12 @@ def streaming_masked(subject: Subject) -> Measurement:
 
 def _streaming(subject: Subject, cases: dict[str, Tensor | None]) -> Measurement:
     worst, length, sizes = Worst(), subject.length, ""
-    sample, fault = subject.sample(2, length, seed=0), ""
+    sample = subject.sample(2, length, seed=0)
     with torch.no_grad():
         for name, mask in cases.items():
             whole = subject.run(sample, mask)
-            fault = fault if varies(whole) else NO_EFFECT
+            if not varies(whole):
+                raise NotMeasured(NO_EFFECT)
             counted = _counted(subject, mask, length)
             scale = spread(whole[counted])
             for chunks in _chunkings(length):
@@ -179,7 +250,12 @@ def _streaming(subject: Subject, cases: dict[str, Tensor | None]) -> Measurement
                     f"{subject.state_bytes(states[-1])} after {length}"
                 )
             worst.see(_old_state(subject, sample, mask), f"an old state continued a second time, {name}")
-    return worst.against(subject.near, detail=sizes, fault=fault)
+        for longer in subject.lengths[1:] if None in cases.values() else ():
+            sample = subject.sample(2, longer, seed=0)
+            whole, chunks = subject.run(sample), [longer // 2, longer - longer // 2 - 2, 1, 1]
+            found, _ = stream(subject, sample, chunks)
+            worst.see(difference(found, whole, spread(whole)), f"chunks {_shorten(chunks)}")
+    return worst.against(subject.near, detail=sizes)
 
 
 def _counted(subject: Subject, mask: Tensor | None, length: int) -> Tensor:
@@ -231,185 +307,23 @@ def batch_invariance(subject: Subject) -> Measurement:
         for size in (*subject.scales, 1000.0 * subject.scales[-1]):
             beside = subject.run(subject.replace(sample, others, seed=5, scale=size))
             worst.see(difference(beside[1:2], alone, spread(alone)), f"other rows of size {size:g}")
-    return worst.against(subject.same, fault="" if varies(together) else NO_EFFECT)
+    if not varies(together):
+        raise NotMeasured(NO_EFFECT)
+    return worst.against(subject.same)
 
 
-@check("the same input gives the same bits again", lambda claims: True)
+@check("the same input gives the same bits again, whatever was read between", lambda claims: True)
 def determinism(subject: Subject) -> Measurement:
     sample = subject.sample(2, subject.length, seed=0)
     with torch.no_grad():
         first = subject.run(sample).clone()
         torch.manual_seed(12345)
-        second = subject.run(sample).clone()
+        again = {"at once": subject.run(sample).clone()}
+        subject.run(subject.sample(2, subject.length, seed=1))  # a module may not remember a batch
+        again["after another batch"] = subject.run(sample).clone()
         with suppress(Exception):  # whether other lengths work is another claim
-            subject.run(subject.sample(1, 7, seed=1))  # a module may not remember a short batch
-        third = subject.run(sample)
-    changed = [
-        name for name, again in (("at once", second), ("after a short batch", third)) if not torch.equal(first, again)
-    ]
-    worst = max(difference(second, first, spread(first)), difference(third, first, spread(first)))
+            subject.run(subject.sample(1, 7, seed=1))
+        again["after a short batch"] = subject.run(sample)
+    changed = [when for when, out in again.items() if not torch.equal(first, out)]
+    worst = max(difference(out, first, spread(first)) for out in again.values())
     return Measurement(worst, 0.0, fault=f"changed {' and '.join(changed)}" if changed else "")
-
-
-# Sizes, precision, tools
-
-
-@check("any length works", lambda claims: claims.any_length)
-def lengths(subject: Subject) -> Measurement:
-    failed = []
-    tried = (1, 2, 3, 5, 7, 16, 33, 65, 100)
-    for length in tried:
-        try:
-            with torch.no_grad():
-                out = subject.run(subject.sample(2, length, seed=0))
-            if out.shape[:2] != (2, length) or not out.isfinite().all():
-                failed.append(f"{length}: {tuple(out.shape)}, finite: {bool(out.isfinite().all())}")
-        except Exception as error:
-            failed.append(f"{length}: {type(error).__name__}")
-    return Measurement(len(failed), 0, detail="; ".join(failed) or f"{', '.join(map(str, tried))} work")
-
-
-@check("finite in float16 and bfloat16, forward and backward", lambda claims: claims.half_precision)
-def half_precision(subject: Subject) -> Measurement:
-    broken: list[str] = []
-    for dtype, size in itertools.product((torch.float16, torch.bfloat16), (1.0, 10.0)):
-        twin = subject.fresh()
-        twin.module.to(dtype)
-        sample = subject.sample(2, subject.length, seed=0, dtype=dtype)
-        sample = {name: part * size if part.is_floating_point() else part for name, part in sample.items()}
-        leaves, out = twin.differentiable(sample)
-        for name, tensor in {"output": out, **gradients(out, leaves)}.items():
-            if not tensor.isfinite().all():
-                broken.append(f"{name} in {dtype} for inputs of size {size:g}")
-    return Measurement(len(broken), 0, detail="; ".join(broken))
-
-
-@check("the saved weights are all there is", lambda claims: claims.save_load)
-def save_load(subject: Subject) -> Measurement:
-    with torch.no_grad():
-        for parameter in subject.module.parameters():
-            parameter.add_(0.1 * torch.randn_like(parameter))  # as after training
-        sample = subject.sample(2, subject.length, seed=0)
-        expected = subject.run(sample)
-        tensors = {name: tensor.clone().contiguous() for name, tensor in subject.module.state_dict().items()}
-        saved = safetensors.save(tensors)
-        if isinstance(subject, MechanismSubject):
-            other: Subject = subject.rebuilt(seed=4321)  # other random numbers, which must all be overwritten
-        else:
-            other = subject.fresh()
-            for tensor in other.module.state_dict().values():
-                if tensor.is_floating_point():
-                    tensor.normal_()
-        other.module.load_state_dict(safetensors.load(saved))
-        found = other.run(sample)
-    return Measurement(difference(found, expected, spread(expected)), 0.0, detail=f"{len(tensors)} tensors")
-
-
-class _Runner(nn.Module):
-    """A subject as a module, which is what torch's tools take."""
-
-    def __init__(self, subject: Subject) -> None:
-        super().__init__()
-        self.subject, self.module = subject, subject.module
-
-    def forward(self, sample: Sample, mask: Tensor | None = None) -> Tensor:
-        return self.subject.run(sample, mask)
-
-
-@check("torch.compile captures it whole and changes nothing", lambda claims: claims.compile)
-def compile(subject: Subject) -> Measurement:
-    return _compiled(subject, None)
-
-
-@check("torch.compile with a mask changes nothing", lambda claims: claims.compile and claims.padding)
-def compile_masked(subject: Subject) -> Measurement:
-    return _compiled(subject, masks(2, subject.length)["holes"])
-
-
-def _compiled(subject: Subject, mask: Tensor | None) -> Measurement:
-    worst = Worst()
-    sample = subject.sample(2, subject.length, seed=0)
-    torch.compiler.reset()
-    try:
-        compiled = subject.fresh()
-        compiled.run = torch.compile(_Runner(compiled.fresh()), fullgraph=True, backend="aot_eager")  # type: ignore[method-assign]
-        results = []
-        for version in (subject, compiled):
-            leaves, out = version.differentiable(sample, mask)
-            results.append({"output": out, **gradients(out, leaves)})
-    finally:
-        torch.compiler.reset()
-    eager, captured = results
-    for name, expected in eager.items():
-        worst.see(difference(captured[name], expected, spread(expected)), name)
-    return worst.against(subject.near)
-
-
-@check("torch.export with a dynamic length holds at other lengths", lambda claims: claims.export)
-def export(subject: Subject) -> Measurement:
-    return _exported(subject, masked=False)
-
-
-@check("the same with a mask", lambda claims: claims.export and claims.padding)
-def export_masked(subject: Subject) -> Measurement:
-    return _exported(subject, masked=True)
-
-
-def _exported(subject: Subject, *, masked: bool) -> Measurement:
-    worst, runner, sizes = Worst(), _Runner(subject), subject.export_lengths
-    length = torch.export.Dim("length", min=min(sizes), max=max(sizes))
-
-    def arguments(size: int) -> tuple[object, ...]:
-        sample = subject.sample(2, size, seed=size)
-        return (sample, masks(2, size)["holes"]) if masked else (sample,)
-
-    sample = subject.sample(2, sizes[0], seed=0)
-    shapes: tuple[object, ...] = ({name: {positions(part): length} for name, part in sample.items()},)
-    if masked:
-        shapes = (*shapes, {1: length})
-    with torch.no_grad():
-        # torch cannot prove that, say, a padded length divides by its block, and would refuse; with asserts at run time
-        # it is the runs below that decide. A length that was made a constant is refused all the same.
-        program = torch.export.export(
-            runner,
-            arguments(sizes[0]),
-            dynamic_shapes=shapes,
-            prefer_deferred_runtime_asserts_over_guards=True,
-        ).module()
-        for size in sizes:
-            expected = runner(*arguments(size))
-            found = program(*arguments(size))
-            worst.see(difference(found, expected, spread(expected)), f"length {size}")
-    return worst.against(subject.near)
-
-
-# Growth
-
-
-@check("work and memory grow no faster than claimed", lambda claims: claims.order is not None and not claims.contract)
-def order(subject: Subject) -> Measurement:
-    claimed, sizes = subject.claims.order, subject.growth_lengths
-    assert claimed is not None
-    flops, largest = growth(subject, sizes)
-    detail = f"matrix products n^{flops:.2f}, largest tensor n^{largest:.2f} between {sizes[0]} and {sizes[-1]}"
-    return Measurement(max(flops, largest), claimed + GROWTH, detail=detail)
-
-
-def growth(subject: Subject, sizes: Sequence[int]) -> tuple[float, float]:
-    """The exponents, in the length, of the work of the matrix products and of the largest tensor."""
-    flops, elements = [], []
-    for size in sizes:
-        sample = subject.sample(1, size, seed=0)
-        with torch.no_grad():
-            flops.append(count_flops(lambda: subject.run(sample)))  # noqa: B023  # run at once
-            with LargestTensor() as seen:
-                subject.run(sample)
-        elements.append(seen.elements)
-    return slope(sizes, flops), slope(sizes, elements)
-
-
-def slope(sizes: Sequence[int], values: Sequence[int]) -> float:
-    """The exponent between the two largest sizes, where the lower terms weigh least; 0 if nothing was counted."""
-    if 0 in values[-2:]:
-        return 0.0
-    return math.log(values[-1] / values[-2]) / math.log(sizes[-1] / sizes[-2])

@@ -1,6 +1,6 @@
 """The table of checks, in the order in which a certificate lists them."""
 
-from longspan.audit import behaviour, contract
+from longspan.audit import behaviour, contract, growth, tools, training
 from longspan.audit.finding import Check
 from longspan.audit.subjects import Subject
 
@@ -13,24 +13,27 @@ CHECKS: tuple[Check, ...] = (
     behaviour.causal_perturbation,
     behaviour.causal_gradient,
     behaviour.prefix,
+    training.training_padding,
+    training.training_causal,
+    training.running_statistics,
     behaviour.streaming,
     behaviour.streaming_masked,
     contract.streaming_side_inputs,
     behaviour.batch_invariance,
     behaviour.determinism,
-    behaviour.lengths,
+    tools.lengths,
     contract.dead_rows,
-    behaviour.half_precision,
+    tools.half_precision,
     contract.dropout,
-    behaviour.save_load,
-    behaviour.compile,
-    behaviour.compile_masked,
-    behaviour.export,
-    behaviour.export_masked,
+    tools.save_load,
+    tools.compile,
+    tools.compile_masked,
+    tools.export,
+    tools.export_masked,
     contract.cost,
     contract.exponent,
     contract.size,
-    behaviour.order,
+    growth.order,
     contract.refusals,
 )
 

@@ -23,6 +23,7 @@ class Claims:
     dropout: bool = False  # contract only: drops attention weights in training
     side_inputs: bool = False  # contract only: decodes with a bias or with grouped heads
     subquadratic: bool = False  # contract only: makes no tensor of n²/8 elements
+    stateless: bool = False  # contract only: a pass in training mode changes no later output
     map: bool = False  # contract only: applies one map to the values
 
     def __post_init__(self) -> None:
@@ -47,5 +48,6 @@ class Claims:
             dropout=supports.dropout,
             side_inputs=supports.streaming and mechanism.causal and (supports.bias or supports.grouped),
             subquadratic=not mechanism.quadratic_memory,
+            stateless=not mechanism.running_statistics,
             map=supports.map,
         )

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from longspan import config
 from longspan.attention.base import Shape
-from longspan.audit.behaviour import GROWTH, growth, masks
+from longspan.audit.behaviour import masks
 from longspan.audit.counting import LargestTensor, count_flops, count_kept
 from longspan.audit.finding import Measurement, Worst, check, difference, gradients, spread
+from longspan.audit.growth import GROWTH, growth
 from longspan.audit.subjects import MechanismSubject, Sample, Subject, cut
 from longspan.errors import InvalidInput, InvalidOption, LongspanError, Unsupported
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
@@ -12,6 +12,12 @@ if TYPE_CHECKING:
     from longspan.audit.claims import Claims
     from longspan.audit.subjects import Subject
 
+Verdict = Literal["pass", "fail", "not measured"]
+
+
+class NotMeasured(Exception):
+    """Raised by a check that cannot say whether the claim holds; the message says why."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
@@ -19,16 +25,38 @@ class Finding:
 
     check: str  # "causal_perturbation"
     claim: str  # "later inputs change no earlier output"
-    measured: float  # NaN where nothing could be measured
+    verdict: Verdict
+    measured: float  # NaN where there is no number
     limit: float  # the most that is allowed
-    passed: bool
-    detail: str = ""  # where the worst was seen, or what went wrong
+    detail: str = ""  # where the worst was seen, what went wrong, or why nothing was measured
     form: str = ""  # "causal" or "bidirectional", and the options, where there is more than one
+
+    @property
+    def passed(self) -> bool:
+        """Whether the claim was measured and holds."""
+        return self.verdict == "pass"
+
+    def line(self) -> str:
+        """The check, the claim, the numbers and the detail in one line."""
+        parts = [f"{self.check}: {self.claim}"]
+        if not math.isnan(self.measured):
+            parts.append(f"measured {number(self.measured)}, limit {number(self.limit)}")
+        return ": ".join(parts) + (f" ({self.detail})" if self.detail else "")
+
+
+def number(value: float | None) -> str:
+    """Three digits, or a dash where there is no number."""
+    return "–" if value is None or math.isnan(value) else f"{value:.3g}"
+
+
+def one_line(error: Exception) -> str:
+    """The class and the message of an error, shortened."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """What a check's body returns; `fault` is a reason to fail whatever the numbers are."""
+    """What the body of a check returns. `fault` is a reason to fail whatever the numbers are."""
 
     measured: float
     limit: float
@@ -44,41 +72,53 @@ class Check:
     claim: str
     applies: "Callable[[Claims], bool]"
     measure: "Callable[[Subject], Measurement]"
+    must_run: bool  # the claim is that something works, so that an error disproves it
 
     def __call__(self, subject: "Subject") -> Finding:
-        """The finding on a copy of the subject, in evaluation; the caller's random numbers stay as they were."""
+        """The finding on a copy of the subject, in evaluation mode; the caller's random numbers stay as they were.
+
+        An error disproves the claim where the claim is that something works, as everything does that the contract of
+        longspan's own mechanisms demands. Otherwise the error only means that nothing was measured.
+        """
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            result = self.measure(subject.fresh())
+            try:
+                result = self.measure(subject.fresh())
+            except NotMeasured as reason:
+                return self._without_numbers(subject, "not measured", str(reason))
+            except Exception as error:
+                fails = self.must_run or subject.claims.contract
+                return self._without_numbers(subject, "fail" if fails else "not measured", f"raised {one_line(error)}")
+        holds = not result.fault and result.measured <= result.limit  # False for NaN
         return Finding(
             check=self.name,
             claim=self.claim,
+            verdict="pass" if holds else "fail",
             measured=result.measured,
             limit=result.limit,
-            passed=not result.fault and result.measured <= result.limit,  # False for NaN
             detail=result.fault or result.detail,
             form=subject.form,
         )
 
-    def failed(self, subject: "Subject", error: Exception) -> Finding:
-        """The finding when the check could not be carried out: the claim does not hold on what was tried."""
-        line = " ".join(str(error).split())
+    def _without_numbers(self, subject: "Subject", verdict: Verdict, detail: str) -> Finding:
         return Finding(
             check=self.name,
             claim=self.claim,
+            verdict=verdict,
             measured=math.nan,
             limit=math.nan,
-            passed=False,
-            detail=f"raised {type(error).__name__}: {line[:300]}",
+            detail=detail,
             form=subject.form,
         )
 
 
-def check(claim: str, applies: "Callable[[Claims], bool]") -> "Callable[[Callable[[Subject], Measurement]], Check]":
-    """Makes a check of the function below it, named as the function is."""
+def check(
+    claim: str, applies: "Callable[[Claims], bool]", *, must_run: bool = False
+) -> "Callable[[Callable[[Subject], Measurement]], Check]":
+    """Makes a check of the function below it, with the function's name."""
 
     def make(measure: "Callable[[Subject], Measurement]") -> Check:
-        return Check(measure.__name__, claim, applies, measure)
+        return Check(measure.__name__, claim, applies, measure, must_run)
 
     return make
 
@@ -115,8 +155,11 @@ def difference(found: Tensor, expected: Tensor, scale: float) -> float:
     return math.inf if math.isnan(gap) else gap
 
 
-def gradients(out: Tensor, leaves: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The gradients of a fixed random projection of `out`; a plain sum is constant for some modules."""
+def gradients(out: Tensor, leaves: dict[str, Tensor], *, retain: bool = True) -> dict[str, Tensor]:
+    """The gradients of a fixed random projection of `out`; a plain sum is constant for some modules.
+
+    `retain` keeps the graph for further gradients; a compiled backward pass may refuse that.
+    """
     direction = torch.randn(out.shape, generator=torch.Generator().manual_seed(7), dtype=torch.float64).to(out.dtype)
-    found = torch.autograd.grad(out, list(leaves.values()), direction, retain_graph=True, materialize_grads=True)
+    found = torch.autograd.grad(out, list(leaves.values()), direction, retain_graph=retain, materialize_grads=True)
     return dict(zip(leaves, found))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def longspan_audit() -> "Callable[..., Certificate]":
-    """Audits a module (or `package.module:factory`) and fails the test if a claim does not hold.
+    """Audits a module (or `package.module:factory`) and fails the test if a claim fails or could not be measured.
 
     The claims are keywords (`causal=True, padding=True, order=1`), and so is how to call the module where that cannot
     be seen (`mask="my_mask"`, `width=64`); see `longspan.audit.Claims` and `longspan.audit.Reading`. Returns the
@@ -42,8 +42,10 @@ def longspan_audit() -> "Callable[..., Certificate]":
             reading=Reading(**{name: value for name, value in given.items() if name in read}),
         )
         if not certificate.passed:
-            count = f"{len(certificate.failed)} of {len(certificate.findings)} claims"
-            pytest.fail(f"{certificate.subject}: {count} failed\n{certificate.table(failed_only=True)}", pytrace=False)
+            count = f"{len(certificate.failed)} of {len(certificate.findings)} claims failed"
+            missing = f", {len(certificate.not_measured)} could not be measured" if certificate.not_measured else ""
+            lines = certificate.table(failed_only=True)
+            pytest.fail(f"{certificate.subject}: {count}{missing}\n{lines}", pytrace=False)
         return certificate
 
     return run

@@ -10,20 +10,25 @@ import torch
 from torch import Tensor, nn
 
 from longspan.audit.claims import Claims
+from longspan.audit.finding import NotMeasured
 from longspan.audit.subjects import Sample, Subject
-from longspan.errors import InvalidInput, InvalidOption, Unsupported
+from longspan.errors import InvalidInput
 
 LENGTH = 64  # of an ordinary sample; long enough for block-sparse patterns of small blocks
+LONG_LENGTHS = (320, 256, 192, 129)  # of the longer samples; the first that a module takes
 
-# The keywords by which other people's modules take a padding mask, and what True means there.
+# The keywords by which other people's modules take a padding mask, and what True means there. PyTorch's own come first:
+# `nn.TransformerEncoder` calls another mask, of queries by keys, just `mask`.
 MASKS: dict[str, bool] = {
+    "src_key_padding_mask": False,
+    "key_padding_mask": False,
     "key_mask": True,
     "attention_mask": True,
     "mask": True,
     "input_mask": True,
     "padding_mask": True,
-    "key_padding_mask": False,
 }
+SELF_ATTENTION = (("query", "key", "value"), ("queries", "keys", "values"), ("q", "k", "v"))
 
 
 @dataclass(frozen=True)
@@ -43,33 +48,72 @@ class MaskKeyword:
 def find_mask(module: nn.Module, name: str | None, true_keeps: bool | None) -> MaskKeyword | None:
     """The mask's keyword as given, or else the first known one in the signature of `forward`."""
     if name is None:
-        parameters = inspect.signature(module.forward).parameters
-        name = next((known for known in MASKS if known in parameters), None)
+        name = next((known for known in MASKS if known in parameters(module)), None)
         if name is None:
             return None
     keeps = MASKS.get(name, True) if true_keeps is None else true_keeps
     return MaskKeyword(name, keeps)
 
 
+def parameters(module: nn.Module) -> list[str]:
+    """The names of what `forward` takes."""
+    return list(inspect.signature(module.forward).parameters)
+
+
+@dataclass(frozen=True)
+class CausalKeywords:
+    """How a module is told to be causal: a mask of queries by keys, a flag, or both as PyTorch's own modules want."""
+
+    mask: str | None
+    flag: bool
+    drops: bool  # whether the mask is boolean and True drops the key; otherwise it is added to the scores
+
+    @property
+    def names(self) -> str:
+        return " and ".join([*([self.mask] if self.mask else []), *(["is_causal=True"] if self.flag else [])])
+
+    def arguments(self, length: int, dtype: torch.dtype) -> dict[str, Any]:
+        given: dict[str, Any] = {"is_causal": True} if self.flag else {}
+        if self.mask is not None:
+            later = torch.ones(length, length, dtype=torch.bool).triu(1)
+            # Boolean masks mean opposite things to nn.MultiheadAttention and to scaled_dot_product_attention; a mask
+            # that is added means the same to both.
+            scores = torch.zeros(length, length, dtype=dtype)
+            given[self.mask] = later if self.drops else scores.masked_fill(later, float("-inf"))
+        return given
+
+
+def find_causal(module: nn.Module) -> CausalKeywords | None:
+    """The known keywords in the signature of `forward`, if there are any."""
+    names = parameters(module)
+    padding = next((name for name in ("src_key_padding_mask", "key_padding_mask") if name in names), None)
+    masks = ("src_mask", "attn_mask", *(["mask"] if padding else []))
+    mask, flag = next((name for name in masks if name in names), None), "is_causal" in names
+    return None if mask is None and not flag else CausalKeywords(mask, flag, drops=padding is not None)
+
+
 class OutsideSubject(Subject):
     """What layers and models of other people have in common."""
+
+    causal: CausalKeywords | None = None  # passed at every call
 
     def __init__(self, name: str, module: nn.Module, claims: Claims, *, length: int, mask: MaskKeyword | None) -> None:
         dtype = next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.get_default_dtype())
         super().__init__(name, module, claims, form="", length=length, dtype=dtype)
         self.mask = mask
 
-    def mask_arguments(self, mask: Tensor | None) -> dict[str, Tensor]:
+    def keywords(self, length: int, mask: Tensor | None, dtype: torch.dtype | None = None) -> dict[str, Any]:
+        """What `forward` is given besides the input."""
+        causal = {} if self.causal is None else self.causal.arguments(length, dtype or self.dtype)
         if mask is None:
-            return {}
+            return causal
         if self.mask is None:
-            raise InvalidOption(
-                f"{self.name} takes no padding mask that is known ({', '.join(MASKS)}); say which keyword it has"
-            )
-        return self.mask.arguments(mask)
+            known = ", ".join(MASKS)
+            raise NotMeasured(f"{self.name} takes no padding mask that is known ({known}); name its keyword (--mask)")
+        return causal | self.mask.arguments(mask)
 
     def checked(self, out: Any, batch: int, length: int) -> Tensor:
-        """The features among what came back."""
+        """The features in what came back."""
         for attribute in ("logits", "last_hidden_state"):
             if getattr(out, attribute, None) is not None:
                 out = getattr(out, attribute)
@@ -85,8 +129,11 @@ class OutsideSubject(Subject):
 
 
 class ModuleSubject(OutsideSubject):
-    """A layer: (batch, length, width) of floats in and out. It streams if it has `start(batch)` and
-    `extend(x, state) -> (out, state)`."""
+    """A layer: (batch, length, width) of floats in and out, or (length, batch, width) if not `batch_first`.
+
+    A layer that takes query, key and value is given the same for all three. A layer streams if it has `start(batch)`
+    and `extend(x, state) -> (out, state)`.
+    """
 
     def __init__(
         self,
@@ -97,9 +144,11 @@ class ModuleSubject(OutsideSubject):
         width: int,
         length: int = LENGTH,
         mask: MaskKeyword | None = None,
+        batch_first: bool = True,
     ) -> None:
         super().__init__(name, module, claims, length=length, mask=mask)
-        self.width = width
+        self.width, self.batch_first = width, batch_first
+        self.inputs = 3 if tuple(parameters(module)[:3]) in SELF_ATTENTION else 1
 
     def sample(self, batch: int, length: int, seed: int, dtype: torch.dtype | None = None) -> Sample:
         generator = torch.Generator().manual_seed(seed)
@@ -108,7 +157,13 @@ class ModuleSubject(OutsideSubject):
 
     def run(self, sample: Sample, mask: Tensor | None = None) -> Tensor:
         x = sample["x"]
-        return self.checked(self.module(x, **self.mask_arguments(mask)), x.shape[0], x.shape[1])
+        batch, length = x.shape[:2]
+        keywords = self.keywords(length, mask, x.dtype)
+        if self.batch_first:
+            return self.checked(self.module(*[x] * self.inputs, **keywords), batch, length)
+        out = self.module(*[x.transpose(0, 1)] * self.inputs, **keywords)
+        out = out[0] if isinstance(out, (tuple, list)) and out else out
+        return self.checked(out.transpose(0, 1) if isinstance(out, Tensor) and out.dim() > 1 else out, batch, length)
 
     def start(self, batch: int) -> Any:
         start: Any = getattr(self.module, "start", None)
@@ -118,11 +173,22 @@ class ModuleSubject(OutsideSubject):
 
     def extend(self, sample: Sample, state: Any, mask: Tensor | None = None) -> tuple[Tensor, Any]:
         extend: Any = self.module.extend
-        out, state = extend(sample["x"], state, **self.mask_arguments(mask))
+        out, state = extend(sample["x"], state, **self.keywords(sample["x"].shape[1], mask))
         return out, state
 
     def state_bytes(self, state: Any) -> int:
         return _bytes(state)
+
+
+def takes_batch_first(module: nn.Module) -> bool:
+    """False for PyTorch's own modules that were built to take the length first, and others that say so."""
+    layers = getattr(module, "layers", None)
+    first = layers[0] if isinstance(layers, nn.ModuleList) and len(layers) else None
+    for owner in (module, getattr(module, "self_attn", None), getattr(first, "self_attn", None)):
+        says = getattr(owner, "batch_first", None)
+        if isinstance(says, bool) and (owner is module or type(module).__module__.startswith("torch.nn.")):
+            return says
+    return True
 
 
 class ModelSubject(OutsideSubject):
@@ -157,7 +223,7 @@ class ModelSubject(OutsideSubject):
 
     def run(self, sample: Sample, mask: Tensor | None = None) -> Tensor:
         tokens = sample["tokens"]
-        return self.checked(self.module(tokens, **self.mask_arguments(mask)), *tokens.shape)
+        return self.checked(self.module(tokens, **self.keywords(tokens.shape[1], mask)), *tokens.shape)
 
     def differentiable(self, sample: Sample, mask: Tensor | None = None) -> tuple[Sample, Tensor]:
         """The leaf is what the input embedding gives: ids have no gradient."""
@@ -165,10 +231,16 @@ class ModelSubject(OutsideSubject):
 
         def hook(_: nn.Module, arguments: tuple[Any, ...], output: Tensor) -> Tensor | None:
             # Position and type embeddings are fed other ids, and keep their own output.
-            if "embedded" in leaves or not arguments or not torch.equal(arguments[0], tokens):
+            ids = arguments[0] if arguments else None
+            if "embedded" in leaves or not isinstance(ids, Tensor) or ids.dim() != 2:
                 return None
-            leaves["embedded"] = output.detach().clone().requires_grad_()
-            return leaves["embedded"]
+            if torch.equal(ids, tokens):
+                leaves["embedded"] = output.detach().clone().requires_grad_()
+                return leaves["embedded"]
+            if torch.equal(ids.mT, tokens):  # Hugging Face's XLNet puts the length first
+                leaves["embedded"] = output.detach().transpose(0, 1).clone().requires_grad_()
+                return leaves["embedded"].transpose(0, 1)
+            return None
 
         embeddings = [module for module in self.module.modules() if isinstance(module, nn.Embedding)]
         handles = [embedding.register_forward_hook(hook) for embedding in embeddings]
@@ -178,7 +250,7 @@ class ModelSubject(OutsideSubject):
             for handle in handles:
                 handle.remove()
         if not leaves:
-            raise InvalidInput(f"{self.name} feeds its token ids to no nn.Embedding, so no gradient can be taken")
+            raise NotMeasured(f"{self.name} feeds its token ids to no nn.Embedding, so no gradient can be taken")
         return leaves, out
 
     def start(self, batch: int) -> Any:
@@ -195,10 +267,10 @@ class ModelSubject(OutsideSubject):
             tokens,
             past_key_values=copy.deepcopy(past),  # Hugging Face's cache is written in place
             use_cache=True,
-            **self.mask_arguments(None if bool(seen.all()) else seen),
+            **self.keywords(tokens.shape[1], None if bool(seen.all()) else seen),
         )
         if getattr(out, "past_key_values", None) is None:
-            raise Unsupported(f"{self.name} gave back no past_key_values")
+            raise NotMeasured(f"{self.name} gave back no past_key_values")
         return self.checked(out, *tokens.shape), (out.past_key_values, seen)
 
     def state_bytes(self, state: Any) -> int:

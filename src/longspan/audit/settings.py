@@ -6,6 +6,7 @@ Each mechanism is audited once for every set of options in its line.
 from typing import Any
 
 HEADS, HEAD_DIM, LENGTH = 2, 8, 40
+LONG_LENGTH = 250  # of the longer samples: past every small block, and past the blocks of 64 and 128 inside mechanisms
 MAX_LENGTH = 256  # for mechanisms with a table of fixed size
 
 SMALL: dict[str, tuple[dict[str, Any], ...]] = {

@@ -6,6 +6,7 @@ heads, length, width), and the second axis of any other. A mask is boolean (batc
 
 import copy
 import dataclasses
+import math
 from abc import ABC, abstractmethod
 from typing import Any, Self
 
@@ -15,8 +16,8 @@ from torch import Tensor, nn
 from longspan import config
 from longspan.attention.base import Attention, Shape
 from longspan.audit.claims import Claims
-from longspan.audit.settings import HEAD_DIM, HEADS, LENGTH, MAX_LENGTH
-from longspan.errors import Unsupported
+from longspan.audit.finding import NotMeasured
+from longspan.audit.settings import HEAD_DIM, HEADS, LENGTH, LONG_LENGTH, MAX_LENGTH
 
 Sample = dict[str, Tensor]
 
@@ -46,6 +47,8 @@ class Subject(ABC):
 
     scales: tuple[float, ...] = (0.1, 1.0, 100.0)  # of the noise that the perturbations use
     growth_lengths: tuple[int, ...] = (256, 512, 1024)  # between which the order is measured
+    long_length: int | None = None  # of the longer samples, where it takes any
+    causal_hint: str = ""  # what to try where it turns out not to be causal
 
     def __init__(
         self, name: str, module: nn.Module, claims: Claims, *, form: str, length: int, dtype: torch.dtype
@@ -61,6 +64,16 @@ class Subject(ABC):
         twin = copy.copy(self)
         twin.module = copy.deepcopy(self.module)
         return twin
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """The lengths at which leaks are looked for: a leak may begin only past a window, a block or a table."""
+        return (self.length,) if self.long_length is None else (self.length, self.long_length)
+
+    @property
+    def compile_lengths(self) -> tuple[int, ...]:
+        """The lengths at which it is compiled, one after another: its own, a prime, and multiples of small blocks."""
+        return (self.length, 37, 42, 48)
 
     @property
     def export_lengths(self) -> tuple[int, ...]:
@@ -110,13 +123,13 @@ class Subject(ABC):
 
     def start(self, batch: int) -> Any:
         """The state before the first position."""
-        raise Unsupported(
+        raise NotMeasured(
             f"{self.name} has no known way to read in chunks: no start() and extend(), no key-value cache"
         )
 
     def extend(self, sample: Sample, state: Any, mask: Tensor | None = None) -> tuple[Tensor, Any]:
         """The output for the next positions, and the state after them; `state` itself must stay good."""
-        raise Unsupported(
+        raise NotMeasured(
             f"{self.name} has no known way to read in chunks: no start() and extend(), no key-value cache"
         )
 
@@ -129,18 +142,28 @@ class MechanismSubject(Subject):
     """An attention mechanism of longspan: q, k, v and the streams it declares, all of them noise."""
 
     module: Attention
+    several_compiled: bool = True  # whether it is compiled at several lengths, which takes seconds
 
     def __init__(self, mechanism: Attention, *, form: str | None = None, length: int = LENGTH) -> None:
         shown = form if form is not None else _form(mechanism.causal)
+        most = mechanism.shape.max_length or math.inf
+        length = int(min(length, most))
         super().__init__(
             mechanism.name, mechanism, Claims.of(mechanism), form=shown, length=length, dtype=torch.float64
         )
         self.module.double()
+        long_length = int(min(max(LONG_LENGTH, 2 * _largest_option(mechanism) + 2), most))
+        self.long_length = long_length if long_length > length else None
 
     @classmethod
     def build(cls, mechanism: type[Attention], *, causal: bool, options: dict[str, Any], form: str) -> Self:
         """A mechanism at the small sizes of an audit, in one form."""
         return cls(_make(mechanism, causal, options), form=form)
+
+    @property
+    def compile_lengths(self) -> tuple[int, ...]:
+        # No multiple first: what torch learns of a multiple of the block at the second length, it must not hold to.
+        return (37, self.length, 42, 48) if self.several_compiled else (self.length,)
 
     @property
     def export_lengths(self) -> tuple[int, ...]:
@@ -214,6 +237,13 @@ class MechanismSubject(Subject):
         return int(state.bytes)
 
 
+def _largest_option(mechanism: Attention) -> int:
+    """The largest whole number among the options: no window, block or stride is wider."""
+    values = [getattr(mechanism.options, item.name) for item in dataclasses.fields(mechanism.options)]
+    flat = [part for value in values for part in (value if isinstance(value, tuple) else (value,))]
+    return max((part for part in flat if isinstance(part, int)), default=0)
+
+
 def _form(causal: bool) -> str:
     return "causal" if causal else "bidirectional"
 
@@ -230,7 +260,10 @@ def _make(mechanism: type[Attention], causal: bool, options: dict[str, Any]) -> 
 
 
 def forms(mechanism: type[Attention], option_sets: tuple[dict[str, Any], ...]) -> tuple[MechanismSubject, ...]:
-    """A mechanism in every form it supports, with every set of options."""
+    """A mechanism in every form it supports, with every set of options.
+
+    Compiling at several lengths takes seconds: that is done for the first set, in the causal form if there is one.
+    """
     found = []
     for options in option_sets:
         text = ", ".join(f"{name}={value}".replace(" ", "") for name, value in options.items())
@@ -239,5 +272,7 @@ def forms(mechanism: type[Attention], option_sets: tuple[dict[str, Any], ...]) -
             if not (mechanism.supports.causal if causal else mechanism.supports.bidirectional):
                 continue
             form = f"{_form(causal)}, {text}" if text else _form(causal)
-            found.append(MechanismSubject.build(mechanism, causal=causal, options=options, form=form))
+            subject = MechanismSubject.build(mechanism, causal=causal, options=options, form=form)
+            subject.several_compiled = options is option_sets[0] and causal == mechanism.supports.causal
+            found.append(subject)
     return tuple(found)

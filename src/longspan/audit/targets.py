@@ -4,7 +4,7 @@ import inspect
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Literal
@@ -15,7 +15,17 @@ from torch import nn
 from longspan.attention import registry
 from longspan.attention.base import Attention
 from longspan.audit.claims import Claims
-from longspan.audit.outside import LENGTH, MaskKeyword, ModelSubject, ModuleSubject, OutsideSubject, find_mask
+from longspan.audit.outside import (
+    LENGTH,
+    LONG_LENGTHS,
+    MaskKeyword,
+    ModelSubject,
+    ModuleSubject,
+    OutsideSubject,
+    find_causal,
+    find_mask,
+    takes_batch_first,
+)
 from longspan.audit.settings import small
 from longspan.audit.subjects import MechanismSubject, Subject, forms
 from longspan.errors import InvalidInput, InvalidOption, LongspanError, UnknownName, suggest
@@ -31,7 +41,17 @@ class Reading:
     width: int | None = None  # of the features
     vocabulary: int | None = None  # number of token ids
     length: int | None = None  # of the samples
+    long_length: int | None = None  # of the longer samples, in which leaks are looked for too
+    batch_first: bool | None = None  # whether features are (batch, length, width) and not (length, batch, width)
+    causal_mask: bool = False  # whether to pass the causal mask that it takes (src_mask, attn_mask, is_causal)
     growth_lengths: tuple[int, ...] | None = None  # between which the order is measured
+
+    def __post_init__(self) -> None:
+        least = {"width": 1, "vocabulary": 2, "length": 8, "long_length": 2 + (self.length or LENGTH)}
+        for name, low in least.items():
+            value = getattr(self, name)
+            if value is not None and value < low:
+                raise InvalidOption(f"{name} must be at least {low}, not {value}")
 
 
 def resolve(
@@ -129,19 +149,48 @@ def _current_folder() -> Iterator[None]:
 def _outside(module: nn.Module, name: str, claims: Claims, reading: Reading) -> OutsideSubject:
     """The adapter that fits, found by calling the module on a small sample of each kind."""
     mask = find_mask(module, reading.mask, reading.mask_keeps)
+    causal = find_causal(module)
+    if reading.causal_mask and causal is None:
+        raise InvalidOption(f"{name} takes no causal mask that is known (src_mask, attn_mask, is_causal)")
     length = reading.length or LENGTH
     refusals = []
     for kind in _kinds(module, reading):
         try:
             subject = _adapter(kind, module, name, claims, reading, mask)
             subject.growth_lengths = reading.growth_lengths or subject.growth_lengths
-            with torch.no_grad():
-                subject.run(subject.sample(2, length, seed=0))
-            return subject
+            if causal is not None and reading.causal_mask:
+                subject.causal = causal
+            elif causal is not None:
+                subject.causal_hint = f"called without {causal.names}; --causal-mask passes it"
+            _try(subject, length)
         except Exception as error:
             cause = "" if isinstance(error, LongspanError) else f"{type(error).__name__}: "
             refusals.append(f"on {kind} it failed: {cause}{' '.join(str(error).split())[:200]}")
+            continue
+        subject.long_length = _long_length(subject, reading.long_length)
+        return subject
     raise InvalidInput(f"{name} cannot be called on samples of length {length}; {'; '.join(refusals)}")
+
+
+def _try(subject: OutsideSubject, length: int) -> None:
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        subject.fresh().run(subject.sample(2, length, seed=0))
+
+
+def _long_length(subject: OutsideSubject, wanted: int | None) -> int | None:
+    """The length of the longer samples: the one that is asked for, or the first that the module takes."""
+    if wanted is not None:
+        try:
+            _try(subject, wanted)
+        except Exception as error:
+            raise InvalidInput(f"{subject.name} cannot be called on samples of length {wanted}: {error}") from error
+        return wanted
+    for length in LONG_LENGTHS:
+        if length > subject.length:
+            with suppress(Exception):
+                _try(subject, length)
+                return length
+    return None
 
 
 def _adapter(
@@ -156,7 +205,8 @@ def _adapter(
     width = reading.width or _width(module)
     if width is None:
         raise InvalidOption(f"the width of {name} cannot be seen; say how wide its input is (--width)")
-    return ModuleSubject(name, module, claims, width=width, length=length, mask=mask)
+    batch_first = takes_batch_first(module) if reading.batch_first is None else reading.batch_first
+    return ModuleSubject(name, module, claims, width=width, length=length, mask=mask, batch_first=batch_first)
 
 
 def _kinds(module: nn.Module, reading: Reading) -> tuple[str, ...]:
@@ -175,7 +225,7 @@ def _vocabulary(module: nn.Module) -> int | None:
 
 
 def _width(module: nn.Module) -> int | None:
-    for attribute in ("embed_dim", "d_model", "hidden_size", "width", "dim"):
+    for attribute in ("embed_dim", "d_model", "input_size", "hidden_size", "width", "dim"):
         for owner in (module, getattr(module, "config", None)):
             value = getattr(owner, attribute, None)
             if isinstance(value, int):

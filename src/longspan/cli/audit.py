@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Group, Parameter
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from longspan import files
@@ -15,10 +16,15 @@ from longspan.cli.tables import output
 from longspan.errors import InvalidOption
 
 if TYPE_CHECKING:
-    from longspan.audit import Certificate, Finding
+    from collections.abc import Sequence
 
-CLAIMS = Group("Claims: what is said of a module that is not ours", sort_key=1)
-READING = Group("How to call it, where that cannot be seen", sort_key=2)
+    from longspan.audit import Certificate, Finding
+    from longspan.audit.finding import Verdict
+
+CLAIMS = Group("Claims about a module that is not from longspan", sort_key=1)
+READING = Group("How to call that module, where its signature does not say", sort_key=2)
+EXIT = {"pass": 0, "fail": 1, "not measured": 3}
+STYLES = {"pass": "", "fail": "red", "not measured": "yellow"}
 
 
 def _claim(help: str) -> Parameter:
@@ -51,11 +57,14 @@ class Called:
     """How to call the module."""
 
     inputs: Annotated[Literal["auto", "features", "tokens"], _reading("what it takes")] = "auto"
-    mask: Annotated[str | None, _reading("the keyword of its padding mask")] = None
-    mask_means: Annotated[Literal["keep", "drop"] | None, _reading("what True means in that mask")] = None
+    mask: Annotated[str | None, _reading("keyword of its padding mask")] = None
+    mask_means: Annotated[Literal["keep", "drop"] | None, _reading("what True means in the padding mask")] = None
+    causal_mask: Annotated[bool, _reading("pass its causal mask: src_mask or attn_mask, and is_causal=True")] = False
+    sequence_first: Annotated[bool, _reading("features are (length, batch, width)")] = False
     width: Annotated[int | None, _reading("width of its features")] = None
     vocabulary: Annotated[int | None, _reading("number of its token ids")] = None
-    length: Annotated[int | None, _reading("length of the samples")] = None
+    length: Annotated[int | None, _reading("length of the samples; 64 by default")] = None
+    long_length: Annotated[int | None, _reading("length of the longer samples; 320 by default")] = None
 
 
 def audit(
@@ -73,25 +82,29 @@ def audit(
 ) -> int:
     """Measure what is claimed of a module: is it causal, does padding leak, is it really linear?
 
-    A mechanism of longspan is measured against the whole contract, in every form it has. Of any other module, or whole
-    model (token ids in, logits out), exactly what you claim is measured, and always determinism and independence of
-    the batch. Exit code 0: all claims hold; 1: one failed; 2: the command was wrong.
+    A longspan mechanism is measured against the whole contract, in every form. For any other layer or model (token ids
+    in, logits out), the audit measures what you claim, and always determinism and independence of the batch.
+
+    Exit code 0: all claims hold. 1: a claim fails. 2: the command was wrong. 3: no claim fails, but one could not be
+    measured.
 
     **Examples:**
 
         longspan audit window
         longspan audit --all --out audit.json --html audit.html
         longspan audit mypackage.layers:make --causal --padding --order 1
+        longspan audit mypackage.layers:encoder --causal --causal-mask
         longspan audit mymodels:gpt2 --causal --padding --streaming
 
     Parameters
     ----------
     targets
         Names from `longspan list`, or `package.module:factory`: a module, or a class or function that makes one
-        without arguments. The current folder is searched too.
+        when called without arguments. The current folder is searched too.
     """
     from longspan.attention import names
     from longspan.audit import Claims, Reading, audit_many
+    from longspan.audit.certificate import overall
 
     if all and targets:
         raise InvalidOption("--all means every mechanism; leave out the targets, or --all")
@@ -104,9 +117,11 @@ def audit(
     claims = None if claimed is None or claimed == Claimed() else Claims(**vars(claimed))
     reading = None
     if called is not None:
-        rest = {key: value for key, value in vars(called).items() if key not in ("inputs", "mask_means")}
+        own = ("inputs", "mask_means", "sequence_first")
+        rest = {key: value for key, value in vars(called).items() if key not in own}
         keeps = None if called.mask_means is None else called.mask_means == "keep"
-        reading = Reading(kind=called.inputs, mask_keeps=keeps, **rest)
+        batch_first = False if called.sequence_first else None
+        reading = Reading(kind=called.inputs, mask_keeps=keeps, batch_first=batch_first, **rest)
 
     console = output()
     console.quiet = json  # then JSON alone is printed
@@ -121,12 +136,9 @@ def audit(
             certificates.append(certificate)
             _print(console, certificate, every=verbose or (len(certificate.settings["forms"]) == 1 and not all))
             status.update(f"auditing {', '.join(chosen[len(certificates) :])}")
-    failed = sum(not certificate.passed for certificate in certificates)
-    findings = [finding for certificate in certificates for finding in certificate.findings]
-    good = sum(finding.passed for finding in findings)
-    console.print(
-        f"{good} of {len(findings)} findings pass, {len(certificates) - failed} of {len(certificates)} targets"
-    )
+    findings = [finding.verdict for certificate in certificates for finding in certificate.findings]
+    passing = sum(certificate.passed for certificate in certificates)
+    console.print(f"{_counts(findings)}; {passing} of {len(certificates)} targets pass")
     record = [certificate.to_dict() for certificate in certificates]
     if json:
         print_json(record)
@@ -138,29 +150,50 @@ def audit(
 
         files.write_text(html, audit_page(record))
         console.print(f"wrote {html}", markup=False)
-    return 1 if failed else 0
+    return EXIT[overall(certificate.verdict for certificate in certificates)]
 
 
 def _print(console: Console, certificate: "Certificate", every: bool) -> None:
-    console.print(f"[bold]{certificate.subject}[/bold]", _verdict(certificate.passed))
+    from longspan.audit.certificate import overall
+
+    console.print(f"[bold]{escape(certificate.subject)}[/bold]", _verdict(certificate.verdict))
     for form in certificate.settings["forms"]:
         findings = [finding for finding in certificate.findings if finding.form == form["form"]]
-        good = sum(finding.passed for finding in findings)
+        verdicts = [finding.verdict for finding in findings]
         if form["form"]:
-            verdict = _verdict(good == len(findings))
-            console.print(f"  {form['form']}: {good} of {len(findings)} claims hold,", verdict)
+            console.print(f"  {escape(form['form'])}: {_counts(verdicts)},", _verdict(overall(verdicts)))
         if every:
-            table = Table("verdict", "measured", "limit", "claim", box=None, padding=(0, 0, 0, 2))
-            for finding in findings:
-                numbers = (f"{number:.3g}" for number in (finding.measured, finding.limit))
-                table.add_row(_verdict(finding.passed), *numbers, f"{finding.check}: {finding.claim}")
-            console.print(table)
+            console.print(_table(findings))
+            continue
         for finding in findings:
             if not finding.passed:
-                detail = f" ({finding.detail})" if finding.detail else ""
-                seen = f"measured {finding.measured:.3g}, limit {finding.limit:.3g}"
-                console.print(f"    {finding.check}: {finding.claim}: {seen}{detail}", style="red", markup=False)
+                shown, style = finding.verdict.replace("fail", "FAIL"), STYLES[finding.verdict]
+                console.print(f"    {shown}: {finding.line()}", style=style, markup=False)
 
 
-def _verdict(passed: bool) -> str:
-    return "pass" if passed else "[red]FAIL[/red]"
+def _table(findings: "Sequence[Finding]") -> Table:
+    from longspan.audit.finding import number
+
+    table = Table("verdict", "measured", "limit", "claim", box=None, padding=(0, 0, 0, 2))
+    for finding in findings:
+        numbers = (number(finding.measured), number(finding.limit))
+        claim = f"{finding.check}: {finding.claim}"
+        if finding.detail and not finding.passed:
+            claim += f"\n{finding.detail}"
+        table.add_row(_verdict(finding.verdict), *numbers, escape(claim))
+    return table
+
+
+def _counts(verdicts: "Sequence[Verdict]") -> str:
+    """3 of 5 claims hold, 1 fails, 1 not measured"""
+    failed, unmeasured = verdicts.count("fail"), verdicts.count("not measured")
+    parts = [f"{verdicts.count('pass')} of {len(verdicts)} claims hold"]
+    parts += [f"{failed} fail{'s' if failed == 1 else ''}"] if failed else []
+    parts += [f"{unmeasured} not measured"] if unmeasured else []
+    return ", ".join(parts)
+
+
+def _verdict(verdict: "Verdict") -> str:
+    style = STYLES[verdict]
+    shown = "FAIL" if verdict == "fail" else verdict
+    return f"[{style}]{shown}[/{style}]" if style else shown

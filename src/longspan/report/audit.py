@@ -1,5 +1,6 @@
 """The certificates of an audit as a page."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,13 +10,12 @@ from longspan.report.page import Html, page, table, tag, text
 def audit_page(certificates: Sequence[dict[str, Any]]) -> str:
     """A page from what `longspan audit --out` wrote: a summary first, then every finding."""
     findings = [finding for certificate in certificates for finding in certificate["findings"]]
-    good = sum(finding["passed"] for finding in findings)
     versions = certificates[0]["versions"] if certificates else {}
     made_with = ", ".join(f"{name} {number}" for name, number in versions.items())
     return page(
         "longspan audit",
         tag("h1", "longspan audit"),
-        tag("p", f"{good} of {len(findings)} findings pass. Measured with {made_with}.", kind="quiet"),
+        tag("p", f"{_counts(findings)}. Measured with {made_with}.", kind="quiet"),
         _summary(certificates),
         *(_section(certificate) for certificate in certificates),
     )
@@ -26,25 +26,28 @@ def _summary(certificates: Sequence[dict[str, Any]]) -> Html:
     for certificate in certificates:
         for form in certificate["settings"]["forms"]:
             findings = _of_form(certificate, form["form"])
-            good = sum(finding["passed"] for finding in findings)
-            failed = ", ".join(finding["check"] for finding in findings if not finding["passed"])
             rows.append(
                 (
                     certificate["subject"],
                     form["form"],
-                    f"{good} / {len(findings)}",
-                    _verdict(good == len(findings)),
-                    failed,
+                    f"{sum(finding['verdict'] == 'pass' for finding in findings)} / {len(findings)}",
+                    _verdict(_overall(findings)),
+                    _checks(findings, "fail"),
+                    _checks(findings, "not measured"),
                 )
             )
-    return table(("target", "form", "hold", "verdict", "what fails"), rows, numbers=(2,))
+    return table(("target", "form", "hold", "verdict", "fails", "not measured"), rows, numbers=(2,))
+
+
+def _checks(findings: Sequence[dict[str, Any]], verdict: str) -> str:
+    return ", ".join(finding["check"] for finding in findings if finding["verdict"] == verdict)
 
 
 def _section(certificate: dict[str, Any]) -> Html:
     settings = certificate["settings"]
     parts = [
-        tag("h2", certificate["subject"], " ", _verdict(certificate["passed"])),
-        tag("p", f"length {settings['length']}, {settings['dtype']}", kind="quiet"),
+        tag("h2", certificate["subject"], " ", _verdict(certificate["verdict"])),
+        tag("p", f"lengths {', '.join(map(str, settings['lengths']))}; {settings['dtype']}", kind="quiet"),
     ]
     for form in settings["forms"]:
         findings = _of_form(certificate, form["form"])
@@ -54,12 +57,12 @@ def _section(certificate: dict[str, Any]) -> Html:
                 Html(text(finding["claim"]) + (tag("p", finding["detail"], kind="quiet") if finding["detail"] else "")),
                 _number(finding["measured"]),
                 _number(finding["limit"]),
-                _verdict(finding["passed"]),
+                _verdict(finding["verdict"]),
             )
             for finding in findings
         ]
         found = table(("check", "claim", "measured", "limit", "verdict"), rows, numbers=(2, 3))
-        open_now = " open" if not all(finding["passed"] for finding in findings) or len(settings["forms"]) == 1 else ""
+        open_now = " open" if _overall(findings) != "pass" or len(settings["forms"]) == 1 else ""
         summary = tag("summary", form["form"] or "all claims", f" ({len(findings)} findings)")
         parts.append(Html(f"<details{open_now}>{summary}{found}</details>"))
     return Html("\n".join(parts))
@@ -69,9 +72,22 @@ def _of_form(certificate: dict[str, Any], form: str) -> list[dict[str, Any]]:
     return [finding for finding in certificate["findings"] if finding["form"] == form]
 
 
+def _counts(findings: Sequence[dict[str, Any]]) -> str:
+    count = Counter(finding["verdict"] for finding in findings)
+    return (
+        f"{count['pass']} of {len(findings)} findings pass, {count['fail']} fail, {count['not measured']} not measured"
+    )
+
+
+def _overall(findings: Sequence[dict[str, Any]]) -> str:
+    present = {finding["verdict"] for finding in findings}
+    return next((verdict for verdict in ("fail", "not measured") if verdict in present), "pass")
+
+
 def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.3g}"
 
 
-def _verdict(passed: bool) -> Html:
-    return tag("span", "pass" if passed else "FAIL", kind="good" if passed else "bad")
+def _verdict(verdict: str) -> Html:
+    kind = {"pass": "good", "fail": "bad"}.get(verdict, "quiet")
+    return tag("span", "FAIL" if verdict == "fail" else verdict, kind=kind)

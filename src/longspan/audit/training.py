@@ -1,0 +1,120 @@
+"""The same claims in training mode, where batch statistics, noise and moving averages come into play."""
+
+import itertools
+import random
+
+import torch
+from torch import Tensor
+from torch.nn.modules.dropout import _DropoutNd
+
+from longspan.audit.behaviour import NO_EFFECT, masks, places
+from longspan.audit.claims import Claims
+from longspan.audit.finding import Measurement, NotMeasured, Worst, check, difference, spread
+from longspan.audit.subjects import Sample, Subject
+
+
+@check("in training mode, what stands at masked positions changes no other output", lambda claims: claims.padding)
+def training_padding(subject: Subject) -> Measurement:
+    subject, worst = _without_dropout(subject), Worst()
+    sample, moved = subject.sample(2, subject.length, seed=0), 0.0
+    later = subject.sample(2, subject.length, seed=1)
+    for name, mask in masks(2, subject.length).items():
+        expected, expected_later = _repeatable(subject, sample, mask, later)
+        scale = spread(expected[mask])
+        for size in subject.scales[-2:]:
+            found, found_later = _train(subject, subject.replace(sample, ~mask, 100, size), mask, later)
+            worst.see(difference(found[mask], expected[mask], scale), f"{name}, noise of size {size:g}")
+            gap = difference(found_later, expected_later, spread(expected_later))
+            worst.see(gap, f"the next batch in evaluation mode, after {name} with noise of size {size:g}")
+        visible, _ = _train(subject, subject.replace(sample, mask, 100), mask, later)
+        moved = max(moved, difference(visible[mask], expected[mask], scale))
+    if moved <= subject.same:
+        raise NotMeasured(NO_EFFECT)
+    return worst.against(subject.same)
+
+
+@check("in training mode, later inputs change no earlier output", lambda claims: claims.causal)
+def training_causal(subject: Subject) -> Measurement:
+    subject, worst, moved = _without_dropout(subject), Worst(), 0.0
+    length = subject.length
+    sample, place = subject.sample(2, length, seed=0), torch.arange(length).expand(2, length)
+    expected, _ = _repeatable(subject, sample)
+    scale = spread(expected)
+    for last, size in itertools.product(places(length), subject.scales[-2:]):
+        found, _ = _train(subject, subject.replace(sample, place > last, 100, size))
+        kept = difference(found[:, : last + 1], expected[:, : last + 1], scale)
+        worst.see(kept, f"inputs after {last}, noise of size {size:g}")
+        moved = max(moved, difference(found[:, last + 1 :], expected[:, last + 1 :], scale))
+    if moved <= subject.same:
+        raise NotMeasured(NO_EFFECT)
+    return worst.against(subject.same, detail=subject.causal_hint if worst.value > subject.same else "")
+
+
+def _keeps_no_statistics(claims: Claims) -> bool:
+    return claims.stateless if claims.contract else claims.causal
+
+
+@check("a pass in training mode changes no later output", _keeps_no_statistics)
+def running_statistics(subject: Subject) -> Measurement:
+    later = subject.sample(2, subject.length, seed=1)
+    with torch.no_grad():
+        before = subject.run(later)
+    _, after = _train(subject, subject.sample(2, subject.length, seed=0), later=later)
+    gap = difference(after, before, spread(before))
+    buffers = _moved_buffers(subject) if gap else ""
+    return Measurement(gap, 0.0, detail=f"a training pass moved {buffers}" if buffers else "")
+
+
+def _moved_buffers(subject: Subject) -> str:
+    twin = subject.fresh()
+    before = {name: buffer.clone() for name, buffer in twin.module.named_buffers()}
+    twin.module.train()
+    with torch.no_grad():
+        twin.run(twin.sample(2, twin.length, seed=0))
+    moved = [name for name, buffer in twin.module.named_buffers() if not torch.equal(buffer, before.get(name, buffer))]
+    return ", ".join(moved[:4]) + (", …" if len(moved) > 4 else "")
+
+
+def _without_dropout(subject: Subject) -> Subject:
+    """A copy that drops nothing, where that can be set.
+
+    A fixed seed is not enough: where the layout of a tensor depends on the input, as in sorted or clustered attention,
+    the same random numbers fall on other positions.
+    """
+    twin = subject.fresh()
+    for part in twin.module.modules():
+        for name, value in list(vars(part).items()):
+            rate = name == "p" if isinstance(part, _DropoutNd) else "dropout" in name
+            if rate and isinstance(value, float):
+                setattr(part, name, 0.0)
+    return twin
+
+
+def _repeatable(
+    subject: Subject, sample: Sample, mask: Tensor | None = None, later: Sample | None = None
+) -> tuple[Tensor, Tensor]:
+    """As `_train`, if a second call gives the same."""
+    first, again = _train(subject, sample, mask, later), _train(subject, sample, mask, later)
+    if difference(again[0], first[0], spread(first[0])) > subject.same:
+        raise NotMeasured("in training mode, the same input and the same seed give different outputs")
+    return first
+
+
+def _train(
+    subject: Subject, sample: Sample, mask: Tensor | None = None, later: Sample | None = None
+) -> tuple[Tensor, Tensor]:
+    """The output of one pass in training mode, and the output for `later` afterwards, in evaluation mode.
+
+    The module is a copy and the seeds are fixed, so that two calls differ by their input alone.
+    """
+    twin, state = subject.fresh(), random.getstate()
+    twin.module.train()
+    try:
+        torch.manual_seed(0)
+        random.seed(0)
+        with torch.no_grad():
+            out = twin.run(sample, mask)
+            twin.module.eval()
+            return out, out if later is None else twin.run(later)
+    finally:
+        random.setstate(state)
