@@ -21,6 +21,7 @@ from longspan.arena.cell import Cell, Record
 from longspan.arena.grid import spell, time_limit
 from longspan.errors import InvalidInput
 from longspan.measure.machine import memory_kills
+from longspan.parsing import read_json, refusing
 
 PULSE = 0.2  # seconds between looks at the processes
 GRACE = 5.0  # seconds between asking a process to end and ending it
@@ -239,7 +240,7 @@ def _listen(one: _Running) -> bool:
             try:
                 values = json.loads(line)
                 told = Told(one.cell, values["step"], values.get("steps"), values.get("held_out"))
-            except (ValueError, TypeError, KeyError, AttributeError):
+            except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
                 continue  # some library printed something
             one.news.append(told)
     return False
@@ -248,8 +249,9 @@ def _listen(one: _Running) -> bool:
 def _record(path: Path, cell: Cell) -> Record | None:
     """What a process wrote of this very cell, if it is whole."""
     try:
-        found = Record.read(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        with refusing(path):
+            found = Record.read(read_json(path))
+    except InvalidInput:
         return None
     return found if found.cell == cell else None
 

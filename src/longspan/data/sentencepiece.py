@@ -1,13 +1,17 @@
 """Files of SentencePiece (Kudo & Richardson 2018): the few fields of their protocol buffer that tokenizing needs."""
 
+import math
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from longspan.errors import InvalidInput, Unsupported
+from longspan.parsing import check_size
 
 SPACE = "▁"
+MOST, MOST_PIECES = 1 << 28, 1 << 24  # bytes of a file, and pieces in it
+LONGEST = 1024  # letters of a piece: all its cuts are tried, so that time grows with the square
 UNIGRAM, BPE = 1, 2  # TrainerSpec.ModelType; 3 and 4 are words and characters
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6  # SentencePiece.Type
 WRITTEN = (NORMAL, USER_DEFINED, UNUSED)  # what text can be made of
@@ -51,6 +55,7 @@ class Pieces:
 
 def read_pieces(path: Path) -> Pieces:
     """The pieces and settings of a file."""
+    check_size(path, MOST)
     data = path.read_bytes()
     if data[:64].split(b"\n")[0].endswith(b"== 0"):
         raise Unsupported(
@@ -65,8 +70,12 @@ def read_pieces(path: Path) -> Pieces:
                 _trainer(found, _as_bytes(value))
             elif number == 3:
                 _normaliser(found, _as_bytes(value))
+            if len(found.pieces) > MOST_PIECES:
+                raise InvalidInput(f"{path} has more than {MOST_PIECES:,} pieces; no model has so many rows")
     except UnicodeDecodeError as error:
         raise InvalidInput(f"{path}: piece {len(found.pieces)} is not UTF-8: {error.reason}") from None
+    except InvalidInput:
+        raise
     except (ValueError, struct.error) as error:
         raise InvalidInput(f"{path} is no file of SentencePiece, at piece {len(found.pieces)}: {error}") from None
     if not found.pieces:
@@ -77,6 +86,10 @@ def read_pieces(path: Path) -> Pieces:
         raise InvalidInput(f"{path}: unk_id is {found.unk}, and there are {len(found.pieces)} pieces")
     seen: dict[str, int] = {}
     for number, piece in enumerate(found.pieces):
+        if len(piece.text) > LONGEST or not piece.text:
+            raise InvalidInput(f"{path}: piece {number} has {len(piece.text):,} letters; it can have 1 to {LONGEST:,}")
+        if not math.isfinite(piece.score):
+            raise InvalidInput(f"{path}: the score of piece {number} is {piece.score}")
         if seen.setdefault(piece.text, number) != number:
             raise InvalidInput(f"{path}: pieces {seen[piece.text]} and {number} are both {piece.text!r}")
     return found
@@ -161,4 +174,17 @@ def _as_int(value: int | bytes) -> int:
     return value
 
 
-__all__ = ["BPE", "BYTE", "CONTROL", "SPACE", "UNIGRAM", "UNKNOWN", "USER_DEFINED", "Piece", "Pieces", "read_pieces"]
+__all__ = [
+    "BPE",
+    "BYTE",
+    "CONTROL",
+    "LONGEST",
+    "MOST",
+    "SPACE",
+    "UNIGRAM",
+    "UNKNOWN",
+    "USER_DEFINED",
+    "Piece",
+    "Pieces",
+    "read_pieces",
+]

@@ -15,6 +15,7 @@ from longspan.data import vocabularies
 from longspan.data.files import read_json, read_text
 from longspan.data.tokenizer import CONFIG, FILE, ROLES, Tokenizer
 from longspan.errors import InvalidInput
+from longspan.parsing import refusing
 
 MAP, ADDED, MODEL = "special_tokens_map.json", "added_tokens.json", "config.json"
 WORDS, BPE_FILES = "vocab.txt", (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
@@ -60,6 +61,11 @@ def read_tokenizer(folder: Path | str) -> Tokenizer | None:
     folder = Path(folder)
     if not folder.is_dir():
         raise InvalidInput(f"{folder} is no folder")
+    with refusing(folder, "its tokenizer is not of the expected form"):
+        return _read_tokenizer(folder)
+
+
+def _read_tokenizer(folder: Path) -> Tokenizer | None:
     record = read_json(folder / CONFIG)
     if (folder / CHAT).is_file():
         record["chat_template"] = read_text(folder / CHAT)
@@ -100,10 +106,8 @@ def _read(folder: Path, kind: str, record: Mapping[str, Any]) -> tokenizers.Toke
 
 def _parsed(path: Path) -> tokenizers.Tokenizer:
     text = read_text(path)
-    try:
+    with refusing(path, "it is no tokenizer"):
         return tokenizers.Tokenizer.from_str(text)
-    except Exception as error:  # the package raises no narrower one
-        raise InvalidInput(f"{path} is no tokenizer: {error}") from None
 
 
 # Special tokens

@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from longspan.errors import InvalidInput
+from longspan.parsing import parse_json, read_json, refusing
 
 ONE, INDEX = "model.safetensors", "model.safetensors.index.json"
 SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")
@@ -68,10 +69,7 @@ def _files(folder: Path) -> dict[Path, list[str] | None]:
 
 def shards(folder: Path, index: str, suffix: str) -> dict[Path, list[str]]:
     """The files that an index lists, with the tensors that each must have."""
-    try:
-        read = json.loads((folder / index).read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise InvalidInput(f"{folder / index} lists no weights: {error}") from None
+    read = read_json(folder / index)
     listed = read.get("weight_map") if isinstance(read, dict) else None
     if not listed or not isinstance(listed, dict):
         raise InvalidInput(f"{folder / index} lists no weights: it has no weight_map from names to files")
@@ -95,12 +93,12 @@ class _File:
     def __init__(self, path: Path) -> None:
         try:
             self._checked = safe_open(path, framework="pt")
-        except SafetensorError as error:
+        except (SafetensorError, OSError) as error:
             raise InvalidInput(f"{path} is no whole safetensors file: {error}") from None
         self.path = path
         with path.open("rb") as file:
             size = int.from_bytes(file.read(8), "little")
-            self.header: dict[str, Any] = json.loads(file.read(size))
+            self.header: dict[str, Any] = parse_json(file.read(size), f"{path}: its header")
         self.header.pop("__metadata__", None)
         self._first = 8 + size
         self._bytes = torch.from_file(str(path), shared=False, size=path.stat().st_size, dtype=torch.uint8)
@@ -110,7 +108,8 @@ class _File:
         kind = KINDS.get(said["dtype"])
         start, stop = (self._first + offset for offset in said["data_offsets"])
         if kind is not None and start % kind.itemsize == 0:
-            return self._bytes[start:stop].view(kind).view(said["shape"])
+            with refusing(self.path, f"{name} is not of its size"):
+                return self._bytes[start:stop].view(kind).view(said["shape"])
         try:
             return self._checked.get_tensor(name)
         except SafetensorError as error:

@@ -18,6 +18,7 @@ from longspan.data.cache import cache
 from longspan.errors import InvalidInput
 from longspan.measure import machine
 from longspan.measure.case import Case, Measured
+from longspan.parsing import parse_json
 
 PROTOCOL = 1  # of how cases are measured: with another number, older measurements no longer count
 FOR_GOOD = ("done", "unsupported", "slow")  # what failed, or found no memory, may do better the next time
@@ -89,9 +90,9 @@ def _read(path: Path) -> list[Measured]:
     found = []
     for line in text.split("\n"):
         try:
-            measured = Measured.read(json.loads(line))
+            measured = Measured.read(parse_json(line, path))
             usable = measured.state != "done" or (bool(measured.seconds) and measured.least > 0)
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
             continue
         if usable:
             found.append(measured)

@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from longspan.errors import InvalidInput
+from longspan.parsing import read_json, refusing
 
 MANIFEST, PART = "manifest.json", ".part"
 RANDOM, CARRIED = "random", "carried"
@@ -57,16 +58,16 @@ def check(folder: Path) -> None:
     One that lacks only what exactness needs is whole: whoever goes on from it says whether that may be missing.
     """
     path = folder / MANIFEST
-    try:
-        listed = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InvalidInput(f"{folder} is no whole checkpoint: it has no {MANIFEST}") from None
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise InvalidInput(f"{path} is not JSON: {error}") from None
+    if not path.is_file():
+        raise InvalidInput(f"{folder} is no whole checkpoint: it has no {MANIFEST}")
+    listed = read_json(path)
     try:
         known = {str(name): (int(facts["bytes"]), str(facts["sha256"])) for name, facts in listed.items()}
-    except (AttributeError, KeyError, TypeError, ValueError):
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
         raise InvalidInput(f"{path} is no list of files with their sizes and sums") from None
+    for name in known:
+        if "\0" in name or Path(name).is_absolute() or ".." in Path(name).parts or len(name) > 255:
+            raise InvalidInput(f"{path} lists a file that is not in the checkpoint: {name[:80]!r}")
     for name, (size, digest) in known.items():
         file = folder / name
         if not file.is_file():
@@ -142,9 +143,10 @@ def random_state() -> dict[str, Tensor]:
 
 def restore_random_state(tensors: Mapping[str, Tensor]) -> None:
     """Goes on where `random_state` was taken."""
-    torch.set_rng_state(tensors["cpu"])
-    if "cuda" in tensors and torch.cuda.is_available():
-        torch.cuda.set_rng_state(tensors["cuda"])
+    with refusing("the checkpoint's state of random numbers"):
+        torch.set_rng_state(tensors["cpu"])
+        if "cuda" in tensors and torch.cuda.is_available():
+            torch.cuda.set_rng_state(tensors["cuda"])
 
 
 def _facts(path: Path) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """Recipes: TOML files with a task, a model and how it is trained; and the runs that are made of them."""
 
 import json
-import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from longspan.models.base import Model
 from longspan.models.decoder import Decoder
 from longspan.models.encoder import Encoder
 from longspan.nn.heads import Head
+from longspan.parsing import read_toml
 from longspan.tasks import registry as tasks
 from longspan.tasks.base import Place, Prepared, Task
 from longspan.train import checkpoint, saving
@@ -120,12 +120,9 @@ def _naming(where: str) -> Iterator[None]:
 
 def read(path: Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
     """A recipe from its file; `overrides` are `{"train.steps": 100}` and the like."""
-    try:
-        found = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InvalidInput(f"there is no recipe {path}") from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise InvalidInput(f"{path} is not TOML: {error}") from None
+    if not path.exists():
+        raise InvalidInput(f"there is no recipe {path}")
+    found = read_toml(path)
     for key in found:
         if key not in TABLES:
             raise InvalidOption(f"{path} has a table [{key}]: {suggest(key, TABLES)}")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from longspan.errors import InvalidInput
+from longspan.parsing import parse_json, read_text
 from longspan.train.board import Board
 
 CONFIG, METRICS, CHECKPOINTS, LOCK = "config.toml", "metrics.jsonl", "checkpoints", "lock"
@@ -86,11 +87,17 @@ class Run:
         if not path.is_file():
             return []
         found = []
-        for line in path.read_text(encoding="utf-8").splitlines():
+        lines = read_text(path).splitlines()
+        for number, line in enumerate(lines, 1):
             try:
-                found.append(json.loads(line))
-            except json.JSONDecodeError:
-                break
+                row = parse_json(line, f"{path}, line {number}")
+            except InvalidInput:
+                if number == len(lines):
+                    break
+                raise
+            if not isinstance(row, dict) or not isinstance(row.get("step", 0), int):
+                raise InvalidInput(f"{path}, line {number} is no row of metrics; remove it: {line[:80]!r}")
+            found.append(row)
         return found
 
     def forget_after(self, step: int) -> None:

@@ -1,0 +1,157 @@
+"""Parse files that may be damaged or hostile: text, JSON and TOML.
+
+Every failure is an `InvalidInput` that names the file. A file that is larger than its kind can be is refused before it
+is read, and nesting that is too deep or a number with thousands of digits is an error like any other.
+"""
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from longspan.errors import InvalidInput, LongspanError
+
+MOST_JSON = 1 << 28  # bytes: the largest vocabularies have some 40 million
+MOST_TOML = 1 << 16  # bytes: a recipe has a few hundred, and the parser's time can grow with the square
+DEEPEST_KEY = 32  # parts of a dotted key of TOML
+KEY = re.compile(r"""[\w"'-]+""")
+
+
+def read_text(path: Path, most: int | None = None) -> str:
+    """The text of a file, with its line ends as they are; a file of more than `most` bytes is refused."""
+    return decode(_content(path, most), path)
+
+
+def decode(data: bytes, where: Path | str) -> str:
+    """Bytes as UTF-8; an error names the byte and the line."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise InvalidInput(f"{where} is not UTF-8: {error.reason} at byte {error.start} (line {line})") from None
+
+
+def parse_json(text: str | bytes, where: Path | str) -> Any:
+    """The value of a JSON text; `where` it is, for errors."""
+    if isinstance(text, bytes):
+        text = decode(text, where)
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InvalidInput(f"{where} is not JSON: {error}") from None
+    except (RecursionError, ValueError) as error:
+        raise InvalidInput(f"{where} is not JSON that can be read: {_reason(error)}") from None
+
+
+def read_json(path: Path) -> Any:
+    """The value of a JSON file."""
+    return parse_json(_content(path, MOST_JSON), path)
+
+
+def read_json_table(path: Path) -> dict[str, Any]:
+    """The table (object) of a JSON file."""
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise InvalidInput(f"{path} must be a table, not {kind_of(value)}")
+    return value
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file."""
+    return parse_toml(read_text(path, MOST_TOML), path)
+
+
+def parse_toml(text: str, where: Path | str) -> dict[str, Any]:
+    """The tables of a TOML text; `where` it is, for errors."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if _longest_key(line) > DEEPEST_KEY:
+            raise InvalidInput(f"{where} is not TOML that can be read: line {number} has a key of too many parts")
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidInput(f"{where} is not TOML: {error}") from None
+    except (RecursionError, ValueError) as error:
+        raise InvalidInput(f"{where} is not TOML that can be read: {_reason(error)}") from None
+
+
+def _longest_key(line: str) -> int:
+    """The most parts of what looks like a dotted key: the parser's time grows with their cube."""
+    longest = run = 0
+    for part in line.split("."):
+        run = run + 1 if KEY.fullmatch(part.strip()) else 0
+        longest = max(longest, run)
+    return longest
+
+
+def check_size(path: Path, most: int) -> None:
+    """Refuses a file of more than `most` bytes."""
+    size = path.stat().st_size
+    if size > most:
+        raise InvalidInput(f"{path} has {size:,} bytes; at most {most:,} are read of such a file")
+
+
+def kind_of(value: Any) -> str:
+    """What a JSON value is, in a word."""
+    names = {dict: "a table", list: "a list", str: "a text", bool: "true or false", type(None): "null"}
+    return names.get(type(value), "a number" if isinstance(value, int | float) else type(value).__name__)
+
+
+@contextmanager
+def refusing(where: Path | str, what: str = "its content is not of the expected form") -> Iterator[None]:
+    """Turns whatever wrong content of a file makes code raise into an `InvalidInput` that names the file.
+
+    It goes around code that reads a file's content and nothing else, which can fail in any way: a type that is another
+    than expected, a size that does not fit, a number that overflows. Checks inside say more exactly what is wrong.
+    """
+    try:
+        yield
+    except LongspanError:
+        raise
+    except OSError as error:
+        raise InvalidInput(f"{where} cannot be read: {error.strerror or error}") from error
+    except Exception as error:
+        raise InvalidInput(f"{where} cannot be read: {what}: {_reason(error)}") from error
+    except BaseException as error:
+        if type(error).__name__ == "PanicException":  # of packages in Rust; no Exception, and its class has no name
+            raise InvalidInput(f"{where} cannot be read: {what}: {_reason(error)}") from None
+        raise
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, RecursionError):
+        return "it is nested too deep"
+    if isinstance(error, MemoryError):
+        return "it asks for more memory than there is"
+    if "integer string conversion" in str(error):
+        return "a number has thousands of digits"
+    text = (str(error).splitlines() or [""])[0]
+    text = text if len(text) <= 200 else f"{text[:200]}…"
+    return text if isinstance(error, ValueError | RuntimeError) and text else f"{type(error).__name__}: {text}"
+
+
+def _content(path: Path, most: int | None) -> bytes:
+    try:
+        if most is not None:
+            check_size(path, most)
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise InvalidInput(f"there is no file {path}") from None
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be read: {error.strerror or error}") from None
+
+
+__all__ = [
+    "check_size",
+    "decode",
+    "kind_of",
+    "parse_json",
+    "parse_toml",
+    "read_json",
+    "read_json_table",
+    "read_text",
+    "read_toml",
+    "refusing",
+]
