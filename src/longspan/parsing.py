@@ -47,15 +47,23 @@ def parse_json(text: str | bytes, where: Path | str) -> Any:
 
 
 def read_json(path: Path) -> Any:
-    """The value of a JSON file."""
-    return parse_json(_content(path, MOST_JSON), path)
+    """The value of a JSON file of settings, whose texts can be written again."""
+    content = _content(path, MOST_JSON)
+    value = parse_json(content, path)
+    if b"\\u" in content:
+        try:
+            json.dumps(value, ensure_ascii=False).encode("utf-8")
+        except UnicodeEncodeError as error:
+            half = error.object[error.start]
+            raise InvalidInput(f"{path} has a text with half a character, {half!r}, which UTF-8 cannot hold") from None
+    return value
 
 
 def read_json_table(path: Path) -> dict[str, Any]:
     """The table (object) of a JSON file."""
     value = read_json(path)
     if not isinstance(value, dict):
-        raise InvalidInput(f"{path} must be a table, not {kind_of(value)}")
+        raise InvalidInput(f"{path} must be a table, not {type(value).__name__}")
     return value
 
 
@@ -93,15 +101,9 @@ def check_size(path: Path, most: int) -> None:
         raise InvalidInput(f"{path} has {size:,} bytes; at most {most:,} are read of such a file")
 
 
-def kind_of(value: Any) -> str:
-    """What a JSON value is, in a word."""
-    names = {dict: "a table", list: "a list", str: "a text", bool: "true or false", type(None): "null"}
-    return names.get(type(value), "a number" if isinstance(value, int | float) else type(value).__name__)
-
-
 @contextmanager
-def refusing(where: Path | str, what: str = "its content is not of the expected form") -> Iterator[None]:
-    """Turns whatever wrong content of a file makes code raise into an `InvalidInput` that names the file.
+def refusing(where: Path | str, what: str = "is not of the expected form") -> Iterator[None]:
+    """Turns whatever wrong content of a file makes code raise into an `InvalidInput`: "FILE is no …: the reason".
 
     It goes around code that reads a file's content and nothing else, which can fail in any way: a type that is another
     than expected, a size that does not fit, a number that overflows. Checks inside say more exactly what is wrong.
@@ -110,14 +112,22 @@ def refusing(where: Path | str, what: str = "its content is not of the expected 
         yield
     except LongspanError:
         raise
-    except OSError as error:
-        raise InvalidInput(f"{where} cannot be read: {error.strerror or error}") from error
     except Exception as error:
-        raise InvalidInput(f"{where} cannot be read: {what}: {_reason(error)}") from error
+        if isinstance(error, OSError) and error.strerror:
+            raise InvalidInput(f"{where} cannot be read: {error.strerror}") from error
+        raise InvalidInput(f"{where} {what}: {_reason(error)}") from error
     except BaseException as error:
-        if type(error).__name__ == "PanicException":  # of packages in Rust; no Exception, and its class has no name
-            raise InvalidInput(f"{where} cannot be read: {what}: {_reason(error)}") from None
+        if is_panic(error):
+            raise InvalidInput(f"{where} {what}: {_reason(error)}") from None
         raise
+
+
+def is_panic(error: BaseException) -> bool:
+    """Whether a package in Rust (tokenizers, safetensors) failed in a way that it did not expect itself.
+
+    That is no `Exception`, and its class cannot be imported.
+    """
+    return type(error).__name__ == "PanicException"
 
 
 def _reason(error: BaseException) -> str:
@@ -146,7 +156,7 @@ def _content(path: Path, most: int | None) -> bytes:
 __all__ = [
     "check_size",
     "decode",
-    "kind_of",
+    "is_panic",
     "parse_json",
     "parse_toml",
     "read_json",

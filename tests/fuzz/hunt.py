@@ -1,7 +1,8 @@
 """Reads damaged files and says which were neither read nor refused: `python tests/fuzz/hunt.py FIRST COUNT [READER …]`.
 
-It runs in a process of its own, with a limit on memory and an alarm, as damage may take all of either. A line of JSON is
-printed for every failure; before each file, its name is written to standard error, for when the process dies.
+It runs in a process of its own, with a limit on memory and an alarm, as damage may take all of either. A line of JSON
+is printed for every failure; before each file, its name goes to standard error, for when the process dies. With the
+environment's KEEP, the damaged files of failures are copied to that folder.
 """
 
 import faulthandler
@@ -53,11 +54,13 @@ def hunt(first: int, count: int, names: list[str], keep: Path | None = None) -> 
                 shutil.copytree(whole, folder)
                 file = reader.files[seed % len(reader.files)]
                 mutate(folder / file, seed)
-                print(f"{reader.name} {file} {seed}", file=sys.stderr, flush=True)
+                sys.stderr.write(f"{reader.name} {file} {seed}\n")
                 wrong = _read(reader, folder)
                 if wrong is not None:
                     failed += 1
-                    print(json.dumps({"reader": reader.name, "file": file, "seed": seed, "wrong": wrong}), flush=True)
+                    row = {"reader": reader.name, "file": file, "seed": seed, "wrong": wrong}
+                    sys.stdout.write(json.dumps(row) + "\n")
+                    sys.stdout.flush()
                     if keep is not None:
                         shutil.copytree(folder, keep / f"{reader.name}-{seed}", dirs_exist_ok=True)
     return failed
@@ -69,7 +72,11 @@ def _read(reader: Any, folder: Path) -> str | None:
     try:
         reader.read(folder)
     except LongspanError as error:
-        return None if str(error).strip() and len(str(error)) < 5000 else f"the error says nothing, or too much: {str(error)[:200]}"
+        return (
+            None
+            if str(error).strip() and len(str(error)) < 5000
+            else f"the error says nothing, or too much: {str(error)[:200]}"
+        )
     except BaseException as error:
         signal.setitimer(signal.ITIMER_REAL, 0)
         if isinstance(error, KeyboardInterrupt):

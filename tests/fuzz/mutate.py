@@ -11,10 +11,46 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-NUMBERS = (0, 1, -1, 2, 7, 255, 2**15, 2**16, 10**6, 10**9, 2**31 - 1, 2**31, 2**32 - 1, 2**53, 2**63 - 1, 2**63, 10**30)
+NUMBERS = (
+    0,
+    1,
+    -1,
+    2,
+    7,
+    255,
+    2**15,
+    2**16,
+    10**6,
+    10**9,
+    2**31 - 1,
+    2**31,
+    2**32 - 1,
+    2**53,
+    2**63 - 1,
+    2**63,
+    10**30,
+)
 DEEP = "[" * 3000 + "]" * 3000
 LONG = "9" * 6000
-VALUES = ("", "x", "\0", "é▁😀", "x" * 3000, "../../x", "nan", True, False, None, [], {}, [[]], [None], {"": {}}, -0.5, 1e308)
+VALUES = (
+    "",
+    "x",
+    "\0",
+    "é▁😀",
+    "x" * 3000,
+    "../../x",
+    "nan",
+    True,
+    False,
+    None,
+    [],
+    {},
+    [[]],
+    [None],
+    {"": {}},
+    -0.5,
+    1e308,
+)
 
 
 def mutate(path: Path, seed: int) -> None:
@@ -87,7 +123,9 @@ def _places(value: Any) -> list[tuple[Any, Any]]:
     held = [value]
     while held:
         each = held.pop()
-        items = list(each.items()) if isinstance(each, dict) else list(enumerate(each)) if isinstance(each, list) else []
+        items = (
+            list(each.items()) if isinstance(each, dict) else list(enumerate(each)) if isinstance(each, list) else []
+        )
         found.extend((each, key) for key, _ in items)
         held.extend(part for _, part in items)
     return found
@@ -111,7 +149,11 @@ def _changed(value: Any, chance: random.Random) -> Any:
             del owner[key]
         elif way == 6:
             other, name = chance.choice(places)
-            owner[key] = json.loads(json.dumps(other[name])) if name in (other if isinstance(other, dict) else range(len(other))) else 0
+            owner[key] = (
+                json.loads(json.dumps(other[name]))
+                if name in (other if isinstance(other, dict) else range(len(other)))
+                else 0
+            )
         elif isinstance(owner, dict):
             owner[chance.choice(("", "x", f"{key}2"))] = owner.pop(key)
         else:
@@ -130,7 +172,9 @@ def _raw_json(data: bytes, chance: random.Random) -> bytes:
     if not spots:
         return data
     start, stop = chance.choice(spots)
-    return (text[:start] + chance.choice((DEEP, LONG, f"-{LONG}", "NaN", "-Infinity", "1e999", '"\\ud800"')) + text[stop:]).encode()
+    return (
+        text[:start] + chance.choice((DEEP, LONG, f"-{LONG}", "NaN", "-Infinity", "1e999", '"\\ud800"')) + text[stop:]
+    ).encode()
 
 
 def _json_line(data: bytes, chance: random.Random) -> bytes:
@@ -148,7 +192,23 @@ def _text(data: bytes, chance: random.Random) -> bytes:
     if not spots:
         return data
     start, stop = chance.choice(spots)
-    values = [*map(str, NUMBERS), *map(str, VALUES), LONG, DEEP, "{}", "[[]]", "1979-05-27", "'", '"', "\t", "\n\n", "\r", "nan", "-", "#"]
+    values = [
+        *map(str, NUMBERS),
+        *map(str, VALUES),
+        LONG,
+        DEEP,
+        "{}",
+        "[[]]",
+        "1979-05-27",
+        "'",
+        '"',
+        "\t",
+        "\n\n",
+        "\r",
+        "nan",
+        "-",
+        "#",
+    ]
     given = chance.choice((*values, text[start:stop] * 50, "", "a." * 500 + "a = 1\n"))
     return (text[:start] + given + text[stop:]).encode("utf-8", "replace")
 
@@ -172,7 +232,9 @@ def _zip(data: bytes, chance: random.Random) -> bytes:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as archive:
         for number, (info, content) in enumerate(members):
-            archive.writestr(info.filename, _bytes(content, chance) if number == chosen else content, info.compress_type)
+            archive.writestr(
+                info.filename, _bytes(content, chance) if number == chosen else content, info.compress_type
+            )
     return out.getvalue()
 
 

@@ -144,7 +144,7 @@ def _image(folder: Path, name: str, table: Path, number: int) -> Path:
 
 
 def _read_png(image: Any, path: Path, size: int) -> np.ndarray:
-    with refusing(path, "it is no image, or damaged"), image.open(path, formats=["PNG"]) as opened:
+    with refusing(path, "is no image, or damaged"), image.open(path, formats=["PNG"]) as opened:
         width, height = opened.size
         if (height, width) != (size, size):  # known before any of its pixels is unpacked
             raise InvalidInput(f"{path} is {height} × {width}; size {size} was asked for")

@@ -56,7 +56,7 @@ def read(path: Path) -> Cell:
     values = read_json(path)
     if not isinstance(values, dict) or not {"task", "model"} <= values.keys():
         raise InvalidInput(f"{path} is no cell: an object with task and model, and what else a cell has")
-    with refusing(path, "it is no cell"):
+    with refusing(path, "is no cell"):
         return Cell.read(values)
 
 

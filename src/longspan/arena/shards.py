@@ -82,7 +82,7 @@ def made(
 def check(folder: Path) -> None:
     """Reads all of what was made, and says which shard is not what its manifest says; `made` compares sizes alone."""
     manifest = read_json_table(folder / MANIFEST)
-    with refusing(folder, f"it is damaged: it is not what {MANIFEST} says; delete it"):
+    with refusing(folder, f"is damaged: it is not what {MANIFEST} says; delete it"):
         whole = _load(folder, manifest)
         if whole is None:
             raise InvalidInput(f"{folder} is damaged: its arrays have not the sizes of {MANIFEST}; delete it")

@@ -23,7 +23,7 @@ def read_npz(path: Path, needed: Sequence[str], optional: Sequence[str] = ()) ->
     """The arrays of a file that are asked for, by their names; one that is `needed` and not there is an error."""
     if not path.is_file():
         raise InvalidInput(f"there is no file {path}")
-    with refusing(path, "it is no .npz file of plain arrays"), zipfile.ZipFile(path) as archive:
+    with refusing(path, "is no .npz file of plain arrays"), zipfile.ZipFile(path) as archive:
         members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
         for name in needed:
             if name not in members:

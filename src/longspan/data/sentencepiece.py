@@ -180,6 +180,7 @@ __all__ = [
     "CONTROL",
     "LONGEST",
     "MOST",
+    "MOST_PIECES",
     "SPACE",
     "UNIGRAM",
     "UNKNOWN",

@@ -61,7 +61,7 @@ def read_tokenizer(folder: Path | str) -> Tokenizer | None:
     folder = Path(folder)
     if not folder.is_dir():
         raise InvalidInput(f"{folder} is no folder")
-    with refusing(folder, "its tokenizer is not of the expected form"):
+    with refusing(folder, "has a tokenizer that cannot be read"):
         return _read_tokenizer(folder)
 
 
@@ -80,6 +80,8 @@ def _read_tokenizer(folder: Path) -> Tokenizer | None:
     special = _special(folder, kind, named, inner)
     _add_tokens(folder, record, inner)
     found = Tokenizer(inner, special, record)
+    if found.size > vocabularies.MOST_IDS:
+        raise InvalidInput(f"{folder}: a token has the id {found.size - 1}; ids below {vocabularies.MOST_IDS} can be")
     made = not (folder / FILE).is_file()  # which would say it itself
     if made or (_says_ends(record) and found.cls is None):
         # What a family does without being told: Llama's texts begin with a token, GPT's do not.
@@ -106,7 +108,7 @@ def _read(folder: Path, kind: str, record: Mapping[str, Any]) -> tokenizers.Toke
 
 def _parsed(path: Path) -> tokenizers.Tokenizer:
     text = read_text(path)
-    with refusing(path, "it is no tokenizer"):
+    with refusing(path, "is no tokenizer"):
         return tokenizers.Tokenizer.from_str(text)
 
 

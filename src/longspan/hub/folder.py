@@ -65,7 +65,7 @@ def assemble(
     if record.get("is_decoder") and family.decoder is not None:
         family = family.decoder
     try:
-        with refusing(where, f"its {CONFIG} and its weights are not of the expected form"):
+        with refusing(where, f"has a {CONFIG}, or weights, that cannot be read"):
             held = tensors.Tensors(where) if found is None else found
             return _assemble(record, held, family, tasks, dtype, options or {})
     except InvalidOption as error:
@@ -92,7 +92,7 @@ def _assemble(
     cls = registry.find(family.model)
     kind = dtype or common_type(found)
     weights = getattr(found, "nbytes", None) or sum(found[name].nbytes for name in found)
-    with unfilled(kind), building.allowance(weights, CONFIG), torch.random.fork_rng(devices=[]):
+    with unfilled(kind), building.allowance(weights, "the configuration"), torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)  # what mechanisms draw is the same at every load
         model = cls(config.make(cls.Options, options, family.name))
     unused, fresh = fill(model, found, family, record, kind, chosen=tasks is not None)

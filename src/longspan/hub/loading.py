@@ -50,7 +50,7 @@ def load(
     if path.is_dir():
         around.read(found, path, tokenizer=tokenizer)
     elif tokenizer:
-        with refusing(path, "its tokenizer is not of the expected form"):
+        with refusing(path, "has a tokenizer that cannot be read"):
             found.tokenizer = _of_file(found, path)
         around.check_tokenizer(found, path)
     return found

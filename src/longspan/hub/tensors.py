@@ -69,7 +69,10 @@ def _files(folder: Path) -> dict[Path, list[str] | None]:
 
 def shards(folder: Path, index: str, suffix: str) -> dict[Path, list[str]]:
     """The files that an index lists, with the tensors that each must have."""
-    read = read_json(folder / index)
+    try:
+        read = read_json(folder / index)
+    except InvalidInput as error:
+        raise InvalidInput(f"{folder / index} lists no weights: {error}") from None
     listed = read.get("weight_map") if isinstance(read, dict) else None
     if not listed or not isinstance(listed, dict):
         raise InvalidInput(f"{folder / index} lists no weights: it has no weight_map from names to files")
@@ -108,7 +111,7 @@ class _File:
         kind = KINDS.get(said["dtype"])
         start, stop = (self._first + offset for offset in said["data_offsets"])
         if kind is not None and start % kind.itemsize == 0:
-            with refusing(self.path, f"{name} is not of its size"):
+            with refusing(self.path, f"has {name} in another size than it says"):
                 return self._bytes[start:stop].view(kind).view(said["shape"])
         try:
             return self._checked.get_tensor(name)
