@@ -20,6 +20,16 @@ WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sits", "##
 
 SIZES = {"width": 8, "layers": 1, "heads": 2, "hidden": 12, "max_length": 16}
 
+GENERATION = {
+    "max_new_tokens": 5,
+    "eos_token_id": [2, 3],
+    "num_beams": 2,
+    "length_penalty": 1.0,
+    "early_stopping": True,
+    "forced_bos_token_id": 1,
+    "no_repeat_ngram_size": 3,
+    "min_length": 2,
+}
 HF = {
     "bert": {
         "model_type": "bert",
@@ -126,7 +136,7 @@ def theirs(folder: Path, name: str = "bert") -> Path:
         json.dumps({"unk_token": "[UNK]", "cls_token": {"content": "[CLS]"}})
     )
     (folder / "added_tokens.json").write_text(json.dumps({"dog": 10, "cow": 11}))
-    (folder / "generation_config.json").write_text(json.dumps({"max_new_tokens": 5, "eos_token_id": [2, 3]}))
+    (folder / "generation_config.json").write_text(json.dumps(GENERATION))
     (folder / "1_Pooling").mkdir(exist_ok=True)
     (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_mean_tokens": True}))
     (folder / "modules.json").write_text(json.dumps([{"idx": 0, "type": "sentence_transformers.models.Pooling"}]))

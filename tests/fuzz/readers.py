@@ -19,6 +19,7 @@ from longspan.data.images import read_pictures
 from longspan.data.parallel import read_pairs
 from longspan.data.prepare import count
 from longspan.data.prepared import read_prepared
+from longspan.hub import generation
 from longspan.measure.store import Store
 from longspan.models.word2vec import Word2Vec
 from longspan.tasks import answer, tag
@@ -41,6 +42,8 @@ CHECKPOINT = "checkpoints/00000000"
 
 def _load(folder: Path) -> None:
     found = hub.load(folder)
+    if found.sentence is not None:
+        assert isinstance(found.sentence.normalise, bool) and isinstance(found.sentence.pool, str)
     if found.tokenizer is not None:
         found.tokenizer.decode(found.tokenizer.encode("the cat sits on é").ids)
 
@@ -134,6 +137,7 @@ READERS = [
         _load,
     ),
     Reader("own-transformer", universal, ["config.json"], lambda at: hub.load(at, tokenizer=False)),
+    Reader("generation", theirs, ["generation_config.json"], generation.read),
     Reader("pickles", pickled, ["pytorch_model.bin", "config.json"], lambda at: _convert(at, "")),
     Reader("old-pickles", old_pickled, ["pytorch_model.bin"], lambda at: _convert(at, "")),
     Reader("fairseq", fairseq, ["model.pt", "dict.txt"], lambda at: _convert(at, "model.pt")),

@@ -367,6 +367,34 @@ def test_ids_that_cannot_be(tmp_path: Path, number: int, said: str) -> None:
         read_tokenizer(tmp_path)
 
 
+def test_twenty_thousand_special_tokens_are_added_at_once(tmp_path: Path) -> None:
+    pieces = [*CONTROLS, ("a", -1.0, 1), *((f"<{number}>", 0.0, 3 + number % 2) for number in range(20_000))]
+    sentencepiece(tmp_path / "spiece.model", pieces)
+    found = read_tokenizer(tmp_path)
+    assert found is not None and found.size == 20_004 and found.id("<19999>") == 20_003
+
+
+def test_added_tokens_that_take_turns(tmp_path: Path) -> None:
+    byte_pairs(tmp_path)
+    named = {str(10 + at): {"content": f"<{at}>", "special": at % 2 == 0} for at in range(6000)}
+    few = dict(list(named.items())[:50])
+    record = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({**record, "added_tokens_decoder": few}))
+    found = read_tokenizer(tmp_path)
+    assert found is not None and [found.id(f"<{at}>") for at in range(50)] == list(range(10, 60))
+    assert "<48>" in found.specials and "<49>" not in found.specials
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({**record, "added_tokens_decoder": named}))
+    with pytest.raises(InvalidInput, match="in turns, are too many"):
+        read_tokenizer(tmp_path)
+
+
+def test_pieces_that_are_too_long_together(tmp_path: Path) -> None:
+    pieces = [*CONTROLS, *((f"{at:05}" + "a" * 1000, -1.0, 1) for at in range(1000))]
+    sentencepiece(tmp_path / "tokenizer.model", pieces, entry(3, 2))
+    with pytest.raises(InvalidInput, match="too long together"):
+        read_tokenizer(tmp_path)
+
+
 def test_an_id_of_a_billion_in_tokenizer_json(tmp_path: Path) -> None:
     learned(tmp_path)
     record = json.loads((tmp_path / "tokenizer.json").read_text())

@@ -30,10 +30,21 @@ def entry(number: int, value: bytes | int | float) -> bytes:
     return varint(number << 3) + varint(value)
 
 
+def charsmap(key: str, value: str) -> bytes:
+    """A compiled map of one character: the trie of Darts, whose offset, label and leaf are packed into 32 bits."""
+    trie = [0] * 512
+    trie[0] = 256 << 10
+    child = 256 ^ ord(key)
+    trie[child] = 1 << 10 | 1 << 8 | ord(key)
+    trie[child ^ 1] = 1 << 31
+    packed = struct.pack("<512I", *trie)
+    return struct.pack("<I", len(packed)) + packed + value.encode() + b"\0"
+
+
 def sentencepiece(path: Path, pieces: Sequence[tuple[str, float, int]], trainer: bytes = b"") -> None:
     path.parent.mkdir(exist_ok=True)
     rows = [entry(1, entry(1, text.encode()) + entry(2, score) + entry(3, kind)) for text, score, kind in pieces]
-    path.write_bytes(b"".join(rows) + entry(2, trainer) + entry(3, entry(3, 1)))
+    path.write_bytes(b"".join(rows) + entry(2, trainer) + entry(3, entry(2, charsmap("Q", "q")) + entry(3, 1)))
 
 
 def byte_pairs(folder: Path) -> None:

@@ -5,6 +5,7 @@ first releases called `encoder.json` and `vocab.bpe` (BPE); a file of SentencePi
 """
 
 from collections.abc import Mapping
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ MAP, ADDED, MODEL = "special_tokens_map.json", "added_tokens.json", "config.json
 WORDS, BPE_FILES = "vocab.txt", (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
 CHAT = "chat_template.jinja"
 SENTENCEPIECE = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model", "spm.model")
+MOST_WORK = 10**6  # added tokens times the calls that add them
 PICKLES = {".pkl", ".pickle", ".pt", ".pth"}
 
 Roles = dict[str, str | AddedToken]
@@ -92,7 +94,7 @@ def _read_tokenizer(folder: Path) -> Tokenizer | None:
 
 def _read(folder: Path, kind: str, record: Mapping[str, Any]) -> tokenizers.Tokenizer | None:
     if (folder / FILE).is_file():
-        return _parsed(folder / FILE)
+        return read_inner(folder / FILE)
     if (folder / WORDS).is_file():
         return vocabularies.words(folder / WORDS, record, read_json(folder / MODEL))
     for vocabulary, merges in BPE_FILES:
@@ -106,7 +108,8 @@ def _read(folder: Path, kind: str, record: Mapping[str, Any]) -> tokenizers.Toke
     return None
 
 
-def _parsed(path: Path) -> tokenizers.Tokenizer:
+def read_inner(path: Path) -> tokenizers.Tokenizer:
+    """The tokenizer of a file in the package's own format."""
     text = read_text(path)
     with refusing(path, "is no tokenizer"):
         return tokenizers.Tokenizer.from_str(text)
@@ -151,10 +154,15 @@ def _add_tokens(folder: Path, record: Mapping[str, Any], inner: tokenizers.Token
     for number, value in dict(record.get("added_tokens_decoder") or {}).items():
         special = bool(isinstance(value, dict) and value.get("special"))
         listed[vocabularies.content(value)] = (int(number), special)
-    for text, (number, special) in sorted(listed.items(), key=lambda item: item[1][0]):
-        if inner.token_to_id(text) is None:
-            token = AddedToken(text, special=special, normalized=not special)
-            inner.add_special_tokens([token]) if special else inner.add_tokens([token])
+    new = [item for item in listed.items() if inner.token_to_id(item[0]) is None]
+    runs = groupby(sorted(new, key=lambda item: item[1][0]), key=lambda item: item[1][1])
+    # In the order of their ids, and as many at once as can be: each call goes through all that were added before.
+    for count, (special, run) in enumerate(runs):
+        tokens = [AddedToken(text, special=special, normalized=not special) for text, _ in run]
+        if count * len(listed) > MOST_WORK:
+            raise InvalidInput(f"{folder}: {len(listed)} added tokens, special ones and others in turns, are too many")
+        inner.add_special_tokens(tokens) if special else inner.add_tokens(tokens)
+    for text, (number, _) in listed.items():
         if inner.token_to_id(text) != number:
             where = inner.token_to_id(text)
             raise InvalidInput(f"{folder}: the added token {text!r} is said to have the id {number}, and has {where}")
@@ -201,4 +209,4 @@ def _by_files(folder: Path) -> str:
     return ""
 
 
-__all__ = ["read_tokenizer"]
+__all__ = ["read_inner", "read_tokenizer"]

@@ -145,11 +145,11 @@ def pieces(path: Path, kind: str, record: Mapping[str, Any]) -> tokenizers.Token
         inner.decoder = decoders.Sequence([*back, decoders.Strip(" ", 1, 0)] if prefix else back)
     else:
         inner.decoder = decoders.Metaspace(SPACE, prepend_scheme=scheme)
-    for piece in ordered:
-        if piece.kind == sentencepiece.CONTROL:
-            inner.add_special_tokens([AddedToken(piece.text, normalized=False, special=True)])
-        elif piece.kind == sentencepiece.USER_DEFINED:
-            inner.add_tokens([AddedToken(piece.text, normalized=False)])
+    # Each at once: the package makes its search for them anew whenever some are added.
+    controls = [piece.text for piece in ordered if piece.kind == sentencepiece.CONTROL]
+    inner.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in controls])
+    defined = [piece.text for piece in ordered if piece.kind == sentencepiece.USER_DEFINED]
+    inner.add_tokens([AddedToken(token, normalized=False) for token in defined])
     return inner
 
 

@@ -9,7 +9,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_
 from tokenizers.models import BPE
 from tokenizers.processors import TemplateProcessing
 
-from longspan.data.sentencepiece import LONGEST
+from longspan.data.sentencepiece import LONGEST, check_lengths
 from longspan.errors import InvalidInput, Unsupported
 
 # GGUF's types of tokens
@@ -44,10 +44,12 @@ def build(metadata: Mapping[str, Any], where: Path | str) -> Tokenizer:
     else:
         raise Unsupported(f"{where}: tokenizer.ggml.model is {kind!r}; it can be gpt2 or llama")
     types = _list(said, "token_type", where) if "token_type" in said else []
-    for token, how in zip(tokens, types):
-        if how in (CONTROL, ADDED) or (how == UNKNOWN and kind == "llama"):
-            added = AddedToken(token, special=how != ADDED, normalized=False)
-            (found.add_tokens if how == ADDED else found.add_special_tokens)([added])
+    special = (CONTROL, UNKNOWN) if kind == "llama" else (CONTROL,)
+    # Each at once: the package makes its search for them anew whenever some are added.
+    found.add_special_tokens(
+        [AddedToken(token, special=True, normalized=False) for token, how in zip(tokens, types) if how in special]
+    )
+    found.add_tokens([AddedToken(token, normalized=False) for token, how in zip(tokens, types) if how == ADDED])
     begins = kind == "llama" or said.get("pre") in LLAMA3
     bos = said.get("bos_token_id") if said.get("add_bos_token", begins) else None
     eos = said.get("eos_token_id") if said.get("add_eos_token", False) else None
@@ -63,6 +65,7 @@ def from_pieces(pieces: Sequence[str], scores: Sequence[float], *, prefix: bool 
 
     With `prefix` a text begins with a space. What has no piece is spelled in bytes, by the pieces `<0x00>` to `<0xFF>`.
     """
+    check_lengths(pieces)
     vocabulary = {piece: token for token, piece in enumerate(pieces)}
     merges: list[tuple[str, str]] = []
     for token in sorted(range(len(pieces)), key=lambda each: -scores[each]):
