@@ -94,7 +94,7 @@ HF = {
     },
     "bart": {
         "model_type": "bart",
-        "architectures": ["BartModel"],
+        "architectures": ["BartForConditionalGeneration"],
         "vocab_size": 12,
         "d_model": 8,
         "encoder_layers": 1,
