@@ -14,8 +14,10 @@ from typing import Any
 
 from longspan.errors import InvalidInput, LongspanError
 
-MOST_JSON = 1 << 28  # bytes: the largest vocabularies have some 40 million
+MOST_TEXT = 1 << 28  # bytes of a vocabulary: the largest have some 40 million
+MOST_JSON = 1 << 26  # bytes: read by Python, they can take twenty times as much memory
 MOST_TOML = 1 << 16  # bytes: a recipe has a few hundred, and the parser's time can grow with the square
+MOST_HEADER = 1 << 25  # bytes of a safetensors header: a hundred for each tensor
 DEEPEST_KEY = 32  # parts of a dotted key of TOML
 KEY = re.compile(r"""[\w"'-]+""")
 
@@ -94,6 +96,17 @@ def _longest_key(line: str) -> int:
     return longest
 
 
+def check_safetensors(path: Path) -> None:
+    """Refuses a safetensors file whose header is larger than real ones are: it would be parsed to many times that."""
+    with path.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+    if size > MOST_HEADER:
+        raise InvalidInput(
+            f"{path} is no whole safetensors file: it says that its header has {size:,} bytes; "
+            f"at most {MOST_HEADER:,} are read"
+        )
+
+
 def check_size(path: Path, most: int) -> None:
     """Refuses a file of more than `most` bytes."""
     size = path.stat().st_size
@@ -144,9 +157,11 @@ def _reason(error: BaseException) -> str:
 
 def _content(path: Path, most: int | None) -> bytes:
     try:
-        if most is not None:
-            check_size(path, most)
-        return path.read_bytes()
+        if most is None:
+            return path.read_bytes()
+        check_size(path, most)
+        with path.open("rb") as file:
+            return file.read(most)  # what is no file has no size, and may have no end
     except FileNotFoundError:
         raise InvalidInput(f"there is no file {path}") from None
     except OSError as error:
@@ -154,6 +169,7 @@ def _content(path: Path, most: int | None) -> bytes:
 
 
 __all__ = [
+    "check_safetensors",
     "check_size",
     "decode",
     "is_panic",

@@ -33,7 +33,7 @@ class TooLong(BaseException):
 
 def hunt(first: int, count: int, names: list[str], keep: Path | None = None) -> int:
     """Reads `count` damaged files of each reader; how many failed."""
-    signal.signal(signal.SIGALRM, _alarm)
+    signal.signal(signal.SIGPROF, _alarm)
     failed = 0
     limited = False
     with tempfile.TemporaryDirectory() as work:
@@ -68,7 +68,7 @@ def hunt(first: int, count: int, names: list[str], keep: Path | None = None) -> 
 
 def _read(reader: Any, folder: Path) -> str | None:
     """What went wrong, where anything but a refusal in one line did."""
-    signal.setitimer(signal.ITIMER_REAL, SECONDS)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
     try:
         reader.read(folder)
     except LongspanError as error:
@@ -78,17 +78,17 @@ def _read(reader: Any, folder: Path) -> str | None:
             else f"the error says nothing, or too much: {str(error)[:200]}"
         )
     except BaseException as error:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
         if isinstance(error, KeyboardInterrupt):
             raise
         return "".join(traceback.format_exception(error)[-4:])[-1200:]
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
     return None
 
 
 def _alarm(*_: Any) -> None:
-    raise TooLong(f"more than {SECONDS} seconds")
+    raise TooLong(f"more than {SECONDS} seconds of work")
 
 
 if __name__ == "__main__":

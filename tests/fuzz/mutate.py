@@ -8,6 +8,7 @@ import re
 import struct
 import zipfile
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +115,7 @@ def _bytes(data: bytes, chance: random.Random) -> bytes:
 
 
 def _value(chance: random.Random) -> Any:
-    return chance.choice((*NUMBERS, *VALUES, *VALUES))
+    return deepcopy(chance.choice((*NUMBERS, *VALUES, *VALUES)))
 
 
 def _places(value: Any) -> list[tuple[Any, Any]]:
@@ -157,7 +158,7 @@ def _changed(value: Any, chance: random.Random) -> Any:
         elif isinstance(owner, dict):
             owner[chance.choice(("", "x", f"{key}2"))] = owner.pop(key)
         else:
-            owner.extend(owner[:5])
+            owner.extend(deepcopy(owner[:5]))
     return value
 
 

@@ -32,15 +32,25 @@ DEEP, LONG = "[" * 100_000 + "]" * 100_000, "9" * 5000
 BILLION = 10**9
 
 
+class TooLong(BaseException):
+    """No Exception, so that nothing that reads a file catches it."""
+
+
+def _too_long(*_: Any) -> None:
+    raise TooLong
+
+
 @pytest.fixture(autouse=True)
 def limits() -> Iterator[None]:
-    """A gigabyte beyond what the process has, and twenty seconds."""
+    """A gigabyte beyond what the process has, and twenty seconds of work."""
     size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     before = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (size + (1 << 30), before[1]))
-    signal.alarm(20)
+    handler = signal.signal(signal.SIGPROF, _too_long)
+    signal.setitimer(signal.ITIMER_PROF, 20)
     yield
-    signal.alarm(0)
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    signal.signal(signal.SIGPROF, handler)
     resource.setrlimit(resource.RLIMIT_AS, before)
 
 
@@ -205,6 +215,21 @@ def test_a_header_of_safetensors_with_anything_in_it(tmp_path: Path) -> None:
             hub.load(tmp_path)
 
 
+def test_a_header_of_safetensors_that_says_it_is_huge(tmp_path: Path) -> None:
+    theirs(tmp_path)
+    own(tmp_path / "own")
+    for folder in (tmp_path, tmp_path / "own"):
+        (folder / "model.safetensors").write_bytes((2**40).to_bytes(8, "little") + b"{}")
+        with pytest.raises(InvalidInput, match="says that its header has 1,099,511,627,776 bytes"):
+            hub.load(folder)
+
+
+def test_what_has_no_end_is_not_read_for_ever(tmp_path: Path) -> None:
+    assert read_text(Path("/dev/zero"), 1000) == "\0" * 1000
+    with pytest.raises(InvalidInput, match="is not TOML"):
+        recipe.read(Path("/dev/zero"))
+
+
 # GGUF
 
 KINDS = {bool: (7, "<?"), int: (4, "<I"), float: (6, "<f")}
@@ -286,8 +311,9 @@ def test_a_file_that_is_only_written_anew_is_read(a_gguf: Path) -> None:
         ("llama.attention.layer_norm_rms_epsilon", float("nan"), "must be a number above 0"),
         ("llama.rope.freq_base", 0.0, "must be a number above 0"),
         ("general.x", nested(1000), "more than 8 deep"),
-        ("general.x", Raw(struct.pack("<IIQ", 9, 8, 2**62)), "cut off"),
-        ("general.x", Raw(struct.pack("<IIQ", 9, 4, 2**62)), "cut off"),
+        ("general.x", Raw(struct.pack("<IIQ", 9, 8, 2**20)), "cut off"),
+        ("general.x", Raw(struct.pack("<IIQ", 9, 4, 2**20)), "cut off"),
+        ("general.x", Raw(struct.pack("<IIQ", 9, 4, 2**62)), "an array of 4,611,686,018,427,387,904 values"),
         ("general.x", Raw(struct.pack("<IQ", 8, 2**63)), "cut off"),
         ("general.x", Raw(struct.pack("<I", 99)), "unknown type 99"),
         ("tokenizer.ggml.tokens", 5, "tokens"),

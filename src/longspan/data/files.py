@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from longspan.parsing import MOST_JSON, read_json_table
+from longspan.parsing import MOST_TEXT, read_json_table
 from longspan.parsing import read_text as read_any_text
 
 
@@ -14,7 +14,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def read_text(path: Path) -> str:
     """The text of a file of settings or of a vocabulary; its line ends stay as they are."""
-    return read_any_text(path, MOST_JSON)
+    return read_any_text(path, MOST_TEXT)
 
 
 __all__ = ["read_json", "read_text"]

@@ -10,7 +10,7 @@ from longspan.errors import InvalidInput, Unsupported
 from longspan.parsing import check_size
 
 SPACE = "▁"
-MOST, MOST_PIECES = 1 << 28, 1 << 24  # bytes of a file, and pieces in it
+MOST, MOST_PIECES = 1 << 28, 1 << 21  # bytes of a file, and pieces in it
 LONGEST = 1024  # letters of a piece
 WORK = 10**9  # letters of all cuts of all pieces: 250,000 of 16 letters have a sixteenth of that
 UNIGRAM, BPE = 1, 2  # TrainerSpec.ModelType; 3 and 4 are words and characters
@@ -19,7 +19,7 @@ WRITTEN = (NORMAL, USER_DEFINED, UNUSED)  # what text can be made of
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5  # wire types
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Piece:
     """A token, its score (log-probability, or minus the rank of its merge) and what kind it is of."""
 

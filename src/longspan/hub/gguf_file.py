@@ -18,6 +18,7 @@ from torch import Tensor
 from longspan.errors import InvalidInput, Unsupported
 
 MAGIC, VERSIONS, ALIGNMENT = b"GGUF", (2, 3), 32
+MOST_VALUES = 1 << 24  # of an array in the header; in Python each takes ten times its bytes
 DIMENSIONS, DEEPEST = 4, 8  # the most of a tensor, and of arrays in arrays
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 TEXT, ARRAY, SINGLE = 8, 9, 6
@@ -138,6 +139,8 @@ class _Reader:
             of, size = self.number("I"), self.number("Q")
             if depth == DEEPEST:
                 raise InvalidInput(f"{self.path} has arrays in arrays at byte {self.at}, more than {DEEPEST} deep")
+            if size > MOST_VALUES:
+                raise InvalidInput(f"{self.path} has an array of {size:,} values at byte {self.at}; none has so many")
             if of not in SCALARS:
                 if size * 8 > len(self.data) - self.at:  # each has its length before it
                     raise self._cut()

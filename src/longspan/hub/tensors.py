@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from longspan.errors import InvalidInput
-from longspan.parsing import parse_json, read_json, refusing
+from longspan.parsing import check_safetensors, parse_json, read_json, refusing
 
 ONE, INDEX = "model.safetensors", "model.safetensors.index.json"
 SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")
@@ -94,6 +94,7 @@ class _File:
     """
 
     def __init__(self, path: Path) -> None:
+        check_safetensors(path)
         try:
             self._checked = safe_open(path, framework="pt")
         except (SafetensorError, OSError) as error:

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from longspan.errors import InvalidInput
 
 # A model may be wider in memory than in its file (float16 to float32, ties that are broken) and has tables beside it.
-TIMES, BESIDE = 8, 1 << 29
+TIMES, BESIDE = 8, 1 << 28
 RANGES = ("arange", "arange.start", "arange.start_step", "linspace", "randperm", "randperm.generator")
 LAYERS = 1024  # that may share their weights, so that the file does not show them
 

@@ -17,7 +17,7 @@ from longspan.errors import InvalidInput
 from longspan.models import building
 from longspan.models.base import Model
 from longspan.models.registry import find
-from longspan.parsing import read_json, refusing
+from longspan.parsing import check_safetensors, read_json, refusing
 
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
 
@@ -109,6 +109,7 @@ def _weights(folder: Path) -> dict[str, Tensor]:
         pickles = sorted(file.name for file in folder.iterdir() if file.suffix in {".bin", ".pt", ".pth", ".pkl"})
         hint = f"; {pickles[0]} is a pickle, which is never read: convert it to safetensors" if pickles else ""
         raise InvalidInput(f"{folder} has no {WEIGHTS}{hint}")
+    check_safetensors(path)
     try:
         return load_file(path)
     except SafetensorError as error:

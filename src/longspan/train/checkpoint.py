@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from longspan.errors import InvalidInput
-from longspan.parsing import read_json, refusing
+from longspan.parsing import check_safetensors, read_json, refusing
 
 MANIFEST, PART = "manifest.json", ".part"
 RANDOM, CARRIED = "random", "carried"
@@ -113,6 +113,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """Tensors by name."""
     try:
+        check_safetensors(path)
         return load_file(path)
     except (SafetensorError, OSError) as error:
         raise InvalidInput(f"{path} cannot be read: {error}") from None
