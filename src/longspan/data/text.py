@@ -56,8 +56,8 @@ class _Unpacked(io.RawIOBase):
         self.left -= len(part)
         if self.left < 0:
             raise InvalidInput(
-                f"{self.path} unpacks to more than {most_unpacked(self.path):,} bytes, "
-                f"{RATIO} times its size: it is not read; unpack it yourself if it is what you want"
+                f"{self.path} has {self.path.stat().st_size:,} bytes and unpacks to more than "
+                f"{most_unpacked(self.path):,}: it is not read; unpack it yourself if it is what you want"
             )
         buffer[: len(part)] = part
         return len(part)
