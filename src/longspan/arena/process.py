@@ -53,6 +53,8 @@ def _line(error: BaseException) -> str:
 
 def read(path: Path) -> Cell:
     """The cell that a file holds."""
+    if not path.is_file():
+        raise InvalidInput(f"{path} cannot be read: there is no such file")
     values = read_json(path)
     if not isinstance(values, dict) or not {"task", "model"} <= values.keys():
         raise InvalidInput(f"{path} is no cell: an object with task and model, and what else a cell has")
