@@ -7,9 +7,15 @@ longspan can still catch it. The command line prints it on one line and exits wi
 from collections.abc import Iterable
 from difflib import SequenceMatcher
 
+LONGEST = 4000  # letters of a message: a file may have put anything into it
+
 
 class LongspanError(ValueError):
     """The root of all errors raised on purpose."""
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} … {text[-LONGEST // 4 :]}"
 
 
 class Unsupported(LongspanError):

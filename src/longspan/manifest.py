@@ -15,6 +15,7 @@ from typing import Any
 
 from longspan import files
 from longspan.errors import InvalidInput
+from longspan.parsing import read_json
 
 MANIFEST = "manifest.json"
 REMEMBERED = 1 << 22  # bytes; smaller files are read at every check
@@ -42,16 +43,17 @@ def add_to_manifest(folder: Path, names: Iterable[str]) -> None:
 def read_manifest(folder: Path) -> dict[str, tuple[int, str]]:
     """Size and sha256 by the names of files; none where there is no manifest."""
     path = folder / MANIFEST
-    try:
-        listed = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not path.exists():
         return {}
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise InvalidInput(f"{path} is not JSON: {error}") from None
+    listed = read_json(path)
     try:
-        return {str(name): (int(said["bytes"]), str(said["sha256"])) for name, said in listed.items()}
-    except (AttributeError, KeyError, TypeError, ValueError):
+        known = {str(name): (int(facts["bytes"]), str(facts["sha256"])) for name, facts in listed.items()}
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
         raise InvalidInput(f"{path} is no list of files with their sizes and sums") from None
+    for name in known:
+        if "\0" in name or Path(name).is_absolute() or ".." in Path(name).parts or len(name) > 255:
+            raise InvalidInput(f"{path} lists a file that is not in its folder: {name[:80]!r}")
+    return known
 
 
 def check_manifest(folder: Path, *, optional: tuple[str, ...] = (), remember: bool = True) -> None:

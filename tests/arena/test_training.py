@@ -193,7 +193,8 @@ def test_a_process_reads_a_cell_and_writes_its_record(place: Place, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [("{", "is no JSON"), ("[]", "is no cell"), ('{"task": "a", "model": "b", "sead": 1}', "no sead")]
+    ("text", "said"),
+    [("{", "is not JSON"), ("[]", "is no cell"), ('{"task": "a", "model": "b", "sead": 1}', "no sead")],
 )
 def test_a_file_that_is_no_cell(text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     given = tmp_path / "cell.json"

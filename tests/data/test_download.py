@@ -4,6 +4,8 @@ import bz2
 import gzip
 import hashlib
 import io
+import itertools
+import socketserver
 import tarfile
 import threading
 import zipfile
@@ -13,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from longspan.data import download
 from longspan.data.download import digest, fetch
 from longspan.data.sources import Source
 from longspan.errors import InvalidInput
@@ -128,6 +131,95 @@ def test_what_is_wrong_twice_is_never_used(
         fetch(Source(SHA, server.put(path, body), member), tmp_path / "a.txt")
     assert path in str(raised.value) and len(server.asked) == 2
     assert not list(tmp_path.iterdir())
+
+
+def locked(archive: bytes) -> bytes:
+    """The same archive, whose members are said to be encrypted."""
+    found = bytearray(archive)
+    for mark, place in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        found[found.index(mark) + place] |= 1
+    return bytes(found)
+
+
+def test_an_encrypted_archive_is_refused(server: Server, tmp_path: Path) -> None:
+    source = Source(SHA, server.put("/a.zip", locked(zipped(**{"train.txt": CONTENT}))), "train.txt")
+    with pytest.raises(InvalidInput, match=r"a.zip: download failed after 2 attempts: .* encrypted"):
+        fetch(source, tmp_path / "a.txt")
+    assert len(server.asked) == 2 and not list(tmp_path.iterdir())
+
+
+def test_an_archive_that_unpacks_to_too_much_is_refused(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(download, "LARGEST", 5000)
+    source = Source(SHA, server.put("/a.tar.gz", tarred("set/other.txt")), "set/train.txt")
+    with pytest.raises(InvalidInput, match="more than 5000 bytes"):
+        fetch(source, tmp_path / "a.txt")
+    assert not list(tmp_path.iterdir())
+
+
+class RawServer:
+    """Answers each connection with the next of these bytes, whatever they are, and closes it."""
+
+    def __init__(self, *answers: bytes) -> None:
+        self.answers, self.asked = list(answers), 0
+        outer = self
+
+        class Handler(socketserver.StreamRequestHandler):
+            def handle(self) -> None:
+                while self.rfile.readline().strip():
+                    pass
+                outer.asked += 1
+                self.wfile.write(outer.answers.pop(0) if len(outer.answers) > 1 else outer.answers[0])
+
+        self.inner = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.inner.server_address[1]}/a.txt"
+        self.thread = threading.Thread(target=self.inner.serve_forever, kwargs={"poll_interval": 0.01})
+
+    def __enter__(self) -> "RawServer":
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.inner.shutdown()
+        self.thread.join()
+        self.inner.server_close()
+
+
+HEAD = b"HTTP/1.1 200 OK\r\n"
+CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+BROKEN = {
+    "cut": (CHUNKED + b"400\r\nonly this", "IncompleteRead"),
+    "no-size": (CHUNKED + b"zz\r\nwhat", "IncompleteRead"),
+    "no-status": (b"what is this\r\n\r\n", "what is this"),
+    "nothing": (b"", "closed connection without response"),
+    "long-line": (HEAD + b"X: " + b"a" * 70000 + b"\r\n\r\n", "header line"),
+    "many-headers": (HEAD + b"X: a\r\n" * 200 + b"\r\n", "100 headers"),
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_a_broken_answer_is_one_error_after_two_attempts(tmp_path: Path, kind: str) -> None:
+    answer, said = BROKEN[kind]
+    with RawServer(answer) as server, pytest.raises(InvalidInput, match=said) as raised:
+        fetch(Source(SHA, server.url), tmp_path / "a.txt")
+    assert f"{server.url}: download failed after 2 attempts: " in str(raised.value) and server.asked == 2
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_after_a_broken_answer_the_next_one_is_used(tmp_path: Path, kind: str) -> None:
+    whole = CHUNKED + f"{len(CONTENT):x}\r\n".encode() + CONTENT + b"\r\n0\r\n\r\n"
+    with RawServer(BROKEN[kind][0], whole) as server:
+        fetch(Source(SHA, server.url), tmp_path / "a.txt")
+    assert server.asked == 2 and (tmp_path / "a.txt").read_bytes() == CONTENT
+
+
+def test_a_server_that_drips_is_given_up(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = itertools.count(0, 61)  # a minute goes by at each look
+    monkeypatch.setattr(download, "monotonic", lambda: next(clock))
+    with pytest.raises(InvalidInput, match=r"only \d+ bytes came in 60 seconds"):
+        fetch(Source(SHA, server.put("/a.txt", CONTENT)), tmp_path / "a.txt")
 
 
 def test_a_missing_page_is_said(server: Server, tmp_path: Path) -> None:

@@ -149,6 +149,14 @@ def test_a_generator_becomes_a_classifier_that_they_read(folder: Path, tmp_path:
         assert_close(model.outputs(ids, shift_right(ids, 2))["classify"], theirs(ids).logits)
 
 
+def test_a_generator_is_saved_as_the_class_that_it_was(folder: Path, tmp_path: Path) -> None:
+    random_model(theirs_bart.BartForConditionalGeneration, BartConfig(**SMALL)).save_pretrained(folder)
+    hub.save(hub.load(folder), tmp_path / "back")
+    record = json.loads((tmp_path / "back" / "config.json").read_text())
+    assert record["architectures"] == ["BartForConditionalGeneration"]
+    hub.load(tmp_path / "back")
+
+
 def test_answers_are_read_at_every_token(folder: Path, tmp_path: Path) -> None:
     cls = theirs_bart.BartForQuestionAnswering
     theirs = random_model(cls, BartConfig(**SMALL))

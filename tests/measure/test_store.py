@@ -53,6 +53,13 @@ def test_options_that_came_as_tuples_are_those_that_a_file_has_as_lists(tmp_path
     "spoilt",
     [
         b'{"case": {"mechanism": "win',
+        b"[" * 100_000,
+        b'{"case": {"mechanism": "window", "length": "x"}, "state": "done", "seconds": [1.0]}',
+        b'{"case": {"mechanism": "window", "length": 8, "heads": 0}, "state": "done", "seconds": [1.0]}',
+        b'{"case": {"mechanism": "window", "length": 8, "options": []}, "state": "done", "seconds": [1.0]}',
+        b'{"case": {"mechanism": "window", "length": 8}, "state": "done", "seconds": [NaN]}',
+        b'{"case": {"mechanism": "window", "length": 8}, "state": "done", "seconds": [1.0], "gemm": "fast"}',
+        b'{"case": {"mechanism": "window", "length": 8}, "state": ["done"], "seconds": [1.0]}',
         b"\xff\xfe\x00",
         b"[]",
         b"null",

@@ -6,14 +6,15 @@ nesting with it (spec 6.1).
 """
 
 import gzip
-import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 
 from longspan.arena.examples import Examples
+from longspan.data.text import DAMAGED, open_bytes
 from longspan.errors import InvalidInput
+from longspan.parsing import decode as decode_text
 
 OPERATORS = ("[MIN", "[MAX", "[MED", "[SM")
 SYMBOLS = (*map(str, range(10)), *OPERATORS, "]")  # ids 1 to 15; 0 is padding
@@ -124,7 +125,8 @@ def read_file(path: Path, *, most: int | None = None, length: int | None = None)
             raise InvalidInput(f"{where}: expected an expression, a tab and a digit, not {line[-40:]!r}")
         ids = encode(text)
         if (ids == UNKNOWN).any():
-            strange = next(each for each in text.replace("(", " ").replace(")", " ").split() if each not in _IDS)
+            symbols = text.replace("(", " ").replace(")", " ").split()
+            strange = next((each for each in symbols if each not in _IDS), text[:40])
             raise InvalidInput(f"{where}: {strange!r} is no symbol of ListOps; known: {' '.join(SYMBOLS)}")
         if length is not None and len(ids) > length:
             raise InvalidInput(f"{where}: {len(ids)} tokens, and at most {length} are read; give a larger max_length")
@@ -144,18 +146,16 @@ def read_file(path: Path, *, most: int | None = None, length: int | None = None)
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     try:
-        with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
-            for number, line in enumerate(file, 1):
-                line = line.rstrip("\r\n")
+        with open_bytes(path) as file:
+            for number, content in enumerate(file, 1):
+                line = decode_text(content, f"{path}, row {number}").rstrip("\r\n")
                 if number == 1:
                     if line != HEADER:
                         raise InvalidInput(f"{path}, row 1: expected {HEADER!r}, not {line[:40]!r}")
                 elif line:
                     yield number, line
-    except (OSError, EOFError, zlib.error) as error:
+    except DAMAGED as error:
         raise InvalidInput(f"{path} cannot be read: {error}") from None
-    except UnicodeDecodeError as error:
-        raise InvalidInput(f"{path} is not UTF-8: {error.reason} at byte {error.start}") from None
 
 
 __all__ = [

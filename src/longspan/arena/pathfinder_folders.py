@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from longspan.data.arrays import read_npz
 from longspan.data.files import read_text
 from longspan.data.images import read_pictures
 from longspan.errors import InvalidInput, Unsupported
+from longspan.parsing import refusing
 
 COLUMNS = 4  # of a row that are read: folder, file, number, label; what follows tells how it was drawn
 CONTOUR = 5  # the column of the number of paddles of a target
@@ -71,9 +73,13 @@ def read_images(path: Path, size: int, contour_length: int | None = None) -> Ima
 
 
 def _contour(path: Path) -> int | None:
-    with np.load(path, allow_pickle=False) as arrays:
-        lengths = set(arrays["contour_length"].tolist()) if "contour_length" in arrays else set()
-    return int(lengths.pop()) if len(lengths) == 1 else None
+    array = read_npz(path, (), ("contour_length",)).get("contour_length")
+    if array is None:
+        return None
+    if array.dtype.kind not in "biuf":
+        raise InvalidInput(f"{path}: contour_length must be numbers, not {array.dtype}")
+    lengths = set(array.ravel().tolist())
+    return int(lengths.pop()) if len(lengths) == 1 and np.isfinite(array).all() else None
 
 
 def _read_release(folder: Path, size: int, contour_length: int | None) -> Images:
@@ -124,7 +130,7 @@ def _row(line: str, path: Path, number: int) -> tuple[str, int, int | None]:
         )
     try:
         length = int(float(parts[CONTOUR])) if len(parts) > CONTOUR else None
-    except ValueError:
+    except (ValueError, OverflowError):
         raise InvalidInput(f"{path}, line {number}: the contour length is {parts[CONTOUR]!r}, no number") from None
     return f"{parts[0]}/{parts[1]}", int(float(parts[3])), length
 
@@ -138,13 +144,11 @@ def _image(folder: Path, name: str, table: Path, number: int) -> Path:
 
 
 def _read_png(image: Any, path: Path, size: int) -> np.ndarray:
-    try:
-        with image.open(path) as opened:
-            found = np.asarray(opened.convert("L"))
-    except (OSError, SyntaxError, ValueError) as error:  # pillow calls a broken chunk a SyntaxError
-        raise InvalidInput(f"{path} is no image, or damaged: {error}") from None
-    if found.shape != (size, size):
-        raise InvalidInput(f"{path} is {found.shape[0]} × {found.shape[1]}; size {size} was asked for")
+    with refusing(path, "is no image, or damaged"), image.open(path, formats=["PNG"]) as opened:
+        width, height = opened.size
+        if (height, width) != (size, size):  # known before any of its pixels is unpacked
+            raise InvalidInput(f"{path} is {height} × {width}; size {size} was asked for")
+        found = np.asarray(opened.convert("L"))
     return found
 
 

@@ -20,6 +20,7 @@ from longspan.arena.tasks import Place
 from longspan.data.cache import cache
 from longspan.errors import InvalidInput, LongspanError
 from longspan.measure.footprint import out_of_memory
+from longspan.parsing import read_json, refusing
 
 
 def attempt(cell: Cell, place: Place, say: Callable[[Mapping[str, float]], None] = lambda row: None) -> Record:
@@ -62,15 +63,13 @@ def _line(error: BaseException) -> str:
 
 def read(path: Path) -> Cell:
     """The cell that a file holds."""
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InvalidInput(f"{path} cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise InvalidInput(f"{path} is no JSON: {error}") from None
+    if not path.is_file():
+        raise InvalidInput(f"{path} cannot be read: there is no such file")
+    values = read_json(path)
     if not isinstance(values, dict) or not {"task", "model"} <= values.keys():
         raise InvalidInput(f"{path} is no cell: an object with task and model, and what else a cell has")
-    return Cell.read(values)
+    with refusing(path, "is no cell"):
+        return Cell.read(values)
 
 
 def write(record: Record, path: Path) -> None:

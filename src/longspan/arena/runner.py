@@ -247,7 +247,7 @@ def _listen(one: _Running) -> bool:
                     one.size = {"length": int(values["length"]), "batch": int(values["batch"])}
                     continue
                 told = Told(one.cell, values["step"], values.get("steps"), values.get("held_out"))
-            except (ValueError, TypeError, KeyError, AttributeError):
+            except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
                 continue  # some library printed something
             one.news.append(told)
     return False

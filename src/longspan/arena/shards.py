@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import shutil
-import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -24,7 +23,9 @@ from numpy.lib.format import open_memmap
 
 from longspan import files
 from longspan.arena.examples import Examples
+from longspan.data.arrays import read_npz
 from longspan.errors import InvalidInput, InvalidOption
+from longspan.parsing import read_json_table, refusing
 from longspan.pools import Pool
 
 VERSION = 1  # of the files; a generator's own version belongs to its options
@@ -80,16 +81,19 @@ def made(
 
 def check(folder: Path) -> None:
     """Reads all of what was made, and says which shard is not what its manifest says; `made` compares sizes alone."""
-    manifest = json.loads((folder / MANIFEST).read_text())
-    whole = _load(folder, manifest)
-    if whole is None:
-        raise InvalidInput(f"{folder} is damaged: its arrays have not the sizes of {MANIFEST}; delete it")
-    first = 0
-    for number, each in enumerate(manifest["shards"]):
-        part = _range(whole, first, first + each["count"])
-        first += each["count"]
-        if _sha256(part) != each["sha256"]:
-            raise InvalidInput(f"{folder} is damaged: shard {number} is not what {MANIFEST} says; delete the folder")
+    manifest = read_json_table(folder / MANIFEST)
+    with refusing(folder, f"is damaged: it is not what {MANIFEST} says; delete it"):
+        whole = _load(folder, manifest)
+        if whole is None:
+            raise InvalidInput(f"{folder} is damaged: its arrays have not the sizes of {MANIFEST}; delete it")
+        first = 0
+        for number, each in enumerate(manifest["shards"]):
+            part = _range(whole, first, first + each["count"])
+            first += each["count"]
+            if _sha256(part) != each["sha256"]:
+                raise InvalidInput(
+                    f"{folder} is damaged: shard {number} is not what {MANIFEST} says; delete the folder"
+                )
 
 
 def _make_all(
@@ -143,13 +147,13 @@ def _path(parts: Path, number: int) -> Path:
 def _is_there(path: Path, count: int) -> bool:
     try:
         return len(_shard(path)) == count
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):  # the archive keeps a checksum of each array
+    except (ValueError, TypeError):  # the archive keeps a checksum of each array
         return False
 
 
 def _shard(path: Path) -> Examples:
-    with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:  # numpy leaves a damaged one open
-        return Examples(file["tokens"], file["starts"], file["labels"], path.name, int(file["texts"]))
+    file = read_npz(path, ("tokens", "starts", "labels", "texts"))
+    return Examples(file["tokens"], file["starts"], file["labels"], path.name, int(file["texts"]))
 
 
 def _join(parts: Path, folder: Path, asked: dict[str, Any]) -> None:
@@ -208,11 +212,12 @@ def _reserve(path: Path) -> None:
 def _read(folder: Path, asked: dict[str, Any]) -> tuple[Examples, dict[str, Any]] | None:
     """What is there, or nothing where it is missing or damaged."""
     try:
-        manifest = json.loads((folder / MANIFEST).read_text())
-        if manifest["asked"] != asked:
-            return None
-        found = _load(folder, manifest)
-    except (OSError, ValueError, KeyError, TypeError):
+        with refusing(folder):
+            manifest = read_json_table(folder / MANIFEST)
+            if manifest["asked"] != asked:
+                return None
+            found = _load(folder, manifest)
+    except InvalidInput:
         return None
     return None if found is None else (found, manifest)
 

@@ -1,6 +1,5 @@
 """Text and Retrieval: bytes of film reviews, and of pairs of papers of which one may cite the other."""
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,6 +28,7 @@ from longspan.arena.files import (
 from longspan.arena.tasks import ArenaTask, Place
 from longspan.data.order import Shuffled
 from longspan.errors import InvalidInput
+from longspan.parsing import parse_json
 
 VOCABULARY = 257  # padding, and every byte + 1
 HELD_OUT = 10  # of so many reviews one is for selection
@@ -253,7 +253,7 @@ class Retrieval(ArenaTask):
         found: dict[bytes, bytes] = {}
         for number, line in byte_lines(path):
             try:
-                paper = json.loads(line)
+                paper = parse_json(line, path)
                 name, text = paper["id"].encode(), paper["text"].encode()
             except (ValueError, KeyError, TypeError, AttributeError):  # no JSON, or of another form
                 raise InvalidInput(f'{path}, line {number}: expected {{"id": …, "text": …}}') from None

@@ -77,7 +77,7 @@ def dotted(tokens: Sequence[str], what: str) -> dict[str, Any]:
 def _value(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text
 
 

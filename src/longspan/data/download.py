@@ -3,25 +3,28 @@
 import errno
 import gzip
 import hashlib
+import http.client
+import io
 import tarfile
 import tempfile
-import urllib.error
 import urllib.request
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
+from time import monotonic
 from typing import IO, Any, cast
 from urllib.parse import urlsplit
 
 from longspan.data.sources import Source
-from longspan.data.text import DAMAGED, PACKED
+from longspan.data.text import PACKED
 from longspan.errors import InvalidInput
 
 LARGEST = 4 << 30  # bytes of a file, packed or not: more is not what was asked for
 CHUNK = 1 << 20
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # a second attempt would not help
 TIMEOUT = 60.0
+LEAST = 1 << 14  # bytes that must come in that time: a server that drips would keep us for ever
 HERE = ("127.0.0.1", "localhost", "::1")  # this machine, to which nobody listens in
 Show = Callable[[int, int | None], None]  # bytes that came, of how many
 
@@ -47,7 +50,7 @@ def fetch(source: Source, target: Path, *, show: Show = lambda came, total: None
                 continue
             made.replace(target)
             return
-    raise InvalidInput(f"{source.url} could not be had, twice: {problem}")
+    raise InvalidInput(f"{source.url}: download failed after 2 attempts: {problem}")
 
 
 def digest(path: Path) -> str:
@@ -79,17 +82,22 @@ def _download(url: str, target: Path, show: Show) -> None:
         ):
             length = answer.headers.get("Content-Length")
             total = int(length) if length and length.isdigit() else None
-            came = 0
-            while chunk := answer.read(CHUNK):
+            came = before = 0
+            since = monotonic()
+            while chunk := answer.read1(CHUNK):
                 came += len(chunk)
+                if monotonic() - since > TIMEOUT:
+                    if came - before < LEAST:
+                        raise _Wrong(f"only {came - before} bytes came in {TIMEOUT:g} seconds")
+                    since, before = monotonic(), came
                 if came > LARGEST:
                     raise InvalidInput(f"{url} has more than {LARGEST} bytes; it is not what was asked for")
                 file.write(chunk)
                 show(came, total)
-    except (urllib.error.URLError, OSError) as error:
-        if error.errno in NO_ROOM:
+    except (OSError, http.client.HTTPException) as error:  # URLError is an OSError
+        if isinstance(error, OSError) and error.errno in NO_ROOM:
             raise OSError(error.errno, error.strerror, str(target.parent)) from None
-        raise _Wrong(str(getattr(error, "reason", None) or error)) from None
+        raise _Wrong(str(getattr(error, "reason", None) or error) or type(error).__name__) from None
     if total is not None and came != total:
         raise _Wrong(f"{came} of {total} bytes came")
 
@@ -109,10 +117,12 @@ def _check_and_pack(source: Source, came: Path, made: Path, ending: str) -> None
             else:
                 with made.open("wb") as plain:
                     found = _copy(file, plain)
-    except (OSError, zipfile.BadZipFile, tarfile.TarError, *DAMAGED) as error:
+    except (InvalidInput, _Wrong):
+        raise
+    except Exception as error:  # encrypted, packed in a way that is not known, or damaged: archives fail in any way
         if isinstance(error, OSError) and error.errno in NO_ROOM:
             raise OSError(error.errno, error.strerror, str(made.parent)) from None
-        raise _Wrong(f"what came cannot be unpacked: {error}") from None
+        raise _Wrong(f"what came cannot be unpacked: {str(error) or type(error).__name__}") from None
     if found != source.sha256:
         raise _Wrong(f"its checksum is {found[:16]}…, and {source.sha256[:16]}… was expected")
 
@@ -135,7 +145,7 @@ def _member(path: Path, name: str) -> Iterator[IO[bytes]]:
             with archive.open(name) as file:
                 yield file
         return
-    with tarfile.open(path) as tar:
+    with _unpacked(path) as unpacked, tarfile.open(fileobj=unpacked, mode="r:") as tar:
         for member in tar.getmembers():
             _check_name(member.name, link=not (member.isfile() or member.isdir()))
         if name not in tar.getnames():
@@ -145,6 +155,48 @@ def _member(path: Path, name: str) -> Iterator[IO[bytes]]:
             raise _Wrong(f"{name} of the archive is a folder")
         with found:
             yield found
+
+
+PACKINGS = {b"\x1f\x8b": ".gz", b"BZh": ".bz2", b"\xfd7zXZ": ".xz"}  # by their first bytes
+
+
+def _unpacked(path: Path) -> IO[bytes]:
+    """The content of an archive, of which no more than `LARGEST` bytes are ever unpacked."""
+    with path.open("rb") as file:
+        first = file.read(6)
+    packing = next((ending for mark, ending in PACKINGS.items() if first.startswith(mark)), "")
+    return io.BufferedReader(_Capped(PACKED[packing](path))) if packing else path.open("rb")
+
+
+class _Capped(io.RawIOBase):
+    def __init__(self, inner: IO[bytes]) -> None:
+        self.inner = inner
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self.inner.tell()
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        if whence == io.SEEK_SET and offset > LARGEST:
+            raise InvalidInput(f"what was packed has more than {LARGEST} bytes; it is not used")
+        return self.inner.seek(offset, whence)
+
+    def readinto(self, buffer: Any) -> int:
+        part = self.inner.read(len(buffer))
+        if self.inner.tell() > LARGEST:
+            raise InvalidInput(f"what was packed has more than {LARGEST} bytes; it is not used")
+        buffer[: len(part)] = part
+        return len(part)
+
+    def close(self) -> None:
+        if not self.closed:
+            self.inner.close()
+        super().close()
 
 
 def _check_name(name: str, *, link: bool) -> None:

@@ -1,30 +1,20 @@
 """Files of text and of JSON, with errors that name them."""
 
-import json
 from pathlib import Path
 from typing import Any
 
-from longspan.errors import InvalidInput
+from longspan.parsing import MOST_TEXT, read_json_table
+from longspan.parsing import read_text as read_any_text
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """The table in a file; none where there is no file."""
-    if not path.is_file():
-        return {}
-    try:
-        found = json.loads(read_text(path))
-    except json.JSONDecodeError as error:
-        raise InvalidInput(f"{path} is not JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise InvalidInput(f"{path} must be a table, not {type(found).__name__}")
-    return found
+    return read_json_table(path) if path.is_file() else {}
 
 
 def read_text(path: Path) -> str:
-    try:
-        return path.read_bytes().decode("utf-8")  # line ends stay as they are
-    except UnicodeDecodeError as error:
-        raise InvalidInput(f"{path} is not UTF-8: {error.reason} at byte {error.start}") from None
+    """The text of a file of settings or of a vocabulary; its line ends stay as they are."""
+    return read_any_text(path, MOST_TEXT)
 
 
 __all__ = ["read_json", "read_text"]

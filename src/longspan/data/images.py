@@ -1,7 +1,7 @@
 """Images with labels: read from files, and in batches (batch, channels, height, width) with what is drawn for each."""
 
 import hashlib
-import zipfile
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from longspan.data.arrays import read_npz
 from longspan.data.base import Batch, Data
 from longspan.data.blocks import Batches
 from longspan.data.order import Shuffled, draws
@@ -16,6 +17,7 @@ from longspan.data.text import DAMAGED, open_bytes
 from longspan.errors import InvalidInput
 
 KINDS = {0x08: np.dtype(np.uint8)}  # of idx files: bytes are what images and labels are
+MOST_LABELS = 1 << 16  # kinds of images that a file may have, however few its images are
 
 
 @dataclass(frozen=True)
@@ -78,28 +80,26 @@ def read_pictures(path: Path, labels: Path | None = None) -> Pictures:
     pixels, found = read_idx(path), read_idx(labels).astype(np.int64)
     if pixels.ndim != 3 or found.ndim != 1:
         raise InvalidInput(f"{path} and {labels} have {pixels.ndim} and {found.ndim} dimensions; 3 and 1 are expected")
-    return Pictures(pixels[..., None], found, _numbered(found), str(path))
+    return Pictures(pixels[..., None], found, _numbered(found, labels), str(path))
 
 
 def _read_npz(path: Path) -> Pictures:
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            for name in ("x", "y"):
-                if name not in arrays:
-                    raise InvalidInput(f"{path} has no array {name!r}; it has {', '.join(arrays)}")
-            pixels, labels = arrays["x"], arrays["y"].astype(np.int64)
-            names = tuple(map(str, arrays["classes"])) if "classes" in arrays else _numbered(labels)
-    except FileNotFoundError:
-        raise InvalidInput(f"there is no file {path}") from None
-    except (ValueError, OSError, zipfile.BadZipFile, *DAMAGED) as error:
-        if isinstance(error, InvalidInput):
-            raise
-        raise InvalidInput(f"{path} is no .npz file of plain arrays: {error}") from None
+    arrays = read_npz(path, ("x", "y"), ("classes",))
+    pixels, labels = arrays["x"], arrays["y"]
+    if labels.ndim != 1 or labels.dtype.kind not in "biu":
+        raise InvalidInput(f"{path}: y must be a row of whole numbers, not {labels.dtype} {labels.shape}")
+    labels = labels.astype(np.int64)
+    if "classes" in arrays and arrays["classes"].ndim != 1:
+        raise InvalidInput(f"{path}: classes must be a row of names, not {arrays['classes'].shape}")
+    names = tuple(map(str, arrays["classes"])) if "classes" in arrays else _numbered(labels, path)
     return Pictures(pixels if pixels.ndim != 3 else pixels[..., None], labels, names, str(path))
 
 
-def _numbered(labels: np.ndarray) -> tuple[str, ...]:
-    return tuple(map(str, range(int(labels.max(initial=-1)) + 1)))
+def _numbered(labels: np.ndarray, path: Path) -> tuple[str, ...]:
+    most = int(labels.max(initial=-1))
+    if most >= max(MOST_LABELS, len(labels)):
+        raise InvalidInput(f"{path}: the label {most} is none: {len(labels)} images have fewer kinds than that")
+    return tuple(map(str, range(most + 1)))
 
 
 def read_idx(path: Path) -> np.ndarray:
@@ -113,7 +113,7 @@ def read_idx(path: Path) -> np.ndarray:
         raise InvalidInput(f"{path} is no idx file of bytes: it begins with {content[:4].hex(' ')}")
     start = 4 + 4 * content[3]
     shape = tuple(int.from_bytes(content[place : place + 4]) for place in range(4, start, 4))
-    if len(content) - start != int(np.prod(shape, dtype=np.int64)):
+    if len(content) - start != math.prod(shape):
         raise InvalidInput(f"{path} says {' × '.join(map(str, shape))}, and {len(content) - start} bytes follow")
     return np.frombuffer(content, KINDS[content[2]], offset=start).reshape(shape)
 

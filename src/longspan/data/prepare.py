@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from longspan.data import download, sets, text
+from longspan.data.arrays import read_npz
 from longspan.data.learning import Learned, learn
 from longspan.data.pieces import pieces
 from longspan.data.prepared import Sizes, fingerprint, write_sizes
@@ -16,6 +15,7 @@ from longspan.data.text import DAMAGED, open_bytes
 from longspan.data.tokenizer import Tokenizer
 from longspan.data.tokens import SHARD, write_shards
 from longspan.errors import InvalidInput
+from longspan.parsing import refusing
 
 LEARNED_FROM = 1 << 26  # characters of a text that a tokenizer is learned from
 
@@ -62,10 +62,12 @@ def _check(path: Path, sha256: str) -> None:
 def count(path: Path) -> dict[str, int]:
     """What can be counted of a file, by how its name ends."""
     if path.suffix == ".npz":
-        with np.load(path, allow_pickle=False) as arrays:
-            return {"examples": len(arrays["y"])}
+        labels = read_npz(path, ("y",))["y"]
+        if labels.ndim != 1:
+            raise InvalidInput(f"{path}: y must be a row of labels, not {labels.shape}")
+        return {"examples": len(labels)}
     if "-ubyte" in path.name:
-        with open_bytes(path) as file:
+        with refusing(path), open_bytes(path) as file:
             return {"examples": int.from_bytes(file.read(8)[4:])}
     lines = words = characters = 0
     for line in text.lines(path):

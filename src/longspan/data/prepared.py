@@ -5,6 +5,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from longspan import files
 from longspan.data.files import read_json
@@ -12,6 +13,7 @@ from longspan.data.tokenizer import Tokenizer
 from longspan.data.tokenizer_files import read_tokenizer
 from longspan.data.tokens import Slice, Tokens, open_tokens
 from longspan.errors import InvalidInput
+from longspan.parsing import refusing
 
 SIZES = "sizes.json"
 SPLITS = ("train", "held_out", "test")
@@ -48,7 +50,11 @@ def read_prepared(folder: Path, share: float) -> tuple[dict[str, Tokens], dict[s
     for split, tokens in found.items():
         if tokens.made_with != fingerprint(tokenizer):
             raise InvalidInput(f"{folder / split} was not made with the tokenizer of {folder}; prepare it once more")
-    sizes = {split: Sizes(**each) for split, each in read_json(folder / SIZES).items()}
+    with refusing(folder / SIZES):
+        sizes = {split: Sizes(**each) for split, each in read_json(folder / SIZES).items()}
+        counts: list[Any] = [count for each in sizes.values() for count in (each.bytes, each.words)]
+        if not all(isinstance(count, int) for count in counts):
+            raise InvalidInput(f"{folder / SIZES} must have numbers of bytes and words")
     if "held_out" not in found:
         sizes = {}  # tokens are counted off, not texts
         whole = found["train"]

@@ -1,20 +1,25 @@
 """Files of SentencePiece (Kudo & Richardson 2018): the few fields of their protocol buffer that tokenizing needs."""
 
+import math
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from longspan.errors import InvalidInput, Unsupported
+from longspan.parsing import check_size
 
 SPACE = "▁"
+MOST, MOST_PIECES = 1 << 28, 1 << 21  # bytes of a file, and pieces in it
+LONGEST = 1024  # letters of a piece
+WORK = 10**9  # letters of all cuts of all pieces: 250,000 of 16 letters have a sixteenth of that
 UNIGRAM, BPE = 1, 2  # TrainerSpec.ModelType; 3 and 4 are words and characters
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6  # SentencePiece.Type
 WRITTEN = (NORMAL, USER_DEFINED, UNUSED)  # what text can be made of
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5  # wire types
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Piece:
     """A token, its score (log-probability, or minus the rank of its merge) and what kind it is of."""
 
@@ -39,9 +44,10 @@ class Pieces:
     def merges(self) -> list[tuple[str, str]]:
         """Pairs in the order in which they are merged: the best scores first, as the encoder there takes them."""
         plain = {piece.text: number for number, piece in enumerate(self.pieces) if piece.kind in WRITTEN}
+        check_lengths(plain)
         found: list[tuple[float, str, str]] = []
         for text, number in plain.items():
-            pairs = [(text[:at], text[at:]) for at in range(1, len(text))]
+            pairs = ((text[:at], text[at:]) for at in range(1, len(text)))
             known = [pair for pair in pairs if pair[0] in plain and pair[1] in plain]
             known.sort(key=lambda pair: (plain[pair[0]], plain[pair[1]]))
             found.extend((self.pieces[number].score, *pair) for pair in known)
@@ -49,8 +55,15 @@ class Pieces:
         return [(left, right) for _, left, right in found]
 
 
+def check_lengths(pieces: Iterable[str]) -> None:
+    """Refuses pieces of which all cuts into two would take minutes."""
+    if sum(len(piece) ** 2 for piece in pieces) > WORK:
+        raise InvalidInput("the pieces of the tokenizer are too long together; real ones have about 16 letters")
+
+
 def read_pieces(path: Path) -> Pieces:
     """The pieces and settings of a file."""
+    check_size(path, MOST)
     data = path.read_bytes()
     if data[:64].split(b"\n")[0].endswith(b"== 0"):
         raise Unsupported(
@@ -65,8 +78,12 @@ def read_pieces(path: Path) -> Pieces:
                 _trainer(found, _as_bytes(value))
             elif number == 3:
                 _normaliser(found, _as_bytes(value))
+            if len(found.pieces) > MOST_PIECES:
+                raise InvalidInput(f"{path} has more than {MOST_PIECES:,} pieces; no model has so many rows")
     except UnicodeDecodeError as error:
         raise InvalidInput(f"{path}: piece {len(found.pieces)} is not UTF-8: {error.reason}") from None
+    except InvalidInput:
+        raise
     except (ValueError, struct.error) as error:
         raise InvalidInput(f"{path} is no file of SentencePiece, at piece {len(found.pieces)}: {error}") from None
     if not found.pieces:
@@ -77,6 +94,10 @@ def read_pieces(path: Path) -> Pieces:
         raise InvalidInput(f"{path}: unk_id is {found.unk}, and there are {len(found.pieces)} pieces")
     seen: dict[str, int] = {}
     for number, piece in enumerate(found.pieces):
+        if len(piece.text) > LONGEST or not piece.text:
+            raise InvalidInput(f"{path}: piece {number} has {len(piece.text):,} letters; it can have 1 to {LONGEST:,}")
+        if not math.isfinite(piece.score):
+            raise InvalidInput(f"{path}: the score of piece {number} is {piece.score}")
         if seen.setdefault(piece.text, number) != number:
             raise InvalidInput(f"{path}: pieces {seen[piece.text]} and {number} are both {piece.text!r}")
     return found
@@ -161,4 +182,19 @@ def _as_int(value: int | bytes) -> int:
     return value
 
 
-__all__ = ["BPE", "BYTE", "CONTROL", "SPACE", "UNIGRAM", "UNKNOWN", "USER_DEFINED", "Piece", "Pieces", "read_pieces"]
+__all__ = [
+    "BPE",
+    "BYTE",
+    "CONTROL",
+    "LONGEST",
+    "MOST",
+    "MOST_PIECES",
+    "SPACE",
+    "UNIGRAM",
+    "UNKNOWN",
+    "USER_DEFINED",
+    "Piece",
+    "Pieces",
+    "check_lengths",
+    "read_pieces",
+]

@@ -107,7 +107,7 @@ def _json_rows(path: Path, wanted: Sequence[str], encoding: str | None) -> Itera
             continue
         try:
             found = json.loads(line)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:  # also: nested too deep, a number of thousands of digits
             raise InvalidInput(f"{path}, line {number}: not JSON: {error}") from None
         if not isinstance(found, dict):
             raise InvalidInput(f"{path}, line {number}: expected a table, got {type(found).__name__}")

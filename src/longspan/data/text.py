@@ -19,7 +19,8 @@ PACKED: dict[str, Callable[[Path], IO[bytes]]] = {
     ".bz2": lambda path: cast(IO[bytes], bz2.BZ2File(path)),
     ".xz": lambda path: cast(IO[bytes], lzma.LZMAFile(path)),  # noqa: SIM115  (whoever calls closes it)
 }
-DAMAGED = (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error)  # what reading a packed file can raise
+DAMAGED = (EOFError, OSError, lzma.LZMAError, zlib.error)  # what reading a packed file can raise
+RATIO, ALWAYS = 250, 1 << 26  # text packs 3 to 10 times smaller; so many bytes are unpacked whatever the ratio
 PIECE = 1 << 16  # characters
 # Byte order marks, the longer before those that they begin with.
 MARKS = {
@@ -34,13 +35,47 @@ NAMES = {"utf-8": "UTF-8", "utf-8-sig": "UTF-8"}
 
 
 def open_bytes(path: Path) -> IO[bytes]:
-    """The content of a file, unpacked."""
+    """The content of a file, unpacked; one that unpacks to much more than it can honestly hold is refused there."""
     try:
-        return PACKED[path.suffix](path) if path.suffix in PACKED else path.open("rb")
+        return io.BufferedReader(_Unpacked(path), 1 << 16) if path.suffix in PACKED else path.open("rb")
     except FileNotFoundError:
         raise InvalidInput(f"there is no file {path}") from None
     except IsADirectoryError:
         raise InvalidInput(f"{path} is a folder, and a file was expected") from None
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be read: {error.strerror or error}") from None
+
+
+def most_unpacked(path: Path) -> int:
+    """The most bytes that a packed file may unpack to."""
+    return max(ALWAYS, RATIO * path.stat().st_size)
+
+
+class _Unpacked(io.RawIOBase):
+    """What a packed file holds, up to the limit."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.left = path, most_unpacked(path)
+        self.inner = PACKED[path.suffix](path)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        part = self.inner.read(len(buffer))
+        self.left -= len(part)
+        if self.left < 0:
+            raise InvalidInput(
+                f"{self.path} has {self.path.stat().st_size:,} bytes and unpacks to more than "
+                f"{most_unpacked(self.path):,}: it is not read; unpack it yourself if it is what you want"
+            )
+        buffer[: len(part)] = part
+        return len(part)
+
+    def close(self) -> None:
+        if not self.closed:
+            self.inner.close()
+        super().close()
 
 
 def encoding_of(file: IO[bytes], given: str | None = None) -> str:
@@ -183,4 +218,4 @@ def _pieces(path: Path, title: Pattern[str] | None) -> Iterator[str]:
         yield "".join(held)
 
 
-__all__ = ["DAMAGED", "PACKED", "Part", "blocks", "documents", "lines", "open_bytes", "whole"]
+__all__ = ["DAMAGED", "PACKED", "Part", "blocks", "documents", "lines", "most_unpacked", "open_bytes", "whole"]

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from longspan.errors import InvalidInput, InvalidOption, suggest
 from longspan.manifest import add_to_manifest
+from longspan.parsing import is_panic, refusing
 
 FILE, CONFIG = "tokenizer.json", "tokenizer_config.json"
 ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
@@ -300,7 +301,8 @@ def _without(inner: tokenizers.Tokenizer, hidden: set[str]) -> tokenizers.Tokeni
         model["unk_token"] = mark + model["unk_token"]
     if "merges" in model:
         model["merges"] = [pair for pair in model["merges"] if not hidden & _touched(pair)]
-    return tokenizers.Tokenizer.from_str(json.dumps(record))
+    with refusing("the tokenizer", "has a vocabulary that cannot be read"):
+        return tokenizers.Tokenizer.from_str(json.dumps(record))
 
 
 def _touched(pair: list[str] | str) -> set[str]:
@@ -330,7 +332,9 @@ def _knowing() -> Iterator[None]:
     """Says what it means that the package fails: the text has what the vocabulary lacks, and nothing stands for it."""
     try:
         yield
-    except Exception as error:  # the package raises no narrower one
+    except BaseException as error:  # the package raises no narrower one
+        if not isinstance(error, Exception) and not is_panic(error):
+            raise
         raise InvalidInput(
             f"the text has something that is not in the tokenizer's vocabulary, which has no token for that: {error}"
         ) from None

@@ -5,6 +5,7 @@ first releases called `encoder.json` and `vocab.bpe` (BPE); a file of SentencePi
 """
 
 from collections.abc import Mapping
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,13 @@ from longspan.data import vocabularies
 from longspan.data.files import read_json, read_text
 from longspan.data.tokenizer import CONFIG, FILE, ROLES, Tokenizer
 from longspan.errors import InvalidInput
+from longspan.parsing import refusing
 
 MAP, ADDED, MODEL = "special_tokens_map.json", "added_tokens.json", "config.json"
 WORDS, BPE_FILES = "vocab.txt", (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
 CHAT = "chat_template.jinja"
 SENTENCEPIECE = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model", "spm.model")
+MOST_WORK = 10**6  # added tokens times the calls that add them
 PICKLES = {".pkl", ".pickle", ".pt", ".pth"}
 
 Roles = dict[str, str | AddedToken]
@@ -60,6 +63,11 @@ def read_tokenizer(folder: Path | str) -> Tokenizer | None:
     folder = Path(folder)
     if not folder.is_dir():
         raise InvalidInput(f"{folder} is no folder")
+    with refusing(folder, "has a tokenizer that cannot be read"):
+        return _read_tokenizer(folder)
+
+
+def _read_tokenizer(folder: Path) -> Tokenizer | None:
     record = read_json(folder / CONFIG)
     if (folder / CHAT).is_file():
         record["chat_template"] = read_text(folder / CHAT)
@@ -74,6 +82,8 @@ def read_tokenizer(folder: Path | str) -> Tokenizer | None:
     special = _special(folder, kind, named, inner)
     _add_tokens(folder, record, inner)
     found = Tokenizer(inner, special, record)
+    if found.size > vocabularies.MOST_IDS:
+        raise InvalidInput(f"{folder}: a token has the id {found.size - 1}; ids below {vocabularies.MOST_IDS} can be")
     made = not (folder / FILE).is_file()  # which would say it itself
     if made or (_says_ends(record) and found.cls is None):
         # What a family does without being told: Llama's texts begin with a token, GPT's do not.
@@ -84,7 +94,7 @@ def read_tokenizer(folder: Path | str) -> Tokenizer | None:
 
 def _read(folder: Path, kind: str, record: Mapping[str, Any]) -> tokenizers.Tokenizer | None:
     if (folder / FILE).is_file():
-        return _parsed(folder / FILE)
+        return read_inner(folder / FILE)
     if (folder / WORDS).is_file():
         return vocabularies.words(folder / WORDS, record, read_json(folder / MODEL))
     for vocabulary, merges in BPE_FILES:
@@ -98,12 +108,11 @@ def _read(folder: Path, kind: str, record: Mapping[str, Any]) -> tokenizers.Toke
     return None
 
 
-def _parsed(path: Path) -> tokenizers.Tokenizer:
+def read_inner(path: Path) -> tokenizers.Tokenizer:
+    """The tokenizer of a file in the package's own format."""
     text = read_text(path)
-    try:
+    with refusing(path, "is no tokenizer"):
         return tokenizers.Tokenizer.from_str(text)
-    except Exception as error:  # the package raises no narrower one
-        raise InvalidInput(f"{path} is no tokenizer: {error}") from None
 
 
 # Special tokens
@@ -145,10 +154,15 @@ def _add_tokens(folder: Path, record: Mapping[str, Any], inner: tokenizers.Token
     for number, value in dict(record.get("added_tokens_decoder") or {}).items():
         special = bool(isinstance(value, dict) and value.get("special"))
         listed[vocabularies.content(value)] = (int(number), special)
-    for text, (number, special) in sorted(listed.items(), key=lambda item: item[1][0]):
-        if inner.token_to_id(text) is None:
-            token = AddedToken(text, special=special, normalized=not special)
-            inner.add_special_tokens([token]) if special else inner.add_tokens([token])
+    new = [item for item in listed.items() if inner.token_to_id(item[0]) is None]
+    runs = groupby(sorted(new, key=lambda item: item[1][0]), key=lambda item: item[1][1])
+    # In the order of their ids, and as many at once as can be: each call goes through all that were added before.
+    for count, (special, run) in enumerate(runs):
+        tokens = [AddedToken(text, special=special, normalized=not special) for text, _ in run]
+        if count * len(listed) > MOST_WORK:
+            raise InvalidInput(f"{folder}: {len(listed)} added tokens, special ones and others in turns, are too many")
+        inner.add_special_tokens(tokens) if special else inner.add_tokens(tokens)
+    for text, (number, _) in listed.items():
         if inner.token_to_id(text) != number:
             where = inner.token_to_id(text)
             raise InvalidInput(f"{folder}: the added token {text!r} is said to have the id {number}, and has {where}")
@@ -195,4 +209,4 @@ def _by_files(folder: Path) -> str:
     return ""
 
 
-__all__ = ["read_tokenizer"]
+__all__ = ["read_inner", "read_tokenizer"]

@@ -17,8 +17,10 @@ import numpy as np
 
 from longspan import files
 from longspan.errors import InvalidInput
+from longspan.parsing import read_json
 
 FORMAT = 1
+KINDS = ("<u2", "<u4")  # of ids
 SHARD = 1 << 28  # ids of a shard unless said otherwise: half a GiB or one
 
 
@@ -152,16 +154,21 @@ def _write_record(path: Path, record: dict[str, Any]) -> None:
 
 def _read_record(path: Path) -> dict[str, Any]:
     name = _beside(path, ".json")
-    try:
-        record = json.loads(name.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InvalidInput(f"there is no token file {name}; prepare the data first") from None
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise InvalidInput(f"{name} is not JSON: {error}") from None
+    if not name.is_file():
+        raise InvalidInput(f"there is no token file {name}; prepare the data first")
+    record = read_json(name)
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         given = record.get("format") if isinstance(record, dict) else None
         raise InvalidInput(f"{name} is of format {given}, and {FORMAT} is what can be read")
     return record
+
+
+def _take(target: "Tokens", record: dict[str, Any], **more: type) -> None:
+    """Takes what all kinds of token files have from their record; `more` names the types of what else is needed."""
+    for name, kind in {"vocabulary": int, "sha256": str, "made_with": str, **more}.items():
+        if not isinstance(record.get(name), kind) or isinstance(record[name], bool):
+            raise InvalidInput(f"{_beside(target.path, '.json')}: {name} must be {kind.__name__}; prepare it once more")
+    target.vocabulary, target.sha256, target.made_with = record["vocabulary"], record["sha256"], record["made_with"]
 
 
 class Tokens(Sequence[int]):
@@ -189,7 +196,9 @@ class TokenFile(Tokens):
         record = _read_record(self.path)
         if "shards" in record:
             raise InvalidInput(f"{_beside(self.path, '.json')} is of shards; read it by `open_tokens`")
-        self.vocabulary, self.sha256, self.made_with = record["vocabulary"], record["sha256"], record["made_with"]
+        _take(self, record, tokens=int, documents=int)
+        if record.get("dtype") not in KINDS:
+            raise InvalidInput(f"{_beside(self.path, '.json')}: dtype must be {' or '.join(KINDS)}")
         kind, size = np.dtype(record["dtype"]), record["tokens"]
         if not self.path.is_file():
             raise InvalidInput(f"{self.path} is missing; prepare the data once more")
@@ -203,6 +212,8 @@ class TokenFile(Tokens):
         if not borders.is_file() or borders.stat().st_size != 8 * record["documents"]:
             raise InvalidInput(f"{borders} is missing or was cut short; prepare the data once more")
         self.borders = np.fromfile(borders, dtype="<u8").astype(np.int64)
+        if len(self.borders) and (np.diff(self.borders, prepend=0, append=size) < 0).any():
+            raise InvalidInput(f"{borders} is damaged: documents do not begin one after the other; prepare them again")
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -219,8 +230,11 @@ class Shards(Tokens):
         record = _read_record(self.path)
         if "shards" not in record:
             raise InvalidInput(f"{_beside(self.path, '.json')} is of one token file, not of shards")
-        self.vocabulary, self.sha256, self.made_with = record["vocabulary"], record["sha256"], record["made_with"]
-        self.shards = [TokenFile(self.path.with_name(name)) for name in record["shards"]]
+        _take(self, record, shards=list)
+        names = record["shards"]
+        if not names or not all(isinstance(name, str) and Path(name).name == name for name in names):
+            raise InvalidInput(f"{_beside(self.path, '.json')}: shards must be the names of token files beside it")
+        self.shards = [TokenFile(self.path.with_name(name)) for name in names]
         if _digest(self.shards) != self.sha256:
             raise InvalidInput(f"the shards of {self.path} are not those that were written; prepare the data once more")
         self.starts = np.cumsum([0, *(len(shard) for shard in self.shards)])

@@ -1,5 +1,6 @@
 """Vocabularies as families keep them, made into tokenizers: each splits and spells as the family's own does."""
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from longspan.data import sentencepiece
 from longspan.data.files import read_json, read_text
 from longspan.data.sentencepiece import SPACE, Piece
 from longspan.errors import InvalidInput
+
+MOST_IDS = sentencepiece.MOST_PIECES  # no model has so many rows
 
 # WordPiece
 
@@ -70,8 +73,12 @@ def pairs(vocabulary: Path, merges: Path, kind: str, record: Mapping[str, Any]) 
     """BPE from its tokens and the pairs that are merged: of bytes, or GPT's of characters."""
     ids = read_json(vocabulary)
     for word, number in ids.items():
-        if not isinstance(number, int) or isinstance(number, bool):
-            raise InvalidInput(f"{vocabulary}: {word!r} must have an id, not {number!r}")
+        if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < MOST_IDS:
+            raise InvalidInput(f"{vocabulary}: {word!r:.60} must have an id, not {number!r:.60}")
+    if len({*ids.values()}) < len(ids):
+        counts = Counter(ids.values())
+        twice = [word for word, number in ids.items() if counts[number] > 1]
+        raise InvalidInput(f"{vocabulary}: {twice[0]!r:.60} and {len(twice) - 1} more have the id of another token")
     ranked = _merges(merges, ids, vocabulary)
     if kind == "openai-gpt":
         unknown = content(record.get("unk_token", "<unk>"))
@@ -138,11 +145,11 @@ def pieces(path: Path, kind: str, record: Mapping[str, Any]) -> tokenizers.Token
         inner.decoder = decoders.Sequence([*back, decoders.Strip(" ", 1, 0)] if prefix else back)
     else:
         inner.decoder = decoders.Metaspace(SPACE, prepend_scheme=scheme)
-    for piece in ordered:
-        if piece.kind == sentencepiece.CONTROL:
-            inner.add_special_tokens([AddedToken(piece.text, normalized=False, special=True)])
-        elif piece.kind == sentencepiece.USER_DEFINED:
-            inner.add_tokens([AddedToken(piece.text, normalized=False)])
+    # Each at once: the package makes its search for them anew whenever some are added.
+    controls = [piece.text for piece in ordered if piece.kind == sentencepiece.CONTROL]
+    inner.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in controls])
+    defined = [piece.text for piece in ordered if piece.kind == sentencepiece.USER_DEFINED]
+    inner.add_tokens([AddedToken(token, normalized=False) for token in defined])
     return inner
 
 
@@ -173,4 +180,4 @@ def content(value: Any) -> str:
     return str(value["content"]) if isinstance(value, dict) and "content" in value else str(value)
 
 
-__all__ = ["content", "pairs", "pieces", "words"]
+__all__ = ["MOST_IDS", "content", "pairs", "pieces", "words"]

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from longspan.data.files import read_text
 from longspan.errors import InvalidInput, Unsupported
 from longspan.hub.formats import Content, Format
 
@@ -81,7 +82,7 @@ def read(path: Path | str) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 def vocabulary(path: Path | str) -> list[str]:
     """The tokens of a dictionary (`dict.txt`: a token and its count on each line), by their ids."""
-    words = [line.rpartition(" ")[0] for line in Path(path).read_text(encoding="utf-8").splitlines() if line]
+    words = [line.rpartition(" ")[0] for line in read_text(Path(path)).splitlines() if line]
     if not words or not all(words):
         raise InvalidInput(f"{path} is no dictionary of fairseq: a line of it is a token, a space and a number")
     return [*SPECIAL, *words, "<mask>"]

@@ -19,10 +19,11 @@ from longspan.hub.locate import NAMES, RECIPE
 from longspan.hub.names import speaks_of
 from longspan.hub.pretrained import Pretrained
 from longspan.hub.weights import KINDS, common_type, unfilled
+from longspan.models import building, registry
 from longspan.models import folder as own_folder
-from longspan.models import registry
 from longspan.models.base import Model
 from longspan.nn.heads import Head
+from longspan.parsing import refusing
 
 CONFIG = "config.json"
 
@@ -65,9 +66,9 @@ def assemble(
     if record.get("is_decoder") and family.decoder is not None:
         family = family.decoder
     try:
-        return _assemble(
-            record, tensors.Tensors(where) if found is None else found, family, tasks, dtype, options or {}
-        )
+        with refusing(where, f"has a {CONFIG}, or weights, that cannot be read"):
+            held = tensors.Tensors(where) if found is None else found
+            return _assemble(record, held, family, tasks, dtype, options or {})
     except InvalidOption as error:
         keys = [each.theirs for each in family.fields if f"option {each.ours} " in str(error)]
         raise InvalidOption(f"{where}: {CONFIG}: {''.join(f'{key}: ' for key in keys)}{error}") from None
@@ -85,11 +86,14 @@ def _assemble(
 ) -> Pretrained:
     if record.get("quantization_config"):
         raise Unsupported("config.json: weights with a quantization_config are not read; convert them to float16")
+    layers = {each.theirs: each.read(record) for each in family.fields if each.ours.endswith("layers")}
+    building.check_layers(layers, len(found), CONFIG)
     wanted = _file_tasks(family, record, found) if tasks is None else tasks
     options = {**family.options(record, wanted), **given}
     cls = registry.find(family.model)
     kind = dtype or common_type(found)
-    with unfilled(kind), torch.random.fork_rng(devices=[]):
+    weights = getattr(found, "nbytes", None) or sum(found[name].nbytes for name in found)
+    with unfilled(kind), building.allowance(weights, "the configuration"), torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)  # what mechanisms draw is the same at every load
         model = cls(config.make(cls.Options, options, family.name))
     unused, fresh = fill(model, found, family, record, kind, chosen=tasks is not None, given=given)

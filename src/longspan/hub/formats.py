@@ -15,6 +15,7 @@ from torch import Tensor
 
 from longspan.errors import InvalidInput
 from longspan.hub import tensors
+from longspan.parsing import read_json_table
 
 CONFIG = "config.json"
 # What tokenizers of Hugging Face's are made of, beside `tokenizer.json`.
@@ -119,13 +120,7 @@ def vocabularies(folder: Path) -> list[Path]:
 
 def read_config(folder: Path) -> dict[str, Any]:
     """The configuration of a folder of Hugging Face's."""
-    try:
-        record = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise InvalidInput(f"{folder / CONFIG} is not JSON: {error}") from None
-    if not isinstance(record, dict):
-        raise InvalidInput(f"{folder / CONFIG} must be an object, not {type(record).__name__}")
-    return record
+    return read_json_table(folder / CONFIG)
 
 
 def _write(content: Content, folder: Path) -> None:

@@ -13,9 +13,11 @@ from longspan.data.files import read_json
 from longspan.decode.options import Beam, Sampling
 from longspan.errors import InvalidInput, Unsupported
 from longspan.hub import families
+from longspan.parsing import refusing
 
 FILE, CONFIG = "generation_config.json", "config.json"
 STOPS = {False: "likely", True: "full", "never": "sure"}  # by their `early_stopping`
+MOST = 1000  # texts side by side that a file may ask for
 TOKENS = ("decoder_start_token_id", "bos_token_id", "eos_token_id")
 # What changes texts there and has no counterpart here, with the values that change nothing.
 ABSENT: dict[str, tuple[Any, ...]] = {
@@ -76,6 +78,14 @@ def settings(config: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any
 
 def translate(given: Mapping[str, Any], *, prompt: int = 1) -> Decoding:
     """The settings that a configuration of theirs names; what we cannot do is refused by name."""
+    with refusing(FILE):
+        for key in ("num_beams", "num_return_sequences"):
+            if int(given.get(key) or 1) > MOST:
+                raise InvalidInput(f"{FILE}: {key} is {given[key]}; at most {MOST} can be")
+        return _translate(given, prompt)
+
+
+def _translate(given: Mapping[str, Any], prompt: int) -> Decoding:
     for key, neutral in ABSENT.items():
         if given.get(key) is not None and given[key] not in neutral:
             raise Unsupported(f"{key} is {given[key]!r}, which is not done here; take it out of {FILE}")

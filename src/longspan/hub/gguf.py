@@ -4,10 +4,12 @@ There queries and keys are in the order of rotary pairs side by side, the output
 and the scaling of Llama 3.1 is a tensor of divisors.
 """
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import UnionType
 from typing import Any
 
 import torch
@@ -23,6 +25,7 @@ from longspan.hub.gguf_tokenizer import build
 from longspan.hub.interleave import to_halves, to_pairs
 from longspan.hub.pretrained import Pretrained
 from longspan.nn.rotary_scaling import RotaryScaling, frequencies
+from longspan.parsing import refusing
 
 SPEAKER = "LlamaForCausalLM"
 DIVISORS = "rope_freqs.weight"
@@ -55,11 +58,16 @@ class Llama(Mapping[str, Tensor]):
         self.config = _config(self.file)
         known = {_numbered(there): here for here, there in NAMES.items()}
         self.names = {_renamed(name, known): name for name in self.file if name != DIVISORS}
+        self.nbytes = self.file.nbytes
 
     def __getitem__(self, name: str) -> Tensor:
         found = self.file[self.names[name]]
         heads = _paired(name, self.config["num_attention_heads"], self.config["num_key_value_heads"])
-        return found if heads is None else to_halves(found, heads)
+        if heads is None:
+            return found
+        if not found.dim() or found.shape[0] % (2 * heads):
+            raise InvalidInput(f"{self.file.path}: {self.names[name]} has no rows for {heads} heads of pairs")
+        return to_halves(found, heads)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names)
@@ -70,13 +78,15 @@ class Llama(Mapping[str, Tensor]):
 
 def load(path: Path | str, *, tasks: Sequence[Asked] | None = None, dtype: torch.dtype | None = None) -> Pretrained:
     """The model of a GGUF file, in float32 unless said."""
-    found = Llama(path)
+    with refusing(path):
+        found = Llama(path)
     return folder.assemble(found.config, found, Path(path), tasks, dtype or torch.float32)
 
 
 def tokenizer(path: Path | str) -> Tokenizer:
     """The tokenizer whose vocabulary is in a GGUF file."""
-    return build(GgufFile(Path(path)).metadata, Path(path))
+    with refusing(path):
+        return build(GgufFile(Path(path)).metadata, Path(path))
 
 
 def write(
@@ -155,37 +165,44 @@ def _config(file: GgufFile) -> dict[str, Any]:
     kind = said.get("general.architecture")
     if kind != "llama":
         raise Unsupported(f"{path} is a {kind!r}; of GGUF files those of llama are read")
-    if said.get("split.count", 1) > 1:
+    if said.get("split.count", 1) not in (0, 1):
         raise Unsupported(f"{path} is one of {said['split.count']} parts; put them together with llama-gguf-split")
     if said.get("llama.expert_count", 0):
         raise Unsupported(f"{path} has {said['llama.expert_count']} experts in each layer; a llama has none")
 
-    def need(key: str) -> Any:
-        if f"llama.{key}" not in said:
+    def number(key: str, kinds: type | UnionType = int, default: Any = None) -> Any:
+        """A positive number of the metadata, which must be there unless it has a default."""
+        found: Any = said.get(f"llama.{key}", default)
+        if found is None:
             raise InvalidInput(f"{path} does not say llama.{key}")
-        return said[f"llama.{key}"]
+        right = isinstance(found, kinds) and not isinstance(found, bool)
+        if not right or not 0 < float(found) < math.inf:
+            raise InvalidInput(f"{path}: llama.{key} must be a number above 0, not {found!r:.60}")
+        return found
 
-    width, heads = need("embedding_length"), need("attention.head_count")
-    head_dim = said.get("llama.attention.key_length", width // heads)
+    width, heads = number("embedding_length"), number("attention.head_count")
+    head_dim = number("attention.key_length", default=max(1, width // heads))
     for key in ("attention.value_length", "rope.dimension_count"):
         if said.get(f"llama.{key}", head_dim) != head_dim:
             raise Unsupported(f"{path}: llama.{key} is {said[f'llama.{key}']}, and a head is {head_dim} wide")
     if "token_embd.weight" not in file:
         raise InvalidInput(f"{path} lacks token_embd.weight")
-    base = said.get("llama.rope.freq_base", 10000.0)
+    if len(file.entries["token_embd.weight"].shape) != 2:
+        raise InvalidInput(f"{path}: token_embd.weight must have two dimensions")
+    base = number("rope.freq_base", int | float, 10000.0)
     ids = {key: said[f"{TOKENIZER}ggml.{other}"] for key, other in IDS.items() if f"{TOKENIZER}ggml.{other}" in said}
     return {
         "model_type": "llama",
         "architectures": [SPEAKER],
         "vocab_size": file.entries["token_embd.weight"].shape[0],
         "hidden_size": width,
-        "num_hidden_layers": need("block_count"),
+        "num_hidden_layers": number("block_count"),
         "num_attention_heads": heads,
-        "num_key_value_heads": said.get("llama.attention.head_count_kv", heads),
+        "num_key_value_heads": number("attention.head_count_kv", default=heads),
         "head_dim": head_dim,
-        "intermediate_size": need("feed_forward_length"),
-        "max_position_embeddings": need("context_length"),
-        "rms_norm_eps": need("attention.layer_norm_rms_epsilon"),
+        "intermediate_size": number("feed_forward_length"),
+        "max_position_embeddings": number("context_length"),
+        "rms_norm_eps": number("attention.layer_norm_rms_epsilon", int | float),
         "attention_bias": "blk.0.attn_q.bias" in file,
         "mlp_bias": "blk.0.ffn_gate.bias" in file,
         "tie_word_embeddings": "output.weight" not in file,
@@ -224,6 +241,8 @@ def _scaling(file: GgufFile, head_dim: int, base: float) -> dict[str, Any] | Non
 def _released(file: GgufFile, head_dim: int, base: float) -> dict[str, Any]:
     """The scaling of Llama 3.1 and later, told from what each frequency is divided by."""
     divisors = file[DIVISORS].double()
+    if not divisors.numel() or not divisors.isfinite().all():
+        raise InvalidInput(f"{file.path}: {DIVISORS} must be finite numbers")
     scaling = replace(RELEASED, factor=max(1.0, round(float(divisors.max()), 4)))
     expected = frequencies(head_dim, base) / frequencies(head_dim, base, scaling)
     if divisors.shape != expected.shape or not torch.allclose(divisors, expected, rtol=1e-5):

@@ -18,6 +18,8 @@ from torch import Tensor
 from longspan.errors import InvalidInput, Unsupported
 
 MAGIC, VERSIONS, ALIGNMENT = b"GGUF", (2, 3), 32
+MOST_VALUES = 1 << 24  # of an array in the header; in Python each takes ten times its bytes
+DIMENSIONS, DEEPEST = 4, 8  # the most of a tensor, and of arrays in arrays
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 TEXT, ARRAY, SINGLE = 8, 9, 6
 PLAIN = {0: torch.float32, 1: torch.float16, 28: torch.float64, 30: torch.bfloat16}
@@ -48,6 +50,7 @@ class GgufFile(Mapping[str, Tensor]):
             key = reader.text()
             self.metadata[key] = reader.value(reader.number("I"))
         self.entries = self._entries(reader, count)
+        self.nbytes = sum(math.prod(entry.shape) * 4 for entry in self.entries.values())  # unpacked, in float32
 
     def __getitem__(self, name: str) -> Tensor:
         entry = self.entries[name]
@@ -72,12 +75,18 @@ class GgufFile(Mapping[str, Tensor]):
         listed = []
         for _ in range(count):
             name, dimensions = reader.text(), reader.number("I")
+            if dimensions > DIMENSIONS:
+                raise InvalidInput(f"{self.path}: {name} has {dimensions} dimensions; at most {DIMENSIONS} can be")
             shape = tuple(reversed([reader.number("Q") for _ in range(dimensions)]))
             listed.append((name, shape, reader.number("I"), reader.number("Q")))
-        align = int(self.metadata.get("general.alignment", ALIGNMENT))
+        align = self.metadata.get("general.alignment", ALIGNMENT)
+        if not isinstance(align, int) or isinstance(align, bool) or align < 8 or align % 8 or align > self.size:
+            raise InvalidInput(f"{self.path}: general.alignment must be a multiple of 8, not {align!r}")
         first = -(-reader.at // align) * align
         found = {}
         for name, shape, kind, offset in listed:
+            if offset % align:
+                raise InvalidInput(f"{self.path}: {name} begins at byte {offset}, which is no multiple of {align}")
             start = first + offset
             stop = start + self._bytes_of(name, shape, kind)
             if stop > self.size:
@@ -123,14 +132,20 @@ class _Reader:
         self.at += size
         return bytes(self.data[self.at - size : self.at]).decode("utf-8", errors="replace")
 
-    def value(self, kind: int) -> Any:
+    def value(self, kind: int, depth: int = 0) -> Any:
         if kind == TEXT:
             return self.text()
         if kind == ARRAY:
             of, size = self.number("I"), self.number("Q")
+            if depth == DEEPEST:
+                raise InvalidInput(f"{self.path} has arrays in arrays at byte {self.at}, more than {DEEPEST} deep")
+            if size > MOST_VALUES:
+                raise InvalidInput(f"{self.path} has an array of {size:,} values at byte {self.at}; none has so many")
             if of not in SCALARS:
-                return [self.value(of) for _ in range(size)]
-            if size > len(self.data):
+                if size * 8 > len(self.data) - self.at:  # each has its length before it
+                    raise self._cut()
+                return [self.value(of, depth + 1) for _ in range(size)]
+            if size > len(self.data) - self.at:
                 raise self._cut()
             values = self._unpack(f"<{size}{SCALARS[of]}")
             return [_shortest(value) for value in values] if of == SINGLE else list(values)

@@ -1,5 +1,6 @@
 """Tokenizers out of what other formats hold of them: GGUF's metadata, or pieces with scores (SentencePiece)."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_
 from tokenizers.models import BPE
 from tokenizers.processors import TemplateProcessing
 
+from longspan.data.sentencepiece import LONGEST, check_lengths
 from longspan.errors import InvalidInput, Unsupported
 
 # GGUF's types of tokens
@@ -29,22 +31,34 @@ def build(metadata: Mapping[str, Any], where: Path | str) -> Tokenizer:
     said = {key.removeprefix("tokenizer.ggml."): value for key, value in metadata.items()}
     if "tokens" not in said:
         raise InvalidInput(f"{where} has no tokenizer: it lacks tokenizer.ggml.tokens")
+    tokens = _list(said, "tokens", where)
+    for number, token in enumerate(tokens):
+        if not isinstance(token, str) or len(token) > LONGEST:
+            raise InvalidInput(f"{where}: token {number} must be a text of at most {LONGEST:,} letters")
     kind = said.get("model")
     if kind == "gpt2":
         found = _byte_level(said, where)
     elif kind == "llama":
-        found = from_pieces(said["tokens"], _list(said, "scores", where), prefix=said.get("add_space_prefix", True))
+        scores = _list(said, "scores", where)
+        if len(scores) != len(tokens) or not all(isinstance(one, float) and math.isfinite(one) for one in scores):
+            raise InvalidInput(f"{where}: tokenizer.ggml.scores must be {len(tokens)} numbers, one for each token")
+        found = from_pieces(tokens, scores, prefix=bool(said.get("add_space_prefix", True)))
     else:
         raise Unsupported(f"{where}: tokenizer.ggml.model is {kind!r}; it can be gpt2 or llama")
-    types = said.get("token_type") or []
-    for token, how in zip(said["tokens"], types):
-        if how in (CONTROL, ADDED) or (how == UNKNOWN and kind == "llama"):
-            added = AddedToken(token, special=how != ADDED, normalized=False)
-            (found.add_tokens if how == ADDED else found.add_special_tokens)([added])
+    types = _list(said, "token_type", where) if "token_type" in said else []
+    special = (CONTROL, UNKNOWN) if kind == "llama" else (CONTROL,)
+    # Each at once: the package makes its search for them anew whenever some are added.
+    found.add_special_tokens(
+        [AddedToken(token, special=True, normalized=False) for token, how in zip(tokens, types) if how in special]
+    )
+    found.add_tokens([AddedToken(token, normalized=False) for token, how in zip(tokens, types) if how == ADDED])
     begins = kind == "llama" or said.get("pre") in LLAMA3
     bos = said.get("bos_token_id") if said.get("add_bos_token", begins) else None
     eos = said.get("eos_token_id") if said.get("add_eos_token", False) else None
-    _surround(found, said["tokens"], bos, eos)
+    for name, given in (("bos", bos), ("eos", eos)):
+        if given is not None and not (isinstance(given, int) and 0 <= given < len(tokens)):
+            raise InvalidInput(f"{where}: {name}_token_id is {given!r}, and there are {len(tokens)} tokens")
+    _surround(found, tokens, bos, eos)
     return found
 
 
@@ -53,13 +67,14 @@ def from_pieces(pieces: Sequence[str], scores: Sequence[float], *, prefix: bool 
 
     With `prefix` a text begins with a space. What has no piece is spelled in bytes, by the pieces `<0x00>` to `<0xFF>`.
     """
+    check_lengths(pieces)
     vocabulary = {piece: token for token, piece in enumerate(pieces)}
     merges: list[tuple[str, str]] = []
     for token in sorted(range(len(pieces)), key=lambda each: -scores[each]):
         if scores[token] <= NEVER:
             break
         piece = pieces[token]
-        cuts = [(piece[:at], piece[at:]) for at in range(1, len(piece))]
+        cuts = ((piece[:at], piece[at:]) for at in range(1, len(piece)))
         parts = [cut for cut in cuts if cut[0] in vocabulary and cut[1] in vocabulary]
         merges.extend(sorted(parts, key=lambda cut: (vocabulary[cut[0]], vocabulary[cut[1]])))
     unknown = next((piece for piece in ("<unk>",) if piece in vocabulary), None)
@@ -75,6 +90,8 @@ def _byte_level(said: Mapping[str, Any], where: Path | str) -> Tokenizer:
     vocabulary = {token: number for number, token in enumerate(said["tokens"])}
     merges = []
     for line in [] if _without_merges(said) else _list(said, "merges", where):
+        if not isinstance(line, str):
+            raise InvalidInput(f"{where}: tokenizer.ggml.merges must be texts, and {line!r:.60} is among them")
         first, _, second = line.partition(" ")
         merges.append((first, second))
     pre = said.get("pre", "default")

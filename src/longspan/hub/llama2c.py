@@ -4,6 +4,7 @@ Queries and keys are in the order of rotary pairs side by side. A negative vocab
 the embedding. The two rotary tables at the end say nothing that the sizes do not.
 """
 
+import math
 import struct
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,12 +14,14 @@ import torch
 from tokenizers import AddedToken, Tokenizer
 from torch import Tensor
 
+from longspan.data.sentencepiece import LONGEST, MOST
 from longspan.errors import InvalidInput, Unsupported
 from longspan.hub import folder
 from longspan.hub.family import Asked
 from longspan.hub.gguf_tokenizer import SPACE, from_pieces
 from longspan.hub.interleave import to_halves
 from longspan.hub.pretrained import Pretrained
+from longspan.parsing import check_size, refusing
 
 HEADER = struct.Struct("<7i")
 LATER = 0x616B3432  # how files of later versions begin
@@ -45,7 +48,8 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     width, hidden, layers, heads, kv_heads, vocabulary, longest = sizes = HEADER.unpack(header)
     if width == LATER:
         raise Unsupported(f"{path} is of llama2.c's version {hidden}; read is the first one: `export.py --version 0`")
-    if min(width, hidden, layers, heads, kv_heads, longest, abs(vocabulary)) < 1 or width % heads or heads % kv_heads:
+    positive = min(width, hidden, layers, heads, kv_heads, longest, abs(vocabulary)) > 0
+    if not positive or width % (2 * heads) or heads % kv_heads:
         raise InvalidInput(f"{path} is no model of llama2.c: its sizes are {sizes}")
     record = {
         "model_type": "llama",
@@ -89,12 +93,13 @@ def _tensors(path: Path, size: int, record: dict[str, Any]) -> dict[str, Tensor]
     ]
     if not record["tie_word_embeddings"]:
         parts.append(("lm_head.weight", (record["vocab_size"], width)))
-    sizes = [torch.Size((layers, *shape) if "*" in name else shape) for name, shape in parts]
-    wanted = HEADER.size + 4 * sum(each.numel() for each in sizes)
+    shapes = [(layers, *shape) if "*" in name else shape for name, shape in parts]
+    wanted = HEADER.size + 4 * sum(math.prod(shape) for shape in shapes)
     if size != wanted:
         raise InvalidInput(f"{path} has {size} bytes, and a model of llama2.c with its sizes {wanted}")
     numbers = torch.from_file(str(path), shared=False, size=size // 4, dtype=torch.float32)
     found, at = {}, HEADER.size // 4
+    sizes = [torch.Size(shape) for shape in shapes]
     for (name, _), whole in zip(parts, sizes):
         tensor = numbers[at : at + whole.numel()].view(whole)
         rows = heads if ".q_proj." in name else kv_heads if ".k_proj." in name else None
@@ -108,6 +113,7 @@ def _tensors(path: Path, size: int, record: dict[str, Any]) -> dict[str, Tensor]
 def tokenizer(path: Path | str) -> Tokenizer:
     """The tokenizer of a `tokenizer.bin`: the longest piece, then each one's score, length and bytes."""
     path = Path(path)
+    check_size(path, MOST)
     data, at = path.read_bytes(), 4
     pieces: list[str] = []
     scores: list[float] = []
@@ -116,6 +122,11 @@ def tokenizer(path: Path | str) -> Tokenizer:
             raise InvalidInput(f"{path} is cut off in piece {len(pieces)}")
         score, length = struct.unpack_from("<fi", data, at)
         at += 8 + length
+        if length > 4 * LONGEST or not math.isfinite(score):
+            raise InvalidInput(
+                f"{path}: piece {len(pieces)} has {length:,} bytes and the score {score}; "
+                f"it can have {4 * LONGEST:,}, and a finite score"
+            )
         if length < 0 or at > len(data):
             raise InvalidInput(f"{path} is no tokenizer of llama2.c, or is cut off in piece {len(pieces)}")
         pieces.append(data[at - length : at].decode("utf-8", errors="replace").replace(" ", SPACE))
@@ -123,7 +134,8 @@ def tokenizer(path: Path | str) -> Tokenizer:
     if len(pieces) < 259:
         raise InvalidInput(f"{path} has {len(pieces)} pieces; three special ones and 256 bytes come first")
     pieces[:3] = SPECIAL  # written with line breaks around them, to be seen in texts
-    found = from_pieces(pieces, scores)
+    with refusing(path):
+        found = from_pieces(pieces, scores)
     found.add_special_tokens([AddedToken(piece, special=True, normalized=False) for piece in SPECIAL])
     return found
 

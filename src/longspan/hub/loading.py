@@ -8,7 +8,7 @@ import torch
 
 from longspan.data import Tokenizer
 from longspan.data.tokenizer import ROLES
-from longspan.errors import Unsupported
+from longspan.errors import InvalidInput, Unsupported
 from longspan.hub import around, folder, gguf, llama2c
 from longspan.hub.family import Asked
 from longspan.hub.gguf_file import GgufFile
@@ -16,6 +16,7 @@ from longspan.hub.gguf_tokenizer import build
 from longspan.hub.gguf_vocabulary import CHAT, PREFIX
 from longspan.hub.locate import NAMES, locate
 from longspan.hub.pretrained import Pretrained
+from longspan.parsing import refusing
 
 FILES = {".gguf": gguf.load, ".bin": llama2c.load}
 VOCABULARIES = ("tokenizer.bin", "tok*.bin")  # beside a file of llama2.c
@@ -51,7 +52,8 @@ def load(
     if path.is_dir():
         around.read(found, path, tokenizer=tokenizer)
     elif tokenizer:
-        found.tokenizer = _of_file(found, path)
+        with refusing(path, "has a tokenizer that cannot be read"):
+            found.tokenizer = _of_file(found, path)
         around.check_tokenizer(found, path)
     return found
 
@@ -65,6 +67,8 @@ def _of_file(found: Pretrained, path: Path) -> Tokenizer | None:
             return None
         inner = build(held, path)
         if CHAT in held:
+            if not isinstance(held[CHAT], str):
+                raise InvalidInput(f"{path}: {CHAT} must be a text, not {held[CHAT]!r:.60}")
             record["chat_template"] = held[CHAT]
     else:
         beside = [file for pattern in VOCABULARIES for file in sorted(path.parent.glob(pattern)) if file != path]

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from longspan.data.files import read_json, read_text
+from longspan import parsing
+from longspan.data.files import read_json
 from longspan.errors import InvalidInput, Unsupported
 
 MODULES, POOLING, SETTINGS = "modules.json", "1_Pooling/config.json", "sentence_bert_config.json"
@@ -54,10 +55,7 @@ def read_sentence(folder: Path) -> Sentence | None:
 
 
 def _modules(path: Path) -> list[dict[str, Any]]:
-    try:
-        found = json.loads(read_text(path)) if path.is_file() else []
-    except json.JSONDecodeError as error:
-        raise InvalidInput(f"{path} is not JSON: {error}") from None
+    found = parsing.read_json(path) if path.is_file() else []
     if not isinstance(found, list) or not all(isinstance(module, dict) for module in found):
         raise InvalidInput(f"{path} must be a list of modules")
     return found

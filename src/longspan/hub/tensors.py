@@ -12,6 +12,7 @@ from torch import Tensor
 
 from longspan import files
 from longspan.errors import InvalidInput
+from longspan.parsing import check_safetensors, parse_json, read_json, refusing
 
 ONE, INDEX = "model.safetensors", "model.safetensors.index.json"
 SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")
@@ -69,8 +70,8 @@ def _files(folder: Path) -> dict[Path, list[str] | None]:
 def shards(folder: Path, index: str, suffix: str) -> dict[Path, list[str]]:
     """The files that an index lists, with the tensors that each must have."""
     try:
-        read = json.loads((folder / index).read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        read = read_json(folder / index)
+    except InvalidInput as error:
         raise InvalidInput(f"{folder / index} lists no weights: {error}") from None
     listed = read.get("weight_map") if isinstance(read, dict) else None
     if not listed or not isinstance(listed, dict):
@@ -93,14 +94,15 @@ class _File:
     """
 
     def __init__(self, path: Path) -> None:
+        check_safetensors(path)
         try:
             self._checked = safe_open(path, framework="pt")
-        except SafetensorError as error:
+        except (SafetensorError, OSError) as error:
             raise InvalidInput(f"{path} is no whole safetensors file: {error}") from None
         self.path = path
         with path.open("rb") as file:
             size = int.from_bytes(file.read(8), "little")
-            self.header: dict[str, Any] = json.loads(file.read(size))
+            self.header: dict[str, Any] = parse_json(file.read(size), f"{path}: its header")
         self.header.pop("__metadata__", None)
         self._first = 8 + size
         self._bytes = torch.from_file(str(path), shared=False, size=path.stat().st_size, dtype=torch.uint8)
@@ -110,7 +112,8 @@ class _File:
         kind = KINDS.get(said["dtype"])
         start, stop = (self._first + offset for offset in said["data_offsets"])
         if kind is not None and start % kind.itemsize == 0:
-            return self._bytes[start:stop].view(kind).view(said["shape"])
+            with refusing(self.path, f"has {name} in another size than it says"):
+                return self._bytes[start:stop].view(kind).view(said["shape"])
         try:
             return self._checked.get_tensor(name)
         except SafetensorError as error:

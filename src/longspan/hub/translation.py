@@ -4,10 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import tokenizers
-
 from longspan.data import Tokenizer
-from longspan.data.files import read_text
+from longspan.data.tokenizer_files import read_inner
 from longspan.decode import Beam, search_many
 from longspan.errors import InvalidInput, Unsupported
 from longspan.hub.pretrained import Pretrained
@@ -68,7 +66,7 @@ def _source_tokenizer(found: Pretrained, target: Tokenizer) -> Tokenizer:
     for place in PLACES:
         path = folder / place / SOURCE_TOKENIZER
         if path.is_file():
-            return Tokenizer(tokenizers.Tokenizer.from_str(read_text(path)), target.special)
+            return Tokenizer(read_inner(path), target.special)
     raise InvalidInput(
         f"{folder} has no {SOURCE_TOKENIZER}, and its source has a vocabulary of its own; copy it from the run's data/"
     )

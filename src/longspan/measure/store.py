@@ -7,20 +7,22 @@ comes after it. A line that is none of ours is left out.
 
 import hashlib
 import json
+import math
 import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from longspan.data.cache import cache
 from longspan.data.json_lines import parse
 from longspan.errors import InvalidInput
 from longspan.measure import machine
-from longspan.measure.case import Case, Measured
+from longspan.measure.case import Case, Kind, Measured
 
 PROTOCOL = 1  # of how cases are measured: with another number, older measurements no longer count
+STATES = ("done", "memory", "unsupported", "slow", "failed")
 FOR_GOOD = ("done", "unsupported", "slow")  # what failed, or found no memory, may do better the next time
 
 Measure = Callable[[Case], Measured]
@@ -93,9 +95,29 @@ def _read(path: Path) -> list[Measured]:
             measured = Measured.read(parse(line))
         except InvalidInput:
             continue
-        if measured.state != "done" or (bool(measured.seconds) and measured.least > 0 and measured.case.length > 0):
+        if _sound(measured):
             found.append(measured)
     return found
+
+
+def _sound(measured: Measured) -> bool:
+    """Whether all values are of their types, so that whatever is done with them can be done."""
+    case: Any = measured.case
+    row: Any = measured
+    sizes = (case.length, case.batch, case.heads, case.head_dim, case.threads, 1 if case.keys is None else case.keys)
+    numbers = [value for value in (row.gemm, row.exponent, row.memory, row.flops) if value is not None]
+    return (
+        isinstance(case.mechanism, str)
+        and case.kind in get_args(Kind)
+        and isinstance(case.options, dict)
+        and all(type(size) is int and 0 < size < 1 << 62 for size in sizes)
+        and all(type(each) is bool for each in (case.causal, case.padding))
+        and row.state in STATES
+        and all(type(value) in (int, float) and math.isfinite(value) for value in numbers)
+        and all(type(value) in (int, float) and 0 < value < math.inf for value in row.seconds)
+        and (bool(row.seconds) or row.state != "done")
+        and isinstance(row.error, str | None)
+    )
 
 
 __all__ = ["FOR_GOOD", "PROTOCOL", "Measure", "Store", "machine_id"]

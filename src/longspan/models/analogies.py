@@ -10,6 +10,7 @@ from torch import Tensor
 
 from longspan.errors import InvalidInput, UnknownName, suggest
 from longspan.models.vocabulary import Vocabulary
+from longspan.parsing import read_text
 
 METHODS = ("add", "multiply")
 EPSILON = 1e-3  # Levy & Goldberg 2014, section 6
@@ -105,7 +106,7 @@ def _sections(path: Path, lower: bool) -> Iterator[tuple[str, list[Question]]]:
     if not path.is_file():
         raise InvalidInput(f"{path} is not there: a file of analogy questions")
     name, questions = "", list[Question]()
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(read_text(path).splitlines(), start=1):
         words = line.split()
         if words and words[0].startswith(":"):
             if name or questions:

@@ -16,8 +16,10 @@ from torch import Tensor, nn
 from longspan import __version__, config, files
 from longspan.errors import InvalidInput
 from longspan.manifest import MANIFEST, check_manifest, write_manifest
+from longspan.models import building
 from longspan.models.base import Model
 from longspan.models.registry import find
+from longspan.parsing import check_safetensors, read_json, refusing
 
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
 
@@ -47,13 +49,17 @@ def load(folder: Path | str) -> Model:
     record = _record(folder)
     _check_whole(folder)
     cls = find(record["model"])
-    model = cls(config.make(cls.Options, record["options"], f"{folder / CONFIG}"))
-    weights = _weights(folder)
-    kinds = {tensor.dtype for tensor in weights.values() if tensor.is_floating_point()}
-    if len(kinds) == 1:
-        model = model.to(kinds.pop())
-    fill(model, weights, str(folder / WEIGHTS))
-    model.read_files(folder)
+    with refusing(folder):
+        options = config.make(cls.Options, record["options"], f"{folder / CONFIG}")
+        weights = _weights(folder)
+        building.check_layers(building.counts(options), len(weights), folder / CONFIG)
+        with building.allowance(sum(tensor.nbytes for tensor in weights.values()), folder / CONFIG):
+            model = cls(options)
+        kinds = {tensor.dtype for tensor in weights.values() if tensor.is_floating_point()}
+        if len(kinds) == 1:
+            model = model.to(kinds.pop())
+        fill(model, weights, str(folder / WEIGHTS))
+        model.read_files(folder)
     return model.eval()
 
 
@@ -90,11 +96,12 @@ def _record(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG
     if not path.is_file():
         raise InvalidInput(f"{folder} is no model of longspan: it has no {CONFIG}")
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise InvalidInput(f"{path} is not JSON: {error}") from None
-    if not isinstance(record, dict) or not isinstance(record.get("model"), str) or "options" not in record:
+    record = read_json(path)
+    if (
+        not isinstance(record, dict)
+        or not isinstance(record.get("model"), str)
+        or not isinstance(record.get("options"), dict)
+    ):
         raise InvalidInput(f"{path} is no model of longspan: it names no model and options")
     return record
 
@@ -114,6 +121,7 @@ def _weights(folder: Path) -> dict[str, Tensor]:
         pickles = sorted(file.name for file in folder.iterdir() if file.suffix in {".bin", ".pt", ".pth", ".pkl"})
         hint = f"; {pickles[0]} is a pickle, which is never read: convert it to safetensors" if pickles else ""
         raise InvalidInput(f"{folder} has no {WEIGHTS}{hint}")
+    check_safetensors(path)
     try:
         return load_file(path)
     except SafetensorError as error:

@@ -76,8 +76,9 @@ class Vocabulary:
         with path.open(encoding="utf-8", errors="surrogateescape", newline="\n") as file:
             for number, line in enumerate(file, start=1):
                 word, _, times = line.rstrip("\n").rpartition(" ")
-                if not word or not times.isascii() or not times.isdigit():
-                    raise InvalidInput(f"{path}, line {number}: expected a word and its count, got {line.rstrip()!r}")
+                if not word or not times.isascii() or not times.isdigit() or len(times) > 18:
+                    said = f"{line.rstrip()!r:.80}"
+                    raise InvalidInput(f"{path}, line {number}: expected a word and its count, got {said}")
                 words.append(word)
                 counts.append(int(times))
         return cls(words, counts)

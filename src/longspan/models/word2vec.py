@@ -5,6 +5,7 @@
 >>> model.analogy("man", "king", "woman")
 """
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -190,9 +191,11 @@ class Word2Vec(Model):
             raise InvalidInput(f"{path} is not there: vectors in word2vec's text format")
         with path.open(encoding="utf-8", errors="surrogateescape", newline="\n") as file:
             head = file.readline().split()
-            if len(head) != 2 or not all(part.isascii() and part.isdigit() and int(part) for part in head):
-                raise InvalidInput(f"{path}, line 1: expected the number of words and their width, got {head}")
+            if len(head) != 2 or not all(re.fullmatch("0*[1-9][0-9]{,11}", part) for part in head):
+                raise InvalidInput(f"{path}, line 1: expected the number of words and their width, got {head!r:.80}")
             count, dim = map(int, head)
+            if 2 * count * dim > path.stat().st_size:  # a number takes a digit and a space
+                raise InvalidInput(f"{path} says {count} words of {dim} numbers, and is too short for them")
             vectors, words = torch.empty(count, dim), list[str]()
             for number, line in enumerate(file, start=2):
                 word, *numbers = line.rstrip(" \r\n").split(" ")

@@ -45,11 +45,15 @@ def questions(path: Path, encoding: str | None = None) -> list[Question]:
     """Those of a file in SQuAD's JSON, v1.1 or v2."""
     try:
         found = json.loads(text.whole(path, encoding))
-        articles = found["data"]
     except json.JSONDecodeError as error:
         raise InvalidInput(f"{path}, line {error.lineno}: not JSON: {error.msg}") from None
-    except (KeyError, TypeError):
-        raise InvalidInput(f"{path} is not of SQuAD's form: it has no data") from None
+    except InvalidInput:
+        raise
+    except (RecursionError, ValueError) as error:  # nested too deep, or a number of thousands of digits
+        raise InvalidInput(f"{path} is not JSON that can be read: {error}") from None
+    articles = found.get("data") if isinstance(found, dict) else None
+    if not isinstance(articles, list):
+        raise InvalidInput(f"{path} is not of SQuAD's form: it has no list of data")
     made: list[Question] = []
     for number, article in enumerate(articles):
         try:
@@ -59,7 +63,7 @@ def questions(path: Path, encoding: str | None = None) -> list[Question]:
                     answers = tuple((str(one["text"]), int(one["answer_start"])) for one in given)
                     where = f"{path}, question {each['id']}"
                     made.append(Question(str(each["question"]), str(paragraph["context"]), answers, number, where))
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             last = made[-1].where if made else f"{path}, its beginning"
             raise InvalidInput(f"{path}, article {number}: not of SQuAD's form after {last}: {error!r}") from None
     for one in made:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import tokenizers
 from tokenizers import processors
 from torch import Tensor
 
@@ -14,10 +13,10 @@ from longspan import files
 from longspan.config import option
 from longspan.data import sets
 from longspan.data.base import Batch, Data
-from longspan.data.files import read_text
 from longspan.data.learning import Learned, learn
 from longspan.data.parallel import Parallel, find_pair, read_pairs
 from longspan.data.tokenizer import Tokenizer
+from longspan.data.tokenizer_files import read_inner
 from longspan.data.tokens import write_tokens
 from longspan.decode import Beam, beam_search
 from longspan.errors import InvalidInput, InvalidOption, suggest
@@ -218,8 +217,7 @@ class Translate(Task):
         # The one that a model brings is the target's; the source's lies where it was prepared.
         path = place.work / SOURCE_TOKENIZER
         if given is not None and path.is_file():
-            inner = tokenizers.Tokenizer.from_str(read_text(path))
-            return Tokenizer(inner, given.special), given
+            return Tokenizer(read_inner(path), given.special), given
         source = _ending(learn(options.tokenizer, texts[0]))
         target = _ending(learn(options.tokenizer, texts[1])) if given is None else given
         path.parent.mkdir(parents=True, exist_ok=True)

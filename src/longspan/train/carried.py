@@ -40,7 +40,7 @@ def put_together(shape: Any, tensors: Mapping[str, Tensor], source: str) -> Any:
     """The state again; `source` is named where it is not one."""
     try:
         return _made(shape, tensors)
-    except (KeyError, TypeError, ValueError, AttributeError, ImportError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, ImportError, RecursionError, RuntimeError) as error:
         raise InvalidInput(f"{source} holds no state of a model: {error}") from None
 
 

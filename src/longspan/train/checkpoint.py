@@ -21,6 +21,7 @@ from longspan.hub.locate import check_checkpoint as check
 from longspan.hub.locate import checkpoints as every
 from longspan.hub.locate import newest_checkpoint as newest
 from longspan.manifest import write_manifest
+from longspan.parsing import check_safetensors, refusing
 
 PART = ".part"
 RANDOM, CARRIED = "random", "carried"
@@ -67,6 +68,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """Tensors by name."""
     try:
+        check_safetensors(path)
         return load_file(path)
     except (SafetensorError, OSError) as error:
         raise InvalidInput(f"{path} cannot be read: {error}") from None
@@ -97,9 +99,10 @@ def random_state() -> dict[str, Tensor]:
 
 def restore_random_state(tensors: Mapping[str, Tensor]) -> None:
     """Goes on where `random_state` was taken."""
-    torch.set_rng_state(tensors["cpu"])
-    if "cuda" in tensors and torch.cuda.is_available():
-        torch.cuda.set_rng_state(tensors["cuda"])
+    with refusing("the checkpoint's state of random numbers"):
+        torch.set_rng_state(tensors["cpu"])
+        if "cuda" in tensors and torch.cuda.is_available():
+            torch.cuda.set_rng_state(tensors["cuda"])
 
 
 def _flush(path: Path) -> None:

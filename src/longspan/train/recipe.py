@@ -2,7 +2,6 @@
 
 import json
 import os
-import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -26,6 +25,7 @@ from longspan.models.base import Model
 from longspan.models.decoder import Decoder
 from longspan.models.encoder import Encoder
 from longspan.nn.heads import Head
+from longspan.parsing import read_toml
 from longspan.tasks import registry as tasks
 from longspan.tasks.base import Place, Prepared, Task, located
 from longspan.train import checkpoint, saving
@@ -135,16 +135,11 @@ def _naming(where: str) -> Iterator[None]:
 
 def read(path: Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
     """A recipe from its file; `overrides` are `{"train.steps": 100}` and the like."""
-    try:
-        found = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InvalidInput(f"there is no recipe {path}") from None
-    except IsADirectoryError:
-        raise InvalidInput(f"{path} is a folder, and a recipe is a TOML file") from None
-    except OSError as error:
-        raise InvalidInput(f"{path} cannot be read: {error.strerror}") from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise InvalidInput(f"{path} is not TOML: {error}") from None
+    if not path.exists():
+        raise InvalidInput(f"there is no recipe {path}")
+    if path.is_dir():
+        raise InvalidInput(f"{path} is a folder, and a recipe is a TOML file")
+    found = read_toml(path)
     data = found.pop(DATA, None)
     if data is not None and not isinstance(data, str):
         raise InvalidOption(f"{path}: data must be the path of the folder of data sets, not {data!r}")

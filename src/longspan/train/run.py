@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from longspan import files
+from longspan.data.json_lines import parse
 from longspan.errors import InvalidInput
 from longspan.hub.locate import CHECKPOINTS, RESULT
 from longspan.hub.locate import RECIPE as CONFIG
@@ -141,8 +142,8 @@ class Run:
 
 def _row(line: bytes) -> dict[str, Any] | None:
     try:
-        row = json.loads(line)
-    except ValueError:  # neither JSON nor UTF-8
+        row = parse(line)
+    except InvalidInput:
         return None
     return row if isinstance(row, dict) and isinstance(row.get("step", 0), int) else None
 

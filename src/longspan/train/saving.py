@@ -10,6 +10,7 @@ from torch import Tensor
 
 from longspan.errors import InvalidInput
 from longspan.models import folder as model_folder
+from longspan.parsing import read_json, refusing
 from longspan.train import checkpoint
 from longspan.train.carried import put_together, taken_apart
 from longspan.train.loop import Progress, Trainer
@@ -66,6 +67,11 @@ def save(trainer: Trainer) -> Path:
 
 def restore(trainer: Trainer, folder: Path, *, inexact: bool = False) -> None:
     """Goes on where a checkpoint was written; `inexact` forgives what only exactness needs."""
+    with refusing(folder):
+        _restore(trainer, folder, inexact)
+
+
+def _restore(trainer: Trainer, folder: Path, inexact: bool) -> None:
     record = _record(folder)
     _check_exact(trainer, folder, record, inexact)
     weights = checkpoint.read_tensors(folder / MODEL / model_folder.WEIGHTS)
@@ -130,10 +136,7 @@ def _check_exact(trainer: Trainer, folder: Path, record: dict[str, Any], inexact
 
 def _record(folder: Path) -> dict[str, Any]:
     path = folder / PROGRESS
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise InvalidInput(f"{path} cannot be read: {error}") from None
+    record = read_json(path)
     if not isinstance(record, dict) or not {"step", "processes", "data", "carried"} <= record.keys():
         raise InvalidInput(f"{path} does not say where the run was: the order of the data is not known")
     return record

@@ -145,7 +145,8 @@ def restore(found: dict[str, Any], options: Any) -> dict[str, Any]:
             found[f"decoder_{key}"] = getattr(options, ours)
     if options.logit_bias and not options.tasks:
         (body,) = found["architectures"]
-        found["architectures"] = [body.removesuffix("Model") + "ForConditionalGeneration"]
+        base = body.removesuffix("Model").removesuffix("ForConditionalGeneration")
+        found["architectures"] = [f"{base}ForConditionalGeneration"]
     return {**found, "is_encoder_decoder": True}
 
 

@@ -1,0 +1,183 @@
+"""Parse files that may be damaged or hostile: text, JSON and TOML.
+
+Every failure is an `InvalidInput` that names the file. A file that is larger than its kind can be is refused before it
+is read, and nesting that is too deep or a number with thousands of digits is an error like any other.
+"""
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from longspan.errors import InvalidInput, LongspanError
+
+MOST_TEXT = 1 << 28  # bytes of a vocabulary: the largest have some 40 million
+MOST_JSON = 1 << 26  # bytes: read by Python, they can take twenty times as much memory
+MOST_TOML = 1 << 16  # bytes: a recipe has a few hundred, and the parser's time can grow with the square
+MOST_HEADER = 1 << 25  # bytes of a safetensors header: a hundred for each tensor
+DEEPEST_KEY = 32  # parts of a dotted key of TOML
+KEY = re.compile(r"""[\w"'-]+""")
+
+
+def read_text(path: Path, most: int | None = None) -> str:
+    """The text of a file, with its line ends as they are; a file of more than `most` bytes is refused."""
+    return decode(_content(path, most), path)
+
+
+def decode(data: bytes, where: Path | str) -> str:
+    """Bytes as UTF-8; an error names the byte and the line."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise InvalidInput(f"{where} is not UTF-8: {error.reason} at byte {error.start} (line {line})") from None
+
+
+def parse_json(text: str | bytes, where: Path | str) -> Any:
+    """The value of a JSON text; `where` it is, for errors."""
+    if isinstance(text, bytes):
+        text = decode(text, where)
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InvalidInput(f"{where} is not JSON: {error}") from None
+    except (RecursionError, ValueError) as error:
+        raise InvalidInput(f"{where} is not JSON that can be read: {_reason(error)}") from None
+
+
+def read_json(path: Path) -> Any:
+    """The value of a JSON file of settings, whose texts can be written again."""
+    content = _content(path, MOST_JSON)
+    value = parse_json(content, path)
+    if b"\\u" in content:
+        try:
+            json.dumps(value, ensure_ascii=False).encode("utf-8")
+        except UnicodeEncodeError as error:
+            half = error.object[error.start]
+            raise InvalidInput(f"{path} has a text with half a character, {half!r}, which UTF-8 cannot hold") from None
+    return value
+
+
+def read_json_table(path: Path) -> dict[str, Any]:
+    """The table (object) of a JSON file."""
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise InvalidInput(f"{path} must be a table, not {type(value).__name__}")
+    return value
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file."""
+    return parse_toml(read_text(path, MOST_TOML), path)
+
+
+def parse_toml(text: str, where: Path | str) -> dict[str, Any]:
+    """The tables of a TOML text; `where` it is, for errors."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if _longest_key(line) > DEEPEST_KEY:
+            raise InvalidInput(f"{where} is not TOML that can be read: line {number} has a key of too many parts")
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidInput(f"{where} is not TOML: {error}") from None
+    except (RecursionError, ValueError) as error:
+        raise InvalidInput(f"{where} is not TOML that can be read: {_reason(error)}") from None
+
+
+def _longest_key(line: str) -> int:
+    """The most parts of what looks like a dotted key: the parser's time grows with their cube."""
+    longest = run = 0
+    for part in line.split("."):
+        run = run + 1 if KEY.fullmatch(part.strip()) else 0
+        longest = max(longest, run)
+    return longest
+
+
+def check_safetensors(path: Path) -> None:
+    """Refuses a safetensors file whose header is larger than real ones are: it would be parsed to many times that."""
+    with path.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+    if size > MOST_HEADER:
+        raise InvalidInput(
+            f"{path} is no whole safetensors file: it says that its header has {size:,} bytes; "
+            f"at most {MOST_HEADER:,} are read"
+        )
+
+
+def check_size(path: Path, most: int) -> None:
+    """Refuses a file of more than `most` bytes."""
+    size = path.stat().st_size
+    if size > most:
+        raise InvalidInput(f"{path} has {size:,} bytes; at most {most:,} are read of such a file")
+
+
+@contextmanager
+def refusing(where: Path | str, what: str = "is not of the expected form") -> Iterator[None]:
+    """Turns whatever wrong content of a file makes code raise into an `InvalidInput`: "FILE is no …: the reason".
+
+    It goes around code that reads a file's content and nothing else, which can fail in any way: a type that is another
+    than expected, a size that does not fit, a number that overflows. Checks inside say more exactly what is wrong.
+    """
+    try:
+        yield
+    except LongspanError:
+        raise
+    except Exception as error:
+        if isinstance(error, OSError) and error.strerror:
+            raise InvalidInput(f"{where} cannot be read: {error.strerror}") from error
+        raise InvalidInput(f"{where} {what}: {_reason(error)}") from error
+    except BaseException as error:
+        if is_panic(error):
+            raise InvalidInput(f"{where} {what}: {_reason(error)}") from None
+        raise
+
+
+def is_panic(error: BaseException) -> bool:
+    """Whether a package in Rust (tokenizers, safetensors) failed in a way that it did not expect itself.
+
+    That is no `Exception`, and its class cannot be imported.
+    """
+    return type(error).__name__ == "PanicException"
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, RecursionError):
+        return "it is nested too deep"
+    if isinstance(error, MemoryError):
+        return "it asks for more memory than there is"
+    if "integer string conversion" in str(error):
+        return "a number has thousands of digits"
+    text = (str(error).splitlines() or [""])[0]
+    text = text if len(text) <= 200 else f"{text[:200]}…"
+    return text if isinstance(error, ValueError | RuntimeError) and text else f"{type(error).__name__}: {text}"
+
+
+def _content(path: Path, most: int | None) -> bytes:
+    try:
+        if most is None:
+            return path.read_bytes()
+        check_size(path, most)
+        with path.open("rb") as file:
+            return file.read(most)  # what is no file has no size, and may have no end
+    except FileNotFoundError:
+        raise InvalidInput(f"there is no file {path}") from None
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be read: {error.strerror or error}") from None
+
+
+__all__ = [
+    "check_safetensors",
+    "check_size",
+    "decode",
+    "is_panic",
+    "parse_json",
+    "parse_toml",
+    "read_json",
+    "read_json_table",
+    "read_text",
+    "read_toml",
+    "refusing",
+]
