@@ -5,12 +5,12 @@
 E and F mix all positions, so there is no causal form and no decoding, and a length over `max_length` has no columns.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 from torch.utils.checkpoint import checkpoint
 
@@ -21,6 +21,7 @@ from longspan.attention.joint import Source, joint
 from longspan.attention.layouts import Dense
 from longspan.attention.layouts.base import ceil_div, wide
 from longspan.config import option
+from longspan.derivatives import twice_differentiable
 from longspan.errors import InvalidInput, InvalidOption
 from longspan.shapes import KeyMask, Keys, Output, Queries, Values, Weights
 
@@ -286,6 +287,11 @@ def project(weight: Tensor, x: Tensor, hidden: Tensor | None) -> Tensor:
     return _Project.apply(matrix, x, hidden)
 
 
+def _again(ctx: Any, saved: Sequence[Any]) -> tuple[Tensor, Sequence[Tensor | None]]:
+    matrix, x, hidden = saved
+    return matrix @ _without(x, hidden, 0.0), (matrix, x, None)
+
+
 class _Project(torch.autograd.Function):
     """A matrix that heads and batch share is neither copied for them nor is its gradient made for each and summed."""
 
@@ -298,7 +304,7 @@ class _Project(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
+    @twice_differentiable(_again)
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         matrix, x, hidden = ctx.saved_tensors
         dmatrix = dx = None
