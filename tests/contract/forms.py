@@ -43,9 +43,17 @@ class Inputs:
     def heads(self) -> tuple[Tensor, Tensor, Tensor]:
         return self.tensors["q"], self.tensors["k"], self.tensors["v"]
 
-    def run(self, call: Any, *, masked: bool = False) -> Tensor:
-        """`call` is a mechanism, or its `reference`."""
-        out: Tensor = call(*self.heads(), streams=self.streams, key_mask=self.mask if masked else None)
+    def run(self, call: Any, *, masked: bool = False, cast: torch.dtype | None = None) -> Tensor:
+        """`call` is a mechanism, or its `reference`; `cast` rounds what it reads."""
+        given = {name: x.to(cast) if cast and x.is_floating_point() else x for name, x in self.tensors.items()}
+        if given["q"] is not given["v"] and self.tensors["q"] is self.tensors["v"]:
+            given["q"] = given["v"]
+        if self.tensors["k"] is self.tensors["q"]:
+            given["k"] = given["q"]
+        streams = {name: given[name] for name in self.streams}
+        out: Tensor = call(
+            given["q"], given["k"], given["v"], streams=streams, key_mask=self.mask if masked else None
+        )
         return out
 
 

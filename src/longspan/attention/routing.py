@@ -21,9 +21,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import mse_loss, pad, scaled_dot_product_attention
+from torch.nn.functional import mse_loss, pad
 
 from longspan import config
+from longspan.attention import dense
 from longspan.attention.base import Attention, Cost, Shape, Side, Supports, masked_softmax, readable
 from longspan.attention.centroids import Centroids, on_sphere
 from longspan.attention.flash import BLOCKED
@@ -223,13 +224,13 @@ class Routing(Attention):
             mask = mask.to(x.dtype).flatten(0, 1)
         elif self.causal:
             triangle = True  # queries and keys are one list in the order of positions
-        out = scaled_dot_product_attention(
+        out = dense.attend(
             found_q.flatten(0, 1),
             found_k.flatten(0, 1),
             found_v.flatten(0, 1),
-            attn_mask=mask,
-            dropout_p=self._dropout,
-            is_causal=triangle,
+            mask=mask,
+            dropout=self._dropout,
+            causal=triangle,
             scale=self.scale,
         ).unflatten(0, found_q.shape[:2])
         return _average(out, queries, length)

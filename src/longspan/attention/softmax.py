@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention, softplus
 
 from longspan import config
+from longspan.attention import dense
 from longspan.attention.base import Attention, Cost, Shape, Side, Supports, masked_softmax, readable, share_heads
 from longspan.attention.family import Family
 from longspan.attention.joint import Source, joint
@@ -151,10 +152,7 @@ class Softmax(Attention):
         return self._joint(q, k, v, side.key_mask, side.bias, dropout)
 
     def _fused(self, q: Tensor, k: Tensor, v: Tensor, *, causal: bool, dropout: float = 0.0) -> Tensor:
-        grouped = k.shape[1] != q.shape[1]
-        return scaled_dot_product_attention(
-            q, k, v, dropout_p=dropout, is_causal=causal, scale=self._scale, enable_gqa=grouped
-        )
+        return dense.attend(q, k, v, scale=self._scale, causal=causal, dropout=dropout)
 
     def _joint(
         self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, bias: Tensor | None, dropout: float = 0.0

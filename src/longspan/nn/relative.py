@@ -89,16 +89,19 @@ class Twice(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, y: Tensor, again: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        ctx.save_for_backward(y, weight)
+        ctx.save_for_backward(y, again if ctx.needs_input_grad[1] else None, weight)
         out = functional.linear(y, weight)
         return out, out.detach()
 
     @staticmethod
     def backward(ctx: Any, *towards: Tensor) -> tuple[Tensor | None, ...]:
-        y, weight = ctx.saved_tensors
+        y, again, weight = ctx.saved_tensors
         own, later = towards
-        rows = (own + later).flatten(0, -2)
-        return own @ weight, later @ weight if ctx.needs_input_grad[1] else None, rows.mT @ y.flatten(0, -2)
+        if torch.is_grad_enabled() and again is not None:  # for second derivatives each has its own past
+            by_weight = own.flatten(0, -2).mT @ y.flatten(0, -2) + later.flatten(0, -2).mT @ again.flatten(0, -2)
+        else:
+            by_weight = (own + later).flatten(0, -2).mT @ y.flatten(0, -2)
+        return own @ weight, later @ weight if ctx.needs_input_grad[1] else None, by_weight
 
 
 __all__ = ["RelativeAttention", "Twice"]

@@ -29,10 +29,10 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.func import functional_call
 from torch.utils.checkpoint import get_device_states, set_device_states
 
+from longspan.derivatives import refuse_second
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
 from longspan.replay import Deciding, deciding, remember
 
@@ -150,8 +150,8 @@ class _Reversible(torch.autograd.Function):
         return x1, x2, torch.stack(losses).sum() if losses else None
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, d1: Tensor, d2: Tensor, d_loss: Tensor | None) -> Any:
+        refuse_second("a reversible stack, which keeps no activations,", "build the model with reversible=False")
         if ctx.versions != [p._version for p in ctx.parameters]:
             raise InvalidInput(
                 "expected the parameters of a reversible stack as they were in its forward pass, but some were changed "
