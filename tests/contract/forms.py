@@ -10,9 +10,7 @@ from longspan.attention.base import Attention
 from longspan.audit.subjects import MechanismSubject
 from longspan.audit.targets import resolve
 
-SUBJECTS = [
-    subject for name in registry.names() for subject in resolve(name) if isinstance(subject, MechanismSubject)
-]
+SUBJECTS = [subject for name in registry.names() for subject in resolve(name) if isinstance(subject, MechanismSubject)]
 
 
 def identity(subject: MechanismSubject) -> str:
@@ -51,9 +49,7 @@ class Inputs:
         if self.tensors["k"] is self.tensors["q"]:
             given["k"] = given["q"]
         streams = {name: given[name] for name in self.streams}
-        out: Tensor = call(
-            given["q"], given["k"], given["v"], streams=streams, key_mask=self.mask if masked else None
-        )
+        out: Tensor = call(given["q"], given["k"], given["v"], streams=streams, key_mask=self.mask if masked else None)
         return out
 
 

@@ -12,12 +12,13 @@ LENGTH = 40
 DECIDES = {"reformer", "routing"}
 
 
-def near(found: Tensor | None, expected: Tensor | None) -> None:
+def near(found: Tensor | None, expected: Tensor | None, size: float = 0.0) -> None:
+    """Within a tenth; `size` is that of all gradients, as some are 0 but for rounding (keys may be shifted together)."""
     if expected is None:
         assert found is None
         return
     assert found is not None and found.dtype == expected.dtype and bool(found.isfinite().all())
-    gap = (found - expected).norm() / expected.norm().clamp_min(1e-6)
+    gap = (found - expected).norm() / expected.norm().clamp_min(max(1e-6, 0.01 * size))
     assert gap < 0.1, f"relative error {gap:.3f}"
 
 
@@ -39,5 +40,6 @@ def test_mechanism_under_autocast(subject: MechanismSubject, dtype: torch.dtype,
             assert bool(out.isfinite().all())
             continue
         near(out.float(), expected.detach())
+        size = max(float(slope.norm()) for slope in slopes if slope is not None)
         for ours, true in zip(found, slopes, strict=True):
-            near(ours, true)
+            near(ours, true, size)

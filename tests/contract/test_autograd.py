@@ -1,5 +1,7 @@
 """What autograd asks of every mechanism beyond a plain backward: checkpoints and second derivatives."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from forms import SUBJECTS, Inputs, identity, trained
@@ -53,10 +55,15 @@ def test_hessian_vector_products(name: str) -> None:
     module = trained(subject, torch.float64)
     q, k, v = Inputs(subject, length=LENGTH, dtype=torch.float64, batch=1).heads()
     streams = Inputs(subject, length=LENGTH, dtype=torch.float64, batch=1).streams
-    results = [
-        torch.autograd.functional.hvp(lambda q: call(q, k, v, streams=streams).square().sum(), q, torch.ones_like(q))[1]
-        for call in (module, module.reference)
-    ]
+
+
+    def product(call: Callable[..., Tensor]) -> Tensor:
+        found: Tensor = torch.autograd.functional.hvp(
+            lambda q: call(q, k, v, streams=streams).square().sum(), q, torch.ones_like(q)
+        )[1]
+        return found
+
+    results = [product(module), product(module.reference)]
     assert results[1].abs().max() > 0.1
     torch.testing.assert_close(results[0], results[1], rtol=1e-9, atol=1e-9)
 

@@ -8,6 +8,7 @@ Conventions, stated once and held by `tests/contract` for every mechanism:
 - A row with nothing to read is exactly 0, with gradient 0: never NaN, never a uniform average.
 - `causal` is fixed when the module is built. What a mechanism cannot do raises `Unsupported`.
 - Any length works. Blocks are anchored at position 0, padded on the right, masked and sliced off.
+- Under autocast the heads are rounded to its type, and so is the output; inside, autocast is off.
 - `forward` draws no random numbers but dropout. In evaluation it is deterministic and independent of the batch.
 
 A mechanism writes `attend` (fast), `define` (the paper), `cost`, and, where it decodes, `start` and `decode`. The
@@ -25,6 +26,7 @@ from torch import Tensor, nn
 from longspan import config
 from longspan.attention.state import State
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
+from longspan.precision import autocast_type, full_precision, rounded
 from longspan.shapes import Bias, Defined, KeyMask, Keys, Output, Queries, Values, Weights
 
 
@@ -154,7 +156,14 @@ class Attention(nn.Module, ABC):
         streams: Mapping[str, Tensor] | None = None,
     ) -> Output:
         """Attention by the fast path."""
-        side = self._check(q, k, v, key_mask, bias, streams)
+        half = autocast_type(q.device)
+        if half is not None:
+            with full_precision(q):
+                q, k, v, streams = _rounded(half, q, k, v, streams)
+                return self._run(q, k, v, self._check(q, k, v, key_mask, bias, streams))
+        return self._run(q, k, v, self._check(q, k, v, key_mask, bias, streams))
+
+    def _run(self, q: Queries, k: Keys, v: Values, side: Side) -> Output:
         out = None if self.other_way is None else self.other_way(self, q, k, v, side)
         return self.attend(q, k, v, side) if out is None else out
 
@@ -244,6 +253,11 @@ class Attention(nn.Module, ABC):
         `key_mask` and `streams` speak of the new tokens only; the state remembers those of the old ones.
         """
         self._refuse_streaming()
+        half = autocast_type(q.device)
+        if half is not None:
+            with full_precision(q):
+                q, k, v, streams = _rounded(half, q, k, v, streams)
+                return self.decode(q, k, v, state, self._check(q, k, v, key_mask, bias, streams))
         return self.decode(q, k, v, state, self._check(q, k, v, key_mask, bias, streams))
 
     # What a mechanism writes
@@ -348,6 +362,17 @@ class Attention(nn.Module, ABC):
                     raise InvalidInput(f"{name} must be (batch {q.shape[0]}, length, width), not {tuple(tensor.shape)}")
                 _check_like(name, tensor, q)
         return given
+
+
+def _rounded(
+    half: torch.dtype, q: Tensor, k: Tensor, v: Tensor, streams: Mapping[str, Tensor] | None
+) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor] | None]:
+    """Under autocast a mechanism is one operation, as torch's own attention is: it reads rounded heads and does not
+    round inside. It brings its weights to the type of the heads where they meet."""
+    given = {id(x): x for x in (q, k, v, *(streams or {}).values())}  # one tensor may stand in several places
+    made = {key: rounded(x, half) for key, x in given.items()}
+    beside = None if streams is None else {name: made[id(x)] for name, x in streams.items()}
+    return made[id(q)], made[id(k)], made[id(v)], beside
 
 
 def share_heads(x: Tensor, heads: int) -> Tensor:

@@ -272,7 +272,7 @@ class Etc(Attention):
     @staticmethod
     def _terms(q: Tensor, vectors: Tensor, numbers: Tensor, scale: float) -> Tensor:
         """Of each query for each label: one product with the whole vocabulary (K8)."""
-        return (q @ (vectors * scale).mT + numbers * scale).to(wide(q.dtype))
+        return (q @ (vectors * scale).to(q.dtype).mT + (numbers * scale).to(q.dtype)).to(wide(q.dtype))
 
     def _joint(self, q: Tensor, parts: list[tuple[Source, _Relation | None]], rows: str) -> Tensor:
         """One softmax over the parts: fused if nothing depends on pairs of tokens but the pattern itself."""

@@ -44,7 +44,7 @@ def _by_blocks(length: int) -> bool:
 
 def _again(ctx: Any, saved: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor]]:
     v, filters = saved
-    return _plain(v, filters.to(v.dtype)), saved
+    return _plain(v, filters), saved
 
 
 class _Filtered(torch.autograd.Function):

@@ -113,7 +113,9 @@ def _again(ctx: Any, saved: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor |
     if ctx.dropout is not None:
         refuse_second("attention with dropout on its weights", "set that dropout to 0")
     q, _, _, *pairs = saved
-    sources = [Source(layout, k, v, keep, bias) for (layout, keep, bias), k, v in zip(ctx.plans, pairs[::2], pairs[1::2])]
+    sources = [
+        Source(layout, k, v, keep, bias) for (layout, keep, bias), k, v in zip(ctx.plans, pairs[::2], pairs[1::2])
+    ]
     out = _plain(q, sources, ctx.scale, 0.0)
     out = out if ctx.whole is None else _plain_whole(out, q, sources[0], ctx.whole, ctx.scale, 0.0)
     return out, (None, None, None, None, q, *pairs)

@@ -200,7 +200,7 @@ class Linformer(Attention):
     def _filter(self, weight: Tensor, x: Tensor, hidden: Tensor | None) -> Tensor:
         def rows(weight: Tensor, x: Tensor) -> Tensor:
             windows = self._windows(_without(x, hidden, 0.0))
-            return self._all_slots((weight[:, None, None, :] @ windows)[:, :, :, 0])
+            return self._all_slots((weight.to(x.dtype)[:, None, None, :] @ windows)[:, :, :, 0])
 
         if torch.compiler.is_compiling() or not torch.is_grad_enabled():
             return rows(weight, x)
@@ -281,7 +281,7 @@ def project(weight: Tensor, x: Tensor, hidden: Tensor | None) -> Tensor:
 
     Positions that are hidden (batch, length) are zeros before they are projected.
     """
-    matrix = weight[:, :, : x.shape[2]]
+    matrix = weight[:, :, : x.shape[2]].to(x.dtype)
     if torch.compiler.is_compiling() or not flash.fits(x, x, x):
         return matrix @ _without(x, hidden, 0.0)
     return _Project.apply(matrix, x, hidden)

@@ -293,7 +293,8 @@ class Compression(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(batch, heads, slots · stride, head_dim) -> (batch, heads, slots, head_dim)"""
         channels = x.transpose(1, 2).unflatten(1, (x.shape[2] // self.stride, self.stride)).flatten(2)
-        return linear(channels, self.weight.flatten(1), self.bias).unflatten(2, (x.shape[1], -1)).transpose(1, 2)
+        weight, bias = self.weight.flatten(1).to(x.dtype), self.bias.to(x.dtype)
+        return linear(channels, weight, bias).unflatten(2, (x.shape[1], -1)).transpose(1, 2)
 
     def extra_repr(self) -> str:
         return f"width={self.bias.shape[0]}, stride={self.stride}"

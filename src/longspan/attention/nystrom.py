@@ -97,7 +97,7 @@ class Nystrom(Attention):
         if not self.options.kernel:
             return out
         v = v if side.key_mask is None else v.masked_fill(~side.key_mask[:, None, :, None], 0.0)
-        return filters.convolve(v, self.filters).add_(out)
+        return filters.convolve(v, self.filters.to(v.dtype)).add_(out)
 
     def _fused(self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
         most, keep = self.options.landmarks, None if keep is None or bool(keep.all()) else keep

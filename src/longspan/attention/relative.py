@@ -84,9 +84,7 @@ def weights(
     return _plain_weights((q + u[:, None]) * scale, (q + w[:, None]) * scale, k, r, distance, readable)
 
 
-def _pairs(
-    q: Tensor, k: Tensor, keep: Tensor | None, window: int | None, ages: Tensor | None
-) -> tuple[Tensor, Tensor]:
+def _pairs(q: Tensor, k: Tensor, keep: Tensor | None, window: int | None, ages: Tensor | None) -> tuple[Tensor, Tensor]:
     """How far each query is from each key, and whether it may read it."""
     distance = distances(q.shape[2], k.shape[2], ages, q.device)
     readable = distance >= 0
@@ -97,9 +95,7 @@ def _pairs(
     return distance, readable
 
 
-def _plain_weights(
-    content: Tensor, place: Tensor, k: Tensor, r: Tensor, distance: Tensor, readable: Tensor
-) -> Weights:
+def _plain_weights(content: Tensor, place: Tensor, k: Tensor, r: Tensor, distance: Tensor, readable: Tensor) -> Weights:
     """From queries with their biases, scaled."""
     index = distance.clamp_min(0)[:, None].expand(*content.shape[:2], -1, -1)
     scores = content @ k.mT + (place @ r.mT).gather(3, index)

@@ -19,9 +19,10 @@ from torch import Tensor
 
 from longspan.attention import scan_causal, scan_full
 from longspan.attention.features import ExponentialMap, FeatureMap, as_feature_map
-from longspan.attention.scan_rows import Plan, full_precision
+from longspan.attention.scan_rows import Plan
 from longspan.attention.state import State
 from longspan.errors import InvalidInput, InvalidOption
+from longspan.precision import full_precision
 from longspan.shapes import KeyMask, Keys, Output, Queries, Values
 
 CHUNK = 64

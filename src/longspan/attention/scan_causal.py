@@ -30,7 +30,6 @@ from longspan.attention.scan_rows import (
     block_length,
     blocks,
     columns,
-    full_precision,
     gradient_rows,
     inverse_of,
     key_rows,
@@ -39,6 +38,7 @@ from longspan.attention.scan_rows import (
     weigh,
 )
 from longspan.derivatives import twice_differentiable
+from longspan.precision import full_precision
 from longspan.shapes import Keys, Output, Queries, Values
 
 # By chunk: the chunks of a block, of all heads of all examples, in one axis.

@@ -24,7 +24,6 @@ from longspan.attention.scan_rows import (
     block_length,
     blocks,
     columns,
-    full_precision,
     gradient_rows,
     inverse_of,
     key_rows,
@@ -32,6 +31,7 @@ from longspan.attention.scan_rows import (
     query_rows,
 )
 from longspan.derivatives import twice_differentiable
+from longspan.precision import full_precision
 from longspan.shapes import Keys, Output, Queries, Values
 
 FEATURES = 2**20  # alive at a time: twice those of the causal form, which is slower with as many

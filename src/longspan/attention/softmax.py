@@ -173,9 +173,9 @@ class Softmax(Attention):
 
         def rows(piece: Tensor, begin: int) -> Tensor:
             here = slice(past + begin, past + begin + piece.shape[2])
-            changed = piece @ self.change_query.mT
+            changed = piece @ self.change_query.to(piece.dtype).mT
             mixed = torch.tanh(changed[:, :, :, None] + keys[:, :, None])
-            scores = (mixed @ self.direction[:, None, :, None])[..., 0]
+            scores = (mixed @ self.direction.to(mixed.dtype)[:, None, :, None])[..., 0]
             if bias is not None:
                 scores = scores + offset_bias(bias, past + queries, known)[:, here]
             weights = masked_softmax(scores, may[:, :, here])
@@ -254,7 +254,7 @@ class Softmax(Attention):
     def _change_queries(self, q: Tensor) -> Tensor:
         if self.options.score != "cosine":
             return q
-        return q * (softplus(self.strength)[:, None, None] / _length(q))
+        return q * (softplus(self.strength)[:, None, None] / _length(q)).to(q.dtype)
 
     def _change_keys(self, k: Tensor, first: int = 0) -> Tensor:
         """The keys at positions `first` and on, as the products want them."""
@@ -263,11 +263,11 @@ class Softmax(Attention):
             return k
         k = share_heads(k, self.shape.heads)
         if score == "general":
-            return k @ self.change.mT
+            return k @ self.change.to(k.dtype).mT
         if score == "additive":
-            return k @ self.change_key.mT
+            return k @ self.change_key.to(k.dtype).mT
         if score == "location":
-            return self._places(first + k.shape[2])[:, first:].expand(k.shape[0], -1, -1, -1)
+            return self._places(first + k.shape[2])[:, first:].to(k.dtype).expand(k.shape[0], -1, -1, -1)
         return k / _length(k)
 
     def _values(self, v: Tensor) -> Tensor:

@@ -1,0 +1,28 @@
+"""What autocast does at a place, for operations that choose their precision themselves."""
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor
+
+
+def autocast_type(device: torch.device) -> torch.dtype | None:
+    """The type that autocast rounds to on this device; None where it is off, or the device has none (`meta`)."""
+    kind = device.type
+    if kind == "meta" or not torch.is_autocast_enabled(kind):
+        return None
+    return torch.get_autocast_dtype(kind)
+
+
+def full_precision(like: Tensor) -> AbstractContextManager[object]:
+    """Switches autocast off: it would round inside of operations that choose their precision themselves."""
+    kind = like.device.type
+    return nullcontext() if autocast_type(like.device) is None else torch.autocast(kind, enabled=False)
+
+
+def rounded(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """As autocast rounds an input: float64 and whatever is no number stay as they are."""
+    return x.to(dtype) if x.is_floating_point() and x.dtype != torch.float64 else x
+
+
+__all__ = ["autocast_type", "full_precision", "rounded"]
