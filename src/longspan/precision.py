@@ -20,9 +20,14 @@ def full_precision(like: Tensor) -> AbstractContextManager[object]:
     return nullcontext() if autocast_type(like.device) is None else torch.autocast(kind, enabled=False)
 
 
+def no_float16(like: Tensor) -> bool:
+    """Whether autocast asks for recurrent layers in float16 on the CPU, which torch does not have there."""
+    return like.is_cpu and autocast_type(like.device) == torch.float16
+
+
 def rounded(x: Tensor, dtype: torch.dtype) -> Tensor:
     """As autocast rounds an input: float64 and whatever is no number stay as they are."""
     return x.to(dtype) if x.is_floating_point() and x.dtype != torch.float64 else x
 
 
-__all__ = ["autocast_type", "full_precision", "rounded"]
+__all__ = ["autocast_type", "full_precision", "no_float16", "rounded"]

@@ -13,7 +13,7 @@ DECIDES = {"reformer", "routing"}
 
 
 def near(found: Tensor | None, expected: Tensor | None, size: float = 0.0) -> None:
-    """Within a tenth; `size` is that of all gradients, as some are 0 but for rounding (keys may be shifted together)."""
+    """Within a tenth; `size` is that of all gradients, as some are 0 but for rounding (a shift of all keys)."""
     if expected is None:
         assert found is None
         return

@@ -56,7 +56,6 @@ def test_hessian_vector_products(name: str) -> None:
     q, k, v = Inputs(subject, length=LENGTH, dtype=torch.float64, batch=1).heads()
     streams = Inputs(subject, length=LENGTH, dtype=torch.float64, batch=1).streams
 
-
     def product(call: Callable[..., Tensor]) -> Tensor:
         found: Tensor = torch.autograd.functional.hvp(
             lambda q: call(q, k, v, streams=streams).square().sum(), q, torch.ones_like(q)

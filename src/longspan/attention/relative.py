@@ -29,6 +29,7 @@ from longspan.attention.draws import Draws
 from longspan.attention.dropped import BLOCKED
 from longspan.attention.flash import DEAD
 from longspan.derivatives import refuse_second, twice_differentiable
+from longspan.precision import autocast_type, full_precision, rounded
 from longspan.shapes import Keys, Output, Queries, Values, Weights
 
 Distances = Float[Tensor, "heads distances head_dim"]  # W_R r_t for t = 0, 1, 2, …
@@ -61,9 +62,13 @@ def attend(
     if torch.compiler.is_compiling():  # a loop over pieces would fix the lengths of a traced graph
         found = weights(q, k, r, u, w, keep=keep, window=window, ages=ages)
         return torch.nn.functional.dropout(found, dropout) @ v
+    half = autocast_type(q.device)
+    if half is not None:
+        q, k, v, r = (rounded(x, half) for x in (q, k, v, r))
     scale = 1 / math.sqrt(q.shape[-1])
-    content, place = (q + u[:, None]) * scale, (q + w[:, None]) * scale
-    out: Tensor = _Relative.apply(content, place, k, v, r, keep, window, ages, dropout)
+    content, place = (((q + bias[:, None]) * scale).to(q.dtype) for bias in (u, w))
+    with full_precision(q):
+        out: Tensor = _Relative.apply(content, place, k, v, r, keep, window, ages, dropout)
     return out
 
 
