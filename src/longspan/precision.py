@@ -1,9 +1,10 @@
 """What autocast does at a place, for operations that choose their precision themselves."""
 
 from contextlib import AbstractContextManager, nullcontext
+from itertools import chain
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 def autocast_type(device: torch.device) -> torch.dtype | None:
@@ -12,6 +13,15 @@ def autocast_type(device: torch.device) -> torch.dtype | None:
     if kind == "meta" or not torch.is_autocast_enabled(kind):
         return None
     return torch.get_autocast_dtype(kind)
+
+
+def state_type(
+    module: nn.Module, dtype: torch.dtype | None, device: torch.device | str | None
+) -> tuple[torch.dtype, torch.device]:
+    """Of a state before the first token: as asked for, or else as the module's own numbers are."""
+    own = next((x for x in chain(module.parameters(), module.buffers()) if x.is_floating_point()), None)
+    own = torch.empty(0) if own is None else own
+    return own.dtype if dtype is None else dtype, own.device if device is None else torch.device(device)
 
 
 def full_precision(like: Tensor) -> AbstractContextManager[object]:
@@ -30,4 +40,4 @@ def rounded(x: Tensor, dtype: torch.dtype) -> Tensor:
     return x.to(dtype) if x.is_floating_point() and x.dtype != torch.float64 else x
 
 
-__all__ = ["autocast_type", "full_precision", "no_float16", "rounded"]
+__all__ = ["autocast_type", "full_precision", "no_float16", "rounded", "state_type"]

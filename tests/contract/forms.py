@@ -38,6 +38,11 @@ class Inputs:
         self.mask = torch.ones(batch, length, dtype=torch.bool)
         self.mask[0, length - length // 3 :] = False
 
+    def to(self, device: str) -> "Inputs":
+        self.tensors = {name: x.detach().to(device) for name, x in self.tensors.items()}
+        self.mask = self.mask.to(device)
+        return self
+
     def heads(self) -> tuple[Tensor, Tensor, Tensor]:
         return self.tensors["q"], self.tensors["k"], self.tensors["v"]
 

@@ -22,7 +22,7 @@ from longspan.attention.scan_gated import flops, gated, kept
 from longspan.attention.state import State
 from longspan.config import option
 from longspan.errors import InvalidInput, InvalidOption
-from longspan.precision import full_precision
+from longspan.precision import full_precision, state_type
 from longspan.shapes import Keys, Output, Queries, Values, Weights
 
 
@@ -109,7 +109,7 @@ class GatedLinear(Attention):
         self, batch: int, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None
     ) -> GatedLinearState:
         self._refuse_streaming()
-        return GatedLinearState(self._empty(batch, self.shape.head_dim, dtype or torch.get_default_dtype(), device))
+        return GatedLinearState(self._empty(batch, self.shape.head_dim, *state_type(self, dtype, device)))
 
     def decode(self, q: Queries, k: Keys, v: Values, state: GatedLinearState, side: Side) -> tuple[Output, State]:
         expected = (q.shape[0], self.shape.heads, self.shape.head_dim, v.shape[3])

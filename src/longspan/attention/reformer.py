@@ -34,6 +34,7 @@ from longspan.attention.state import Rows, State
 from longspan.config import option
 from longspan.errors import InvalidOption, Unsupported
 from longspan.replay import remember
+from longspan.precision import state_type
 from longspan.shapes import Keys, Output, Queries, Values, Weights
 
 FORMS = ("paper", "strict", "released")
@@ -262,6 +263,7 @@ class Reformer(Attention):
         self, batch: int, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None
     ) -> ReformerState:
         self._refuse_streaming()
+        _, device = state_type(self, dtype, device)
         counts = torch.zeros(
             batch, self.shape.heads, self.options.rounds, self._buckets, dtype=torch.long, device=device
         )

@@ -36,6 +36,7 @@ from longspan.attention.state import Rows, State, append_mask
 from longspan.config import option
 from longspan.errors import InvalidOption, Unsupported
 from longspan.replay import remember
+from longspan.precision import state_type
 from longspan.shapes import Keys, Output, Queries, Values, Weights
 
 FEW = 16  # new tokens up to which a decoding step gathers the list of each
@@ -350,9 +351,9 @@ class Routing(Attention):
         self, batch: int, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None
     ) -> RoutingState:
         self._refuse_streaming()
-        kind = torch.get_default_dtype() if dtype is None else dtype
+        dtype, device = state_type(self, dtype, device)
         rows, window = Rows.empty(batch), self.options.local_window
-        lists = self._no_lists(batch, torch.empty(0, dtype=kind, device=device))
+        lists = self._no_lists(batch, torch.empty(0, dtype=dtype, device=device))
         near = Rows.empty(batch, window)
         return RoutingState(rows, rows, rows, lists, near, near, None)
 

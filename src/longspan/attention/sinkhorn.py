@@ -22,6 +22,7 @@ from longspan.attention.sorting import Sorting, filled_slots, may_give, mix
 from longspan.attention.state import Rows, State, append_mask
 from longspan.config import option
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
+from longspan.precision import state_type
 from longspan.shapes import Keys, Output, Queries, Values, Weights
 
 
@@ -269,9 +270,10 @@ class Sinkhorn(Attention):
     ) -> SinkhornState:
         self._refuse_streaming()
         heads, width, block = self.shape.heads, self.shape.head_dim, self.options.block
-        empty = torch.zeros(batch, heads, 0, width, device=device)
-        total = torch.zeros(batch, heads, width, device=device)
-        columns = torch.zeros(batch, heads, self.options.iterations, 0, device=device)
+        dtype, device = state_type(self, dtype, device)
+        empty = torch.zeros(batch, heads, 0, width, dtype=dtype, device=device)
+        total = torch.zeros(batch, heads, width, dtype=wide(dtype), device=device)
+        columns = torch.zeros(batch, heads, self.options.iterations, 0, dtype=wide(dtype), device=device)
         keep = torch.zeros(batch, block, dtype=torch.bool, device=device)
         return SinkhornState(Rows.empty(batch), Rows.empty(batch), None, total, columns, empty, empty, keep)
 
