@@ -12,7 +12,7 @@ SOURCE = Path(longspan.__file__).parent
 # The rows of the design, first to last. The first holds single files; `longspan` itself, its `__main__` and what a
 # user imports from the top are the face of the package and stand last.
 ROWS = [
-    {"errors", "shapes", "config", "registry", "replay", "derivatives", "precision"},
+    {"errors", "shapes", "config", "registry", "replay", "derivatives", "precision", "graphs"},
     {"attention"},
     {"nn"},
     {"models"},

@@ -8,8 +8,9 @@ from tests.models.every import KINDS, of_kind, of_mechanism, read
 from torch import Tensor
 
 from longspan.attention import registry as attention
+from longspan.attention.base import Attention
 from longspan.models import registry
-from longspan.models.base import Model
+from longspan.models.base import Causal, Model
 from longspan.train.recompute import recompute
 
 DECIDES = {"reformer", "routing"}  # rounding may change what they choose to read
@@ -31,6 +32,10 @@ def wide(x: Tensor) -> Tensor:
 def slopes(model: Model, out: Tensor) -> list[Tensor | None]:
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     return list(torch.autograd.grad(wide(out).square().mean(), weights, allow_unused=True))
+
+
+def decodes(model: Model) -> bool:
+    return all(part.supports.streaming for part in model.modules() if isinstance(part, Attention) and part.causal)
 
 
 @every
@@ -64,3 +69,20 @@ def test_mixed_precision_is_near_single_precision(name: str, make: Callable[...,
     assert [slope is None for slope in ours] == [slope is None for slope in true]
     gap = torch.stack([(a - b).norm() for a, b in zip(ours, true) if a is not None and b is not None]).norm()
     assert gap < 0.1 * size
+
+
+@every
+def test_forward_and_decoding_on_meta(name: str, make: Callable[..., Model]) -> None:
+    model = make(name)
+    expected = read(model).shape
+    model = model.to("meta").eval()
+    assert model.device.type == "meta"
+    out = read(model)
+    assert out.device.type == "meta" and out.shape == expected
+    if not isinstance(model, Causal) or not decodes(model):
+        return
+    ids = torch.zeros(2, 9, dtype=torch.long, device="meta")
+    state = model.start(2, source=ids if model.reads_source else None)
+    for piece in ids.split([5, 1, 3], dim=1):
+        logits, state = model.extend(piece, state)
+        assert logits.device.type == "meta" and logits.shape[:2] == piece.shape

@@ -35,8 +35,9 @@ from longspan.attention.layouts.base import blocked_where, wide
 from longspan.attention.state import Rows, State, append_mask
 from longspan.config import option
 from longspan.errors import InvalidOption, Unsupported
-from longspan.replay import remember
+from longspan.graphs import unreadable
 from longspan.precision import state_type
+from longspan.replay import remember
 from longspan.shapes import Keys, Output, Queries, Values, Weights
 
 FEW = 16  # new tokens up to which a decoding step gathers the list of each
@@ -218,7 +219,7 @@ class Routing(Attention):
         found_q, found_k, found_v = _take(x, queries), _take(y, keys), _take(v, keys)
         none = keys == length
         mask, triangle = None, False
-        if torch.compiler.is_compiling() or bool(none.any()):
+        if unreadable(none) or bool(none.any()):
             mask = blocked_where(none, x)[..., None, :]
             if self.causal:
                 mask = mask.masked_fill(queries[..., :, None] < keys[..., None, :], BLOCKED)
