@@ -13,6 +13,7 @@ from longspan.models import registry
 from longspan.models.base import Causal, Model
 from longspan.train.recompute import recompute
 
+COUNTS = {"elmo", "electra"}  # the sizes of their tensors depend on numbers: different words, chosen places
 DECIDES = {"reformer", "routing"}  # rounding may change what they choose to read
 BUILDS: list[tuple[str, Callable[..., Model]]] = [
     *((name, of_kind) for name in KINDS),
@@ -71,7 +72,9 @@ def test_mixed_precision_is_near_single_precision(name: str, make: Callable[...,
     assert gap < 0.1 * size
 
 
-@every
+@pytest.mark.parametrize(
+    ("name", "make"), [build for build in BUILDS if build[0] not in COUNTS], ids=[n for n, _ in BUILDS if n not in COUNTS]
+)
 def test_forward_and_decoding_on_meta(name: str, make: Callable[..., Model]) -> None:
     model = make(name)
     expected = read(model).shape
