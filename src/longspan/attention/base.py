@@ -16,7 +16,7 @@ public faces `forward`, `oracle` and `extend` check their input once and call th
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, NamedTuple, final
 
@@ -122,6 +122,8 @@ class Attention(nn.Module, ABC):
     # q in its place; one that compares nothing leaves out both and is given v.
     projects: tuple[str, ...] = ("q", "k", "v")
 
+    limited: ClassVar[tuple[str, ...]] = ()  # options that may not be above max_length
+
     @dataclass(frozen=True, kw_only=True)
     class Options(config.Options):
         pass
@@ -137,10 +139,19 @@ class Attention(nn.Module, ABC):
         if dropout and not self.supports.dropout:
             raise Unsupported(f"{self.name} has no attention weights to drop; use dropout on its output instead")
         self.shape, self.causal, self.dropout = shape, causal, dropout
-        self.options: Any = self.Options() if options is None else options
+        self.options: Any = self.fit(self.Options(), (), shape) if options is None else options
         # Another way to the output that a device has (see `attention.flex`); it gives None for what it cannot do.
         self.other_way: OtherWay | None = None
         self.auxiliary_loss: Tensor | None = None  # what a training pass adds to the task's loss, where it does
+
+    @classmethod
+    def fit(cls, options: Any, said: Collection[str], shape: Shape) -> Any:
+        """The options for texts of this length: a default that is too large for them shrinks, what was said stays."""
+        most = shape.max_length
+        if most is None:
+            return options
+        smaller = {name: most for name in cls.limited if name not in said and getattr(options, name) > most}
+        return replace(options, **smaller) if smaller else options
 
     # What a user calls
 

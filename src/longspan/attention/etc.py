@@ -84,6 +84,8 @@ class Etc(Attention):
     supports = Supports(dropout=True)
     streams = (*_PROJECTIONS, _SEGMENT, _EXAMPLE)
 
+    limited = ("global_tokens",)
+
     @dataclass(frozen=True, kw_only=True)
     class Options(config.Options):
         global_tokens: int = option(256, "how many positions at the front are the global input", low=1)

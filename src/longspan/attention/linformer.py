@@ -19,7 +19,7 @@ from longspan.attention import flash
 from longspan.attention.base import Attention, Cost, Shape, Side, Supports, masked_softmax
 from longspan.attention.joint import Source, joint
 from longspan.attention.layouts import Dense
-from longspan.attention.layouts.base import ceil_div, wide
+from longspan.attention.layouts.base import ceil_div, pad_rows, wide
 from longspan.config import option
 from longspan.derivatives import twice_differentiable
 from longspan.errors import InvalidInput, InvalidOption
@@ -183,7 +183,7 @@ class Linformer(Attention):
     def _windows(self, x: Tensor) -> Tensor:
         """(batch, heads, windows, window, width), zeros behind the end; `rank` windows at most."""
         count = ceil_div(x.shape[2], self.window)
-        return pad(x, (0, 0, 0, count * self.window - x.shape[2])).unflatten(2, (-1, self.window))
+        return pad_rows(x, 0, count * self.window - x.shape[2]).unflatten(2, (-1, self.window))
 
     def _all_slots(self, x: Tensor) -> Tensor:
         """`rank` slots: those past the end of the keys are zeros, and masked."""

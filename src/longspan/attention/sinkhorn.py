@@ -17,7 +17,7 @@ from longspan.attention.base import Attention, Cost, Shape, Side, Supports, mask
 from longspan.attention.flash import BLOCKED
 from longspan.attention.joint import Source, joint
 from longspan.attention.layouts import Dense, ceil_div
-from longspan.attention.layouts.base import wide
+from longspan.attention.layouts.base import pad_rows, wide
 from longspan.attention.sorting import Sorting, filled_slots, may_give, mix
 from longspan.attention.state import Rows, State, append_mask
 from longspan.config import option
@@ -231,7 +231,7 @@ class Sinkhorn(Attention):
         """(batch, heads, blocks, block, width)"""
         behind = count * self.options.block - x.shape[2]
         if torch.compiler.is_compiling() or behind:
-            x = pad(x, (0, 0, 0, behind))
+            x = pad_rows(x, 0, behind)
         return x.unflatten(2, (count, self.options.block))
 
     def _check_length(self, length: int) -> None:
