@@ -46,12 +46,12 @@ def _by_autograd(ctx: Any, again: Again, towards: Sequence[Tensor | None]) -> tu
     outputs, given = again(ctx, saved)
     outputs = [outputs] if isinstance(outputs, Tensor) else outputs
     pairs = [(out, slope) for out, slope in zip(outputs, towards) if slope is not None and out.requires_grad]
-    wanted = [place for place, x in enumerate(given) if x is not None and ctx.needs_input_grad[place]]
+    wanted = {place: x for place, x in enumerate(given) if x is not None and ctx.needs_input_grad[place]}
     results: list[Tensor | None] = [None] * len(given)
     if pairs and wanted:
         gradients = torch.autograd.grad(
             [out for out, _ in pairs],
-            [given[place] for place in wanted],
+            list(wanted.values()),
             [slope for _, slope in pairs],
             create_graph=True,
             allow_unused=True,
