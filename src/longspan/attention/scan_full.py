@@ -76,9 +76,9 @@ def forward(
 
 
 def _again(ctx: Any, saved: Sequence[Any]) -> tuple[Tensor, Sequence[Tensor | None]]:
-    q, k, v, hidden, *_ = saved
+    q, k, v, hidden, *_, offset = saved  # that of all keys, which serves from the first one on as well
     with full_precision(q):
-        return batched(ctx.plan, q, k, v, hidden, ctx.offset), (None, q, k, v, None, None)
+        return batched(ctx.plan, q, k, v, hidden, offset), (None, q, k, v, None, None)
 
 
 class Full(torch.autograd.Function):
@@ -86,7 +86,7 @@ class Full(torch.autograd.Function):
     def forward(ctx: Any, plan: Plan, q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None, offset: Tensor) -> Tensor:
         out, inverses, sums = forward(plan, q, k, v, hidden, offset)
         ctx.save_for_backward(q, k, v, hidden, out, inverses, *sums)
-        ctx.plan, ctx.offset = plan, offset
+        ctx.plan = plan
         return out
 
     @staticmethod
