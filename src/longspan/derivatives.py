@@ -7,6 +7,7 @@ the output again by ordinary differentiable operations and lets autograd differe
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import wraps
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 from longspan.errors import Unsupported
+from longspan.precision import full_precision
 
 # From ctx and its saved tensors: the outputs, and for each argument of `forward` the saved tensor it came as, or None.
 Again = Callable[[Any, Sequence[Any]], tuple[Tensor | Sequence[Tensor], Sequence[Tensor | None]]]
@@ -30,9 +32,10 @@ def twice_differentiable(again: Again) -> Callable[[Backward], Backward]:
     def decorate(backward: Backward) -> Backward:
         @wraps(backward)
         def called(ctx: Any, *towards: Tensor | None) -> Any:
-            if not torch.is_grad_enabled():
-                return backward(ctx, *towards)
-            return _by_autograd(ctx, again, towards)
+            like = next((slope for slope in towards if slope is not None), None)
+            # Called inside of autocast, which would round some of its products and not others.
+            with nullcontext() if like is None else full_precision(like):
+                return _by_autograd(ctx, again, towards) if torch.is_grad_enabled() else backward(ctx, *towards)
 
         return called
 

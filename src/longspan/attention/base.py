@@ -8,7 +8,7 @@ Conventions, stated once and held by `tests/contract` for every mechanism:
 - A row with nothing to read is exactly 0, with gradient 0: never NaN, never a uniform average.
 - `causal` is fixed when the module is built. What a mechanism cannot do raises `Unsupported`.
 - Any length works. Blocks are anchored at position 0, padded on the right, masked and sliced off.
-- Under autocast the heads are rounded to its type, and so is the output; inside, autocast is off.
+- Under autocast, heads and streams are brought to one type, that of the output; inside, autocast is off.
 - `forward` draws no random numbers but dropout. In evaluation it is deterministic and independent of the batch.
 
 A mechanism writes `attend` (fast), `define` (the paper), `cost`, and, where it decodes, `start` and `decode`. The
@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from longspan import config
 from longspan.attention.state import State
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
-from longspan.precision import autocast_type, full_precision, rounded
+from longspan.precision import autocast_type, full_precision
 from longspan.shapes import Bias, Defined, KeyMask, Keys, Output, Queries, Values, Weights
 
 
@@ -170,7 +170,7 @@ class Attention(nn.Module, ABC):
         half = autocast_type(q.device)
         if half is not None:
             with full_precision(q):
-                q, k, v, streams = _rounded(half, q, k, v, streams)
+                q, k, v, streams = _alike(half, q, k, v, streams)
                 return self._run(q, k, v, self._check(q, k, v, key_mask, bias, streams))
         return self._run(q, k, v, self._check(q, k, v, key_mask, bias, streams))
 
@@ -267,7 +267,7 @@ class Attention(nn.Module, ABC):
         half = autocast_type(q.device)
         if half is not None:
             with full_precision(q):
-                q, k, v, streams = _rounded(half, q, k, v, streams)
+                q, k, v, streams = _alike(half, q, k, v, streams)
                 return self.decode(q, k, v, state, self._check(q, k, v, key_mask, bias, streams))
         return self.decode(q, k, v, state, self._check(q, k, v, key_mask, bias, streams))
 
@@ -375,13 +375,16 @@ class Attention(nn.Module, ABC):
         return given
 
 
-def _rounded(
+def _alike(
     half: torch.dtype, q: Tensor, k: Tensor, v: Tensor, streams: Mapping[str, Tensor] | None
 ) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor] | None]:
-    """Under autocast a mechanism is one operation, as torch's own attention is: it reads rounded heads and does not
-    round inside. It brings its weights to the type of the heads where they meet."""
+    """Heads and streams of one type, as autocast leaves some rounded and some not: rounded where any of the heads is.
+
+    A mechanism then brings its weights to the type of the heads where they meet.
+    """
+    dtype = half if half in (q.dtype, k.dtype, v.dtype) else q.dtype
     given = {id(x): x for x in (q, k, v, *(streams or {}).values())}  # one tensor may stand in several places
-    made = {key: rounded(x, half) for key, x in given.items()}
+    made = {key: x.to(dtype) if x.is_floating_point() else x for key, x in given.items()}
     beside = None if streams is None else {name: made[id(x)] for name, x in streams.items()}
     return made[id(q)], made[id(k)], made[id(v)], beside
 
