@@ -92,3 +92,17 @@ def test_forward_and_decoding_on_meta(name: str, make: Callable[..., Model]) -> 
     for piece in ids.split([5, 1, 3], dim=1):
         logits, state = model.extend(piece, state)
         assert logits.device.type == "meta" and logits.shape[:2] == piece.shape
+
+
+@pytest.mark.parametrize("position", ["rotary", "alibi", "relative"])
+def test_positions_inside_attention_under_autocast(position: str) -> None:
+    """Rotated heads are float32 beside values that are rounded; decoding agrees too."""
+    model = of_kind("decoder", position=position).eval()
+    ids = torch.arange(42).view(2, 21) % 11
+    with torch.no_grad():
+        expected = model(ids)
+        with torch.autocast("cpu", torch.bfloat16):
+            whole, (first, state) = model(ids), model.extend(ids[:, :9], model.start(2))
+            second, _ = model.extend(ids[:, 9:], state)
+    for found in (whole, torch.cat([first, second], 1)):
+        assert (found - expected).norm() < 0.05 * expected.norm()
