@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from longspan import config
 from longspan.attention.state import State
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
-from longspan.precision import autocast_type, full_precision
+from longspan.precision import alike, autocast_type, full_precision
 from longspan.shapes import Bias, Defined, KeyMask, Keys, Output, Queries, Values, Weights
 
 
@@ -170,7 +170,7 @@ class Attention(nn.Module, ABC):
         half = autocast_type(q.device)
         if half is not None:
             with full_precision(q):
-                q, k, v, streams = _alike(half, q, k, v, streams)
+                q, k, v, streams = alike(half, q, k, v, streams)
                 return self._run(q, k, v, self._check(q, k, v, key_mask, bias, streams))
         return self._run(q, k, v, self._check(q, k, v, key_mask, bias, streams))
 
@@ -267,7 +267,7 @@ class Attention(nn.Module, ABC):
         half = autocast_type(q.device)
         if half is not None:
             with full_precision(q):
-                q, k, v, streams = _alike(half, q, k, v, streams)
+                q, k, v, streams = alike(half, q, k, v, streams)
                 return self.decode(q, k, v, state, self._check(q, k, v, key_mask, bias, streams))
         return self.decode(q, k, v, state, self._check(q, k, v, key_mask, bias, streams))
 
@@ -373,20 +373,6 @@ class Attention(nn.Module, ABC):
                     raise InvalidInput(f"{name} must be (batch {q.shape[0]}, length, width), not {tuple(tensor.shape)}")
                 _check_like(name, tensor, q)
         return given
-
-
-def _alike(
-    half: torch.dtype, q: Tensor, k: Tensor, v: Tensor, streams: Mapping[str, Tensor] | None
-) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor] | None]:
-    """Heads and streams of one type, as autocast leaves some rounded and some not: rounded where any of the heads is.
-
-    A mechanism then brings its weights to the type of the heads where they meet.
-    """
-    dtype = half if half in (q.dtype, k.dtype, v.dtype) else q.dtype
-    given = {id(x): x for x in (q, k, v, *(streams or {}).values())}  # one tensor may stand in several places
-    made = {key: x.to(dtype) if x.is_floating_point() else x for key, x in given.items()}
-    beside = None if streams is None else {name: made[id(x)] for name, x in streams.items()}
-    return made[id(q)], made[id(k)], made[id(v)], beside
 
 
 def share_heads(x: Tensor, heads: int) -> Tensor:
