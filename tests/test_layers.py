@@ -12,7 +12,20 @@ SOURCE = Path(longspan.__file__).parent
 # The rows of the design, first to last. The first holds single files; `longspan` itself, its `__main__` and what a
 # user imports from the top are the face of the package and stand last.
 ROWS = [
-    {"errors", "files", "manifest", "parsing", "pools", "shapes", "config", "registry", "replay"},
+    {
+        "config",
+        "derivatives",
+        "errors",
+        "files",
+        "graphs",
+        "manifest",
+        "parsing",
+        "pools",
+        "precision",
+        "registry",
+        "replay",
+        "shapes",
+    },
     {"attention"},
     {"nn"},
     {"models"},

@@ -4,11 +4,14 @@ import inspect
 import json
 from dataclasses import fields, is_dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
-from longspan import attention, config
+from longspan import attention, config, models
 from longspan.attention import Attention, Shape, Supports, build, describe, find, names, registry
+from longspan.audit.subjects import MechanismSubject
 from longspan.errors import InvalidOption, UnknownName, Unsupported
 
 SURVEY = {"FP", "M", "LP", "LR", "KR", "RC"}
@@ -172,3 +175,63 @@ def test_mechanisms_are_in_the_order_of_their_families():
     assert [name for members in registry.families().values() for name in members] == registry.names()
     assert list(registry.families()) == [title for title in registry.FAMILIES.values() if title != "recurrence"]
     assert registry.family("memory_compressed") == "fixed pattern" and registry.family("synthesizer") == "low rank"
+
+
+FORMS = [
+    (name, causal)
+    for name in registry.names()
+    for causal in (False, True)
+    if (registry.find(name).supports.causal if causal else registry.find(name).supports.bidirectional)
+]
+
+
+@pytest.mark.parametrize("length", [1, 2, 7, 64, 128])
+@pytest.mark.parametrize(("name", "causal"), FORMS)
+def test_defaults_fit_any_max_length(name: str, causal: bool, length: int) -> None:
+    torch.manual_seed(0)
+    module = build(name, heads=2, head_dim=8, causal=causal, max_length=length).double().eval()
+    subject = MechanismSubject(module)
+    sample = subject.sample(1, length, seed=0)
+    out = subject.heads(sample)
+    expected = module.reference(sample["q"], sample["k"], sample["v"], streams=subject.streams(sample))
+    torch.testing.assert_close(out, expected, rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "length", "fitted"),
+    [
+        ("etc", {}, 128, {"global_tokens": 128}),
+        ("etc", {}, 512, {"global_tokens": 256}),
+        ("sparse", {}, 64, {"stride": 64, "summary": 32}),
+        ("sparse", {"pattern": "fixed"}, 7, {"stride": 7, "summary": 7}),
+        ("sparse", {"pattern": "fixed", "stride": 16}, None, {"stride": 16, "summary": 16}),
+        ("memory_compressed", {}, 2, {"stride": 2}),
+        ("bigbird", {"form": "etc"}, 64, {"global_tokens": 64}),
+    ],
+)
+def test_what_a_default_shrinks_to(
+    name: str, options: dict[str, Any], length: int | None, fitted: dict[str, int], tmp_path: Path
+) -> None:
+    causal = not registry.find(name).supports.bidirectional
+    module = build(name, heads=2, head_dim=8, causal=causal, max_length=length, **options)
+    assert {key: getattr(module.options, key) for key in fitted} == fitted
+    # A model's configuration holds what was said and the length, so that a loaded one is fitted to the same.
+    kind = "decoder" if causal else "encoder"
+    sizes = {"vocabulary": 11, "layers": 1, "width": 16, "heads": 2, "hidden": 32, "max_length": length}
+    model = models.build(kind, attention={"name": name, **options}, **sizes)
+    model.save(tmp_path / "model")
+    for each in (model, models.load(tmp_path / "model")):
+        own = next(part for part in each.modules() if isinstance(part, Attention))
+        assert own.options == module.options
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("etc", {"global_tokens": 256}), ("sparse", {"stride": 128}), ("memory_compressed", {"stride": 3})],
+)
+def test_what_was_said_does_not_shrink(name: str, options: dict[str, int]) -> None:
+    option, value = next(iter(options.items()))
+    causal = not registry.find(name).supports.bidirectional
+    with pytest.raises(InvalidOption) as caught:
+        build(name, heads=2, head_dim=8, causal=causal, max_length=2, **options)
+    assert str(caught.value) == f"option {option} must be at most the max_length of 2, not {value}"

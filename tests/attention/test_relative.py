@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from longspan.attention import relative
+from longspan.errors import Unsupported
 
 
 def literal(q, k, v, r, u, w, *, keep=None, window=None, ages=None) -> Tensor:
@@ -117,6 +118,28 @@ def test_dropped_gradients_are_those_of_the_dropped_function():
         return relative.attend(*leaves, dropout=0.4)
 
     assert torch.autograd.gradcheck(run, x)
+
+
+@pytest.mark.parametrize(("masked", "window", "aged"), [(False, None, False), (True, 4, False), (True, None, True)])
+def test_second_derivatives_are_those_of_the_definition(masked: bool, window: int | None, aged: bool):
+    keep = torch.rand(2, 8) > 0.4 if masked else None
+    ages = torch.tensor([[9, 7, 2]]) if aged else None
+    given = {"keep": keep, "window": window, "ages": ages}
+    x = [part.requires_grad_() for part in inputs(2, 2, 5, 3, told=14 if aged else None)]
+
+    def penalty(out: Tensor) -> tuple[Tensor, ...]:
+        first = torch.autograd.grad(out.square().sum(), x, create_graph=True)
+        return torch.autograd.grad(sum(gradient.square().sum() for gradient in first), x)
+
+    plain = relative.weights(x[0], x[1], *x[3:], **given) @ x[2]
+    torch.testing.assert_close(penalty(relative.attend(*x, **given)), penalty(plain), rtol=0, atol=1e-9)
+
+
+def test_second_derivatives_under_dropout_are_refused():
+    x = [part.requires_grad_() for part in inputs(1, 1, 4, 0)]
+    out = relative.attend(*x, dropout=0.5)
+    with pytest.raises(Unsupported, match="relative attention with dropout on its weights has no second derivative"):
+        torch.autograd.grad(out.sum(), x, create_graph=True)
 
 
 def test_no_tensor_is_segment_by_total_by_head_dim():

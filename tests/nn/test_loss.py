@@ -138,3 +138,15 @@ def test_smoothing_that_makes_no_sense_is_refused():
         smoothed_cross_entropy(logits, targets, smoothing=0.1, convention="others_nopad")
     with pytest.raises(InvalidOption, match="below 1"):
         smoothed_cross_entropy(logits, targets, smoothing=1.0)
+
+
+@pytest.mark.parametrize("convention", CONVENTIONS)
+def test_second_derivatives_of_smoothed_losses_are_right(convention):
+    logits = torch.randn(4, 5, dtype=torch.float64, requires_grad=True)
+    targets = torch.tensor([2, -100, 4, 1])
+
+    def both(logits: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return smoothed_cross_entropy(logits, targets, smoothing=0.1, convention=convention, padding=0)
+
+    assert torch.autograd.gradcheck(both, logits)
+    assert torch.autograd.gradgradcheck(both, logits)

@@ -241,6 +241,17 @@ def test_a_step_before_backward_is_refused():
         total.backward()
 
 
+def test_second_derivatives_are_refused():
+    stack, x = build(1).double(), streams()
+    total = loss(*stack(*x))
+    with pytest.raises(Unsupported) as caught:
+        torch.autograd.grad(total, x, create_graph=True)
+    assert str(caught.value) == (
+        "a reversible stack, which keeps no activations, has no second derivative, which create_graph=True asks for; "
+        "build the model with reversible=False"
+    )
+
+
 def test_one_output_is_enough_and_without_gradients_nothing_is_kept():
     stack, (x1, x2) = build(2, dropout=0.0).double(), streams()
     for index in (0, 1):

@@ -8,6 +8,7 @@ Conventions, stated once and held by `tests/contract` for every mechanism:
 - A row with nothing to read is exactly 0, with gradient 0: never NaN, never a uniform average.
 - `causal` is fixed when the module is built. What a mechanism cannot do raises `Unsupported`.
 - Any length works. Blocks are anchored at position 0, padded on the right, masked and sliced off.
+- Under autocast, heads and streams are brought to one type, that of the output; inside, autocast is off.
 - `forward` draws no random numbers but dropout. In evaluation it is deterministic and independent of the batch.
 
 A mechanism writes `attend` (fast), `define` (the paper), `cost`, and, where it decodes, `start` and `decode`. The
@@ -15,7 +16,7 @@ public faces `forward`, `oracle` and `extend` check their input once and call th
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, NamedTuple, final
 
@@ -25,6 +26,7 @@ from torch import Tensor, nn
 from longspan import config
 from longspan.attention.state import State
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
+from longspan.precision import alike, autocast_type, full_precision
 from longspan.shapes import Bias, Defined, KeyMask, Keys, Output, Queries, Values, Weights
 
 
@@ -122,6 +124,8 @@ class Attention(nn.Module, ABC):
     # q in its place; one that compares nothing leaves out both and is given v.
     projects: tuple[str, ...] = ("q", "k", "v")
 
+    limited: ClassVar[tuple[str, ...]] = ()  # options that may not be above max_length
+
     @dataclass(frozen=True, kw_only=True)
     class Options(config.Options):
         pass
@@ -137,10 +141,19 @@ class Attention(nn.Module, ABC):
         if dropout and not self.supports.dropout:
             raise Unsupported(f"{self.name} has no attention weights to drop; use dropout on its output instead")
         self.shape, self.causal, self.dropout = shape, causal, dropout
-        self.options: Any = self.Options() if options is None else options
+        self.options: Any = self.fit(self.Options(), (), shape) if options is None else options
         # Another way to the output that a device has (see `attention.flex`); it gives None for what it cannot do.
         self.other_way: OtherWay | None = None
         self.auxiliary_loss: Tensor | None = None  # what a training pass adds to the task's loss, where it does
+
+    @classmethod
+    def fit(cls, options: Any, said: Collection[str], shape: Shape) -> Any:
+        """The options for texts of this length: a default that is too large for them shrinks, what was said stays."""
+        most = shape.max_length
+        if most is None:
+            return options
+        smaller = {name: most for name in cls.limited if name not in said and getattr(options, name) > most}
+        return replace(options, **smaller) if smaller else options
 
     # What a user calls
 
@@ -156,7 +169,14 @@ class Attention(nn.Module, ABC):
         streams: Mapping[str, Tensor] | None = None,
     ) -> Output:
         """Attention by the fast path."""
-        side = self._check(q, k, v, key_mask, bias, streams)
+        half = autocast_type(q.device)
+        if half is not None:
+            with full_precision(q):
+                q, k, v, streams = alike(half, q, k, v, streams)
+                return self._run(q, k, v, self._check(q, k, v, key_mask, bias, streams))
+        return self._run(q, k, v, self._check(q, k, v, key_mask, bias, streams))
+
+    def _run(self, q: Queries, k: Keys, v: Values, side: Side) -> Output:
         out = None if self.other_way is None else self.other_way(self, q, k, v, side)
         return self.attend(q, k, v, side) if out is None else out
 
@@ -246,6 +266,11 @@ class Attention(nn.Module, ABC):
         `key_mask` and `streams` speak of the new tokens only; the state remembers those of the old ones.
         """
         self._refuse_streaming()
+        half = autocast_type(q.device)
+        if half is not None:
+            with full_precision(q):
+                q, k, v, streams = alike(half, q, k, v, streams)
+                return self.decode(q, k, v, state, self._check(q, k, v, key_mask, bias, streams))
         return self.decode(q, k, v, state, self._check(q, k, v, key_mask, bias, streams))
 
     # What a mechanism writes

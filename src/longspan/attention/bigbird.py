@@ -42,6 +42,8 @@ class BigBird(Attention):
     supports = Supports(dropout=True)
     seed: Tensor
 
+    limited = ("global_tokens",)
+
     @dataclass(frozen=True, kw_only=True)
     class Options(config.Options):
         form: str = option(

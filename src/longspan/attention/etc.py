@@ -17,6 +17,7 @@ from longspan.attention.layouts import Band, Dense, ceil_div
 from longspan.attention.layouts.base import PIECE, blocked_where, wide
 from longspan.config import option
 from longspan.errors import InvalidOption
+from longspan.graphs import unreadable
 from longspan.shapes import Keys, Output, Queries, Values, Weights
 
 _PROJECTIONS = (
@@ -82,6 +83,8 @@ class Etc(Attention):
     exponent = 1.0
     supports = Supports(dropout=True)
     streams = (*_PROJECTIONS, _SEGMENT, _EXAMPLE)
+
+    limited = ("global_tokens",)
 
     @dataclass(frozen=True, kw_only=True)
     class Options(config.Options):
@@ -210,7 +213,7 @@ class Etc(Attention):
 
     def _inputs(self, q: Tensor, side: Side) -> tuple[_Input, _Input | None]:
         example = side.streams.get("example")
-        if example is not None and not torch.compiler.is_compiling() and bool((example == example[:, :1]).all()):
+        if example is not None and not unreadable(example) and bool((example == example[:, :1]).all()):
             example = None  # one example is no packing
         beside = (side.key_mask, side.streams.get("segment"), example)
         pairs = [(None, None) if x is None else self._split(x, 1) for x in beside]
@@ -248,7 +251,7 @@ class Etc(Attention):
         for hard in (self.options.hard != "none", self.options.hard == "both"):
             masks = [mask for mask in (same, open if hard else None) if mask is not None]
             keep = torch.stack(torch.broadcast_tensors(*masks)).all(dim=0) if masks else None
-            if keep is not None and not torch.compiler.is_compiling() and bool(keep.all()):
+            if keep is not None and not unreadable(keep) and bool(keep.all()):
                 keep = None
             relations.append(None if labels is None and keep is None else _Relation(labels, keep))
         g2l, l2g = relations
@@ -272,7 +275,7 @@ class Etc(Attention):
     @staticmethod
     def _terms(q: Tensor, vectors: Tensor, numbers: Tensor, scale: float) -> Tensor:
         """Of each query for each label: one product with the whole vocabulary (K8)."""
-        return (q @ (vectors * scale).mT + numbers * scale).to(wide(q.dtype))
+        return (q @ (vectors * scale).to(q.dtype).mT + (numbers * scale).to(q.dtype)).to(wide(q.dtype))
 
     def _joint(self, q: Tensor, parts: list[tuple[Source, _Relation | None]], rows: str) -> Tensor:
         """One softmax over the parts: fused if nothing depends on pairs of tokens but the pattern itself."""

@@ -5,15 +5,16 @@ block of positions and what lies around it, the same takes a quarter of the time
 are by zero.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn.functional import conv2d, pad
 
 from longspan.attention.layouts import ceil_div
+from longspan.derivatives import twice_differentiable
 from longspan.shapes import Output, Values
 
 BLOCK = 32  # positions of a product: fewer are slower to multiply, more are multiplied by more zeros
@@ -25,6 +26,10 @@ def convolve(v: Values, filters: Filters) -> Output:
     """What every head's filter makes of its values; there are zeros past both ends."""
     if _by_blocks(v.shape[2]) and v.device.type == "cpu" and v.dtype in WHOLE:
         return _Filtered.apply(v, filters)
+    return _plain(v, filters)
+
+
+def _plain(v: Values, filters: Filters) -> Output:
     return conv2d(v, filters[:, None, :, None], padding=(filters.shape[1] // 2, 0), groups=len(filters))
 
 
@@ -37,6 +42,11 @@ def _by_blocks(length: int) -> bool:
     return not torch.compiler.is_compiling() and length > BLOCK
 
 
+def _again(ctx: Any, saved: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor]]:
+    v, filters = saved
+    return _plain(v, filters), saved
+
+
 class _Filtered(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, v: Tensor, filters: Tensor) -> Tensor:
@@ -44,7 +54,7 @@ class _Filtered(torch.autograd.Function):
         return _apply(v, filters)
 
     @staticmethod
-    @once_differentiable
+    @twice_differentiable(_again)
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         v, filters = ctx.saved_tensors
         dv = _apply(g, filters.flip(1)) if ctx.needs_input_grad[0] else None

@@ -19,10 +19,10 @@ from torch.nn.functional import logsigmoid
 from longspan import config
 from longspan.attention.base import Attention, Cost, Shape, Side, Stream, Supports, readable
 from longspan.attention.scan_gated import flops, gated, kept
-from longspan.attention.scan_rows import full_precision
 from longspan.attention.state import State
 from longspan.config import option
 from longspan.errors import InvalidInput
+from longspan.precision import full_precision, state_type
 from longspan.shapes import Keys, Output, Queries, Values, Weights
 
 
@@ -87,6 +87,9 @@ class GatedLinear(Attention):
                 f"hidden must be (batch, length {length}, width {self.width}), not {tuple(hidden.shape)}; "
                 "another width is an option"
             )
+        own = self.gate.weight.dtype  # that of the heads but under autocast
+        if own.is_floating_point:
+            hidden = hidden.to(own)
         return self.gate(self.reduce(hidden)).unflatten(2, (self.shape.heads, -1)).transpose(1, 2)
 
     def cost(self, queries: int, keys: int) -> Cost:
@@ -104,7 +107,7 @@ class GatedLinear(Attention):
         self, batch: int, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None
     ) -> GatedLinearState:
         self._refuse_streaming()
-        return GatedLinearState(self._empty(batch, self.shape.head_dim, dtype or torch.get_default_dtype(), device))
+        return GatedLinearState(self._empty(batch, self.shape.head_dim, *state_type(self, dtype, device)))
 
     def decode(self, q: Queries, k: Keys, v: Values, state: GatedLinearState, side: Side) -> tuple[Output, State]:
         expected = (q.shape[0], self.shape.heads, self.shape.head_dim, v.shape[3])

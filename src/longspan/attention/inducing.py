@@ -84,12 +84,12 @@ class Inducing(Attention):
 
     def attend(self, q: Queries, k: Keys, v: Values, side: Side) -> Output:
         self._check_width(v)
-        points = self._split(self.points[None]).expand(k.shape[0], -1, -1, -1)
+        points = self._split(self.points[None].to(k.dtype)).expand(k.shape[0], -1, -1, -1)
         read = joint(points, [Source(Dense(), k, v, side.key_mask)], scale=self.scale)
         summary = read.transpose(1, 2).flatten(2)
         # A text of padding only leaves a summary of 0, and so values of 0: its rows need no further care.
-        keys = self._split(linear(summary, self.summary_keys))
-        values = self._split(linear(summary, self.summary_values))
+        keys = self._split(linear(summary, self.summary_keys.to(k.dtype)))
+        values = self._split(linear(summary, self.summary_values.to(k.dtype)))
         return joint(q, [Source(Dense(), keys, values)], scale=self.scale)
 
     def _split(self, x: Tensor) -> Tensor:

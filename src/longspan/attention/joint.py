@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn.functional import dropout as drop
 from torch.nn.functional import pad
 
@@ -26,6 +25,7 @@ from longspan.attention.dropped import Dropout
 from longspan.attention.flash import BLOCKED, DEAD
 from longspan.attention.layouts import Dense, Layout
 from longspan.attention.layouts.base import add
+from longspan.derivatives import refuse_second, twice_differentiable
 from longspan.errors import Unsupported
 
 
@@ -109,6 +109,18 @@ def _plain_whole(out: Tensor, q: Tensor, source: Source, whole: WholeRows, scale
 _Plan = tuple[Layout, Tensor | None, Tensor | None]  # layout, keep, bias
 
 
+def _again(ctx: Any, saved: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor | None]]:
+    if ctx.dropout is not None:
+        refuse_second("attention with dropout on its weights", "set that dropout to 0")
+    q, _, _, *pairs = saved
+    sources = [
+        Source(layout, k, v, keep, bias) for (layout, keep, bias), k, v in zip(ctx.plans, pairs[::2], pairs[1::2])
+    ]
+    out = _plain(q, sources, ctx.scale, 0.0)
+    out = out if ctx.whole is None else _plain_whole(out, q, sources[0], ctx.whole, ctx.scale, 0.0)
+    return out, (None, None, None, None, q, *pairs)
+
+
 class _Fused(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -132,7 +144,7 @@ class _Fused(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
+    @twice_differentiable(_again)
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         q, out, lse, *pairs = ctx.saved_tensors
         g = g.contiguous() if ctx.dead is None else g.masked_fill(ctx.dead[..., None], 0.0)

@@ -15,6 +15,7 @@ from longspan.attention.base import Attention, Cost, Side
 from longspan.attention.features import FeatureMap, as_feature_map
 from longspan.attention.scan import Decay, Map, ScanState
 from longspan.attention.state import State
+from longspan.precision import state_type
 from longspan.shapes import Keys, Output, Queries, Values, Weights
 
 
@@ -79,7 +80,7 @@ class Kernel(Attention):
     def start(self, batch: int, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> State:
         self._refuse_streaming()
         heads, width, normalise = self.shape.heads, self.shape.head_dim, self.normalise
-        feature_map = self.feature_map()
+        feature_map, (dtype, device) = self.feature_map(), state_type(self, dtype, device)
         return scan.start(batch, heads, width, width, feature_map, normalise=normalise, dtype=dtype, device=device)
 
     def decode(self, q: Queries, k: Keys, v: Values, state: ScanState, side: Side) -> tuple[Output, State]:

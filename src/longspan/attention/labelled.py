@@ -7,17 +7,19 @@ Labels of a band depend on the offset alone. Seen along its diagonals, the band 
 offset is a column, so terms are added, and their gradients summed, column by column: nothing is gathered or scattered.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from longspan.attention.dropped import BLOCKED, LOG2_E
 from longspan.attention.flash import DEAD
+from longspan.attention.joint import Source, joint
+from longspan.attention.layouts import Band, Dense
 from longspan.attention.layouts.base import ceil_div
+from longspan.derivatives import twice_differentiable
 
 BLOCK = 64  # queries that share a span of keys
 PIECE = 1 << 21  # scores at a time
@@ -62,6 +64,22 @@ def pairs(heads: int, queries: int, begin: int, radius: int) -> int:
     return heads * ceil_div(queries, BLOCK) * BLOCK * (BLOCK + 2 * radius + begin)
 
 
+def _again(ctx: Any, saved: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor | None]]:
+    labels, keep, keep_begin, scale = ctx.given
+    _, _, q, k, v, begin_k, begin_v, terms = saved
+    band, places = Band(labels.radius, labels.radius), torch.arange(q.shape[2], device=q.device)[None]
+    offset, clip = band.along(places, q.shape[2]) - places[:, :, None], labels.clip
+    label = torch.where(offset >= 0, offset.clamp_max(clip), clip - offset.clamp_min(-clip))
+    near = terms.gather(3, label[:, None].expand(*terms.shape[:2], -1, -1))
+    far = terms[..., 2 * clip + 1, None].expand(*terms.shape[:3], begin_k.shape[2])
+    if labels.linked is not None:
+        far = torch.where(labels.linked[:, None], terms[..., 2 * clip + 2, None], far)
+    if labels.open is not None:
+        far = far.masked_fill(~labels.open[:, None], BLOCKED)
+    sources = [Source(band, k, v, keep, extra=near), Source(Dense(), begin_k, begin_v, keep_begin, extra=far)]
+    return joint(q, sources, scale=scale), (None, None, None, None, q, k, v, begin_k, begin_v, terms)
+
+
 class _Labelled(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -89,7 +107,7 @@ class _Labelled(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
+    @twice_differentiable(_again)
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         out, lse, *tensors = ctx.saved_tensors
         labels, keep, keep_begin, scale = ctx.given

@@ -5,12 +5,12 @@
 E and F mix all positions, so there is no causal form and no decoding, and a length over `max_length` has no columns.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 from torch.utils.checkpoint import checkpoint
 
@@ -19,8 +19,9 @@ from longspan.attention import flash
 from longspan.attention.base import Attention, Cost, Shape, Side, Supports, masked_softmax
 from longspan.attention.joint import Source, joint
 from longspan.attention.layouts import Dense
-from longspan.attention.layouts.base import ceil_div, wide
+from longspan.attention.layouts.base import ceil_div, pad_rows, wide
 from longspan.config import option
+from longspan.derivatives import twice_differentiable
 from longspan.errors import InvalidInput, InvalidOption
 from longspan.shapes import KeyMask, Keys, Output, Queries, Values, Weights
 
@@ -183,7 +184,7 @@ class Linformer(Attention):
     def _windows(self, x: Tensor) -> Tensor:
         """(batch, heads, windows, window, width), zeros behind the end; `rank` windows at most."""
         count = ceil_div(x.shape[2], self.window)
-        return pad(x, (0, 0, 0, count * self.window - x.shape[2])).unflatten(2, (-1, self.window))
+        return pad_rows(x, 0, count * self.window - x.shape[2]).unflatten(2, (-1, self.window))
 
     def _all_slots(self, x: Tensor) -> Tensor:
         """`rank` slots: those past the end of the keys are zeros, and masked."""
@@ -200,7 +201,7 @@ class Linformer(Attention):
     def _filter(self, weight: Tensor, x: Tensor, hidden: Tensor | None) -> Tensor:
         def rows(weight: Tensor, x: Tensor) -> Tensor:
             windows = self._windows(_without(x, hidden, 0.0))
-            return self._all_slots((weight[:, None, None, :] @ windows)[:, :, :, 0])
+            return self._all_slots((weight.to(x.dtype)[:, None, None, :] @ windows)[:, :, :, 0])
 
         if torch.compiler.is_compiling() or not torch.is_grad_enabled():
             return rows(weight, x)
@@ -281,10 +282,15 @@ def project(weight: Tensor, x: Tensor, hidden: Tensor | None) -> Tensor:
 
     Positions that are hidden (batch, length) are zeros before they are projected.
     """
-    matrix = weight[:, :, : x.shape[2]]
+    matrix = weight[:, :, : x.shape[2]].to(x.dtype)
     if torch.compiler.is_compiling() or not flash.fits(x, x, x):
         return matrix @ _without(x, hidden, 0.0)
     return _Project.apply(matrix, x, hidden)
+
+
+def _again(ctx: Any, saved: Sequence[Any]) -> tuple[Tensor, Sequence[Tensor | None]]:
+    matrix, x, hidden = saved
+    return matrix @ _without(x, hidden, 0.0), (matrix, x, None)
 
 
 class _Project(torch.autograd.Function):
@@ -299,7 +305,7 @@ class _Project(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
+    @twice_differentiable(_again)
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         matrix, x, hidden = ctx.saved_tensors
         dmatrix = dx = None

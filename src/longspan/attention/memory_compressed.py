@@ -20,6 +20,7 @@ from longspan import config
 from longspan.attention.base import Attention, Cost, Shape, Side, Supports, masked_softmax, readable
 from longspan.attention.joint import Source, joint
 from longspan.attention.layouts import Dense, Layout, Stairs, Tiles, ceil_div, first_rows, stream_queries
+from longspan.attention.layouts.base import pad_rows
 from longspan.attention.state import Rows, State, append_mask
 from longspan.config import option
 from longspan.errors import InvalidInput
@@ -49,6 +50,8 @@ class MemoryCompressed(Attention):
     order = "n²/stride"
     exponent = 2.0
     supports = Supports(causal=True, streaming=True, dropout=True, map=False)  # the convolution mixes channels
+
+    limited = ("stride",)
 
     @dataclass(frozen=True, kw_only=True)
     class Options(config.Options):
@@ -167,7 +170,7 @@ class MemoryCompressed(Attention):
         wanted = slots * self.options.stride
         if self.causal:
             return first_rows(x, wanted)
-        return pad(x, (0, 0, 0, wanted - x.shape[2]))
+        return pad_rows(x, 0, wanted - x.shape[2])
 
     def _read(self, q: Tensor, keys: Tensor, values: Tensor, keep: Tensor | None, past: int = 0) -> Tensor:
         """The rows from position `past` on, over all slots that there are."""
@@ -293,7 +296,8 @@ class Compression(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(batch, heads, slots · stride, head_dim) -> (batch, heads, slots, head_dim)"""
         channels = x.transpose(1, 2).unflatten(1, (x.shape[2] // self.stride, self.stride)).flatten(2)
-        return linear(channels, self.weight.flatten(1), self.bias).unflatten(2, (x.shape[1], -1)).transpose(1, 2)
+        weight, bias = self.weight.flatten(1).to(x.dtype), self.bias.to(x.dtype)
+        return linear(channels, weight, bias).unflatten(2, (x.shape[1], -1)).transpose(1, 2)
 
     def extra_repr(self) -> str:
         return f"width={self.bias.shape[0]}, stride={self.stride}"

@@ -6,13 +6,12 @@ The pseudo-inverse is that of a few steps of an iteration, with norms of each ma
 maximum over the batch, and what a sentence gives then depends on its neighbours.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from longspan import config
 from longspan.attention import filters, flash
@@ -21,6 +20,7 @@ from longspan.attention.joint import Source, joint
 from longspan.attention.layouts import Dense
 from longspan.attention.layouts.base import blocked, products, wide
 from longspan.config import option
+from longspan.derivatives import twice_differentiable
 from longspan.errors import InvalidOption
 from longspan.shapes import KeyMask, Keys, Output, Queries, Values, Weights
 
@@ -97,7 +97,7 @@ class Nystrom(Attention):
         if not self.options.kernel:
             return out
         v = v if side.key_mask is None else v.masked_fill(~side.key_mask[:, None, :, None], 0.0)
-        return filters.convolve(v, self.filters).add_(out)
+        return filters.convolve(v, self.filters.to(v.dtype)).add_(out)
 
     def _fused(self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
         most, keep = self.options.landmarks, None if keep is None or bool(keep.all()) else keep
@@ -219,6 +219,17 @@ class Segments:
                     to[batch].index_add_(2, where[rows], each.expand(-1, -1, -1, size, -1).flatten(2, 3))
 
 
+def _again(ctx: Any, saved: Sequence[Any]) -> tuple[Tensor, Sequence[Tensor | None]]:
+    q, k, v, keep, *_ = saved
+    everything = torch.ones(len(q), q.shape[2], dtype=torch.bool, device=q.device) if keep is None else keep
+    means = _segment_matrix(everything, ctx.segments.landmarks, q.dtype)[:, None]
+    query_landmarks, key_landmarks = means @ q, means @ k
+    read = joint(query_landmarks, [Source(Dense(), k, v, keep)], scale=ctx.scale)
+    carried = carry(query_landmarks, key_landmarks, read, ctx.iterations, ctx.scale)
+    out = joint(q, [Source(Dense(), key_landmarks, carried)], scale=ctx.scale)
+    return out, (q, k, v, None, None, None, None)
+
+
 class _Fused(torch.autograd.Function):
     """The two long products by the fused kernel; what lies between is small, and computed again in the backward."""
 
@@ -242,7 +253,7 @@ class _Fused(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
+    @twice_differentiable(_again)
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, keep, query_landmarks, key_landmarks, read, read_lse, carried, out, lse = ctx.saved_tensors
         segments, scale = ctx.segments, ctx.scale

@@ -33,6 +33,8 @@ from longspan.attention.layouts.ring import shown_in_ring
 from longspan.attention.state import Rows, State
 from longspan.config import option
 from longspan.errors import InvalidOption, Unsupported
+from longspan.graphs import unreadable
+from longspan.precision import state_type
 from longspan.replay import remember
 from longspan.shapes import Keys, Output, Queries, Values, Weights
 
@@ -204,7 +206,7 @@ class Reformer(Attention):
             place = place - place.masked_fill(~first, 0).cummax(dim=-1).values
         slot = place // chunk + 1
         before = True
-        if self.strict and not torch.compiler.is_compiling() and int(slot.max()) <= 2:
+        if self.strict and not unreadable(slot) and int(slot.max()) <= 2:
             slot, before = torch.ones_like(slot), False  # two chunks at most: all of a bucket that is earlier is read
         if self.options.bucket_mask:
             slot = slot + value * (ceil_div(length, chunk) + 1)  # one number to spare: before the first chunk is none
@@ -262,6 +264,7 @@ class Reformer(Attention):
         self, batch: int, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None
     ) -> ReformerState:
         self._refuse_streaming()
+        _, device = state_type(self, dtype, device)
         counts = torch.zeros(
             batch, self.shape.heads, self.options.rounds, self._buckets, dtype=torch.long, device=device
         )

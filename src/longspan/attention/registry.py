@@ -91,11 +91,14 @@ def build(
 ) -> Attention:
     """A mechanism by its name, with its options by theirs (see `longspan show NAME`).
 
+    An option that is not given shrinks to what `max_length` has room for; one that is given is refused instead.
+
     >>> attention = build("window", heads=8, head_dim=64, causal=True, window=256)
     """
     found = find(name)
     shape = Shape(heads=heads, head_dim=head_dim, max_length=max_length)
-    return found(shape, config.make(found.Options, options, name), causal=causal, dropout=dropout)
+    fitted = found.fit(config.make(found.Options, options, name), options, shape)
+    return found(shape, fitted, causal=causal, dropout=dropout)
 
 
 def describe(name: str) -> dict[str, Any]:

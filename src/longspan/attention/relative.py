@@ -15,7 +15,7 @@ both the future and what lies beyond a window are whole columns: blocked before 
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -28,6 +28,8 @@ from longspan.attention.base import Cost, masked_softmax
 from longspan.attention.draws import Draws
 from longspan.attention.dropped import BLOCKED
 from longspan.attention.flash import DEAD
+from longspan.derivatives import refuse_second, twice_differentiable
+from longspan.precision import autocast_type, full_precision, rounded
 from longspan.shapes import Keys, Output, Queries, Values, Weights
 
 Distances = Float[Tensor, "heads distances head_dim"]  # W_R r_t for t = 0, 1, 2, …
@@ -60,9 +62,13 @@ def attend(
     if torch.compiler.is_compiling():  # a loop over pieces would fix the lengths of a traced graph
         found = weights(q, k, r, u, w, keep=keep, window=window, ages=ages)
         return torch.nn.functional.dropout(found, dropout) @ v
+    half = autocast_type(q.device)
+    if half is not None:
+        q, k, v, r = (rounded(x, half) for x in (q, k, v, r))
     scale = 1 / math.sqrt(q.shape[-1])
-    content, place = (q + u[:, None]) * scale, (q + w[:, None]) * scale
-    out: Tensor = _Relative.apply(content, place, k, v, r, keep, window, ages, dropout)
+    content, place = (((q + bias[:, None]) * scale).to(q.dtype) for bias in (u, w))
+    with full_precision(q):
+        out: Tensor = _Relative.apply(content, place, k, v, r, keep, window, ages, dropout)
     return out
 
 
@@ -78,16 +84,27 @@ def weights(
     ages: Ages | None = None,
 ) -> Weights:
     """The weights as the paper defines them, O(queries · keys)."""
+    distance, readable = _pairs(q, k, keep, window, ages)
+    scale = 1 / math.sqrt(q.shape[-1])
+    return _plain_weights((q + u[:, None]) * scale, (q + w[:, None]) * scale, k, r, distance, readable)
+
+
+def _pairs(q: Tensor, k: Tensor, keep: Tensor | None, window: int | None, ages: Tensor | None) -> tuple[Tensor, Tensor]:
+    """How far each query is from each key, and whether it may read it."""
     distance = distances(q.shape[2], k.shape[2], ages, q.device)
     readable = distance >= 0
     if window is not None:
         readable = readable & (distance < window)
     if keep is not None:
         readable = readable & keep[:, None]
-    by_distance = (q + w[:, None]) @ r.mT
-    index = distance.clamp_min(0)[:, None].expand(q.shape[0], q.shape[1], -1, -1)
-    scores = (q + u[:, None]) @ k.mT + by_distance.gather(3, index)
-    return masked_softmax(scores / math.sqrt(q.shape[-1]), readable[:, None].expand_as(scores))
+    return distance, readable
+
+
+def _plain_weights(content: Tensor, place: Tensor, k: Tensor, r: Tensor, distance: Tensor, readable: Tensor) -> Weights:
+    """From queries with their biases, scaled."""
+    index = distance.clamp_min(0)[:, None].expand(*content.shape[:2], -1, -1)
+    scores = content @ k.mT + (place @ r.mT).gather(3, index)
+    return masked_softmax(scores, readable[:, None].expand_as(scores))
 
 
 def usage(
@@ -284,6 +301,16 @@ class _Dropped:
         return drawn.ge_(self.rate).mul_(1 / (1 - self.rate))
 
 
+def _again(ctx: Any, saved: Sequence[Any]) -> tuple[Tensor, Sequence[Tensor | None]]:
+    if ctx.dropout[0]:
+        refuse_second("relative attention with dropout on its weights", "set that dropout to 0")
+    content, place, k, v, r, _, _, *rest = saved
+    keep = rest.pop(0) if ctx.given[0] else None
+    ages = rest.pop(0) if ctx.given[1] else None
+    weights = _plain_weights(content, place, k, r, *_pairs(content, k, keep, ctx.window, ages))
+    return weights @ v, (content, place, k, v, r, None, None, None, None)
+
+
 class _Relative(torch.autograd.Function):
     """Only the inputs, the output and its log-sum-exp are kept; the weights are computed again in the backward pass."""
 
@@ -320,6 +347,7 @@ class _Relative(torch.autograd.Function):
         return out
 
     @staticmethod
+    @twice_differentiable(_again)
     def backward(ctx: Any, *towards: Tensor) -> tuple[Tensor | None, ...]:
         content, place, k, v, r, out, lse, *rest = ctx.saved_tensors
         keep = rest.pop(0) if ctx.given[0] else None

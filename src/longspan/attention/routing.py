@@ -21,9 +21,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import mse_loss, pad, scaled_dot_product_attention
+from torch.nn.functional import mse_loss, pad
 
 from longspan import config
+from longspan.attention import dense
 from longspan.attention.base import Attention, Cost, Shape, Side, Supports, masked_softmax, readable
 from longspan.attention.centroids import Centroids, on_sphere
 from longspan.attention.flash import BLOCKED
@@ -34,6 +35,8 @@ from longspan.attention.layouts.base import blocked_where, wide
 from longspan.attention.state import Rows, State, append_mask
 from longspan.config import option
 from longspan.errors import InvalidOption, Unsupported
+from longspan.graphs import unreadable
+from longspan.precision import state_type
 from longspan.replay import remember
 from longspan.shapes import Keys, Output, Queries, Values, Weights
 
@@ -217,20 +220,20 @@ class Routing(Attention):
         found_q, found_k, found_v = _take(x, queries), _take(y, keys), _take(v, keys)
         none = keys == length
         mask, triangle = None, False
-        if torch.compiler.is_compiling() or bool(none.any()):
+        if unreadable(none) or bool(none.any()):
             mask = blocked_where(none, x)[..., None, :]
             if self.causal:
                 mask = mask.masked_fill(queries[..., :, None] < keys[..., None, :], BLOCKED)
             mask = mask.to(x.dtype).flatten(0, 1)
         elif self.causal:
             triangle = True  # queries and keys are one list in the order of positions
-        out = scaled_dot_product_attention(
+        out = dense.attend(
             found_q.flatten(0, 1),
             found_k.flatten(0, 1),
             found_v.flatten(0, 1),
-            attn_mask=mask,
-            dropout_p=self._dropout,
-            is_causal=triangle,
+            mask=mask,
+            dropout=self._dropout,
+            causal=triangle,
             scale=self.scale,
         ).unflatten(0, found_q.shape[:2])
         return _average(out, queries, length)
@@ -350,9 +353,9 @@ class Routing(Attention):
         self, batch: int, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None
     ) -> RoutingState:
         self._refuse_streaming()
-        kind = torch.get_default_dtype() if dtype is None else dtype
+        dtype, device = state_type(self, dtype, device)
         rows, window = Rows.empty(batch), self.options.local_window
-        lists = self._no_lists(batch, torch.empty(0, dtype=kind, device=device))
+        lists = self._no_lists(batch, torch.empty(0, dtype=dtype, device=device))
         near = Rows.empty(batch, window)
         return RoutingState(rows, rows, rows, lists, near, near, None)
 

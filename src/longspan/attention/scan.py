@@ -19,9 +19,11 @@ from torch import Tensor
 
 from longspan.attention import scan_causal, scan_full
 from longspan.attention.features import ExponentialMap, FeatureMap, as_feature_map
-from longspan.attention.scan_rows import Plan, full_precision
+from longspan.attention.scan_rows import Plan
 from longspan.attention.state import State
 from longspan.errors import InvalidInput, InvalidOption
+from longspan.graphs import unreadable
+from longspan.precision import full_precision
 from longspan.shapes import KeyMask, Keys, Output, Queries, Values
 
 CHUNK = 64
@@ -94,7 +96,7 @@ def causal(
         raise InvalidInput(f"the state does not belong to this attention: expected sums of shape {shapes}")
     inputs = (plan, q, k, v, hidden, state.sums.flatten(0, 1), state.offset.reshape(-1, 1, 1))
     with full_precision(q):
-        if torch.compiler.is_compiling() or plan.feature_map.learned or (decay is not None and decay.requires_grad):
+        if unreadable(q) or plan.feature_map.learned or (decay is not None and decay.requires_grad):
             out, sums, offset = scan_causal.batched(*inputs)
         elif torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, state.sums)):
             out, sums, offset = scan_causal.Causal.apply(*inputs)
@@ -111,7 +113,7 @@ def full(
     plan, hidden = _prepare(q, feature_map, key_mask, CHUNK, epsilon, True, None)
     inputs = (plan, q, k, v, hidden, _lowest(plan.feature_map, q.shape[:2], plan.dtype, q.device).view(-1, 1, 1))
     with full_precision(q):
-        if torch.compiler.is_compiling() or plan.feature_map.learned:
+        if unreadable(q) or plan.feature_map.learned:
             return scan_full.batched(*inputs)
         if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
             return scan_full.Full.apply(*inputs)
@@ -193,7 +195,7 @@ def _prepare(
     if decay is not None:
         if decay.shape != (heads,):
             raise InvalidInput(f"expected one decay a head, {heads} in all, got shape {tuple(decay.shape)}")
-        if not torch.compiler.is_compiling() and not bool(((decay > 0) & (decay <= 1)).all()):
+        if not unreadable(decay) and not bool(((decay > 0) & (decay <= 1)).all()):
             raise InvalidInput(f"decays must be above 0 and at most 1, got {decay.tolist()}")
         log_decay = decay.double().log().repeat(batch).view(-1, 1, 1)
     hidden = None

@@ -9,13 +9,13 @@
 The loop-free form takes the whole sequence as one block.
 """
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from longspan.attention.features import Rows
 from longspan.attention.scan_rows import (
@@ -30,7 +30,6 @@ from longspan.attention.scan_rows import (
     block_length,
     blocks,
     columns,
-    full_precision,
     gradient_rows,
     inverse_of,
     key_rows,
@@ -38,6 +37,8 @@ from longspan.attention.scan_rows import (
     query_rows,
     weigh,
 )
+from longspan.derivatives import twice_differentiable
+from longspan.precision import full_precision
 from longspan.shapes import Keys, Output, Queries, Values
 
 # By chunk: the chunks of a block, of all heads of all examples, in one axis.
@@ -232,6 +233,14 @@ def forward(
     return out, sums.whole(), offset, tape
 
 
+def _again(ctx: Any, saved: Sequence[Any]) -> tuple[Sequence[Tensor], Sequence[Tensor | None]]:
+    q, k, v, hidden, first, _, _, offsets, values, ones, *_ = saved
+    sums = Sums(values, ones).whole() if first is None else first
+    with full_precision(q):
+        out, after, _ = batched(ctx.plan, q, k, v, hidden, sums, offsets[0])
+    return (out, after), (None, q, k, v, None, first, None)
+
+
 class Causal(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -239,24 +248,26 @@ class Causal(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor]:
         out, after, offset, tape = forward(plan, q, k, v, hidden, sums, offset, record=True)
         starts = [tensor for start in tape.starts for tensor in start]
-        ctx.save_for_backward(q, k, v, hidden, out, tape.inverses, torch.stack(tape.offsets), *starts)
+        first = sums if ctx.needs_input_grad[5] else None  # otherwise it is the first of `starts`
+        ctx.save_for_backward(q, k, v, hidden, first, out, tape.inverses, torch.stack(tape.offsets), *starts)
         ctx.plan = plan
         ctx.mark_non_differentiable(offset)
         ctx.set_materialize_grads(False)
         return out, after, offset
 
     @staticmethod
-    @once_differentiable
+    @twice_differentiable(_again)
     def backward(ctx: Any, gradient: Tensor | None, after: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
-        with full_precision(ctx.saved_tensors[0]):
-            return backward(ctx.plan, ctx.saved_tensors, gradient, after)
+        saved = ctx.saved_tensors  # once: a checkpoint hands each of them out a single time
+        with full_precision(saved[0]):
+            return backward(ctx.plan, saved, gradient, after)
 
 
 def backward(
     plan: Plan, saved: tuple[Any, ...], gradient: Tensor | None, whole: WholeSums | None
 ) -> tuple[Tensor | None, ...]:
     """Step 4."""
-    q, k, v, hidden, out, inverses, offsets, *starts = saved
+    q, k, v, hidden, _, out, inverses, offsets, *starts = saved
     folded, columns_of_state = starts[0].shape[0], plan.columns(v.shape[3])
     gradient = torch.zeros_like(out) if gradient is None else gradient
     after = Sums.of(plan, starts[0].new_zeros(folded, plan.width, columns_of_state) if whole is None else whole)

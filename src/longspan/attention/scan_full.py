@@ -7,12 +7,12 @@ arithmetic, and the pages for them cost more.
 z is a state of its own and not a last column of S: then values are read where they are, and nothing is 65 numbers wide.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from longspan.attention.scan_rows import (
     Column,
@@ -24,13 +24,14 @@ from longspan.attention.scan_rows import (
     block_length,
     blocks,
     columns,
-    full_precision,
     gradient_rows,
     inverse_of,
     key_rows,
     no_buffer,
     query_rows,
 )
+from longspan.derivatives import twice_differentiable
+from longspan.precision import full_precision
 from longspan.shapes import Keys, Output, Queries, Values
 
 FEATURES = 2**20  # alive at a time: twice those of the causal form, which is slower with as many
@@ -74,6 +75,12 @@ def forward(
     return out, inverses, Sums(values, ones, offset)
 
 
+def _again(ctx: Any, saved: Sequence[Any]) -> tuple[Tensor, Sequence[Tensor | None]]:
+    q, k, v, hidden, *_, offset = saved  # that of all keys, which serves from the first one on as well
+    with full_precision(q):
+        return batched(ctx.plan, q, k, v, hidden, offset), (None, q, k, v, None, None)
+
+
 class Full(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, plan: Plan, q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None, offset: Tensor) -> Tensor:
@@ -83,7 +90,7 @@ class Full(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
+    @twice_differentiable(_again)
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         with full_precision(gradient):
             return backward(ctx.plan, ctx.saved_tensors, gradient)

@@ -14,14 +14,15 @@ With b the running sum of log α, key j weighs exp(b_i − b_j) in row i, dimens
 The backward takes the blocks in reverse, each from the state before it, and computes them again.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
+
+from longspan.derivatives import twice_differentiable
 
 # Batch and heads are folded into one axis.
 Rows = Float[Tensor, "folded positions head_dim"]
@@ -41,6 +42,11 @@ def gated(q: Rows, k: Rows, v: ValueRows, log_gates: Rows, sums: Sums) -> tuple[
     return out, sums
 
 
+def _again(ctx: Any, saved: Sequence[Tensor]) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+    q, k, v, log_gates, sums, *_ = saved
+    return _one_block(q, k, v, log_gates, sums), saved[:5]
+
+
 class Gated(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *inputs: Tensor) -> tuple[Tensor, Tensor]:
@@ -54,12 +60,13 @@ class Gated(torch.autograd.Function):
         return torch.cat(outs, 1), sums
 
     @staticmethod
-    @once_differentiable
+    @twice_differentiable(_again)
     def backward(ctx: Any, slope: Tensor, after: Tensor) -> tuple[Tensor, ...]:
-        rows = ctx.saved_tensors[:4]
+        saved = ctx.saved_tensors  # once: a checkpoint hands each of them out a single time
+        rows, starts = saved[:4], saved[4:]
         results = [torch.empty_like(x) for x in rows]
         borders = _borders(rows[1], rows[2].shape[2])
-        for (begin, end), sums in reversed(list(zip(borders, ctx.saved_tensors[4:]))):
+        for (begin, end), sums in reversed(list(zip(borders, starts))):
             with torch.enable_grad():
                 leaves = [x.detach().requires_grad_() for x in (*(x[:, begin:end] for x in rows), sums)]
                 out = _padded(leaves[:4], leaves[4])

@@ -9,7 +9,6 @@ not even its rounding. Scales are constants that cancel or are put back: they ca
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, NamedTuple
@@ -86,12 +85,6 @@ class Workspace:
         if buffer is None:
             buffer = self.held[name, shape] = self.like.new_empty(shape, dtype=self.dtype)
         return buffer
-
-
-def full_precision(like: Tensor) -> AbstractContextManager[object]:
-    """Autocast would take the sums to half precision, in the backward too when that is called inside of it."""
-    kind = like.device.type
-    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
 
 def no_buffer(name: str, *shape: int) -> None:

@@ -17,11 +17,12 @@ from longspan.attention.base import Attention, Cost, Shape, Side, Supports, mask
 from longspan.attention.flash import BLOCKED
 from longspan.attention.joint import Source, joint
 from longspan.attention.layouts import Dense, ceil_div
-from longspan.attention.layouts.base import wide
+from longspan.attention.layouts.base import pad_rows, wide
 from longspan.attention.sorting import Sorting, filled_slots, may_give, mix
 from longspan.attention.state import Rows, State, append_mask
 from longspan.config import option
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
+from longspan.precision import state_type
 from longspan.shapes import Keys, Output, Queries, Values, Weights
 
 
@@ -231,7 +232,7 @@ class Sinkhorn(Attention):
         """(batch, heads, blocks, block, width)"""
         behind = count * self.options.block - x.shape[2]
         if torch.compiler.is_compiling() or behind:
-            x = pad(x, (0, 0, 0, behind))
+            x = pad_rows(x, 0, behind)
         return x.unflatten(2, (count, self.options.block))
 
     def _check_length(self, length: int) -> None:
@@ -270,9 +271,10 @@ class Sinkhorn(Attention):
     ) -> SinkhornState:
         self._refuse_streaming()
         heads, width, block = self.shape.heads, self.shape.head_dim, self.options.block
-        empty = torch.zeros(batch, heads, 0, width, device=device)
-        total = torch.zeros(batch, heads, width, device=device)
-        columns = torch.zeros(batch, heads, self.options.iterations, 0, device=device)
+        dtype, device = state_type(self, dtype, device)
+        empty = torch.zeros(batch, heads, 0, width, dtype=dtype, device=device)
+        total = torch.zeros(batch, heads, width, dtype=wide(dtype), device=device)
+        columns = torch.zeros(batch, heads, self.options.iterations, 0, dtype=wide(dtype), device=device)
         keep = torch.zeros(batch, block, dtype=torch.bool, device=device)
         return SinkhornState(Rows.empty(batch), Rows.empty(batch), None, total, columns, empty, empty, keep)
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention, softplus
 
 from longspan import config
+from longspan.attention import dense
 from longspan.attention.base import Attention, Cost, Shape, Side, Supports, masked_softmax, readable, share_heads
 from longspan.attention.family import Family
 from longspan.attention.joint import Source, joint
@@ -152,10 +153,7 @@ class Softmax(Attention):
         return self._joint(q, k, v, side.key_mask, side.bias, dropout)
 
     def _fused(self, q: Tensor, k: Tensor, v: Tensor, *, causal: bool, dropout: float = 0.0) -> Tensor:
-        grouped = k.shape[1] != q.shape[1]
-        return scaled_dot_product_attention(
-            q, k, v, dropout_p=dropout, is_causal=causal, scale=self._scale, enable_gqa=grouped
-        )
+        return dense.attend(q, k, v, scale=self._scale, causal=causal, dropout=dropout)
 
     def _joint(
         self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, bias: Tensor | None, dropout: float = 0.0
@@ -176,9 +174,9 @@ class Softmax(Attention):
 
         def rows(piece: Tensor, begin: int) -> Tensor:
             here = slice(past + begin, past + begin + piece.shape[2])
-            changed = piece @ self.change_query.mT
+            changed = piece @ self.change_query.to(piece.dtype).mT
             mixed = torch.tanh(changed[:, :, :, None] + keys[:, :, None])
-            scores = (mixed @ self.direction[:, None, :, None])[..., 0]
+            scores = (mixed @ self.direction.to(mixed.dtype)[:, None, :, None])[..., 0]
             if bias is not None:
                 scores = scores + offset_bias(bias, past + queries, known)[:, here]
             weights = masked_softmax(scores, may[:, :, here])
@@ -257,7 +255,7 @@ class Softmax(Attention):
     def _change_queries(self, q: Tensor) -> Tensor:
         if self.options.score != "cosine":
             return q
-        return q * (softplus(self.strength)[:, None, None] / _length(q))
+        return q * (softplus(self.strength)[:, None, None] / _length(q)).to(q.dtype)
 
     def _change_keys(self, k: Tensor, first: int = 0) -> Tensor:
         """The keys at positions `first` and on, as the products want them."""
@@ -266,11 +264,11 @@ class Softmax(Attention):
             return k
         k = share_heads(k, self.shape.heads)
         if score == "general":
-            return k @ self.change.mT
+            return k @ self.change.to(k.dtype).mT
         if score == "additive":
-            return k @ self.change_key.mT
+            return k @ self.change_key.to(k.dtype).mT
         if score == "location":
-            return self._places(first + k.shape[2])[:, first:].expand(k.shape[0], -1, -1, -1)
+            return self._places(first + k.shape[2])[:, first:].to(k.dtype).expand(k.shape[0], -1, -1, -1)
         return k / _length(k)
 
     def _values(self, v: Tensor) -> Tensor:

@@ -1,5 +1,7 @@
 """How a sort matrix over blocks comes about (Tay et al. 2020b): a network, Gumbel noise, Sinkhorn's balancing."""
 
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -9,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from longspan.attention.flash import BLOCKED, DEAD
 from longspan.attention.layouts.base import wide
+from longspan.derivatives import twice_differentiable
 
 
 class Sorting(nn.Module):
@@ -125,10 +128,42 @@ def balance_causal(logs: Tensor, allowed: Tensor, columns: Tensor | None, iterat
     after = []
     for before in columns.unbind(2):
         logs = (logs - logs.masked_fill(~allowed, BLOCKED).logsumexp(-1, keepdim=True)).masked_fill(~allowed, BLOCKED)
-        taken = torch.cat([before[:, :, None], logs], 2).logcumsumexp(2).narrow(2, 1, logs.shape[2])
+        taken = torch.cat([before[:, :, None], logs], 2)
+        taken = _log_running_sum(taken).narrow(2, 1, logs.shape[2])
         logs = (logs - taken).masked_fill(~allowed, BLOCKED)
         after.append(taken[:, :, -1])
     return logs.exp(), torch.stack(after, 2)
+
+
+def _log_running_sum(logs: Tensor) -> Tensor:
+    """`logcumsumexp` over the rows; torch's own has NaN for a second derivative."""
+    if torch.is_grad_enabled() and logs.requires_grad and not torch.compiler.is_compiling():
+        found: Tensor = _LogRunningSum.apply(logs)
+        return found
+    return logs.logcumsumexp(2)
+
+
+def _row_by_row(ctx: Any, saved: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor]]:
+    # Not by `logaddexp`, which has NaN for a second derivative where the two are far apart.
+    sums = accumulate(saved[0].unbind(2), lambda before, row: torch.stack([before, row]).logsumexp(0))
+    return torch.stack(list(sums), 2), saved[:1]
+
+
+class _LogRunningSum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, logs: Tensor) -> Tensor:
+        sums = logs.logcumsumexp(2)
+        ctx.save_for_backward(logs, sums)
+        return sums
+
+    @staticmethod
+    @twice_differentiable(_row_by_row)
+    def backward(ctx: Any, towards: Tensor) -> Tensor:
+        """exp(logs_j) Σ_(i ≥ j) towards_i exp(-sums_i), of either sign by itself and in log space."""
+        logs, sums = ctx.saved_tensors
+        parts = (towards.clamp_min(0.0), towards.clamp_max(0.0).neg())
+        up, down = ((part.log() - sums).flip(2).logcumsumexp(2).flip(2).add_(logs).exp_() for part in parts)
+        return up.sub_(down)
 
 
 def mix(sorting: Tensor, blocks: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """The Sparse Transformer: each query reads its neighbourhood, and a regular few of all keys before it."""
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -67,6 +68,8 @@ class Sparse(Attention):
     scaled_dot = True
     supports = Supports(causal=True, bidirectional=False, streaming=True, dropout=True)
 
+    limited = ("stride",)
+
     @dataclass(frozen=True, kw_only=True)
     class Options(config.Options):
         pattern: str = option(
@@ -85,6 +88,13 @@ class Sparse(Attention):
             "layer, or split: A1 for the first half of the heads and A2 for the others",
             choices=("merged", "local", "distant", "split"),
         )
+
+    @classmethod
+    def fit(cls, options: Any, said: Collection[str], shape: Shape) -> Any:
+        options = super().fit(options, said, shape)
+        if "summary" in said or options.summary <= options.stride:
+            return options
+        return replace(options, summary=options.stride)  # a block has no more columns
 
     def __init__(self, shape: Shape, options: Any = None, *, causal: bool = False, dropout: float = 0.0) -> None:
         super().__init__(shape, options, causal=causal, dropout=dropout)

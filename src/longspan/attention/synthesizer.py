@@ -171,7 +171,7 @@ class Synthesizer(Attention):
             terms = self._terms(q, k, x, first, keys)
             return tiled(terms, v, keep, rows=rows, causal=self.causal, dropout=dropout, whole=at_once)
         room = self._room(width)
-        factors = self._factors(q, k, x, first, keys, self._alpha(), room)
+        factors = self._factors(q, k, x, first, keys, self._alpha(q.dtype), room)
         left, right = (part.expand(batch, -1, -1, -1) for part in factors)
         values = v if room == width else pad(v, (0, room - width))
         out = joint(left, [Source(Dense(causal=self.causal), right, values, keep)], scale=1.0, dropout=dropout)
@@ -179,7 +179,7 @@ class Synthesizer(Attention):
 
     def _terms(self, q: Tensor, k: Tensor, x: Tensor | None, first: int, keys: int) -> Terms:
         left = right = own = other = gain = None
-        alpha = self._alpha()
+        alpha = self._alpha(q.dtype)
         if "factorised_dense" in self.forms:
             assert x is not None
             left, right = self._project(x, self.repeated), self._project(x, self.whole)
@@ -212,17 +212,17 @@ class Synthesizer(Attention):
             left.append(q * (scale if alpha is None else alpha["dot"] * scale))
             right.append(k)
         if "factorised_random" in self.forms:
-            own = self.random_rows.index_select(1, rows)[None]
+            own = self.random_rows.index_select(1, rows)[None].to(q.dtype)
             left.append(own if alpha is None else own * alpha["factorised_random"])
-            right.append(self.random_keys.index_select(1, places)[None])
+            right.append(self.random_keys.index_select(1, places)[None].to(q.dtype))
         if "dense" in self.forms:
             assert x is not None
             inner = self._project(x, self.dense_in, self.dense_in_bias).relu()
             one = inner.new_ones(1) if alpha is None else alpha["dense"]
             left += [inner if alpha is None else inner * one, one.expand(1, 1, 1, 1)]
             right += [
-                self.dense_out.index_select(1, places)[None],
-                self.dense_out_bias.index_select(1, places)[None, :, :, None],
+                self.dense_out.index_select(1, places)[None].to(q.dtype),
+                self.dense_out_bias.index_select(1, places)[None, :, :, None].to(q.dtype),
             ]
         return _side_by_side(left, room), _side_by_side(right, room)
 
@@ -236,11 +236,12 @@ class Synthesizer(Attention):
 
     def _project(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """(batch, heads, rows, width) from (batch, rows, hidden width), all heads in one product."""
-        made = linear(x, weight.flatten(0, 1), None if bias is None else bias.flatten())
+        bias = None if bias is None else bias.flatten().to(x.dtype)
+        made = linear(x, weight.flatten(0, 1).to(x.dtype), bias)
         return made.unflatten(2, weight.shape[:2]).transpose(1, 2)
 
-    def _alpha(self) -> dict[str, Tensor] | None:
-        return None if len(self.forms) == 1 else dict(zip(self.forms, self.mixture.softmax(0).unbind()))
+    def _alpha(self, dtype: torch.dtype) -> dict[str, Tensor] | None:
+        return None if len(self.forms) == 1 else dict(zip(self.forms, self.mixture.softmax(0).to(dtype).unbind()))
 
     def cost(self, queries: int, keys: int) -> Cost:
         heads, width, forms = self.shape.heads, self.shape.head_dim, self.forms

@@ -5,13 +5,12 @@ to position, and the outer product of two factors of a row. The backward pass ma
 inputs are kept. Whatever can be written as products alone belongs in `joint.py`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn.functional import dropout as drop
 from torch.nn.functional import pad
 
@@ -19,6 +18,7 @@ from longspan.attention.base import masked_softmax
 from longspan.attention.flash import BLOCKED
 from longspan.attention.layouts import ceil_div, stream_queries
 from longspan.attention.layouts.base import wide
+from longspan.derivatives import twice_differentiable
 
 TILE = 1 << 19  # scores of one tile: fewer waste calls, more leave the cache; measured in benchmarks/attention.py
 PLAIN_ROWS = 64  # rows of a piece of the plain way, all heads at once
@@ -103,6 +103,12 @@ def _plain(
 _Plan = tuple[int, int, bool, Tensor | None]  # rows, place of the first row, causal, keep
 
 
+def _again(ctx: Any, saved: Sequence[Any]) -> tuple[Tensor, Sequence[Tensor | None]]:
+    v, *given = saved
+    rows, first, causal, keep = ctx.plan
+    return _plain(Terms(*given), v, keep, 0, rows, first, causal, 0.0), (None, v, *given)
+
+
 class _Tiled(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, plan: _Plan, v: Tensor, *given: Tensor | None) -> Tensor:
@@ -115,7 +121,7 @@ class _Tiled(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
+    @twice_differentiable(_again)
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         v, *given = ctx.saved_tensors
         rows, first, causal, _ = ctx.plan

@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from longspan.config import option
 from longspan.errors import InvalidInput, InvalidOption
+from longspan.graphs import unreadable
 from longspan.models.base import Ids, Mask, Model
 from longspan.models.body import INITS, POSITIONS, table_width
 from longspan.models.encoder import Encoder
@@ -145,7 +146,7 @@ class Electra(Model):
         for name, given in (("masked", masked), ("chosen", chosen)):
             if given.shape != ids.shape:
                 raise InvalidInput(f"expected {name} of the text's shape {tuple(ids.shape)}, got {tuple(given.shape)}")
-        if not torch.compiler.is_compiling() and bool(((masked != ids) & ~chosen).any()):
+        if not unreadable(masked) and bool(((masked != ids) & ~chosen).any()):
             row, column = ((masked != ids) & ~chosen).nonzero()[0].tolist()
             raise InvalidInput(
                 f"text {row} is hidden or changed at place {column}, which was not chosen; only chosen places may be"

@@ -18,6 +18,7 @@ from torch.nn.functional import pad
 from longspan.attention.setting import Setting
 from longspan.config import option
 from longspan.errors import InvalidInput, Unsupported
+from longspan.graphs import unreadable
 from longspan.models.base import Ids, Mask, Model
 from longspan.models.body import BodyOptions, build_stack, embedding, initialise
 from longspan.models.encoder import Encoder
@@ -176,7 +177,7 @@ class EtcModel(Model):
         types = torch.zeros_like(ids) if types is None else types
         global_types = torch.zeros_like(global_ids) if global_types is None else global_types
         kinds = self._joined(global_types, types, "types", global_ids, ids, 0)
-        if not torch.compiler.is_compiling() and not bool(((kinds >= 0) & (kinds < self.options.types)).all()):
+        if not unreadable(kinds) and not bool(((kinds >= 0) & (kinds < self.options.types)).all()):
             raise InvalidInput(
                 f"expected types in 0..{self.options.types - 1}, got {int(kinds.min())}..{int(kinds.max())}"
             )

@@ -15,6 +15,7 @@ from longspan.errors import InvalidOption
 from longspan.nn.dropout import Dropout
 from longspan.nn.feedforward import PLAIN
 from longspan.nn.linear import Linear
+from longspan.precision import state_type
 from longspan.shapes import Hidden, KeyMask
 
 
@@ -71,6 +72,7 @@ class SeparableConvolution(nn.Module):
         self, batch: int, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None
     ) -> ConvolutionState:
         """The state before the first token: zeros."""
+        dtype, device = state_type(self, dtype, device)
         rows = (
             torch.zeros(batch, kernel - 1, filters.shape[0], dtype=dtype, device=device)
             for kernel, filters in zip(self.kernels, (self.first, self.second))

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from longspan.errors import InvalidInput, InvalidOption
+from longspan.graphs import unreadable
 from longspan.nn.dropout import Dropout
 from longspan.nn.linear import Linear, linear
 from longspan.nn.positions import Absolute
@@ -88,7 +89,7 @@ class TokenEmbedding(_Embedding):
         segments: Int[Tensor, "batch length"] | None = None,
     ) -> Hidden:
         # Reading the ids back is a branch on data, which a traced graph cannot hold.
-        if not torch.compiler.is_compiling():
+        if not unreadable(ids):
             check_ids(ids, self.vocabulary)
         x = functional.embedding(ids, self.weight, padding_idx=self.padding)
         x = x * self.scale if self.scale != 1.0 else x
@@ -104,7 +105,7 @@ class TokenEmbedding(_Embedding):
             return x + self.segment[0]
         if segments.shape != x.shape[:2]:
             raise InvalidInput(f"expected a segment for each token, {tuple(x.shape[:2])}, got {tuple(segments.shape)}")
-        if not torch.compiler.is_compiling():
+        if not unreadable(segments):
             check_ids(segments, len(self.segment), "segments")
         return x + functional.embedding(segments, self.segment)
 

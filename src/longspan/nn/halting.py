@@ -23,6 +23,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from longspan.errors import InvalidOption, UnknownName, suggest
+from longspan.graphs import unreadable
 from longspan.nn.linear import Linear
 from longspan.shapes import Hidden, KeyMask
 
@@ -44,7 +45,7 @@ class Progress:
     @property
     def done(self) -> bool:
         """Whether no position has another step to take; a compiled program does not look."""
-        return not torch.compiler.is_compiling() and not bool(self.running.any())
+        return not unreadable(self.running) and not bool(self.running.any())
 
 
 class Halting(nn.Module):

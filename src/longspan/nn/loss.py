@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn.functional import cross_entropy, linear
 from torch.utils.checkpoint import checkpoint
 
@@ -74,7 +73,7 @@ def smoothed_cross_entropy(
     real = wanted != IGNORED
     skipped = padding if convention == "others_nopad" else None
     own = 1 - smoothing + (share if convention == "uniform" else 0.0)
-    smoothed, plain = _Smoothed.apply(rows, wanted.masked_fill(~real, 0), real, own, share, skipped)
+    smoothed, plain, _ = _Smoothed.apply(rows, wanted.masked_fill(~real, 0), real, own, share, skipped)
     return smoothed, plain
 
 
@@ -85,22 +84,29 @@ class _Smoothed(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, rows: Tensor, wanted: Tensor, real: Tensor, own: float, share: float, skipped: int | None
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor]:
         logs = rows.log_softmax(-1)
         chosen = logs.gather(-1, wanted[:, None])[:, 0]
         spread = logs.sum(-1) - chosen
         if skipped is not None:
             spread = spread - logs[:, skipped]
+        # The logarithms are an output so that second derivatives find their way back through them.
         ctx.save_for_backward(logs, wanted, real)
+        ctx.set_materialize_grads(False)
         ctx.own, ctx.share, ctx.skipped = own, share, skipped
         zero = chosen.new_zeros(())
         plain = -torch.where(real, chosen, zero).sum()
-        return own * plain - share * torch.where(real, spread, zero).sum(), plain
+        return own * plain - share * torch.where(real, spread, zero).sum(), plain, logs
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, smoothed: Tensor, plain: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(
+        ctx: Any, smoothed: Tensor | None, plain: Tensor | None, further: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
         logs, wanted, real = ctx.saved_tensors
+        nothing = logs.new_zeros(())
+        smoothed, plain = nothing if smoothed is None else smoothed, nothing if plain is None else plain
+        if torch.is_grad_enabled() or further is not None:
+            return _slope(ctx, logs, wanted, real, smoothed, plain, further), None, None, None, None, None
         grad = logs.exp().mul_(smoothed + plain).sub_(ctx.share * smoothed)
         if ctx.skipped is not None:
             grad[:, ctx.skipped] += ctx.share * smoothed
@@ -108,6 +114,19 @@ class _Smoothed(torch.autograd.Function):
         grad.scatter_add_(1, wanted[:, None], -target.expand(len(wanted), 1))
         grad[~real] = 0.0
         return grad, None, None, None, None, None
+
+
+def _slope(
+    ctx: Any, logs: Tensor, wanted: Tensor, real: Tensor, smoothed: Tensor, plain: Tensor, further: Tensor | None
+) -> Tensor:
+    """The same as differentiable operations; `further` is the gradient on the logarithms."""
+    target = torch.zeros_like(logs).scatter(1, wanted[:, None], 1.0)
+    spread = torch.ones_like(logs)
+    if ctx.skipped is not None:
+        spread[:, ctx.skipped] = 0.0
+    share = spread * (ctx.share * smoothed) + target * ((ctx.own - ctx.share) * smoothed + plain)
+    slope = torch.where(real[:, None], logs.exp() * (smoothed + plain) - share, 0.0)
+    return slope if further is None else slope + further - logs.exp() * further.sum(-1, keepdim=True)
 
 
 def smoothed_entropy(vocabulary: int, *, smoothing: float, convention: str = "uniform") -> float:

@@ -20,6 +20,7 @@ from longspan.nn.biases import DistanceBias
 from longspan.nn.linear import Linear, bring_together, lay_together, linear, together
 from longspan.nn.positions import Positions
 from longspan.nn.rotary import Rotary
+from longspan.precision import autocast_type, state_type
 from longspan.shapes import Hidden, KeyMask, Weights
 
 Position = Rotary | DistanceBias
@@ -196,7 +197,11 @@ class MultiHead(nn.Module):
     def start(
         self, batch: int, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None
     ) -> MultiHeadState:
-        """The state before the first token."""
+        """The state before the first token, of the type and on the device of the module unless told otherwise."""
+        dtype, device = state_type(self, dtype, device)
+        half = autocast_type(device)
+        if half is not None and dtype != torch.float64:
+            dtype = half  # that of the heads
         if self.joins is not None and not torch.is_grad_enabled():
             bring_together([*self.project.values()])  # weights from a file, or of a copied model, lie anywhere
         return MultiHeadState(self.mechanism.start(batch, dtype=dtype, device=device), 0)
@@ -214,7 +219,8 @@ class MultiHead(nn.Module):
         start, length = state.length if positions is None else 0, state.length + x.shape[1]
         q, k, v = self._new_heads(x, start, positions)
         made, bias = self._streams(x, streams), self._bias(length)
-        if key_mask is None and bias is None and not made and not self.mechanism.streams:
+        plain = key_mask is None and bias is None and not made and not self.mechanism.streams
+        if plain and autocast_type(x.device) is None:
             # Only heads, which were made here, of a mechanism that `start` did not refuse: there is nothing to check.
             out, inner = self.mechanism.decode(q, k, v, state.inner, NOTHING)
         else:

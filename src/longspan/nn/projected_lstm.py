@@ -10,6 +10,7 @@ from torch.nn.functional import linear
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from longspan.errors import InvalidOption
+from longspan.precision import full_precision, no_float16
 from longspan.shapes import Hidden
 
 LstmState = tuple[Float[Tensor, "batch projection"], Float[Tensor, "batch cells"]]
@@ -71,6 +72,9 @@ class ProjectedLstm(nn.Module):
         return out * real[:, None], (h[0].where(real, state[0]), c[0].where(real, state[1]))
 
     def _fused(self, x: Any, state: tuple[Tensor, Tensor]) -> Any:
+        if no_float16(state[0]):
+            with full_precision(state[0]):
+                return self._fused(x.to(state[0].dtype), state)
         with warnings.catch_warnings():
             # On CPU torch has its own kernel for projections, and says so; there is nothing for the user to do.
             warnings.filterwarnings("ignore", message="LSTM with projections is not supported with oneDNN")

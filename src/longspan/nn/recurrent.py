@@ -20,6 +20,7 @@ from longspan.attention.state import State
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
 from longspan.nn.dropout import Dropout
 from longspan.nn.embed import TokenEmbedding
+from longspan.precision import full_precision, no_float16
 from longspan.shapes import Hidden, KeyMask
 
 CELLS = ("elman", "lstm", "gru")
@@ -127,6 +128,9 @@ class Recurrent(nn.Module):
 
     def _run(self, x: Any, before: RecurrentState) -> tuple[Any, RecurrentState]:
         """torch's layers; `x` may be a packed sequence, and what comes out is one then."""
+        if no_float16(before.hidden):
+            with full_precision(before.hidden):
+                return self._run(x.to(before.hidden.dtype), before)
         hidden = before.hidden.transpose(0, 1).contiguous()
         if before.cell is None:
             y, hidden = self.layers(x, hidden)

@@ -12,6 +12,7 @@ from longspan.errors import InvalidOption
 from longspan.nn.compression import content_attention
 from longspan.nn.dropout import Dropout
 from longspan.nn.positions import Sinusoidal
+from longspan.precision import autocast_type, rounded
 from longspan.shapes import Hidden, KeyMask
 
 
@@ -81,24 +82,34 @@ class RelativeAttention(nn.Module):
         return content_attention(self.split(q), k, v, keep)
 
 
-class Twice(torch.autograd.Function):
+def twice(y: Tensor, again: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """y Wᵀ once, as two results: one for its own segment, and one for later ones, whose gradient goes to `again`.
 
     `again` has the values of y but not its past, so later segments train W and nothing before it.
     """
+    half = autocast_type(y.device)
+    if half is not None:
+        y, again, weight = (rounded(x, half) for x in (y, again, weight))
+    own, later = _Twice.apply(y, again, weight)
+    return own, later
 
+
+class _Twice(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, y: Tensor, again: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        ctx.save_for_backward(y, weight)
+        ctx.save_for_backward(y, again if ctx.needs_input_grad[1] else None, weight)
         out = functional.linear(y, weight)
         return out, out.detach()
 
     @staticmethod
     def backward(ctx: Any, *towards: Tensor) -> tuple[Tensor | None, ...]:
-        y, weight = ctx.saved_tensors
+        y, again, weight = ctx.saved_tensors
         own, later = towards
-        rows = (own + later).flatten(0, -2)
-        return own @ weight, later @ weight if ctx.needs_input_grad[1] else None, rows.mT @ y.flatten(0, -2)
+        if torch.is_grad_enabled() and again is not None:  # for second derivatives each has its own past
+            by_weight = own.flatten(0, -2).mT @ y.flatten(0, -2) + later.flatten(0, -2).mT @ again.flatten(0, -2)
+        else:
+            by_weight = (own + later).flatten(0, -2).mT @ y.flatten(0, -2)
+        return own @ weight, later @ weight if ctx.needs_input_grad[1] else None, by_weight
 
 
-__all__ = ["RelativeAttention", "Twice"]
+__all__ = ["RelativeAttention", "twice"]

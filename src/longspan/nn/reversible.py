@@ -29,11 +29,12 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.func import functional_call
 from torch.utils.checkpoint import get_device_states, set_device_states
 
+from longspan.derivatives import refuse_second
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
+from longspan.precision import autocast_type
 from longspan.replay import Deciding, deciding, remember
 
 Stream = Float[Tensor, "*shape"]
@@ -150,8 +151,8 @@ class _Reversible(torch.autograd.Function):
         return x1, x2, torch.stack(losses).sum() if losses else None
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, d1: Tensor, d2: Tensor, d_loss: Tensor | None) -> Any:
+        refuse_second("a reversible stack, which keeps no activations,", "build the model with reversible=False")
         if ctx.versions != [p._version for p in ctx.parameters]:
             raise InvalidInput(
                 "expected the parameters of a reversible stack as they were in its forward pass, but some were changed "
@@ -190,7 +191,7 @@ class ReversibleStack(nn.Module):
     def forward(self, x1: Stream, x2: Stream, *context: Tensor | None) -> tuple[Stream, Stream]:
         if x1.shape != x2.shape:
             raise InvalidInput(f"expected two streams of one shape, got {tuple(x1.shape)} and {tuple(x2.shape)}")
-        if torch.is_autocast_enabled(x1.device.type):
+        if autocast_type(x1.device) is not None:
             x1, x2 = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in (x1, x2))
         parameters = [p for p in self.parameters() if p.requires_grad]
         trained = any(t is not None and t.requires_grad for t in (x1, x2, *context, *parameters))

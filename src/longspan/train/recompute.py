@@ -10,6 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from longspan.nn.block import Block
 from longspan.nn.memory import MemoryLayer
+from longspan.replay import Deciding, deciding
 
 
 def recompute(model: nn.Module) -> None:
@@ -24,10 +25,43 @@ def _again(module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]
     def called(*given: Any, **named: Any) -> Any:
         if not (module.training and torch.is_grad_enabled()):
             return forward(*given, **named)
+        run = partial(forward, **named)
         # The draws of dropout are made again too.
-        return checkpoint(partial(forward, **named), *given, use_reentrant=False)
+        return checkpoint(run if torch.compiler.is_compiling() else _Replayed(run), *given, use_reentrant=False)
 
     return called
+
+
+class _Replayed:
+    """Decisions of the first run serve the second.
+
+    A forward pass may change what they depend on: centroids of clusters move, random features are drawn anew.
+    """
+
+    def __init__(self, forward: Callable[..., Any]) -> None:
+        self.forward = forward
+        self.decisions: list[Any] | None = None
+
+    def __call__(self, *given: Any) -> Any:
+        token = deciding.set(self._writer() if self.decisions is None else self._reader())
+        try:
+            return self.forward(*given)
+        finally:
+            deciding.reset(token)
+
+    def _writer(self) -> Deciding:
+        decisions: list[Any] = []
+        self.decisions, around = decisions, deciding.get()
+
+        def decide(compute: Callable[[], Any]) -> Any:
+            decisions.append(compute() if around is None else around(compute))
+            return decisions[-1]
+
+        return decide
+
+    def _reader(self) -> Deciding:
+        decisions = iter(self.decisions or ())
+        return lambda compute: next(decisions)
 
 
 __all__ = ["recompute"]

@@ -5,12 +5,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from longspan.attention import dropped
 from longspan.attention.flash import BLOCKED
 from longspan.attention.layouts import runs
-from longspan.attention.layouts.base import PIECE, Layout, blocked_where, ceil_div, first_rows, products
+from longspan.attention.layouts.base import PIECE, Layout, blocked_where, ceil_div, first_rows, pad_rows, products
 from longspan.attention.layouts.dense import Dense
 from longspan.attention.layouts.runs import Run, mask_of, portions, slice_padded
 
@@ -42,7 +41,7 @@ class Band(Layout):
     def scores(self, q: Tensor, k: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float) -> Tensor:
         queries, keys = q.shape[2], k.shape[2]
         count = self._count(queries)
-        blocks = pad(q, (0, 0, 0, count * self.block - queries)).unflatten(2, (count, self.block))
+        blocks = pad_rows(q, 0, count * self.block - queries).unflatten(2, (count, self.block))
         scores = products(blocks, self._windows(k, count).transpose(-1, -2), scale)
         valid = torch.ones(1, keys, dtype=torch.bool, device=q.device) if keep is None else keep
         valid = self._windows(valid[:, None, :, None], count)[..., 0, :]  # batch 1 count span
@@ -56,7 +55,7 @@ class Band(Layout):
     def mix(self, weights: Tensor, v: Tensor) -> Tensor:
         queries = weights.shape[2]
         count = self._count(queries)
-        blocks = pad(weights, (0, 0, 0, count * self.block - queries)).unflatten(2, (count, self.block))
+        blocks = pad_rows(weights, 0, count * self.block - queries).unflatten(2, (count, self.block))
         return first_rows((blocks @ self._windows(v, count).transpose(-1, -2)).flatten(2, 3), queries)
 
     def along(self, x: Tensor, queries: int) -> Tensor:
@@ -132,7 +131,7 @@ class Band(Layout):
         if before < 0:  # keys that no query reaches
             x, before = x[:, :, -before:], 0
         room = (count - 1) * self.block + self.span
-        return pad(x, (0, 0, before, room - before - x.shape[2])).unfold(2, self.span, self.block)
+        return pad_rows(x, before, room - before - x.shape[2]).unfold(2, self.span, self.block)
 
     def _offsets(self, rows: int, span: int, device: torch.device) -> Tensor:
         """key - query within a block of `rows` queries, `span` keys up to the last that they read: (rows, span)."""

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from longspan.attention.flash import BLOCKED
 from longspan.errors import InvalidInput
@@ -68,6 +69,15 @@ def groups(q: Tensor, most: int) -> Iterator[tuple[slice, slice]]:
     for row in range(0, batch, rows):
         for head in range(0, heads, together):
             yield slice(row, row + rows), slice(head, head + together)
+
+
+def pad_rows(x: Tensor, before: int, behind: int) -> Tensor:
+    """Zeros in front of the positions and behind them."""
+    if torch.compiler.is_compiling():
+        # A pad by nothing keeps the strides of its input, where the traced graph takes it for contiguous: the views of
+        # it would then fail at lengths that need no padding.
+        x = x.contiguous()
+    return pad(x, (0, 0, before, behind))
 
 
 def first_rows(x: Tensor, length: int) -> Tensor:

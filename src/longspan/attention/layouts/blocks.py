@@ -7,11 +7,10 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from longspan.attention import flash
 from longspan.attention.flash import BLOCKED
-from longspan.attention.layouts.base import Layout, blocked_where, ceil_div, products, wide
+from longspan.attention.layouts.base import Layout, blocked_where, ceil_div, pad_rows, products, wide
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +103,7 @@ class Blocks(Layout):
         count = ceil_div(x.shape[2], self.block)
         missing = count * self.block - x.shape[2]
         if torch.compiler.is_compiling() or missing:  # padding by nothing is a copy too
-            x = pad(x, (0, 0, 0, missing))
+            x = pad_rows(x, 0, missing)
         return x.unflatten(2, (count, self.block))
 
     def _rows(self, x: Tensor) -> Tensor:

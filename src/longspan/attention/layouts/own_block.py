@@ -4,11 +4,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from longspan.attention import flash
 from longspan.attention.flash import BLOCKED
-from longspan.attention.layouts.base import Layout, blocked_where, ceil_div, products
+from longspan.attention.layouts.base import Layout, blocked_where, ceil_div, pad_rows, products
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,7 @@ class OwnBlock(Layout):
         count = ceil_div(x.shape[2], self.block)
         behind = count * self.block - x.shape[2]
         if torch.compiler.is_compiling() or behind:
-            x = pad(x, (0, 0, 0, behind))
+            x = pad_rows(x, 0, behind)
         return x.unflatten(2, (count, self.block))
 
     def _join(self, x: Tensor, like: Tensor) -> Tensor:

@@ -4,9 +4,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
-from longspan.attention.layouts.base import Layout, ceil_div, first_rows
+from longspan.attention.layouts.base import Layout, ceil_div, first_rows, pad_rows
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,7 @@ class Residue(Layout):
 def fold_residues(x: Tensor, stride: int) -> Tensor:
     """(batch, heads, length, width) -> (batch · stride, heads, length / stride, width), padded on the right."""
     rows = ceil_div(x.shape[2], stride)
-    x = pad(x, (0, 0, 0, rows * stride - x.shape[2]))
+    x = pad_rows(x, 0, rows * stride - x.shape[2])
     return x.unflatten(2, (rows, stride)).permute(0, 3, 1, 2, 4).flatten(0, 1).contiguous()
 
 

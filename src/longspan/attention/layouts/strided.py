@@ -9,7 +9,7 @@ from torch.nn.functional import pad
 
 from longspan.attention import flash
 from longspan.attention.flash import BLOCKED
-from longspan.attention.layouts.base import Layout, blocked_where, ceil_div, products, wide
+from longspan.attention.layouts.base import Layout, blocked_where, ceil_div, pad_rows, products, wide
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class Strided(Layout):
         """
         behind = rows * self.stride - lead - x.shape[2]
         if torch.compiler.is_compiling() or lead or behind:
-            x = pad(x, (0, 0, lead, behind))
+            x = pad_rows(x, lead, behind)
         return x.flatten(0, 1).unflatten(1, (rows, self.stride)).transpose(1, 2)
 
     def _unfold(self, x: Tensor, like: Tensor, lead: int) -> Tensor:
