@@ -70,7 +70,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     try:
         check_safetensors(path)
         return load_file(path)
-    except (SafetensorError, OSError) as error:
+    except (SafetensorError, OSError, InvalidInput) as error:
         raise InvalidInput(f"{path} cannot be read: {error}") from None
 
 
