@@ -26,6 +26,7 @@ from torch.nn.functional import mse_loss, pad, scaled_dot_product_attention
 from longspan import config
 from longspan.attention.base import Attention, Cost, Shape, Side, Supports, masked_softmax, readable
 from longspan.attention.centroids import Centroids, on_sphere
+from longspan.attention.devices import host_may_read
 from longspan.attention.flash import BLOCKED
 from longspan.attention.joint import Source, joint
 from longspan.attention.largest import largest
@@ -216,7 +217,7 @@ class Routing(Attention):
         found_q, found_k, found_v = _take(x, queries), _take(y, keys), _take(v, keys)
         none = keys == length
         mask, triangle = None, False
-        if torch.compiler.is_compiling() or bool(none.any()):
+        if not host_may_read(none) or bool(none.any()):
             mask = blocked_where(none, x)[..., None, :]
             if self.causal:
                 mask = mask.masked_fill(queries[..., :, None] < keys[..., None, :], BLOCKED)

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from longspan.attention import flash
+from longspan.attention.devices import host_may_read
 from longspan.attention.dropped import BLOCKED
 from longspan.attention.layouts.base import PIECE, Layout, ceil_div, groups, products, wide
 
@@ -101,7 +102,7 @@ class Ring(Layout):
             return torch.where(own >= 0, position, position + 0.5)[..., None] <= keys
         if self.alone:
             return (keys == own[..., None]) | keys.isinf()
-        if not torch.compiler.is_compiling() and not bool(nothing.any()):
+        if host_may_read(nothing) and not bool(nothing.any()):
             return None
         return keys.isinf().expand(*position.shape, -1)
 
