@@ -29,6 +29,9 @@ from longspan.attention.layouts import Dense, Layout
 from longspan.attention.layouts.base import add
 from longspan.errors import Unsupported
 
+# Beyond this the log-sum-exp of a row is computed in float64. In float32 its rounding alone, 2⁻¹² at this size, would
+# change the weights of the row by more than that: sources merged at 10⁶ would be off by a tenth.
+LARGE = 1 << 12
 FEW = 1 << 20  # scores that the plain way may keep for the backward pass
 
 
@@ -138,6 +141,10 @@ class _Fused(torch.autograd.Function):
     ) -> Tensor:
         with nullcontext() if dropout is None else dropout.force():
             out, lse = _merge(plans, scale, whole, q, pairs)
+        if q.dtype != torch.float64 and bool(lse.masked_fill(lse < DEAD, 0.0).abs().amax() > LARGE):
+            with nullcontext() if dropout is None else dropout.force():
+                out, lse = _merge(plans, scale, whole, q.double(), [x.double() for x in pairs])
+            out = out.to(q.dtype)
         dead = lse < DEAD
         ctx.dead = dead if bool(dead.any()) else None
         if ctx.dead is not None:
@@ -152,9 +159,12 @@ class _Fused(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         q, out, lse, *pairs = ctx.saved_tensors
         g = g.contiguous() if ctx.dead is None else g.masked_fill(ctx.dead[..., None], 0.0)
+        given = [g, q, out, lse, *pairs]
+        if lse.dtype != torch.promote_types(q.dtype, torch.float32):  # scores are large, see `LARGE`
+            given = [x.double() for x in given]
         with nullcontext() if ctx.dropout is None else ctx.dropout.force():
-            dq, gradients = _gradients(ctx.plans, ctx.scale, ctx.whole, g, q, out, lse, pairs)
-        return None, None, None, None, dq, *gradients
+            dq, gradients = _gradients(ctx.plans, ctx.scale, ctx.whole, *given[:4], given[4:])
+        return None, None, None, None, *(x.to(q.dtype) for x in (dq, *gradients))
 
 
 def _merge(
