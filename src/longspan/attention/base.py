@@ -5,6 +5,7 @@ Conventions, stated once and held by `tests/contract` for every mechanism:
 - q, k, v are (batch, heads, length, width), the order of torch's `scaled_dot_product_attention`.
 - Masks are boolean, and True means *may be read*. The one for padding is `key_mask` (batch, keys). It says which keys
   may be read and nothing about queries.
+- Masked keys are inert whatever they hold: keys and values of masked positions are set to 0 before any work.
 - A row with nothing to read is exactly 0, with gradient 0: never NaN, never a uniform average.
 - `causal` is fixed when the module is built. What a mechanism cannot do raises `Unsupported`.
 - Any length works. Blocks are anchored at position 0, padded on the right, masked and sliced off.
@@ -23,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from longspan import config
+from longspan.attention.devices import host_may_read
 from longspan.attention.state import State
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
 from longspan.shapes import Bias, Defined, KeyMask, Keys, Output, Queries, Values, Weights
@@ -154,7 +156,7 @@ class Attention(nn.Module, ABC):
         streams: Mapping[str, Tensor] | None = None,
     ) -> Output:
         """Attention by the fast path."""
-        side = self._check(q, k, v, key_mask, bias, streams)
+        q, k, v, side = self._take(q, k, v, key_mask, bias, streams)
         out = None if self.other_way is None else self.other_way(self, q, k, v, side)
         return self.attend(q, k, v, side) if out is None else out
 
@@ -174,7 +176,7 @@ class Attention(nn.Module, ABC):
         `v` matters to mechanisms whose weights depend on the values; without it, the keys stand for them.
         """
         v = k if v is None else v
-        side = self._check(q, k, v, key_mask, bias, streams)
+        q, k, v, side = self._take(q, k, v, key_mask, bias, streams)
         k, v = share_heads(k, q.shape[1]), share_heads(v, q.shape[1])
         return self.define(q, k, replace(side, k=k, v=v))
 
@@ -190,7 +192,7 @@ class Attention(nn.Module, ABC):
         streams: Mapping[str, Tensor] | None = None,
     ) -> Output:
         """What `forward` must give: the oracle's weights applied to the values, O(n²)."""
-        side = self._check(q, k, v, key_mask, bias, streams)
+        q, k, v, side = self._take(q, k, v, key_mask, bias, streams)
         k, v = share_heads(k, q.shape[1]), share_heads(v, q.shape[1])
         side = replace(side, k=k, v=v)
         return self.apply_weights(self.define(q, k, side), v, side)
@@ -244,7 +246,8 @@ class Attention(nn.Module, ABC):
         `key_mask` and `streams` speak of the new tokens only; the state remembers those of the old ones.
         """
         self._refuse_streaming()
-        return self.decode(q, k, v, state, self._check(q, k, v, key_mask, bias, streams))
+        q, k, v, side = self._take(q, k, v, key_mask, bias, streams)
+        return self.decode(q, k, v, state, side)
 
     # What a mechanism writes
 
@@ -275,7 +278,31 @@ class Attention(nn.Module, ABC):
     def extra_repr(self) -> str:
         return f"heads={self.shape.heads}, head_dim={self.shape.head_dim}, causal={self.causal}, {self.options}"
 
-    # Checks, made once and before any work
+    # What comes in, checked once and before any work
+
+    def _take(
+        self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, bias: Tensor | None, streams: Any
+    ) -> tuple[Tensor, Tensor, Tensor, Side]:
+        """The input, checked; whatever masked keys hold, NaN included, is 0 from here on.
+
+        This costs a pass over keys and values, and only where a mask hides something.
+        """
+        side = self._check(q, k, v, key_mask, bias, streams)
+        if key_mask is None or (host_may_read(key_mask) and bool(key_mask.all())):
+            return q, k, v, side
+        hidden = ~key_mask[:, None, :, None]
+        cleared: dict[int, Tensor] = {}  # the same tensor may stand for several
+
+        def clear(x: Tensor) -> Tensor:
+            if id(x) not in cleared:
+                cleared[id(x)] = x.masked_fill(hidden, 0.0)
+            return cleared[id(x)]
+
+        of_keys = {stream.name for stream in self.streams if stream.kind == "heads" and stream.like != "q"}
+        beside = {name: clear(x) if name in of_keys else x for name, x in side.streams.items()}
+        if "k" not in self.projects and "q" in self.projects:  # the queries are the keys
+            q = clear(q)
+        return q, clear(k), clear(v), replace(side, streams=beside)
 
     def _refuse_streaming(self) -> None:
         if not self.supports.streaming:

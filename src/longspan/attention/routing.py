@@ -107,7 +107,7 @@ class Routing(Attention):
     def define(self, q: Queries, k: Keys, side: Side) -> Weights:
         local, length = self.options.local_heads, q.shape[2]
         may = readable(length, length, self.causal, side.key_mask, q.device)
-        x = on_sphere(q[:, local:])
+        x = on_sphere(self._routed(q, side.key_mask))
         y = x if self.causal else on_sphere(k[:, local:])
         real = torch.ones(q.shape[0], length, dtype=torch.bool, device=q.device)
         real = real if side.key_mask is None else side.key_mask
@@ -151,7 +151,7 @@ class Routing(Attention):
 
     def attend(self, q: Queries, k: Keys, v: Values, side: Side) -> Output:
         local = self.options.local_heads
-        x = on_sphere(q[:, local:])
+        x = on_sphere(self._routed(q, side.key_mask))
         y = x if self.causal else on_sphere(k[:, local:])
         values, keep = v[:, local:], side.key_mask
         if self.strict:
@@ -169,6 +169,13 @@ class Routing(Attention):
         if not local:
             return out
         return torch.cat([self._read_neighbours(q[:, :local], k[:, :local], v[:, :local], keep), out], dim=1)
+
+    def _routed(self, q: Tensor, keep: Tensor | None) -> Tensor:
+        """The queries of the heads that route. When causal they are the keys too, so masked ones are 0."""
+        routed = q[:, self.options.local_heads :]
+        if keep is None or not self.causal or "k" not in self.projects:  # cleared already, or not keys
+            return routed
+        return routed.masked_fill(~keep[:, None, :, None], 0.0)
 
     def _read_neighbours(self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, past: int = 0) -> Tensor:
         window = self.options.local_window
@@ -358,7 +365,7 @@ class Routing(Attention):
 
     def decode(self, q: Queries, k: Keys, v: Values, state: RoutingState, side: Side) -> tuple[Output, State]:
         local, keep = self.options.local_heads, side.key_mask
-        out, state = self._route_on(q[:, local:], v[:, local:], keep, state)
+        out, state = self._route_on(self._routed(q, keep), v[:, local:], keep, state)
         if not local:
             return out, state
         past, window = len(state.local_k), self.options.local_window
