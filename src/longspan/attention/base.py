@@ -322,6 +322,8 @@ class Attention(nn.Module, ABC):
         _check_heads("v", v, key_heads, None)
         _check_like("k", k, q)
         _check_like("v", v, q)
+        if q.shape[0] == 0:
+            raise InvalidInput(f"there must be at least one sequence, not a batch of 0: q is {tuple(q.shape)}")
         queries, keys = q.shape[2], k.shape[2]
         if queries == 0 or keys == 0:
             raise InvalidInput(f"there must be a query and a key at least, not {queries} and {keys}")
@@ -395,6 +397,12 @@ def readable(queries: int, keys: int, causal: bool, key_mask: Tensor | None, dev
     if causal:
         keep = keep.tril()
     return keep[None, None] if key_mask is None else keep & key_mask[:, None, None, :]
+
+
+def check_some(name: str, x: Tensor) -> None:
+    """Refuse a batch of nothing and sequences of nothing: (batch, length, …)."""
+    if x.shape[0] == 0 or x.shape[1] == 0:
+        raise InvalidInput(f"{name} must hold at least one sequence of at least one position, not {tuple(x.shape)}")
 
 
 def _check_heads(name: str, tensor: Tensor, heads: int, width: int | None) -> None:
