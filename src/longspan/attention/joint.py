@@ -159,12 +159,12 @@ class _Fused(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         q, out, lse, *pairs = ctx.saved_tensors
         g = g.contiguous() if ctx.dead is None else g.masked_fill(ctx.dead[..., None], 0.0)
-        given = [g, q, out, lse, *pairs]
-        if lse.dtype != torch.promote_types(q.dtype, torch.float32):  # scores are large, see `LARGE`
-            given = [x.double() for x in given]
+        dtype = q.dtype
+        if lse.dtype != torch.promote_types(dtype, torch.float32):  # scores are large, see `LARGE`
+            g, q, out, *pairs = (x.double() for x in (g, q, out, *pairs))
         with nullcontext() if ctx.dropout is None else ctx.dropout.force():
-            dq, gradients = _gradients(ctx.plans, ctx.scale, ctx.whole, *given[:4], given[4:])
-        return None, None, None, None, *(x.to(q.dtype) for x in (dq, *gradients))
+            dq, gradients = _gradients(ctx.plans, ctx.scale, ctx.whole, g, q, out, lse, pairs)
+        return None, None, None, None, *(x.to(dtype) for x in (dq, *gradients))
 
 
 def _merge(
