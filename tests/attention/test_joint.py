@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from longspan.attention import flash
+from longspan.attention import build, flash
 from longspan.attention.joint import Source, WholeRows, _plain, _plain_whole, joint
 from longspan.attention.layouts import Band, Blocks, Dense, Layout, Residue
 
@@ -356,3 +356,57 @@ def test_whole_rows_read_every_key(dense, agree, layout: Layout, shared: bool, m
         lambda q, k, v: joint(q, [Source(layout, k, v, keep)], scale=SCALE, whole=whole),
         *tensors,
     )
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.25])
+@pytest.mark.parametrize("masked", [False, True])
+@NAMED
+def test_large_scores_merge_exactly(dense, union, masked: bool, dropout: float):
+    """Scores of 10⁶ that are whole numbers, so that float32 has them exactly: the output and gradients are exact too.
+
+    The log-sum-exp of such a row is not: float32 has steps of 1/16 there.
+    """
+    small = [torch.randint(-2, 3, x.shape).double() for x in tensors(union)]
+    for x in [small[0], *small[1::2]]:
+        x[..., 0] = 1500  # times 1500 times SCALE: 1,125,000
+    keeps = [torch.rand(BATCH, keys) < 0.6 if masked else None for _, keys, _ in union]
+    allowed = allowed_pairs(union, keeps)
+    towards = torch.randn(BATCH, HEADS, LENGTH, WIDTH, dtype=torch.float64)
+    results = []
+    for dtype in (torch.float32, torch.float64):
+        given = [x.to(dtype).requires_grad_() for x in small]
+        torch.manual_seed(1)  # the same weights are dropped
+        out = joint(given[0], sources(union, keeps, given[1:]), scale=SCALE, dropout=dropout)
+        results.append([out, *torch.autograd.grad(out, given, towards.to(dtype))])
+    if not dropout:
+        q, *pairs = small
+        truth = dense(q, torch.cat(pairs[::2], 2), torch.cat(pairs[1::2], 2), allowed, SCALE)
+        torch.testing.assert_close(results[1][0], truth, rtol=0, atol=1e-9)
+    torch.testing.assert_close(results[0][0].double(), results[1][0], rtol=0, atol=1e-5)
+    for single, double in zip(*results):
+        torch.testing.assert_close(single.double(), double, rtol=1e-6, atol=1e-6 * 1500)  # gradients are sums of keys
+
+
+@pytest.mark.parametrize(
+    ("name", "causal", "options"),
+    [
+        ("sparse", True, {"stride": 8}),
+        ("sparse", True, {"stride": 8, "pattern": "fixed", "summary": 2}),
+        ("longformer", False, {"window": 4}),
+        ("sinkhorn", True, {"block": 8}),
+    ],
+)
+def test_mechanisms_that_merge_at_scores_of_a_million(name: str, causal: bool, options: dict):
+    mechanism = build(name, heads=2, head_dim=16, max_length=64, causal=causal, **options)
+    given = {part: torch.randint(-2, 3, (2, 2, 64, 16)).double() for part in ("q", "k", "v")}
+    streams = {stream.name: given[stream.like] for stream in mechanism.streams if stream.kind == "heads"}
+    if name == "longformer":
+        streams["global_mask"] = (torch.arange(64) % 20 == 0).expand(2, -1)
+    given["q"][..., 0] = given["k"][..., 0] = 2000  # scores around 2000 · 2000 / 4
+    results = []
+    for way, dtype in ((mechanism, torch.float32), (mechanism.reference, torch.float64)):
+        mechanism.to(dtype)
+        cast = {part: x.to(dtype) for part, x in given.items()}
+        beside = {part: x.to(dtype) if x.is_floating_point() else x for part, x in streams.items()}
+        results.append(way(**cast, streams=beside).double())
+    torch.testing.assert_close(*results, rtol=0, atol=1e-5)

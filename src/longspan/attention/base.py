@@ -5,6 +5,7 @@ Conventions, stated once and held by `tests/contract` for every mechanism:
 - q, k, v are (batch, heads, length, width), the order of torch's `scaled_dot_product_attention`.
 - Masks are boolean, and True means *may be read*. The one for padding is `key_mask` (batch, keys). It says which keys
   may be read and nothing about queries.
+- Masked keys are inert whatever they hold: keys and values of masked positions are set to 0 before any work.
 - A row with nothing to read is exactly 0, with gradient 0: never NaN, never a uniform average.
 - `causal` is fixed when the module is built. What a mechanism cannot do raises `Unsupported`.
 - Any length works. Blocks are anchored at position 0, padded on the right, masked and sliced off.
@@ -24,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from longspan import config
+from longspan.attention.devices import host_may_read
 from longspan.attention.state import State
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
 from longspan.precision import alike, autocast_type, full_precision
@@ -173,8 +175,8 @@ class Attention(nn.Module, ABC):
         if half is not None:
             with full_precision(q):
                 q, k, v, streams = alike(half, q, k, v, streams)
-                return self._run(q, k, v, self._check(q, k, v, key_mask, bias, streams))
-        return self._run(q, k, v, self._check(q, k, v, key_mask, bias, streams))
+                return self._run(*self._take(q, k, v, key_mask, bias, streams))
+        return self._run(*self._take(q, k, v, key_mask, bias, streams))
 
     def _run(self, q: Queries, k: Keys, v: Values, side: Side) -> Output:
         out = None if self.other_way is None else self.other_way(self, q, k, v, side)
@@ -196,7 +198,7 @@ class Attention(nn.Module, ABC):
         `v` matters to mechanisms whose weights depend on the values; without it, the keys stand for them.
         """
         v = k if v is None else v
-        side = self._check(q, k, v, key_mask, bias, streams)
+        q, k, v, side = self._take(q, k, v, key_mask, bias, streams)
         k, v = share_heads(k, q.shape[1]), share_heads(v, q.shape[1])
         return self.define(q, k, replace(side, k=k, v=v))
 
@@ -212,7 +214,7 @@ class Attention(nn.Module, ABC):
         streams: Mapping[str, Tensor] | None = None,
     ) -> Output:
         """What `forward` must give: the oracle's weights applied to the values, O(n²)."""
-        side = self._check(q, k, v, key_mask, bias, streams)
+        q, k, v, side = self._take(q, k, v, key_mask, bias, streams)
         k, v = share_heads(k, q.shape[1]), share_heads(v, q.shape[1])
         side = replace(side, k=k, v=v)
         return self.apply_weights(self.define(q, k, side), v, side)
@@ -270,8 +272,10 @@ class Attention(nn.Module, ABC):
         if half is not None:
             with full_precision(q):
                 q, k, v, streams = alike(half, q, k, v, streams)
-                return self.decode(q, k, v, state, self._check(q, k, v, key_mask, bias, streams))
-        return self.decode(q, k, v, state, self._check(q, k, v, key_mask, bias, streams))
+                q, k, v, side = self._take(q, k, v, key_mask, bias, streams)
+                return self.decode(q, k, v, state, side)
+        q, k, v, side = self._take(q, k, v, key_mask, bias, streams)
+        return self.decode(q, k, v, state, side)
 
     # What a mechanism writes
 
@@ -302,7 +306,31 @@ class Attention(nn.Module, ABC):
     def extra_repr(self) -> str:
         return f"heads={self.shape.heads}, head_dim={self.shape.head_dim}, causal={self.causal}, {self.options}"
 
-    # Checks, made once and before any work
+    # What comes in, checked once and before any work
+
+    def _take(
+        self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, bias: Tensor | None, streams: Any
+    ) -> tuple[Tensor, Tensor, Tensor, Side]:
+        """The input, checked; whatever masked keys hold, NaN included, is 0 from here on.
+
+        This costs a pass over keys and values, and only where a mask hides something.
+        """
+        side = self._check(q, k, v, key_mask, bias, streams)
+        if key_mask is None or (host_may_read(key_mask) and bool(key_mask.all())):
+            return q, k, v, side
+        hidden = ~key_mask[:, None, :, None]
+        cleared: dict[int, Tensor] = {}  # the same tensor may stand for several
+
+        def clear(x: Tensor) -> Tensor:
+            if id(x) not in cleared:
+                cleared[id(x)] = x.masked_fill(hidden, 0.0)
+            return cleared[id(x)]
+
+        of_keys = {stream.name for stream in self.streams if stream.kind == "heads" and stream.like != "q"}
+        beside = {name: clear(x) if name in of_keys else x for name, x in side.streams.items()}
+        if "k" not in self.projects and "q" in self.projects:  # the queries are the keys
+            q = clear(q)
+        return q, clear(k), clear(v), replace(side, streams=beside)
 
     def _refuse_streaming(self) -> None:
         if not self.supports.streaming:
@@ -322,6 +350,8 @@ class Attention(nn.Module, ABC):
         _check_heads("v", v, key_heads, None)
         _check_like("k", k, q)
         _check_like("v", v, q)
+        if q.shape[0] == 0:
+            raise InvalidInput(f"there must be at least one sequence, not a batch of 0: q is {tuple(q.shape)}")
         queries, keys = q.shape[2], k.shape[2]
         if queries == 0 or keys == 0:
             raise InvalidInput(f"there must be a query and a key at least, not {queries} and {keys}")
@@ -395,6 +425,12 @@ def readable(queries: int, keys: int, causal: bool, key_mask: Tensor | None, dev
     if causal:
         keep = keep.tril()
     return keep[None, None] if key_mask is None else keep & key_mask[:, None, None, :]
+
+
+def check_some(name: str, x: Tensor) -> None:
+    """Refuse a batch of nothing and sequences of nothing: (batch, length, …)."""
+    if x.shape[0] == 0 or x.shape[1] == 0:
+        raise InvalidInput(f"{name} must hold at least one sequence of at least one position, not {tuple(x.shape)}")
 
 
 def _check_heads(name: str, tensor: Tensor, heads: int, width: int | None) -> None:

@@ -10,6 +10,7 @@ from torch.utils.checkpoint import checkpoint
 from longspan import config
 from longspan.attention import labelled
 from longspan.attention.base import Attention, Cost, Shape, Side, Stream, Supports, masked_softmax
+from longspan.attention.devices import host_may_read, on_cpu
 from longspan.attention.flash import BLOCKED
 from longspan.attention.joint import Source, joint
 from longspan.attention.labelled import Labels
@@ -17,7 +18,6 @@ from longspan.attention.layouts import Band, Dense, ceil_div
 from longspan.attention.layouts.base import PIECE, blocked_where, wide
 from longspan.config import option
 from longspan.errors import InvalidOption
-from longspan.graphs import unreadable
 from longspan.shapes import Keys, Output, Queries, Values, Weights
 
 _PROJECTIONS = (
@@ -213,7 +213,7 @@ class Etc(Attention):
 
     def _inputs(self, q: Tensor, side: Side) -> tuple[_Input, _Input | None]:
         example = side.streams.get("example")
-        if example is not None and not unreadable(example) and bool((example == example[:, :1]).all()):
+        if example is not None and host_may_read(example) and bool((example == example[:, :1]).all()):
             example = None  # one example is no packing
         beside = (side.key_mask, side.streams.get("segment"), example)
         pairs = [(None, None) if x is None else self._split(x, 1) for x in beside]
@@ -251,7 +251,7 @@ class Etc(Attention):
         for hard in (self.options.hard != "none", self.options.hard == "both"):
             masks = [mask for mask in (same, open if hard else None) if mask is not None]
             keep = torch.stack(torch.broadcast_tensors(*masks)).all(dim=0) if masks else None
-            if keep is not None and not unreadable(keep) and bool(keep.all()):
+            if keep is not None and host_may_read(keep) and bool(keep.all()):
                 keep = None
             relations.append(None if labels is None and keep is None else _Relation(labels, keep))
         g2l, l2g = relations
@@ -259,7 +259,7 @@ class Etc(Attention):
 
     def _only_labels(self, q: Tensor, rest: _Input) -> bool:
         """Whether a band has its labels and nothing else; dropout and compilers take the plain way."""
-        plain = q.device.type != "cpu" or torch.compiler.is_compiling() or q.dtype != wide(q.dtype)
+        plain = not on_cpu(q) or torch.compiler.is_compiling() or q.dtype != wide(q.dtype)
         return self.options.labels > 0 and not (plain or rest.example is not None or (self.training and self.dropout))
 
     def _labelled(self, q: Tensor, band: Source, begin: Source, to_global: _Relation | None) -> Tensor:

@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import conv2d, pad
 
+from longspan.attention.devices import on_cpu
 from longspan.attention.layouts import ceil_div
 from longspan.derivatives import twice_differentiable
 from longspan.shapes import Output, Values
@@ -24,7 +25,7 @@ Filters = Float[Tensor, "heads kernel"]  # kernel: odd, its middle at the positi
 
 def convolve(v: Values, filters: Filters) -> Output:
     """What every head's filter makes of its values; there are zeros past both ends."""
-    if _by_blocks(v.shape[2]) and v.device.type == "cpu" and v.dtype in WHOLE:
+    if _by_blocks(v.shape[2]) and on_cpu(v) and v.dtype in WHOLE:
         return _Filtered.apply(v, filters)
     return _plain(v, filters)
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from longspan.attention import dropped
+from longspan.attention.devices import on_cpu
 from longspan.attention.dropped import BLOCKED
 
 DEAD = -1e29  # a log-sum-exp below this: the row had nothing to read
@@ -20,7 +21,7 @@ _HAVE = hasattr(torch.ops.aten, _FORWARD) and hasattr(torch.ops.aten, _BACKWARD)
 
 def fits(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether the fused kernel takes these; it is for the CPU, and wants values as wide as keys."""
-    return _HAVE and q.device.type == "cpu" and k.shape[-1] == v.shape[-1] and not torch.compiler.is_compiling()
+    return _HAVE and on_cpu(q) and k.shape[-1] == v.shape[-1] and not torch.compiler.is_compiling()
 
 
 def forward(

@@ -238,10 +238,11 @@ class Image(Form):
         top, left, _ = self._own(position)
         (tall, broad), (above, beside) = self.block, self.flange
         bottom = top + tall if self.height is None else min(top + tall, self.height)
+        # On the host: how many there are must be known there, and asking an accelerator would mean waiting for it.
         rows = torch.arange(max(0, top - above), bottom)[:, None]
         columns = torch.arange(max(0, left - beside), min(left + broad + beside, self.width))
-        ranks = rank_in_blocks(rows, columns, self.height, self.width, self.block).flatten()
-        return (ranks[ranks < stop].sort().values - first).to(device)
+        ranks = rank_in_blocks(rows, columns, self.height, self.width, self.block).flatten().tolist()
+        return torch.tensor(sorted(rank - first for rank in ranks if rank < stop), device=device)
 
     def first(self, position: int) -> int:
         """Whole rows of blocks are kept: the fewest that hold the flange."""

@@ -1,10 +1,11 @@
 """One softmax over several sources of keys (K3, K4).
 
 `joint` takes the queries and a list of sources, each with its own layout, and normalises over all of their keys at
-once. Two ways lead there, and the tests hold them to each other:
+once. There are two ways, and the tests hold them to each other:
 
-- plain: the scores of all sources side by side, one softmax, the weights split again (K3).
-  Compilers, learned biases and other devices use it.
+- plain: the scores of all sources side by side, one softmax, the weights split again (K3). Compilers use it, and
+  whatever the fused way does not take, as long as the scores are few. Where they are many, the same is done in
+  pieces that are computed again in the backward pass (`streamed`): learned biases and other devices use that.
 - fused: each source gives its output and log-sum-exp, merged by sum_p exp(lse_p - lse) out_p (K4). In the backward
   pass every source is handed the merged output and log-sum-exp: its weights are exp(score - lse), so its own fused
   backward then gives its share of the gradients exactly, and nothing but q, k, v, out and lse is kept.
@@ -20,13 +21,18 @@ from torch import Tensor
 from torch.nn.functional import dropout as drop
 from torch.nn.functional import pad
 
-from longspan.attention import flash
+from longspan.attention import flash, streamed
 from longspan.attention.dropped import Dropout
 from longspan.attention.flash import BLOCKED, DEAD
 from longspan.attention.layouts import Dense, Layout
 from longspan.attention.layouts.base import add
 from longspan.derivatives import refuse_second, twice_differentiable
 from longspan.errors import Unsupported
+
+# Beyond this the log-sum-exp of a row is computed in float64. In float32 its rounding alone, 2⁻¹² at this size, would
+# change the weights of the row by more than that: sources merged at 10⁶ would be off by a tenth.
+LARGE = 1 << 12
+FEW = 1 << 20  # scores that the plain way may keep for the backward pass
 
 
 @dataclass(frozen=True)
@@ -38,7 +44,7 @@ class Source:
     v: Tensor
     keep: Tensor | None = None  # (batch, keys): True, may be read
     bias: Tensor | None = None  # (heads, offsets)
-    extra: Tensor | None = None  # added to the scores, laid out as they are; takes the plain way
+    extra: Tensor | None = None  # added to the scores, laid out as they are; not for the fused way
 
     def __post_init__(self) -> None:
         if self.bias is not None and not self.layout.takes_bias:
@@ -72,7 +78,7 @@ def joint(
         for source in sources
     )
     if not fused:
-        out = _plain(q, sources, scale, dropout)
+        out = _other(q, sources, scale, dropout)
         return out if whole is None else _plain_whole(out, q, sources[0], whole, scale, dropout)
     pairs = [tensor for source in sources for tensor in (source.k, source.v)]
     plans = [(source.layout, _unless_all(source.keep), source.bias) for source in sources]
@@ -82,6 +88,19 @@ def joint(
 def _unless_all(keep: Tensor | None) -> Tensor | None:
     """A mask that hides nothing is no mask: tiles are then shared by all blocks."""
     return None if keep is None or bool(keep.all()) else keep
+
+
+def _other(q: Tensor, sources: Sequence[Source], scale: float, dropout: float) -> Tensor:
+    """Without the kernel for the CPU."""
+    if torch.compiler.is_compiling():  # a loop over pieces would fix the length
+        return _plain(q, sources, scale, dropout)
+    if q.is_cuda and len(sources) == 1 and sources[0].layout == Dense():
+        (source,) = sources
+        if source.keep is not None and source.extra is None and source.bias is None:
+            return streamed.by_torch(q, source.k, source.v, source.keep, scale, dropout)
+    if streamed.numbers(q, sources) <= FEW:
+        return _plain(q, sources, scale, dropout)
+    return streamed.attend(q, sources, scale, dropout)
 
 
 def _plain(q: Tensor, sources: Sequence[Source], scale: float, dropout: float) -> Tensor:
@@ -100,7 +119,7 @@ def _plain_whole(out: Tensor, q: Tensor, source: Source, whole: WholeRows, scale
     """`out` with the rows of `whole` put in their places."""
     length = q.shape[2]
     index = whole.rows.clamp_max(length - 1)[:, None, :, None].expand(*q.shape[:2], -1, q.shape[3])
-    part = _plain(q.gather(2, index), [replace(source, layout=Dense())], scale, dropout)
+    part = _other(q.gather(2, index), [replace(source, layout=Dense())], scale, dropout)
     # A row that is not real goes one place behind the last, which falls away again.
     index = torch.where(whole.real, whole.rows, length)[:, None, :, None].expand_as(part)
     return pad(out, (0, 0, 0, 1)).scatter(2, index, part)[:, :, :-1]
@@ -134,6 +153,10 @@ class _Fused(torch.autograd.Function):
     ) -> Tensor:
         with nullcontext() if dropout is None else dropout.force():
             out, lse = _merge(plans, scale, whole, q, pairs)
+        if q.dtype != torch.float64 and bool(lse.masked_fill(lse < DEAD, 0.0).abs().amax() > LARGE):
+            with nullcontext() if dropout is None else dropout.force():
+                out, lse = _merge(plans, scale, whole, q.double(), [x.double() for x in pairs])
+            out = out.to(q.dtype)
         dead = lse < DEAD
         ctx.dead = dead if bool(dead.any()) else None
         if ctx.dead is not None:
@@ -148,9 +171,12 @@ class _Fused(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         q, out, lse, *pairs = ctx.saved_tensors
         g = g.contiguous() if ctx.dead is None else g.masked_fill(ctx.dead[..., None], 0.0)
+        dtype = q.dtype
+        if lse.dtype != torch.promote_types(dtype, torch.float32):  # scores are large, see `LARGE`
+            g, q, out, *pairs = (x.double() for x in (g, q, out, *pairs))
         with nullcontext() if ctx.dropout is None else ctx.dropout.force():
             dq, gradients = _gradients(ctx.plans, ctx.scale, ctx.whole, g, q, out, lse, pairs)
-        return None, None, None, None, dq, *gradients
+        return None, None, None, None, *(x.to(dtype) for x in (dq, *gradients))
 
 
 def _merge(

@@ -1,19 +1,21 @@
 """Longformer: a sliding window, and global tokens that read everything and are read by all."""
 
+from collections.abc import MutableMapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from longspan.attention.base import Cost, Shape, Side, Stream, Supports, masked_softmax, readable
+from longspan.attention.devices import host_may_read
 from longspan.attention.joint import Source, joint
 from longspan.attention.layouts import Dense
 from longspan.attention.window import Window
 from longspan.config import option
 from longspan.errors import InvalidInput
-from longspan.graphs import unreadable
 from longspan.shapes import Keys, Output, Queries, Values, Weights
 
 PROJECTIONS = ("global_q", "global_k", "global_v")
@@ -78,7 +80,7 @@ class Longformer(Window):
 
     def attend(self, q: Queries, k: Keys, v: Values, side: Side) -> Output:
         marked = self._global_tokens(side)
-        room = 0 if marked is None else self._room(marked)
+        room = 0 if marked is None else self._room(marked, side.streams["global_mask"])
         if marked is None or room == 0:
             return super().attend(q, k, v, side)
         index, filled = _find(marked, room)
@@ -114,11 +116,13 @@ class Longformer(Window):
                 raise InvalidInput(f"{self.name} needs the stream {name!r} beside global_mask: projections of its own")
         return marked if side.key_mask is None else marked & side.key_mask
 
-    def _room(self, marked: Tensor) -> int:
-        """How many global tokens an example has at most."""
+    def _room(self, marked: Tensor, given: Tensor) -> int:
+        """How many global tokens an example has at most; `given` marks them before padding is taken out."""
+        if host_may_read(marked):
+            return int(marked.sum(dim=1).max())
+        if not torch.compiler.is_compiling() and not given.is_meta:
+            return _count_once(given)
         counts = marked.sum(dim=1)
-        if not unreadable(marked):
-            return int(counts.max())
         capacity: int = self.options.capacity
         if marked.is_meta:
             return min(capacity, marked.shape[1])
@@ -126,6 +130,17 @@ class Longformer(Window):
             (counts <= capacity).all(), f"more global tokens than the option capacity, {capacity}, has room for"
         )
         return capacity
+
+
+_counted: MutableMapping[Tensor, tuple[int, int]] = WeakTensorKeyDictionary()  # version of a mask, and its count
+
+
+def _count_once(mask: Tensor) -> int:
+    """How many positions of a sequence are marked at most. All layers share the answer: the host waits for it once."""
+    known = _counted.get(mask)
+    if known is None or known[0] != mask._version:
+        known = _counted[mask] = mask._version, int(mask.sum(dim=1).max())
+    return known[1]
 
 
 def _find(marked: Tensor, room: int) -> tuple[Tensor, Tensor]:

@@ -19,7 +19,7 @@ from torch.nn.functional import conv1d, linear, pad
 from longspan import config
 from longspan.attention.base import Attention, Cost, Shape, Side, Supports, masked_softmax, readable
 from longspan.attention.joint import Source, joint
-from longspan.attention.layouts import Dense, Layout, Stairs, Tiles, ceil_div, first_rows, stream_queries
+from longspan.attention.layouts import Dense, Layout, Stairs, Tiles, ceil_div, first_rows
 from longspan.attention.layouts.base import pad_rows
 from longspan.attention.state import Rows, State, append_mask
 from longspan.config import option
@@ -174,18 +174,6 @@ class MemoryCompressed(Attention):
 
     def _read(self, q: Tensor, keys: Tensor, values: Tensor, keep: Tensor | None, past: int = 0) -> Tensor:
         """The rows from position `past` on, over all slots that there are."""
-
-        def rows(piece: Tensor, begin: int) -> Tensor:
-            if not self.causal:
-                return self._joint(piece, Dense(), keys, values, keep)
-            layout = self._stairs(past + begin)
-            seen = layout.seen(piece.shape[2] - 1)
-            own = None if keep is None else keep[:, :seen]
-            return self._joint(piece, layout, keys[:, :, :seen], values[:, :, :seen], own)
-
-        if self._dropout and not torch.compiler.is_compiling():
-            # Dropout takes the plain way, which holds the scores of all its rows: n²/stride of them, if not in pieces.
-            return stream_queries(rows, q)
         return self._joint(q, self._stairs(past) if self.causal else Dense(), keys, values, keep)
 
     def _joint(self, q: Tensor, layout: Layout, k: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:

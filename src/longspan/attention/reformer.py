@@ -25,6 +25,7 @@ from torch.nn.functional import pad
 
 from longspan import config
 from longspan.attention.base import Attention, Cost, Shape, Side, Supports, masked_softmax, readable
+from longspan.attention.devices import host_may_read
 from longspan.attention.hashing import buckets, buckets_by_definition, draw
 from longspan.attention.joint import Source, joint
 from longspan.attention.layouts import Layout, Ring, Sorted, ceil_div
@@ -33,7 +34,6 @@ from longspan.attention.layouts.ring import shown_in_ring
 from longspan.attention.state import Rows, State
 from longspan.config import option
 from longspan.errors import InvalidOption, Unsupported
-from longspan.graphs import unreadable
 from longspan.precision import state_type
 from longspan.replay import remember
 from longspan.shapes import Keys, Output, Queries, Values, Weights
@@ -206,7 +206,7 @@ class Reformer(Attention):
             place = place - place.masked_fill(~first, 0).cummax(dim=-1).values
         slot = place // chunk + 1
         before = True
-        if self.strict and not unreadable(slot) and int(slot.max()) <= 2:
+        if self.strict and host_may_read(slot) and int(slot.max()) <= 2:
             slot, before = torch.ones_like(slot), False  # two chunks at most: all of a bucket that is earlier is read
         if self.options.bucket_mask:
             slot = slot + value * (ceil_div(length, chunk) + 1)  # one number to spare: before the first chunk is none
@@ -283,7 +283,7 @@ class Reformer(Attention):
         # The parallel way over all tokens; queries that were answered before stand in front once more, as zeros.
         known = (slots // CHUNKS).transpose(2, 3)
         keep = known[:, 0, 0] >= 0
-        layout = self._arrange(known, None if bool(keep.all()) else keep)
+        layout = self._arrange(known, None if host_may_read(keep) and bool(keep.all()) else keep)
         return self._joint(pad(q, (0, 0, past, 0)), keys, values, layout)[:, :, past:], state
 
     def _continue(self, bucket: Tensor, counts: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor]:

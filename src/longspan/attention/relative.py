@@ -25,6 +25,7 @@ from torch import Tensor
 
 from longspan.attention import flash
 from longspan.attention.base import Cost, masked_softmax
+from longspan.attention.devices import on_cpu
 from longspan.attention.draws import Draws
 from longspan.attention.dropped import BLOCKED
 from longspan.attention.flash import DEAD
@@ -290,9 +291,9 @@ def _descending(r: Tensor, count: int) -> Tensor:
 class _Dropped:
     """Which weights live, times 1 / (1 - rate); drawn anew from the same seed, forward and backward agree."""
 
-    def __init__(self, rate: float, seed: int, device: torch.device) -> None:
-        self.rate, self.generator = rate, torch.Generator(device).manual_seed(seed)
-        self.draws = Draws(rate, seed) if device.type == "cpu" else None
+    def __init__(self, rate: float, seed: int, like: Tensor) -> None:
+        self.rate, self.draws = rate, Draws(rate, seed) if on_cpu(like) else None
+        self.generator = None if like.is_meta else torch.Generator(like.device).manual_seed(seed)
 
     def __call__(self, like: Tensor) -> Tensor:
         if self.draws is not None:
@@ -330,7 +331,7 @@ class _Relative(torch.autograd.Function):
         seed = int(torch.randint(1 << 62, ())) if rate else 0  # from the user's generator
         out = v.new_empty(*content.shape[:3], v.shape[-1])
         lse = content.new_empty(content.shape[:3], dtype=torch.promote_types(content.dtype, torch.float32))
-        dropped = _Dropped(rate, seed, v.device) if rate else None
+        dropped = _Dropped(rate, seed, v) if rate else None
         for piece in _pieces(content, place, k, r, keep, window, ages):
             own, values = piece.rows, v[piece.keys]
             if dropped is None:
@@ -354,7 +355,7 @@ class _Relative(torch.autograd.Function):
         ages = rest.pop(0) if ctx.given[1] else None
         g = towards[0].masked_fill((lse < DEAD)[..., None], 0.0) if keep is not None else towards[0]
         rate, seed = ctx.dropout
-        dropped = _Dropped(rate, seed, v.device) if rate else None
+        dropped = _Dropped(rate, seed, v) if rate else None
         return _backward(g, content, place, k, v, r, out, lse, keep, ctx.window, ages, dropped)
 
 

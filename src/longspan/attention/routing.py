@@ -27,6 +27,7 @@ from longspan import config
 from longspan.attention import dense
 from longspan.attention.base import Attention, Cost, Shape, Side, Supports, masked_softmax, readable
 from longspan.attention.centroids import Centroids, on_sphere
+from longspan.attention.devices import host_may_read
 from longspan.attention.flash import BLOCKED
 from longspan.attention.joint import Source, joint
 from longspan.attention.largest import largest
@@ -35,7 +36,6 @@ from longspan.attention.layouts.base import blocked_where, wide
 from longspan.attention.state import Rows, State, append_mask
 from longspan.config import option
 from longspan.errors import InvalidOption, Unsupported
-from longspan.graphs import unreadable
 from longspan.precision import state_type
 from longspan.replay import remember
 from longspan.shapes import Keys, Output, Queries, Values, Weights
@@ -110,7 +110,7 @@ class Routing(Attention):
     def define(self, q: Queries, k: Keys, side: Side) -> Weights:
         local, length = self.options.local_heads, q.shape[2]
         may = readable(length, length, self.causal, side.key_mask, q.device)
-        x = on_sphere(q[:, local:])
+        x = on_sphere(self._routed(q, side.key_mask))
         y = x if self.causal else on_sphere(k[:, local:])
         real = torch.ones(q.shape[0], length, dtype=torch.bool, device=q.device)
         real = real if side.key_mask is None else side.key_mask
@@ -154,7 +154,7 @@ class Routing(Attention):
 
     def attend(self, q: Queries, k: Keys, v: Values, side: Side) -> Output:
         local = self.options.local_heads
-        x = on_sphere(q[:, local:])
+        x = on_sphere(self._routed(q, side.key_mask))
         y = x if self.causal else on_sphere(k[:, local:])
         values, keep = v[:, local:], side.key_mask
         if self.strict:
@@ -172,6 +172,13 @@ class Routing(Attention):
         if not local:
             return out
         return torch.cat([self._read_neighbours(q[:, :local], k[:, :local], v[:, :local], keep), out], dim=1)
+
+    def _routed(self, q: Tensor, keep: Tensor | None) -> Tensor:
+        """The queries of the heads that route. When causal they are the keys too, so masked ones are 0."""
+        routed = q[:, self.options.local_heads :]
+        if keep is None or not self.causal or "k" not in self.projects:  # cleared already, or not keys
+            return routed
+        return routed.masked_fill(~keep[:, None, :, None], 0.0)
 
     def _read_neighbours(self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, past: int = 0) -> Tensor:
         window = self.options.local_window
@@ -220,7 +227,7 @@ class Routing(Attention):
         found_q, found_k, found_v = _take(x, queries), _take(y, keys), _take(v, keys)
         none = keys == length
         mask, triangle = None, False
-        if unreadable(none) or bool(none.any()):
+        if not host_may_read(none) or bool(none.any()):
             mask = blocked_where(none, x)[..., None, :]
             if self.causal:
                 mask = mask.masked_fill(queries[..., :, None] < keys[..., None, :], BLOCKED)
@@ -361,7 +368,7 @@ class Routing(Attention):
 
     def decode(self, q: Queries, k: Keys, v: Values, state: RoutingState, side: Side) -> tuple[Output, State]:
         local, keep = self.options.local_heads, side.key_mask
-        out, state = self._route_on(q[:, local:], v[:, local:], keep, state)
+        out, state = self._route_on(self._routed(q, keep), v[:, local:], keep, state)
         if not local:
             return out, state
         past, window = len(state.local_k), self.options.local_window

@@ -18,6 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from longspan.attention import scan_causal, scan_full
+from longspan.attention.devices import host_may_read
 from longspan.attention.features import ExponentialMap, FeatureMap, as_feature_map
 from longspan.attention.scan_rows import Plan
 from longspan.attention.state import State
@@ -195,7 +196,7 @@ def _prepare(
     if decay is not None:
         if decay.shape != (heads,):
             raise InvalidInput(f"expected one decay a head, {heads} in all, got shape {tuple(decay.shape)}")
-        if not unreadable(decay) and not bool(((decay > 0) & (decay <= 1)).all()):
+        if host_may_read(decay) and not bool(((decay > 0) & (decay <= 1)).all()):
             raise InvalidInput(f"decays must be above 0 and at most 1, got {decay.tolist()}")
         log_decay = decay.double().log().repeat(batch).view(-1, 1, 1)
     hidden = None

@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from longspan.attention.devices import host_may_read
 from longspan.attention.features import Rows
 from longspan.attention.scan_rows import (
     Column,
@@ -278,7 +279,7 @@ def backward(
     more = (columns(x, sizes, backwards=True) for x in (inverses, hidden, *(x.flatten(0, 1) for x in results)))
     found = zip(reversed(starts[::2]), reversed(starts[1::2]), offsets[:-1].flip(0), offsets[1:].flip(0))
     for x, y, z, slope, output, inverse, masked, dx, dy, dz, (values, ones, offset, end) in zip(*rows, *more, found):
-        still = torch.equal(offset, end)
+        still = host_may_read(offset) and torch.equal(offset, end)
         block = block_of(plan, x, y, z, masked, Sums(values, ones), offset, work, still=still)
         slope, below = gradient_rows(plan, slope, output, inverse, work)
         below = None if below is None else below.view(*block.values.shape[:2], 1)

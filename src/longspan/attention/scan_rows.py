@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from longspan.attention.devices import host_may_read
 from longspan.attention.features import ExponentialMap, FeatureMap, Features, Rows
 
 # All positions of all heads of all examples: batch and heads are folded into one axis, for `bmm`.
@@ -166,8 +167,8 @@ def key_rows(
     level, scale = None, offset
     if drop is not None or not still:
         rise = exponents.detach().amax(-1, keepdim=True) + common.detach()
-        # The question costs a look at the numbers, which a graph cannot have: there the answer is always yes.
-        if drop is not None or work is no_buffer or bool((rise > offset).any()):
+        # Where the host may not look at the numbers, the answer is always yes.
+        if drop is not None or work is no_buffer or not host_may_read(rise) or bool((rise > offset).any()):
             rise = rise if drop is None else rise - drop
             level = torch.maximum((rise / LEVEL_STEP).ceil() * LEVEL_STEP, offset).cummax(1).values
             scale = level if drop is None else (level + drop).to(plan.dtype)

@@ -14,6 +14,7 @@ from torch.nn.functional import scaled_dot_product_attention, softplus
 from longspan import config
 from longspan.attention import dense
 from longspan.attention.base import Attention, Cost, Shape, Side, Supports, masked_softmax, readable, share_heads
+from longspan.attention.devices import has_fused_attention
 from longspan.attention.family import Family
 from longspan.attention.joint import Source, joint
 from longspan.attention.layouts import Dense, check_reach, offset_bias, stream_queries
@@ -148,7 +149,7 @@ class Softmax(Attention):
             return self._additive(q, k, v, side.key_mask, side.bias)
         dropout = self.dropout if self.training else 0.0
         q = self._change_queries(q)
-        if side.key_mask is None and side.bias is None:
+        if side.key_mask is None and side.bias is None and has_fused_attention(q, v, dropout=bool(dropout)):
             return self._fused(q, k, v, causal=self.causal, dropout=dropout)
         return self._joint(q, k, v, side.key_mask, side.bias, dropout)
 
@@ -170,16 +171,17 @@ class Softmax(Attention):
         past = known - queries if self.causal else 0  # the last query stands at the last key
         if bias is not None:
             check_reach(bias, max(queries, known) - 1)
-        may = readable(past + queries, known, self.causal, keep, q.device)
+        places = torch.arange(known, device=q.device)
 
         def rows(piece: Tensor, begin: int) -> Tensor:
-            here = slice(past + begin, past + begin + piece.shape[2])
+            offsets = places - (torch.arange(piece.shape[2], device=q.device) + past + begin)[:, None]
             changed = piece @ self.change_query.to(piece.dtype).mT
             mixed = torch.tanh(changed[:, :, :, None] + keys[:, :, None])
             scores = (mixed @ self.direction.to(mixed.dtype)[:, None, :, None])[..., 0]
             if bias is not None:
-                scores = scores + offset_bias(bias, past + queries, known)[:, here]
-            weights = masked_softmax(scores, may[:, :, here])
+                scores = scores + bias[:, offsets + bias.shape[1] // 2]
+            may = offsets <= 0 if self.causal else torch.ones_like(offsets, dtype=torch.bool)
+            weights = masked_softmax(scores, may if keep is None else may & keep[:, None, None, :])
             weights = nn.functional.dropout(weights, self.dropout, self.training)
             return weights @ v
 
@@ -223,7 +225,7 @@ class Softmax(Attention):
         if self.options.score == "additive":
             return self._additive(q, keys, values, keep, side.bias), state
         q = self._change_queries(q)
-        if q.shape[2] == 1 and keep is None and side.bias is None:  # one new token reads all there is
+        if q.shape[2] == 1 and keep is None and side.bias is None:  # one new token reads all there is: n scores
             grouped = q.reshape(len(q), keys.shape[1], -1, q.shape[3])  # the queries that read one key head, as rows
             return self._fused(grouped, keys, values, causal=False).reshape(*q.shape[:3], -1), state
         return self._joint(q, keys, values, keep, side.bias), state

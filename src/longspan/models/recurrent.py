@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from longspan import config
+from longspan.attention.base import check_some
 from longspan.config import option
 from longspan.errors import InvalidInput, InvalidOption
 from longspan.models.base import Causal, Ids, Logits, Mask, Model, Streams
@@ -263,6 +264,7 @@ class SeriesRegressor(Model):
         options = self.options
         if series.dim() != 3 or series.shape[-1] != options.values:
             raise InvalidInput(f"a series must be (batch, length, values {options.values}), not {tuple(series.shape)}")
+        check_some("a series", series)
         if not options.known and known is None:
             return series
         wanted = (*series.shape[:2], options.known)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from longspan import config
 from longspan.attention import relative
+from longspan.attention.base import check_some
 from longspan.attention.state import State
 from longspan.config import option
 from longspan.errors import InvalidInput, InvalidOption
@@ -265,6 +266,8 @@ class TransformerXL(Causal):
     def _check(self, ids: Tensor, key_mask: Tensor | None) -> None:
         if ids.dim() == 2 and ids.shape[1] == 0:
             raise InvalidInput("there must be at least one token, not none")
+        if ids.dim() == 2:
+            check_some("ids", ids)
         if key_mask is not None and (key_mask.dtype != torch.bool or key_mask.shape != ids.shape):
             came = f"{tuple(key_mask.shape)} of {key_mask.dtype}"
             raise InvalidInput(f"key_mask must be boolean, one for each of the ids {tuple(ids.shape)}, not {came}")

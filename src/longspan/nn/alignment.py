@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding, normalize, softplus
 
 from longspan.attention.base import masked_softmax
+from longspan.attention.devices import host_may_read
 from longspan.attention.layouts import stream_queries
 from longspan.attention.softmax import EPSILON, SCORES
 from longspan.attention.state import State
@@ -172,7 +173,8 @@ class Alignment(nn.Module):
         if self.score == "cosine":
             return normalize(memory.values, dim=-1, eps=EPSILON)
         if self.score == "location":
-            self.check_room(int(memory.length.max()))
+            if host_may_read(memory.length):
+                self.check_room(int(memory.length.max()))
             return embedding(memory.position, self.places)
         return None
 

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from longspan.attention.devices import host_may_read
 from longspan.errors import InvalidInput, InvalidOption
 
 BEGIN_SENTENCE, END_SENTENCE, BEGIN_WORD, END_WORD, FILL = 257, 258, 259, 260, 261
@@ -121,6 +122,8 @@ class CharacterEncoder(nn.Module):
             )
         if characters.numel() == 0:
             raise InvalidInput(f"expected at least one word, got characters {tuple(characters.shape)}")
+        if not host_may_read(characters):
+            return
         low, high = int(characters.min()), int(characters.max())
         if low < 0 or high >= ALPHABET:
             raise InvalidInput(f"expected characters in 0..{ALPHABET - 1}, got {low if low < 0 else high}")

@@ -5,8 +5,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
+from longspan.attention.devices import host_may_read
 from longspan.errors import InvalidInput, InvalidOption
-from longspan.graphs import unreadable
 from longspan.nn.dropout import Dropout
 from longspan.nn.linear import Linear, linear
 from longspan.nn.positions import Absolute
@@ -88,9 +88,7 @@ class TokenEmbedding(_Embedding):
         positions: Int[Tensor, "batch length"] | None = None,
         segments: Int[Tensor, "batch length"] | None = None,
     ) -> Hidden:
-        # Reading the ids back is a branch on data, which a traced graph cannot hold.
-        if not unreadable(ids):
-            check_ids(ids, self.vocabulary)
+        check_ids(ids, self.vocabulary)
         x = functional.embedding(ids, self.weight, padding_idx=self.padding)
         x = x * self.scale if self.scale != 1.0 else x
         return self._place(self._kind(x, segments), start, positions)
@@ -105,8 +103,7 @@ class TokenEmbedding(_Embedding):
             return x + self.segment[0]
         if segments.shape != x.shape[:2]:
             raise InvalidInput(f"expected a segment for each token, {tuple(x.shape[:2])}, got {tuple(segments.shape)}")
-        if not unreadable(segments):
-            check_ids(segments, len(self.segment), "segments")
+        check_ids(segments, len(self.segment), "segments")
         return x + functional.embedding(segments, self.segment)
 
     def logits(self, x: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch vocabulary"]:
@@ -118,10 +115,18 @@ class TokenEmbedding(_Embedding):
 
 
 def check_ids(ids: Tensor, vocabulary: int, what: str = "token ids") -> None:
-    """Refuse ids that no row of an embedding belongs to."""
+    """Refuse ids that no row of an embedding belongs to.
+
+    On an accelerator the device checks the range itself: to ask it would make the host wait.
+    """
     if ids.ndim != 2 or ids.dtype not in (torch.int64, torch.int32):
         came = f"{tuple(ids.shape)} of {ids.dtype}"
         raise InvalidInput(f"expected {what} (batch, length) of int64 or int32, got {came}")
+    if ids.is_cuda and not torch.compiler.is_compiling():
+        inside = ((ids >= 0) & (ids < vocabulary)).all()
+        torch._assert_async(inside, f"{what} outside 0..{vocabulary - 1}: were they made with this model's tokenizer?")
+    if not host_may_read(ids):
+        return
     outside = (ids < 0) | (ids >= vocabulary)
     if outside.any():
         row, column = outside.nonzero()[0].tolist()

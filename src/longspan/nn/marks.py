@@ -4,8 +4,8 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from longspan.attention.devices import host_may_read
 from longspan.errors import InvalidInput
-from longspan.graphs import unreadable
 from longspan.shapes import KeyMask
 
 MARKS = ("first", "question", "answer")
@@ -30,8 +30,7 @@ def question_end(ids: Ids, separator: int | None) -> Int[Tensor, " batch"]:
     if separator is None:
         raise InvalidInput("where a question ends is told by a separator: give the option separator, its id")
     found = ids == separator
-    # Reading the ids back is a branch on data, which a traced graph cannot hold.
-    if not unreadable(found) and not bool(found.any(1).all()):
+    if host_may_read(ids) and not bool(found.any(1).all()):
         text = int(found.any(1).int().argmin())
         raise InvalidInput(f"text {text} has no separator (id {separator}), which ends its question")
     return found.int().argmax(1)

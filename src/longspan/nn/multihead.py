@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from longspan.attention.base import Attention, Side, share_heads
+from longspan.attention.base import Attention, Side, check_some, share_heads
 from longspan.attention.state import Selection, State
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
 from longspan.nn.biases import DistanceBias
@@ -286,6 +286,7 @@ class MultiHead(nn.Module):
     def _check(self, x: Tensor, context: Tensor | Context | None) -> None:
         if x.dim() != 3 or x.shape[-1] != self.width:
             raise InvalidInput(f"x must be (batch, length, width {self.width}), not {tuple(x.shape)}")
+        check_some("x", x)
         if context is not None and not self.mechanism.supports.cross:
             raise Unsupported(f"{self.mechanism.name} cannot read another sequence than its own")
         if isinstance(context, Context):
@@ -294,6 +295,7 @@ class MultiHead(nn.Module):
         if source.dim() != 3 or source.shape[-1] != wanted:
             what = "without context, x" if context is None else "context"
             raise InvalidInput(f"{what} must be (batch, length, width {wanted}), not {tuple(source.shape)}")
+        check_some("context", source)
 
     def _streams(
         self, x: Tensor, given: Mapping[str, Tensor] | None, heads: Mapping[str, Tensor] | None = None

@@ -86,6 +86,8 @@ class PatchEmbedding(nn.Module):
             raise InvalidInput(
                 f"expected images (batch, {self.channels} channels, height, width), got {tuple(images.shape)}"
             )
+        if images.shape[0] == 0:
+            raise InvalidInput(f"expected at least one image, got a batch of 0: {tuple(images.shape)}")
         if not images.is_floating_point():
             raise InvalidInput(f"expected images of a floating-point type, got {images.dtype}; try images / 255")
         size = (images.shape[2], images.shape[3])

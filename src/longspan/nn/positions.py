@@ -19,8 +19,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
+from longspan.attention.devices import host_may_read
 from longspan.errors import InvalidInput, InvalidOption, UnknownName, suggest
-from longspan.graphs import unreadable
 from longspan.shapes import Hidden
 
 SinusoidalLayout = Literal["interleaved", "split", "shifted_exponent"]
@@ -161,7 +161,7 @@ class _Table(Absolute):
         if positions is None:
             positions = torch.arange(start, start + x.shape[1], device=x.device)
             least, most = start, start + x.shape[1] - 1
-        elif positions.numel() and not unreadable(positions):
+        elif positions.numel() and host_may_read(positions):
             least, most = (int(bound) for bound in positions.aminmax())
         else:
             least, most = 0, 0

@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from longspan.attention.base import check_some
 from longspan.attention.state import State
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
 from longspan.nn.dropout import Dropout
@@ -172,6 +173,7 @@ class Recurrent(nn.Module):
             raise InvalidInput(f"x must be (batch, length, features {features}), not {tuple(x.shape)}")
         if x.shape[1] == 0:
             raise InvalidInput("there is nothing to read: give one token at least")
+        check_some("x", x)
         if state is not None and self.bidirectional:
             raise Unsupported("layers that read both ways have no state to go on from; give them the whole text")
         if state is not None and len(state.hidden) != len(x):

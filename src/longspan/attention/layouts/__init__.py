@@ -4,7 +4,7 @@ A mechanism of the pattern family is a union of *sources* of keys, each with a l
 `joint.py`). A layout knows two ways to the same numbers:
 
 - plain: `scores` of every query with its keys, (batch, heads, queries, width), and `mix` of weights with values. It is
-  made of ordinary differentiable operations: dropout, learned biases, compilers and other devices use it.
+  made of ordinary differentiable operations: learned biases, compilers and other devices use it.
 - fused: `forward` and `backward` over torch's CPU kernel in pieces that stay in cache. Nothing of the scores is kept.
 
 The names K1–K8 are those of the specification the project grew from.

@@ -9,7 +9,9 @@ from torch.nn.functional import pad
 from longspan.attention import flash
 from longspan.attention.flash import BLOCKED
 from longspan.attention.layouts.base import Layout, blocked_where, ceil_div, cut_rows, first_rows, products
+from longspan.attention.layouts.dense import Dense
 from longspan.attention.layouts.grid import fold_axis, unfold_axis
+from longspan.attention.layouts.residue import Residue
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,15 @@ class Axis(Layout):
         queries, axes = weights.shape[2], self._axes(weights.shape[2], 1)
         mixed = fold_axis(self._pad(weights, 1), axes, 1) @ fold_axis(self._pad(v, 1), axes, 1)
         return first_rows(unfold_axis(mixed, axes, 1), queries)
+
+    @property
+    def step(self) -> int:
+        return self.stride * (self.length or 1)
+
+    def part(self, begin: int, end: int, queries: int, keys: int) -> tuple[Layout, slice]:
+        if self.length is not None:  # whole slabs
+            return self, slice(begin, end)
+        return Residue(self.stride, Dense(self.causal)).part(begin, end, queries, keys)
 
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float

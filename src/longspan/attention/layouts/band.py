@@ -33,6 +33,7 @@ class Band(Layout):
     # smaller ones fold more gradients; measured with benchmarks/attention.py.
     block = 32
     block_backward = 64
+    step = 1
 
     @property
     def span(self) -> int:
@@ -57,6 +58,11 @@ class Band(Layout):
         count = self._count(queries)
         blocks = pad_rows(weights, 0, count * self.block - queries).unflatten(2, (count, self.block))
         return first_rows((blocks @ self._windows(v, count).transpose(-1, -2)).flatten(2, 3), queries)
+
+    def part(self, begin: int, end: int, queries: int, keys: int) -> tuple[Layout, slice]:
+        first = min(max(0, self.past + begin - self.left), keys - 1)
+        last = max(first + 1, min(keys, self.past + end + self.right))
+        return Band(self.left, self.right, self.past + begin - first), slice(first, last)
 
     def along(self, x: Tensor, queries: int) -> Tensor:
         """What belongs to each key (batch, keys), laid out as the scores: (batch, queries, width), 0 outside."""

@@ -18,6 +18,15 @@ class Layout(ABC):
 
     takes_bias = False
 
+    @property
+    def step(self) -> int | None:
+        """Queries can be split at multiples of this number, see `part`; None: they cannot be split."""
+        return None
+
+    def part(self, begin: int, end: int, queries: int, keys: int) -> tuple["Layout", slice]:
+        """The layout of the queries begin..end alone, and which keys they read; `begin` is a multiple of `step`."""
+        raise NotImplementedError
+
     @abstractmethod
     def scores(self, q: Tensor, k: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float) -> Tensor:
         """(batch, heads, queries, width), `BLOCKED` where a key may not be read."""

@@ -20,11 +20,24 @@ class Dense(Layout):
     """
 
     causal: bool = False
+    past: int | None = None  # keys before that of the first query, if not as many as the keys are more than the queries
     takes_bias = True
+    step = 1
     rows = 256  # queries of a piece where a mask has to be made
 
     def scores(self, q: Tensor, k: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float) -> Tensor:
-        return add(products(q, k, scale), self._mask(0, q.shape[2], q, k, keep, bias, self.causal))
+        past = self._past(q.shape[2], k.shape[2])
+        return add(products(q, k, scale), self._mask(0, q.shape[2], q, k, keep, bias, self.causal, past))
+
+    def part(self, begin: int, end: int, queries: int, keys: int) -> tuple[Layout, slice]:
+        past = self._past(queries, keys)
+        seen = min(keys, max(1, past + end)) if self.causal else keys  # no softmax over no keys: one, masked
+        return Dense(self.causal, past + begin), slice(0, seen)
+
+    def _past(self, queries: int, keys: int) -> int:
+        if self.past is not None:
+            return self.past
+        return keys - queries if self.causal else 0
 
     def mix(self, weights: Tensor, v: Tensor) -> Tensor:
         return weights @ v
@@ -91,9 +104,9 @@ class Dense(Layout):
     ) -> Iterator[tuple[slice, slice, bool, Tensor | None]]:
         """(queries, keys, whether the kernel's own triangle serves, added mask)"""
         queries, keys = q.shape[2], k.shape[2]
-        past = keys - queries if self.causal else 0
+        past = self._past(queries, keys)
         square = self.causal and past == 0
-        if bias is None and (square or not self.causal or queries == 1):
+        if bias is None and (square or not self.causal or (queries == 1 and past + 1 >= keys)):
             # Padding is one row of the mask: the kernel broadcasts it over queries, also under its triangle.
             yield slice(0, queries), slice(0, keys), square and queries > 1, blocked(keep, q)
             return
@@ -114,12 +127,10 @@ class Dense(Layout):
         keep: Tensor | None,
         bias: Tensor | None,
         causal: bool,
-        past: int | None = None,
+        past: int,
     ) -> Tensor | None:
         """What is added to the scores of queries begin..end with the keys k: (batch, heads, rows, keys), broadcast."""
         keys = k.shape[2]
-        if past is None:
-            past = keys - q.shape[2] if causal else 0
         mask = blocked(keep, q)
         if bias is not None or causal:
             at = torch.arange(begin, end, device=q.device)[:, None] + past

@@ -22,6 +22,15 @@ class Residue(Layout):
     def takes_bias(self) -> bool:  # type: ignore[override]
         return self.inner.takes_bias
 
+    @property
+    def step(self) -> int | None:
+        return None if self.inner.step is None else self.stride * self.inner.step
+
+    def part(self, begin: int, end: int, queries: int, keys: int) -> tuple[Layout, slice]:
+        sizes = (ceil_div(number, self.stride) for number in (begin, end, queries, keys))
+        inner, read = self.inner.part(*sizes)
+        return Residue(self.stride, inner), slice(read.start * self.stride, min(keys, read.stop * self.stride))
+
     def scores(self, q: Tensor, k: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float) -> Tensor:
         folded_q, folded_k = self._fold(q, k)
         inside = self.inner.scores(folded_q, folded_k, self._keep(k, keep), self._bias(bias), scale)

@@ -16,9 +16,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from longspan.attention import flash
+from longspan.attention.devices import host_may_read
 from longspan.attention.dropped import BLOCKED
 from longspan.attention.layouts.base import PIECE, Layout, ceil_div, groups, products, wide
-from longspan.graphs import unreadable
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +102,7 @@ class Ring(Layout):
             return torch.where(own >= 0, position, position + 0.5)[..., None] <= keys
         if self.alone:
             return (keys == own[..., None]) | keys.isinf()
-        if not unreadable(nothing) and not bool(nothing.any()):
+        if host_may_read(nothing) and not bool(nothing.any()):
             return None
         return keys.isinf().expand(*position.shape, -1)
 

@@ -8,11 +8,11 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from longspan.attention import dropped, flash
+from longspan.attention.devices import host_may_read
 from longspan.attention.dropped import BLOCKED, LN_2, LOG2_E
 from longspan.attention.layouts import sorted_whole
 from longspan.attention.layouts.base import PIECE, Layout, ceil_div, groups, products, wide
 from longspan.attention.layouts.sorted_rows import HIDDEN_KEY, Rows, Scratch, of_keys, of_queries, reading
-from longspan.graphs import unreadable
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,7 +176,7 @@ class Sorted(Layout):
         slots, own = self.slot, self.own
         if keep is not None:
             slots, own = slots.masked_fill(~keep[:, None, None], HIDDEN_KEY), own & keep[:, None]
-        few = not unreadable(slots) and max(slots.shape[-1], int(slots.max())) <= 32000
+        few = host_may_read(slots) and max(slots.shape[-1], int(slots.max())) <= 32000
         kind = torch.int16 if few else torch.int32
         return slots.to(kind), own.to(kind)
 

@@ -1,7 +1,7 @@
 """Keys that come into sight one after the other, every so many queries."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import torch
@@ -26,6 +26,7 @@ class Stairs(Layout):
     stride: int
     start: int = 0
     extra: int = 0
+    step = 1
 
     @property
     def rows(self) -> int:
@@ -39,6 +40,9 @@ class Stairs(Layout):
 
     def mix(self, weights: Tensor, v: Tensor) -> Tensor:
         return weights @ v
+
+    def part(self, begin: int, end: int, queries: int, keys: int) -> tuple[Layout, slice]:
+        return replace(self, start=self.start + begin), slice(0, max(1, self.seen(end - 1)))
 
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float

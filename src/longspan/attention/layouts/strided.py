@@ -25,6 +25,10 @@ class Strided(Layout):
     skip: int = 0
     rows = 256  # of a piece where a mask has to be made
 
+    @property
+    def step(self) -> int:
+        return self.stride
+
     def scores(self, q: Tensor, k: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float) -> Tensor:
         lead, rows, known = self._sizes(q, k)
         scores = products(self._fold(q, lead, rows), self._fold(k, 0, known), scale)
@@ -37,6 +41,9 @@ class Strided(Layout):
         lead, rows, known = self._sizes(weights, v)
         mixed = self._fold(weights, lead, rows) @ self._fold(v, 0, known)
         return self._unfold(mixed, weights, lead)
+
+    def part(self, begin: int, end: int, queries: int, keys: int) -> tuple[Layout, slice]:
+        return self, slice(0, keys - queries + end)
 
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float

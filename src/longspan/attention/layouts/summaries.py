@@ -26,6 +26,7 @@ class Summaries(Layout):
     columns: tuple[int, ...]
     own: bool = False
     rows = 256  # queries of a piece, rounded down to whole blocks
+    step = 1
 
     def scores(self, q: Tensor, k: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float) -> Tensor:
         at = self._at(k)
@@ -37,6 +38,9 @@ class Summaries(Layout):
 
     def mix(self, weights: Tensor, v: Tensor) -> Tensor:
         return weights @ self._gather(v, self._at(v))
+
+    def part(self, begin: int, end: int, queries: int, keys: int) -> tuple[Layout, slice]:
+        return self, slice(0, keys - queries + end)
 
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float
