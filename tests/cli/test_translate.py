@@ -59,7 +59,7 @@ def test_json_has_source_and_text(capsys, run):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["nowhere", "one"], "nowhere is not there"),
+        (["nowhere", "one"], "there is no folder or file nowhere; give the folder of a model"),
         (["RUN"], "give a text to translate"),
         (["RUN", "one", "--beams", "0"], "beams must be at least 1"),
         (["EMPTY", "one"], "run without a model yet"),

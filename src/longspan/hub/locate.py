@@ -32,10 +32,10 @@ def locate(name: Path | str) -> Path:
         if path.parent == Path() and _places(path.name):
             raise InvalidInput(f"there is no folder or file {path}; for the installed package give {PACKAGE}{path}")
         raise InvalidInput(f"there is no folder or file {path}; give {NAMES}")
-    if not path.is_dir() or (path / CONFIG).is_file():
-        return path
     if (path / RECIPE).is_file():
         return _of_run(path)
+    if not path.is_dir() or (path / CONFIG).is_file():
+        return path
     files = sorted(path.glob("*.gguf"))
     if len(files) > 1:
         raise InvalidInput(f"{path} has {len(files)} .gguf files; name one of them, such as {files[0]}")
