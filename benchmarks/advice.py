@@ -11,28 +11,28 @@ import argparse
 
 from longspan.cli.tables import short_bytes
 from longspan.measure.advise import advise
-from longspan.measure.attempt import Patience
 from longspan.measure.case import Case
-from longspan.measure.process import Processes
-from longspan.measure.question import Question, candidates
+from longspan.measure.process import MeasureProcesses
+from longspan.measure.requirements import Requirements, candidates
+from longspan.measure.run_case import Patience
 from longspan.measure.store import Store
 
 BAR, NEAR, THREADS = 1.10, 2.0, 2
 SETTINGS = [
-    Question(length=512, threads=THREADS),
-    Question(length=1024, causal=True, threads=THREADS),
-    Question(length=2048, padding=True, batch=2, threads=THREADS),
-    Question(length=4096, threads=THREADS),
-    Question(length=4096, causal=True, training=False, threads=THREADS),
-    Question(length=8192, causal=True, memory=200 * 2**20, threads=THREADS),
-    Question(length=16384, padding=True, memory=2**30, threads=THREADS),
-    Question(length=32768, causal=True, training=False, memory=2**30, threads=THREADS),
-    Question(length=512, keys=8192, padding=True, threads=THREADS),
-    Question(length=8192, decode=True, threads=THREADS),
+    Requirements(length=512, threads=THREADS),
+    Requirements(length=1024, causal=True, threads=THREADS),
+    Requirements(length=2048, padding=True, batch=2, threads=THREADS),
+    Requirements(length=4096, threads=THREADS),
+    Requirements(length=4096, causal=True, training=False, threads=THREADS),
+    Requirements(length=8192, causal=True, memory=200 * 2**20, threads=THREADS),
+    Requirements(length=16384, padding=True, memory=2**30, threads=THREADS),
+    Requirements(length=32768, causal=True, training=False, memory=2**30, threads=THREADS),
+    Requirements(length=512, keys=8192, padding=True, threads=THREADS),
+    Requirements(length=8192, decode=True, threads=THREADS),
 ]
 
 
-def near(question: Question, store: Store, room: int | None) -> list[Case]:
+def near(question: Requirements, store: Store, room: int | None) -> list[Case]:
     """What fits, was measured, and could be the fastest after all."""
     found = [store.get(case) for case in candidates(question)[0]]
     done = [each for each in found if each is not None and each.state == "done"]
@@ -49,7 +49,7 @@ def main() -> None:
     given = parser.parse_args()
     numbers = [int(part) for part in given.only.split(",") if part] or range(1, len(SETTINGS) + 1)
     good = 0
-    with Processes(Patience(call=5.0, case=15.0)) as processes:
+    with MeasureProcesses(Patience(call=5.0, case=15.0)) as processes:
         for number in numbers:
             question, store = SETTINGS[number - 1], Store()
             advice = advise(question, processes.measure, store, refresh=given.refresh)
@@ -69,7 +69,7 @@ def main() -> None:
     print(f"{good} of {len(numbers)} within {BAR - 1:.0%} of the fastest")
 
 
-def _spell(question: Question) -> str:
+def _spell(question: Requirements) -> str:
     words = [question.kind, f"{question.length:,}"]
     words += [f"reads {question.keys:,}"] if question.keys is not None else []
     words += ["causal"] * question.causal + ["padding"] * question.padding + [f"batch {question.batch}"]

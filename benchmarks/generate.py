@@ -28,13 +28,13 @@ from transformers import (
 from longspan.decode import Beam, beam_search, generate
 from longspan.measure.timing import compare, wall
 from longspan.models import build
-from longspan.models.base import Causal
+from longspan.models.base import CausalModel
 
 VOCABULARY, PROMPT = 8192, 128
 NEW = {"gpt2": 128, "llama": 64, "bart": 64}
 
 
-def models(kind: str, layers: int, width: int) -> tuple[Causal, nn.Module]:
+def models(kind: str, layers: int, width: int) -> tuple[CausalModel, nn.Module]:
     """Ours and theirs, of one size."""
     if kind == "llama":
         return llama()
@@ -60,7 +60,7 @@ def models(kind: str, layers: int, width: int) -> tuple[Causal, nn.Module]:
     return ours, BartForConditionalGeneration(config)
 
 
-def llama() -> tuple[Causal, nn.Module]:
+def llama() -> tuple[CausalModel, nn.Module]:
     """The shape of SmolLM2-135M."""
     layers, width, heads, shared, hidden, vocabulary, place = 30, 576, 9, 3, 1536, 49152, 1024
     ours = build(
@@ -95,7 +95,7 @@ def llama() -> tuple[Causal, nn.Module]:
     return ours, LlamaForCausalLM(theirs)
 
 
-def ours(model: Causal, ids: Tensor, new: int, beams: int) -> None:
+def ours(model: CausalModel, ids: Tensor, new: int, beams: int) -> None:
     given = {"source": ids, "bos": 2} if model.reads_source else {"prompts": ids}
     if beams == 1:
         generate(model, max_new=new, **given)

@@ -16,8 +16,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from benchmarks.attention import HEADS, KINDS, WIDTH
 from longspan.measure.subject import Subject
 from longspan.measure.timing import compare
-from longspan.nn.memory import LayerMemory, MemoryLayer, Reach
-from longspan.nn.relative import RelativeAttention
+from longspan.nn.memory_layer import LayerMemory, MemoryLayer, Reach
+from longspan.nn.relative_multihead import RelativeAttention
 from longspan.nn.residual import Residual
 
 

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from longspan.data import sets
+from longspan.data.sets import named as named_sets
 from longspan.train import recipe
-from longspan.train.memory import keep_memory
+from longspan.train.malloc import keep_memory
 
 LAYERS, HEADS, WIDTH, BLOCK, BATCH, VOCABULARY = 4, 4, 128, 64, 12, 65
 
@@ -71,7 +71,7 @@ class Model(nn.Module):
 
 def theirs(data: Path, work: Path) -> Iterator[float]:
     """One update after the other, with its loss."""
-    text = sets.files("tinyshakespeare", data)["train"].read_text(encoding="utf-8")
+    text = named_sets.files("tinyshakespeare", data)["train"].read_text(encoding="utf-8")
     numbers = {character: number for number, character in enumerate(sorted(set(text)))}
     ids = np.array([numbers[character] for character in text], dtype=np.uint16)
     ids[: int(len(ids) * 0.9)].tofile(work / "train.bin")

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from longspan.arena import tasks
-from longspan.arena.examples import Examples, Splits
-from longspan.arena.tasks import ArenaTask, Place
-from longspan.data.cache import cache
+from longspan.arena.tasks import registry as arena_tasks
+from longspan.arena.tasks.examples import LabelledSequences, Splits
+from longspan.arena.tasks.registry import ArenaTask, DataFolders
+from longspan.data.sets.cache import cache
 
 DILATIONS = (1, 2, 4, 8, 1, 2, 4, 8)
 BATCH, RATE = 64, 2e-3
@@ -48,7 +48,7 @@ class Network(nn.Module):
         return self.last(torch.cat([x.amax((2, 3)), x.mean((2, 3))], 1))
 
 
-def pictures(examples: Examples, size: int) -> tuple[Tensor, Tensor]:
+def pictures(examples: LabelledSequences, size: int) -> tuple[Tensor, Tensor]:
     pixels = torch.from_numpy(examples.tokens.astype("float32")).view(-1, 1, size, size) / 255
     return pixels, torch.from_numpy(examples.labels)
 
@@ -69,8 +69,8 @@ def accuracy(network: Network, images: Tensor, labels: Tensor) -> float:
 
 def draw(size: int, contour: int, images: int) -> tuple[ArenaTask, Splits]:
     sizes = {"size": size, "contour_length": contour, "train": images, "held_out": 500, "test": 2000}
-    task = tasks.build("pathfinder", sizes)
-    return task, task.splits(Place(None, Path(cache() / "arena")))
+    task = arena_tasks.build("pathfinder", sizes)
+    return task, task.splits(DataFolders(None, Path(cache() / "arena")))
 
 
 def main() -> None:

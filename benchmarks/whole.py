@@ -3,7 +3,7 @@
     python -m benchmarks.whole [--only linear,window] [--length 4096] [--batch 2] [--seconds 60] [--usual-memory]
 
 Bytes, 4 layers of 256, 4 heads, feed-forward 1024, forward, backward and step, 2 threads: the cells of
-`longspan.arena.speed`, each in a process of its own, beside the goals of the first release. `naive` holds its n×n
+`longspan.arena.runs.speed`, each in a process of its own, beside the goals of the first release. `naive` holds its n×n
 weights, `dense` is the same model on torch's fused kernel. Freed memory is kept, as in our training; with
 `--usual-memory` glibc does with it what it does by itself, as when the goals were measured.
 """
@@ -15,9 +15,10 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from multiprocessing import get_context
 
-from longspan.arena import settings, speed
-from longspan.arena.cell import Cell, Record
-from longspan.arena.efficiency import FUSED, NAIVE, table
+from longspan.arena import settings
+from longspan.arena.runs import speed
+from longspan.arena.runs.cell import Cell, Record
+from longspan.arena.runs.efficiency import FUSED, NAIVE, table
 
 SETTING = "released"
 GOALS = {  # times naive, times fused, at 4096

@@ -23,7 +23,7 @@ ROWS = [
         "pools",
         "precision",
         "registry",
-        "replay",
+        "recompute",
         "shapes",
     },
     {"attention"},

@@ -12,7 +12,7 @@ import torch
 from tests.hub.folders import bert, decoder, letters
 
 from longspan import files, hub, manifest
-from longspan.data import generated
+from longspan.data.sets import generated
 from longspan.errors import InvalidInput
 from longspan.models import folder as model_folder
 from longspan.train import checkpoint

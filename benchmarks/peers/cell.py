@@ -25,7 +25,7 @@ from benchmarks.peers.native import fused
 from benchmarks.peers.pair import Pair, Side, Size
 from longspan.measure.footprint import Resident, give_back_memory
 from longspan.measure.timing import turns
-from longspan.train.memory import keep_memory
+from longspan.train.malloc import keep_memory
 
 WITNESS, THEIRS, OURS = "full", "theirs", "ours"
 KINDS = ("forward", "backward")

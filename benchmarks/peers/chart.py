@@ -5,7 +5,7 @@ from typing import Any
 
 from benchmarks.peers.cell import KINDS
 from benchmarks.peers.table import TITLES, ratio
-from longspan.report import kinds
+from longspan.report import palette
 from longspan.report.charts import STYLE, disc, mark, scale, stroke, words
 from longspan.report.page import Html, text
 
@@ -31,7 +31,7 @@ def svg(results: Mapping[str, Any]) -> str:
         parts.append(words(x(tick), TOP - 8, f"{tick:g}×", "quiet middle"))
     parts += [part for number, row in enumerate(rows) for part in _row(row, TOP + STEP * (number + 0.5), left, x)]
     parts.append(words(8, bottom + 18, "left of 1× longspan is slower", "quiet"))
-    style = f"{PALETTE}{STYLE}{kinds.style()}"
+    style = f"{PALETTE}{STYLE}{palette.style()}"
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:g} {bottom + 28:g}" role="img" '
         f'aria-label="{text(said)}"><style>{style}</style>'

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 from benchmarks.peers.pair import AGAIN, NO_CAUSAL, Pair, Side, Size, copy, heads, hidden, our_heads, our_layer
 from longspan.nn.compression import Compression
-from longspan.nn.memory import LayerMemory, MemoryLayer, Reach
+from longspan.nn.memory_layer import LayerMemory, MemoryLayer, Reach
 from longspan.nn.multihead import MultiHead
-from longspan.nn.relative import RelativeAttention
+from longspan.nn.relative_multihead import RelativeAttention
 from longspan.nn.residual import Residual
 
 RATIO = 4  # memories that become one slot

@@ -72,7 +72,7 @@ class Pair:
     close: float | None = None
     decodes: str  # how the peer generates token by token
     ours_decodes: bool = False  # whether ours has a state in which tokens cost what the mechanism says
-    kind: str = field(default="other")  # of `longspan.report.kinds`: the colour in the chart
+    kind: str = field(default="other")  # of `longspan.report.palette`: the colour in the chart
 
     @property
     def name(self) -> str:

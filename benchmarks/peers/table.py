@@ -27,7 +27,7 @@ def markdown(results: Mapping[str, Any], chart: str) -> str:
         "The two of a pair and torch's full attention (not causal) take turns in one process, so that what the machine "
         "does to one it does to all: look at ratios. Seconds are processor time by the rule of "
         "`longspan/measure/timing.py`. × is how many times faster longspan is; under 1, slower. *Kept* is the same "
-        "with `longspan.train.memory.keep_memory()`, under which the C library keeps freed memory: much of a peer's "
+        "with `longspan.train.malloc.keep_memory()`, under which the C library keeps freed memory: much of a peer's "
         "time may be page faults, and any program can be rid of those. MiB is the peak of forward and backward in a "
         "process of its own.",
         f"![How many times faster longspan is than each peer]({chart})",

@@ -3,11 +3,11 @@
 import sys
 from pathlib import Path
 
-from longspan.arena import session
-from longspan.arena.cell import Cell
-from longspan.arena.grid import Arguments
-from longspan.arena.results import CELLS, Folder, left
-from longspan.arena.runner import Ended, Event, Idle, LocalRunner, Told
+from longspan.arena.runs import session
+from longspan.arena.runs.cell import Cell
+from longspan.arena.runs.grid import Arguments
+from longspan.arena.runs.results import CELLS, Folder, left
+from longspan.arena.runs.runner import Ended, Event, Idle, LocalRunner, Told
 
 
 def say(line: str) -> None:

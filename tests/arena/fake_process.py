@@ -1,4 +1,4 @@
-"""Stands in for `longspan.arena.process`: a cell does what its model is called, and notes that it was run."""
+"""Stands in for `longspan.arena.runs.process`: a cell does what its model is called, and notes that it was run."""
 
 import json
 import os
@@ -6,7 +6,7 @@ import signal
 import sys
 from pathlib import Path
 
-from longspan.arena.cell import Cell, Record
+from longspan.arena.runs.cell import Cell, Record
 
 
 def say(line: str) -> None:

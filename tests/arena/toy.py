@@ -5,13 +5,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from longspan import config
-from longspan.arena.examples import Examples, Splits
-from longspan.arena.settings import Preset, Training, shell
-from longspan.arena.tasks import ArenaTask, Place
+from longspan.arena.settings import ArenaSetting, Training, shell
+from longspan.arena.tasks.examples import LabelledSequences, Splits
+from longspan.arena.tasks.registry import ArenaTask, DataFolders
 
 CLASSES, VOCABULARY = 3, 9
 SHELL = shell(1, 2, 16, 16, 16, dropout=0.1, attention_dropout=0.0)
-PRESET = Preset({}, SHELL, Training(steps=6, batch=8, rate=1e-2, evaluations=3, clip=1.0))
+PRESET = ArenaSetting({}, SHELL, Training(steps=6, batch=8, rate=1e-2, evaluations=3, clip=1.0))
 
 
 class Toy(ArenaTask):
@@ -23,7 +23,7 @@ class Toy(ArenaTask):
         texts: int = config.option(1, "texts", low=1, high=2)
         grid: bool = config.option(False, "whether it is an image of 3 rows")
 
-    def splits(self, place: Place, seed: int = 0) -> Splits:
+    def splits(self, place: DataFolders, seed: int = 0) -> Splits:
         options, draw = self.options, np.random.default_rng(seed)
         padded = not options.grid
         made = {}
@@ -37,7 +37,9 @@ class Toy(ArenaTask):
             pairs = first.reshape(count, options.texts)
             labels = pairs[:, 0] if options.texts == 1 else (pairs[:, 0] == pairs[:, 1]).astype(np.int64)
             starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-            made[split] = Examples(np.concatenate(parts), starts, labels.astype(np.int64), split, options.texts)
+            made[split] = LabelledSequences(
+                np.concatenate(parts), starts, labels.astype(np.int64), split, options.texts
+            )
         grid = (3, options.length // 3) if options.grid else None
         classes = CLASSES if options.texts == 1 else 2
         return Splits(

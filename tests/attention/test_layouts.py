@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from longspan.attention import flash
-from longspan.attention.flash import DEAD
-from longspan.attention.joint import Source, _plain, joint
+from longspan.attention.kernels import flash
+from longspan.attention.kernels.flash import DEAD
+from longspan.attention.kernels.multi_source_softmax import KeySource, _plain, joint
 from longspan.attention.layouts import (
     Band,
-    Blocks,
+    BlockTable,
     ByHead,
     Dense,
     Layout,
@@ -55,12 +55,12 @@ def reads(layout: Layout, head: int, i: int, j: int, queries: int, keys: int) ->
         stride = layout.stride
         within = reads(layout.inner, head, i // stride, j // stride, -(-queries // stride), -(-keys // stride))
         return i % stride == j % stride and within
-    assert isinstance(layout, Blocks)
+    assert isinstance(layout, BlockTable)
     return j // layout.block in _rows(layout)[head % layout.table.shape[0]][i // layout.block]
 
 
 @cache
-def _rows(layout: Blocks) -> list[list[list[int]]]:
+def _rows(layout: BlockTable) -> list[list[list[int]]]:
     return layout.table.tolist()
 
 
@@ -69,7 +69,7 @@ def pattern(layout: Layout, queries: int, keys: int) -> Tensor:
     """(heads, queries, keys) by literal loops."""
     pairs = [
         [[reads(layout, head, i, j, queries, keys) for j in range(keys)] for i in range(queries)]
-        for head in range(HEADS if isinstance(layout, (Blocks, ByHead)) else 1)
+        for head in range(HEADS if isinstance(layout, (BlockTable, ByHead)) else 1)
     ]
     return torch.tensor(pairs).expand(HEADS, -1, -1)
 
@@ -85,13 +85,13 @@ def make(queries: int, keys: int, batch: int = 2) -> tuple[Tensor, Tensor, Tenso
 
 
 def plain(layout: Layout, keep: Tensor | None = None, bias: Tensor | None = None) -> Callable[..., Tensor]:
-    return lambda q, k, v: _plain(q, [Source(layout, k, v, keep, bias)], SCALE, 0.0)
+    return lambda q, k, v: _plain(q, [KeySource(layout, k, v, keep, bias)], SCALE, 0.0)
 
 
 def fused(layout: Layout, keep: Tensor | None = None, bias: Tensor | None = None) -> Callable[..., Tensor]:
     def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         assert flash.fits(q, k, v)
-        return joint(q, [Source(layout, k, v, keep, bias)], scale=SCALE)
+        return joint(q, [KeySource(layout, k, v, keep, bias)], scale=SCALE)
 
     return run
 
@@ -109,7 +109,7 @@ def dense_bias(bias: Tensor, queries: int, keys: int, past: int) -> Tensor:
 
 
 def kind(value: object) -> str:
-    return "blocks" if isinstance(value, Blocks) else str(value)
+    return "blocks" if isinstance(value, BlockTable) else str(value)
 
 
 FOUR = table_of([[0, 1, -1], [0, 1, 2], [3, 1, 2], [3, -1, -1]], HEADS)
@@ -140,13 +140,13 @@ CASES: list[tuple[str, Layout, int, int]] = [
     ("residue longer than the text", Residue(9, Band(2, 2)), 5, 5),
     ("residue of one", Residue(1, Band(2, 0)), 35, 35),
     ("residue of a residue", Residue(2, Residue(3, Dense(causal=True))), 17, 17),
-    ("blocks", Blocks(FOUR[:1], 4), 16, 16),
-    ("blocks per head", Blocks(FOUR, 4), 15, 15),
-    ("blocks with empty rows", Blocks(table_of([[-1, -1], [0, -1]]), 3), 5, 5),
+    ("blocks", BlockTable(FOUR[:1], 4), 16, 16),
+    ("blocks per head", BlockTable(FOUR, 4), 15, 15),
+    ("blocks with empty rows", BlockTable(table_of([[-1, -1], [0, -1]]), 3), 5, 5),
     ("by head", ByHead((((1,), Band(2, 1)), ((0,), Residue(2, Band(2, 1))))), 41, 41),
     ("by head, of other widths", ByHead((((1,), Band(2, 1)), ((0,), Dense(causal=True)))), 41, 41),
     ("by head, all in one group", ByHead((((1, 0), Band(2, 1)),)), 41, 41),
-    ("blocks of other keys", Blocks(table_of([[0, 2], [1, -1]]), 4), 7, 11),
+    ("blocks of other keys", BlockTable(table_of([[0, 2], [1, -1]]), 4), 7, 11),
 ]
 NAMED = pytest.mark.parametrize(
     ("layout", "queries", "keys"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
@@ -182,7 +182,7 @@ def test_a_mask_takes_away_its_keys_and_no_others(layout: Layout, queries: int, 
 
 def test_a_block_that_stands_twice_is_read_twice(agree):
     """Who makes the table sees to that: both ways must then do the same."""
-    layout = Blocks(torch.tensor([[[0, 0], [1, 0]]]), 3)
+    layout = BlockTable(torch.tensor([[[0, 0], [1, 0]]]), 3)
     q, k, v = make(6, 6)
     agree(plain(layout), fused(layout), q, k, v)
     assert layout.scores(q, k, None, None, SCALE).gt(DEAD).sum(-1).unique().tolist() == [6]
@@ -269,7 +269,7 @@ def test_both_ways_with_a_bias(
 
 
 def test_a_bias_that_a_layout_cannot_take_is_not_dropped_in_silence():
-    layout = Blocks(torch.tensor([[[0], [1]]]), 4)
+    layout = BlockTable(torch.tensor([[[0], [1]]]), 4)
     q, k, v = make(8, 8)
     assert not layout.takes_bias
     for run in (plain, fused):
@@ -279,7 +279,7 @@ def test_a_bias_that_a_layout_cannot_take_is_not_dropped_in_silence():
 
 @pytest.mark.parametrize("which", [0, 1, 2])
 @pytest.mark.parametrize(
-    "layout", [Dense(), Dense(causal=True), Band(3, 2), Residue(2, Band(1, 1)), Blocks(FOUR, 4)], ids=kind
+    "layout", [Dense(), Dense(causal=True), Band(3, 2), Residue(2, Band(1, 1)), BlockTable(FOUR, 4)], ids=kind
 )
 def test_any_strides(dense, agree, layout: Layout, which: int):
     """A transposed view of q, k or v is as good as its copy."""
@@ -312,7 +312,7 @@ def test_a_gradient_that_comes_transposed(agree, dead: bool):
 @pytest.mark.parametrize("piece", [1, 2000])
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("layout", [Band(3, 2), Blocks(FOUR, 35), Residue(2, Band(2, 1))], ids=kind)
+@pytest.mark.parametrize("layout", [Band(3, 2), BlockTable(FOUR, 35), Residue(2, Band(2, 1))], ids=kind)
 def test_pieces_that_do_not_fit_together(dense, agree, monkeypatch, layout, masked, batch: int, piece: int):
     """The cache's share made so small that heads, sequences and blocks go one by one."""
     monkeypatch.setattr(band_module, "PIECE", piece)
@@ -379,10 +379,10 @@ def test_a_causal_dense_whose_first_rows_all_have_nothing_to_read(dense, agree, 
 def test_blocks_with_a_table_for_each_sequence(dense, agree, heads: int, masked: bool):
     tables = torch.stack([FOUR[:heads], FOUR[:heads].flip(1).roll(1, -1), FOUR[:heads].where(FOUR[:heads] > 1, -1)])
     keep = torch.rand(3, 15) < 0.6 if masked else None
-    allowed = torch.stack([pattern(Blocks(table, 4), 15, 15) for table in tables])
+    allowed = torch.stack([pattern(BlockTable(table, 4), 15, 15) for table in tables])
     if keep is not None:
         allowed = allowed & keep[:, None, None, :]
-    for run in (plain(Blocks(tables, 4), keep), fused(Blocks(tables, 4), keep)):
+    for run in (plain(BlockTable(tables, 4), keep), fused(BlockTable(tables, 4), keep)):
         agree(lambda q, k, v: dense(q, k, v, allowed, SCALE), run, *make(15, 15, 3))
 
 
@@ -419,7 +419,7 @@ def blocks(draw) -> tuple[Layout, int, int]:
     rows = st.lists(row, min_size=query_blocks, max_size=query_blocks)
     heads = draw(st.sampled_from([1, HEADS]))
     tables = [[line + [-1] * (slots - len(line)) for line in draw(rows)] for _ in range(heads)]
-    return Blocks(torch.tensor(tables), block), queries, keys
+    return BlockTable(torch.tensor(tables), block), queries, keys
 
 
 @settings(max_examples=80)
@@ -468,7 +468,7 @@ def test_pairs_by_hand():
     assert Band(100, 28).pairs(3, 256, 256) == 3 * 8 * 32 * (100 + 32 + 28)
     assert Band(100, 28).pairs(3, 128, 128) == 3 * 128 * 128  # fewer than the spans hold
     assert Residue(3, Dense(True)).pairs(1, 10, 10) == 3 * 4 * 4
-    assert Blocks(FOUR, 4).pairs(2, 15, 15) == 2 * 16 * 3 * 4
+    assert BlockTable(FOUR, 4).pairs(2, 15, 15) == 2 * 16 * 3 * 4
     assert ByHead((((0, 2), Dense()), ((1,), Residue(3, Dense())))).pairs(3, 10, 10) == 2 * 100 + 3 * 4 * 4
 
 
@@ -487,7 +487,7 @@ def neighbours(count: int) -> Tensor:
 @pytest.mark.parametrize("way", [plain, fused])
 @pytest.mark.parametrize(
     "layout",
-    [Band(16, 16), Band(32, 0), Blocks(neighbours(LONG // 16), 16), Residue(4, Band(8, 8))],
+    [Band(16, 16), Band(32, 0), BlockTable(neighbours(LONG // 16), 16), Residue(4, Band(8, 8))],
     ids=["band", "band causal", "blocks", "residue of a band"],
 )
 def test_no_tensor_grows_with_the_square(layout: Layout, way, masked: bool):
@@ -498,7 +498,7 @@ def test_no_tensor_grows_with_the_square(layout: Layout, way, masked: bool):
     assert 0 < seen.elements < LONG * LONG // 8, seen.maker
 
 
-@pytest.mark.parametrize("layout", [Band(16, 16), Blocks(neighbours(8), 16), Residue(4, Band(8, 8))], ids=kind)
+@pytest.mark.parametrize("layout", [Band(16, 16), BlockTable(neighbours(8), 16), Residue(4, Band(8, 8))], ids=kind)
 def test_the_fused_way_keeps_its_output_and_one_number_for_each_row(layout: Layout):
     q, k, v = (torch.randn(1, HEADS, 128, 8).requires_grad_() for _ in range(3))
     assert count_kept(lambda: fused(layout)(q, k, v), (q, k, v)) == HEADS * 128 * (8 + 1)

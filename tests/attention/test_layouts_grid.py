@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from longspan.attention import flash
-from longspan.attention.flash import DEAD
-from longspan.attention.joint import Source, _plain, joint
+from longspan.attention.kernels import flash
+from longspan.attention.kernels.flash import DEAD
+from longspan.attention.kernels.multi_source_softmax import KeySource, _plain, joint
 from longspan.attention.layouts import (
-    Axis,
+    GridAxis,
     Layout,
     Rectangles,
     Tiles,
@@ -57,7 +57,7 @@ def pattern(layout: Layout, length: int) -> Tensor:
         if isinstance(layout, Tiles):
             first = i // layout.block * layout.block
             keep[i, j] = first - layout.before <= j < first + layout.block + layout.after
-        elif isinstance(layout, Axis):
+        elif isinstance(layout, GridAxis):
             slab = length * layout.stride if layout.length is None else layout.length * layout.stride
             keep[i, j] = i // slab == j // slab and i % layout.stride == j % layout.stride
         else:
@@ -75,13 +75,13 @@ def make(length: int, batch: int = 2) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def plain(layout: Layout, keep: Tensor | None = None) -> Callable[..., Tensor]:
-    return lambda q, k, v: _plain(q, [Source(layout, k, v, keep)], SCALE, 0.0)
+    return lambda q, k, v: _plain(q, [KeySource(layout, k, v, keep)], SCALE, 0.0)
 
 
 def fused(layout: Layout, keep: Tensor | None = None) -> Callable[..., Tensor]:
     def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         assert flash.fits(q, k, v)
-        return joint(q, [Source(layout, k, v, keep)], scale=SCALE)
+        return joint(q, [KeySource(layout, k, v, keep)], scale=SCALE)
 
     return run
 
@@ -107,16 +107,16 @@ CASES: list[tuple[Layout, int]] = [
     (Rectangles((2, 2), (5, 9), 4), 17),
     (Rectangles((2, 8), (1, 1), 5, causal=True), 23),
     (Rectangles((4, 4), (2, 2), 8, causal=True), 1),
-    (Axis(1, 4), 16),
-    (Axis(1, 4), 13),
-    (Axis(1, 4, causal=True), 13),
-    (Axis(5), 30),
-    (Axis(5), 33),
-    (Axis(5, causal=True), 33),
-    (Axis(5, causal=True), 3),
-    (Axis(3, 4, causal=True), 24),
-    (Axis(3, 4), 29),
-    (Axis(1), 7),
+    (GridAxis(1, 4), 16),
+    (GridAxis(1, 4), 13),
+    (GridAxis(1, 4, causal=True), 13),
+    (GridAxis(5), 30),
+    (GridAxis(5), 33),
+    (GridAxis(5, causal=True), 33),
+    (GridAxis(5, causal=True), 3),
+    (GridAxis(3, 4, causal=True), 24),
+    (GridAxis(3, 4), 29),
+    (GridAxis(1), 7),
 ]
 NAMED = pytest.mark.parametrize(("layout", "length"), CASES, ids=str)
 
@@ -202,7 +202,7 @@ def test_pieces_that_do_not_fit_together(dense, agree, monkeypatch, layout, mask
 # Any sizes
 
 TILES = st.builds(Tiles, st.integers(1, 9), st.integers(0, 20), st.integers(0, 20), st.booleans())
-AXES = st.builds(Axis, st.integers(1, 7), st.one_of(st.none(), st.integers(1, 7)), st.booleans())
+AXES = st.builds(GridAxis, st.integers(1, 7), st.one_of(st.none(), st.integers(1, 7)), st.booleans())
 PAIRS = st.tuples(st.integers(1, 4), st.integers(1, 4))
 FLANGES = st.tuples(st.integers(0, 4), st.integers(0, 4))
 RECTANGLES = st.builds(Rectangles, PAIRS, FLANGES, st.integers(1, 9), st.none(), st.booleans())
@@ -243,8 +243,8 @@ def test_pairs_by_hand():
     assert Tiles(256, 256, causal=True).pairs(1, 512, 512) == 128 * (128 + 256 + 384 + 512)
     assert Rectangles((2, 3), (1, 2), 6).pairs(1, 13, 13) == 2 * 2 * 6 * (4 * 7)
     assert Rectangles((2, 3), (1, 2), 6, causal=True).pairs(1, 12, 12) == 2 * 6 * (3 * 7)
-    assert Axis(1, 8).pairs(3, 20, 20) == 3 * 3 * 64
-    assert Axis(8).pairs(3, 20, 20) == 3 * 8 * 9
+    assert GridAxis(1, 8).pairs(3, 20, 20) == 3 * 3 * 64
+    assert GridAxis(8).pairs(3, 20, 20) == 3 * 8 * 9
 
 
 LONG = 2048
@@ -253,7 +253,7 @@ LONG = 2048
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("way", [plain, fused])
 @pytest.mark.parametrize(
-    "layout", [Tiles(16, 16, causal=True), Rectangles((4, 4), (2, 2), 32), Axis(1, 32), Axis(64)], ids=str
+    "layout", [Tiles(16, 16, causal=True), Rectangles((4, 4), (2, 2), 32), GridAxis(1, 32), GridAxis(64)], ids=str
 )
 def test_no_tensor_grows_with_the_square(layout: Layout, way, masked: bool):
     keep = torch.arange(LONG)[None] < LONG - 5 if masked else None
@@ -264,14 +264,14 @@ def test_no_tensor_grows_with_the_square(layout: Layout, way, masked: bool):
 
 
 @pytest.mark.parametrize(
-    "layout", [Tiles(16, 16, causal=True), Rectangles((4, 4), (2, 2), 8), Axis(1, 32), Axis(64)], ids=str
+    "layout", [Tiles(16, 16, causal=True), Rectangles((4, 4), (2, 2), 8), GridAxis(1, 32), GridAxis(64)], ids=str
 )
 def test_the_fused_way_keeps_its_output_and_one_number_for_each_row(layout: Layout):
     q, k, v = (torch.randn(1, HEADS, 128, 8).requires_grad_() for _ in range(3))
     assert count_kept(lambda: fused(layout)(q, k, v), (q, k, v)) == HEADS * 128 * (8 + 1)
 
 
-@pytest.mark.parametrize("layout", [Axis(1, 32), Axis(16, causal=True)], ids=str)
+@pytest.mark.parametrize("layout", [GridAxis(1, 32), GridAxis(16, causal=True)], ids=str)
 def test_an_axis_copies_nothing(layout: Layout):
     """Neither heads that lie one after the other nor those of a projection."""
     for heads in (torch.randn(2, 3, 128, 8), torch.randn(2, 128, 3, 8).transpose(1, 2)):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from longspan.attention.joint import Source, _plain, joint
+from longspan.attention.kernels.multi_source_softmax import KeySource, _plain, joint
 from longspan.attention.layouts import Dense, Routed
 from longspan.attention.layouts import routed as routed_module
 from longspan.audit.counting import count_flops
@@ -46,11 +46,11 @@ def pattern(layout: Routed, keys: int, keep: Tensor | None = None) -> Tensor:
 
 
 def plain(layout: Routed, keep: Tensor | None = None) -> Callable[..., Tensor]:
-    return lambda q, k, v: _plain(q, [Source(layout, k, v, keep)], SCALE, 0.0)
+    return lambda q, k, v: _plain(q, [KeySource(layout, k, v, keep)], SCALE, 0.0)
 
 
 def fused(layout: Routed, keep: Tensor | None = None) -> Callable[..., Tensor]:
-    return lambda q, k, v: joint(q, [Source(layout, k, v, keep)], scale=SCALE)
+    return lambda q, k, v: joint(q, [KeySource(layout, k, v, keep)], scale=SCALE)
 
 
 CASES = [
@@ -87,7 +87,7 @@ def test_beside_another_source_and_with_large_scores():
     layout = arrange(70, 40, 3, 8)
     q, k, v = (40 * x for x in make(70, 40))
     leaves = [x.float().requires_grad_() for x in (q, k, v)]
-    sources = [Source(layout, leaves[1], leaves[2]), Source(Dense(), leaves[1], leaves[2])]
+    sources = [KeySource(layout, leaves[1], leaves[2]), KeySource(Dense(), leaves[1], leaves[2])]
     out = joint(leaves[0], sources, scale=1.0)
     for gradient in torch.autograd.grad(out.sum(), leaves):
         assert bool(gradient.isfinite().all())

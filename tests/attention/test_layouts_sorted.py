@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from longspan.attention.joint import Source, _plain, joint
+from longspan.attention.kernels.multi_source_softmax import KeySource, _plain, joint
 from longspan.attention.layouts import Sorted
 from longspan.attention.layouts import sorted as sorted_module
 from longspan.attention.layouts import sorted_whole as whole_module
@@ -61,11 +61,11 @@ def dense(layout: Sorted, keep: Tensor | None = None) -> Callable[..., Tensor]:
 
 
 def plain(layout: Sorted, keep: Tensor | None = None) -> Callable[..., Tensor]:
-    return lambda q, k, v: _plain(q, [Source(layout, k, v, keep)], SCALE, 0.0)
+    return lambda q, k, v: _plain(q, [KeySource(layout, k, v, keep)], SCALE, 0.0)
 
 
 def fused(layout: Sorted, keep: Tensor | None = None) -> Callable[..., Tensor]:
-    return lambda q, k, v: joint(q, [Source(layout, k, v, keep)], scale=SCALE)
+    return lambda q, k, v: joint(q, [KeySource(layout, k, v, keep)], scale=SCALE)
 
 
 def blocks(layout: Sorted, keep: Tensor | None = None) -> Callable[..., Tensor]:

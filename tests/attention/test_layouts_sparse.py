@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from longspan.attention.flash import DEAD
-from longspan.attention.joint import Source, _plain, joint
+from longspan.attention.kernels.flash import DEAD
+from longspan.attention.kernels.multi_source_softmax import KeySource, _plain, joint
 from longspan.attention.layouts import Dense, Layout, OwnBlock, Strided, Summaries
 from longspan.audit.counting import LargestTensor, count_flops, count_kept
 
@@ -44,8 +44,8 @@ def make(queries: int, keys: int, batch: int) -> list[Tensor]:
 
 def ways(layout: Layout, keep: Tensor | None) -> list[Callable[..., Tensor]]:
     return [
-        lambda q, k, v: _plain(q, [Source(layout, k, v, keep)], SCALE, 0.0),
-        lambda q, k, v: joint(q, [Source(layout, k, v, keep)], scale=SCALE),
+        lambda q, k, v: _plain(q, [KeySource(layout, k, v, keep)], SCALE, 0.0),
+        lambda q, k, v: joint(q, [KeySource(layout, k, v, keep)], scale=SCALE),
     ]
 
 

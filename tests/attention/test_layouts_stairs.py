@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from longspan.attention.joint import Source, _plain, joint
+from longspan.attention.kernels.multi_source_softmax import KeySource, _plain, joint
 from longspan.attention.layouts import Stairs
 from longspan.audit.counting import LargestTensor, count_flops
 
@@ -49,7 +49,7 @@ def test_both_ways_equal_the_literal_mask(dense, agree, layout: Stairs, queries:
     keep = literal(layout, queries, keys)[None, None]
     keep = keep if padding is None else keep & padding[:, None, None, :]
     truth = lambda q, k, v: dense(q, k, v, keep, SCALE)  # noqa: E731
-    source = lambda k, v: [Source(layout, k, v, padding)]  # noqa: E731
+    source = lambda k, v: [KeySource(layout, k, v, padding)]  # noqa: E731
     agree(truth, lambda q, k, v: joint(q, source(k, v), scale=SCALE), *tensors)
     agree(truth, lambda q, k, v: _plain(q, source(k, v), SCALE, 0.0), *tensors)
     assert layout.width(keys) == layout.scores(tensors[0], tensors[1], padding, None, SCALE).shape[-1]
@@ -58,7 +58,7 @@ def test_both_ways_equal_the_literal_mask(dense, agree, layout: Stairs, queries:
 @NAMED
 def test_pairs_are_the_counted_products(layout: Stairs, queries: int):
     q, k, v = make(layout, queries)
-    counted = count_flops(lambda: joint(q, [Source(layout, k, v)], scale=SCALE))
+    counted = count_flops(lambda: joint(q, [KeySource(layout, k, v)], scale=SCALE))
     assert counted == 4 * WIDTH * BATCH * layout.pairs(HEADS, queries, k.shape[2])
 
 
@@ -69,15 +69,15 @@ def test_any_sizes(queries: int, stride: int, start: int, extra: int):
     scores = torch.einsum("bhid,bhjd->bhij", q, k) * SCALE
     keep = literal(layout, queries, k.shape[2])
     weights = scores.masked_fill(~keep, float("-inf")).softmax(-1).nan_to_num(0.0)
-    torch.testing.assert_close(joint(q, [Source(layout, k, v)], scale=SCALE), weights @ v, atol=1e-10, rtol=1e-10)
+    torch.testing.assert_close(joint(q, [KeySource(layout, k, v)], scale=SCALE), weights @ v, atol=1e-10, rtol=1e-10)
 
 
 def test_inputs_may_be_any_view():
     layout = Stairs(3, 0, 1)
     tensors = make(layout, 400)
-    expected = joint(tensors[0], [Source(layout, *tensors[1:])], scale=SCALE)
+    expected = joint(tensors[0], [KeySource(layout, *tensors[1:])], scale=SCALE)
     q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in tensors)
-    torch.testing.assert_close(joint(q, [Source(layout, k, v)], scale=SCALE), expected)
+    torch.testing.assert_close(joint(q, [KeySource(layout, k, v)], scale=SCALE), expected)
 
 
 def test_no_tensor_is_quadratic():
@@ -87,5 +87,5 @@ def test_no_tensor_is_quadratic():
     k = torch.randn(1, 1, (n - 1) // 3 + 1, 8, requires_grad=True)
     keep = torch.rand(1, k.shape[2]) < 0.9
     with LargestTensor() as seen:
-        joint(q, [Source(layout, k, k, keep)], scale=SCALE).sum().backward()
+        joint(q, [KeySource(layout, k, k, keep)], scale=SCALE).sum().backward()
     assert seen.elements < n * n // 8

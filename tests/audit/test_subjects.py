@@ -8,9 +8,9 @@ from other_models import WIDTH, DropMaskLayer, Layer, Mixer
 from torch import Tensor, nn
 
 from longspan.attention import build
-from longspan.attention.softmax import Softmax
+from longspan.attention.mechanisms.softmax import SoftmaxAttention
 from longspan.audit import Claims, Reading, audit, resolve
-from longspan.audit.outside import ModelSubject, ModuleSubject
+from longspan.audit.external import ModelSubject, ModuleSubject
 from longspan.audit.subjects import MechanismSubject
 from longspan.audit.targets import subjects_of
 from longspan.errors import InvalidInput, InvalidOption, UnknownName
@@ -29,7 +29,7 @@ def test_options_replace_the_small_ones() -> None:
 
 
 def test_a_class_of_ours_by_path_is_every_form() -> None:
-    assert len(resolve("longspan.attention.window:Window")) == len(resolve("window"))
+    assert len(resolve("longspan.attention.mechanisms.window:WindowAttention")) == len(resolve("window"))
 
 
 def test_a_mechanism_is_audited_as_it_was_built_and_left_alone() -> None:
@@ -166,13 +166,13 @@ def test_position_embeddings_do_not_stand_for_the_tokens() -> None:
 
 
 def test_a_sample_is_the_same_for_the_same_seed() -> None:
-    subject = MechanismSubject.build(Softmax, causal=True, options={}, form="")
+    subject = MechanismSubject.build(SoftmaxAttention, causal=True, options={}, form="")
     first, again, other = (subject.sample(2, 9, seed) for seed in (0, 0, 1))
     assert all(torch.equal(first[name], again[name]) and not torch.equal(first[name], other[name]) for name in first)
 
 
 def test_replace_changes_only_the_places_it_is_given() -> None:
-    subject = MechanismSubject.build(Softmax, causal=True, options={}, form="")
+    subject = MechanismSubject.build(SoftmaxAttention, causal=True, options={}, form="")
     sample = subject.sample(2, 9, seed=0)
     where = torch.zeros(2, 9, dtype=torch.bool)
     where[0, 3:] = True

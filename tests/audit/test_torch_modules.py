@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from longspan.audit import Certificate, Claims, Reading, audit, resolve
-from longspan.audit.outside import find_causal, find_mask
+from longspan.audit.external import find_causal, find_mask
 from longspan.audit.targets import subjects_of
 from longspan.errors import InvalidInput, InvalidOption
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from benchmarks.peers import PAIRS, chart, table
 from benchmarks.peers.pair import Pair, Size
-from longspan.report.kinds import KINDS
+from longspan.report.palette import KINDS
 
 SIZE = Size(64)
 ASKED = Path(__file__).parents[2] / "benchmarks" / "peers.txt"

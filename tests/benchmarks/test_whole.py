@@ -1,7 +1,7 @@
 """Whole models beside their goals."""
 
 from benchmarks.whole import GOALS, line, sizes
-from longspan.arena.entrants import ENTRANTS
+from longspan.arena.models.registry import ENTRANTS
 
 
 def test_the_setting_is_the_one_that_the_goals_are_of() -> None:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from longspan.arena.cell import Cell, Record
+from longspan.arena.runs.cell import Cell, Record
 from longspan.cli.advise import read_bytes, read_quality
 from longspan.cli.main import main
 from longspan.cli.measuring import Teller
@@ -52,7 +52,7 @@ class Processes:
 def made_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LONGSPAN_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr("longspan.measure.process.Processes", Processes)
+    monkeypatch.setattr("longspan.measure.process.MeasureProcesses", Processes)
     monkeypatch.setattr("longspan.measure.machine.available", lambda: 2**33)
     monkeypatch.setattr(Processes, "asked", [])
 

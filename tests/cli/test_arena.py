@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from longspan.arena.cell import Cell, Record
-from longspan.arena.results import Folder
-from longspan.arena.runner import Began, Ended, Idle, Told
+from longspan.arena.runs.cell import Cell, Record
+from longspan.arena.runs.results import Folder
+from longspan.arena.runs.runner import Began, Ended, Idle, Told
 from longspan.cli.arena_results import print_results
 from longspan.cli.arena_screen import Screen
 from longspan.cli.main import main
@@ -30,7 +30,7 @@ def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     found.mkdir()
     monkeypatch.setenv("FAKE_NOTES", str(found))
     monkeypatch.delenv("LONGSPAN_DATA", raising=False)
-    monkeypatch.setattr("longspan.arena.runner.COMMAND", (sys.executable, str(FAKE)))
+    monkeypatch.setattr("longspan.arena.runs.runner.COMMAND", (sys.executable, str(FAKE)))
     monkeypatch.chdir(tmp_path)
     return found
 
@@ -85,7 +85,7 @@ def test_what_failed_is_shown_and_run_again_only_when_asked(
         "if cell['model'] == 'dense' and not mark.exists():\n    mark.touch()\n    sys.exit('no [room] left')\n"
         f"runpy.run_path({str(FAKE)!r}, run_name='__main__')\n"
     )
-    monkeypatch.setattr("longspan.arena.runner.COMMAND", (sys.executable, str(fake)))
+    monkeypatch.setattr("longspan.arena.runs.runner.COMMAND", (sys.executable, str(fake)))
     assert main(command) == 1
     output, said = capsys.readouterr()
     line = "accuracy-tiny-listops-dense-seed0: failed: ended with code 1 and no record: no [room] left"

@@ -7,9 +7,9 @@ import pytest
 from tests.measure.made_up import law
 
 from longspan.cli.main import main
-from longspan.measure.attempt import lost
 from longspan.measure.case import Case, Measured
-from longspan.measure.process import Processes
+from longspan.measure.process import MeasureProcesses
+from longspan.measure.run_case import lost
 
 COMMAND = ["profile", "--mechanisms", "linear,etc,window", "--lengths", "1024,2048,8192", "--causal"]
 
@@ -19,7 +19,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Case]:
     """The cases that were measured, none of them really."""
     found: list[Case] = []
 
-    def measure(self: Processes, case: Case) -> Measured:
+    def measure(self: MeasureProcesses, case: Case) -> Measured:
         found.append(case)
         if case.mechanism == "etc":
             return lost(case, "unsupported", "etc has no causal form")
@@ -27,7 +27,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Case]:
             return lost(case, "memory", "naive takes about 9.0 GiB at length 8192, and 4.0 are free")
         return law(case)
 
-    monkeypatch.setattr(Processes, "measure", measure)
+    monkeypatch.setattr(MeasureProcesses, "measure", measure)
     return found
 
 
@@ -81,7 +81,7 @@ def test_a_disk_that_is_full_is_one_line(asked: list[Case], capsys: pytest.Captu
 
 
 def test_a_case_that_fails_is_in_the_exit_code(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    monkeypatch.setattr(Processes, "measure", lambda self, case: lost(case, "failed", "odd"))
+    monkeypatch.setattr(MeasureProcesses, "measure", lambda self, case: lost(case, "failed", "odd"))
     assert main(["profile", "--mechanisms", "window", "--lengths", "64"]) == 1
     assert "window, forward: failed: odd" in capsys.readouterr().out
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from longspan.cli.main import main
-from longspan.data.learning import Learned
+from longspan.data.tokenizers.learn import TokenizerOptions
 from longspan.models import build
 from longspan.tasks import registry
-from longspan.tasks.base import Place
+from longspan.tasks.base import DataPaths
 
 
 @pytest.fixture(scope="module")
@@ -20,8 +20,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run with an untrained model: what is looked at here is lines and order."""
     root = tmp_path_factory.mktemp("run")
     (root / "p.tsv").write_text("one two\teins zwei\ntwo three\tzwei drei\n" * 10)
-    task = registry.build("translate", train=str(root / "p.tsv"), batch=4, tokenizer=Learned(kind="bpe", size=280))
-    prepared = task.prepare(Place(None, root / "data"))
+    task = registry.build(
+        "translate", train=str(root / "p.tsv"), batch=4, tokenizer=TokenizerOptions(kind="bpe", size=280)
+    )
+    prepared = task.prepare(DataPaths(None, root / "data"))
     torch.manual_seed(0)
     model = build("transformer", width=16, layers=1, heads=2, hidden=16, **prepared.needs)
     model.save(root / "model", tokenizer=prepared.tokenizer.to_json())

@@ -10,13 +10,13 @@ from longspan.attention.base import Supports
 from longspan.audit.checks import CHECKS, applicable
 from longspan.audit.finding import Check
 from longspan.audit.settings import SMALL
-from longspan.audit.subjects import MechanismSubject, Subject
+from longspan.audit.subjects import AuditSubject, MechanismSubject
 from longspan.audit.targets import resolve
 
-SUBJECTS: list[Subject] = [subject for name in registry.names() for subject in resolve(name)]
+SUBJECTS: list[AuditSubject] = [subject for name in registry.names() for subject in resolve(name)]
 
 
-def identity(subject: Subject, check: Check) -> str:
+def identity(subject: AuditSubject, check: Check) -> str:
     """window-causal-prefix, and with the options where a mechanism is audited with several sets of them."""
     return f"{subject.name}-{subject.form.replace(', ', '-')}-{check.name}"
 
@@ -24,7 +24,7 @@ def identity(subject: Subject, check: Check) -> str:
 SLOW = {"compile", "compile_masked", "export", "export_masked", "size", "exponent", "dropout"}  # about a second each
 
 
-def case(subject: Subject, check: Check) -> Any:
+def case(subject: AuditSubject, check: Check) -> Any:
     marks = [pytest.mark.slow] if check.name in SLOW else []
     return pytest.param(subject, check, id=identity(subject, check), marks=marks)
 
@@ -33,7 +33,7 @@ CASES = [case(subject, check) for subject in SUBJECTS for check in applicable(su
 
 
 @pytest.mark.parametrize(("subject", "check"), CASES)
-def test_claim_holds(subject: Subject, check: Check) -> None:
+def test_claim_holds(subject: AuditSubject, check: Check) -> None:
     finding = check(subject)
     assert finding.passed, f"{finding.claim}: measured {finding.measured}, limit {finding.limit}; {finding.detail}"
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import dropout, pad
 
 from longspan.attention.base import Cost, Side
-from longspan.attention.softmax import Softmax
+from longspan.attention.mechanisms.softmax import SoftmaxAttention
 from longspan.audit.certificate import audit
 from longspan.audit.checks import CHECKS, applicable
 from longspan.audit.subjects import MechanismSubject
@@ -264,7 +264,7 @@ class StateForgetsMask(PlainWindow):
 
 
 @fault("streaming_side_inputs", missed_by="streaming")
-class DecodingWithoutBias(Softmax):
+class DecodingWithoutBias(SoftmaxAttention):
     def decode(self, q: Tensor, k: Tensor, v: Tensor, state: Any, side: Side) -> Any:
         return super().decode(q, k, v, state, replace(side, bias=None))
 

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from longspan.attention import build, joint, registry, streamed
+from longspan.attention import build, registry
 from longspan.attention.devices import as_other_device
+from longspan.attention.kernels import multi_source_softmax, query_chunks
 from longspan.audit.counting import LargestTensor
 from longspan.audit.subjects import MechanismSubject, Sample
 from longspan.audit.targets import resolve
@@ -27,8 +28,8 @@ LONG = 4096
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pieces of a few queries, so that short texts are split as long ones are."""
-    monkeypatch.setattr(streamed, "PIECE", 1 << 10)
-    monkeypatch.setattr(joint, "FEW", 0)
+    monkeypatch.setattr(query_chunks, "PIECE", 1 << 10)
+    monkeypatch.setattr(multi_source_softmax, "FEW", 0)
 
 
 def gradients(subject: MechanismSubject, sample: Sample, mask: Tensor | None) -> list[Tensor]:
@@ -69,7 +70,7 @@ SIZES = [(subject, masked) for subject in SUBJECTS for masked in (False, True)
     ("subject", "masked"), SIZES, ids=[f"{s.name}-{s.form.replace(', ', '-')}-{masked}" for s, masked in SIZES]
 )
 def test_no_tensor_of_all_pairs(subject: MechanismSubject, masked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streamed, "PIECE", 1 << 20)
+    monkeypatch.setattr(query_chunks, "PIECE", 1 << 20)
     subject = training(subject)
     subject.module.to("meta")
     sample = {name: part.to("meta") for name, part in subject.sample(1, LONG, 1).items()}
@@ -111,7 +112,7 @@ def test_torchs_kernel_with_one_row_of_mask_for_all_queries(dtype: torch.dtype) 
     q, k, v = (torch.randn(2, 2, 9, 8, dtype=dtype, requires_grad=True) for _ in range(3))
     keep = torch.rand(2, 9) < 0.6
     keep[1] = False
-    out = streamed.by_torch(q, k, v, keep, 0.5, 0.0)
+    out = query_chunks.by_torch(q, k, v, keep, 0.5, 0.0)
     expected = scaled_dot_product_attention(q[:1], k[:1], v[:1], attn_mask=keep[0].expand(9, 9), scale=0.5)
     torch.testing.assert_close(out[:1], expected)
     assert bool((out[1] == 0).all())

@@ -11,7 +11,7 @@ from torch import Tensor
 from longspan.attention import registry
 from longspan.audit.behaviour import stream
 from longspan.audit.finding import difference, spread
-from longspan.audit.subjects import Subject
+from longspan.audit.subjects import AuditSubject
 from longspan.audit.targets import resolve
 
 STREAMING = [subject for name in registry.names() for subject in resolve(name) if subject.claims.streaming]
@@ -31,7 +31,7 @@ def _mask(kind: str, length: int) -> Tensor | None:
     sizes=st.lists(st.integers(1, 17), min_size=1, max_size=9),
     kind=st.sampled_from(["none", "right", "left", "random"]),
 )
-def test_any_chunking_is_the_parallel_pass(subject: Subject, sizes: list[int], kind: str) -> None:
+def test_any_chunking_is_the_parallel_pass(subject: AuditSubject, sizes: list[int], kind: str) -> None:
     length = sum(sizes)
     mask = _mask(kind, length) if subject.claims.padding else None
     sample = subject.sample(2, length, seed=length)
@@ -42,7 +42,7 @@ def test_any_chunking_is_the_parallel_pass(subject: Subject, sizes: list[int], k
 
 
 @pytest.mark.parametrize("subject", STREAMING, ids=lambda s: f"{s.name}-{s.form.replace(', ', '-')}")
-def test_a_selected_state_goes_on_as_those_rows(subject: Subject) -> None:
+def test_a_selected_state_goes_on_as_those_rows(subject: AuditSubject) -> None:
     """Beam search reorders states, and continues one row in several ways."""
     rows = torch.tensor([1, 1, 0])
     sample = subject.sample(2, 20, seed=0)

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from longspan.attention import joint, registry
+from longspan.attention import registry
 from longspan.attention.devices import as_other_device
+from longspan.attention.kernels import multi_source_softmax
 from longspan.audit.subjects import MechanismSubject
 from longspan.audit.targets import resolve
 from longspan.models import build
@@ -55,7 +56,7 @@ ALLOWED = {"longformer-bidirectional"}  # how many tokens are global, once for a
 
 @EACH
 def test_a_training_step(subject: MechanismSubject, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joint, "FEW", 0)
+    monkeypatch.setattr(multi_source_softmax, "FEW", 0)
     subject = subject.rebuilt(dropout=0.1 if subject.module.supports.dropout else 0.0)
     subject.module.train()
     mask = torch.ones(2, 40, dtype=torch.bool)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from longspan.data.examples import Example, Examples
-from longspan.data.tables import rows
-from longspan.data.windows import most_context, windows
+from longspan.data.text.tables import rows
+from longspan.data.text.windows import most_context, windows
 from longspan.errors import InvalidInput
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from longspan.attention.state import State
-from longspan.models import Causal
+from longspan.models import CausalModel
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Last(State):
     tokens: Tensor  # (batch, 2): the last two
 
 
-class Table(Causal):
+class Table(CausalModel):
     """The logits after the tokens (a, b) are `table[a, b]`; before the first token stands 0."""
 
     name, paper = "table", "none"

@@ -14,7 +14,7 @@ from longspan.attention.state import Rows, State
 from longspan.decode import Beam, Ensemble, beam_search, generate, score
 from longspan.decode.beam import coverage_penalty, length_penalty
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
-from longspan.models import Causal
+from longspan.models import CausalModel
 from longspan.models.decoder import Decoder
 from longspan.models.transformer import Transformer
 
@@ -23,7 +23,7 @@ END = 0
 SOURCES = [[3, 4, 5, 6, 7], [8, 2], [5, 5, 5]]
 
 
-def exhaustive(model: Causal, prompt: list[int], longest: int, options: Beam) -> tuple[list[int], float]:
+def exhaustive(model: CausalModel, prompt: list[int], longest: int, options: Beam) -> tuple[list[int], float]:
     """The best of all texts that end in time."""
     others = [token for token in range(model.vocabulary) if token != END]
     texts = [[*body, END] for size in range(longest) for body in itertools.product(others, repeat=size)]
@@ -63,7 +63,7 @@ def test_the_stop_rule_loses_nothing(table: Any, seed: int, beams: int, alpha: f
     assert [(text, value) for text, value in expected[:beams]] == ended
 
 
-def plain_search(model: Causal, prompt: list[int], options: Beam) -> list[tuple[list[int], float]]:
+def plain_search(model: CausalModel, prompt: list[int], options: Beam) -> list[tuple[list[int], float]]:
     """Section 11 without tensors, without a cache and without an early stop."""
     live: list[tuple[float, list[int]]] = [(0.0, [])]
     finished: list[tuple[float, list[int]]] = []
@@ -134,7 +134,7 @@ def test_two_beams_find_what_greedy_misses(table: Any):
     assert found.tokens == [2, END] and found.logprob == pytest.approx(float(torch.tensor(0.44 * 0.97).log()), abs=1e-6)
 
 
-def models() -> dict[str, Causal]:
+def models() -> dict[str, CausalModel]:
     torch.manual_seed(0)
     settings = ["softmax", {"name": "sparse", "stride": 3}]
     return {
@@ -210,12 +210,12 @@ class Read(State):
     rows: Rows
 
 
-class Uncached(Causal):
+class Uncached(CausalModel):
     """The same model without a cache: it reads the whole text at each step."""
 
     name, paper = "uncached", "none"
 
-    def __init__(self, inner: Causal) -> None:
+    def __init__(self, inner: CausalModel) -> None:
         super().__init__(None)
         self.inner, self.vocabulary = inner, inner.vocabulary
 

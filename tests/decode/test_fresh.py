@@ -9,7 +9,7 @@ from torch.nn.utils import parametrize
 
 from longspan.decode import Beam, beam_search, generate, score
 from longspan.models import build
-from longspan.models.base import Causal
+from longspan.models.base import CausalModel
 from longspan.nn.multihead import MultiHead
 
 VOCABULARY, PROMPTS = 40, [[3, 9, 4, 7], [5, 6]]
@@ -19,13 +19,13 @@ KINDS = {
 }
 
 
-def make(kind: str) -> Causal:
+def make(kind: str) -> CausalModel:
     torch.manual_seed(0)
     sizes = {"vocabulary": VOCABULARY, "width": 256, "heads": 4, "hidden": 512, "layers": 2, "max_length": 64}
     return build("decoder", **sizes, **KINDS[kind], place="pre", dropout=0.0, tied=False)
 
 
-def by_whole_passes(model: Causal, prompt: list[int], new: int) -> tuple[list[int], list[float]]:
+def by_whole_passes(model: CausalModel, prompt: list[int], new: int) -> tuple[list[int], list[float]]:
     """Greedy, without decoding state: the parallel pass over the text so far, again and again."""
     text, logprobs = list(prompt), []
     with torch.no_grad():
@@ -36,7 +36,7 @@ def by_whole_passes(model: Causal, prompt: list[int], new: int) -> tuple[list[in
     return text[len(prompt) :], logprobs
 
 
-def check(model: Causal) -> Tensor:
+def check(model: CausalModel) -> Tensor:
     """The log-probabilities of what it generates, which must be those of whole passes; of beams as well."""
     model.eval()
     found = generate(model, PROMPTS, max_new=8)
@@ -50,7 +50,7 @@ def check(model: Causal) -> Tensor:
     return logprobs
 
 
-def train(model: Causal) -> None:
+def train(model: CausalModel) -> None:
     model.train()
     ids = torch.randint(0, VOCABULARY, (4, 12))
     optimiser = torch.optim.SGD(model.parameters(), lr=1.0)
@@ -60,7 +60,7 @@ def train(model: Causal) -> None:
         optimiser.step()
 
 
-def load(model: Causal) -> None:
+def load(model: CausalModel) -> None:
     torch.manual_seed(1)
     model.load_state_dict({name: 0.1 * torch.randn_like(value) for name, value in model.state_dict().items()})
 
@@ -77,16 +77,16 @@ class Adapted(nn.Module):
         return self.base(x) + self.up(self.down(x))
 
 
-def mixers(model: Causal) -> list[MultiHead]:
+def mixers(model: CausalModel) -> list[MultiHead]:
     return [module for module in model.modules() if isinstance(module, MultiHead)]
 
 
-def adapt(model: Causal) -> None:
+def adapt(model: CausalModel) -> None:
     for mixer in mixers(model):
         mixer.project["k"] = Adapted(mixer.project["k"])
 
 
-def hook(model: Causal) -> None:
+def hook(model: CausalModel) -> None:
     for mixer in mixers(model):
         mixer.project["v"].register_forward_hook(lambda module, given, out: -3 * out)
 
@@ -96,13 +96,13 @@ class Doubled(nn.Module):
         return 2 * weight
 
 
-def parametrise(model: Causal) -> None:
+def parametrise(model: CausalModel) -> None:
     for mixer in mixers(model):
         parametrize.register_parametrization(mixer.project["q"], "weight", Doubled())
         parametrize.register_parametrization(mixer.out, "weight", Doubled())
 
 
-def widen(model: Causal) -> None:
+def widen(model: CausalModel) -> None:
     model.double()
     train(model)
 
@@ -119,7 +119,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_a_change_is_seen_by_the_next_generation(kind: str, change: Callable[[Causal], None]):
+def test_a_change_is_seen_by_the_next_generation(kind: str, change: Callable[[CausalModel], None]):
     model = make(kind)
     before = check(model)
     change(model)

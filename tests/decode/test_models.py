@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from longspan.decode import Beam, Sampling, beam_search, generate, score, stream
-from longspan.models import Causal, build, find, names
+from longspan.models import CausalModel, build, find, names
 
 BODY = {"vocabulary": 13, "width": 16, "heads": 2, "hidden": 24, "layers": 2}
 MEMORY = {**BODY, "segment": 4, "memory": 5}
@@ -30,10 +30,10 @@ PROMPTS = [[5, 3, 8, 1, 9, 2, 7], [4], [6, 6, 1, 12]]
 SOURCES = [[3, 4, 5, 6], [7, 8], [9, 10, 11, 3, 4, 2]]
 
 
-def make(name: str, index: int) -> Causal:
+def make(name: str, index: int) -> CausalModel:
     torch.manual_seed(1)
     model = build(name, **SMALL[name][index]).double().eval()
-    assert isinstance(model, Causal)
+    assert isinstance(model, CausalModel)
     with torch.no_grad():  # sharper than it starts, so that the choices differ
         for parameter in model.parameters():
             parameter.mul_(1.5)
@@ -41,10 +41,10 @@ def make(name: str, index: int) -> Causal:
 
 
 def test_no_causal_model_is_left_out():
-    assert [name for name in names() if issubclass(find(name), Causal) and name not in SMALL] == []
+    assert [name for name in names() if issubclass(find(name), CausalModel) and name not in SMALL] == []
 
 
-def given(model: Causal, row: int | None = None) -> dict[str, Any]:
+def given(model: CausalModel, row: int | None = None) -> dict[str, Any]:
     rows = range(len(PROMPTS)) if row is None else [row]
     sources = {"source": [SOURCES[i] for i in rows]} if model.reads_source else {}
     return {"prompts": [PROMPTS[i] for i in rows], **sources}

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from longspan.attention import find, names
-from longspan.attention.setting import Setting
+from longspan.attention.config import AttentionConfig
 from longspan.audit.settings import small
 from longspan.config import describe, make
 from longspan.decode import Beam, Sampling, generate, score, stream
 from longspan.decode.batch import Batch, read_batch
 from longspan.decode.feed import Feed
 from longspan.errors import InvalidInput, InvalidOption
-from longspan.models import Causal
+from longspan.models import CausalModel
 from longspan.models.decoder import Decoder
 from longspan.models.transformer import Transformer
 
@@ -29,17 +29,21 @@ SOURCES = [[3, 4, 5, 6, 7], [8, 2], [5, 5, 5], [1]]
 
 def decoder(name: str = "softmax", **options: Any) -> Decoder:
     torch.manual_seed(0)
-    return Decoder.build(**TINY, attention=[Setting(name, **small(name)[0]), "softmax"], **options).double().eval()
+    return (
+        Decoder.build(**TINY, attention=[AttentionConfig(name, **small(name)[0]), "softmax"], **options).double().eval()
+    )
 
 
-def parallel(model: Causal, text: list[int], source: list[int] | None = None) -> Tensor:
+def parallel(model: CausalModel, text: list[int], source: list[int] | None = None) -> Tensor:
     """The logits of a whole text at once, without a state."""
     ids = torch.tensor([text])
     with torch.no_grad():
         return (model(ids) if source is None else model(torch.tensor([source]), ids))[0]
 
 
-def check_greedy(model: Causal, prompt: list[int], tokens: list[int], logprobs: list[float], **source: Any) -> None:
+def check_greedy(
+    model: CausalModel, prompt: list[int], tokens: list[int], logprobs: list[float], **source: Any
+) -> None:
     """What came is the best token at every place of the parallel pass, and has its probability there."""
     logits = parallel(model, prompt + tokens[:-1], **source)[len(prompt) - 1 :]
     assert tokens == logits.argmax(1).tolist()
@@ -60,7 +64,7 @@ def test_prompts_of_unequal_length_are_decoded_as_if_alone(name: str):
         check_greedy(model, prompt, found.tokens[row], found.logprobs[row])
 
 
-def walk(model: Causal, batch: Batch, new: Tensor, padded: bool) -> list[list[Tensor]]:
+def walk(model: CausalModel, batch: Batch, new: Tensor, padded: bool) -> list[list[Tensor]]:
     """The logits that each row sees, when the tokens to come are given."""
     feed = Feed(model, batch, new=new.shape[1])
     feed.padded = padded
@@ -121,7 +125,7 @@ def test_positions_continue_from_each_rows_own_length(position: str, name: str):
 @pytest.mark.parametrize("attention", ["softmax", "reformer"])
 def test_an_encoder_decoder_in_batches(attention: str):
     torch.manual_seed(0)
-    setting = Setting(attention, **small(attention)[0])
+    setting = AttentionConfig(attention, **small(attention)[0])
     model = Transformer.build(**TINY, decoder_attention=setting).double().eval()
     found = generate(model, source=SOURCES, bos=1, max_new=6)
     longer = generate(model, PROMPTS, source=SOURCES, max_new=6)

@@ -14,14 +14,14 @@ import numpy as np
 from PIL import Image
 from toy import trainer  # of tests/train; this is imported by a script
 
-from longspan.arena import shards
-from longspan.arena.examples import Examples
-from longspan.data.learning import Learned, learn
-from longspan.data.prepared import Sizes, fingerprint, write_sizes
-from longspan.data.tokens import write_shards, write_tokens
+from longspan.arena.tasks import shards
+from longspan.arena.tasks.examples import LabelledSequences
+from longspan.data.sets.prepared import Sizes, fingerprint, write_sizes
+from longspan.data.text.token_files import write_shards, write_tokens
+from longspan.data.tokenizers.learn import TokenizerOptions, learn
 from longspan.measure.case import Case, Measured
-from longspan.models.vocabulary import Vocabulary
-from longspan.models.word2vec import Word2Vec
+from longspan.models.classics.vocabulary import Vocabulary
+from longspan.models.classics.word2vec import Word2Vec
 from longspan.train import saving
 
 RECIPE = """
@@ -132,7 +132,7 @@ def a_release(folder: Path) -> None:
 
 def prepared(folder: Path) -> None:
     folder.mkdir(exist_ok=True)
-    found = learn(Learned(kind="bpe", size=280, frequency=1), ["the cat sits"])
+    found = learn(TokenizerOptions(kind="bpe", size=280, frequency=1), ["the cat sits"])
     found.save(folder)
     made = fingerprint(found)
     parts = [([1, 2, 3, 4], True), ([5, 6, 7], True), ([8], False)]
@@ -147,8 +147,10 @@ def a_store(folder: Path) -> None:
     (folder / "store.jsonl").write_text("".join(json.dumps(asdict(row)) + "\n" for row in rows))
 
 
-def make_some(options: Any, seed: int, number: int, count: int) -> Examples:
-    return Examples(np.arange(3 * count, dtype=np.uint8), np.arange(count + 1) * 3, np.arange(count) % 2, "made")
+def make_some(options: Any, seed: int, number: int, count: int) -> LabelledSequences:
+    return LabelledSequences(
+        np.arange(3 * count, dtype=np.uint8), np.arange(count + 1) * 3, np.arange(count) % 2, "made"
+    )
 
 
 ASKED = {"count": 4, "shard": 2, "seed": 0}

@@ -11,8 +11,9 @@ import torch
 from safetensors.torch import load_file
 
 from longspan import config, hub
-from longspan.data.learning import Learned, learn
-from longspan.hub import families, gguf
+from longspan.data.tokenizers.learn import TokenizerOptions, learn
+from longspan.hub import families
+from longspan.hub.formats import gguf
 from longspan.hub.pretrained import Pretrained
 from longspan.models import build, registry
 
@@ -152,7 +153,7 @@ def sharded(folder: Path) -> None:
 def own(folder: Path) -> None:
     torch.manual_seed(0)
     build("decoder", vocabulary=300, **SIZES, position="learned").save(folder)
-    learn(Learned(kind="bpe", size=300, frequency=1), ["the cat sits on the mat"]).save(folder)
+    learn(TokenizerOptions(kind="bpe", size=300, frequency=1), ["the cat sits on the mat"]).save(folder)
 
 
 def universal(folder: Path) -> None:

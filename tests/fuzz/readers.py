@@ -12,16 +12,19 @@ from tokenizer_files import bpe, byte_pairs, learned, unigram, whole_words
 from toy import trainer  # of tests/train; this is imported by a script
 
 from longspan import hub
-from longspan.arena import cifar, expressions, pathfinder_folders, process, shards
-from longspan.arena.files import byte_rows
-from longspan.data import read_tokenizer, tables, text
-from longspan.data.images import read_pictures
-from longspan.data.parallel import read_pairs
-from longspan.data.prepare import count
-from longspan.data.prepared import read_prepared
-from longspan.hub import generation
+from longspan.arena.runs import process
+from longspan.arena.tasks import cifar, listops_expressions, shards
+from longspan.arena.tasks.data_files import byte_rows
+from longspan.arena.tasks.pathfinder import folders as pathfinder_folders
+from longspan.data import read_tokenizer
+from longspan.data.images.image_files import read_pictures
+from longspan.data.sets.prepare import count
+from longspan.data.sets.prepared import read_prepared
+from longspan.data.text import tables, text_files
+from longspan.data.text.parallel import read_pairs
+from longspan.hub import generation_config
 from longspan.measure.store import Store
-from longspan.models.word2vec import Word2Vec
+from longspan.models.classics.word2vec import Word2Vec
 from longspan.tasks import answer, tag
 from longspan.train import checkpoint, recipe, saving
 from longspan.train.run import Run
@@ -80,14 +83,14 @@ def _tables(folder: Path) -> None:
     for name in ("a.tsv", "b.csv", "c.jsonl", "d.tsv.gz"):
         list(tables.rows(folder / name, ["text", "label"]))
         count(folder / name)
-        text.whole(folder / name)
-        list(text.blocks(folder / name, 10))
+        text_files.whole(folder / name)
+        list(text_files.blocks(folder / name, 10))
 
 
 def _texts(folder: Path) -> None:
     for name in ("a.txt.gz", "a.txt.bz2", "a.txt.xz", "a.txt"):
-        list(text.documents(folder / name))
-        list(text.Part(folder / name).pieces())
+        list(text_files.documents(folder / name))
+        list(text_files.Part(folder / name).pieces())
 
 
 def _prepared(folder: Path) -> None:
@@ -137,7 +140,7 @@ READERS = [
         _load,
     ),
     Reader("own-transformer", universal, ["config.json"], lambda at: hub.load(at, tokenizer=False)),
-    Reader("generation", theirs, ["generation_config.json"], generation.read),
+    Reader("generation", theirs, ["generation_config.json"], generation_config.read),
     Reader("pickles", pickled, ["pytorch_model.bin", "config.json"], lambda at: _convert(at, "")),
     Reader("old-pickles", old_pickled, ["pytorch_model.bin"], lambda at: _convert(at, "")),
     Reader("fairseq", fairseq, ["model.pt", "dict.txt"], lambda at: _convert(at, "model.pt")),
@@ -178,7 +181,7 @@ READERS = [
         lambda at: Word2Vec.read_text(at / "words.vec").evaluate(at / "questions.txt"),
     ),
     Reader("squad", some_texts, ["squad.json"], lambda at: answer.questions(at / "squad.json")),
-    Reader("listops", some_texts, ["listops.tsv"], lambda at: expressions.read_file(at / "listops.tsv")),
+    Reader("listops", some_texts, ["listops.tsv"], lambda at: listops_expressions.read_file(at / "listops.tsv")),
     Reader("cell", some_texts, ["cell.json"], lambda at: process.read(at / "cell.json")),
     Reader("cifar-npz", some_images, ["cifar.npz"], lambda at: cifar.read_arrays(at / "cifar.npz")),
     Reader("cifar-binary", some_images, ["batch.bin"], lambda at: cifar.read_binary(at / "batch.bin")),

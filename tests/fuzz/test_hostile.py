@@ -13,11 +13,12 @@ from tests.fuzz.model_files import stories
 from tests.fuzz.tokenizer_files import CONTROLS, byte_pairs, entry, learned, sentencepiece, unigram
 
 from longspan import hub
-from longspan.data import read_tokenizer, tables, text
+from longspan.data import read_tokenizer
 from longspan.data.arrays import read_npz
-from longspan.data.images import read_pictures
+from longspan.data.images.image_files import read_pictures
+from longspan.data.text import tables, text_files
 from longspan.errors import InvalidInput
-from longspan.models.word2vec import Word2Vec
+from longspan.models.classics.word2vec import Word2Vec
 from longspan.parsing import parse_json, parse_toml, read_json, read_text, refusing
 from longspan.tasks.answer import questions
 from longspan.train import recipe
@@ -240,7 +241,7 @@ def test_a_billion_vectors_of_words(tmp_path: Path) -> None:
 def test_a_bomb_of_gzip_is_unpacked_no_further_than_its_limit(tmp_path: Path) -> None:
     path = tmp_path / "a.txt.gz"
     path.write_bytes(gzip.compress(bytes(80 << 20), mtime=0))
-    for read in (text.whole, lambda at: list(text.lines(at))):
+    for read in (text_files.whole, lambda at: list(text_files.lines(at))):
         with pytest.raises(InvalidInput, match=r"and unpacks to more than 67,108,864: it is not read"):
             read(path)
 

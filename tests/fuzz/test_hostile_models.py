@@ -10,7 +10,7 @@ from tests.fuzz.model_files import llama_gguf, own, theirs
 
 from longspan import hub
 from longspan.errors import InvalidInput, LongspanError
-from longspan.hub.gguf_file import GgufFile
+from longspan.hub.formats.gguf_file import GgufFile
 from longspan.parsing import read_text
 from longspan.train import recipe
 

@@ -5,7 +5,7 @@ import struct
 from collections.abc import Sequence
 from pathlib import Path
 
-from longspan.data.learning import Learned, learn
+from longspan.data.tokenizers.learn import TokenizerOptions, learn
 
 CONTROLS = [("<unk>", 0.0, 2), ("<s>", 0.0, 3), ("</s>", 0.0, 3)]
 
@@ -65,7 +65,7 @@ def whole_words(folder: Path) -> None:
 
 
 def learned(folder: Path) -> None:
-    found = learn(Learned(kind="wordpiece", size=80, frequency=1), ["the lower fox jumps over"])
+    found = learn(TokenizerOptions(kind="wordpiece", size=80, frequency=1), ["the lower fox jumps over"])
     folder.mkdir(exist_ok=True)
     found.save(folder)
     (folder / "added_tokens.json").write_text(json.dumps({"dog": found.size}))

@@ -10,7 +10,7 @@ from transformers import BigBirdConfig
 from transformers.models.big_bird.modeling_big_bird import BigBirdModel
 
 from longspan import hub
-from longspan.nn.watch import watch
+from longspan.nn.recorder import recording
 
 PAD, SEPARATOR, HEADS, BLOCK, RANDOM = 0, 2, 4, 4, 2
 SMALL: dict[str, Any] = {
@@ -55,7 +55,7 @@ def compare(theirs: Any, found: hub.Pretrained, ids: Tensor, mask: Tensor) -> tu
             output_hidden_states=True,
             output_attentions=True,
         )
-        with watch(found.model.stack) as seen:
+        with recording(found.model.stack) as seen:
             found.model(ids, key_mask=mask, segments=segments)
     assert len(seen.states) == len(expected.hidden_states)
     for own, other in zip(seen.states, expected.hidden_states):

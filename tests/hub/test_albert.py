@@ -13,7 +13,7 @@ from transformers.models.albert import modeling_albert as theirs_albert
 from longspan import hub
 from longspan.errors import InvalidInput, Unsupported
 from longspan.models import build
-from longspan.nn.watch import watch
+from longspan.nn.recorder import recording
 
 SMALL = {
     "vocab_size": 40,
@@ -54,7 +54,7 @@ def test_states_maps_and_pooler_equal_theirs(folder: Path, odd: dict[str, Any], 
         expected = theirs(
             ids, attention_mask=mask, token_type_ids=SEGMENTS, output_hidden_states=True, output_attentions=True
         )
-        with watch(found.model.stack) as seen:
+        with recording(found.model.stack) as seen:
             out = found.model(ids, key_mask=mask, segments=SEGMENTS)
     assert_close(out, expected.last_hidden_state, mask)
     count = found.model.options.layers

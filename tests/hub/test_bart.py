@@ -16,7 +16,7 @@ from transformers.models.mbart import modeling_mbart as theirs_mbart
 from longspan import hub
 from longspan.errors import InvalidInput, Unsupported
 from longspan.models.transformer import shift_right
-from longspan.nn.watch import watch
+from longspan.nn.recorder import recording
 
 # The two sides differ in everything that they can differ in.
 SMALL: dict[str, Any] = {
@@ -65,7 +65,7 @@ def test_states_and_maps_of_both_sides_equal_theirs(
             output_hidden_states=True,
             output_attentions=True,
         )
-        with watch(model.encoder) as read, watch(model.decoder) as written:
+        with recording(model.encoder) as read, recording(model.decoder) as written:
             out = model.hidden(source, ids, source_mask=mask, key_mask=target_mask)
     assert_close(out, expected.last_hidden_state, target_mask)
     assert len(read.states) == len(expected.encoder_hidden_states) == 4

@@ -15,7 +15,7 @@ from longspan import hub
 from longspan.errors import InvalidInput, Unsupported
 from longspan.models import build
 from longspan.nn.heads import Head
-from longspan.nn.watch import watch
+from longspan.nn.recorder import recording
 
 SMALL: dict[str, Any] = {
     "vocab_size": 40,
@@ -63,7 +63,7 @@ def test_states_maps_and_pooler_equal_theirs(folder: Path, side: str, dtype: tor
         expected = theirs(
             ids, attention_mask=mask, token_type_ids=SEGMENTS, output_hidden_states=True, output_attentions=True
         )
-        with watch(found.model.stack) as seen:
+        with recording(found.model.stack) as seen:
             out = found.model(ids, key_mask=mask, segments=SEGMENTS)
     assert_close(out, expected.last_hidden_state, mask)
     assert len(seen.states) == len(expected.hidden_states) == 4

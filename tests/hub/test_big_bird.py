@@ -29,7 +29,7 @@ from longspan.models import build
 from longspan.models.body import mechanisms
 from longspan.models.encoder import Encoder
 from longspan.models.presets import find as find_preset
-from longspan.nn.watch import watch
+from longspan.nn.recorder import recording
 
 CASES = [
     ("BigBirdModel", "pooler_output", "pool"),
@@ -150,7 +150,7 @@ def test_the_decoder_equals_theirs(folder: Path, tmp_path: Path, side: str, conf
     ids, mask = texts(SHORT, side)
     with torch.no_grad():
         expected = theirs(ids, attention_mask=mask.long(), output_hidden_states=True, output_attentions=True)
-        with watch(found.model.stack) as seen:
+        with recording(found.model.stack) as seen:
             out = found.model(ids, key_mask=mask)
     assert_close(out, expected.logits, mask)
     for own, other in zip(seen.states, expected.hidden_states):

@@ -24,9 +24,9 @@ from transformers import BigBirdConfig
 from transformers.models.big_bird import modeling_big_bird as theirs_big_bird
 
 from longspan import hub
-from longspan.attention.bigbird import BigBird
+from longspan.attention.mechanisms.bigbird import BigBirdAttention
 from longspan.models.body import mechanisms
-from longspan.nn.watch import watch
+from longspan.nn.recorder import recording
 
 
 @pytest.mark.parametrize("length", [SHORT, SHORT + 1, 48, 55])
@@ -54,7 +54,7 @@ def test_in_evaluation_theirs_reads_no_random_block(folder: Path) -> None:
     ids, _ = texts(60, missing=(0,))
     with torch.no_grad():
         maps = theirs(ids, output_attentions=True).attentions
-        with watch(found.model.stack) as seen:
+        with recording(found.model.stack) as seen:
             found.model(ids)
     row = slice(6 * BLOCK, 7 * BLOCK)  # reads blocks 0, 5, 6, 7, 14
     read = [{int(block) for block in (found[0, :, row] > 0).any(1).nonzero()[:, 1] // BLOCK} for found in maps]
@@ -72,7 +72,7 @@ def test_with_their_random_blocks_ours_equals_theirs_in_training(folder: Path, m
     theirs.train()
     ids, mask = texts(60, missing=(0, 3))  # of whole blocks, so that both have one last block
     for layer, mechanism in enumerate(mechanisms(found.model)):
-        assert isinstance(mechanism, BigBird)
+        assert isinstance(mechanism, BigBirdAttention)
         table = torch.full((1, HEADS, 15, RANDOM), -1)
         table[0, :, 1:-1] = torch.from_numpy(drawn(theirs.encoder.layer[layer].attention.self, layer, 60)).long()
         monkeypatch.setattr(

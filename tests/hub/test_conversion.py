@@ -15,7 +15,7 @@ from longspan import hub
 from longspan.data import Tokenizer
 from longspan.errors import InvalidInput, InvalidOption, LongspanError
 from longspan.hub.conversion import read_size
-from longspan.hub.gguf_tokenizer import from_pieces
+from longspan.hub.formats.gguf_tokenizer import from_pieces
 
 TEXTS = ["a [MASK] sits", "the cat [MASK]"]
 

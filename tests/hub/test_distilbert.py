@@ -13,7 +13,7 @@ from transformers.models.distilbert import modeling_distilbert as theirs_distilb
 from longspan import hub
 from longspan.errors import InvalidInput
 from longspan.models import build
-from longspan.nn.watch import watch
+from longspan.nn.recorder import recording
 
 SMALL: dict[str, Any] = {
     "vocab_size": 40,
@@ -52,7 +52,7 @@ def test_states_and_maps_equal_theirs(folder: Path, tmp_path: Path, side: str, d
     ids, mask = padded(40, side=side)
     with torch.no_grad():
         expected = theirs(ids, attention_mask=mask, output_hidden_states=True, output_attentions=True)
-        with watch(found.model.stack) as seen:
+        with recording(found.model.stack) as seen:
             found.model(ids, key_mask=mask)
     assert len(seen.states) == len(expected.hidden_states) == 3
     for own, other in zip(seen.states, expected.hidden_states):

@@ -13,7 +13,7 @@ from longspan import hub
 from longspan.errors import Unsupported
 from longspan.hub import families
 from longspan.models import build
-from longspan.nn.watch import watch
+from longspan.nn.recorder import recording
 
 SMALL = {
     "vocab_size": 40,
@@ -51,7 +51,7 @@ def test_states_and_maps_equal_theirs(folder: Path, tmp_path: Path, width: int, 
         expected = theirs(
             ids, attention_mask=mask, token_type_ids=SEGMENTS, output_hidden_states=True, output_attentions=True
         )
-        with watch(found.model.stack) as seen:
+        with recording(found.model.stack) as seen:
             out = found.model(ids, key_mask=mask, segments=SEGMENTS)
     assert_close(out, expected.last_hidden_state, mask)
     for own, other in zip(seen.states, expected.hidden_states, strict=True):

@@ -17,7 +17,7 @@ from longspan import hub
 from longspan.errors import InvalidInput, Unsupported
 from longspan.models import build, presets
 from longspan.models.presets import shrink
-from longspan.nn.watch import watch
+from longspan.nn.recorder import recording
 
 SMALL = {"vocab_size": 40, "n_embd": 24, "n_layer": 3, "n_head": 4, "n_positions": 24, "pad_token_id": 0}
 HEADS = [
@@ -53,7 +53,7 @@ def test_logits_states_and_maps_equal_theirs(folder: Path, made: Any, side: str,
     ids, mask = padded(40, side=side)
     with torch.no_grad():
         expected = theirs(ids, attention_mask=mask, output_hidden_states=True, output_attentions=True)
-        with watch(found.model.stack) as seen:
+        with recording(found.model.stack) as seen:
             logits = found.model(ids, key_mask=mask)
     assert_close(logits, expected.logits, mask)
     assert len(seen.states) == len(expected.hidden_states) == 4

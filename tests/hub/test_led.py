@@ -14,7 +14,7 @@ from transformers.models.led import modeling_led as theirs_led
 from longspan import hub
 from longspan.errors import InvalidInput, Unsupported
 from longspan.models.transformer import shift_right
-from longspan.nn.watch import watch
+from longspan.nn.recorder import recording
 
 SMALL: dict[str, Any] = {
     "vocab_size": 40,
@@ -89,7 +89,7 @@ def test_states_and_maps_of_both_sides_equal_theirs(folder: Path, side: str, whi
             output_hidden_states=True,
             output_attentions=True,
         )
-        with watch(model.encoder) as read, watch(model.decoder) as written:
+        with recording(model.encoder) as read, recording(model.decoder) as written:
             out = model.hidden(source, ids, source_mask=mask, streams={"global_mask": marked})
     assert_close(out, expected.last_hidden_state)
     for own, other in zip(read.states, expected.encoder_hidden_states, strict=True):

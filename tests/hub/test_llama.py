@@ -15,7 +15,7 @@ from transformers.models.llama import modeling_llama
 
 from longspan import hub
 from longspan.errors import InvalidInput, Unsupported
-from longspan.nn.watch import watch
+from longspan.nn.recorder import recording
 
 SMALL = {
     "vocab_size": 40,
@@ -87,7 +87,7 @@ def test_logits_states_and_maps_equal_theirs(folder: Path, precise: None, side: 
     ids, mask = padded(40, side=side)
     with torch.no_grad():
         expected = theirs(ids, attention_mask=mask, output_hidden_states=True, output_attentions=True)
-        with watch(found.model.stack) as seen:
+        with recording(found.model.stack) as seen:
             logits = found.model(ids, key_mask=mask)
     assert_close(logits, expected.logits.to(dtype), mask)
     assert len(seen.states) == len(expected.hidden_states) == 4

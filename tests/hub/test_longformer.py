@@ -16,7 +16,7 @@ from longspan.hub import families
 from longspan.models import build
 from longspan.models.encoder import Encoder
 from longspan.models.presets import find as find_preset
-from longspan.nn.watch import watch
+from longspan.nn.recorder import recording
 
 PAD, SEPARATOR = 1, 2
 SMALL: dict[str, Any] = {
@@ -100,7 +100,7 @@ def compare(folder: Path, config: dict[str, Any], ids: Tensor, mask: Tensor, mar
             output_attentions=True,
             **given,
         )
-        with watch(found.model.stack) as seen:
+        with recording(found.model.stack) as seen:
             out = found.model(ids, key_mask=mask, segments=segments, streams=streams)
     assert_close(out, expected.last_hidden_state, mask)
     assert len(seen.states) == len(expected.hidden_states)
@@ -237,7 +237,7 @@ def test_windows_that_they_cannot_do(folder: Path, tmp_path: Path, windows: list
     ids, mask = texts(19)
     with pytest.raises((RuntimeError, AssertionError)):
         theirs(ids, attention_mask=mask.long())
-    with torch.no_grad(), watch(found.model.stack) as seen:
+    with torch.no_grad(), recording(found.model.stack) as seen:
         found.model(ids, key_mask=mask)
     reach = [int((own[0] > 0).any(0).nonzero().diff(dim=1).abs().max()) for own in seen.maps]
     assert reach == [window // 2 for window in windows]

@@ -10,8 +10,8 @@ from torch import Tensor
 from transformers import AlbertForMaskedLM
 
 from longspan import hub
-from longspan.hub.formats import convert
-from longspan.nn.watch import watch
+from longspan.hub.formats.readers import convert
+from longspan.nn.recorder import recording
 
 # Reactants, reagents and product as SMILES; the first two are those of rxnmapper's README.
 REACTIONS = (
@@ -62,7 +62,7 @@ def test_rxnmappers_albert(rxnmapper: Path, tmp_path: Path) -> None:
     assert sum(count for count, _ in scores) >= 242 and sum(whole for _, whole in scores) == 249  # seen: 246
 
     ids = hidden_one_by_one(tmp_path / "new", REACTIONS[0])[0][:1]
-    with torch.no_grad(), watch(found.model.stack) as seen:
+    with torch.no_grad(), recording(found.model.stack) as seen:
         found.model(ids)
         expected = theirs(ids, output_attentions=True).attentions
     for own, other in zip(seen.maps, expected, strict=True):

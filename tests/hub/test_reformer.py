@@ -16,7 +16,7 @@ from longspan.errors import Unsupported
 from longspan.hub.families.reformer import REFORMER
 from longspan.models import build
 from longspan.models.presets import PRESETS, shrink
-from longspan.nn.watch import watch
+from longspan.nn.recorder import recording
 
 VOCABULARY, CHUNK = 40, 4
 SMALL = {
@@ -65,7 +65,7 @@ def test_states_equal_theirs(folder: Path, side: str | None, decoder: bool, dtyp
     text, mask = (ids(22), None) if side is None else padded(VOCABULARY, length=22, side=side)
     with torch.no_grad():
         expected = theirs(text, attention_mask=mask, output_hidden_states=True, use_cache=False)
-        with watch(found.model.stack, maps=False) as seen:
+        with recording(found.model.stack, maps=False) as seen:
             out = (found.model.hidden if decoder else found.model)(text, key_mask=mask)
     assert_close(out, expected.last_hidden_state, mask)
     assert len(expected.hidden_states) == len(seen.streams) == len(seen.states) == 4
@@ -160,7 +160,7 @@ def test_maps_equal_theirs(folder: Path, decoder: bool) -> None:
     """Theirs are chunk by chunk: local ones in the order of the text, hashed ones in that of the buckets."""
     theirs = random_reformer("ReformerModel", {**SMALL, "num_hashes": 1, "is_decoder": decoder})
     found, length = loaded(theirs, folder), 24
-    with torch.no_grad(), watch(found.model.stack) as seen:
+    with torch.no_grad(), recording(found.model.stack) as seen:
         expected = theirs(ids(length), output_attentions=True, use_cache=True)
         (found.model.hidden if decoder else found.model)(ids(length))
     buckets = expected.past_buckets_states.buckets_cache
@@ -179,7 +179,7 @@ def test_maps_equal_theirs(folder: Path, decoder: bool) -> None:
 def test_maps_of_a_text_of_one_chunk(folder: Path) -> None:
     theirs = random_reformer("ReformerModelWithLMHead", DECODER)
     found = loaded(theirs, folder)
-    with torch.no_grad(), watch(found.model.stack) as seen:
+    with torch.no_grad(), recording(found.model.stack) as seen:
         expected = theirs(ids(CHUNK), output_attentions=True, use_cache=False)
         found.model(ids(CHUNK))
     for own, other in zip(seen.maps, expected.attentions, strict=True):
@@ -359,7 +359,7 @@ def test_a_preset_is_written_and_read_again(tmp_path: Path) -> None:
 def test_what_is_loaded_trains(folder: Path) -> None:
     theirs = random_reformer("ReformerModelWithLMHead", DECODER)
     model = loaded(theirs, folder).model.train()
-    with watch(model.stack) as seen:
+    with recording(model.stack) as seen:
         model(ids(24)).logsumexp(-1).sum().backward()
     assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in model.parameters())
     assert len(seen.maps) == 3 and len(seen.states) == 4  # the second run of the layers is not seen

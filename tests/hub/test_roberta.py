@@ -15,7 +15,7 @@ from transformers.models.xlm_roberta import modeling_xlm_roberta
 from longspan import hub
 from longspan.errors import InvalidInput, Unsupported
 from longspan.models import build
-from longspan.nn.watch import watch
+from longspan.nn.recorder import recording
 
 SMALL: dict[str, Any] = {
     "vocab_size": 40,
@@ -69,7 +69,7 @@ def test_states_and_maps_equal_theirs(folder: Path, side: str, dtype: torch.dtyp
     ids, mask = texts(side=side)
     with torch.no_grad():
         expected = theirs(ids, attention_mask=mask, output_hidden_states=True, output_attentions=True)
-        with watch(found.model.stack) as seen:
+        with recording(found.model.stack) as seen:
             found.model(ids, key_mask=mask)
     assert len(seen.states) == len(expected.hidden_states) == 3
     for own, other in zip(seen.states, expected.hidden_states):

@@ -15,7 +15,7 @@ from longspan import hub
 from longspan.errors import InvalidInput, Unsupported
 from longspan.hub.families.vit import VIT
 from longspan.models import build
-from longspan.nn.watch import watch
+from longspan.nn.recorder import recording
 
 SMALL = {
     "hidden_size": 24,
@@ -48,7 +48,7 @@ def test_states_and_pooler_equal_theirs(folder: Path, size: tuple[int, int], dty
     given = images(*size, dtype=dtype)
     with torch.no_grad():
         expected = theirs(given, output_hidden_states=True)
-        with watch(found.model.stack, maps=False) as seen:
+        with recording(found.model.stack, maps=False) as seen:
             out = found.model(given)
         pooled = found.model.outputs(given)["pool"]
         last = theirs.layernorm(expected.hidden_states[-1])  # their last state is before the norm, ours after it
@@ -63,7 +63,7 @@ def test_maps_equal_theirs(folder: Path) -> None:
     theirs = random_model(theirs_vit.ViTModel, ViTConfig(**SMALL), torch.float32)
     found = loaded(theirs, folder)
     given = images(16, 16, dtype=torch.float32)
-    with torch.no_grad(), watch(found.model.stack) as seen:
+    with torch.no_grad(), recording(found.model.stack) as seen:
         expected = theirs(given, output_attentions=True)
         found.model(given)
     assert len(seen.maps) == len(expected.attentions) == 3

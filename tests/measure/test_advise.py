@@ -10,12 +10,12 @@ from longspan.attention import names
 from longspan.errors import InvalidOption
 from longspan.measure.advise import ROUNDS, Advice, advise, elsewhere, quick, rank, remarks
 from longspan.measure.case import Case, Measured
-from longspan.measure.foretell import Taken, foretold, taken
-from longspan.measure.question import Question, candidates, shorter
+from longspan.measure.extrapolate import Taken, foretold, taken
+from longspan.measure.requirements import Requirements, candidates, shorter
 from longspan.measure.store import Store
 
 ROOM = 2**30
-QUESTION = Question(length=2048, memory=ROOM)
+QUESTION = Requirements(length=2048, memory=ROOM)
 MIB = 2**20
 
 
@@ -23,7 +23,7 @@ def done(case: Case, seconds: float, memory: int = MIB, exponent: float = 1.0) -
     return Measured(case=case, state="done", seconds=(2 * seconds, seconds), memory=memory, exponent=exponent)
 
 
-def known(question: Question, **found: tuple[float, int]) -> dict[str, Taken]:
+def known(question: Requirements, **found: tuple[float, int]) -> dict[str, Taken]:
     """Seconds and bytes, as though they had been measured."""
     cases = {name: question.case(name) for name in found}
     return {
@@ -88,9 +88,9 @@ def test_where_exact_attention_does_not_fit_slower_ones_are_choices():
 
 
 def test_time_for_each_token():
-    question = Question(length=1000, batch=2)
+    question = Requirements(length=1000, batch=2)
     assert rank(question, known(question, linear=(1.0, 1)), {}, None).choices[0].per_token == 1 / 2000
-    question = Question(length=1000, batch=2, decode=True)
+    question = Requirements(length=1000, batch=2, decode=True)
     assert rank(question, known(question, linear=(1.0, 1)), {}, None).choices[0].per_token == 1 / 2
 
 
@@ -134,26 +134,26 @@ def test_equals_in_both_are_both_on_the_front():
     ],
 )
 def test_who_cannot_is_ruled_out_with_the_reason(asked: dict[str, int], reasons: dict[str, str]):
-    cases, unable = candidates(Question(length=1024, **asked))
+    cases, unable = candidates(Requirements(length=1024, **asked))
     assert reasons.items() <= unable.items()
     assert {case.mechanism for case in cases} | set(unable) == set(names())
     assert "softmax" in {case.mechanism for case in cases}
 
 
 def test_options_that_are_for_longer_texts_are_a_reason():
-    _, unable = candidates(Question(length=64))
+    _, unable = candidates(Requirements(length=64))
     assert "global_tokens must be at most" in unable["etc"]
 
 
 def test_a_question_is_checked():
     with pytest.raises(InvalidOption, match="length must be at least 1, not 0"):
-        Question(length=0)
+        Requirements(length=0)
     with pytest.raises(InvalidOption, match="neither causal nor decoded"):
-        Question(length=8, keys=8, causal=True)
+        Requirements(length=8, keys=8, causal=True)
 
 
 def test_a_case_is_what_was_asked_for():
-    case = Question(length=8192, decode=True, batch=2, heads=4, head_dim=32, threads=3).case("routing")
+    case = Requirements(length=8192, decode=True, batch=2, heads=4, head_dim=32, threads=3).case("routing")
     assert (case.kind, case.causal, case.batch, case.heads, case.head_dim, case.threads) == (
         "decode",
         True,
@@ -163,9 +163,9 @@ def test_a_case_is_what_was_asked_for():
         3,
     )
     assert case.options == {"clusters": 64}
-    assert Question(length=8, training=False).case("window").kind == "forward"
-    assert Question(length=32768).case("reformer").options == {"buckets": (32, 32)}
-    assert Question(length=2048).case("reformer").options == {"buckets": 64}
+    assert Requirements(length=8, training=False).case("window").kind == "forward"
+    assert Requirements(length=32768).case("reformer").options == {"buckets": (32, 32)}
+    assert Requirements(length=2048).case("reformer").options == {"buckets": 64}
 
 
 def test_remarks_are_those_that_the_mechanism_declares():

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from longspan.attention.base import Shape
-from longspan.attention.softmax import Softmax
+from longspan.attention.mechanisms.softmax import SoftmaxAttention
 from longspan.errors import Unsupported
 from longspan.measure.footprint import saved_bytes
 from longspan.measure.naive import Naive, materialise
@@ -19,7 +19,7 @@ def test_it_gives_what_the_fused_kernel_gives(causal: bool, padded: bool):
     given = [torch.randn(3, 2, 17, 8, dtype=torch.float64, requires_grad=True) for _ in range(3)]
     mask = torch.rand(3, 17) > 0.3 if padded else None
     outs, grads = [], []
-    for kind in (Softmax, Naive):
+    for kind in (SoftmaxAttention, Naive):
         out = kind(shape, causal=causal)(*given, key_mask=mask)
         outs.append(out)
         grads.append(torch.autograd.grad(out.square().sum(), given))
@@ -42,7 +42,7 @@ def test_its_weights_are_kept_for_the_backward_pass():
     length, heads = 128, 2
     given = [torch.randn(1, heads, length, 4, requires_grad=True) for _ in range(3)]
     weights = heads * length * length * 4
-    naive, fused = (kind(Shape(heads=heads, head_dim=4)) for kind in (Naive, Softmax))
+    naive, fused = (kind(Shape(heads=heads, head_dim=4)) for kind in (Naive, SoftmaxAttention))
     assert saved_bytes(lambda: naive(*given).sum()) >= weights
     assert saved_bytes(lambda: fused(*given).sum()) < weights / 4
 

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 
 from longspan.errors import InvalidInput
-from longspan.measure.attempt import Patience, attempt
 from longspan.measure.case import NAIVE, Case, Measured
-from longspan.measure.process import Processes
+from longspan.measure.process import MeasureProcesses
+from longspan.measure.run_case import Patience, attempt
 
 SMALL = Case(mechanism="window", length=300, heads=2, head_dim=8, causal=True)
 QUICK = Patience(repeats=2)
 
 
 def test_one_server_measures_one_case_after_another_and_is_gone_after():
-    with Processes(QUICK) as processes:
+    with MeasureProcesses(QUICK) as processes:
         found = [processes.measure(Case.read({**asdict(SMALL), "kind": kind})) for kind in ("forward", "decode")]
         unable = processes.measure(Case.read({**asdict(SMALL), "mechanism": "etc"}))
         server = processes.server
@@ -53,13 +53,13 @@ sys.exit(process.main())
 
 
 @pytest.fixture
-def fake(tmp_path: Path) -> Processes:
+def fake(tmp_path: Path) -> MeasureProcesses:
     path = tmp_path / "fake.py"
     path.write_text(FAKE)
-    return Processes(command=(sys.executable, str(path)), limit=100.0)
+    return MeasureProcesses(command=(sys.executable, str(path)), limit=100.0)
 
 
-def test_a_process_that_dies_costs_its_case(fake: Processes, monkeypatch: pytest.MonkeyPatch):
+def test_a_process_that_dies_costs_its_case(fake: MeasureProcesses, monkeypatch: pytest.MonkeyPatch):
     kills = iter([3, 3, 3, 4, 4, 4, 4, 4])
     monkeypatch.setattr("longspan.measure.machine.memory_kills", lambda: next(kills, 4))
     with fake as processes:
@@ -78,15 +78,15 @@ def test_a_process_that_dies_costs_its_case(fake: Processes, monkeypatch: pytest
 
 def test_a_server_that_ends_says_its_last_words():
     command = (sys.executable, "-c", "import sys; sys.exit('no torch here')")
-    with Processes(command=command) as processes:
+    with MeasureProcesses(command=command) as processes:
         found = processes.measure(SMALL)
     assert found.state == "failed" and str(found.error).endswith("ended with 1: no torch here")
     with pytest.raises(InvalidInput, match="cannot be started"):
-        Processes(command=("/no/such/program",)).measure(SMALL)
+        MeasureProcesses(command=("/no/such/program",)).measure(SMALL)
 
 
 def test_the_limit_ends_a_process_whatever_it_is_doing(monkeypatch: pytest.MonkeyPatch):
-    with Processes(QUICK, limit=1e-6) as processes:
+    with MeasureProcesses(QUICK, limit=1e-6) as processes:
         found = processes.measure(SMALL)
     assert found.state == "slow" and "not done after" in str(found.error)
 
@@ -95,7 +95,7 @@ def test_the_limit_ends_a_process_whatever_it_is_doing(monkeypatch: pytest.Monke
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """What would change this process for the tests after it is left out."""
     for name in ("keep_memory", "give_back_memory"):
-        monkeypatch.setattr(f"longspan.measure.attempt.{name}", lambda: None)
+        monkeypatch.setattr(f"longspan.measure.run_case.{name}", lambda: None)
 
 
 def test_what_does_not_fit_is_foretold_and_not_tried(here: None):
@@ -113,7 +113,7 @@ def test_an_error_of_a_case_is_said(here: None, monkeypatch: pytest.MonkeyPatch)
     def ready(case: Case) -> None:
         raise problem
 
-    monkeypatch.setattr("longspan.measure.attempt.ready", ready)
+    monkeypatch.setattr("longspan.measure.run_case.ready", ready)
     for problem, state in ((RuntimeError("odd\nthing"), "failed"), (MemoryError("no more"), "memory")):
         found = attempt(SMALL, QUICK, free=None)
         assert (found.state, found.error) == (state, f"{type(problem).__name__}: {' '.join(str(problem).split())}")
@@ -133,6 +133,6 @@ def test_the_product_beside_a_case_takes_no_memory_of_its_own(here: None, monkey
         results.extend(cases["product"]() for _ in range(2))
         return {name: [1.0] * repeats for name in cases}
 
-    monkeypatch.setattr("longspan.measure.attempt.turns", turns)
+    monkeypatch.setattr("longspan.measure.run_case.turns", turns)
     assert attempt(SMALL, QUICK, free=None).state == "done"
     assert results[0].data_ptr() == results[1].data_ptr()

@@ -7,9 +7,9 @@ import pytest
 from tests.measure.made_up import GEMM, law, measured
 
 from longspan.errors import InvalidOption, UnknownName
-from longspan.measure.attempt import lost
 from longspan.measure.case import FUSED, NAIVE, Case, Measured
 from longspan.measure.profile import Crossover, crossover, exponent, plan, profile, rows, speed
+from longspan.measure.run_case import lost
 
 LENGTHS = (1024, 2048, 8192)
 

@@ -5,16 +5,16 @@ import tomllib
 import pytest
 
 from longspan.attention import names
-from longspan.measure.question import Question, candidates
+from longspan.measure.requirements import Requirements, candidates
 from longspan.measure.usage import python, recipe
 from longspan.models import build
 
 SIZE = {"length": 256, "heads": 2, "head_dim": 8}
 QUESTIONS = {
-    "plain": Question(**SIZE),
-    "causal": Question(**SIZE, causal=True, batch=2),
-    "decoding": Question(**SIZE, decode=True),
-    "cross": Question(**SIZE, keys=300, padding=True),
+    "plain": Requirements(**SIZE),
+    "causal": Requirements(**SIZE, causal=True, batch=2),
+    "decoding": Requirements(**SIZE, decode=True),
+    "cross": Requirements(**SIZE, keys=300, padding=True),
 }
 ASKED = [(kind, case) for kind, question in QUESTIONS.items() for case in candidates(question)[0]]
 
@@ -37,15 +37,15 @@ def test_every_mechanism_is_asked_for_once_at_least():
 
 @pytest.mark.parametrize("name", ["window", "reformer", "routing", "axial"])
 def test_the_line_of_a_recipe_builds_a_model(name: str):
-    case = Question(length=4096, causal=True).case(name)
+    case = Requirements(length=4096, causal=True).case(name)
     line = recipe(case)
     assert line is not None
     body = {"vocabulary": 8, "width": 16, "heads": 2, "layers": 2, "hidden": 16, "max_length": 4096}
     assert build("decoder", **body, **tomllib.loads(line)).name == "decoder"
-    assert recipe(Question(length=4096, keys=8).case("softmax")) is None
-    assert tomllib.loads(recipe(Question(length=32768).case("reformer")) or "") == {
+    assert recipe(Requirements(length=4096, keys=8).case("softmax")) is None
+    assert tomllib.loads(recipe(Requirements(length=32768).case("reformer")) or "") == {
         "attention": [{"name": "reformer", "buckets": [32, 32]}]
     }
-    assert tomllib.loads(recipe(Question(length=4096).case("axial")) or "") == {
+    assert tomllib.loads(recipe(Requirements(length=4096).case("axial")) or "") == {
         "attention": [{"name": "axial", "width": 64, "axis": -1}, {"name": "axial", "width": 64, "axis": 0}]
     }

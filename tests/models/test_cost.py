@@ -7,15 +7,15 @@ import torch
 from torch import Tensor
 
 from longspan.attention import find, names
-from longspan.attention.relative import ROWS
+from longspan.attention.mechanisms.relative import ROWS
 from longspan.audit.counting import count_flops, count_kept
 from longspan.audit.settings import small
 from longspan.errors import InvalidInput, Unsupported
 from longspan.models import build
 from longspan.models.base import Model
+from longspan.models.classics.vocabulary import Vocabulary
+from longspan.models.classics.word2vec import Word2Vec
 from longspan.models.cost import blank, cost, count
-from longspan.models.vocabulary import Vocabulary
-from longspan.models.word2vec import Word2Vec
 
 TINY = {
     "vocabulary": 11,

@@ -10,7 +10,7 @@ from torch import Tensor
 from longspan.attention import registry as attention
 from longspan.attention.base import Attention
 from longspan.models import registry
-from longspan.models.base import Causal, Model
+from longspan.models.base import CausalModel, Model
 from longspan.train.recompute import recompute
 
 COUNTS = {"elmo", "electra"}  # the sizes of their tensors depend on numbers: different words, chosen places
@@ -85,7 +85,7 @@ def test_forward_and_decoding_on_meta(name: str, make: Callable[..., Model]) -> 
     assert model.device.type == "meta"
     out = read(model)
     assert out.device.type == "meta" and out.shape == expected
-    if not isinstance(model, Causal) or not decodes(model):
+    if not isinstance(model, CausalModel) or not decodes(model):
         return
     ids = torch.zeros(2, 9, dtype=torch.long, device="meta")
     state = model.start(2, source=ids if model.reads_source else None)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from longspan import config
 from longspan.errors import InvalidInput, InvalidOption, UnknownName
-from longspan.models import Causal, build, find, load
+from longspan.models import CausalModel, build, find, load
 from longspan.models.base import Model
 from longspan.models.cost import blank, cost, count
 from longspan.models.presets import PRESETS, names, shrink
@@ -188,7 +188,7 @@ def test_a_small_copy_runs_and_decodes(name: str):
     ids = torch.randint(0, 11, (2, 29))
     whole = read(model, ids)
     assert whole.isfinite().all()
-    if not isinstance(model, Causal):
+    if not isinstance(model, CausalModel):
         return
     state, seen = model.start(2, source=ids if model.reads_source else None), []
     for piece in ids.split([13, 1, 15], dim=1):

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from longspan.attention import find, names
-from longspan.attention.setting import Setting
+from longspan.attention.config import AttentionConfig
 from longspan.audit.settings import SMALL
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
 from longspan.models import build, load
@@ -29,9 +29,9 @@ REFORMER = {
 }
 
 
-def small(name: str) -> Setting:
+def small(name: str) -> AttentionConfig:
     options = dict(SMALL.get(name, ({},))[0])
-    return Setting(name, **options)
+    return AttentionConfig(name, **options)
 
 
 def ids(batch: int = 2, length: int = 13, seed: int = 0) -> Tensor:

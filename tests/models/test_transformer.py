@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from longspan.attention import find, names
-from longspan.attention.setting import Setting
+from longspan.attention.config import AttentionConfig
 from longspan.audit.settings import SMALL
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
 from longspan.models import build, load
@@ -35,8 +35,8 @@ def test_the_papers_sizes(sizes: dict[str, int], parameters: int):
         assert unique_parameters(build("transformer", vocabulary=37000, **sizes)) == parameters
 
 
-def small(name: str) -> Setting:
-    return Setting(name, **SMALL.get(name, ({},))[0])
+def small(name: str) -> AttentionConfig:
+    return AttentionConfig(name, **SMALL.get(name, ({},))[0])
 
 
 def causal_models() -> list[str]:

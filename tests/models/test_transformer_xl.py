@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from longspan.errors import InvalidInput, InvalidOption
 from longspan.models import build, load
 from longspan.models.transformer_xl import TransformerXL
-from longspan.nn.adaptive import AdaptiveEmbedding, AdaptiveSoftmax
+from longspan.nn.adaptive_softmax import AdaptiveEmbedding, AdaptiveSoftmax
 
 TINY = {"vocabulary": 11, "width": 16, "layers": 2, "heads": 2, "hidden": 24, "init_std": 0.3}
 ADAPTIVE = {"cutoffs": (4, 8), "divisor": 2}

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from longspan.attention import find, names
-from longspan.attention.setting import Setting
+from longspan.attention.config import AttentionConfig
 from longspan.audit.settings import SMALL
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
 from longspan.models import build, load
@@ -38,8 +38,8 @@ def varied(model: torch.nn.Module) -> torch.nn.Module:
     return model
 
 
-def small(name: str) -> Setting:
-    return Setting(name, **SMALL.get(name, ({},))[0])
+def small(name: str) -> AttentionConfig:
+    return AttentionConfig(name, **SMALL.get(name, ({},))[0])
 
 
 def decode(model, text: Tensor, pieces: list[int], **start) -> tuple[Tensor, object]:

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from longspan.attention import build
-from longspan.attention.softmax import SCORES
+from longspan.attention.mechanisms.softmax import SCORES
 from longspan.errors import InvalidInput, InvalidOption
 from longspan.nn.alignment import Alignment
 

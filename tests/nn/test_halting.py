@@ -6,10 +6,10 @@ from torch import Tensor, nn
 
 from longspan.errors import InvalidOption, UnknownName
 from longspan.nn.convolution import SeparableConvolution
-from longspan.nn.halting import Halting, Progress
+from longspan.nn.halting import Halting, HaltingProgress
 
 
-def run(halting: Halting, probabilities: list[float], key_mask: Tensor | None = None) -> tuple[Tensor, Progress]:
+def run(halting: Halting, probabilities: list[float], key_mask: Tensor | None = None) -> tuple[Tensor, HaltingProgress]:
     """One position, whose state after step t is the t-th unit vector: the output is the weight of each step."""
     steps = len(probabilities)
     state = torch.zeros(1, 1, steps, dtype=torch.float64)

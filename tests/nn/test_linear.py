@@ -9,7 +9,7 @@ from torch.nn import functional
 from torch.nn.utils import parametrize
 
 from longspan.nn import linear as module
-from longspan.nn.linear import FEW, Linear, bring_together, lay_together, linear, together
+from longspan.nn.linear import FEW, Linear, bring_together, fuse_storage, linear, together
 
 INPUTS = 256
 LARGE = module.LEAST // INPUTS  # outputs of a weight that is just large enough
@@ -85,7 +85,7 @@ def test_layers_that_lie_together_are_one(layers: nn.ModuleList):
     before = copy.deepcopy(layers.state_dict())
     parameters = list(layers.parameters())
     assert together(layers) is None
-    lay_together(layers)
+    fuse_storage(layers)
     check(layers)
     assert all(new is old for new, old in zip(layers.parameters(), parameters))
     for name, value in layers.state_dict().items():
@@ -93,7 +93,7 @@ def test_layers_that_lie_together_are_one(layers: nn.ModuleList):
 
 
 def test_what_is_done_to_a_layer_is_seen(layers: nn.ModuleList):
-    lay_together(layers)
+    fuse_storage(layers)
     layers[1](torch.randn(2, 8)).sum().backward()
     assert layers[0].weight.grad is None and layers[1].weight.grad is not None
     torch.optim.SGD(layers.parameters(), lr=0.5).step()
@@ -104,7 +104,7 @@ def test_what_is_done_to_a_layer_is_seen(layers: nn.ModuleList):
 
 @pytest.mark.parametrize("change", ["replaced", "wrapped", "hooked", "parametrised", "assigned", "moved", "copied"])
 def test_layers_that_are_not_as_they_were_are_left_alone(layers: nn.ModuleList, change: str):
-    lay_together(layers)
+    fuse_storage(layers)
     if change == "replaced":
         layers[2] = nn.Sequential(Linear(8, 4))
     elif change == "wrapped":

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from longspan.errors import InvalidInput, InvalidOption, UnknownName
 from longspan.nn.biases import Alibi, ClippedBias, RelativeBias
-from longspan.nn.positions import Axial, Learned, Sinusoidal
+from longspan.nn.positions import AxialPositions, LearnedPositions, SinusoidalPositions
 from longspan.nn.rotary import Rotary
 
 
@@ -38,16 +38,16 @@ def shift_matrix(width: int, by: int, layout: str) -> Tensor:
 
 class TestSinusoidal:
     def test_golden_values(self):
-        table = codes(Sinusoidal(512), 511)
+        table = codes(SinusoidalPositions(512), 511)
         assert table[1, 0].item() == pytest.approx(0.841471, abs=1e-6)
         assert table[1, 1].item() == pytest.approx(0.540302, abs=1e-6)
-        assert codes(Sinusoidal(512, "shifted_exponent"), 2)[1, 1].item() == pytest.approx(0.555217, abs=1e-6)
+        assert codes(SinusoidalPositions(512, "shifted_exponent"), 2)[1, 1].item() == pytest.approx(0.555217, abs=1e-6)
         torch.testing.assert_close(table.square().sum(1), torch.full((511,), 256.0))
         for first in (0, 500):
             assert (table[first] @ table[first + 10]).item() == pytest.approx(173.7897, abs=1e-4)
 
     def test_literal_formula(self):
-        width, table = 12, codes(Sinusoidal(12), 50, dtype=torch.float64)
+        width, table = 12, codes(SinusoidalPositions(12), 50, dtype=torch.float64)
         for t in (0, 1, 49):
             for i in range(width // 2):
                 angle = t / 10000 ** (2 * i / width)
@@ -59,12 +59,12 @@ class TestSinusoidal:
         frequencies = torch.exp(torch.arange(6.0, dtype=torch.float64) * -(math.log(10000.0) / (pairs - 1)))
         angles = t[:, None] * frequencies
         wanted = torch.cat((angles.sin(), angles.cos()), 1)
-        torch.testing.assert_close(codes(Sinusoidal(12, "split"), 20, dtype=torch.float64), wanted)
+        torch.testing.assert_close(codes(SinusoidalPositions(12, "split"), 20, dtype=torch.float64), wanted)
 
     @pytest.mark.parametrize("layout", ["interleaved", "split"])
     @pytest.mark.parametrize("by", [1, 7, 50])
     def test_shift_property(self, layout: str, by: int):
-        table = codes(Sinusoidal(64, layout), 550).double()
+        table = codes(SinusoidalPositions(64, layout), 550).double()
         shifted = table[:500] @ shift_matrix(64, by, layout).T
         assert (table[by : 500 + by] - shifted).abs().max() < 1e-5
 
@@ -72,7 +72,7 @@ class TestSinusoidal:
     @pytest.mark.parametrize("by", [1, 7, 50])
     def test_shifted_exponent_loses_the_shift_property(self, width: int, by: int):
         def error(layout: str) -> float:
-            table = codes(Sinusoidal(width, layout), 500 + by, dtype=torch.float64)
+            table = codes(SinusoidalPositions(width, layout), 500 + by, dtype=torch.float64)
             now, later = table[:500], table[by:]
             best = torch.linalg.lstsq(now, later, driver="gelsd").solution
             return (later - now @ best).abs().max().item()
@@ -81,14 +81,14 @@ class TestSinusoidal:
         assert error("interleaved") < 1e-5
 
     def test_product_depends_on_the_distance_only_and_has_no_direction(self):
-        table = codes(Sinusoidal(64), 300, dtype=torch.float64)
+        table = codes(SinusoidalPositions(64), 300, dtype=torch.float64)
         products = table @ table.T
         for by in (1, 10, 100):
             torch.testing.assert_close(products.diagonal(by), products[0, by].expand(300 - by))
         torch.testing.assert_close(products, products.T)
 
     def test_any_length_and_start(self):
-        module = Sinusoidal(64)
+        module = SinusoidalPositions(64)
         far = codes(module, 3, start=10000)
         assert far[0, 0].item() == pytest.approx(math.sin(10000), abs=1e-6)
         assert codes(module, 1, start=10_000_000)[0, 0].item() == pytest.approx(math.sin(10_000_000), abs=1e-6)
@@ -96,13 +96,13 @@ class TestSinusoidal:
         torch.testing.assert_close(codes(module, 70, start=30), codes(module, 100)[30:])
 
     def test_positions_per_token(self):
-        module = Sinusoidal(8)
+        module = SinusoidalPositions(8)
         positions = torch.tensor([[0, 0, 1, 2], [0, 1, 2, 3]])
         out = module(torch.zeros(2, 4, 8), positions=positions)
         torch.testing.assert_close(out, codes(module, 4)[positions])
 
     def test_neither_trained_nor_saved_nor_copied(self):
-        module = Sinusoidal(8)
+        module = SinusoidalPositions(8)
         module(torch.zeros(1, 9, 8))
         assert not list(module.parameters())
         assert not module.state_dict()
@@ -113,32 +113,34 @@ class TestSinusoidal:
     @pytest.mark.parametrize("layout", ["interleaved", "split", "shifted_exponent"])
     @pytest.mark.parametrize("width", [1, 2, 3, 7])
     def test_odd_width_is_padded_with_one_zero_column(self, layout: str, width: int):
-        table = codes(Sinusoidal(width, layout), 20)
+        table = codes(SinusoidalPositions(width, layout), 20)
         if width % 2:
             assert not table[:, -1].any()
         if width > 1:
-            torch.testing.assert_close(table[:, : width // 2 * 2], codes(Sinusoidal(width // 2 * 2, layout), 20))
+            torch.testing.assert_close(
+                table[:, : width // 2 * 2], codes(SinusoidalPositions(width // 2 * 2, layout), 20)
+            )
 
     def test_half_precision_rounds_the_exact_value_once(self):
-        for module in (Sinusoidal(8), Sinusoidal(8).half()):
+        for module in (SinusoidalPositions(8), SinusoidalPositions(8).half()):
             table = codes(module, 3000, dtype=torch.float16)
-            assert torch.equal(table, codes(Sinusoidal(8), 3000, dtype=torch.float64).half())
+            assert torch.equal(table, codes(SinusoidalPositions(8), 3000, dtype=torch.float64).half())
 
     def test_unknown_layout(self):
         with pytest.raises(UnknownName, match=r"'interleave'.*did you mean 'interleaved'"):
-            Sinusoidal(8, "interleave")
+            SinusoidalPositions(8, "interleave")
 
 
 class TestLearned:
     def test_adds_its_rows(self):
-        module = Learned(10, 4)
+        module = LearnedPositions(10, 4)
         x = torch.randn(2, 6, 4)
         torch.testing.assert_close(module(x, start=4), x + module.weight[4:])
         positions = torch.tensor([[0, 0, 0, 1, 2, 3], [9, 8, 7, 6, 5, 4]])
         torch.testing.assert_close(module(x, positions=positions), x + module.weight[positions])
 
     def test_raises_past_the_table(self):
-        module = Learned(10, 4)
+        module = LearnedPositions(10, 4)
         with pytest.raises(InvalidInput, match=r"0\.\.9 \(a table of 10\), got position 10"):
             module(torch.zeros(1, 11, 4))
         with pytest.raises(InvalidInput, match=r"got position 12"):
@@ -151,7 +153,7 @@ class TestLearned:
 
 class TestAxial:
     def test_two_axes(self):
-        module = Axial((3, 5), (2, 4))
+        module = AxialPositions((3, 5), (2, 4))
         first, second = module.tables
         wanted = torch.stack([torch.cat((first[p // 5], second[p % 5])) for p in range(15)])
         torch.testing.assert_close(codes(module, 15), wanted)
@@ -160,7 +162,7 @@ class TestAxial:
         torch.testing.assert_close(module(torch.zeros(1, 3, 6), positions=positions), wanted[positions])
 
     def test_three_axes(self):
-        module = Axial(shape=(2, 3, 4), widths=(1, 2, 3))
+        module = AxialPositions(shape=(2, 3, 4), widths=(1, 2, 3))
         a, b, c = module.tables
         wanted = torch.stack([torch.cat((a[p // 12], b[p // 4 % 3], c[p % 4])) for p in range(24)])
         torch.testing.assert_close(codes(module, 24), wanted)
@@ -168,13 +170,15 @@ class TestAxial:
 
     def test_refusals(self):
         with pytest.raises(InvalidOption, match=r"shape \(3, 5\) and widths \(2,\)"):
-            Axial((3, 5), (2,))
+            AxialPositions((3, 5), (2,))
         with pytest.raises(InvalidInput, match=r"a table of 15\), got position 15"):
-            codes(Axial((3, 5), (2, 4)), 16)
+            codes(AxialPositions((3, 5), (2, 4)), 16)
 
 
 @pytest.mark.parametrize(
-    "module", [Sinusoidal(4), Learned(9, 4), Axial((3, 3), (2, 2))], ids=lambda m: type(m).__name__
+    "module",
+    [SinusoidalPositions(4), LearnedPositions(9, 4), AxialPositions((3, 3), (2, 2))],
+    ids=lambda m: type(m).__name__,
 )
 class TestAbsolute:
     def test_refusals(self, module: torch.nn.Module):
@@ -379,7 +383,7 @@ class TestDistanceBiases:
 
 
 def test_rows_before_position_0_belong_to_negative_positions() -> None:
-    table = Learned(5, 4, offset=2)
+    table = LearnedPositions(5, 4, offset=2)
     x = torch.zeros(1, 3, 4)
     assert table.weight.shape == (7, 4)
     assert torch.equal(table(x)[0], table.weight[2:5])

@@ -5,7 +5,7 @@ import math
 import random
 from pathlib import Path
 
-from longspan.arena.cell import Cell, Record
+from longspan.arena.runs.cell import Cell, Record
 
 MODELS = {  # accuracy on two tasks, steps per second and memory at length 1024, and how both grow with the length
     "naive": (0.462, 0.612, 6.0, 420, 1.9),

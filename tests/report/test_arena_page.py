@@ -13,12 +13,12 @@ from rich.console import Console
 from tests.report.arena_results import realistic, record, save, speed
 from tests.report.opened import open_page
 
-from longspan.arena import entrants
-from longspan.arena.cell import Record
+from longspan.arena.models import registry as arena_models
+from longspan.arena.runs.cell import Record
 from longspan.cli.arena_results import print_results, summary
 from longspan.data.json_lines import parse
 from longspan.errors import InvalidInput
-from longspan.report import arena, figures, kinds
+from longspan.report import arena, figures, palette
 from longspan.report.arena import arena_page, write
 from longspan.report.arena_account import command
 from longspan.report.arena_conclusions import conclusions, facts
@@ -210,7 +210,7 @@ def test_a_cell_is_repeated_by_its_command():
     line = command(one)
     asked = json.loads(line.split("'")[1])
     assert asked == {"task": "listops", "model": "dense", "seed": 2, "steps": 1000}
-    assert line.endswith("; python -m longspan.arena.process cell.json result.json")
+    assert line.endswith("; python -m longspan.arena.runs.process cell.json result.json")
     made = page_of([one], arguments={"tasks": ["listops"], "models": ["dense"], "setting": "tiny", "budget": 60.0})
     assert "longspan arena --tasks listops --models dense --setting tiny --budget 60s --out FOLDER" in made
 
@@ -261,14 +261,14 @@ def test_the_page_loads_nothing_and_escapes_what_it_is_given():
 
 
 def test_titles_and_kinds_are_those_of_the_entrants():
-    for name, entrant in entrants.ENTRANTS.items():
-        assert (kinds.title(name), kinds.KINDS[kinds.kind(name)][0]) == (entrant.title, entrant.kind), name
-    assert (kinds.title("dense"), kinds.kind("routing"), kinds.kind("lstm")) == (
+    for name, entrant in arena_models.ENTRANTS.items():
+        assert (palette.title(name), palette.KINDS[palette.kind(name)][0]) == (entrant.title, entrant.kind), name
+    assert (palette.title("dense"), palette.kind("routing"), palette.kind("lstm")) == (
         "Transformer",
         "learned-pattern",
         "recurrent",
     )
-    assert (kinds.title("of another version"), kinds.kind("of another version")) == ("of another version", "other")
+    assert (palette.title("of another version"), palette.kind("of another version")) == ("of another version", "other")
 
 
 def test_reading_a_folder(tmp_path: Path):

@@ -4,7 +4,7 @@ import re
 from itertools import pairwise
 
 from longspan.report.arena_speed import axes
-from longspan.report.charts import Axis, Circle, Interval, Line, curves, intervals, near, scatter
+from longspan.report.charts import ChartAxis, ChartLine, Circle, Interval, curves, intervals, near, scatter
 from longspan.report.labels import ratio_ticks
 
 SIZES = re.compile(r'<circle cx="([\d.]+)" cy="([\d.]+)" r="([\d.]+)" class="(\w+)"/>')
@@ -16,7 +16,9 @@ def circle(speed: float, accuracy: float) -> Circle:
 
 
 def drawn(*circles: Circle, lines: tuple[tuple[str, float], ...] = ()) -> str:
-    return str(scatter(circles, Axis("speed", factors=True), Axis("accuracy"), lines=lines, width=400, height=440))
+    return str(
+        scatter(circles, ChartAxis("speed", factors=True), ChartAxis("accuracy"), lines=lines, width=400, height=440)
+    )
 
 
 def discs(chart: str, kind: str) -> list[tuple[float, float, float]]:
@@ -50,8 +52,10 @@ TEXTS = re.compile(r'<text x="([\d.]+)" y="([\d.]+)" class="([\w ]*)">([^<]+)</t
 
 
 def test_no_name_stands_where_lines_are_drawn() -> None:
-    lines = [Line(f"model {n}", "dense", [(0.0, 20.0), (100.0, 40.0 + n)], ["a", "b"]) for n in range(6)]
-    chart = curves(lines, Axis("steps"), Axis("accuracy"), "said", levels=[("majority", 41.0), ("first token", 43.5)])
+    lines = [ChartLine(f"model {n}", "dense", [(0.0, 20.0), (100.0, 40.0 + n)], ["a", "b"]) for n in range(6)]
+    chart = curves(
+        lines, ChartAxis("steps"), ChartAxis("accuracy"), "said", levels=[("majority", 41.0), ("first token", 43.5)]
+    )
     (axis,) = re.findall(r'<line x1="44.0" y1="([\d.]+)" x2="([\d.]+)" y2="\1" class="axis"/>', chart)
     names = [(float(x), float(y), said) for x, y, _, said in TEXTS.findall(chart) if said[0] in "mf"]
     assert len(names) == 8 and all(x > float(axis[1]) for x, _, _ in names)
@@ -63,7 +67,9 @@ def test_a_trivial_predictor_far_away_leaves_the_chart_to_the_models() -> None:
     lines = [("best trivial predictor", 40.4), ("majority class", 12.3)]
     shown, outside = near([38.9, 41.3, 43.7], lines)
     assert shown == lines[:1] and outside == lines[1:]
-    chart = str(scatter([circle(1.0, 38.9), circle(2.0, 43.7)], Axis("speed", factors=True), Axis("a"), lines=lines))
+    chart = str(
+        scatter([circle(1.0, 38.9), circle(2.0, 43.7)], ChartAxis("speed", factors=True), ChartAxis("a"), lines=lines)
+    )
     assert "best trivial predictor 40.4" in chart and "majority" not in chart
     heights = [y for _, y, _ in discs(chart, "disc")]
     assert abs(heights[0] - heights[1]) > 540 / 2  # half of the chart or more is where the models are

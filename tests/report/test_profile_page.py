@@ -8,10 +8,10 @@ from tests.report.opened import open_page
 
 from longspan.attention import names
 from longspan.measure import machine
-from longspan.measure.attempt import lost
 from longspan.measure.case import Case, Measured
 from longspan.measure.profile import plan, profile
-from longspan.report.kinds import KINDS
+from longspan.measure.run_case import lost
+from longspan.report.palette import KINDS
 from longspan.report.profile import kind_of, milliseconds, profile_page
 
 HOSTILE = "</script><img src=x onerror=\"document.title='hacked'\">&'"

@@ -4,17 +4,17 @@ from pathlib import Path
 
 import torch
 
-from longspan.data.learning import Learned, learn
-from longspan.data.tokenizer import Tokenizer
+from longspan.data.tokenizers.learn import TokenizerOptions, learn
+from longspan.data.tokenizers.tokenizer import Tokenizer
 from longspan.models import build
+from longspan.train.fit import train
 from longspan.train.recipe import Recipe, begin
-from longspan.train.session import train
 
 WORDS = ["good", "bad", "film", "plot", "the", "a", "was", "very", "Paris", "London", "lives", "in", "Anna", "where"]
 
 
 def tokenizer() -> Tokenizer:
-    return learn(Learned(kind="wordpiece", size=200, frequency=1), [" ".join(WORDS)])
+    return learn(TokenizerOptions(kind="wordpiece", size=200, frequency=1), [" ".join(WORDS)])
 
 
 def pretrained(folder: Path, name: str = "encoder", max_length: int = 128) -> Path:

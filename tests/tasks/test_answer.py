@@ -9,11 +9,11 @@ import torch
 from tests.tasks.small import pretrained, run, tokenizer
 
 from longspan import hub
-from longspan.data.windows import around
+from longspan.data.text.windows import around
 from longspan.errors import InvalidInput
-from longspan.hub.tuning import tune
+from longspan.hub.finetune import tune
 from longspan.tasks.answer import by_article, questions
-from longspan.tasks.base import Place
+from longspan.tasks.base import DataPaths
 from longspan.tasks.predict import predict
 from longspan.tasks.registry import build
 from longspan.tasks.spans import Passage, best_spans, masked, question_windows
@@ -119,7 +119,7 @@ def test_answers_are_learned_and_found_in_the_last_window(tmp_path: Path) -> Non
 
 def test_questions_without_answers_are_scored_apart(tmp_path: Path) -> None:
     task = build("answer", train=str(squad(tmp_path / "a.json", null=True)), length=48, step=16)
-    prepared = task.prepare(Place(None, tmp_path), tokenizer())
+    prepared = task.prepare(DataPaths(None, tmp_path), tokenizer())
     model = tune(pretrained(tmp_path / "body"), prepared.needs["tasks"]).model.eval()
     with torch.no_grad():
         figures, _ = prepared.objective.measure(model, prepared.held_out.load([0, 1, 2, 3], 0))

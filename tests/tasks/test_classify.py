@@ -10,7 +10,7 @@ from tests.tasks.small import pretrained, run, tokenizer
 from longspan import hub
 from longspan.cli.main import main
 from longspan.errors import InvalidInput, InvalidOption
-from longspan.tasks.base import Place
+from longspan.tasks.base import DataPaths
 from longspan.tasks.choose import scores
 from longspan.tasks.predict import predict
 from longspan.tasks.registry import build
@@ -56,7 +56,7 @@ def test_a_number_is_told(tmp_path: Path) -> None:
 
 def test_baselines_and_padding_are_said(tmp_path: Path) -> None:
     task = build("classify", train=str(table(tmp_path / "a.csv")), length=32)
-    facts = task.prepare(Place(None, tmp_path), tokenizer()).facts
+    facts = task.prepare(DataPaths(None, tmp_path), tokenizer()).facts
     assert list(facts["baselines"]) == ["majority", "bag of words"]
     assert facts["baselines"]["bag of words"]["accuracy"] == 1 > facts["baselines"]["majority"]["accuracy"]
     assert facts["padding"].endswith("%") and facts["train examples"] == 54
@@ -65,7 +65,7 @@ def test_baselines_and_padding_are_said(tmp_path: Path) -> None:
 def test_shuffled_labels_are_those_of_other_texts(tmp_path: Path) -> None:
     file = str(table(tmp_path / "a.csv"))
     plain, mixed = (
-        build("classify", train=file, shuffled_labels=flag).prepare(Place(None, tmp_path), tokenizer()).train
+        build("classify", train=file, shuffled_labels=flag).prepare(DataPaths(None, tmp_path), tokenizer()).train
         for flag in (False, True)
     )
     labels = [[each.whole["label"] for each in data.examples] for data in (plain, mixed)]
@@ -88,7 +88,7 @@ def test_bad_labels_are_named_by_file_and_line(
         (tmp_path / f"{name}.tsv").write_text("text\tlabel\n" + content)
     task = build("classify", train=str(tmp_path / "train.tsv"), held_out=str(tmp_path / "dev.tsv"), **options)
     with pytest.raises(InvalidInput, match=said):
-        task.prepare(Place(None, tmp_path), tokenizer())
+        task.prepare(DataPaths(None, tmp_path), tokenizer())
 
 
 def test_permuted_choices_have_permuted_probabilities(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_permuted_choices_have_permuted_probabilities(tmp_path: Path) -> None:
     assert figures["accuracy"] == 1.0
     found = hub.load(tmp_path / "run" / "model")
     made = build("choose", **{key: value for key, value in task.items() if key != "name"})
-    batch = made.prepare(Place(None, tmp_path), found.tokenizer).train.load([0, 1, 2], 0)
+    batch = made.prepare(DataPaths(None, tmp_path), found.tokenizer).train.load([0, 1, 2], 0)
     turned = {name: tensor.flip(1) if tensor.dim() == 3 else tensor for name, tensor in batch.items()}
     with torch.no_grad():
         torch.testing.assert_close(scores(found.model, batch).flip(1), scores(found.model, turned))
@@ -160,6 +160,6 @@ def test_a_file_of_a_spreadsheet(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(rows.encode("cp1252"))
     task = {"train": str(tmp_path / "a.csv"), "length": 16}
     with pytest.raises(InvalidInput, match=r'a\.csv, line 2: not UTF-8: .* give the task encoding = "cp1252"'):
-        build("classify", **task).prepare(Place(None, tmp_path))
-    prepared = build("classify", **task, encoding="cp1252").prepare(Place(None, tmp_path))
+        build("classify", **task).prepare(DataPaths(None, tmp_path))
+    prepared = build("classify", **task, encoding="cp1252").prepare(DataPaths(None, tmp_path))
     assert prepared.facts["labels"] == "ja, nein" and prepared.facts["train examples"] == 18

@@ -8,22 +8,22 @@ import torch
 
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
 from longspan.models import build as build_model
-from longspan.tasks.base import Place
+from longspan.tasks.base import DataPaths
 from longspan.tasks.registry import build
 from longspan.train import recipe
-from longspan.train.session import train
+from longspan.train.fit import train
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 SMALL = {"name": "vit", "patch_size": 4, "layers": 2, "heads": 2, "width": 32, "hidden": 64, "dropout": 0.0}
 
 
 @pytest.fixture(autouse=True)
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DataPaths:
     monkeypatch.setenv("LONGSPAN_CACHE", str(tmp_path / "cache"))
-    return Place(None, tmp_path / "work", 0)
+    return DataPaths(None, tmp_path / "work", 0)
 
 
-def test_what_is_prepared_says_what_the_model_needs(place: Place) -> None:
+def test_what_is_prepared_says_what_the_model_needs(place: DataPaths) -> None:
     found = build("images", set="generated-images", limit=100).prepare(place)
     assert found.needs["image_size"] == (16, 16) and found.needs["channels"] == 1
     assert found.needs["tasks"][0].labels == 4
@@ -43,7 +43,7 @@ def test_shapes_are_learned(tmp_path: Path) -> None:
 
 
 @torch.no_grad()
-def test_losses_are_sums_that_add_up(place: Place) -> None:
+def test_losses_are_sums_that_add_up(place: DataPaths) -> None:
     found = build("images", set="generated-images").prepare(place)
     torch.manual_seed(0)
     model = build_model("vit", **{key: value for key, value in SMALL.items() if key != "name"}, **found.needs)
@@ -62,7 +62,7 @@ def test_losses_are_sums_that_add_up(place: Place) -> None:
     assert first.result()["accuracy"] == found.objective.measure(model, whole)[0].result()["accuracy"]
 
 
-def test_part_of_the_images_is_held_out_where_there_is_one_file(place: Place, tmp_path: Path) -> None:
+def test_part_of_the_images_is_held_out_where_there_is_one_file(place: DataPaths, tmp_path: Path) -> None:
     drawn = np.random.default_rng(0).integers(256, size=(50, 4, 4, 3)).astype(np.uint8)
     drawn[:, 0, 0, 0] = np.arange(50)  # so that each can be told
     np.savez(tmp_path / "a.npz", x=drawn, y=np.arange(50) % 3)
@@ -71,7 +71,7 @@ def test_part_of_the_images_is_held_out_where_there_is_one_file(place: Place, tm
     assert len(own) == 40 and len(held) == 10 and sorted([*own, *held]) == list(range(50))
 
 
-def test_what_does_not_fit_is_said(place: Place, tmp_path: Path) -> None:
+def test_what_does_not_fit_is_said(place: DataPaths, tmp_path: Path) -> None:
     with pytest.raises(InvalidOption, match="one of the two"):
         build("images").prepare(place)
     with pytest.raises(InvalidOption, match="generated has no images"):
@@ -89,7 +89,7 @@ def test_what_does_not_fit_is_said(place: Place, tmp_path: Path) -> None:
         found.objective.loss(model, found.train.load([0], 0))
 
 
-def test_the_recipe_can_be_built(place: Place) -> None:
+def test_the_recipe_can_be_built(place: DataPaths) -> None:
     found = recipe.read(RECIPES / "mnist-vit.toml")
     assert found.options().epochs == 3 and found.build_task().name == "images"
     needs = {"image_size": (28, 28), "channels": 1}

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from longspan.data import text
-from longspan.data.corpora import TITLE
+from longspan.data.text import text_files
+from longspan.data.text.corpora import TITLE
 from longspan.errors import InvalidInput
 from longspan.tasks import registry
-from longspan.tasks.base import Place, Prepared
-from longspan.tasks.language import Language, TextFigures
+from longspan.tasks.base import DataPaths, Prepared
+from longspan.tasks.language import Language, LanguageMetrics
 
 WIKI = (
     "\n = One = \n\n Some words here . \n = not a title = \n\n = = Part = = \n\n More . \n"
@@ -20,27 +20,27 @@ WIKI = (
 
 def prepare(folder: Path, **options: object) -> Prepared:
     given = {"tokenizer": {"kind": "characters", "special": False}, "length": 8, "batch": 2, **options}
-    return registry.build("language", **given).prepare(Place(None, folder / "work"))
+    return registry.build("language", **given).prepare(DataPaths(None, folder / "work"))
 
 
 def test_pieces_are_the_text_to_the_letter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text, "PIECE", 10)
+    monkeypatch.setattr(text_files, "PIECE", 10)
     path = tmp_path / "text"
     for content in ("one\ntwo\n\nthree four five\r\n\n\n\nsix\nseven", "a line without an end " * 20, "\n\n\nab\n\n"):
         path.write_bytes(content.encode())
-        pieces = list(text.Part(path).pieces())
+        pieces = list(text_files.Part(path).pieces())
         assert "".join(pieces) == content
         size = len(content)
         for start, stop in ((0, size // 3), (size // 3, None), (5, 9)):
-            assert "".join(text.Part(path, start, stop).pieces()) == content[start:stop]
+            assert "".join(text_files.Part(path, start, stop).pieces()) == content[start:stop]
     path.write_bytes(b"one two three\n\nfour five six\n\nseven\n")
-    assert len(list(text.Part(path).pieces())) == 3
+    assert len(list(text_files.Part(path).pieces())) == 3
 
 
 def test_documents_of_wikitext_are_articles(tmp_path: Path) -> None:
     path = tmp_path / "text"
     path.write_text(WIKI, encoding="utf-8")
-    pieces = list(text.Part(path).pieces(TITLE))
+    pieces = list(text_files.Part(path).pieces(TITLE))
     assert "".join(pieces) == WIKI
     assert [piece.strip().split("\n")[0].strip() for piece in pieces] == ["= One =", "= Two ="]
 
@@ -57,7 +57,7 @@ def test_the_end_of_a_file_is_held_out(tmp_path: Path) -> None:
 
 
 def test_figures_count_bytes_and_words() -> None:
-    figures = TextFigures(nats=10.0, tokens=10, bytes_per_token=2.0, words_per_token=0.5).result()
+    figures = LanguageMetrics(nats=10.0, tokens=10, bytes_per_token=2.0, words_per_token=0.5).result()
     assert figures["bits_per_byte"] == pytest.approx(1 / math.log(2) / 2)
     assert figures["perplexity"] == pytest.approx(math.e) and figures["word_perplexity"] == pytest.approx(math.e**2)
 

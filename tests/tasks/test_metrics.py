@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from longspan.tasks import metrics
-from longspan.tasks.figures import Answered, AnswerFigures, ClassFigures, NumberFigures, TagFigures, entity_scores
+from longspan.tasks.metric_sums import Answered, AnswerMetrics, ClassMetrics, NumberMetrics, TagMetrics, entity_scores
 
 
 @pytest.mark.parametrize("labels", [2, 5])
@@ -18,7 +18,7 @@ def test_label_metrics_equal_those_of_scikit_learn(labels: int) -> None:
     draws = np.random.default_rng(0)
     true, said = draws.integers(labels, size=(2, 300))
     said = np.where(draws.random(300) < 0.5, true, said)
-    found = ClassFigures.of(true, said, labels).result()
+    found = ClassMetrics.of(true, said, labels).result()
     assert found["accuracy"] == pytest.approx(sklearn.accuracy_score(true, said), abs=1e-12)
     assert found["macro_f1"] == pytest.approx(sklearn.f1_score(true, said, average="macro"), abs=1e-12)
     assert found["matthews"] == pytest.approx(sklearn.matthews_corrcoef(true, said), abs=1e-12)
@@ -27,7 +27,7 @@ def test_label_metrics_equal_those_of_scikit_learn(labels: int) -> None:
 
 
 def test_constant_predictions_have_no_correlation() -> None:
-    assert ClassFigures.of([0, 1, 1, 0], [1, 1, 1, 1], 2).result()["matthews"] == 0.0
+    assert ClassMetrics.of([0, 1, 1, 0], [1, 1, 1, 1], 2).result()["matthews"] == 0.0
     assert metrics.pearson([1.0, 1.0], [0.0, 2.0]) == 0.0
 
 
@@ -36,7 +36,7 @@ def test_number_metrics_equal_those_of_scipy() -> None:
     draws = np.random.default_rng(1)
     one = np.round(draws.normal(size=200), 1)  # with ties
     other = one + draws.normal(size=200)
-    found = NumberFigures(one.tolist(), other.tolist()).result()
+    found = NumberMetrics(one.tolist(), other.tolist()).result()
     assert found["pearson"] == pytest.approx(stats.pearsonr(one, other).statistic, abs=1e-12)
     assert found["spearman"] == pytest.approx(stats.spearmanr(one, other).statistic, abs=1e-12)
 
@@ -44,24 +44,24 @@ def test_number_metrics_equal_those_of_scipy() -> None:
 def test_figures_are_the_same_however_they_are_split() -> None:
     draws = np.random.default_rng(2)
     true, said = draws.normal(size=(2, 50))
-    whole = NumberFigures(true.tolist(), said.tolist())
-    parts = NumberFigures(true[1::2].tolist(), said[1::2].tolist())
-    parts.add(NumberFigures(true[::2].tolist(), said[::2].tolist()))
+    whole = NumberMetrics(true.tolist(), said.tolist())
+    parts = NumberMetrics(true[1::2].tolist(), said[1::2].tolist())
+    parts.add(NumberMetrics(true[::2].tolist(), said[::2].tolist()))
     assert whole.result() == parts.result()
     labels, others = draws.integers(3, size=(2, 50))
     sure = draws.random(50)
-    counts = ClassFigures.of(labels[::2], others[::2], 3, names="abc", confidence=sure[::2])
-    counts.add(ClassFigures.of(labels[1::2], others[1::2], 3, names="abc", confidence=sure[1::2]))
-    assert counts.result() == ClassFigures.of(labels, others, 3, confidence=sure).result()
+    counts = ClassMetrics.of(labels[::2], others[::2], 3, names="abc", confidence=sure[::2])
+    counts.add(ClassMetrics.of(labels[1::2], others[1::2], 3, names="abc", confidence=sure[1::2]))
+    assert counts.result() == ClassMetrics.of(labels, others, 3, confidence=sure).result()
     row = counts.table()[0]
     assert row["label"] == "a" and row["support"] == int((labels == 0).sum()) == sum(row["said"].values())
 
 
 def test_calibration_is_how_far_confidence_is_from_being_right() -> None:
     # In the bin of 0.9 three of four are right, in that of 0.6 none of one: (|3 − 3.6| + |0 − 0.6|) / 5.
-    figures = ClassFigures.of([0, 0, 0, 0, 1], [0, 0, 0, 1, 0], 2, confidence=[0.9, 0.9, 0.9, 0.9, 0.6])
+    figures = ClassMetrics.of([0, 0, 0, 0, 1], [0, 0, 0, 1, 0], 2, confidence=[0.9, 0.9, 0.9, 0.9, 0.6])
     assert figures.result()["calibration_error"] == pytest.approx((0.6 + 0.6) / 5)
-    assert "calibration_error" not in ClassFigures.of([0, 1], [0, 0], 2).result()
+    assert "calibration_error" not in ClassMetrics.of([0, 1], [0, 0], 2).result()
 
 
 def test_an_inside_tag_after_none_opens_an_entity_unless_strict() -> None:
@@ -88,8 +88,8 @@ def test_entity_scores_equal_those_of_seqeval() -> None:
 
 
 def test_windows_of_a_sentence_come_together() -> None:
-    parts = TagFigures({0: {2: ("O", "O"), 1: ("I-X", "I-X")}})
-    parts.add(TagFigures({0: {0: ("B-X", "B-X")}}))
+    parts = TagMetrics({0: {2: ("O", "O"), 1: ("I-X", "I-X")}})
+    parts.add(TagMetrics({0: {0: ("B-X", "B-X")}}))
     assert parts.result()["f1"] == 1.0 and parts.result()["strict_f1"] == 1.0
 
 
@@ -132,10 +132,10 @@ def test_answers_are_scored_as_by_the_official_script() -> None:
 
 
 def test_the_best_threshold_is_never_worse_and_nothing_is_the_least_of_all_windows() -> None:
-    figures = AnswerFigures()
-    figures.add(AnswerFigures({0: Answered(("cat",), 5.0, [(1.0, "dog")])}))
-    figures.add(AnswerFigures({0: Answered(("cat",), 2.0, [(1.5, "cat")])}))
-    figures.add(AnswerFigures({1: Answered((), 3.0, [(1.0, "bird")])}))
+    figures = AnswerMetrics()
+    figures.add(AnswerMetrics({0: Answered(("cat",), 5.0, [(1.0, "dog")])}))
+    figures.add(AnswerMetrics({0: Answered(("cat",), 2.0, [(1.5, "cat")])}))
+    figures.add(AnswerMetrics({1: Answered((), 3.0, [(1.0, "bird")])}))
     assert figures.answers[0].null == 2.0 and figures.answers[0].texts[0][1] == "cat"
     found = figures.result()
     assert found["f1"] == 50.0 and found["unanswerable_f1"] == 100.0 and found["answerable_f1"] == 0.0

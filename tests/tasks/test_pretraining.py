@@ -15,8 +15,8 @@ from longspan.models.base import Model
 from longspan.models.encoder import Encoder
 from longspan.nn.loss import IGNORED
 from longspan.tasks import registry
-from longspan.tasks.base import Figures, Objective, Place, Prepared
-from longspan.train import recipe, session
+from longspan.tasks.base import DataPaths, Metrics, Objective, Prepared
+from longspan.train import fit, recipe
 
 SMALL = {"width": 32, "layers": 2, "heads": 2, "hidden": 64, "max_length": 48, "position": "learned", "dropout": 0.0,
          "place": "pre", "scale": False, "init": "normal", "init_std": 0.1}  # fmt: skip
@@ -40,7 +40,7 @@ def grammar(path: Path, documents: int = 60, seed: int = 0) -> None:
 def prepare(folder: Path, task: str, **options: Any) -> Prepared:
     grammar(folder / "text")
     given = {"train": str(folder / "text"), "tokenizer": TOKENIZER, "length": 40, "batch": 16, **options}
-    return registry.build(task, **given).prepare(Place(None, folder / "work"))
+    return registry.build(task, **given).prepare(DataPaths(None, folder / "work"))
 
 
 def model_for(prepared: Prepared, name: str, **options: Any) -> Model:
@@ -69,7 +69,7 @@ def train(prepared: Prepared, model: Model, steps: int, rate: float = 3e-3) -> d
 def measure(prepared: Prepared, model: Model, rows: int | None = None) -> dict[str, float]:
     """The figures of what was held out, in pieces of so many rows."""
     model.eval()
-    found: Figures | None = None
+    found: Metrics | None = None
     for numbers in prepared.held_out.batches(0):
         size = rows or len(numbers)
         for start in range(0, len(numbers), size):
@@ -214,7 +214,7 @@ def test_detection_figures_do_not_depend_on_batches(tmp_path: Path) -> None:
 
 def test_denoising_targets_are_the_whole_text(tmp_path: Path) -> None:
     prepared = prepare(tmp_path, "denoise")
-    same = Place(None, tmp_path / "again")
+    same = DataPaths(None, tmp_path / "again")
     options = {"train": str(tmp_path / "text"), "length": 40, "noise": {"permute": 0.0, "infill": 0.0}}
     clean = registry.build("denoise", **options).prepare(same, prepared.tokenizer)
     noised, plain = prepared.train.load(range(10), 0), clean.train.load(range(10), 0)
@@ -271,7 +271,7 @@ def test_the_discriminator_is_saved_by_itself(tmp_path: Path) -> None:
     sizes = {**SMALL, "name": "electra", "generator_fraction": 0.5, "generator_heads": 1, "embedding_width": 16}
     made = recipe.Recipe(given, sizes, {"steps": 2}, "test")
     trainer = recipe.begin(made, tmp_path / "run", data=None)
-    figures = session.train(trainer)
+    figures = fit.train(trainer)
     assert {"detection_accuracy", "masked_accuracy"} <= set(figures)
     alone = model_folder.load(tmp_path / "run" / "discriminator")
     pair = model_folder.load(tmp_path / "run" / "model")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from longspan.data import sets
-from longspan.tasks.base import Place
+from longspan.data.sets import named as named_sets
+from longspan.tasks.base import DataPaths
 from longspan.train import recipe
 
 ROOT = Path(__file__).parents[2]
@@ -27,14 +27,14 @@ def data() -> Path:
 @pytest.mark.parametrize("name", [name for name in COUNTS if name != "sst2"])
 def test_sets_of_glue_are_whole(name: str, data: Path, tmp_path: Path) -> None:
     task = recipe.Recipe({"name": "classify", "set": name, "length": 32}, {}, {}, "test").build_task()
-    prepared = task.prepare(Place(data, tmp_path))
+    prepared = task.prepare(DataPaths(data, tmp_path))
     assert (len(prepared.train.examples), len(prepared.held_out.examples)) == COUNTS[name]
 
 
 @pytest.mark.data
 def test_tags_of_wnut_are_the_six_types(data: Path, tmp_path: Path) -> None:
     task = recipe.Recipe({"name": "tag", "set": "wnut17", "length": 256}, {}, {}, "test").build_task()
-    prepared = task.prepare(Place(data, tmp_path))
+    prepared = task.prepare(DataPaths(data, tmp_path))
     assert prepared.needs["tasks"][0].labels == 13
     assert [prepared.facts[f"{split} examples"] for split in ("train", "held_out", "test")] == [3394, 1009, 1287]
 
@@ -46,7 +46,7 @@ def test_a_recipe_opens_with_its_command_and_can_be_read(name: str) -> None:
     found = recipe.read(path)
     found.options()
     task = found.build_task()
-    assert sets.find(task.options.set).kind == task.name
+    assert named_sets.find(task.options.set).kind == task.name
 
 
 @pytest.mark.data

@@ -6,7 +6,7 @@ import pytest
 from tests.tasks.small import pretrained, run, tokenizer
 
 from longspan import hub
-from longspan.data.windows import around
+from longspan.data.text.windows import around
 from longspan.errors import InvalidInput
 from longspan.tasks import tag
 from longspan.tasks.predict import predict

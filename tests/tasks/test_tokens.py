@@ -6,41 +6,41 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from longspan.data import prepare
-from longspan.data.learning import Learned, learn
-from longspan.data.tokens import Slice, write_tokens
+from longspan.data.sets import prepare
+from longspan.data.text.token_files import Slice, write_tokens
+from longspan.data.tokenizers.learn import TokenizerOptions, learn
 from longspan.errors import InvalidInput, InvalidOption
-from longspan.tasks.base import Place
+from longspan.tasks.base import DataPaths
 from longspan.tasks.language import NextToken
 from longspan.tasks.registry import build
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DataPaths:
     monkeypatch.setenv("LONGSPAN_CACHE", str(tmp_path / "cache"))
-    return Place(None, tmp_path / "work", 0)
+    return DataPaths(None, tmp_path / "work", 0)
 
 
-def test_shards_are_trained_on(place: Place, tmp_path: Path) -> None:
+def test_shards_are_trained_on(place: DataPaths, tmp_path: Path) -> None:
     counted, out = prepare.obtain("generated", None), tmp_path / "out"
-    tokenizer = prepare.tokenise(counted, out, learned=Learned(size=300), shard=5000)
+    tokenizer = prepare.tokenise(counted, out, learned=TokenizerOptions(size=300), shard=5000)
     found = build("language", tokens=str(out), length=32, batch=4).prepare(place)
     assert found.facts == {f"{each.split} tokens": each.counts["tokens"] for each in counted} | {"vocabulary": 300}
     assert found.needs == {"vocabulary": 300} and found.test is not None
     assert found.train.load([0, 1], 0)["ids"].shape == (2, 32)
     assert build("language", tokens=str(out)).prepare(place, tokenizer).tokenizer is not None
     with pytest.raises(InvalidInput, match="another tokenizer"):
-        build("language", tokens=str(out)).prepare(place, learn(Learned(kind="bytes"), []))
+        build("language", tokens=str(out)).prepare(place, learn(TokenizerOptions(kind="bytes"), []))
     with pytest.raises(InvalidOption, match="one of them"):
         build("language", tokens=str(out), set="generated").prepare(place)
-    learn(Learned(kind="bytes"), []).save(out)
+    learn(TokenizerOptions(kind="bytes"), []).save(out)
     with pytest.raises(InvalidInput, match="not made with the tokenizer"):
         build("language", tokens=str(out)).prepare(place)
 
 
-def test_bytes_and_words_are_those_of_each_split(place: Place, tmp_path: Path) -> None:
+def test_bytes_and_words_are_those_of_each_split(place: DataPaths, tmp_path: Path) -> None:
     counted, out = prepare.obtain("generated", None), tmp_path / "out"
-    tokenizer = prepare.tokenise(counted, out, learned=Learned(size=300))
+    tokenizer = prepare.tokenise(counted, out, learned=TokenizerOptions(size=300))
     of_tokens = build("language", tokens=str(out)).prepare(place).objectives
     of_texts = build("language", set="generated").prepare(place, tokenizer).objectives
     for each in counted:
@@ -54,9 +54,9 @@ def test_bytes_and_words_are_those_of_each_split(place: Place, tmp_path: Path) -
     assert of_texts["test"].bytes_per_token != of_texts["held_out"].bytes_per_token
 
 
-def test_the_end_is_held_out_where_nothing_else_is(place: Place, tmp_path: Path) -> None:
+def test_the_end_is_held_out_where_nothing_else_is(place: DataPaths, tmp_path: Path) -> None:
     counted, out = prepare.obtain("generated", None)[:1], tmp_path / "out"
-    prepare.tokenise(counted, out, learned=Learned(size=300))
+    prepare.tokenise(counted, out, learned=TokenizerOptions(size=300))
     found = build("language", tokens=str(out), share=0.25).prepare(place)
     total = counted[0].counts["tokens"]
     assert found.facts["train tokens"] == round(total * 0.75)

@@ -10,20 +10,20 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from longspan import hub
-from longspan.data.learning import Learned
+from longspan.data.tokenizers.learn import TokenizerOptions
 from longspan.decode import Beam, beam_search, search_many
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
 from longspan.models import build
 from longspan.models.base import Model
 from longspan.tasks import registry
-from longspan.tasks.base import Place, Prepared
+from longspan.tasks.base import DataPaths, Prepared
 from longspan.tasks.bleu import Bleu, bleu
 from longspan.train import recipe
+from longspan.train.fit import train
 from longspan.train.loop import Trainer
 from longspan.train.options import TrainOptions
 from longspan.train.run import Run
 from longspan.train.schedule import Schedule
-from longspan.train.session import train
 
 NUMBERS = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier", "five": "fünf", "six": "sechs"}
 
@@ -39,9 +39,9 @@ def write(folder: Path, count: int = 120) -> None:
 
 def prepare(folder: Path, **options: Any) -> Prepared:
     write(folder)
-    words = Learned(kind="bpe", size=330)
+    words = TokenizerOptions(kind="bpe", size=330)
     given = {"train": f"{folder}/numbers", "share": 0.2, "tokenizer": words, "max_tokens": 128, **options}
-    return registry.build("translate", **given).prepare(Place(None, folder / "work"))
+    return registry.build("translate", **given).prepare(DataPaths(None, folder / "work"))
 
 
 SMALL = {
@@ -158,24 +158,24 @@ def test_one_tokenizer_for_both_or_one_each(tmp_path):
         "translate",
         train=f"{tmp_path}/numbers",
         share=0.2,
-        tokenizer=Learned(kind="bpe", size=330),
+        tokenizer=TokenizerOptions(kind="bpe", size=330),
         max_tokens=128,
         shared=False,
-    ).prepare(Place(None, tmp_path / "again"), each.tokenizer)
+    ).prepare(DataPaths(None, tmp_path / "again"), each.tokenizer)
     assert again.train.fingerprint() == each.train.fingerprint()
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "unigram", "bytes", "characters"])
 def test_any_tokenizer_has_a_beginning_and_an_end(tmp_path, kind):
     size = 60 if kind == "wordpiece" else 30
-    prepared = prepare(tmp_path, tokenizer=Learned(kind=kind, size=size))
+    prepared = prepare(tmp_path, tokenizer=TokenizerOptions(kind=kind, size=size))
     found = prepared.train.load([0, 1], 0)
     assert (found["ids"][:, 0] == prepared.train.begin).all()
     assert all(row[row != -100][-1] == prepared.train.end for row in found["targets"])
     text = prepared.tokenizer.decode(found["ids"][0].tolist()).strip()
     assert text == (tmp_path / "numbers.de").read_text().splitlines()[0]
     with pytest.raises(InvalidOption, match="special = true"):
-        prepare(tmp_path, tokenizer=Learned(kind="bytes", special=False))
+        prepare(tmp_path, tokenizer=TokenizerOptions(kind="bytes", special=False))
 
 
 def test_what_cannot_be_is_refused(tmp_path):
@@ -252,20 +252,20 @@ def test_multi30k_is_read(tmp_path, target, test, size):
     root = os.environ.get("LONGSPAN_DATA")
     if not root:
         pytest.skip("LONGSPAN_DATA names no folder of data sets")
-    words = Learned(kind="bpe", size=2000)
+    words = TokenizerOptions(kind="bpe", size=2000)
     task = registry.build("translate", set="multi30k", target=target, test=test, tokenizer=words)
-    prepared = task.prepare(Place(Path(root), tmp_path))
+    prepared = task.prepare(DataPaths(Path(root), tmp_path))
     facts = prepared.facts
     assert (facts["train pairs"], facts["held_out pairs"], facts["test pairs"]) == (29000, 1014, size)
     assert facts["padding"] < 0.1 and len(prepared.test.references) == size
     with pytest.raises(InvalidOption, match="no test '2018'"):
-        registry.build("translate", set="multi30k", test="2018").prepare(Place(Path(root), tmp_path))
+        registry.build("translate", set="multi30k", test="2018").prepare(DataPaths(Path(root), tmp_path))
     with pytest.raises(InvalidOption, match="no language 'ja'"):
-        registry.build("translate", set="multi30k", target="ja").prepare(Place(Path(root), tmp_path))
+        registry.build("translate", set="multi30k", target="ja").prepare(DataPaths(Path(root), tmp_path))
 
 
 def test_a_missing_sacrebleu_is_said_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sacrebleu.metrics", None)
     task = registry.build("translate", set="generated-pairs", source="en", target="toy")
     with pytest.raises(Unsupported, match=r"sacrebleu, which is not installed"):
-        task.prepare(Place(None, tmp_path))
+        task.prepare(DataPaths(None, tmp_path))

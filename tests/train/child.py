@@ -16,8 +16,8 @@ import torch
 from toy import trainer  # a script finds its neighbours
 
 from longspan.train import processes
+from longspan.train.fit import train
 from longspan.train.loop import Interrupted, Trainer
-from longspan.train.session import train
 
 
 def run(folder: Path, given: dict[str, Any]) -> int:

@@ -14,14 +14,14 @@ from typing import Any
 import torch
 
 from longspan.cli.main import main
-from longspan.train import processes, session
+from longspan.train import fit, processes
 from longspan.train.loop import Trainer
 
 
 def run(given: dict[str, Any], arguments: list[str]) -> int:
     torch.set_num_threads(1)
     processes.JOINING = timedelta(seconds=given.get("joining", 60))
-    inner = session.train
+    inner = fit.train
 
     def train(trainer: Trainer, *, show: Any, **options: Any) -> dict[str, float]:
         def at_step(trainer: Trainer, row: Mapping[str, float]) -> None:
@@ -32,7 +32,7 @@ def run(given: dict[str, Any], arguments: list[str]) -> int:
 
         return inner(trainer, show=at_step, **options)
 
-    session.train = train
+    fit.train = train
     return main(arguments)
 
 

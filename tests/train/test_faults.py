@@ -20,8 +20,8 @@ from longspan.cli.main import main
 from longspan.errors import InvalidInput
 from longspan.models import load
 from longspan.train import checkpoint
+from longspan.train.fit import train
 from longspan.train.loop import Interrupted, Trainer
-from longspan.train.session import train
 
 
 def saved(folder: Path) -> list[str]:

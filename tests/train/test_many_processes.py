@@ -10,7 +10,7 @@ import pytest
 from tests.train.starting import child, finish, longspan, losses, recipe, result, same, start
 from tests.train.toy import trainer
 
-from longspan.train.session import train
+from longspan.train.fit import train
 
 pytestmark = pytest.mark.slow
 

@@ -16,16 +16,16 @@ from longspan.data.base import Batch, Data
 from longspan.errors import InvalidInput, LongspanError
 from longspan.models import build
 from longspan.models import registry as models
-from longspan.models.base import Causal, Model
-from longspan.tasks.base import Loss, Objective
+from longspan.models.base import CausalModel, Model
+from longspan.tasks.base import Objective, TaskLoss
 from longspan.tasks.language import NextToken
 from longspan.train import checkpoint
-from longspan.train.carried import taken_apart
+from longspan.train.fit import train
 from longspan.train.loop import Trainer
 from longspan.train.options import TrainOptions
 from longspan.train.run import Run
 from longspan.train.schedule import Schedule
-from longspan.train.session import train
+from longspan.train.state_io import flatten_state
 
 LENGTH = 16  # a square, for mechanisms that read text as an image
 CARRYING: dict[str, dict[str, Any]] = {
@@ -58,9 +58,9 @@ class SameToken(Objective):
     def count(self, batch: Batch) -> int:
         return batch["ids"].numel()
 
-    def loss(self, model: Model, batch: Batch, carried: Any = None) -> Loss:
+    def loss(self, model: Model, batch: Batch, carried: Any = None) -> TaskLoss:
         hidden = model(batch["ids"])
-        return Loss(cross_entropy(hidden.flatten(0, 1)[:, :11], batch["ids"].flatten(), reduction="sum"), {})
+        return TaskLoss(cross_entropy(hidden.flatten(0, 1)[:, :11], batch["ids"].flatten(), reduction="sum"), {})
 
     def measure(self, model: Model, batch: Batch, carried: Any = None) -> Any:
         raise NotImplementedError
@@ -95,7 +95,7 @@ def not_a_number(model: Model) -> Iterator[None]:
 def remembered(made: Trainer) -> dict[str, Tensor]:
     """All that a step may change beside gradients: parameters, buffers and what is carried."""
     tensors: dict[str, Tensor] = {}
-    taken_apart(made.carried, tensors)
+    flatten_state(made.carried, tensors)
     own = {**dict(made.model.named_parameters()), **dict(made.model.named_buffers())}
     return {name: tensor.detach().clone() for name, tensor in {**tensors, **own}.items()}
 
@@ -133,7 +133,7 @@ def test_models_that_carry_state(tmp_path: Path, name: str, accumulate: int) -> 
 
 
 def test_there_is_no_other_model_that_carries_state() -> None:
-    causal = {name: models.find(name) for name in models.names() if issubclass(models.find(name), Causal)}
+    causal = {name: models.find(name) for name in models.names() if issubclass(models.find(name), CausalModel)}
     assert {name for name, cls in causal.items() if not cls.reads_source} | {"transformer_xl"} == set(CARRYING)
 
 
@@ -157,7 +157,7 @@ def test_one_bad_batch_does_not_end_a_run(tmp_path: Path, name: str) -> None:
     said: list[str] = []
     inner = made.step.objective.loss
 
-    def loss(model: Model, batch: Batch, carried: Any = None) -> Loss:
+    def loss(model: Model, batch: Batch, carried: Any = None) -> TaskLoss:
         if made.progress.step != 2:
             return inner(model, batch, carried)
         with not_a_number(model):
@@ -176,9 +176,9 @@ def test_a_loss_that_is_infinite_where_gradients_are_not_is_skipped_too(tmp_path
     made = language(tmp_path, "decoder", bad_steps=1)
     inner = made.step.objective.loss
 
-    def loss(*given: Any) -> Loss:
+    def loss(*given: Any) -> TaskLoss:
         found = inner(*given)
-        return Loss(found.total + float("inf"), found.parts, found.carried)
+        return TaskLoss(found.total + float("inf"), found.parts, found.carried)
 
     made.step.objective.loss = loss  # type: ignore[method-assign]
     before = remembered(made)

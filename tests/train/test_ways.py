@@ -17,12 +17,12 @@ from longspan.errors import InvalidOption
 from longspan.models import build, load
 from longspan.models.base import Model
 from longspan.train import checkpoint
+from longspan.train.fit import train
 from longspan.train.loop import Interrupted, Trainer
 from longspan.train.options import TrainOptions
 from longspan.train.recompute import recompute
 from longspan.train.run import Run
 from longspan.train.schedule import Schedule
-from longspan.train.session import train
 
 
 def stop_at(step: int) -> Callable[..., None]:

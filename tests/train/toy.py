@@ -12,7 +12,7 @@ from longspan.data.base import Batch, Data
 from longspan.data.order import Shuffled, draws
 from longspan.models import build
 from longspan.models.base import Model
-from longspan.tasks.base import Figures, Loss, Objective
+from longspan.tasks.base import Metrics, Objective, TaskLoss
 from longspan.train.loop import Trainer
 from longspan.train.options import TrainOptions
 from longspan.train.processes import Processes
@@ -46,11 +46,11 @@ class Counting(Data):
         return f"{self.examples} examples, batches of {self.batch}, seed {self.seed}"
 
 
-class Mean(Figures):
+class Mean(Metrics):
     def __init__(self, total: float, count: int) -> None:
         self.total, self.count = total, count
 
-    def add(self, other: Figures) -> None:
+    def add(self, other: Metrics) -> None:
         assert isinstance(other, Mean)
         self.total, self.count = self.total + other.total, self.count + other.count
 
@@ -65,12 +65,12 @@ class NextToken(Objective):
     def count(self, batch: Batch) -> int:
         return int((batch["targets"] >= 0).sum())
 
-    def loss(self, model: Model, batch: Batch, carried: Any = None) -> Loss:
+    def loss(self, model: Model, batch: Batch, carried: Any = None) -> TaskLoss:
         logits = model(batch["ids"])
         total = cross_entropy(logits.flatten(0, 1), batch["targets"].flatten(), ignore_index=-100, reduction="sum")
-        return Loss(total, {})
+        return TaskLoss(total, {})
 
-    def measure(self, model: Model, batch: Batch, carried: Any = None) -> tuple[Figures, Any]:
+    def measure(self, model: Model, batch: Batch, carried: Any = None) -> tuple[Metrics, Any]:
         return Mean(float(self.loss(model, batch).total), self.count(batch)), None
 
 

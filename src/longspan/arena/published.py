@@ -7,7 +7,7 @@ that it is nearest to; how near that is, `differences` says.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from longspan.arena.tasks import TASKS
+from longspan.arena.tasks.registry import TASKS
 from longspan.errors import UnknownName, suggest
 
 SETTINGS = ("released", "released_sizes", "appendix", "small", "tiny")
@@ -25,7 +25,7 @@ TITLES = {
 
 
 @dataclass(frozen=True)
-class Row:
+class PublishedRow:
     """A line of a table of accuracies."""
 
     title: str  # as it is printed
@@ -49,10 +49,10 @@ class Row:
 @dataclass(frozen=True)
 class Table:
     source: str
-    rows: tuple[Row, ...]
+    rows: tuple[PublishedRow, ...]
     never_compared: tuple[str, ...] = ()  # tasks whose printed column is no measure of anything
 
-    def row(self, model: str) -> Row | None:
+    def row(self, model: str) -> PublishedRow | None:
         return next((row for row in self.rows if row.model == model), None)
 
 
@@ -72,23 +72,23 @@ LENGTHS = (1024, 2048, 3072, 4096)
 ACCURACY = Table(
     "Tay et al. 2020, Long Range Arena, Table 1; Path-X failed for all",
     (
-        Row("Transformer", "dense", (36.37, 64.27, 57.46, 42.44, 71.40), 54.39),
-        Row("Local Attention", "window", (15.82, 52.98, 53.39, 41.46, 66.63), 46.06),
-        Row("Sparse Transformer", "sparse", (17.07, 63.58, 59.59, 44.24, 71.71), 51.24),
-        Row("Longformer", "longformer", (35.63, 62.85, 56.89, 42.22, 69.71), 53.46),
-        Row("Linformer", "linformer", (35.70, 53.94, 52.27, 38.56, 76.34), 51.36),
-        Row("Reformer", "reformer", (37.27, 56.10, 53.40, 38.07, 68.50), 50.67),
-        Row(
+        PublishedRow("Transformer", "dense", (36.37, 64.27, 57.46, 42.44, 71.40), 54.39),
+        PublishedRow("Local Attention", "window", (15.82, 52.98, 53.39, 41.46, 66.63), 46.06),
+        PublishedRow("Sparse Transformer", "sparse", (17.07, 63.58, 59.59, 44.24, 71.71), 51.24),
+        PublishedRow("Longformer", "longformer", (35.63, 62.85, 56.89, 42.22, 69.71), 53.46),
+        PublishedRow("Linformer", "linformer", (35.70, 53.94, 52.27, 38.56, 76.34), 51.36),
+        PublishedRow("Reformer", "reformer", (37.27, 56.10, 53.40, 38.07, 68.50), 50.67),
+        PublishedRow(
             "Sinkhorn",
             "sinkhorn",
             (33.67, 61.20, 53.83, 41.23, 67.45),
             51.39,
             note="printed 51.39, and 51.29 on the leaderboard; the mean of its row is 51.48",
         ),
-        Row("Synthesizer", "synthesizer", (36.99, 61.68, 54.67, 41.61, 69.45), 52.88),
-        Row("BigBird", "bigbird", (36.05, 64.02, 59.29, 40.83, 74.87), 55.01),
-        Row("Linear Transformer", "linear", (16.13, 65.90, 53.09, 42.34, 75.30), 50.55),
-        Row("Performer", "performer", (18.01, 65.40, 53.82, 42.77, 77.05), 51.41),
+        PublishedRow("Synthesizer", "synthesizer", (36.99, 61.68, 54.67, 41.61, 69.45), 52.88),
+        PublishedRow("BigBird", "bigbird", (36.05, 64.02, 59.29, 40.83, 74.87), 55.01),
+        PublishedRow("Linear Transformer", "linear", (16.13, 65.90, 53.09, 42.34, 75.30), 50.55),
+        PublishedRow("Performer", "performer", (18.01, 65.40, 53.82, 42.77, 77.05), 51.41),
     ),
     never_compared=("retrieval",),
 )
@@ -96,26 +96,28 @@ ACCURACY = Table(
 SMALL = Table(
     "Xiong et al. 2021, Nyströmformer, its own run of the small protocol",
     (
-        Row("Standard", "dense", (37.10, 65.02, 79.35, 38.20, 74.16), 58.77),
-        Row("Reformer (2 hashes)", "reformer", (19.05, 64.88, 78.64, 43.29, 69.36), 55.04),
-        Row("Linformer (256)", "linformer", (37.25, 55.91, 79.37, 37.84, 67.60), 55.59),
-        Row("Performer (256)", "performer", (18.80, 63.81, 78.62, 37.07, 69.87), 53.63),
-        Row("Nyströmformer", "nystrom", (37.15, 65.52, 79.56, 41.58, 70.94), 58.95),
+        PublishedRow("Standard", "dense", (37.10, 65.02, 79.35, 38.20, 74.16), 58.77),
+        PublishedRow("Reformer (2 hashes)", "reformer", (19.05, 64.88, 78.64, 43.29, 69.36), 55.04),
+        PublishedRow("Linformer (256)", "linformer", (37.25, 55.91, 79.37, 37.84, 67.60), 55.59),
+        PublishedRow("Performer (256)", "performer", (18.80, 63.81, 78.62, 37.07, 69.87), 53.63),
+        PublishedRow("Nyströmformer", "nystrom", (37.15, 65.52, 79.56, 41.58, 70.94), 58.95),
     ),
 )
 
 LATER = Table(
     "as tabulated in later papers, with far larger budgets and other rules: to be compared only with each other",
     (
-        Row("Transformer, re-run of MEGA's authors", "dense", (37.11, 65.21, 79.14, 42.94, 71.83, None), 59.24),
-        Row("Luna-256", None, (37.98, 65.78, 79.56, 47.86, 78.55, None), 61.95),
-        Row("S4 (v1)", None, (58.35, 76.02, 87.09, 87.26, 86.05, 88.10), 80.48, 6),
-        Row("S4 (v2)", None, (59.60, 86.82, 90.90, 88.65, 94.20, 96.35), 86.09, 6),
-        Row("LRU", None, (60.20, 89.40, 89.90, 89.00, 95.10, 94.20), 86.30, 6),
-        Row("S5", None, (62.15, 89.31, 91.40, 88.00, 95.33, 98.58), 87.46, 6),
-        Row("MEGA-chunk", None, (58.76, 90.19, 90.97, 85.80, 94.41, 93.81), 85.66, 6),
-        Row("MEGA", None, (63.14, 90.43, 91.25, 90.44, 96.01, 97.98), 88.21, 6),
-        Row(
+        PublishedRow(
+            "Transformer, re-run of MEGA's authors", "dense", (37.11, 65.21, 79.14, 42.94, 71.83, None), 59.24
+        ),
+        PublishedRow("Luna-256", None, (37.98, 65.78, 79.56, 47.86, 78.55, None), 61.95),
+        PublishedRow("S4 (v1)", None, (58.35, 76.02, 87.09, 87.26, 86.05, 88.10), 80.48, 6),
+        PublishedRow("S4 (v2)", None, (59.60, 86.82, 90.90, 88.65, 94.20, 96.35), 86.09, 6),
+        PublishedRow("LRU", None, (60.20, 89.40, 89.90, 89.00, 95.10, 94.20), 86.30, 6),
+        PublishedRow("S5", None, (62.15, 89.31, 91.40, 88.00, 95.33, 98.58), 87.46, 6),
+        PublishedRow("MEGA-chunk", None, (58.76, 90.19, 90.97, 85.80, 94.41, 93.81), 85.66, 6),
+        PublishedRow("MEGA", None, (63.14, 90.43, 91.25, 90.44, 96.01, 97.98), 88.21, 6),
+        PublishedRow(
             "Transformer, causal self pre-training at the arena's sizes",
             None,
             (59.15, 88.81, 90.38, 76.00, 88.49, 88.05),
@@ -364,7 +366,7 @@ __all__ = [
     "SPEED",
     "SPEED_SOURCE",
     "TITLES",
-    "Row",
+    "PublishedRow",
     "Speed",
     "Table",
     "comparable",

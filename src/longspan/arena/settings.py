@@ -49,7 +49,7 @@ class Training(config.Options):
 
 
 @dataclass(frozen=True)
-class Preset:
+class ArenaSetting:
     """One task in one setting."""
 
     task: Mapping[str, Any]  # options of the task
@@ -96,37 +96,37 @@ def shell(
 
 
 _RELEASED = {
-    "listops": Preset(
+    "listops": ArenaSetting(
         {"depth": 10, "arguments": 10, "min_length": 500, "max_length": 2000},
         shell(4, 8, 512, 512, 1024),
         Training(steps=5_000, batch=32, rate=0.05, schedule="rsqrt", warmup=1000, decay=0.1, evaluations=25),
     ),
-    "text": Preset(
+    "text": ArenaSetting(
         {"length": 1000},
         shell(4, 4, 256, 256, 1024),
         Training(steps=20_000, batch=32, rate=0.05, schedule="rsqrt", warmup=8000, decay=0.1, evaluations=40),
     ),
-    "retrieval": Preset(
+    "retrieval": ArenaSetting(
         {"length": 4000},
         shell(4, 4, 128, 128, 512, pool="first"),
         Training(steps=5_000, batch=32, rate=0.05, schedule="rsqrt", warmup=8000, decay=0.1, evaluations=20),
     ),
-    "image": Preset(
+    "image": ArenaSetting(
         {"size": 32},
         shell(1, 8, 128, 64, 128, dropout=0.3, attention_dropout=0.2, position="learned"),
         Training(steps=35_000, batch=256, rate=5e-4, schedule="cosine_cycle", warmup=175, evaluations=200),
     ),
-    "pathfinder": Preset(
+    "pathfinder": ArenaSetting(
         {"size": 32},
         shell(4, 4, 32, 16, 32, dropout=0.2, pool="mean"),
         Training(steps=62_400, batch=512, rate=1e-3, schedule="cosine_cycle", warmup=312, evaluations=200),
     ),
-    "pathx": Preset(
+    "pathx": ArenaSetting(
         {},
         shell(1, 2, 32, 16, 32, pool="mean", position="learned"),
         Training(steps=500_000, batch=64, rate=1e-3, schedule="cosine_cycle", warmup=2500, clip=1.0, evaluations=200),
     ),
-    "recall": Preset(
+    "recall": ArenaSetting(
         {},
         shell(4, 4, 256, 256, 1024),
         Training(steps=20_000, batch=32, rate=1e-3, schedule="cosine", warmup=1000, evaluations=40),
@@ -183,9 +183,9 @@ _APPENDIX = {
 _SMALL_SHELL = shell(2, 2, 64, 64, 128, pool="mean", position="learned")
 
 
-def _small(task: Mapping[str, Any], steps: int, batch: int = 32, warmup: int = 0) -> Preset:
+def _small(task: Mapping[str, Any], steps: int, batch: int = 32, warmup: int = 0) -> ArenaSetting:
     training = Training(steps=steps, batch=batch, rate=1e-4, schedule="linear", warmup=warmup, evaluations=50)
-    return Preset(task, _SMALL_SHELL, training)
+    return ArenaSetting(task, _SMALL_SHELL, training)
 
 
 _SMALL = {
@@ -200,7 +200,7 @@ _SMALL = {
 # The steps are those without a budget: one to three minutes a cell on one thread of a laptop with dense attention,
 # seven on Retrieval, and nine (Nyströmformer) to twenty on Text.
 _TINY = {
-    "listops": Preset(
+    "listops": ArenaSetting(
         {
             "depth": 3,
             "arguments": 5,
@@ -214,23 +214,23 @@ _TINY = {
         shell(4, 4, 64, 64, 128, dropout=0.0, attention_dropout=0.0),
         Training(steps=2000, batch=64, rate=1e-3, warmup_share=0.05, clip=1.0, evaluations=10, held_out=1000),
     ),
-    "text": Preset(
+    "text": ArenaSetting(
         {"length": 1024, "sizes": [20_000, 1000, 2000]},
         shell(1, 4, 64, 64, 128, dropout=0.0, attention_dropout=0.0, pool="mean", position="rotary", embedding_std=0.3),
         Training(steps=900, batch=32, rate=4e-3, warmup_share=0.05, clip=1.0, evaluations=8, held_out=1000),
         share=4.0,  # runs of two or three minutes ended below what counting bytes gives (docs/results.md)
     ),
-    "retrieval": Preset(
+    "retrieval": ArenaSetting(
         {"length": 512, "sizes": [20_000, 1000, 2000]},
         shell(2, 4, 64, 64, 128, dropout=0.1, attention_dropout=0.0, pool="mean"),
         Training(steps=600, batch=16, rate=1e-3, warmup_share=0.05, clip=1.0, evaluations=8, held_out=500),
     ),
-    "image": Preset(
+    "image": ArenaSetting(
         {"size": 16, "sizes": [45_000, 1000, 2000]},
         shell(1, 4, 64, 64, 128, dropout=0.0, attention_dropout=0.0, pool="mean", position="rotary", inputs="values"),
         Training(steps=800, batch=32, rate=4e-3, warmup_share=0.05, clip=1.0, evaluations=8, held_out=500),
     ),
-    "pathfinder": Preset(
+    "pathfinder": ArenaSetting(
         {"size": 12, "contour_length": 3, "train": 60_000, "held_out": 1000, "test": 2000},
         # The largest of each feature, not the mean of 144, and rows and columns that are told: with neither, nothing is
         # learned in minutes, with one of them hardly anything (docs/results.md).
@@ -250,14 +250,14 @@ _TINY = {
         Training(steps=1500, batch=32, rate=1e-3, warmup_share=0.1, clip=1.0, evaluations=8, held_out=500),
         share=2.0,
     ),
-    "recall": Preset(
+    "recall": ArenaSetting(
         {"pairs": 8, "keys": 12, "values": 4, "joined": True, "length": 64, "train": 40_000},
         shell(2, 4, 64, 64, 128, dropout=0.0, attention_dropout=0.0, position="learned"),
         Training(steps=1200, batch=64, rate=2e-3, warmup_share=0.05, clip=1.0, evaluations=10, held_out=500),
     ),
 }
 
-SETTINGS: dict[str, dict[str, Preset]] = {
+SETTINGS: dict[str, dict[str, ArenaSetting]] = {
     "released": _RELEASED,
     "released_sizes": _RELEASED_SIZES,
     "appendix": _APPENDIX,
@@ -266,7 +266,7 @@ SETTINGS: dict[str, dict[str, Preset]] = {
 }
 
 
-def find(setting: str, task: str) -> Preset:
+def find(setting: str, task: str) -> ArenaSetting:
     """The row of a task in a setting."""
     if setting not in SETTINGS:
         raise UnknownName(f"no setting of the arena is called {setting!r}: {suggest(setting, SETTINGS)}")
@@ -276,4 +276,4 @@ def find(setting: str, task: str) -> Preset:
     return table[task]
 
 
-__all__ = ["SETTINGS", "Preset", "Training", "find", "shell"]
+__all__ = ["SETTINGS", "ArenaSetting", "Training", "find", "shell"]

@@ -10,32 +10,32 @@ from longspan.errors import UnknownName, suggest
 
 MECHANISMS: dict[str, str] = {
     # Dense
-    "softmax": "longspan.attention.softmax:Softmax",
+    "softmax": "longspan.attention.mechanisms.softmax:SoftmaxAttention",
     # Fixed patterns
-    "window": "longspan.attention.window:Window",
-    "longformer": "longspan.attention.longformer:Longformer",
-    "etc": "longspan.attention.etc:Etc",
-    "bigbird": "longspan.attention.bigbird:BigBird",
-    "sparse": "longspan.attention.sparse:Sparse",
-    "image_local": "longspan.attention.image_local:ImageLocal",
-    "axial": "longspan.attention.axial:Axial",
-    "memory_compressed": "longspan.attention.memory_compressed:MemoryCompressed",
+    "window": "longspan.attention.mechanisms.window:WindowAttention",
+    "longformer": "longspan.attention.mechanisms.longformer:LongformerAttention",
+    "etc": "longspan.attention.mechanisms.etc:EtcAttention",
+    "bigbird": "longspan.attention.mechanisms.bigbird:BigBirdAttention",
+    "sparse": "longspan.attention.mechanisms.sparse:SparseAttention",
+    "image_local": "longspan.attention.mechanisms.image_local:ImageLocalAttention",
+    "axial": "longspan.attention.mechanisms.axial:AxialAttention",
+    "memory_compressed": "longspan.attention.mechanisms.memory_compressed:MemoryCompressedAttention",
     # Memory
-    "inducing": "longspan.attention.inducing:Inducing",
+    "inducing": "longspan.attention.mechanisms.inducing:InducingAttention",
     # Learned patterns
-    "reformer": "longspan.attention.reformer:Reformer",
-    "routing": "longspan.attention.routing:Routing",
-    "sinkhorn": "longspan.attention.sinkhorn:Sinkhorn",
+    "reformer": "longspan.attention.mechanisms.reformer:ReformerAttention",
+    "routing": "longspan.attention.mechanisms.routing:RoutingAttention",
+    "sinkhorn": "longspan.attention.mechanisms.sinkhorn:SinkhornAttention",
     # Low rank
-    "synthesizer": "longspan.attention.synthesizer:Synthesizer",
-    "linformer": "longspan.attention.linformer:Linformer",
-    "nystrom": "longspan.attention.nystrom:Nystrom",
+    "synthesizer": "longspan.attention.mechanisms.synthesizer:SynthesizerAttention",
+    "linformer": "longspan.attention.mechanisms.linformer:LinformerAttention",
+    "nystrom": "longspan.attention.mechanisms.nystrom:NystromAttention",
     # Kernels
-    "linear": "longspan.attention.linear:Linear",
-    "performer": "longspan.attention.performer:Performer",
-    "cosformer": "longspan.attention.cosformer:Cosformer",
-    "retention": "longspan.attention.retention:Retention",
-    "gated_linear": "longspan.attention.gated_linear:GatedLinear",
+    "linear": "longspan.attention.mechanisms.linear:LinearAttention",
+    "performer": "longspan.attention.mechanisms.performer:PerformerAttention",
+    "cosformer": "longspan.attention.mechanisms.cosformer:CosformerAttention",
+    "retention": "longspan.attention.mechanisms.retention:RetentionAttention",
+    "gated_linear": "longspan.attention.mechanisms.gated_linear:GatedLinearAttention",
 }
 
 # The classes of Tay et al., "Efficient Transformers: A Survey" (2020). A mechanism may have several; the first counts.

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from longspan.audit.certificate import Certificate, audit
     from longspan.audit.claims import Claims
     from longspan.audit.finding import Finding
-    from longspan.audit.many import audit_many
+    from longspan.audit.parallel import audit_many
     from longspan.audit.targets import Reading, resolve
 
 _HOMES = {
@@ -20,7 +20,7 @@ _HOMES = {
     "Finding": "finding",
     "Reading": "targets",
     "audit": "certificate",
-    "audit_many": "many",
+    "audit_many": "parallel",
     "resolve": "targets",
 }
 

@@ -18,7 +18,7 @@ from longspan.audit.finding import (
     one_line,
     spread,
 )
-from longspan.audit.subjects import MechanismSubject, Sample, Subject, append, cut, positions, take
+from longspan.audit.subjects import AuditSubject, MechanismSubject, Sample, append, cut, positions, take
 
 SEEDS = (0, 1, 2)  # several, because a leak through a sort or an argmax shows only when the decision falls otherwise
 NO_EFFECT = "the inputs have no effect on the outputs, so nothing is shown"
@@ -37,7 +37,7 @@ def masks(batch: int, length: int) -> dict[str, Tensor]:
 
 
 @check("what stands at masked positions changes no other output", lambda claims: claims.padding)
-def padding_content(subject: Subject) -> Measurement:
+def padding_content(subject: AuditSubject) -> Measurement:
     worst, note = Worst(), ""
     for length, seeds, scales in _settings(subject):
         sample = subject.sample(2, length, seed=0)
@@ -58,14 +58,14 @@ def padding_content(subject: Subject) -> Measurement:
     return worst.against(subject.same, detail=note)
 
 
-def _settings(subject: Subject) -> Iterator[tuple[int, tuple[int, ...], tuple[float, ...]]]:
+def _settings(subject: AuditSubject) -> Iterator[tuple[int, tuple[int, ...], tuple[float, ...]]]:
     """The lengths to try, with the seeds and the sizes of noise; fewer where the length makes each run dearer."""
     yield subject.length, SEEDS, subject.scales
     for length in subject.lengths[1:]:
         yield length, SEEDS[:1], subject.scales[-2:]
 
 
-def _gradient_from_masked(subject: Subject, sample: Sample, mask: Tensor) -> float:
+def _gradient_from_masked(subject: AuditSubject, sample: Sample, mask: Tensor) -> float:
     """0, or infinity: no share of a gradient may reach what is masked, however small."""
     leaves, out = subject.differentiable(sample, mask)
     chosen = out[mask]
@@ -73,7 +73,7 @@ def _gradient_from_masked(subject: Subject, sample: Sample, mask: Tensor) -> flo
     return 0.0 if all(bool((part == 0).all()) for part in reached) else math.inf
 
 
-def _require_effect(subject: Subject) -> None:
+def _require_effect(subject: AuditSubject) -> None:
     """A position must change the output of other positions; without that, no leak can show."""
     sample, where = subject.sample(2, subject.length, seed=0), torch.zeros(2, subject.length, dtype=torch.bool)
     where[:, subject.length // 2] = True
@@ -84,7 +84,7 @@ def _require_effect(subject: Subject) -> None:
 
 
 @check("appending masked positions changes no output", lambda claims: claims.padding)
-def padding_amount(subject: Subject) -> Measurement:
+def padding_amount(subject: AuditSubject) -> Measurement:
     worst, attempts = Worst(), Attempts(subject)
     cases = [(subject.length, range(1, 18)), *((length - 17, (1, 17)) for length in subject.lengths[1:])]
     for length, counts in cases:
@@ -106,7 +106,7 @@ def padding_amount(subject: Subject) -> Measurement:
 class Attempts:
     """Runs at lengths that a module may refuse; a module need not take every length unless that is claimed."""
 
-    def __init__(self, subject: Subject) -> None:
+    def __init__(self, subject: AuditSubject) -> None:
         self.subject, self.count = subject, 0  # how many comparisons were made
         self._refused: dict[int, str] = {}
 
@@ -140,7 +140,7 @@ class Attempts:
 
 
 @check("later inputs change no earlier output", lambda claims: claims.causal)
-def causal_perturbation(subject: Subject) -> Measurement:
+def causal_perturbation(subject: AuditSubject) -> Measurement:
     worst, moved = Worst(), 0.0
     for length, seeds, scales in _settings(subject):
         place = torch.arange(length).expand(2, length)
@@ -167,7 +167,7 @@ def places(length: int) -> list[int]:
 
 
 @check("the gradient from an output to a later input is exactly 0", lambda claims: claims.causal)
-def causal_gradient(subject: Subject) -> Measurement:
+def causal_gradient(subject: AuditSubject) -> Measurement:
     worst, reached = Worst(), 0.0
     for length in subject.lengths:
         leaves, out = subject.differentiable(subject.sample(2, length, seed=0))
@@ -182,7 +182,7 @@ def causal_gradient(subject: Subject) -> Measurement:
 
 
 @check("a prefix gives the same outputs as it does within the whole", lambda claims: claims.causal)
-def prefix(subject: Subject) -> Measurement:
+def prefix(subject: AuditSubject) -> Measurement:
     worst, attempts = Worst(), Attempts(subject)
     for length in subject.lengths:
         sample = subject.sample(2, length, seed=0)
@@ -209,7 +209,7 @@ def varies(out: Tensor) -> bool:
 
 
 def stream(
-    subject: Subject, sample: Sample, sizes: Sequence[int], mask: Tensor | None = None
+    subject: AuditSubject, sample: Sample, sizes: Sequence[int], mask: Tensor | None = None
 ) -> tuple[Tensor, list[object]]:
     """The outputs of reading `sample` in chunks of these sizes, and the states after each chunk."""
     first = next(iter(sample.values()))
@@ -224,16 +224,16 @@ def stream(
 
 
 @check("reading in chunks gives what reading at once gives", lambda claims: claims.streaming)
-def streaming(subject: Subject) -> Measurement:
+def streaming(subject: AuditSubject) -> Measurement:
     return _streaming(subject, {"no mask": None})
 
 
 @check("reading in chunks gives the same under a mask", lambda claims: claims.streaming and claims.padding)
-def streaming_masked(subject: Subject) -> Measurement:
+def streaming_masked(subject: AuditSubject) -> Measurement:
     return _streaming(subject, dict(masks(2, subject.length)))
 
 
-def _streaming(subject: Subject, cases: dict[str, Tensor | None]) -> Measurement:
+def _streaming(subject: AuditSubject, cases: dict[str, Tensor | None]) -> Measurement:
     worst, length, sizes = Worst(), subject.length, ""
     sample = subject.sample(2, length, seed=0)
     with torch.no_grad():
@@ -258,7 +258,7 @@ def _streaming(subject: Subject, cases: dict[str, Tensor | None]) -> Measurement
     return worst.against(subject.near, detail=sizes)
 
 
-def _counted(subject: Subject, mask: Tensor | None, length: int) -> Tensor:
+def _counted(subject: AuditSubject, mask: Tensor | None, length: int) -> Tensor:
     """The outputs that are compared. A mechanism's mask says nothing of queries; in other people's modules the output
     at a masked position is nobody's business, and often differs."""
     if mask is None or isinstance(subject, MechanismSubject):
@@ -278,7 +278,7 @@ def _shorten(chunks: list[int]) -> str:
     return f"{text},…" if len(chunks) > 6 else text
 
 
-def _old_state(subject: Subject, sample: Sample, mask: Tensor | None) -> float:
+def _old_state(subject: AuditSubject, sample: Sample, mask: Tensor | None) -> float:
     """States are values: continuing one in another way must not change what it says the first way."""
     half, length = subject.length // 2, subject.length
     _, states = stream(subject, cut(sample, 0, half), [half], None if mask is None else mask[:, :half])
@@ -297,7 +297,7 @@ def _old_state(subject: Subject, sample: Sample, mask: Tensor | None) -> float:
 
 
 @check("a row gives the same alone and beside others", lambda claims: True)
-def batch_invariance(subject: Subject) -> Measurement:
+def batch_invariance(subject: AuditSubject) -> Measurement:
     worst = Worst()
     sample = subject.sample(3, subject.length, seed=0)
     others = torch.ones(3, subject.length, dtype=torch.bool)
@@ -313,7 +313,7 @@ def batch_invariance(subject: Subject) -> Measurement:
 
 
 @check("the same input gives the same bits again, whatever was read between", lambda claims: True)
-def determinism(subject: Subject) -> Measurement:
+def determinism(subject: AuditSubject) -> Measurement:
     sample = subject.sample(2, subject.length, seed=0)
     with torch.no_grad():
         first = subject.run(sample).clone()

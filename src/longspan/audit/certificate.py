@@ -13,7 +13,7 @@ from longspan.attention.base import Attention
 from longspan.audit.checks import applicable
 from longspan.audit.claims import Claims
 from longspan.audit.finding import Finding, Verdict, number
-from longspan.audit.subjects import Subject
+from longspan.audit.subjects import AuditSubject
 from longspan.audit.targets import Reading, resolve, subjects_of
 
 
@@ -77,7 +77,7 @@ def overall(verdicts: Iterable[Verdict]) -> Verdict:
 
 
 def audit(
-    target: str | nn.Module | type[Attention] | Subject,
+    target: str | nn.Module | type[Attention] | AuditSubject,
     claims: Claims | None = None,
     *,
     options: dict[str, Any] | None = None,
@@ -97,8 +97,8 @@ def audit(
     >>> certificate = audit("mypackage.layers:make", Claims(causal=True, padding=True))
     >>> certificate.passed, certificate.to_dict()
     """
-    if isinstance(target, Subject):
-        subjects: tuple[Subject, ...] = (target,)
+    if isinstance(target, AuditSubject):
+        subjects: tuple[AuditSubject, ...] = (target,)
     elif isinstance(target, str):
         subjects = resolve(target, claims, options=options, reading=reading)
     else:

@@ -1,8 +1,8 @@
 """The table of checks, in the order in which a certificate lists them."""
 
-from longspan.audit import behaviour, contract, growth, tools, training
+from longspan.audit import behaviour, contract, growth, training, usage
 from longspan.audit.finding import Check
-from longspan.audit.subjects import Subject
+from longspan.audit.subjects import AuditSubject
 
 CHECKS: tuple[Check, ...] = (
     contract.oracle,
@@ -21,15 +21,15 @@ CHECKS: tuple[Check, ...] = (
     contract.streaming_side_inputs,
     behaviour.batch_invariance,
     behaviour.determinism,
-    tools.lengths,
+    usage.lengths,
     contract.dead_rows,
-    tools.half_precision,
+    usage.half_precision,
     contract.dropout,
-    tools.save_load,
-    tools.compile,
-    tools.compile_masked,
-    tools.export,
-    tools.export_masked,
+    usage.save_load,
+    usage.compile,
+    usage.compile_masked,
+    usage.export,
+    usage.export_masked,
     contract.cost,
     contract.exponent,
     contract.size,
@@ -38,6 +38,6 @@ CHECKS: tuple[Check, ...] = (
 )
 
 
-def applicable(subject: Subject) -> tuple[Check, ...]:
+def applicable(subject: AuditSubject) -> tuple[Check, ...]:
     """The checks of what is claimed for this subject."""
     return tuple(check for check in CHECKS if check.applies(subject.claims))

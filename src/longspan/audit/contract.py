@@ -14,7 +14,7 @@ from longspan.audit.behaviour import masks
 from longspan.audit.counting import LargestTensor, count_flops, count_kept
 from longspan.audit.finding import Measurement, Worst, check, difference, gradients, spread
 from longspan.audit.growth import GROWTH, growth
-from longspan.audit.subjects import MechanismSubject, Sample, Subject, cut
+from longspan.audit.subjects import AuditSubject, MechanismSubject, Sample, cut
 from longspan.errors import InvalidInput, InvalidOption, LongspanError, Unsupported
 
 # A gradient that all but cancels (one key, and an ε in the denominator) is rounding to both sides of a comparison.
@@ -22,13 +22,13 @@ VANISHING = 1e-3
 SIZE_LENGTH = 4096  # long enough that n²/8 elements stand clear of blocks and windows at small options
 
 
-def _mechanism(subject: Subject) -> MechanismSubject:
+def _mechanism(subject: AuditSubject) -> MechanismSubject:
     assert isinstance(subject, MechanismSubject), "the contract speaks of longspan's own mechanisms"
     return subject
 
 
 @dataclass(frozen=True)
-class Case:
+class ContractCase:
     """One call of a mechanism."""
 
     name: str
@@ -40,25 +40,25 @@ class Case:
         return {"key_mask": self.mask, "bias": self.bias, "streams": subject.streams(self.sample)}
 
 
-def _cases(subject: MechanismSubject) -> Iterator[Case]:
+def _cases(subject: MechanismSubject) -> Iterator[ContractCase]:
     """Everything that the mechanism says it supports."""
     supports, length = subject.module.supports, subject.length
     sample = subject.sample(2, length, seed=0)
     for size in (1, 2, 33, length):
-        yield Case(f"length {size}", subject.sample(2, size, seed=size))
+        yield ContractCase(f"length {size}", subject.sample(2, size, seed=size))
     if supports.key_mask:
         for name, mask in masks(2, length).items():
-            yield Case(name, sample, mask)
+            yield ContractCase(name, sample, mask)
         nothing = masks(2, length)["holes"]
         nothing[0] = False
-        yield Case("a row fully masked", sample, nothing)
+        yield ContractCase("a row fully masked", sample, nothing)
     if supports.cross and not subject.module.causal and not subject.module.streams:
         for queries, keys in ((5, length), (length, 5), (1, 33)):
-            yield Case(f"{queries} queries, {keys} keys", _crossed(subject, queries, keys))
+            yield ContractCase(f"{queries} queries, {keys} keys", _crossed(subject, queries, keys))
     if supports.bias:
-        yield Case("bias", sample, bias=_bias(subject, length))
+        yield ContractCase("bias", sample, bias=_bias(subject, length))
     if supports.grouped:
-        yield Case("grouped heads", _grouped(sample))
+        yield ContractCase("grouped heads", _grouped(sample))
 
 
 def _crossed(subject: MechanismSubject, queries: int, keys: int) -> Sample:
@@ -77,7 +77,7 @@ def _grouped(sample: Sample) -> Sample:
 
 
 @check("the fast path gives what the paper defines", lambda claims: claims.contract)
-def oracle(subject: Subject) -> Measurement:
+def oracle(subject: AuditSubject) -> Measurement:
     subject, worst = _mechanism(subject), Worst()
     with torch.no_grad():
         for case in _cases(subject):
@@ -88,7 +88,7 @@ def oracle(subject: Subject) -> Measurement:
 
 
 @check("and so do its gradients", lambda claims: claims.contract)
-def oracle_gradients(subject: Subject) -> Measurement:
+def oracle_gradients(subject: AuditSubject) -> Measurement:
     subject, worst = _mechanism(subject), Worst()
     for case in _cases(subject):
         fast = _gradients(subject, case, subject.module)
@@ -106,7 +106,7 @@ def _heads(sample: Sample) -> tuple[Tensor, Tensor, Tensor]:
     return sample["q"], sample["k"], sample["v"]
 
 
-def _gradients(subject: MechanismSubject, case: Case, call: Callable[..., Tensor]) -> Sample:
+def _gradients(subject: MechanismSubject, case: ContractCase, call: Callable[..., Tensor]) -> Sample:
     """The gradients of a fixed random projection to all inputs and to the mechanism's own weights."""
     leaves = {
         name: part.detach().clone().requires_grad_() if part.is_floating_point() else part
@@ -122,7 +122,7 @@ def _gradients(subject: MechanismSubject, case: Case, call: Callable[..., Tensor
 
 
 @check("the map it applies is the map the paper defines", lambda claims: claims.contract and claims.map)
-def weights(subject: Subject) -> Measurement:
+def weights(subject: AuditSubject) -> Measurement:
     subject, worst = _mechanism(subject), Worst()
     with torch.no_grad():
         for case in _cases(subject):
@@ -134,14 +134,14 @@ def weights(subject: Subject) -> Measurement:
 
 
 @check("a row with nothing to read is 0, with gradient 0", lambda claims: claims.contract and claims.padding)
-def dead_rows(subject: Subject) -> Measurement:
+def dead_rows(subject: AuditSubject) -> Measurement:
     subject, worst = _mechanism(subject), Worst()
     length = subject.length
     mask = torch.ones(3, length, dtype=torch.bool)
     mask[0], mask[1, : length // 2] = False, False  # nothing at all; nothing in the first half
     sample = subject.sample(3, length, seed=0)
     with torch.no_grad():
-        side = Case("", sample, mask).side(subject)
+        side = ContractCase("", sample, mask).side(subject)
         dead = (subject.module.oracle(sample["q"], sample["k"], **side) == 0).all(dim=-1)
     for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
         twin = subject.cast(dtype)
@@ -165,7 +165,7 @@ def _size(tensor: Tensor) -> float:
 
 
 @check("chunks give the same with a bias and with grouped heads", lambda claims: claims.contract and claims.side_inputs)
-def streaming_side_inputs(subject: Subject) -> Measurement:
+def streaming_side_inputs(subject: AuditSubject) -> Measurement:
     subject, worst, length = _mechanism(subject), Worst(), subject.length
     for case in _cases(subject):
         if case.name not in ("bias", "grouped heads"):
@@ -185,7 +185,7 @@ def streaming_side_inputs(subject: Subject) -> Measurement:
 @check(
     "dropout is there in training, unbiased, and gone in evaluation", lambda claims: claims.contract and claims.dropout
 )
-def dropout(subject: Subject) -> Measurement:
+def dropout(subject: AuditSubject) -> Measurement:
     subject, draws = _mechanism(subject), 2000
     dropping = subject.rebuilt(dropout=0.5)
     plain = subject.rebuilt(dropout=0.0)
@@ -205,7 +205,7 @@ def dropout(subject: Subject) -> Measurement:
 
 
 @check("declared cost is what is counted", lambda claims: claims.contract)
-def cost(subject: Subject) -> Measurement:
+def cost(subject: AuditSubject) -> Measurement:
     subject, worst, texts = _mechanism(subject).cast(torch.float32), Worst(), []
     sizes = [(33, 33), (subject.length, subject.length), (100, 100)]
     if subject.module.supports.cross and not subject.module.causal and not subject.module.streams:
@@ -226,7 +226,7 @@ def cost(subject: Subject) -> Measurement:
 
 
 @check("work grows as declared, and the largest tensor no faster", lambda claims: claims.contract)
-def exponent(subject: Subject) -> Measurement:
+def exponent(subject: AuditSubject) -> Measurement:
     subject = _mechanism(subject)
     declared = subject.module.exponent
     # Longer where it is cheap: blocks and windows then weigh less.
@@ -239,7 +239,7 @@ def exponent(subject: Subject) -> Measurement:
 
 
 @check("no tensor of n²/8 elements, forward or backward", lambda claims: claims.contract and claims.subquadratic)
-def size(subject: Subject) -> Measurement:
+def size(subject: AuditSubject) -> Measurement:
     subject, length = _mechanism(subject), SIZE_LENGTH
     subject = subject.rebuilt(max_length=length).cast(torch.float32)
     sample = subject.sample(1, length, seed=0)
@@ -258,7 +258,7 @@ def size(subject: Subject) -> Measurement:
 
 
 @check("what it cannot do, and what is malformed, is refused", lambda claims: claims.contract)
-def refusals(subject: Subject) -> Measurement:
+def refusals(subject: AuditSubject) -> Measurement:
     subject = _mechanism(subject)
     missing = [text for name, call, error in _refused(subject) if (text := _missing(subject, name, call, error))]
     return Measurement(len(missing), 0, detail="; ".join(missing))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 if TYPE_CHECKING:
     from longspan.audit.claims import Claims
-    from longspan.audit.subjects import Subject
+    from longspan.audit.subjects import AuditSubject
 
 Verdict = Literal["pass", "fail", "not measured"]
 
@@ -71,10 +71,10 @@ class Check:
     name: str
     claim: str
     applies: "Callable[[Claims], bool]"
-    measure: "Callable[[Subject], Measurement]"
+    measure: "Callable[[AuditSubject], Measurement]"
     must_run: bool  # the claim is that something works, so that an error disproves it
 
-    def __call__(self, subject: "Subject") -> Finding:
+    def __call__(self, subject: "AuditSubject") -> Finding:
         """The finding on a copy of the subject, in evaluation mode; the caller's random numbers stay as they were.
 
         An error disproves the claim where the claim is that something works, as everything does that the contract of
@@ -100,7 +100,7 @@ class Check:
             form=subject.form,
         )
 
-    def _without_numbers(self, subject: "Subject", verdict: Verdict, detail: str) -> Finding:
+    def _without_numbers(self, subject: "AuditSubject", verdict: Verdict, detail: str) -> Finding:
         return Finding(
             check=self.name,
             claim=self.claim,
@@ -114,10 +114,10 @@ class Check:
 
 def check(
     claim: str, applies: "Callable[[Claims], bool]", *, must_run: bool = False
-) -> "Callable[[Callable[[Subject], Measurement]], Check]":
+) -> "Callable[[Callable[[AuditSubject], Measurement]], Check]":
     """Makes a check of the function below it, with the function's name."""
 
-    def make(measure: "Callable[[Subject], Measurement]") -> Check:
+    def make(measure: "Callable[[AuditSubject], Measurement]") -> Check:
         return Check(measure.__name__, claim, applies, measure, must_run)
 
     return make

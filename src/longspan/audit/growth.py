@@ -7,13 +7,13 @@ import torch
 
 from longspan.audit.counting import LargestTensor, count_flops
 from longspan.audit.finding import Measurement, check
-from longspan.audit.subjects import Subject
+from longspan.audit.subjects import AuditSubject
 
 GROWTH = 0.15  # what a measured exponent may lie above the claimed one
 
 
 @check("work and memory grow no faster than claimed", lambda claims: claims.order is not None and not claims.contract)
-def order(subject: Subject) -> Measurement:
+def order(subject: AuditSubject) -> Measurement:
     claimed, sizes = subject.claims.order, subject.growth_lengths
     assert claimed is not None
     flops, largest = growth(subject, sizes)
@@ -21,7 +21,7 @@ def order(subject: Subject) -> Measurement:
     return Measurement(max(flops, largest), claimed + GROWTH, detail=detail)
 
 
-def growth(subject: Subject, sizes: Sequence[int]) -> tuple[float, float]:
+def growth(subject: AuditSubject, sizes: Sequence[int]) -> tuple[float, float]:
     """The exponents, in the length, of the work of the matrix products and of the largest tensor."""
     flops, elements = [], []
     for size in sizes:

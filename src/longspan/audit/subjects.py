@@ -42,7 +42,7 @@ def take(sample: Sample, rows: list[int]) -> Sample:
     return {name: part[rows] for name, part in sample.items()}
 
 
-class Subject(ABC):
+class AuditSubject(ABC):
     """One module in one form, ready to be measured. Its module is in evaluation mode."""
 
     scales: tuple[float, ...] = (0.1, 1.0, 100.0)  # of the noise that the perturbations use
@@ -138,7 +138,7 @@ class Subject(ABC):
         return 0
 
 
-class MechanismSubject(Subject):
+class MechanismSubject(AuditSubject):
     """An attention mechanism of longspan: q, k, v and the streams it declares, all of them noise."""
 
     module: Attention

@@ -15,7 +15,7 @@ from torch import nn
 from longspan.attention import registry
 from longspan.attention.base import Attention
 from longspan.audit.claims import Claims
-from longspan.audit.outside import (
+from longspan.audit.external import (
     LENGTH,
     LONG_LENGTHS,
     MaskKeyword,
@@ -27,7 +27,7 @@ from longspan.audit.outside import (
     takes_batch_first,
 )
 from longspan.audit.settings import small
-from longspan.audit.subjects import MechanismSubject, Subject, forms
+from longspan.audit.subjects import AuditSubject, MechanismSubject, forms
 from longspan.errors import InvalidInput, InvalidOption, LongspanError, UnknownName, suggest
 
 
@@ -60,7 +60,7 @@ def resolve(
     *,
     options: dict[str, Any] | None = None,
     reading: Reading | None = None,
-) -> tuple[Subject, ...]:
+) -> tuple[AuditSubject, ...]:
     """The subjects behind a name: a registered mechanism in all its forms, or `package.module:factory`.
 
     The factory is a module, or a class or function that makes one when called without arguments; it is imported from
@@ -82,7 +82,7 @@ def subjects_of(
     name: str | None = None,
     options: dict[str, Any] | None = None,
     reading: Reading | None = None,
-) -> tuple[Subject, ...]:
+) -> tuple[AuditSubject, ...]:
     """The subjects in a mechanism's class, a mechanism, or any module."""
     ours = isinstance(thing, Attention) or (isinstance(thing, type) and issubclass(thing, Attention))
     if ours and claims is not None:

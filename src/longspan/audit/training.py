@@ -10,11 +10,11 @@ from torch.nn.modules.dropout import _DropoutNd
 from longspan.audit.behaviour import NO_EFFECT, masks, places
 from longspan.audit.claims import Claims
 from longspan.audit.finding import Measurement, NotMeasured, Worst, check, difference, spread
-from longspan.audit.subjects import Sample, Subject
+from longspan.audit.subjects import AuditSubject, Sample
 
 
 @check("in training mode, what stands at masked positions changes no other output", lambda claims: claims.padding)
-def training_padding(subject: Subject) -> Measurement:
+def training_padding(subject: AuditSubject) -> Measurement:
     subject, worst = _without_dropout(subject), Worst()
     sample, moved = subject.sample(2, subject.length, seed=0), 0.0
     later = subject.sample(2, subject.length, seed=1)
@@ -34,7 +34,7 @@ def training_padding(subject: Subject) -> Measurement:
 
 
 @check("in training mode, later inputs change no earlier output", lambda claims: claims.causal)
-def training_causal(subject: Subject) -> Measurement:
+def training_causal(subject: AuditSubject) -> Measurement:
     subject, worst, moved = _without_dropout(subject), Worst(), 0.0
     length = subject.length
     sample, place = subject.sample(2, length, seed=0), torch.arange(length).expand(2, length)
@@ -55,7 +55,7 @@ def _keeps_no_statistics(claims: Claims) -> bool:
 
 
 @check("a pass in training mode changes no later output", _keeps_no_statistics)
-def running_statistics(subject: Subject) -> Measurement:
+def running_statistics(subject: AuditSubject) -> Measurement:
     later = subject.sample(2, subject.length, seed=1)
     with torch.no_grad():
         before = subject.run(later)
@@ -65,7 +65,7 @@ def running_statistics(subject: Subject) -> Measurement:
     return Measurement(gap, 0.0, detail=f"a training pass moved {buffers}" if buffers else "")
 
 
-def _moved_buffers(subject: Subject) -> str:
+def _moved_buffers(subject: AuditSubject) -> str:
     twin = subject.fresh()
     before = {name: buffer.clone() for name, buffer in twin.module.named_buffers()}
     twin.module.train()
@@ -75,7 +75,7 @@ def _moved_buffers(subject: Subject) -> str:
     return ", ".join(moved[:4]) + (", …" if len(moved) > 4 else "")
 
 
-def _without_dropout(subject: Subject) -> Subject:
+def _without_dropout(subject: AuditSubject) -> AuditSubject:
     """A copy that drops nothing, where that can be set.
 
     A fixed seed is not enough: where the layout of a tensor depends on the input, as in sorted or clustered attention,
@@ -91,7 +91,7 @@ def _without_dropout(subject: Subject) -> Subject:
 
 
 def _repeatable(
-    subject: Subject, sample: Sample, mask: Tensor | None = None, later: Sample | None = None
+    subject: AuditSubject, sample: Sample, mask: Tensor | None = None, later: Sample | None = None
 ) -> tuple[Tensor, Tensor]:
     """As `_train`, if a second call gives the same."""
     first, again = _train(subject, sample, mask, later), _train(subject, sample, mask, later)
@@ -101,7 +101,7 @@ def _repeatable(
 
 
 def _train(
-    subject: Subject, sample: Sample, mask: Tensor | None = None, later: Sample | None = None
+    subject: AuditSubject, sample: Sample, mask: Tensor | None = None, later: Sample | None = None
 ) -> tuple[Tensor, Tensor]:
     """The output of one pass in training mode, and the output for `later` afterwards, in evaluation mode.
 

@@ -83,12 +83,12 @@ def advise(
 
     from longspan.cli.advise_screen import print_advice
     from longspan.measure import advise as library
-    from longspan.measure.attempt import Patience
-    from longspan.measure.process import Processes
-    from longspan.measure.question import Question
+    from longspan.measure.process import MeasureProcesses
+    from longspan.measure.requirements import Requirements
+    from longspan.measure.run_case import Patience
     from longspan.measure.store import Store
 
-    question = Question(
+    question = Requirements(
         length=length,
         causal=causal,
         decode=decode,
@@ -110,7 +110,7 @@ def advise(
         store = Store(store.path.with_stem(f"{store.path.stem}-quick"))
     patience = Patience(repeats=2, call=1.0, case=1.0) if quick else Patience(call=5.0, case=15.0)
     limit, most = (10.0, library.QUICK_SECONDS) if quick else (None, None)
-    with Processes(patience, limit=limit) as processes, progress(_first(length, quick), most=most) as tell:
+    with MeasureProcesses(patience, limit=limit) as processes, progress(_first(length, quick), most=most) as tell:
         answer = library.quick if quick else library.advise
         found = answer(
             question,
@@ -170,8 +170,8 @@ def read_bytes(text: str) -> int:
 
 def read_quality(path: Path) -> tuple[dict[str, float], list[str]]:
     """The mean accuracy of each mechanism over the tasks on which all have one, and these tasks."""
-    from longspan.arena.efficiency import FUSED
-    from longspan.arena.results import RESULTS
+    from longspan.arena.runs.efficiency import FUSED
+    from longspan.arena.runs.results import RESULTS
     from longspan.attention import names
     from longspan.measure.advise import EXACT
     from longspan.report.results import read

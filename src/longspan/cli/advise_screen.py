@@ -10,7 +10,7 @@ from longspan.cli.tables import short_bytes
 
 if TYPE_CHECKING:
     from longspan.cli.advise import Quality
-    from longspan.measure.advise import Advice, Choice
+    from longspan.measure.advise import Advice, RankedChoice
 
 FIRST = 5  # choices that are shown unless all are asked for
 
@@ -89,7 +89,7 @@ def _ranking(advice: "Advice", every: bool) -> Table:
     return table
 
 
-def _figures(choice: "Choice", judged: bool) -> list[str]:
+def _figures(choice: "RankedChoice", judged: bool) -> list[str]:
     about = "≈ " if choice.foretold else ""
     against = "≈ " if choice.foretold or choice.exact_foretold else ""
     found = [
@@ -140,7 +140,7 @@ def _quality(advice: "Advice", quality: "Quality") -> list[str]:
     return [*lines, "accuracies are of the arena's models at its own sizes, not of yours"]
 
 
-def _print_code(console: Console, best: "Choice", asked: bool) -> None:
+def _print_code(console: Console, best: "RankedChoice", asked: bool) -> None:
     from longspan.attention import describe
     from longspan.measure import usage
 

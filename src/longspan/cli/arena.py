@@ -14,10 +14,10 @@ from longspan.cli.tables import output
 from longspan.errors import InvalidInput, InvalidOption
 
 if TYPE_CHECKING:
-    from longspan.arena.cell import Cell, Record
-    from longspan.arena.grid import Arguments
-    from longspan.arena.results import Folder
-    from longspan.arena.runner import Runner
+    from longspan.arena.runs.cell import Cell, Record
+    from longspan.arena.runs.grid import Arguments
+    from longspan.arena.runs.results import Folder
+    from longspan.arena.runs.runner import Runner
 
 WITHOUT_DATA = ("listops", "pathfinder")  # what is run where nothing is said and there is no folder of data sets
 WITH_DATA = ("listops", "text", "retrieval", "image", "pathfinder")
@@ -92,8 +92,8 @@ def arena(
         if dry_run or retry:
             raise InvalidOption("--report-only runs nothing; leave out --dry-run and --retry")
         return _finish(folder, screen, json)
-    from longspan.arena import grid
-    from longspan.arena.results import Folder, latest, left
+    from longspan.arena.runs import grid
+    from longspan.arena.runs.results import Folder, latest, left
 
     if address is not None and runner != "ray":
         raise InvalidOption("--address is that of a Ray cluster; give --runner ray too")
@@ -132,7 +132,7 @@ def _run(
     ended: "Sequence[Record]",
     workers: int,
 ) -> int | None:
-    from longspan.arena import session
+    from longspan.arena.runs import session
     from longspan.cli.arena_screen import Screen
 
     again = {cell.key for cell in todo}
@@ -167,14 +167,14 @@ def _finish(folder: Path, screen: Console, json: bool) -> int:
 def _runner(
     kind: str, folder: "Folder", given: "Arguments", workers: int, address: str | None, again: bool
 ) -> "Runner":
-    from longspan.arena.results import CELLS
+    from longspan.arena.runs.results import CELLS
 
     environment = {} if given.data is None else {"LONGSPAN_DATA": given.data}
     if kind == "ray":
-        from longspan.arena.cluster import RayRunner
+        from longspan.arena.runs.ray_cluster import RayRunner
 
         return RayRunner(address=address, processors=workers * given.threads, environment=environment)
-    from longspan.arena.runner import LocalRunner
+    from longspan.arena.runs.runner import LocalRunner
 
     return LocalRunner(folder.path / CELLS, workers=workers, environment=environment, again=again)
 
@@ -190,10 +190,12 @@ def _arguments(
     threads: int,
     data: Path | None,
 ) -> "Arguments":
-    from longspan.arena import entrants, settings, speed
-    from longspan.arena.grid import Arguments, duration
-    from longspan.arena.tasks import TASKS, Place, build, find
-    from longspan.data.cache import cache
+    from longspan.arena import settings
+    from longspan.arena.models import registry as arena_models
+    from longspan.arena.runs import speed
+    from longspan.arena.runs.grid import Arguments, duration
+    from longspan.arena.tasks.registry import TASKS, DataFolders, build, find
+    from longspan.data.sets.cache import cache
 
     seconds = None if budget is None else duration(budget)
     usual = WITHOUT_DATA if data is None else WITH_DATA
@@ -207,9 +209,9 @@ def _arguments(
             f"; {free} need none"
         )
     for name, preset in presets.items():
-        build(name, preset.task).check(Place(data, cache() / "arena"))
-    named = MODELS if models is None else tuple(entrants.names()) if models == "all" else _names(models, "models")
-    entered = tuple(dict.fromkeys(entrants.find(name).name for name in named))
+        build(name, preset.task).check(DataFolders(data, cache() / "arena"))
+    named = MODELS if models is None else tuple(arena_models.names()) if models == "all" else _names(models, "models")
+    entered = tuple(dict.fromkeys(arena_models.find(name).name for name in named))
     return Arguments(
         tasks=chosen,
         models=entered,
@@ -232,7 +234,7 @@ def _names(text: str, flag: str) -> tuple[str, ...]:
 
 
 def _lengths(text: str | None) -> tuple[int, ...]:
-    from longspan.arena.grid import LENGTHS
+    from longspan.arena.runs.grid import LENGTHS
 
     if text is None:
         return LENGTHS

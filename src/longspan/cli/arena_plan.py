@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from longspan.cli.inputs import print_json
 
 if TYPE_CHECKING:
-    from longspan.arena.cell import Cell, Record
-    from longspan.arena.grid import Arguments
+    from longspan.arena.runs.cell import Cell, Record
+    from longspan.arena.runs.grid import Arguments
 
 
 def print_plan(
@@ -23,7 +23,7 @@ def print_plan(
 ) -> None:
     """What would be run, for how long; all cells one by one as JSON."""
     from longspan.arena import settings
-    from longspan.arena.grid import estimate, spell, total
+    from longspan.arena.runs.grid import estimate, spell, total
 
     whole = total(todo, workers, records)
     open_keys = {cell.key for cell in todo}
@@ -62,7 +62,7 @@ def command(
     given: "Arguments", folder: Path, data: Path | None, workers: int | None, runner: str, address: str | None
 ) -> str:
     """The command that goes on with it."""
-    from longspan.arena.grid import LENGTHS
+    from longspan.arena.runs.grid import LENGTHS
 
     parts = ["longspan", "arena", "--tasks", ",".join(given.tasks), "--models", ",".join(given.models)]
     parts += ["--setting", given.setting, "--seeds", str(given.seeds)]

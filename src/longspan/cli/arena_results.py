@@ -10,7 +10,7 @@ from rich.table import Table
 from longspan.cli.tables import short_bytes
 
 if TYPE_CHECKING:
-    from longspan.arena.cell import Record
+    from longspan.arena.runs.cell import Record
     from longspan.report.results import Results
 
 NOT_COMPARABLE = "tiny is for machines without an accelerator: its figures are not comparable with published ones."
@@ -64,7 +64,7 @@ def _accuracy(results: "Results", task: str, model: str, pretrain: bool) -> str:
 
 
 def _print_speeds(console: Console, results: "Results") -> None:
-    from longspan.arena import speed
+    from longspan.arena.runs import speed
 
     measured = [model for model in results.models if any(results.speed(model, n) for n in results.lengths)]
     against = [name for name in (speed.NAIVE, speed.FUSED) if name in measured]

@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from longspan.arena.cell import Cell, Record
-    from longspan.arena.runner import Event, Told
+    from longspan.arena.runs.cell import Cell, Record
+    from longspan.arena.runs.runner import Event, Told
 
 QUIET = 30.0  # seconds between lines where there is no terminal to draw on
 
@@ -52,7 +52,7 @@ class Screen:
         self._live.close()
 
     def hear(self, event: "Event") -> None:
-        from longspan.arena.runner import Began, Ended, Noted, Told
+        from longspan.arena.runs.runner import Began, Ended, Noted, Told
 
         now = self.clock()
         if isinstance(event, Began):
@@ -86,7 +86,7 @@ class Screen:
             self.say(f"{key}: {record.state}: {record.error or 'it does not say why'}")
 
     def summary(self) -> str:
-        from longspan.arena.grid import spell
+        from longspan.arena.runs.grid import spell
 
         done, left = self.states["done"], self.seconds_left()
         failed = sum(self.states.values()) - done
@@ -96,7 +96,7 @@ class Screen:
 
     def seconds_left(self) -> float | None:
         """By what such cells took so far: of their budget, or, where they have none, by those of the same task."""
-        from longspan.arena.grid import estimate
+        from longspan.arena.runs.grid import estimate
 
         def seconds(cell: "Cell") -> float | None:
             planned = estimate(cell)
@@ -120,7 +120,7 @@ class Screen:
 
     def table(self) -> Group:
         """What the terminal shows while it runs."""
-        from longspan.arena.grid import spell
+        from longspan.arena.runs.grid import spell
 
         table = Table("running", "for", "step", "held out", box=None, padding=(0, 2, 0, 0))
         for key, seconds, told in self._rows():

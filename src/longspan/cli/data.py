@@ -40,10 +40,10 @@ def list_sets(*, data: DataFolder = None, json: AsJson = False) -> None:
         longspan data list
         longspan data list --data DATA --json
     """
-    from longspan.data import sets
+    from longspan.data.sets import named as named_sets
 
     root = data_folder(data)
-    rows = [_row(name, sets.paths(name, root)) for name in sorted(sets.SETS)]
+    rows = [_row(name, named_sets.paths(name, root)) for name in sorted(named_sets.SETS)]
     if json:
         return print_json(rows)
     table = Table("name", "task", "what it is", "there", "size", box=None, pad_edge=False)
@@ -54,23 +54,23 @@ def list_sets(*, data: DataFolder = None, json: AsJson = False) -> None:
 
 
 def _row(name: str, paths: dict[str, Path]) -> dict[str, Any]:
-    from longspan.data import sets
+    from longspan.data.sets import named as named_sets
 
-    found = sets.find(name)
+    found = named_sets.find(name)
     here = [path for path in paths.values() if path.is_file()]
-    if sets.is_generated(found):
+    if named_sets.is_generated(found):
         there = "generated"
     elif len(here) == len(paths):
         there = "yes"
     else:
-        there = "can be downloaded" if sets.can_download(found) else "no"
+        there = "can be downloaded" if named_sets.can_download(found) else "no"
     return {
         "name": name,
         "kind": found.kind,
         "what": found.what,
         "there": there,
         "bytes": sum(path.stat().st_size for path in here),
-        "terms": sets.terms(found),
+        "terms": named_sets.terms(found),
         "files": {split: str(path) for split, path in paths.items()},
     }
 
@@ -99,12 +99,13 @@ def prepare(
         longspan data prepare wikitext2 --kind words --size 40000 --out wikitext2-words/
         longspan data prepare generated --out tokens/
     """
-    from longspan.data import prepare as preparing
-    from longspan.data import read_tokenizer, sets
-    from longspan.data.learning import Learned
-    from longspan.data.tokens import SHARD
+    from longspan.data import read_tokenizer
+    from longspan.data.sets import named as named_sets
+    from longspan.data.sets import prepare as preparing
+    from longspan.data.text.token_files import SHARD
+    from longspan.data.tokenizers.learn import TokenizerOptions
 
-    root, found = data_folder(data), sets.find(name)
+    root, found = data_folder(data), named_sets.find(name)
     if out is not None and found.kind != "language":
         raise InvalidInput(f"{name} is for the task {found.kind}, which tokenises it itself; leave out --out")
     with progress(f"reading {name}", 1) as show:
@@ -114,19 +115,19 @@ def prepare(
         own = None if tokenizer is None else read_tokenizer(tokenizer)
         if tokenizer is not None and own is None:
             raise InvalidInput(f"{tokenizer} has no tokenizer")
-        learned = Learned(kind=kind, size=size, lowercase=lowercase)
+        learned = TokenizerOptions(kind=kind, size=size, lowercase=lowercase)
         with Console(stderr=True).status(f"cutting {name} into tokens"), undone_on_error(out):
             made = preparing.tokenise(counted, out, learned=learned, tokenizer=own, shard=shard_size or SHARD)
         vocabulary = made.size
     if json:
         files = [each.plain() for each in counted]
-        return print_json({"name": name, "terms": sets.terms(found), "vocabulary": vocabulary, "files": files})
+        return print_json({"name": name, "terms": named_sets.terms(found), "vocabulary": vocabulary, "files": files})
     table = Table("split", "file", "checked", "counts", box=None, pad_edge=False)
     for each in counted:
         counts = ", ".join(f"{short_number(value)} {key}" for key, value in each.counts.items())
         table.add_row(each.split, escape(str(each.path)), "yes" if each.checked else "no checksum", counts)
     console = output()
     console.print(table)
-    console.print(escape(f"{name}: {found.what}. Terms: {sets.terms(found)}"))
+    console.print(escape(f"{name}: {found.what}. Terms: {named_sets.terms(found)}"))
     if out is not None:
         console.print(escape(f"{out}: token files and the tokenizer, {vocabulary} tokens"))

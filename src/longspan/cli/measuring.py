@@ -27,7 +27,7 @@ class Teller:
         self.last: float | None = None
 
     def __call__(self, done: int, total: int, now: str) -> None:
-        from longspan.arena.grid import spell
+        from longspan.arena.runs.grid import spell
 
         clock = self.clock()
         self.first = clock if self.first is None else self.first

@@ -20,8 +20,8 @@ from longspan.errors import InvalidOption
 
 if TYPE_CHECKING:
     from longspan.measure.case import Case, Kind, Measured
-    from longspan.measure.process import Processes
-    from longspan.measure.profile import Row
+    from longspan.measure.process import MeasureProcesses
+    from longspan.measure.profile import ProfileRow
 
 WHAT = Group("What is measured", sort_key=1)
 HOW = Group("How it is measured", sort_key=2)
@@ -66,10 +66,10 @@ def profile(
     """
     from longspan.attention import names
     from longspan.measure import machine
-    from longspan.measure.attempt import Patience
     from longspan.measure.case import Case
-    from longspan.measure.process import Processes
+    from longspan.measure.process import MeasureProcesses
     from longspan.measure.profile import plan
+    from longspan.measure.run_case import Patience
 
     for name, value in (("batch", batch), ("heads", heads), ("threads", threads), ("repeats", repeats)):
         if value < 1:
@@ -93,7 +93,7 @@ def profile(
     kinds = [kind for kind, wanted in asked.items() if wanted]
     cases = plan(chosen, tuple(sorted(set(whole_numbers(lengths, "--lengths")))), kinds, like, _options(overrides))
     waits = Patience(repeats=repeats, call=patience)
-    with Processes(waits) as processes:
+    with MeasureProcesses(waits) as processes:
         rows = _measure(cases, processes)
     record: dict[str, Any] = {
         "machine": {**machine.describe(), "torch_threads": threads},
@@ -125,7 +125,7 @@ def _options(overrides: Sequence[str]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _measure(cases: "Sequence[Case]", processes: "Processes") -> "list[Row]":
+def _measure(cases: "Sequence[Case]", processes: "MeasureProcesses") -> "list[ProfileRow]":
     from longspan.measure import profile as profiles
 
     console = Console(stderr=True, highlight=False)

@@ -9,7 +9,7 @@ from rich.table import Table
 from longspan.cli.tables import short_bytes, short_seconds
 
 if TYPE_CHECKING:
-    from longspan.measure.profile import Point, Row
+    from longspan.measure.profile import Point, ProfileRow
 
 TITLES = {"forward": "forward", "training": "forward and backward", "decode": "decoding: one more token"}
 NOTE = (
@@ -19,7 +19,7 @@ NOTE = (
 )
 
 
-def print_rows(console: Console, rows: "Sequence[Row]") -> None:
+def print_rows(console: Console, rows: "Sequence[ProfileRow]") -> None:
     """For each kind a table at the longest length, and one of speeds at all lengths; then what has no figures."""
     for kind in dict.fromkeys(row.kind for row in rows):
         own = [row for row in rows if row.kind == kind]
@@ -40,7 +40,7 @@ def print_rows(console: Console, rows: "Sequence[Row]") -> None:
         console.print(line, markup=False, style="red" if ": failed: " in line else "dim", soft_wrap=True)
 
 
-def _longest(rows: "Sequence[Row]") -> Table:
+def _longest(rows: "Sequence[ProfileRow]") -> Table:
     table = Table(box=None, padding=(0, 1, 0, 0), show_edge=False)
     table.add_column("mechanism", no_wrap=True)
     for name in ("time", "±", "naive", "sdpa", "memory", "GEMM", "time n^", "mem n^", "from"):
@@ -63,7 +63,7 @@ def _longest(rows: "Sequence[Row]") -> Table:
     return table
 
 
-def _speeds(rows: "Sequence[Row]", lengths: Sequence[int]) -> Table:
+def _speeds(rows: "Sequence[ProfileRow]", lengths: Sequence[int]) -> Table:
     table = Table("mechanism", box=None, padding=(0, 2, 0, 0), show_edge=False)
     for length in lengths:
         table.add_column(f"{length:,}", justify="right")
@@ -73,7 +73,7 @@ def _speeds(rows: "Sequence[Row]", lengths: Sequence[int]) -> Table:
     return table
 
 
-def _name(row: "Row") -> str:
+def _name(row: "ProfileRow") -> str:
     """Options stand below the mechanism, one on each line: beside it they would push the figures out of the table."""
     return row.name.replace(" ", "\n  ")
 

@@ -43,15 +43,15 @@ def learn(
         longspan tokenize learn wiki.txt --kind bpe --size 8000 --out tokenizer/
         longspan tokenize learn a.txt b.txt.gz --kind wordpiece --lowercase --out tokenizer/
     """
-    from longspan.data.learning import Learned
-    from longspan.data.learning import learn as learn_from
-    from longspan.data.pieces import pieces
+    from longspan.data.text.pieces import pieces
+    from longspan.data.tokenizers.learn import TokenizerOptions
+    from longspan.data.tokenizers.learn import learn as learn_from
 
     if not files:
         raise InvalidOption("give a file of text to learn from, or several")
     if (out / "tokenizer.json").exists():
         raise InvalidInput(f"{out} has a tokenizer already; name another folder")
-    options = Learned(kind=kind, size=size, lowercase=lowercase, frequency=frequency, special=special)
+    options = TokenizerOptions(kind=kind, size=size, lowercase=lowercase, frequency=frequency, special=special)
     with Console(stderr=True).status(f"learning from {', '.join(map(str, files))}"):
         made = learn_from(options, (piece for file in files for piece in pieces(file)))
     with undone_on_error(out):
@@ -201,8 +201,8 @@ def statistics(
 
         longspan tokenize statistics tokenizer/ held-out.txt
     """
-    from longspan.data.statistics import measure
-    from longspan.data.text import lines
+    from longspan.data.text.text_files import lines
+    from longspan.data.tokenizers.statistics import measure
 
     if not files:
         raise InvalidOption("give a file of text, or several")

@@ -153,9 +153,9 @@ def _run(
     inexact: bool = False,
     json: bool = False,
 ) -> int:
-    from longspan.train import session
+    from longspan.train import fit
     from longspan.train.loop import Interrupted
-    from longspan.train.memory import keep_memory
+    from longspan.train.malloc import keep_memory
     from longspan.train.run import RESULT, Run
 
     keep_memory()
@@ -169,7 +169,7 @@ def _run(
             _introduce(screen, trainer)
         with _shown(screen, trainer) as (say, show):
             try:
-                figures = session.train(trainer, resume=resume, inexact=inexact, say=say, show=show)
+                figures = fit.train(trainer, resume=resume, inexact=inexact, say=say, show=show)
             except Interrupted as stopped:
                 code = 128 + stopped.signal
                 last = f"saved at step {trainer.progress.step}; go on with: longspan resume {_quoted(folder)}"

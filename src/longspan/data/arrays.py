@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from longspan.data.text import most_unpacked
+from longspan.data.text.text_files import most_unpacked
 from longspan.errors import InvalidInput
 from longspan.parsing import refusing
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from longspan.errors import InvalidInput, InvalidOption
-from longspan.models.base import Causal, Streams
+from longspan.models.base import CausalModel, Streams
 
 Texts = Sequence[Sequence[int]] | Tensor  # id lists, or ids (batch, length) with a mask beside them
 
@@ -31,7 +31,7 @@ class Batch:
     def longest(self) -> int:
         return self.tokens.shape[1]
 
-    def start(self, model: Causal, *, align: bool = False) -> Any:
+    def start(self, model: CausalModel, *, align: bool = False) -> Any:
         """What the model remembers of the sources, before it has read any prompt."""
         return model.start(
             len(self),
@@ -50,7 +50,7 @@ class Batch:
 
 
 def read_batch(
-    model: Causal,
+    model: CausalModel,
     prompts: Texts | None,
     prompt_mask: Tensor | None,
     source: Texts | None,
@@ -145,7 +145,7 @@ def _said(tensor: Tensor) -> str:
     return f"{tuple(tensor.shape)} of {tensor.dtype}"
 
 
-def check_room(model: Causal, batch: Batch, new: int, *, slide: bool = False) -> None:
+def check_room(model: CausalModel, batch: Batch, new: int, *, slide: bool = False) -> None:
     """Refuses prompts and new tokens that the model cannot hold; with `slide`, texts may outgrow it."""
     if new < 1:
         raise InvalidOption(f"max_new must be at least 1, not {new}")
@@ -164,7 +164,7 @@ def check_room(model: Causal, batch: Batch, new: int, *, slide: bool = False) ->
         )
 
 
-def read_ends(model: Causal, eos: int | Sequence[int] | None) -> Tensor:
+def read_ends(model: CausalModel, eos: int | Sequence[int] | None) -> Tensor:
     """The ids that end a text: none, one or several."""
     ends = [] if eos is None else [eos] if isinstance(eos, int) else list(eos)
     for token in ends:
@@ -176,7 +176,7 @@ def read_ends(model: Causal, eos: int | Sequence[int] | None) -> Tensor:
 
 
 @contextmanager
-def evaluating(model: Causal) -> Iterator[None]:
+def evaluating(model: CausalModel) -> Iterator[None]:
     """Without dropout; every part is left in the mode it was found in."""
     trained = [module for module in model.modules() if module.training]
     model.eval()

@@ -17,7 +17,7 @@ from longspan.decode.feed import Feed
 from longspan.decode.options import Beam
 from longspan.decode.rank import best
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
-from longspan.models.base import Causal, Streams
+from longspan.models.base import CausalModel, Streams
 
 NEVER = float("-inf")
 DEFAULT = Beam()
@@ -55,7 +55,7 @@ def coverage_penalty(covered: Tensor, beta: float, mask: Tensor | None = None) -
 
 @torch.inference_mode()
 def beam_search(
-    model: Causal,
+    model: CausalModel,
     prompts: Texts | None = None,
     *,
     options: Beam = DEFAULT,
@@ -93,7 +93,7 @@ def beam_search(
     return search.found
 
 
-def _limits(model: Causal, batch: Batch, options: Beam, slide: bool) -> Tensor:
+def _limits(model: CausalModel, batch: Batch, options: Beam, slide: bool) -> Tensor:
     """The most new tokens of each prompt."""
     if options.max_new is not None:
         check_room(model, batch, options.max_new, slide=slide)
@@ -136,7 +136,9 @@ def _take(values: Tensor, order: Tensor) -> Tensor:
 class _Search:
     """The sentences on their way; those that are through go from `sentences` to `found`."""
 
-    def __init__(self, model: Causal, batch: Batch, options: Beam, ends: Tensor, limits: Tensor, slide: bool) -> None:
+    def __init__(
+        self, model: CausalModel, batch: Batch, options: Beam, ends: Tensor, limits: Tensor, slide: bool
+    ) -> None:
         self._options, self._ends, self._limits = options, ends, limits
         self._new = int(limits.max())
         self._feed = Feed(model, batch, new=self._new, align=options.beta > 0, slide=slide)

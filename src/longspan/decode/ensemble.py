@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from longspan.attention.state import State
 from longspan.errors import InvalidInput, Unsupported
-from longspan.models.base import Causal, Ids, Logits, Mask, Streams
+from longspan.models.base import CausalModel, Ids, Logits, Mask, Streams
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class EnsembleState(State):
     alignment: Tensor | None = None  # mean over the members
 
 
-class Ensemble(Causal):
+class Ensemble(CausalModel):
     """The mean of the members' log-probabilities, or with `average="probability"` the log of their mean probability.
 
     Either is normalised again by whoever reads it as logits.
@@ -31,7 +31,7 @@ class Ensemble(Causal):
     name = "ensemble"
     paper = "Sutskever et al. 2014, section 3.6"
 
-    def __init__(self, members: Sequence[Causal], *, average: str = "log") -> None:
+    def __init__(self, members: Sequence[CausalModel], *, average: str = "log") -> None:
         super().__init__(None)
         if not members or average not in ("log", "probability"):
             raise InvalidInput('an ensemble has one member at least, and average is "log" or "probability"')

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from longspan.decode.batch import Batch
-from longspan.decode.memory import Memory
-from longspan.models.base import Causal
+from longspan.decode.prefix_cache import Memory
+from longspan.models.base import CausalModel
 
 
 class Feed:
@@ -23,7 +23,7 @@ class Feed:
 
     def __init__(
         self,
-        model: Causal,
+        model: CausalModel,
         batch: Batch,
         *,
         new: int,

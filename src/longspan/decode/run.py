@@ -11,11 +11,11 @@ from torch import Tensor
 from longspan.decode.batch import Batch, Texts, check_ids, check_room, evaluating, read_batch, read_ends
 from longspan.decode.choose import Chooser
 from longspan.decode.feed import Feed
-from longspan.decode.memory import Memory
 from longspan.decode.options import GREEDY, Sampling
+from longspan.decode.prefix_cache import Memory
 from longspan.decode.text import Decode, StopStrings, Writer
 from longspan.errors import InvalidInput, InvalidOption
-from longspan.models.base import Causal, Streams
+from longspan.models.base import CausalModel, Streams
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Piece:
 
 @torch.inference_mode()
 def generate(
-    model: Causal,
+    model: CausalModel,
     prompts: Texts | None = None,
     *,
     max_new: int,
@@ -99,7 +99,7 @@ def generate(
 
 
 def stream(
-    model: Causal,
+    model: CausalModel,
     prompt: Sequence[int] | None = None,
     *,
     max_new: int,
@@ -132,7 +132,7 @@ def stream(
 
 @torch.inference_mode()  # of a generator it is on only while that runs
 def _pieces(
-    model: Causal,
+    model: CausalModel,
     batch: Batch,
     sampling: Sampling,
     ends: Tensor,
@@ -180,7 +180,7 @@ class _Run:
 
     def __init__(
         self,
-        model: Causal,
+        model: CausalModel,
         batch: Batch,
         options: Sampling,
         ends: Tensor,

@@ -7,14 +7,14 @@ from torch import Tensor
 
 from longspan.decode.batch import Texts, check_ids, evaluating, read_batch
 from longspan.errors import InvalidInput
-from longspan.models.base import Causal, Streams
+from longspan.models.base import CausalModel, Streams
 
 ROOM = 2**24  # logits at a time
 
 
 @torch.inference_mode()
 def score(
-    model: Causal,
+    model: CausalModel,
     prompts: Texts | None,
     continuations: Sequence[Sequence[int]],
     *,
@@ -52,7 +52,7 @@ def score(
     return [row[begin - 1 : end - 1] for row, begin, end in zip(found, begins, ends)]
 
 
-def _read(model: Causal, state: object, tokens: Tensor, begin: int) -> Tensor:
+def _read(model: CausalModel, state: object, tokens: Tensor, begin: int) -> Tensor:
     """The log-probability of token i + 1 after token i, from token `begin` on; 0 before it."""
     rows, length = tokens.shape
     seen = [torch.zeros(rows, begin - 1, dtype=torch.float64, device=tokens.device)]

@@ -4,23 +4,23 @@ What is loaded can be used in one line: `generate` and `stream` write text, `tra
 predicts masked tokens, `embed` makes vectors of texts.
 """
 
-from longspan.hub.chatting import Chat
 from longspan.hub.conversion import convert
 from longspan.hub.describe import describe
 from longspan.hub.folder import save
-from longspan.hub.loading import load
+from longspan.hub.load_checkpoint import load
 from longspan.hub.locate import locate
-from longspan.hub.masked import Guess, fill
 from longspan.hub.pretrained import Pretrained
-from longspan.hub.translation import translate
-from longspan.hub.vectors import embed
-from longspan.hub.writing import Text, generate, stream
+from longspan.hub.use.chat import Chat
+from longspan.hub.use.embed import embed
+from longspan.hub.use.fill import MaskGuess, fill
+from longspan.hub.use.generate import GeneratedText, generate, stream
+from longspan.hub.use.translate import translate
 
 __all__ = [
     "Chat",
-    "Guess",
+    "GeneratedText",
+    "MaskGuess",
     "Pretrained",
-    "Text",
     "convert",
     "describe",
     "embed",

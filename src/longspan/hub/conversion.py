@@ -6,10 +6,11 @@ from tempfile import TemporaryDirectory
 import torch
 
 from longspan.errors import InvalidInput, InvalidOption, UnknownName, Unsupported, suggest
-from longspan.hub import around, formats, gguf
+from longspan.hub import sidecar_files
 from longspan.hub.folder import CONFIG, save
-from longspan.hub.gguf_vocabulary import metadata
-from longspan.hub.loading import load
+from longspan.hub.formats import gguf, readers
+from longspan.hub.formats.gguf_vocabulary import metadata
+from longspan.hub.load_checkpoint import load
 from longspan.hub.locate import locate
 from longspan.hub.pretrained import Pretrained
 
@@ -42,8 +43,8 @@ def convert(
     size = read_size(shard_size)
     _check_target(source, target, to, overwrite)
     with TemporaryDirectory() as place:
-        if formats.reads(source):
-            formats.convert(source, Path(place) / "model")
+        if readers.reads(source):
+            readers.convert(source, Path(place) / "model")
             source = Path(place) / "model"
         found = load(source, dtype=None if dtype is None else DTYPES[dtype])
         if to == "huggingface":
@@ -51,7 +52,7 @@ def convert(
         elif to == "longspan":
             target.mkdir(parents=True, exist_ok=True)
             found.model.save(target)
-            around.write(found, target)
+            sidecar_files.write(found, target)
         else:
             _write_gguf(found, target, dtype)
     return found

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from longspan import config
-from longspan.hub.loading import load
+from longspan.hub.load_checkpoint import load
 from longspan.hub.pretrained import Pretrained
 from longspan.models.cost import count
 

@@ -12,14 +12,15 @@ from longspan import config
 from longspan.data import Tokenizer
 from longspan.data.files import read_json
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
-from longspan.hub import around, families, tensors
-from longspan.hub.exchange import bare, draws, export, fill, today
-from longspan.hub.family import Asked, Family, label_names
+from longspan.hub import families, sidecar_files
+from longspan.hub.families.base import Asked, Family, label_names
+from longspan.hub.formats import safetensors_files
 from longspan.hub.locate import NAMES, RECIPE
-from longspan.hub.names import speaks_of
 from longspan.hub.pretrained import Pretrained
-from longspan.hub.weights import KINDS, common_type, unfilled
-from longspan.models import building, registry
+from longspan.hub.skip_init import KINDS, common_type, unfilled
+from longspan.hub.tensor_names import speaks_of
+from longspan.hub.weight_mapping import draws, export, fill, modern_name, strip_prefix
+from longspan.models import build_limits, registry
 from longspan.models import folder as own_folder
 from longspan.models.base import Model
 from longspan.nn.heads import Head
@@ -67,7 +68,7 @@ def assemble(
         family = family.decoder
     try:
         with refusing(where, f"has a {CONFIG}, or weights, that cannot be read"):
-            held = tensors.Tensors(where) if found is None else found
+            held = safetensors_files.Tensors(where) if found is None else found
             return _assemble(record, held, family, tasks, dtype, options or {})
     except InvalidOption as error:
         keys = [each.theirs for each in family.fields if f"option {each.ours} " in str(error)]
@@ -87,13 +88,13 @@ def _assemble(
     if record.get("quantization_config"):
         raise Unsupported("config.json: weights with a quantization_config are not read; convert them to float16")
     layers = {each.theirs: each.read(record) for each in family.fields if each.ours.endswith("layers")}
-    building.check_layers(layers, len(found), CONFIG)
+    build_limits.check_layers(layers, len(found), CONFIG)
     wanted = _file_tasks(family, record, found) if tasks is None else tasks
     options = {**family.options(record, wanted), **given}
     cls = registry.find(family.model)
     kind = dtype or common_type(found)
     weights = getattr(found, "nbytes", None) or sum(found[name].nbytes for name in found)
-    with unfilled(kind), building.allowance(weights, "the configuration"), torch.random.fork_rng(devices=[]):
+    with unfilled(kind), build_limits.allowance(weights, "the configuration"), torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)  # what mechanisms draw is the same at every load
         model = cls(config.make(cls.Options, options, family.name))
     unused, fresh = fill(model, found, family, record, kind, chosen=tasks is not None, given=given)
@@ -105,7 +106,7 @@ def _assemble(
 def _file_tasks(family: Family, record: Mapping[str, Any], names: Iterable[str]) -> list[str]:
     """The tasks of a file's architecture; the pooler of a body alone may have been left out."""
     tasks, rules = list(family.tasks(record)), family.rules("pool")
-    if "pool" in tasks and not any(speaks_of(rules, bare(today(name), family.base)) for name in names):
+    if "pool" in tasks and not any(speaks_of(rules, strip_prefix(modern_name(name), family.base)) for name in names):
         tasks.remove("pool")
     return tasks
 
@@ -141,8 +142,8 @@ def save(
     theirs = export(given.model, found, record)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / CONFIG).write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    around.write(given, folder, tokenizer)
-    tensors.write(folder, theirs, shard_bytes=shard_bytes)
+    sidecar_files.write(given, folder, tokenizer)
+    safetensors_files.write(folder, theirs, shard_bytes=shard_bytes)
 
 
 def _named_labels(model: Model) -> list[str]:

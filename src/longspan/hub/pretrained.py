@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from longspan.data import Tokenizer
-from longspan.hub.sentence import Sentence
+from longspan.hub.sentence_vectors import SentencePooling
 from longspan.models.base import Model
 
 
@@ -21,7 +21,7 @@ class Pretrained:
     fresh: list[str] = field(default_factory=list)  # tensors of heads that the file lacks: not trained yet
     tokenizer: Tokenizer | None = None
     generation: dict[str, Any] = field(default_factory=dict)  # generation_config.json, as found
-    sentence: Sentence | None = None  # how its authors make one vector of a text
+    sentence: SentencePooling | None = None  # how its authors make one vector of a text
     path: Path | None = None  # where it was found
 
 

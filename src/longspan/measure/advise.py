@@ -13,8 +13,8 @@ from longspan.attention import find, names
 from longspan.errors import LongspanError
 from longspan.measure import machine
 from longspan.measure.case import Case, Measured
-from longspan.measure.foretell import QUICK_LENGTH, Taken, foretold, measured, scaled, taken
-from longspan.measure.question import ALTERNATING, Question, candidates, shorter
+from longspan.measure.extrapolate import QUICK_LENGTH, Taken, foretold, measured, scaled, taken
+from longspan.measure.requirements import ALTERNATING, Requirements, candidates, shorter
 from longspan.measure.store import FOR_GOOD, Measure, Store
 
 EXACT = "softmax"
@@ -27,7 +27,7 @@ Tell = Callable[[int, int, str], None]  # how many are done, of how many, and wh
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class RankedChoice:
     """A mechanism that does what is asked and fits, and what it costs."""
 
     mechanism: str
@@ -53,20 +53,20 @@ class Choice:
 class Advice:
     """The choices, the best first, and why it is none of the others."""
 
-    question: Question
+    question: Requirements
     room: int | None  # bytes that a choice may take; None where neither the question nor the machine says
-    choices: tuple[Choice, ...]
+    choices: tuple[RankedChoice, ...]
     ruled_out: Mapping[str, str]
 
     @property
-    def front(self) -> list[Choice]:
+    def front(self) -> list[RankedChoice]:
         """Those of which no other is both faster and more accurate, the fastest first; empty without accuracies."""
         known = [each for each in self.choices if each.accuracy is not None and each.behind is None]
         return sorted(known, key=lambda each: each.seconds)
 
 
 def advise(
-    question: Question,
+    question: Requirements,
     measure: Measure,
     store: Store,
     *,
@@ -98,7 +98,7 @@ def advise(
 
 
 def quick(
-    question: Question,
+    question: Requirements,
     measure: Measure,
     store: Store,
     *,
@@ -161,7 +161,7 @@ def _sort(name: str, result: Taken | str, found: dict[str, Taken], unable: dict[
 
 
 def rank(
-    question: Question,
+    question: Requirements,
     found: Mapping[str, Taken],
     unable: Mapping[str, str],
     room: int | None,
@@ -179,7 +179,7 @@ def rank(
     least = min((each.seconds for each in fitting.values()), default=0.0)
     choices = []
     for name, each in fitting.items():
-        choice = Choice(
+        choice = RankedChoice(
             mechanism=name,
             case=each.case,
             seconds=each.seconds,
@@ -203,7 +203,7 @@ def rank(
     return Advice(question=question, room=room, choices=tuple(sorted(choices, key=_place)), ruled_out=ordered)
 
 
-def elsewhere(question: Question, store: Store) -> dict[int, str]:
+def elsewhere(question: Requirements, store: Store) -> dict[int, str]:
     """What is chosen at other lengths of the same question, where all is measured already."""
     found = {}
     for length in sorted({each.case.length for each in store.all()} - {question.length}):
@@ -239,7 +239,7 @@ def remarks(name: str) -> tuple[str, ...]:
     return tuple(said)
 
 
-def _scaled(question: Question, length: int) -> int | None:
+def _scaled(question: Requirements, length: int) -> int | None:
     return None if question.keys is None else max(1, question.keys * length // question.length)
 
 
@@ -257,7 +257,7 @@ def _only(store: Store) -> Measure:
     return known
 
 
-def _place(choice: Choice) -> tuple[bool, float, bool, float]:
+def _place(choice: RankedChoice) -> tuple[bool, float, bool, float]:
     """Those that tie by exactness and memory, all others by time."""
     if choice.tied:
         return False, 0.0, choice.mechanism != EXACT, float(choice.memory or 0)
@@ -303,4 +303,16 @@ def _again(each: Taken, measure: Measure, store: Store) -> Taken:
     return replace(each, seconds=both.least, by=(both,))
 
 
-__all__ = ["CLOSE", "EXACT", "ROUNDS", "TIE", "Advice", "Choice", "advise", "elsewhere", "quick", "rank", "remarks"]
+__all__ = [
+    "CLOSE",
+    "EXACT",
+    "ROUNDS",
+    "TIE",
+    "Advice",
+    "RankedChoice",
+    "advise",
+    "elsewhere",
+    "quick",
+    "rank",
+    "remarks",
+]

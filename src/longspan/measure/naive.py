@@ -7,12 +7,12 @@ from torch import nn
 from torch.nn.functional import dropout
 
 from longspan.attention.base import Side, masked_softmax, readable
-from longspan.attention.softmax import Softmax
+from longspan.attention.mechanisms.softmax import SoftmaxAttention
 from longspan.errors import Unsupported
 from longspan.shapes import Keys, Output, Queries, Values
 
 
-class Naive(Softmax):
+class Naive(SoftmaxAttention):
     """softmax(q kᵀ / √d) v in plain torch, weights and all."""
 
     def attend(self, q: Queries, k: Keys, v: Values, side: Side) -> Output:
@@ -32,7 +32,7 @@ def materialise(model: nn.Module) -> int:
         (owner, name, child)
         for owner in model.modules()
         for name, child in owner.named_children()
-        if type(child) is Softmax
+        if type(child) is SoftmaxAttention
     ]
     for owner, name, child in dense:
         owner.register_module(name, Naive(child.shape, child.options, causal=child.causal, dropout=child.dropout))

@@ -20,14 +20,14 @@ from typing import IO, Any, NoReturn, Self
 
 from longspan.errors import InvalidInput
 from longspan.measure import machine
-from longspan.measure.attempt import Patience, attempt, lost
 from longspan.measure.case import Case, Measured
+from longspan.measure.run_case import Patience, attempt, lost
 
 COMMAND = (sys.executable, "-m", "longspan.measure.process")
 SETTLE = 60.0  # seconds that a process may take beyond its calls, as others may use the machine too
 
 
-class Processes:
+class MeasureProcesses:
     """Measures cases, each in a process of its own, one after another.
 
     >>> with Processes() as processes:
@@ -119,7 +119,7 @@ class Processes:
 
 def measure(case: Case, patience: Patience | None = None) -> Measured:
     """One case alone."""
-    with Processes(patience) as processes:
+    with MeasureProcesses(patience) as processes:
         return processes.measure(case)
 
 
@@ -181,4 +181,4 @@ if __name__ == "__main__":
     sys.exit(main())
 
 
-__all__ = ["Processes", "measure"]
+__all__ = ["MeasureProcesses", "measure"]

@@ -11,8 +11,8 @@ from typing import Any, Literal
 from longspan import config
 from longspan.attention import find
 from longspan.errors import InvalidOption, suggest
-from longspan.measure.attempt import lost
 from longspan.measure.case import FUSED, NAIVE, Case, Kind, Measured
+from longspan.measure.run_case import lost
 
 NEVER = 2**30  # tokens: a length that is foretold to be greater is none that anyone has
 FALLING = -0.15  # slope of the ratio over the length; one that is less steep may be noise
@@ -48,7 +48,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Row:
+class ProfileRow:
     """A mechanism doing one thing, at all lengths."""
 
     mechanism: str
@@ -122,7 +122,7 @@ def profile(
     cases: Sequence[Case],
     measure: Callable[[Case], Measured],
     progress: Callable[[Measured], None] = lambda found: None,
-) -> list[Row]:
+) -> list[ProfileRow]:
     """Measures the cases in their order; what a shorter text could not do is not tried with a longer one."""
     ended: dict[tuple[str, Kind], Measured] = {}
     found = []
@@ -138,7 +138,7 @@ def profile(
     return rows(found)
 
 
-def rows(found: Sequence[Measured]) -> list[Row]:
+def rows(found: Sequence[Measured]) -> list[ProfileRow]:
     """One for each mechanism and kind, in the order in which they come."""
     made: dict[tuple[Kind, str], list[Measured]] = {}
     for each in found:
@@ -149,14 +149,14 @@ def rows(found: Sequence[Measured]) -> list[Row]:
     ]
 
 
-def _row(kind: Kind, name: str, own: Sequence[Measured], done: Mapping[tuple[Kind, str, int], Measured]) -> Row:
+def _row(kind: Kind, name: str, own: Sequence[Measured], done: Mapping[tuple[Kind, str, int], Measured]) -> ProfileRow:
     points = []
     for each in own:
         naive, fused = (done.get((kind, other, each.case.length)) for other in (NAIVE, FUSED))
         points.append(Point(each, speed(naive, each), speed(fused, each), _memory(each, naive), _memory(each, fused)))
     times = [(each.case.length, each.work) for each in own if each.state == "done"]
     memory = [(each.case.length, each.memory) for each in own if each.state == "done" and each.memory]
-    return Row(
+    return ProfileRow(
         mechanism=name,
         kind=kind,
         points=tuple(points),
@@ -216,4 +216,4 @@ def crossover(points: Sequence[tuple[float, float]]) -> Crossover:
     return Crossover("beyond", length * math.exp(steps))
 
 
-__all__ = ["Crossover", "Point", "Row", "crossover", "exponent", "plan", "profile", "rows", "speed"]
+__all__ = ["Crossover", "Point", "ProfileRow", "crossover", "exponent", "plan", "profile", "rows", "speed"]

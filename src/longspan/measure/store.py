@@ -15,8 +15,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, get_args
 
-from longspan.data.cache import cache
 from longspan.data.json_lines import parse
+from longspan.data.sets.cache import cache
 from longspan.errors import InvalidInput
 from longspan.measure import machine
 from longspan.measure.case import Case, Kind, Measured

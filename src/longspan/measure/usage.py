@@ -5,7 +5,7 @@ from typing import Any
 from longspan.attention import build
 from longspan.errors import LongspanError
 from longspan.measure.case import Case
-from longspan.measure.question import ALTERNATING
+from longspan.measure.requirements import ALTERNATING
 from longspan.models.cost import blank
 
 

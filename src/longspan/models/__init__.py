@@ -1,7 +1,7 @@
 """Models: `build` makes one by name, `load` reads one from its folder, `names` lists them."""
 
-from longspan.models.base import Causal, Model
+from longspan.models.base import CausalModel, Model
 from longspan.models.folder import load
 from longspan.models.registry import build, find, names
 
-__all__ = ["Causal", "Model", "build", "find", "load", "names"]
+__all__ = ["CausalModel", "Model", "build", "find", "load", "names"]

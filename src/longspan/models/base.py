@@ -77,7 +77,7 @@ class Model(nn.Module, ABC):
         """Reads back what `write_files` wrote."""
 
 
-class Causal(Model):
+class CausalModel(Model):
     """A model that reads left to right and gives the logits of the next token.
 
     `key_mask` (True: real) and `positions` speak of the tokens given. Where `left_padding` is True, a row with padding
@@ -128,4 +128,4 @@ class Causal(Model):
             raise InvalidInput(f"this {self.name} holds at most {self.max_length} tokens, and {length} were given")
 
 
-__all__ = ["Causal", "Ids", "Logits", "Mask", "Model", "Streams"]
+__all__ = ["CausalModel", "Ids", "Logits", "Mask", "Model", "Streams"]

@@ -8,19 +8,19 @@ from torch import nn
 
 from longspan import config
 from longspan.attention.base import Attention
-from longspan.attention.linformer import Linformer, share_projection
-from longspan.attention.setting import Setting
+from longspan.attention.config import AttentionConfig
+from longspan.attention.mechanisms.linformer import LinformerAttention, share_projection
 from longspan.config import option
 from longspan.errors import InvalidOption, Unsupported
 from longspan.nn.biases import Alibi, RelativeBias
 from longspan.nn.block import Block
 from longspan.nn.convolution import SeparableConvolution
-from longspan.nn.embed import TokenEmbedding
+from longspan.nn.embedding import TokenEmbedding
 from longspan.nn.feedforward import GATED, PLAIN, FeedForward
 from longspan.nn.halting import Halting
 from longspan.nn.multihead import MultiHead, Position
 from longspan.nn.norm import NORMS, build_norm
-from longspan.nn.positions import Absolute, Axial, Learned, Sinusoidal
+from longspan.nn.positions import AbsolutePositions, AxialPositions, LearnedPositions, SinusoidalPositions
 from longspan.nn.residual import Residual
 from longspan.nn.reversible_body import MERGES, ReversibleBody
 from longspan.nn.rotary import Rotary
@@ -79,7 +79,7 @@ class BodyOptions(config.Options):
     residual_init: bool = option(False, "whether the last layer of each branch starts 1/√(2·layers) smaller (GPT-2)")
 
 
-def spread(settings: Sequence[Setting], layers: int, place: str) -> list[Setting]:
+def spread(settings: Sequence[AttentionConfig], layers: int, place: str) -> list[AttentionConfig]:
     """One setting for each layer: the given ones repeated from the bottom up."""
     if len(settings) > layers:
         raise InvalidOption(f"{place} has {len(settings)} settings for {layers} layers; give at most one for each")
@@ -108,23 +108,23 @@ def table_width(options: BodyOptions) -> int:
     return options.embedding_width or options.width
 
 
-def absolute_position(options: BodyOptions) -> Absolute | None:
+def absolute_position(options: BodyOptions) -> AbsolutePositions | None:
     """Positions that are added to the embedding, where they are of that kind."""
     width = table_width(options)
     if options.position == "sinusoidal":
-        return Sinusoidal(width)
+        return SinusoidalPositions(width)
     if options.position == "learned":
         if options.max_length is None:
             raise InvalidOption("learned positions are a table: give max_length, the longest text")
-        return Learned(options.max_length, width, offset=options.position_offset)
+        return LearnedPositions(options.max_length, width, offset=options.position_offset)
     if options.position == "axial":
         if options.axes is None or options.axis_widths is None or sum(options.axis_widths) != width:
             raise InvalidOption(f"axial positions need axes, and axis_widths that add up to the width {width}")
-        return Axial(options.axes, options.axis_widths)
+        return AxialPositions(options.axes, options.axis_widths)
     if options.position == "axial_sum":
         if options.axes is None:
             raise InvalidOption("axial_sum positions need axes, the sides of the grid")
-        return Axial(options.axes, [width] * len(options.axes), summed=True)
+        return AxialPositions(options.axes, [width] * len(options.axes), summed=True)
     return None
 
 
@@ -143,12 +143,12 @@ def _within(options: BodyOptions, head_dim: int, causal: bool) -> Position | Non
 
 def build_stack(
     options: BodyOptions,
-    settings: Sequence[Setting],
+    settings: Sequence[AttentionConfig],
     *,
     place: str,
     causal: bool,
     layers: int | None = None,
-    cross: Sequence[Setting] | None = None,
+    cross: Sequence[AttentionConfig] | None = None,
     cross_length: int | None = None,
 ) -> Body:
     """The blocks, each with its own mechanism; `place` is how errors call this stack ("encoder", "decoder").
@@ -198,7 +198,7 @@ def build_stack(
             for mixer, change, reader in zip(mixers, changes, readers)
         ]
         stack = Stack(blocks, last_norm(options), order if share == "all" else None)
-    if any(isinstance(m, Linformer) and m.options.sharing == "layerwise" for m in stack.modules()):
+    if any(isinstance(m, LinformerAttention) and m.options.sharing == "layerwise" for m in stack.modules()):
         share_projection(stack)
     return stack
 
@@ -215,11 +215,11 @@ def _groups(options: BodyOptions, layers: int, place: str) -> list[int]:
 
 def build_block(
     options: BodyOptions,
-    setting: Setting,
+    setting: AttentionConfig,
     *,
     place: str,
     causal: bool,
-    cross: Setting | None = None,
+    cross: AttentionConfig | None = None,
     cross_length: int | None = None,
     change: nn.Module | None = None,
 ) -> Block:
@@ -263,7 +263,13 @@ def _residual(options: BodyOptions) -> Callable[[], Residual]:
 
 
 def _mixer(
-    options: BodyOptions, setting: Setting, where: str, *, causal: bool, position: Position | None, cross: bool = False
+    options: BodyOptions,
+    setting: AttentionConfig,
+    where: str,
+    *,
+    causal: bool,
+    position: Position | None,
+    cross: bool = False,
 ) -> MultiHead:
     try:
         mechanism = setting.build(
@@ -293,7 +299,7 @@ def _mixer(
         raise type(error)(f"{where}: {error}") from None
 
 
-def _reader(options: BodyOptions, setting: Setting, where: str, longest: int | None = None) -> MultiHead:
+def _reader(options: BodyOptions, setting: AttentionConfig, where: str, longest: int | None = None) -> MultiHead:
     """By which a decoder reads another sequence, of at most `longest` tokens where that is other than its own limit."""
     options = options if longest is None else replace(options, max_length=longest)
     return _mixer(options, setting, where, causal=False, position=None, cross=True)
@@ -326,7 +332,7 @@ def initialise(model: nn.Module, options: BodyOptions) -> None:
                     module.weight[module.padding] = 0
                 if module.segment is not None:
                     nn.init.normal_(module.segment, std=options.init_std * (options.width**-0.5 if by_fan else 1.0))
-            elif isinstance(module, (Learned, Axial)) and by_fan:
+            elif isinstance(module, (LearnedPositions, AxialPositions)) and by_fan:
                 tables = list(module.parameters())
                 for table in tables:
                     nn.init.normal_(table, std=options.init_std * (options.width * len(tables)) ** -0.5)

@@ -7,7 +7,7 @@ from typing import Any
 from longspan import attention, config
 from longspan.errors import InvalidInput, UnknownName, Unsupported, suggest
 from longspan.models import presets, registry
-from longspan.models.base import Causal, Model
+from longspan.models.base import CausalModel, Model
 from longspan.models.cost import blank, cost, count, longest
 
 LENGTHS = (1024, 4096, 16384)  # at which every model that can hold them is costed, beside the paper's own
@@ -38,7 +38,7 @@ def describe_model(name: str) -> dict[str, Any]:
         "name": name,
         "summary": _summary(found),
         "paper": found.paper,
-        "decodes": issubclass(found, Causal),
+        "decodes": issubclass(found, CausalModel),
         "reads_source": getattr(found, "reads_source", False),
         "presets": [preset for preset, row in presets.PRESETS.items() if row.model == name],
         "options": [{**row, "default": config.plain(row["default"])} for row in config.describe(found.Options)],

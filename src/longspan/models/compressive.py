@@ -13,11 +13,11 @@ from torch import Tensor
 
 from longspan.config import option
 from longspan.errors import InvalidInput, InvalidOption
-from longspan.models.transformer_xl import Memory, MemoryOptions, MemoryState, TransformerXL
+from longspan.models.transformer_xl import MemoryOptions, SegmentMemory, SegmentState, TransformerXL
 from longspan.nn.compression import COMPRESSIONS, Compression
 from longspan.nn.feedforward import FeedForward
-from longspan.nn.memory import LayerMemory, MemoryLayer, Reach, forget
-from longspan.nn.relative import RelativeAttention
+from longspan.nn.memory_layer import LayerMemory, MemoryLayer, Reach, forget
+from longspan.nn.relative_multihead import RelativeAttention
 
 
 class CompressiveTransformer(TransformerXL):
@@ -75,7 +75,7 @@ class CompressiveTransformer(TransformerXL):
             attention, feedforward, residual=self._residual, compression=compression, loss=own.reconstruction
         )
 
-    def begin(self, batch: int) -> Memory:
+    def begin(self, batch: int) -> SegmentMemory:
         """The memory before the first segment: all zeros, and hidden if `mask_empty`."""
         own, like = self.options, next(self.parameters())
         memory, slots = (like.new_zeros(batch, count, own.width) for count in (own.memory, own.slots))
@@ -86,7 +86,7 @@ class CompressiveTransformer(TransformerXL):
         if own.time == "true" and own.slots:  # zeros that are read stand where slots would
             steps = torch.arange(own.slots, 0, -1, device=self.device) * own.ratio
             ages = (own.memory + steps).clamp_max(self.reach.furthest - own.segment).expand(batch, -1).contiguous()
-        return Memory(tuple(LayerMemory(memory, slots, keep, ages) for _ in self.layers))
+        return SegmentMemory(tuple(LayerMemory(memory, slots, keep, ages) for _ in self.layers))
 
     def _forget(self, held: LayerMemory, rows: Tensor) -> LayerMemory:
         return forget(held, rows, empty=self.options.mask_empty)
@@ -107,7 +107,7 @@ class CompressiveTransformer(TransformerXL):
             )
         self.options = replace(self.options, **{key: value for key, value in given.items() if value is not None})
 
-    def _fit(self, memory: Memory, batch: int) -> Memory:
+    def _fit(self, memory: SegmentMemory, batch: int) -> SegmentMemory:
         memory, own = super()._fit(memory, batch), self.options
         held = memory.layers[0]
         found = held.memory.shape[1], held.slots.shape[1]
@@ -121,7 +121,7 @@ class CompressiveTransformer(TransformerXL):
     def _told(self, held: LayerMemory, length: int) -> int:
         return self.reach.furthest + 1 if held.ages is not None else super()._told(held, length)
 
-    def _needed(self, state: MemoryState, new: int) -> int:
+    def _needed(self, state: SegmentState, new: int) -> int:
         return self.reach.furthest + 1
 
 

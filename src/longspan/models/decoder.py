@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from longspan.config import option
 from longspan.errors import InvalidOption
-from longspan.models.base import Causal, Ids, Logits, Mask, Streams
+from longspan.models.base import CausalModel, Ids, Logits, Mask, Streams
 from longspan.models.body import build_stack, embedding, initialise, mechanisms, table_width
 from longspan.models.headed import Headed, build_heads
 from longspan.models.text import TextOptions
@@ -17,7 +17,7 @@ from longspan.nn.linear import Linear
 from longspan.shapes import Hidden
 
 
-class Decoder(Headed, Causal):
+class Decoder(Headed, CausalModel):
     """A language model: the logits of the next token at every place (GPT and kin)."""
 
     name = "decoder"

@@ -37,7 +37,7 @@ class Detection:
 
 
 @dataclass(frozen=True)
-class Loss:
+class ElectraLoss:
     """What is trained, and the means it is made of."""
 
     total: Float[Tensor, ""]
@@ -133,14 +133,14 @@ class Electra(Model):
             wide = wide.index_fill(-1, torch.tensor([self.options.mask], device=wide.device), float("-inf"))
         return (wide - torch.empty_like(wide).exponential_(generator=generator).log()).argmax(-1)
 
-    def loss(self, found: Detection) -> Loss:
+    def loss(self, found: Detection) -> ElectraLoss:
         """The generator's cross-entropy, and the discriminator's `detection_weight` times; both are means."""
         kind = torch.promote_types(found.detections.dtype, torch.float32)
         masked = functional.cross_entropy(found.proposals.to(kind), found.targets, reduction="sum")
         masked = masked / max(1, len(found.targets))
         said, labels = found.detections.to(kind)[found.real], found.labels.to(kind)[found.real]
         detection = functional.binary_cross_entropy_with_logits(said, labels)
-        return Loss(masked + self.options.detection_weight * detection, masked, detection)
+        return ElectraLoss(masked + self.options.detection_weight * detection, masked, detection)
 
     def _check(self, ids: Ids, masked: Ids, chosen: Mask) -> None:
         for name, given in (("masked", masked), ("chosen", chosen)):
@@ -184,4 +184,4 @@ def _plain(options: TextOptions) -> str:
     return options.activation if options.activation in PLAIN else "gelu"
 
 
-__all__ = ["Detection", "Electra", "Loss"]
+__all__ = ["Detection", "Electra", "ElectraLoss"]

@@ -12,8 +12,8 @@ from longspan.models.base import Ids, Mask, Streams
 from longspan.models.body import build_stack, embedding, initialise, mechanisms
 from longspan.models.headed import Headed, build_heads
 from longspan.models.text import TextOptions
+from longspan.nn.global_tokens import mark, question
 from longspan.nn.heads import Head
-from longspan.nn.marks import mark, question
 from longspan.shapes import Hidden
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from longspan.attention.setting import Setting
+from longspan.attention.config import AttentionConfig
 from longspan.config import option
 from longspan.errors import InvalidInput, Unsupported
 from longspan.graphs import unreadable
@@ -98,7 +98,7 @@ class EtcModel(Model):
         super().__init__(options)
         if options.reversible:
             raise Unsupported("etc_model has two norms around its attention; leave out reversible")
-        setting = Setting(
+        setting = AttentionConfig(
             "etc",
             global_tokens=options.global_tokens,
             radius=options.radius,

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from longspan import __version__, config, files
 from longspan.errors import InvalidInput
 from longspan.manifest import MANIFEST, check_manifest, write_manifest
-from longspan.models import building
+from longspan.models import build_limits
 from longspan.models.base import Model
 from longspan.models.registry import find
 from longspan.parsing import check_safetensors, read_json, refusing
@@ -52,8 +52,8 @@ def load(folder: Path | str) -> Model:
     with refusing(folder):
         options = config.make(cls.Options, record["options"], f"{folder / CONFIG}")
         weights = _weights(folder)
-        building.check_layers(building.counts(options), len(weights), folder / CONFIG)
-        with building.allowance(sum(tensor.nbytes for tensor in weights.values()), folder / CONFIG):
+        build_limits.check_layers(build_limits.counts(options), len(weights), folder / CONFIG)
+        with build_limits.allowance(sum(tensor.nbytes for tensor in weights.values()), folder / CONFIG):
             model = cls(options)
         kinds = {tensor.dtype for tensor in weights.values() if tensor.is_floating_point()}
         if len(kinds) == 1:

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from longspan.attention.setting import Setting
+from longspan.attention.config import AttentionConfig
 from longspan.config import option
 from longspan.models.body import BodyOptions
 
-DENSE = (Setting("softmax"),)
+DENSE = (AttentionConfig("softmax"),)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,7 +15,7 @@ class TextOptions(BodyOptions):
 
     vocabulary: int = option(256, "number of token ids", low=1)
     padding: int | None = option(None, "the id of padding, whose embedding is zero", low=0)
-    attention: tuple[Setting, ...] = option(DENSE, "mechanism of each layer, repeated from the bottom up")
+    attention: tuple[AttentionConfig, ...] = option(DENSE, "mechanism of each layer, repeated from the bottom up")
 
 
 __all__ = ["DENSE", "TextOptions"]

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from longspan.attention.setting import Setting
+from longspan.attention.config import AttentionConfig
 from longspan.config import option
 from longspan.errors import InvalidInput
-from longspan.models.base import Causal, Ids, Logits, Mask, Streams
+from longspan.models.base import CausalModel, Ids, Logits, Mask, Streams
 from longspan.models.body import BodyOptions, build_stack, embedding, initialise, mechanisms
 from longspan.models.headed import Headed, build_heads
 from longspan.models.text import DENSE
@@ -23,7 +23,7 @@ from longspan.nn.loss import IGNORED
 from longspan.shapes import Hidden
 
 
-class Transformer(Headed, Causal):
+class Transformer(Headed, CausalModel):
     """An encoder, and a decoder that reads it: the model of the paper, for translation and the like."""
 
     name = "transformer"
@@ -41,9 +41,11 @@ class Transformer(Headed, Causal):
             None, "the longest source, where it has positions, a norm and a limit of its own (BART, LED)", low=1
         )
         decoder_layers: int | None = option(None, "blocks of the decoder; as many as `layers` unless given", low=1)
-        encoder_attention: tuple[Setting, ...] = option(DENSE, "mechanism of each encoder layer")
-        decoder_attention: tuple[Setting, ...] = option(DENSE, "mechanism of each decoder layer, causal")
-        cross_attention: tuple[Setting, ...] = option(DENSE, "mechanism by which each decoder layer reads the encoder")
+        encoder_attention: tuple[AttentionConfig, ...] = option(DENSE, "mechanism of each encoder layer")
+        decoder_attention: tuple[AttentionConfig, ...] = option(DENSE, "mechanism of each decoder layer, causal")
+        cross_attention: tuple[AttentionConfig, ...] = option(
+            DENSE, "mechanism by which each decoder layer reads the encoder"
+        )
         tasks: tuple[Head, ...] | None = option(None, "the tasks that its decoder has heads for (BART)")
         decoder_heads: int | None = option(None, "attention heads of the decoder; as `heads` unless given", low=1)
         decoder_hidden: int | None = option(

@@ -14,20 +14,20 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from longspan import config
-from longspan.attention import relative
 from longspan.attention.base import check_some
+from longspan.attention.mechanisms import relative
 from longspan.attention.state import State
 from longspan.config import option
 from longspan.errors import InvalidInput, InvalidOption
-from longspan.models.base import Causal, Ids, Logits, Mask, Streams
-from longspan.nn.adaptive import AdaptiveEmbedding, AdaptiveSoftmax
+from longspan.models.base import CausalModel, Ids, Logits, Mask, Streams
+from longspan.nn.adaptive_softmax import AdaptiveEmbedding, AdaptiveSoftmax
 from longspan.nn.dropout import Dropout
-from longspan.nn.embed import TokenEmbedding
+from longspan.nn.embedding import TokenEmbedding
 from longspan.nn.feedforward import GATED, PLAIN, FeedForward
 from longspan.nn.loss import chunked_cross_entropy
-from longspan.nn.memory import LayerMemory, LayerState, MemoryLayer, Reach, forget, trim
+from longspan.nn.memory_layer import LayerMemory, LayerState, MemoryLayer, Reach, forget, trim
 from longspan.nn.norm import NORMS, build_norm
-from longspan.nn.relative import RelativeAttention
+from longspan.nn.relative_multihead import RelativeAttention
 from longspan.nn.residual import Residual
 from longspan.shapes import Hidden
 
@@ -67,7 +67,7 @@ class MemoryOptions(config.Options):
 
 
 @dataclass(frozen=True)
-class Memory(State):
+class SegmentMemory(State):
     """What the layers remember of the text before, without its gradient."""
 
     layers: tuple[LayerMemory, ...]
@@ -81,7 +81,7 @@ class Tables:
 
 
 @dataclass(frozen=True)
-class MemoryState(State):
+class SegmentState(State):
     """What decoding remembers."""
 
     layers: tuple[LayerState, ...]
@@ -90,7 +90,7 @@ class MemoryState(State):
     tables: Tables
 
 
-class TransformerXL(Causal):
+class TransformerXL(CausalModel):
     """A language model that reads segments, and remembers the layers' inputs of those before.
 
     What a token reads, in `forward` and in `extend` alike: the text is cut every `segment` tokens from where memory
@@ -203,24 +203,26 @@ class TransformerXL(Causal):
 
     # Segments
 
-    def begin(self, batch: int) -> Memory:
+    def begin(self, batch: int) -> SegmentMemory:
         """The memory before the first segment: empty, not zeros."""
         none = torch.zeros(batch, 0, self.options.width, dtype=self.dtype, device=self.device)
-        return Memory(tuple(LayerMemory(none, none) for _ in self.layers))
+        return SegmentMemory(tuple(LayerMemory(none, none) for _ in self.layers))
 
-    def forget(self, memory: Memory, rows: Bool[Tensor, " batch"]) -> Memory:
+    def forget(self, memory: SegmentMemory, rows: Bool[Tensor, " batch"]) -> SegmentMemory:
         """The memory of which the batch rows `rows` have lost theirs, because another document begins there."""
         if rows.dtype != torch.bool or rows.shape != memory.layers[0].memory.shape[:1]:
             batch = len(memory.layers[0].memory)
             raise InvalidInput(
                 f"rows must be boolean, one for each of the {batch} of the batch, not {tuple(rows.shape)}"
             )
-        return Memory(tuple(self._forget(held, rows) for held in memory.layers))
+        return SegmentMemory(tuple(self._forget(held, rows) for held in memory.layers))
 
     def _forget(self, held: LayerMemory, rows: Tensor) -> LayerMemory:
         return forget(held, rows, empty=True)
 
-    def forward(self, ids: Ids, memory: Memory | None = None, *, key_mask: Mask | None = None) -> tuple[Logits, Memory]:
+    def forward(
+        self, ids: Ids, memory: SegmentMemory | None = None, *, key_mask: Mask | None = None
+    ) -> tuple[Logits, SegmentMemory]:
         """The logits of the next token at each place, and the memory after the text.
 
         The text may be of any length: it is cut into segments, and gradients stop at the cuts.
@@ -228,7 +230,9 @@ class TransformerXL(Causal):
         x, memory = self.hidden(ids, memory, key_mask=key_mask)
         return self.logits(x), memory
 
-    def hidden(self, ids: Ids, memory: Memory | None = None, *, key_mask: Mask | None = None) -> tuple[Hidden, Memory]:
+    def hidden(
+        self, ids: Ids, memory: SegmentMemory | None = None, *, key_mask: Mask | None = None
+    ) -> tuple[Hidden, SegmentMemory]:
         """The states that the output layer reads, and the memory after them."""
         self._check(ids, key_mask)
         x = self.embedding(ids)
@@ -238,7 +242,7 @@ class TransformerXL(Causal):
             rows = self._told(held, ids.shape[1])
             x, kept = layer(x, held, reach, layer.attention.distances(rows, self.options.clamp), key_mask)
             after.append(kept)
-        return self.dropout(self.norm(x)), Memory(tuple(after))
+        return self.dropout(self.norm(x)), SegmentMemory(tuple(after))
 
     def logits(self, x: Hidden) -> Logits:
         """The output layer; log-probabilities where the softmax is adaptive."""
@@ -272,7 +276,7 @@ class TransformerXL(Causal):
             came = f"{tuple(key_mask.shape)} of {key_mask.dtype}"
             raise InvalidInput(f"key_mask must be boolean, one for each of the ids {tuple(ids.shape)}, not {came}")
 
-    def _fit(self, memory: Memory, batch: int) -> Memory:
+    def _fit(self, memory: SegmentMemory, batch: int) -> SegmentMemory:
         """The memory, if it is of such a model and batch; no more of it than is kept now."""
         first = memory.layers[0].memory
         if len(memory.layers) != len(self.layers) or first.shape[2] != self.options.width:
@@ -282,7 +286,7 @@ class TransformerXL(Causal):
             )
         if len(first) != batch:
             raise InvalidInput(f"the memory is of batch {len(first)}, and the ids of {batch}; select its rows")
-        return Memory(tuple(trim(held, self.reach) for held in memory.layers))
+        return SegmentMemory(tuple(trim(held, self.reach) for held in memory.layers))
 
     # Step by step
 
@@ -294,23 +298,23 @@ class TransformerXL(Causal):
         source_mask: Mask | None = None,
         source_streams: Streams | None = None,
         align: bool = False,
-        memory: Memory | None = None,
-    ) -> MemoryState:
+        memory: SegmentMemory | None = None,
+    ) -> SegmentState:
         """The state before the first token, or after the text that `memory` is of."""
         self._refuse_source(source, align)
         held = (self.begin(batch) if memory is None else self._fit(memory, batch)).layers
         states = tuple(layer.start(own) for layer, own in zip(self._all(), held))
-        return MemoryState(states, 0, 0, Tables(()))
+        return SegmentState(states, 0, 0, Tables(()))
 
     def extend(
         self,
         ids: Ids,
-        state: MemoryState,
+        state: SegmentState,
         *,
         key_mask: Mask | None = None,
         positions: Ids | None = None,
         last: bool = False,
-    ) -> tuple[Logits, MemoryState]:
+    ) -> tuple[Logits, SegmentState]:
         """As in `Causal`; `positions` change nothing, since only distances are told."""
         self._check(ids, key_mask)
         x, reach, after = self.embedding(ids), self.reach, []
@@ -320,11 +324,11 @@ class TransformerXL(Causal):
             after.append(kept)
         x = self.dropout(self.norm(x))
         begun = (state.begun + ids.shape[1]) % reach.segment
-        return self.logits(x[:, -1:] if last else x), MemoryState(
+        return self.logits(x[:, -1:] if last else x), SegmentState(
             tuple(after), state.length + ids.shape[1], begun, tables
         )
 
-    def _tables(self, state: MemoryState, reach: Reach, new: int) -> Tables:
+    def _tables(self, state: SegmentState, reach: Reach, new: int) -> Tables:
         """Distances enough for the next tokens; made once, and anew with double room where there are too few."""
         most = reach.memory + relative.ROWS if reach.same_length else reach.furthest + 1
         needed = min(most, self._needed(state, new))
@@ -333,11 +337,11 @@ class TransformerXL(Causal):
         count = min(most, 2 * needed)
         return Tables(tuple(layer.attention.distances(count, self.options.clamp) for layer in self._all()))
 
-    def _needed(self, state: MemoryState, new: int) -> int:
+    def _needed(self, state: SegmentState, new: int) -> int:
         return len(state.layers[0].k) + new
 
     def _all(self) -> list[MemoryLayer]:
         return [layer for layer in self.layers if isinstance(layer, MemoryLayer)]
 
 
-__all__ = ["Memory", "MemoryOptions", "MemoryState", "TransformerXL"]
+__all__ = ["MemoryOptions", "SegmentMemory", "SegmentState", "TransformerXL"]

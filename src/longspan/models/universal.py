@@ -1,8 +1,8 @@
 """The Universal Transformer (Dehghani et al. 2018) in its three forms: one block, applied until it is enough.
 
 It is the Transformer with another body: `layers` says how often the one block is applied, P^t is added before each of
-these steps instead of positions once (`nn/shared.py`), and with `halting` each position stops by itself, after at most
-`max_steps` (`nn/halting.py`). Encoder and decoder share nothing.
+these steps instead of positions once (`nn/universal_stack.py`), and with `halting` each position stops by itself,
+after at most `max_steps` (`nn/halting.py`). Encoder and decoder share nothing.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from longspan import config
-from longspan.attention.setting import Setting
+from longspan.attention.config import AttentionConfig
 from longspan.config import option
 from longspan.errors import Unsupported
 from longspan.models.body import BodyOptions, absolute_position, build_block, embedding, last_norm, spread
@@ -18,9 +18,9 @@ from longspan.models.decoder import Decoder
 from longspan.models.encoder import Encoder
 from longspan.models.transformer import Transformer
 from longspan.nn.convolution import SeparableConvolution
-from longspan.nn.embed import TokenEmbedding
+from longspan.nn.embedding import TokenEmbedding
 from longspan.nn.halting import Halting
-from longspan.nn.shared import SharedStack, StepSignal
+from longspan.nn.universal_stack import StepSignal, UniversalStack
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,14 +62,14 @@ def _embed(options: BodyOptions, vocabulary: int, padding: int | None = None) ->
 
 def _stack(
     options: Any,  # of a body, and of its recurrence
-    settings: Sequence[Setting],
+    settings: Sequence[AttentionConfig],
     *,
     place: str,
     causal: bool,
     layers: int | None = None,
-    cross: Sequence[Setting] | None = None,
+    cross: Sequence[AttentionConfig] | None = None,
     cross_length: int | None = None,
-) -> SharedStack:
+) -> UniversalStack:
     """The one block, with its signal and its halting; `layers` is the number of steps."""
     if options.reversible:
         raise Unsupported(f"{place}: reversible blocks are different ones, not one applied again; leave out reversible")
@@ -100,7 +100,7 @@ def _stack(
     block = build_block(
         options, own, place=place, causal=causal, cross=reader, cross_length=cross_length, change=change
     )
-    return SharedStack(block, last_norm(options), width=options.width, steps=steps, signal=signal, halting=halting)
+    return UniversalStack(block, last_norm(options), width=options.width, steps=steps, signal=signal, halting=halting)
 
 
 class UniversalEncoder(Encoder):

@@ -17,7 +17,7 @@ from torch.nn.functional import embedding, normalize, softplus
 from longspan.attention.base import masked_softmax
 from longspan.attention.devices import host_may_read
 from longspan.attention.layouts import stream_queries
-from longspan.attention.softmax import EPSILON, SCORES
+from longspan.attention.mechanisms.softmax import EPSILON, SCORES
 from longspan.attention.state import State
 from longspan.errors import InvalidInput, InvalidOption
 from longspan.nn.recurrent import check_mask
@@ -31,7 +31,7 @@ Read = Float[Tensor, "batch queries key_width"]
 
 
 @dataclass(frozen=True)
-class Memory(State):
+class AlignmentMemory(State):
     """An encoder's states, made ready once to be read at every step."""
 
     values: Tensor  # (batch, source, key width)
@@ -105,24 +105,26 @@ class Alignment(nn.Module):
             self.place_hidden = nn.Linear(query_width, query_width, bias=False)
             self.place = nn.Linear(query_width, 1, bias=False)
 
-    def prepare(self, values: Hidden, key_mask: KeyMask | None = None) -> Memory:
+    def prepare(self, values: Hidden, key_mask: KeyMask | None = None) -> AlignmentMemory:
         """What depends on the source alone, computed once for a sentence."""
         if values.dim() != 3 or values.shape[-1] != self.key_width:
             raise InvalidInput(f"values must be (batch, length, width {self.key_width}), not {tuple(values.shape)}")
         if key_mask is not None:
             check_mask("key_mask", key_mask, values.shape[:2])
         real = torch.ones(values.shape[:2], dtype=torch.bool, device=values.device) if key_mask is None else key_mask
-        memory = Memory(values, None, real)
-        return Memory(values, self._keys(memory), real)
+        memory = AlignmentMemory(values, None, real)
+        return AlignmentMemory(values, self._keys(memory), real)
 
     def forward(
-        self, query: Asked, memory: Memory, time: Int[Tensor, "batch queries"] | None = None
+        self, query: Asked, memory: AlignmentMemory, time: Int[Tensor, "batch queries"] | None = None
     ) -> tuple[Read, Attended]:
         """What is read, and with which weights; `time` is the query's own place, which local-m needs, from 0."""
         weights = self.weights(query, memory, time)
         return weights @ memory.values, weights
 
-    def weights(self, query: Asked, memory: Memory, time: Int[Tensor, "batch queries"] | None = None) -> Attended:
+    def weights(
+        self, query: Asked, memory: AlignmentMemory, time: Int[Tensor, "batch queries"] | None = None
+    ) -> Attended:
         """Rows sum to 1, but for local-p with a Gaussian behind the softmax; padding gets exactly 0.
 
         A row whose window holds no token (local-m, far behind the end of a short source) is 0.
@@ -146,7 +148,7 @@ class Alignment(nn.Module):
             return masked_softmax(scores + exponent, keep)
         return masked_softmax(scores, keep) * exponent.exp()
 
-    def predict(self, query: Asked, memory: Memory) -> Float[Tensor, "batch queries"]:
+    def predict(self, query: Asked, memory: AlignmentMemory) -> Float[Tensor, "batch queries"]:
         """The place p_t that local-p looks at, a real number, counted from 1.
 
         The paper has S · sigmoid(·) with S the row's own length; released code 1 + (S - 1) · sigmoid(·).
@@ -155,7 +157,7 @@ class Alignment(nn.Module):
         length = memory.length[:, None].to(share.dtype)
         return length * share if self.centre == "paper" else 1 + (length - 1) * share
 
-    def scores(self, query: Asked, memory: Memory) -> Attended:
+    def scores(self, query: Asked, memory: AlignmentMemory) -> Attended:
         """e of every query and key, before any mask."""
         keys = memory.values if memory.keys is None else memory.keys
         if self.score == "additive":
@@ -165,7 +167,7 @@ class Alignment(nn.Module):
         scores = query @ keys.mT
         return scores * self.key_width**-0.5 if self.score == "scaled_dot" else scores
 
-    def _keys(self, memory: Memory) -> Tensor | None:
+    def _keys(self, memory: AlignmentMemory) -> Tensor | None:
         if self.score == "general":
             return self.change(memory.values)
         if self.score == "additive":
@@ -193,9 +195,9 @@ class Alignment(nn.Module):
         heads = query[:, None]
         return (compare(heads) if query.shape[1] == 1 else stream_queries(compare, heads, rows=16))[:, 0]
 
-    def _window(self, memory: Memory, centre: Tensor) -> Tensor:
+    def _window(self, memory: AlignmentMemory, centre: Tensor) -> Tensor:
         """(batch, queries, keys): within `radius` of the centre; what lies beyond the sentence is just not there."""
         return (memory.position[:, None] - centre[..., None]).abs() <= self.radius
 
 
-__all__ = ["CENTRES", "REACHES", "Alignment", "Memory"]
+__all__ = ["CENTRES", "REACHES", "Alignment", "AlignmentMemory"]

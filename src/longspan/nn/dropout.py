@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from longspan.attention.draws import Draws
+from longspan.attention.parts.dropout_masks import DropoutMasks
 
 LEAST = 1 << 18  # numbers; fewer are as soon drawn by torch
 PIECE = 1 << 20  # numbers at a time: fewer wake the threads too often, more leave the cache
@@ -31,7 +31,7 @@ class _Dropped(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, rate: float, seed: int) -> Tensor:
         ctx.rate, ctx.seed = rate, seed
-        draws, nothing = Draws(rate, seed), x.new_zeros(())
+        draws, nothing = DropoutMasks(rate, seed), x.new_zeros(())
         out = torch.empty(x.shape, dtype=x.dtype)
         for part, to in zip(x.reshape(-1).split(PIECE), out.view(-1).split(PIECE), strict=True):
             torch.addcmul(nothing, part, draws.kept(part.shape, part.dtype), value=draws.scale, out=to)

@@ -33,7 +33,7 @@ PerPosition = Float[Tensor, "batch length"]
 
 
 @dataclass(frozen=True)
-class Progress:
+class HaltingProgress:
     """How far the positions of a text have come."""
 
     output: Hidden  # y
@@ -91,15 +91,15 @@ class Halting(nn.Module):
         logits = self.unit(x)[..., 0]
         return logits.to(torch.promote_types(logits.dtype, torch.float32)).sigmoid()
 
-    def start(self, x: Hidden, key_mask: KeyMask | None = None) -> Progress:
+    def start(self, x: Hidden, key_mask: KeyMask | None = None) -> HaltingProgress:
         """Before the first step: all that is real runs."""
         running = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if key_mask is None else key_mask
         nothing = torch.zeros(x.shape[:2], dtype=torch.promote_types(x.dtype, torch.float32), device=x.device)
-        return Progress(torch.zeros_like(x), running, nothing, nothing, nothing)
+        return HaltingProgress(torch.zeros_like(x), running, nothing, nothing, nothing)
 
     def step(
-        self, progress: Progress, probability: PerPosition, before: Hidden, after: Hidden, *, last: bool = False
-    ) -> tuple[Hidden, Progress]:
+        self, progress: HaltingProgress, probability: PerPosition, before: Hidden, after: Hidden, *, last: bool = False
+    ) -> tuple[Hidden, HaltingProgress]:
         """The states that the next step starts from, and the accounts, once `before` has become `after`."""
         running, left = progress.running, 1 - progress.total
         over = progress.total + probability > self.threshold
@@ -110,7 +110,7 @@ class Halting(nn.Module):
         share = weight[..., None].to(after.dtype)
         kept = progress.output if self.combine == "accumulate" else progress.output * (1 - share)
         state = after if self.halted == "evolve" else torch.where(running[..., None], after, before)
-        return state, Progress(
+        return state, HaltingProgress(
             kept + share * after,
             goes_on,
             progress.total + weight,
@@ -118,7 +118,7 @@ class Halting(nn.Module):
             progress.remainder + left * halts,
         )
 
-    def cost(self, progress: Progress, key_mask: KeyMask | None = None) -> Float[Tensor, ""]:
+    def cost(self, progress: HaltingProgress, key_mask: KeyMask | None = None) -> Float[Tensor, ""]:
         """What a training pass pays for its steps: `ponder` times the mean of N + R over what is real."""
         time = progress.updates + progress.remainder
         if key_mask is None:
@@ -129,4 +129,4 @@ class Halting(nn.Module):
         return f"threshold={self.threshold:g}, combine={self.combine!r}, halted={self.halted!r}"
 
 
-__all__ = ["Combine", "Halted", "Halting", "Progress"]
+__all__ = ["Combine", "Halted", "Halting", "HaltingProgress"]

@@ -17,8 +17,8 @@ from longspan.config import option
 from longspan.errors import InvalidInput, InvalidOption
 from longspan.nn.dropout import Dropout
 from longspan.nn.feedforward import PLAIN, Activation, FeedForward
+from longspan.nn.global_tokens import MARKS
 from longspan.nn.linear import Linear, linear
-from longspan.nn.marks import MARKS
 from longspan.nn.norm import build_norm
 from longspan.nn.residual import Residual
 from longspan.shapes import Hidden, KeyMask

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from longspan.replay import deciding
+from longspan.recompute import deciding
 
 FEW = 64  # rows up to which slices gain
 LEAST = 2**17  # numbers in a weight from which on they do: a smaller one is read faster than it is shared out
@@ -61,7 +61,7 @@ class Linear(nn.Linear):
 
 
 @torch.no_grad()
-def lay_together(layers: Sequence[nn.Module]) -> None:
+def fuse_storage(layers: Sequence[nn.Module]) -> None:
     """Moves the weights of layers that read one input one behind the other in memory, so that `together` finds them."""
     for name in ("weight", "bias"):
         parts = [getattr(layer, name) for layer in layers]
@@ -80,7 +80,7 @@ def bring_together(layers: Sequence[nn.Module]) -> None:
     if len(alike) > 1 or any(type(part) not in PLAIN or part.is_meta for part in parts):
         return
     with torch.inference_mode(False):  # what is made in inference mode could not be trained afterwards
-        lay_together(layers)
+        fuse_storage(layers)
 
 
 def together(layers: Sequence[nn.Module]) -> tuple[Tensor, Tensor | None] | None:
@@ -124,4 +124,4 @@ def _spanning(parts: Sequence[Tensor | None]) -> Tensor | None:
     return first.as_strided((length, *first.shape[1:]), first.stride())
 
 
-__all__ = ["Linear", "bring_together", "lay_together", "linear", "together"]
+__all__ = ["Linear", "bring_together", "fuse_storage", "linear", "together"]

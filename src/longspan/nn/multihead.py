@@ -17,7 +17,7 @@ from longspan.attention.base import Attention, Side, check_some, share_heads
 from longspan.attention.state import Selection, State
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
 from longspan.nn.biases import DistanceBias
-from longspan.nn.linear import Linear, bring_together, lay_together, linear, together
+from longspan.nn.linear import Linear, bring_together, fuse_storage, linear, together
 from longspan.nn.positions import Positions
 from longspan.nn.rotary import Rotary
 from longspan.precision import autocast_type, state_type
@@ -128,7 +128,7 @@ class MultiHead(nn.Module):
             }
         )
         if self.joins is not None:
-            lay_together(list(self.project.values()))
+            fuse_storage(list(self.project.values()))
         # The further streams, each with the projection that it is like.
         self.likes: dict[str, str] = {
             stream.name: stream.like if stream.like in self.project else mechanism.projects[0]

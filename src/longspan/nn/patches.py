@@ -10,7 +10,7 @@ from torch.nn import functional
 from longspan.errors import InvalidInput, InvalidOption
 from longspan.nn.dropout import Dropout
 from longspan.nn.linear import Linear
-from longspan.nn.positions import Learned
+from longspan.nn.positions import LearnedPositions
 from longspan.shapes import Hidden
 
 Size = tuple[int, int]  # height, width
@@ -43,7 +43,7 @@ class PatchEmbedding(nn.Module):
             raise InvalidOption(f"an image of {_spell(image)} has no whole patch of {_spell(patch)}; give smaller ones")
         self.linear = Linear(channels * math.prod(patch), width)
         self.token = nn.Parameter(torch.zeros(width)) if class_token else None
-        self.position = Learned(self.tokens, width) if positions else None
+        self.position = LearnedPositions(self.tokens, width) if positions else None
         self.dropout = Dropout(dropout)
         nn.init.xavier_uniform_(self.linear.weight)
         nn.init.zeros_(self.linear.bias)

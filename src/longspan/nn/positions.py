@@ -86,7 +86,7 @@ class Waves:
         return self.encode(positions.double()).to(device, dtype)
 
 
-class Absolute(nn.Module, ABC):
+class AbsolutePositions(nn.Module, ABC):
     """A code per position, added to the input."""
 
     fixed_length = False  # whether it is a table, and cannot go past its last position
@@ -108,7 +108,7 @@ class Absolute(nn.Module, ABC):
         """The codes of the tokens of `x`, in its type and on its device."""
 
 
-class Sinusoidal(Absolute):
+class SinusoidalPositions(AbsolutePositions):
     """Sines and cosines of geometrically spaced frequencies (Vaswani et al. 2017, section 3.5), for any length.
 
     - `interleaved`: the paper's. Columns 2i and 2i+1 are the sine and cosine of t·10000^(-2i/width).
@@ -145,7 +145,7 @@ def _sinusoids(positions: Tensor, *, width: int, layout: str) -> Tensor:
     return functional.pad(together, (0, width - 2 * pairs))
 
 
-class _Table(Absolute):
+class _Table(AbsolutePositions):
     """Trained codes for the positions 0..length-1, and for no others."""
 
     fixed_length = True
@@ -177,7 +177,7 @@ class _Table(Absolute):
         """The codes of these positions."""
 
 
-class Learned(_Table):
+class LearnedPositions(_Table):
     """A trained vector per position (BERT, GPT).
 
     `offset` rows stand before that of position 0, as in tables that were numbered together with padding (RoBERTa,
@@ -197,7 +197,7 @@ class Learned(_Table):
         return f"length={self.length}, width={self.width}"
 
 
-class Axial(_Table):
+class AxialPositions(_Table):
     """Positions folded into a grid, with one short table per axis (Kitaev et al. 2020, as released).
 
     Position p of a grid (n1, n2) gets table1[p // n2] and table2[p % n2], side by side: n1·d1 + n2·d2 numbers instead
@@ -237,11 +237,11 @@ def coordinates(positions: Tensor, axes: Sequence[int]) -> list[Tensor]:
 
 
 __all__ = [
-    "Absolute",
-    "Axial",
-    "Learned",
+    "AbsolutePositions",
+    "AxialPositions",
+    "LearnedPositions",
     "Positions",
-    "Sinusoidal",
+    "SinusoidalPositions",
     "Waves",
     "check_layout",
     "check_place",

@@ -20,7 +20,7 @@ from longspan.attention.base import check_some
 from longspan.attention.state import State
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
 from longspan.nn.dropout import Dropout
-from longspan.nn.embed import TokenEmbedding
+from longspan.nn.embedding import TokenEmbedding
 from longspan.precision import full_precision, no_float16
 from longspan.shapes import Hidden, KeyMask
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from longspan.attention.state import State
 from longspan.errors import InvalidInput, Unsupported
-from longspan.nn.alignment import Alignment, Memory
+from longspan.nn.alignment import Alignment, AlignmentMemory
 from longspan.nn.recurrent import Inputs, Recurrent, RecurrentState, check_mask
 from longspan.shapes import Hidden, KeyMask
 
@@ -25,7 +25,7 @@ class DecoderState(State):
     """Where a decoder stands in its target, and the source that it reads."""
 
     recurrent: RecurrentState
-    memory: Memory | None
+    memory: AlignmentMemory | None
     time: Tensor  # (batch): real tokens read so far
     feed: Tensor | None = None  # input feeding: h~ of the step before
     align: bool = False  # whether `alignment` is wanted

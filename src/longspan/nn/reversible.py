@@ -35,7 +35,7 @@ from torch.utils.checkpoint import get_device_states, set_device_states
 from longspan.derivatives import refuse_second
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
 from longspan.precision import autocast_type
-from longspan.replay import Deciding, deciding, remember
+from longspan.recompute import Deciding, deciding, remember
 
 Stream = Float[Tensor, "*shape"]
 Context = Sequence[Tensor | None]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from longspan import files
 from longspan.errors import InvalidInput
-from longspan.report import charts, figures, kinds
+from longspan.report import charts, figures, palette
 from longspan.report.arena_account import data, machine, repeat
 from longspan.report.arena_accuracy import accuracies, overview
 from longspan.report.arena_conclusions import conclusions, facts
@@ -12,9 +12,9 @@ from longspan.report.arena_learning import learned
 from longspan.report.arena_numbers import ENDED, task_list
 from longspan.report.arena_published import beside
 from longspan.report.arena_speed import efficiency, energy
-from longspan.report.look import SCRIPT, STYLE
 from longspan.report.page import Html, page, tag, text
 from longspan.report.results import Results, read
+from longspan.report.theme import SCRIPT, STYLE
 
 
 def write(folder: Path) -> Path:
@@ -44,7 +44,7 @@ def arena_page(results: Results, made: list[Path], lacking: str = "") -> str:
         machine(results),
         repeat(results),
         _figures(made, lacking),
-        style=charts.STYLE + kinds.style() + STYLE,
+        style=charts.STYLE + palette.style() + STYLE,
         script=SCRIPT,
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields, replace
 from typing import Any
 
-from longspan.arena.cell import Record
+from longspan.arena.runs.cell import Record
 from longspan.report.arena_numbers import ENDED, duration, percent, size, task_title
 from longspan.report.page import Html, table, tag, text
 from longspan.report.results import Results
@@ -100,7 +100,7 @@ def command(record: Record) -> str:
         if each.default is MISSING or getattr(cell, each.name) != each.default
     }
     line = shlex.quote(json.dumps(values))
-    return f"echo {line} > cell.json; python -m longspan.arena.process cell.json result.json"
+    return f"echo {line} > cell.json; python -m longspan.arena.runs.process cell.json result.json"
 
 
 def _details(record: Record) -> Html:

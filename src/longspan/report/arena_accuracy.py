@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from math import hypot
 from statistics import fmean
 
-from longspan.arena.cell import Record
-from longspan.arena.efficiency import FUSED, NAIVE
+from longspan.arena.runs.cell import Record
+from longspan.arena.runs.efficiency import FUSED, NAIVE
 from longspan.report.arena_conclusions import average
 from longspan.report.arena_numbers import (
     ENDED,
@@ -19,9 +19,9 @@ from longspan.report.arena_numbers import (
     task_title,
     times,
 )
-from longspan.report.charts import Axis, Circle, Interval, intervals, legend, near, scatter
-from longspan.report.kinds import kind, title
+from longspan.report.charts import ChartAxis, Circle, Interval, intervals, legend, near, scatter
 from longspan.report.page import Html, table, tag, text
+from longspan.report.palette import kind, title
 from longspan.report.results import Results
 from longspan.report.statistics import Score
 
@@ -39,7 +39,7 @@ def model_name(results: Results, model: str) -> Html:
     return tag("span", Html("<i></i>"), title(model), flag, kind=f"named k-{kind(model)}")
 
 
-def circles(results: Results) -> tuple[list[Circle], Axis, Axis, list[tuple[str, float]], list[str]]:
+def circles(results: Results) -> tuple[list[Circle], ChartAxis, ChartAxis, list[tuple[str, float]], list[str]]:
     """The chart that the benchmark is known for: circles, axes, lines of trivial predictors, and who is not in it."""
     found, missing = [], []
     relative = any(each.speed_ratio for each in results.relatives)
@@ -66,7 +66,7 @@ def circles(results: Results) -> tuple[list[Circle], Axis, Axis, list[tuple[str,
         tip.append(f"({each.by})")
         after = None if pretrained is None else 100 * pretrained
         found.append(Circle(title(each.model), kind(each.model), speed, 100 * mean, each.memory, "\n".join(tip), after))
-    across = Axis(
+    across = ChartAxis(
         "speed, relative to the dense Transformer" if relative else "speed, steps per second",
         times_short if relative else lambda value: f"{value:g}",
         factors=True,
@@ -79,7 +79,7 @@ def circles(results: Results) -> tuple[list[Circle], Axis, Axis, list[tuple[str,
         if all("majority" in each for each in per_task):
             majority = 100 * fmean(each["majority"] for each in per_task)
             lines = [("majority class", majority)] + (lines if lines[0][1] > majority + 0.05 else [])
-    return found, across, Axis("average accuracy, %"), lines, missing
+    return found, across, ChartAxis("average accuracy, %"), lines, missing
 
 
 def times_short(value: float) -> str:

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from math import hypot
 
-from longspan.arena.efficiency import FUSED, NAIVE
+from longspan.arena.runs.efficiency import FUSED, NAIVE
 from longspan.report.arena_numbers import percent, size, task_title, times
-from longspan.report.kinds import title
+from longspan.report.palette import title
 from longspan.report.results import Relative, Results
 from longspan.report.statistics import Score
 

@@ -4,14 +4,14 @@ from math import isfinite
 
 from longspan.report.arena_accuracy import trivial
 from longspan.report.arena_numbers import task_title
-from longspan.report.charts import DASHES, Axis, Line, curves
-from longspan.report.kinds import kind, title
+from longspan.report.charts import DASHES, ChartAxis, ChartLine, curves
 from longspan.report.page import Html, tag
+from longspan.report.palette import kind, title
 from longspan.report.results import Results
 from longspan.report.statistics import mean_curve
 
 
-def learning(results: Results, task: str, by: str) -> list[Line]:
+def learning(results: Results, task: str, by: str) -> list[ChartLine]:
     """Held-out accuracy over steps or seconds, the mean over seeds."""
     found, seen = [], dict[str, int]()
     for model in results.models:
@@ -29,7 +29,7 @@ def learning(results: Results, task: str, by: str) -> list[Line]:
             over = f"mean of {seeds} seeds" if seeds > 1 else "one seed"
             tips = [f"{y:.1f} after {f'{x:,.0f} steps' if by == 'step' else f'{x:,.0f} s'} ({over})" for x, y in line]
             name = title(model) + ("*" if pretrain else "")
-            found.append(Line(name, kind(model), line, tips, "1 4" if pretrain else dash))
+            found.append(ChartLine(name, kind(model), line, tips, "1 4" if pretrain else dash))
             seen[kind(model)] = seen.get(kind(model), 0) + (not pretrain)
     return found
 
@@ -43,8 +43,8 @@ def learned(results: Results) -> Html:
             if lines:
                 chart = curves(
                     lines,
-                    Axis(across, lambda value: f"{value:,.0f}"),
-                    Axis("held-out accuracy, %"),
+                    ChartAxis(across, lambda value: f"{value:,.0f}"),
+                    ChartAxis("held-out accuracy, %"),
                     f"learning curves on {task_title(task)} over {across}",
                     levels=levels,
                 )

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from longspan.arena.cell import Record
 from longspan.arena.published import TITLES
-from longspan.report.kinds import KINDS, kind, title
+from longspan.arena.runs.cell import Record
+from longspan.report.palette import KINDS, kind, title
 from longspan.report.statistics import Score
 
 ENDED = {"failed": "failed", "memory": "out of memory", "stopped": "stopped"}

@@ -1,12 +1,12 @@
 """Of the arena's page: what others have printed, beside ours, and every difference between the two."""
 
 from longspan.arena import published
-from longspan.arena.cell import Record
-from longspan.arena.efficiency import FUSED, NAIVE
+from longspan.arena.runs.cell import Record
+from longspan.arena.runs.efficiency import FUSED, NAIVE
 from longspan.report.arena_accuracy import said
 from longspan.report.arena_numbers import percent, task_title
-from longspan.report.kinds import title
 from longspan.report.page import Html, table, tag
+from longspan.report.palette import title
 from longspan.report.results import Results, alike
 
 NEVER = "This printed column is never compared with: see the differences."

@@ -4,13 +4,13 @@ import re
 from collections.abc import Callable
 from statistics import fmean
 
-from longspan.arena.cell import Record
-from longspan.arena.efficiency import FUSED, NAIVE
+from longspan.arena.runs.cell import Record
+from longspan.arena.runs.efficiency import FUSED, NAIVE
 from longspan.report.arena_accuracy import model_name, reasons_of, said
 from longspan.report.arena_numbers import ENDED, model_said, rate, size, times, watt_hours
-from longspan.report.charts import DASHES, Axis, Line, curves, legend
-from longspan.report.kinds import kind, title
+from longspan.report.charts import DASHES, ChartAxis, ChartLine, curves, legend
 from longspan.report.page import Html, table, tag, text
+from longspan.report.palette import kind, title
 from longspan.report.results import Results, alike
 
 SECONDS = re.compile(r"[\d.e+]+ s of")
@@ -25,7 +25,7 @@ def _value(record: Record | None, what: str) -> float | None:
     return VALUES[what](record) if record is not None and record.state == "done" else None
 
 
-def speed_lines(results: Results, what: str) -> list[Line]:
+def speed_lines(results: Results, what: str) -> list[ChartLine]:
     """Steps per second, or memory, over the length."""
     found, seen = [], dict[str, int]()
     for model in results.models:
@@ -37,16 +37,18 @@ def speed_lines(results: Results, what: str) -> list[Line]:
                 tips.append(f"{rate(value) if what == 'speed' else size(value)} at length {length:,}")
         if points:
             dash = DASHES[seen.get(kind(model), 0) % len(DASHES)]
-            found.append(Line(title(model), kind(model), points, tips, dash))
+            found.append(ChartLine(title(model), kind(model), points, tips, dash))
             seen[kind(model)] = seen.get(kind(model), 0) + 1
     return found
 
 
-def axes(what: str) -> tuple[Axis, Axis]:
-    across = Axis("length", lambda value: f"{value / 1024:g}K" if value % 1024 == 0 else f"{value:g}", factors=True)
+def axes(what: str) -> tuple[ChartAxis, ChartAxis]:
+    across = ChartAxis(
+        "length", lambda value: f"{value / 1024:g}K" if value % 1024 == 0 else f"{value:g}", factors=True
+    )
     if what == "speed":
-        return across, Axis("steps per second", factors=True)
-    return across, Axis("memory", lambda value: size(value * 2**20), factors=True, halves=True, left=62)
+        return across, ChartAxis("steps per second", factors=True)
+    return across, ChartAxis("memory", lambda value: size(value * 2**20), factors=True, halves=True, left=62)
 
 
 def efficiency(results: Results) -> Html:

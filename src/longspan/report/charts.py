@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import log, sqrt
 
-from longspan.report.kinds import KINDS
 from longspan.report.labels import Box, free_corner, place, place_rows, ratio_ticks, spread, ticks
 from longspan.report.page import Html, tag, text
+from longspan.report.palette import KINDS
 
 STYLE = """
 svg { display: block; width: 100%; height: auto; overflow: visible; }
@@ -56,7 +56,7 @@ class Interval:
 
 
 @dataclass(frozen=True)
-class Line:
+class ChartLine:
     name: str
     kind: str
     points: Sequence[tuple[float, float]]
@@ -65,7 +65,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Axis:
+class ChartAxis:
     """What is written along an axis, how its numbers are, and what it must hold."""
 
     title: str
@@ -150,7 +150,7 @@ def legend(kinds: Sequence[str]) -> Html:
     return tag("div", *parts, kind="legend")
 
 
-def _frame(x: Scale, y: Scale, across: Axis, up: Axis) -> list[Html]:
+def _frame(x: Scale, y: Scale, across: ChartAxis, up: ChartAxis) -> list[Html]:
     """Rules, numbers and titles of both axes."""
     parts = []
     for tick in y.ticks():
@@ -167,8 +167,8 @@ def _frame(x: Scale, y: Scale, across: Axis, up: Axis) -> list[Html]:
 
 def scatter(
     circles: Sequence[Circle],
-    across: Axis,
-    up: Axis,
+    across: ChartAxis,
+    up: ChartAxis,
     *,
     lines: Sequence[tuple[str, float]] = (),
     size: Callable[[float], str] = str,
@@ -302,9 +302,9 @@ def intervals(rows: Sequence[Interval], lines: Sequence[tuple[str, float]], said
 
 
 def curves(
-    lines: Sequence[Line],
-    across: Axis,
-    up: Axis,
+    lines: Sequence[ChartLine],
+    across: ChartAxis,
+    up: ChartAxis,
     said: str,
     *,
     levels: Sequence[tuple[str, float]] = (),

@@ -9,9 +9,9 @@ from longspan.report.arena_accuracy import circles, interval_rows
 from longspan.report.arena_learning import learning
 from longspan.report.arena_numbers import size, task_title
 from longspan.report.arena_speed import axes, speed_lines
-from longspan.report.charts import Axis, Line, near, scale
-from longspan.report.kinds import KINDS
+from longspan.report.charts import ChartAxis, ChartLine, near, scale
 from longspan.report.labels import Box, free_corner, place, place_rows, ratio_ticks, spread
+from longspan.report.palette import KINDS
 from longspan.report.results import Results
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def _rgb(colour: str) -> tuple[float, float, float]:
     return red, green, blue
 
 
-def _ranges(drawn: "Axes", left: float, right: float, low: float, high: float, across: Axis) -> None:
+def _ranges(drawn: "Axes", left: float, right: float, low: float, high: float, across: ChartAxis) -> None:
     if across.factors:
         drawn.set_xscale("log")
     drawn.set_xlim(left, right)
@@ -203,7 +203,11 @@ def _intervals(results: Results, figure: "Figure") -> bool:
 
 
 def _lines(
-    drawn: "Axes", lines: Sequence[Line], across: Axis, up: Axis, levels: Sequence[tuple[str, float]] = ()
+    drawn: "Axes",
+    lines: Sequence[ChartLine],
+    across: ChartAxis,
+    up: ChartAxis,
+    levels: Sequence[tuple[str, float]] = (),
 ) -> None:
     """Lines, and horizontal ones of trivial predictors; the names of all stand to the right, where no line is."""
     for _, value in levels:
@@ -239,8 +243,8 @@ def _learning(results: Results, figure: "Figure") -> bool:
     if not made:
         return False
     for (task, lines), drawn in zip(made, _panels(figure, len(made), 2.8)):
-        across = Axis(f"{task_title(task)}, steps")
-        _lines(drawn, lines, across, Axis("held-out accuracy, %"), interval_rows(results, task)[1])
+        across = ChartAxis(f"{task_title(task)}, steps")
+        _lines(drawn, lines, across, ChartAxis("held-out accuracy, %"), interval_rows(results, task)[1])
     return True
 
 

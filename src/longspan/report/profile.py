@@ -5,12 +5,12 @@ from typing import Any
 
 from longspan.attention.registry import family
 from longspan.measure.case import FUSED, NAIVE
-from longspan.measure.profile import Point, Row
-from longspan.report import charts, kinds
+from longspan.measure.profile import Point, ProfileRow
+from longspan.report import charts, palette
 from longspan.report.arena_numbers import size, times
-from longspan.report.charts import DASHES, Axis, Line, curves, legend
-from longspan.report.look import SCRIPT, STYLE
+from longspan.report.charts import DASHES, ChartAxis, ChartLine, curves, legend
 from longspan.report.page import Html, page, table, tag, text
+from longspan.report.theme import SCRIPT, STYLE
 
 TITLES = {
     "forward": ("Forward", "A forward pass in evaluation mode."),
@@ -20,14 +20,14 @@ TITLES = {
 STATES = {"memory": "too much memory", "unsupported": "no such form", "slow": "too slow", "failed": "failed"}
 
 
-def profile_page(rows: Sequence[Row], machine: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
+def profile_page(rows: Sequence[ProfileRow], machine: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
     """The whole page."""
     made = [_section(kind, [row for row in rows if row.kind == kind]) for kind in dict.fromkeys(r.kind for r in rows)]
     return page(
         "longspan profile",
         _head(rows, machine, settings),
         *made,
-        style=charts.STYLE + kinds.style() + STYLE,
+        style=charts.STYLE + palette.style() + STYLE,
         script=SCRIPT,
     )
 
@@ -36,10 +36,10 @@ def kind_of(mechanism: str) -> str:
     """The family that gives it its colour."""
     title = "dense" if mechanism in (NAIVE, FUSED) else family(mechanism)
     kind = title.replace(" ", "-")
-    return kind if kind in kinds.KINDS else "other"
+    return kind if kind in palette.KINDS else "other"
 
 
-def _head(rows: Sequence[Row], machine: Mapping[str, Any], settings: Mapping[str, Any]) -> Html:
+def _head(rows: Sequence[ProfileRow], machine: Mapping[str, Any], settings: Mapping[str, Any]) -> Html:
     said = f"batch {settings['batch']}, {settings['heads']} heads of {settings['head_dim']}, float32"
     said += ", causal" * settings["causal"] + ", a tenth of the keys hidden" * settings["padding"]
     threads = settings["threads"]
@@ -58,7 +58,7 @@ def _head(rows: Sequence[Row], machine: Mapping[str, Any], settings: Mapping[str
     )
 
 
-def _section(kind: str, rows: Sequence[Row]) -> Html:
+def _section(kind: str, rows: Sequence[ProfileRow]) -> Html:
     title, said = TITLES[kind]
     drawn = [(what, _lines(rows, what)) for what in ("time", "memory")]
     figures = [
@@ -83,7 +83,7 @@ def _section(kind: str, rows: Sequence[Row]) -> Html:
     return tag("section", *parts)
 
 
-def _lines(rows: Sequence[Row], what: str) -> list[Line]:
+def _lines(rows: Sequence[ProfileRow], what: str) -> list[ChartLine]:
     found, seen = [], dict[str, int]()
     for row in rows:
         done = [point.measured for point in row.points if point.measured.state == "done"]
@@ -97,23 +97,25 @@ def _lines(rows: Sequence[Row], what: str) -> list[Line]:
             for each, _ in values
         ]
         points = [(float(each.case.length), value) for each, value in values]
-        found.append(Line(row.mechanism, kind, points, tips, DASHES[seen.get(kind, 0) % len(DASHES)]))
+        found.append(ChartLine(row.mechanism, kind, points, tips, DASHES[seen.get(kind, 0) % len(DASHES)]))
         seen[kind] = seen.get(kind, 0) + 1
     return found
 
 
-def _axes(what: str) -> tuple[Axis, Axis]:
-    across = Axis("length", lambda value: f"{value / 1024:g}K" if value % 1024 == 0 else f"{value:g}", factors=True)
+def _axes(what: str) -> tuple[ChartAxis, ChartAxis]:
+    across = ChartAxis(
+        "length", lambda value: f"{value / 1024:g}K" if value % 1024 == 0 else f"{value:g}", factors=True
+    )
     if what == "time":
-        return across, Axis("time, ms", _tick, factors=True)
-    return across, Axis("memory", lambda value: size(value * 2**20), factors=True, halves=True, left=62)
+        return across, ChartAxis("time, ms", _tick, factors=True)
+    return across, ChartAxis("memory", lambda value: size(value * 2**20), factors=True, halves=True, left=62)
 
 
 def _tick(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _growth(rows: Sequence[Row]) -> Html:
+def _growth(rows: Sequence[ProfileRow]) -> Html:
     head = (
         "mechanism",
         "declared",
@@ -133,7 +135,7 @@ def _growth(rows: Sequence[Row]) -> Html:
     return table(head, made, numbers=range(1, 8))
 
 
-def _crossed(row: Row) -> Html:
+def _crossed(row: ProfileRow) -> Html:
     assert row.crossover is not None
     said = {
         "below": "at the shortest length that was measured, and at all others",
@@ -145,13 +147,13 @@ def _crossed(row: Row) -> Html:
     return Html(f'<span tabindex="0" title="{text(said)}">{text(row.crossover)}</span>')
 
 
-def _figures(rows: Sequence[Row]) -> Html:
+def _figures(rows: Sequence[ProfileRow]) -> Html:
     lengths = list(dict.fromkeys(point.measured.case.length for row in rows for point in row.points))
     made = [[_name(row), *(_cell(row, point) for point in row.points)] for row in rows]
     return table(("mechanism", *(f"{length:,}" for length in lengths)), made, numbers=range(1, len(lengths) + 1))
 
 
-def _cell(row: Row, point: Point) -> Html:
+def _cell(row: ProfileRow, point: Point) -> Html:
     found = point.measured
     if found.state != "done":
         bad = "bad" if found.state == "failed" else "quiet"
@@ -179,7 +181,7 @@ def _speeds(point: Point) -> tuple[tuple[str, float | None], ...]:
     return (("sdpa", point.speed_to_fused), ("naive", point.speed_to_naive))
 
 
-def _name(row: Row) -> Html:
+def _name(row: ProfileRow) -> Html:
     return tag("span", Html("<i></i>"), row.name, kind=f"named k-{kind_of(row.mechanism)}")
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from longspan.arena.cell import Record
-from longspan.arena.efficiency import FUSED, conditions
-from longspan.arena.results import latest, read_records
-from longspan.arena.tasks import TASKS
+from longspan.arena.runs.cell import Record
+from longspan.arena.runs.efficiency import FUSED, conditions
+from longspan.arena.runs.results import latest, read_records
+from longspan.arena.tasks.registry import TASKS
 from longspan.data.json_lines import parse
 from longspan.errors import InvalidInput
-from longspan.report.kinds import KINDS, kind
+from longspan.report.palette import KINDS, kind
 from longspan.report.statistics import Score, score
 
 

@@ -11,23 +11,32 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from longspan.config import option
-from longspan.data import text
 from longspan.data.base import Batch
 from longspan.data.examples import Example
-from longspan.data.tokenizer import Tokenizer
-from longspan.data.windows import around
+from longspan.data.text import text_files
+from longspan.data.text.windows import around
+from longspan.data.tokenizers.tokenizer import Tokenizer
 from longspan.errors import InvalidInput
 from longspan.models.base import Model
 from longspan.nn.heads import Head
 from longspan.tasks import metrics
-from longspan.tasks.base import Figures, Loss, Objective, Place, Prepared, Task
-from longspan.tasks.figures import Answered, AnswerFigures
-from longspan.tasks.reading import TextOptions, data_of, files, limited, padding_facts, read, tokenizer_for, with_set
+from longspan.tasks.base import DataPaths, Metrics, Objective, Prepared, Task, TaskLoss
+from longspan.tasks.metric_sums import Answered, AnswerMetrics
 from longspan.tasks.spans import Passage, best_spans, masked, question_windows
+from longspan.tasks.text_inputs import (
+    TextTaskOptions,
+    data_of,
+    files,
+    limited,
+    padding_facts,
+    read,
+    tokenizer_for,
+    with_set,
+)
 
 
 @dataclass(frozen=True)
-class Question:
+class SpanQuestion:
     """A question on a passage; without answers, none is in it."""
 
     text: str
@@ -41,10 +50,10 @@ class Question:
         return tuple(answer for answer, _ in self.answers)
 
 
-def questions(path: Path, encoding: str | None = None) -> list[Question]:
+def questions(path: Path, encoding: str | None = None) -> list[SpanQuestion]:
     """Those of a file in SQuAD's JSON, v1.1 or v2."""
     try:
-        found = json.loads(text.whole(path, encoding))
+        found = json.loads(text_files.whole(path, encoding))
     except json.JSONDecodeError as error:
         raise InvalidInput(f"{path}, line {error.lineno}: not JSON: {error.msg}") from None
     except InvalidInput:
@@ -54,7 +63,7 @@ def questions(path: Path, encoding: str | None = None) -> list[Question]:
     articles = found.get("data") if isinstance(found, dict) else None
     if not isinstance(articles, list):
         raise InvalidInput(f"{path} is not of SQuAD's form: it has no list of data")
-    made: list[Question] = []
+    made: list[SpanQuestion] = []
     for number, article in enumerate(articles):
         try:
             for paragraph in article["paragraphs"]:
@@ -62,7 +71,7 @@ def questions(path: Path, encoding: str | None = None) -> list[Question]:
                     given = [] if each.get("is_impossible") else each["answers"]
                     answers = tuple((str(one["text"]), int(one["answer_start"])) for one in given)
                     where = f"{path}, question {each['id']}"
-                    made.append(Question(str(each["question"]), str(paragraph["context"]), answers, number, where))
+                    made.append(SpanQuestion(str(each["question"]), str(paragraph["context"]), answers, number, where))
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             last = made[-1].where if made else f"{path}, its beginning"
             raise InvalidInput(f"{path}, article {number}: not of SQuAD's form after {last}: {error!r}") from None
@@ -81,20 +90,20 @@ class Spans(Objective):
     """The mean cross-entropy of where an answer starts and ends."""
 
     def __init__(
-        self, asked: Sequence[Question], passages: dict[str, Passage], *, keep: int = 20, longest: int = 30
+        self, asked: Sequence[SpanQuestion], passages: dict[str, Passage], *, keep: int = 20, longest: int = 30
     ) -> None:
         self.asked, self.passages, self.keep, self.longest = asked, passages, keep, longest
 
     def count(self, batch: Batch) -> int:
         return len(batch["start"])
 
-    def loss(self, model: Model, batch: Batch, carried: Any = None) -> Loss:
+    def loss(self, model: Model, batch: Batch, carried: Any = None) -> TaskLoss:
         logits = masked(read(model, batch, "span").float(), batch["places"])
-        return Loss(_nats(logits, batch), {})
+        return TaskLoss(_nats(logits, batch), {})
 
-    def measure(self, model: Model, batch: Batch, carried: Any = None) -> tuple[Figures, Any]:
+    def measure(self, model: Model, batch: Batch, carried: Any = None) -> tuple[Metrics, Any]:
         logits = masked(read(model, batch, "span").float(), batch["places"])
-        found = AnswerFigures(nats=float(_nats(logits, batch)), windows=len(logits), keep=self.keep)
+        found = AnswerMetrics(nats=float(_nats(logits, batch)), windows=len(logits), keep=self.keep)
         for row, number in enumerate(batch["question"].tolist()):
             null, spans = best_spans(
                 logits[row], batch["places"][row], batch["leads"][row], keep=self.keep, longest=self.longest
@@ -102,7 +111,7 @@ class Spans(Objective):
             question = self.asked[number]
             passage = self.passages[question.passage]
             texts = [(score, passage.cut(first, last)) for score, first, last in spans]
-            found.add(AnswerFigures({number: Answered(question.gold, null, texts)}, keep=self.keep))
+            found.add(AnswerMetrics({number: Answered(question.gold, null, texts)}, keep=self.keep))
         return found, None
 
 
@@ -118,7 +127,7 @@ class Answer(Task):
     name = "answer"
 
     @dataclass(frozen=True, kw_only=True)
-    class Options(TextOptions):
+    class Options(TextTaskOptions):
         length: int = option(384, "most tokens of a window, the question's included", low=8)
         step: int = option(128, "tokens between the beginnings of windows (BERT's doc stride)", low=1)
         question_length: int = option(64, "most tokens of a question; the rest is cut", low=1)
@@ -127,7 +136,7 @@ class Answer(Task):
         share: float = option(0.2, "of the articles that is held out, where it has no file", low=0, high=0.9)
         batch: int = option(16, "windows of a batch", low=1)
 
-    def prepare(self, place: Place, tokenizer: Tokenizer | None = None) -> Prepared:
+    def prepare(self, place: DataPaths, tokenizer: Tokenizer | None = None) -> Prepared:
         options = with_set(self.options, self.name)
         found = {split: questions(path, options.encoding) for split, path in files(options, place).items()}
         if "held_out" not in found:
@@ -172,7 +181,7 @@ class Answer(Task):
         )
 
 
-def by_article(asked: Sequence[Question], share: float) -> tuple[list[Question], list[Question]]:
+def by_article(asked: Sequence[SpanQuestion], share: float) -> tuple[list[SpanQuestion], list[SpanQuestion]]:
     """The first articles, and the last ones that are held out: no passage is in both."""
     count = 1 + max(each.article for each in asked)
     cut = count - max(1, round(count * share))
@@ -181,7 +190,7 @@ def by_article(asked: Sequence[Question], share: float) -> tuple[list[Question],
     return [each for each in asked if each.article < cut], [each for each in asked if each.article >= cut]
 
 
-def nearest_sentence(asked: Sequence[Question]) -> dict[str, float]:
+def nearest_sentence(asked: Sequence[SpanQuestion]) -> dict[str, float]:
     """The sentence of the passage that shares most words with the question, as the answer."""
     exact = f1 = 0.0
     for each in asked:
@@ -193,4 +202,4 @@ def nearest_sentence(asked: Sequence[Question]) -> dict[str, float]:
     return {"exact": 100 * exact / len(asked), "f1": 100 * f1 / len(asked)}
 
 
-__all__ = ["Answer", "Question", "Spans", "by_article", "nearest_sentence", "questions"]
+__all__ = ["Answer", "SpanQuestion", "Spans", "by_article", "nearest_sentence", "questions"]

@@ -15,14 +15,14 @@ from torch import Tensor
 
 from longspan import config
 from longspan.data.base import Batch, Data
-from longspan.data.tokenizer import Tokenizer
+from longspan.data.tokenizers.tokenizer import Tokenizer
 from longspan.models.base import Model
 
 FILES = ("train", "held_out", "test", "tokens")  # options of tasks that are paths
 
 
 @dataclass(frozen=True)
-class Loss:
+class TaskLoss:
     """The loss of a batch, summed; `parts` are further sums for the log, each over the same count."""
 
     total: Tensor
@@ -30,11 +30,11 @@ class Loss:
     carried: Any = None  # what the model remembers for the next batch, where it does
 
 
-class Figures(ABC):
+class Metrics(ABC):
     """Counts that add up over batches and processes, and the figures they make."""
 
     @abstractmethod
-    def add(self, other: "Figures") -> None:
+    def add(self, other: "Metrics") -> None:
         """Takes in those of another batch or process."""
 
     @abstractmethod
@@ -56,14 +56,14 @@ class Objective(ABC):
         """How many things the loss of a batch is over, such as real targets."""
 
     @abstractmethod
-    def loss(self, model: Model, batch: Batch, carried: Any = None) -> Loss:
+    def loss(self, model: Model, batch: Batch, carried: Any = None) -> TaskLoss:
         """The loss of a batch; `carried` is what the last one left."""
 
     @abstractmethod
-    def measure(self, model: Model, batch: Batch, carried: Any = None) -> tuple[Figures, Any]:
+    def measure(self, model: Model, batch: Batch, carried: Any = None) -> tuple[Metrics, Any]:
         """The figures of a batch, in evaluation mode and without gradients; and what is carried on."""
 
-    def final(self, model: Model, data: Data, batches: Sequence[Sequence[int]]) -> Figures | None:
+    def final(self, model: Model, data: Data, batches: Sequence[Sequence[int]]) -> Metrics | None:
         """What is measured once, of the trained model, since it takes long (BLEU of a search); None: nothing is.
 
         `batches` are those of `data.batches(0)` that this process takes.
@@ -72,7 +72,7 @@ class Objective(ABC):
 
 
 @dataclass(frozen=True)
-class Place:
+class DataPaths:
     """Where a task finds and keeps things."""
 
     data: Path | None  # the folder of data sets: --data, or LONGSPAN_DATA
@@ -107,7 +107,7 @@ class Task(ABC):
         self.options: Any = options
 
     @abstractmethod
-    def prepare(self, place: Place, tokenizer: Tokenizer | None = None) -> Prepared:
+    def prepare(self, place: DataPaths, tokenizer: Tokenizer | None = None) -> Prepared:
         """Reads the data, and cuts it into tokens; `tokenizer` is that of a model which is trained further.
 
         What is wrong with the files is said here, by file and line, before training starts.
@@ -126,4 +126,4 @@ def located(options: Any) -> Any:
     return replace(options, **{name: os.path.abspath(path) for name, path in given.items()})  # noqa: PTH100
 
 
-__all__ = ["Figures", "Loss", "Objective", "Place", "Prepared", "Task", "located"]
+__all__ = ["DataPaths", "Metrics", "Objective", "Prepared", "Task", "TaskLoss", "located"]

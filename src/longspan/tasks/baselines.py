@@ -6,13 +6,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from longspan.data.examples import Example
-from longspan.tasks.figures import ClassFigures, entity_scores
+from longspan.tasks.metric_sums import ClassMetrics, entity_scores
 
 
 def majority(true: Sequence[int], held_out: Sequence[int], labels: int) -> dict[str, float]:
     """Always the label that training texts have most often."""
     most = Counter(true).most_common(1)[0][0]
-    return _scores(ClassFigures.of(held_out, [most] * len(held_out), labels))
+    return _scores(ClassMetrics.of(held_out, [most] * len(held_out), labels))
 
 
 def bag_of_words(train: Sequence[Example], held_out: Sequence[Example], labels: int) -> dict[str, float]:
@@ -26,10 +26,10 @@ def bag_of_words(train: Sequence[Example], held_out: Sequence[Example], labels: 
     seen = np.log(counts) - np.log(texts + 2)[:, None]
     first = np.log(np.maximum(texts, 1e-9)) - np.log(texts.sum())
     said = [int((first + seen[:, np.unique(example.ids)].sum(1)).argmax()) for example in held_out]
-    return _scores(ClassFigures.of([int(each.whole["label"]) for each in held_out], said, labels))
+    return _scores(ClassMetrics.of([int(each.whole["label"]) for each in held_out], said, labels))
 
 
-def _scores(figures: ClassFigures) -> dict[str, float]:
+def _scores(figures: ClassMetrics) -> dict[str, float]:
     return {name: value for name, value in figures.result().items() if name != "loss"}
 
 

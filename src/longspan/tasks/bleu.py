@@ -4,19 +4,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from longspan.data.parallel import Parallel
-from longspan.data.tokenizer import Tokenizer
+from longspan.data.text.parallel import Parallel
+from longspan.data.tokenizers.tokenizer import Tokenizer
 from longspan.decode import Beam, search_many
 from longspan.errors import Unsupported
-from longspan.models.base import Causal
-from longspan.tasks.base import Figures
+from longspan.models.base import CausalModel
+from longspan.tasks.base import Metrics
 
 ORDER = 4  # the longest n-grams
 TOKENIZERS = ("13a", "intl", "zh", "char", "none")
 
 
 @dataclass
-class Bleu(Figures):
+class Bleu(Metrics):
     """n-grams found and made, and the lengths of both sides: corpus BLEU is a function of these alone."""
 
     found: list[int] = field(default_factory=lambda: [0] * ORDER)
@@ -33,7 +33,7 @@ class Bleu(Figures):
         score = counter(tokenize).corpus_score(list(texts), [list(references)])
         return cls(list(score.counts), list(score.totals), score.sys_len, score.ref_len, len(texts))
 
-    def add(self, other: Figures) -> None:
+    def add(self, other: Metrics) -> None:
         assert isinstance(other, Bleu)
         self.found = [one + two for one, two in zip(self.found, other.found)]
         self.made = [one + two for one, two in zip(self.made, other.made)]
@@ -49,7 +49,7 @@ class Bleu(Figures):
 
 
 def bleu(
-    model: Causal,
+    model: CausalModel,
     data: Parallel,
     tokenizer: Tokenizer,
     *,

@@ -10,15 +10,15 @@ from torch.nn.functional import cross_entropy
 from longspan.config import option
 from longspan.data.base import Batch
 from longspan.data.examples import Example, Examples
-from longspan.data.tables import Row, rows
-from longspan.data.tokenizer import Tokenizer
+from longspan.data.text.tables import TableRow, rows
+from longspan.data.tokenizers.tokenizer import Tokenizer
 from longspan.errors import InvalidInput, InvalidOption
 from longspan.models.base import Model
 from longspan.nn.heads import Head
 from longspan.tasks import baselines
-from longspan.tasks.base import Figures, Loss, Objective, Place, Prepared, Task
-from longspan.tasks.figures import ClassFigures
-from longspan.tasks.reading import TextOptions, files, limited, padding_facts, read, split_off, tokenizer_for
+from longspan.tasks.base import DataPaths, Metrics, Objective, Prepared, Task, TaskLoss
+from longspan.tasks.metric_sums import ClassMetrics
+from longspan.tasks.text_inputs import TextTaskOptions, files, limited, padding_facts, read, split_off, tokenizer_for
 
 
 class Choices(Examples):
@@ -42,7 +42,7 @@ class Choices(Examples):
         return f"choices of {flat.fingerprint()}"
 
 
-class Choice(Objective):
+class ChoiceObjective(Objective):
     """The cross-entropy of the right one among the choices."""
 
     def __init__(self, choices: int) -> None:
@@ -51,13 +51,13 @@ class Choice(Objective):
     def count(self, batch: Batch) -> int:
         return len(batch["label"])
 
-    def loss(self, model: Model, batch: Batch, carried: Any = None) -> Loss:
-        return Loss(cross_entropy(scores(model, batch), batch["label"], reduction="sum"), {})
+    def loss(self, model: Model, batch: Batch, carried: Any = None) -> TaskLoss:
+        return TaskLoss(cross_entropy(scores(model, batch), batch["label"], reduction="sum"), {})
 
-    def measure(self, model: Model, batch: Batch, carried: Any = None) -> tuple[Figures, Any]:
+    def measure(self, model: Model, batch: Batch, carried: Any = None) -> tuple[Metrics, Any]:
         found = scores(model, batch)
         nats = float(cross_entropy(found, batch["label"], reduction="sum"))
-        return ClassFigures.of(batch["label"].tolist(), found.argmax(-1).tolist(), self.choices, nats), None
+        return ClassMetrics.of(batch["label"].tolist(), found.argmax(-1).tolist(), self.choices, nats), None
 
 
 def scores(model: Model, batch: Batch) -> Tensor:
@@ -72,14 +72,14 @@ class Choose(Task):
     name = "choose"
 
     @dataclass(frozen=True, kw_only=True)
-    class Options(TextOptions):
+    class Options(TextTaskOptions):
         columns: tuple[str, ...] | None = option(None, "what the columns are, where the first line does not say it")
         text: str = option("text", "the column of the text")
         choices: tuple[str, ...] = option(("choice0", "choice1"), "the columns of the choices")
         label: str = option("label", "the column of the right one's number")
         first: int = option(0, "the number of the first choice", low=0, high=1)
 
-    def prepare(self, place: Place, tokenizer: Tokenizer | None = None) -> Prepared:
+    def prepare(self, place: DataPaths, tokenizer: Tokenizer | None = None) -> Prepared:
         options = self.options
         if len(options.choices) < 2:
             raise InvalidOption("choices are two at least; name their columns")
@@ -110,7 +110,7 @@ class Choose(Task):
         return Prepared(
             made["train"],
             made["held_out"],
-            Choice(len(options.choices)),
+            ChoiceObjective(len(options.choices)),
             made.get("test"),
             tokenizer,
             needs={"vocabulary": tokenizer.size, "tasks": (Head(task="choose"),)},
@@ -118,7 +118,7 @@ class Choose(Task):
         )
 
 
-def _group(row: Row, options: Any, tokenizer: Tokenizer) -> list[Example]:
+def _group(row: TableRow, options: Any, tokenizer: Tokenizer) -> list[Example]:
     label = row.fields[options.label]
     count = len(options.choices)
     if not label.isdigit() or not 0 <= int(label) - options.first < count:
@@ -131,4 +131,4 @@ def _group(row: Row, options: Any, tokenizer: Tokenizer) -> list[Example]:
     return [Example(each.ids, each.segments, {"label": int(label) - options.first}) for each in encoded]
 
 
-__all__ = ["Choice", "Choices", "Choose", "scores"]
+__all__ = ["ChoiceObjective", "Choices", "Choose", "scores"]

@@ -11,17 +11,17 @@ from longspan.config import option
 from longspan.data.base import Batch
 from longspan.data.examples import Example
 from longspan.data.order import Shuffled
-from longspan.data.tables import Row, rows
-from longspan.data.tokenizer import Tokenizer
+from longspan.data.text.tables import TableRow, rows
+from longspan.data.tokenizers.tokenizer import Tokenizer
 from longspan.errors import InvalidInput, InvalidOption
 from longspan.models.base import Model
 from longspan.nn.heads import Head
 from longspan.tasks import baselines
-from longspan.tasks.base import Figures, Loss, Objective, Place, Prepared, Task
-from longspan.tasks.figures import ClassFigures, NumberFigures
+from longspan.tasks.base import DataPaths, Metrics, Objective, Prepared, Task, TaskLoss
+from longspan.tasks.metric_sums import ClassMetrics, NumberMetrics
 from longspan.tasks.metrics import pearson, spearman
-from longspan.tasks.reading import (
-    TextOptions,
+from longspan.tasks.text_inputs import (
+    TextTaskOptions,
     data_of,
     files,
     limited,
@@ -33,7 +33,7 @@ from longspan.tasks.reading import (
 )
 
 
-class Labels(Objective):
+class LabelObjective(Objective):
     """The cross-entropy of a text's label."""
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -42,33 +42,33 @@ class Labels(Objective):
     def count(self, batch: Batch) -> int:
         return len(batch["label"])
 
-    def loss(self, model: Model, batch: Batch, carried: Any = None) -> Loss:
+    def loss(self, model: Model, batch: Batch, carried: Any = None) -> TaskLoss:
         logits = read(model, batch, "classify").float()
-        return Loss(cross_entropy(logits, batch["label"], reduction="sum"), {})
+        return TaskLoss(cross_entropy(logits, batch["label"], reduction="sum"), {})
 
-    def measure(self, model: Model, batch: Batch, carried: Any = None) -> tuple[Figures, Any]:
+    def measure(self, model: Model, batch: Batch, carried: Any = None) -> tuple[Metrics, Any]:
         logits = read(model, batch, "classify").float()
         nats = float(cross_entropy(logits, batch["label"], reduction="sum"))
         sure, said = logits.softmax(-1).max(-1)
-        found = ClassFigures.of(
+        found = ClassMetrics.of(
             batch["label"].tolist(), said.tolist(), len(self.names), nats, names=self.names, confidence=sure.tolist()
         )
         return found, None
 
 
-class Number(Objective):
+class NumberObjective(Objective):
     """The squared error of a number."""
 
     def count(self, batch: Batch) -> int:
         return len(batch["number"])
 
-    def loss(self, model: Model, batch: Batch, carried: Any = None) -> Loss:
+    def loss(self, model: Model, batch: Batch, carried: Any = None) -> TaskLoss:
         found = read(model, batch, "regress").flatten()
-        return Loss(((found - batch["number"].to(found.dtype)) ** 2).sum(), {})
+        return TaskLoss(((found - batch["number"].to(found.dtype)) ** 2).sum(), {})
 
-    def measure(self, model: Model, batch: Batch, carried: Any = None) -> tuple[Figures, Any]:
+    def measure(self, model: Model, batch: Batch, carried: Any = None) -> tuple[Metrics, Any]:
         found = read(model, batch, "regress").flatten()
-        return NumberFigures(batch["number"].tolist(), found.tolist()), None
+        return NumberMetrics(batch["number"].tolist(), found.tolist()), None
 
 
 class Classify(Task):
@@ -77,7 +77,7 @@ class Classify(Task):
     name = "classify"
 
     @dataclass(frozen=True, kw_only=True)
-    class Options(TextOptions):
+    class Options(TextTaskOptions):
         columns: tuple[str, ...] | None = option(None, "what the columns are, where the first line does not say it")
         text: str = option("text", "the column of the text")
         second: str | None = option(None, "the column of the second text, where there are pairs")
@@ -87,7 +87,7 @@ class Classify(Task):
         both_orders: bool = option(False, "whether pairs are trained on in both orders, where the order means nothing")
         shuffled_labels: bool = option(False, "for a control: labels of the training texts change places")
 
-    def prepare(self, place: Place, tokenizer: Tokenizer | None = None) -> Prepared:
+    def prepare(self, place: DataPaths, tokenizer: Tokenizer | None = None) -> Prepared:
         options = with_set(self.options, self.name)
         found = self._rows(options, place)
         names = [] if options.regression else label_names(found["train"], options)
@@ -112,14 +112,14 @@ class Classify(Task):
         return Prepared(
             made["train"],
             made["held_out"],
-            Number() if options.regression else Labels(names),
+            NumberObjective() if options.regression else LabelObjective(names),
             made.get("test"),
             tokenizer,
             needs={"vocabulary": tokenizer.size, "tasks": (head,)},
             facts=facts,
         )
 
-    def _rows(self, options: Any, place: Place) -> dict[str, list[Row]]:
+    def _rows(self, options: Any, place: DataPaths) -> dict[str, list[TableRow]]:
         wanted = [*_columns(options), options.label]
         paths = files(options, place)
         found = {split: list(rows(path, wanted, options.columns, options.encoding)) for split, path in paths.items()}
@@ -149,7 +149,7 @@ def _renamed(options: Any) -> dict[str, str]:
     return found
 
 
-def label_names(table: Sequence[Row], options: Any) -> list[str]:
+def label_names(table: Sequence[TableRow], options: Any) -> list[str]:
     """The labels that training texts have, numbers by their value and all others by the alphabet; as they are named."""
     found = {row.fields[options.label] for row in table}
     if len(found) < 2:
@@ -164,7 +164,7 @@ def label_names(table: Sequence[Row], options: Any) -> list[str]:
 
 
 def _examples(
-    table: Sequence[Row], options: Any, tokenizer: Tokenizer, names: Sequence[str], *, swap: bool = False
+    table: Sequence[TableRow], options: Any, tokenizer: Tokenizer, names: Sequence[str], *, swap: bool = False
 ) -> list[Example]:
     columns = _columns(options)[::-1] if swap else _columns(options)
     pairs = None if options.second is None else [row.fields[columns[1]] for row in table]
@@ -188,7 +188,7 @@ def _examples(
     return found
 
 
-def _number(label: str, row: Row) -> float:
+def _number(label: str, row: TableRow) -> float:
     try:
         value = float(label)
     except ValueError:
@@ -208,7 +208,7 @@ def _shuffled(examples: list[Example], seed: int) -> list[Example]:
 
 
 def _baselines(
-    splits: Mapping[str, Sequence[Example]], held_out: Sequence[Row], options: Any, labels: int
+    splits: Mapping[str, Sequence[Example]], held_out: Sequence[TableRow], options: Any, labels: int
 ) -> dict[str, dict[str, float]]:
     train, held = splits["train"], splits["held_out"]
     if not options.regression:
@@ -232,4 +232,4 @@ def _overlap(one: str, other: str) -> float:
     return len(first & second) / max(1, len(first | second))
 
 
-__all__ = ["Classify", "Labels", "Number", "label_names"]
+__all__ = ["Classify", "LabelObjective", "NumberObjective", "label_names"]

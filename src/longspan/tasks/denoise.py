@@ -12,16 +12,16 @@ from torch.nn.functional import cross_entropy
 
 from longspan.config import option
 from longspan.data.base import Batch
-from longspan.data.corpora import Corpus
-from longspan.data.noise import Noise
 from longspan.data.order import draws
-from longspan.data.pairs import Span
-from longspan.data.tokenizer import Tokenizer
+from longspan.data.text.corpora import Corpus
+from longspan.data.text.noise import Noise
+from longspan.data.text.sentence_pairs import Span
+from longspan.data.tokenizers.tokenizer import Tokenizer
 from longspan.models.base import Model
 from longspan.models.transformer import shift_right
 from longspan.nn.loss import IGNORED
-from longspan.tasks.base import Figures, Loss, Objective, Place, Prepared
-from longspan.tasks.pretraining import Around, Planned, Pretraining
+from longspan.tasks.base import DataPaths, Metrics, Objective, Prepared, TaskLoss
+from longspan.tasks.pretraining import Planned, Pretraining, SpecialTokens
 
 
 class SpoiledTexts(Planned):
@@ -41,7 +41,7 @@ class SpoiledTexts(Planned):
         shuffle: bool = True,
     ) -> None:
         super().__init__(corpus, "none", length, batch, short=short, seed=seed, shuffle=shuffle)
-        self.noise, self.around = noise, Around.of(tokenizer)
+        self.noise, self.around = noise, SpecialTokens.of(tokenizer)
         self.drawn_from = np.setdiff1d(np.arange(tokenizer.size), list(tokenizer.specials.values()))
 
     def load(self, numbers: Sequence[int], epoch: int) -> Batch:
@@ -74,7 +74,7 @@ def _inside(borders: np.ndarray, span: Span) -> np.ndarray:
     return borders[np.searchsorted(borders, span.start, side="right") : np.searchsorted(borders, span.stop)]
 
 
-def _enclosed(ids: np.ndarray, around: Around) -> np.ndarray:
+def _enclosed(ids: np.ndarray, around: SpecialTokens) -> np.ndarray:
     return np.concatenate([[around.begin], ids, [around.end]])
 
 
@@ -86,15 +86,15 @@ def _table(rows: Sequence[np.ndarray], value: int) -> Tensor:
 
 
 @dataclass
-class RestoredFigures(Figures):
+class DenoiseMetrics(Metrics):
     """Of the whole text, each token given those before it."""
 
     nats: float = 0.0
     right: int = 0
     tokens: int = 0
 
-    def add(self, other: Figures) -> None:
-        assert isinstance(other, RestoredFigures)
+    def add(self, other: Metrics) -> None:
+        assert isinstance(other, DenoiseMetrics)
         self.nats, self.right = self.nats + other.nats, self.right + other.right
         self.tokens += other.tokens
 
@@ -113,18 +113,18 @@ class WholeText(Objective):
     def count(self, batch: Batch) -> int:
         return int((batch["targets"] != IGNORED).sum())
 
-    def loss(self, model: Model, batch: Batch, carried: Any = None) -> Loss:
+    def loss(self, model: Model, batch: Batch, carried: Any = None) -> TaskLoss:
         total = _nats(self._read(model, batch), batch["targets"])
         extra = model.auxiliary_loss()
         if extra is not None:  # a mean already: it is weighted as the batch is
             count = self.count(batch)
-            return Loss(total + extra * count, {"auxiliary": extra.detach() * count, "text": total.detach()})
-        return Loss(total, {})
+            return TaskLoss(total + extra * count, {"auxiliary": extra.detach() * count, "text": total.detach()})
+        return TaskLoss(total, {})
 
-    def measure(self, model: Model, batch: Batch, carried: Any = None) -> tuple[RestoredFigures, Any]:
+    def measure(self, model: Model, batch: Batch, carried: Any = None) -> tuple[DenoiseMetrics, Any]:
         logits = self._read(model, batch)
         right = (logits.argmax(-1) == batch["targets"]).sum()  # no token is -100
-        return RestoredFigures(float(_nats(logits, batch["targets"])), int(right), self.count(batch)), None
+        return DenoiseMetrics(float(_nats(logits, batch["targets"])), int(right), self.count(batch)), None
 
     def _read(self, model: Model, batch: Batch) -> Tensor:
         # The padding of the decoder stands on the right, where no real token reads it.
@@ -146,7 +146,7 @@ class Denoise(Pretraining):
         short: float = option(0.0, "of the texts that is drawn shorter", low=0, high=1)
         noise: Noise = option(Noise, "how texts are spoiled")
 
-    def prepare(self, place: Place, tokenizer: Tokenizer | None = None) -> Prepared:
+    def prepare(self, place: DataPaths, tokenizer: Tokenizer | None = None) -> Prepared:
         own = self.options
         corpora, tokenizer = self._corpora(place, tokenizer)
         data = {
@@ -167,4 +167,4 @@ class Denoise(Pretraining):
         return Prepared(data["train"], data["held_out"], WholeText(), data.get("test"), tokenizer, needs, facts)
 
 
-__all__ = ["Denoise", "RestoredFigures", "SpoiledTexts", "WholeText"]
+__all__ = ["Denoise", "DenoiseMetrics", "SpoiledTexts", "WholeText"]

@@ -10,30 +10,30 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from longspan.config import option
-from longspan.data import sets
 from longspan.data.base import Batch
-from longspan.data.images import ImageData, Pictures, read_pictures
+from longspan.data.images.image_files import ImageData, Pictures, read_pictures
 from longspan.data.order import Shuffled
-from longspan.data.tokenizer import Tokenizer
+from longspan.data.sets import named as named_sets
+from longspan.data.tokenizers.tokenizer import Tokenizer
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
 from longspan.models.base import Model
-from longspan.models.vit import VisionTransformer
+from longspan.models.vision.vit import VisionTransformer
 from longspan.nn.heads import Head
-from longspan.tasks.base import Figures, Loss, Objective, Place, Prepared, Task
+from longspan.tasks.base import DataPaths, Metrics, Objective, Prepared, Task, TaskLoss
 
 TASK = "classify"
 
 
 @dataclass
-class LabelFigures(Figures):
+class ImageMetrics(Metrics):
     """Of labels: nats, and how many were right."""
 
     nats: float = 0.0
     right: int = 0
     count: int = 0
 
-    def add(self, other: Figures) -> None:
-        assert isinstance(other, LabelFigures)
+    def add(self, other: Metrics) -> None:
+        assert isinstance(other, ImageMetrics)
         self.nats, self.right, self.count = self.nats + other.nats, self.right + other.right, self.count + other.count
 
     def result(self) -> dict[str, float]:
@@ -50,19 +50,19 @@ class ImageLabel(Objective):
     def count(self, batch: Batch) -> int:
         return len(batch["labels"])
 
-    def loss(self, model: Model, batch: Batch, carried: Any = None) -> Loss:
+    def loss(self, model: Model, batch: Batch, carried: Any = None) -> TaskLoss:
         logits, labels = _logits(model, batch["images"]), batch["labels"]
         total = cross_entropy(logits, labels, reduction="sum", label_smoothing=self.smoothing)
         extra = model.auxiliary_loss()
         if extra is None:
-            return Loss(total, {})
+            return TaskLoss(total, {})
         count = self.count(batch)  # it is a mean already: it is weighted as the batch is
-        return Loss(total + extra * count, {"auxiliary": extra.detach() * count, "label": total.detach()})
+        return TaskLoss(total + extra * count, {"auxiliary": extra.detach() * count, "label": total.detach()})
 
-    def measure(self, model: Model, batch: Batch, carried: Any = None) -> tuple[LabelFigures, Any]:
+    def measure(self, model: Model, batch: Batch, carried: Any = None) -> tuple[ImageMetrics, Any]:
         logits, labels = _logits(model, batch["images"]), batch["labels"]
         right = int((logits.argmax(-1) == labels).sum())
-        return LabelFigures(float(cross_entropy(logits, labels, reduction="sum")), right, len(labels)), None
+        return ImageMetrics(float(cross_entropy(logits, labels, reduction="sum")), right, len(labels)), None
 
 
 def _logits(model: Model, images: Tensor) -> Tensor:
@@ -90,7 +90,7 @@ class Images(Task):
         flip: bool = option(False, "whether every other image is mirrored, while it trains")
         smoothing: float = option(0.0, "of the labels", low=0, high=0.999)
 
-    def prepare(self, place: Place, tokenizer: Tokenizer | None = None) -> Prepared:
+    def prepare(self, place: DataPaths, tokenizer: Tokenizer | None = None) -> Prepared:
         options = self.options
         found = self._read(place)
         first = found["train"]
@@ -130,14 +130,14 @@ class Images(Task):
             },
         )
 
-    def _read(self, place: Place) -> dict[str, Pictures]:
+    def _read(self, place: DataPaths) -> dict[str, Pictures]:
         options = self.options
         if (options.set is None) == (options.train is None):
             raise InvalidOption("[task] names a set, or a file to train on: one of the two")
         if options.set is not None:
-            if sets.find(options.set).kind != self.name:
+            if named_sets.find(options.set).kind != self.name:
                 raise InvalidOption(f"{options.set} has no images; `longspan data list` says what each set is for")
-            files = sets.files(options.set, place.data)
+            files = named_sets.files(options.set, place.data)
         else:
             given = {"train": options.train, "held_out": options.held_out, "test": options.test}
             files = {split: Path(name) for split, name in given.items() if name is not None}
@@ -161,4 +161,4 @@ def _spell(pictures: Pictures) -> str:
     return f"{height} × {width} × {pictures.channels} with {len(pictures.names)} labels"
 
 
-__all__ = ["ImageLabel", "Images", "LabelFigures"]
+__all__ = ["ImageLabel", "ImageMetrics", "Images"]

@@ -11,23 +11,24 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from longspan.config import option
-from longspan.data import sets, text
 from longspan.data.base import Batch, Data
-from longspan.data.blocks import Blocks, Streams
-from longspan.data.corpora import READERS, TITLE
-from longspan.data.learning import Learned, learn
-from longspan.data.prepared import Sizes, fingerprint, read_prepared
-from longspan.data.tokenizer import Tokenizer
-from longspan.data.tokens import TokenFile, Tokens, write_tokens
+from longspan.data.sets import named as named_sets
+from longspan.data.sets.prepared import Sizes, fingerprint, read_prepared
+from longspan.data.text import text_files
+from longspan.data.text.blocks import Streams, TokenBlocks
+from longspan.data.text.corpora import READERS, TITLE
+from longspan.data.text.token_files import TokenFile, Tokens, write_tokens
+from longspan.data.tokenizers.learn import TokenizerOptions, learn
+from longspan.data.tokenizers.tokenizer import Tokenizer
 from longspan.errors import InvalidInput, InvalidOption
-from longspan.models.base import Causal, Model
+from longspan.models.base import CausalModel, Model
 from longspan.models.transformer_xl import TransformerXL
 from longspan.nn.loss import IGNORED
-from longspan.tasks.base import Figures, Loss, Objective, Place, Prepared, Task
+from longspan.tasks.base import DataPaths, Metrics, Objective, Prepared, Task, TaskLoss
 
 
 @dataclass
-class TextFigures(Figures):
+class LanguageMetrics(Metrics):
     """Of a text: nats over tokens, and what they make per word or byte of it."""
 
     nats: float = 0.0
@@ -35,8 +36,8 @@ class TextFigures(Figures):
     bytes_per_token: float | None = None  # of the text as it was before it was cut into tokens
     words_per_token: float | None = None  # between spaces, the end of a line being one, as WikiText counts them
 
-    def add(self, other: Figures) -> None:
-        assert isinstance(other, TextFigures)
+    def add(self, other: Metrics) -> None:
+        assert isinstance(other, LanguageMetrics)
         self.nats, self.tokens = self.nats + other.nats, self.tokens + other.tokens
 
     def result(self) -> dict[str, float]:
@@ -64,19 +65,21 @@ class NextToken(Objective):
     def count(self, batch: Batch) -> int:
         return int((batch["targets"] != IGNORED).sum())
 
-    def loss(self, model: Model, batch: Batch, carried: Any = None) -> Loss:
+    def loss(self, model: Model, batch: Batch, carried: Any = None) -> TaskLoss:
         logits, carried = self._read(model, batch["ids"], carried)
         total = _nats(logits, batch["targets"])
         extra = model.auxiliary_loss()
         if extra is not None:  # a mean already: it is weighted as the batch is
             count = self.count(batch)
-            return Loss(total + extra * count, {"auxiliary": extra.detach() * count, "text": total.detach()}, carried)
-        return Loss(total, {}, carried)
+            return TaskLoss(
+                total + extra * count, {"auxiliary": extra.detach() * count, "text": total.detach()}, carried
+            )
+        return TaskLoss(total, {}, carried)
 
-    def measure(self, model: Model, batch: Batch, carried: Any = None) -> tuple[TextFigures, Any]:
+    def measure(self, model: Model, batch: Batch, carried: Any = None) -> tuple[LanguageMetrics, Any]:
         logits, carried = self._read(model, batch["ids"], carried)
         nats = float(_nats(logits, batch["targets"]))
-        return TextFigures(nats, self.count(batch), self.bytes_per_token, self.words_per_token), carried
+        return LanguageMetrics(nats, self.count(batch), self.bytes_per_token, self.words_per_token), carried
 
     def _read(self, model: Model, ids: Tensor, carried: Any) -> tuple[Tensor, Any]:
         if not self.streams:
@@ -84,7 +87,7 @@ class NextToken(Objective):
             return (found[0] if isinstance(found, tuple) else found), None
         if isinstance(model, TransformerXL):
             return model(ids, carried)
-        assert isinstance(model, Causal)
+        assert isinstance(model, CausalModel)
         state = model.start(len(ids)) if carried is None else carried
         logits, state = model.extend(ids, state)
         return logits, state.detach()
@@ -107,13 +110,13 @@ class Language(Task):
         held_out: str | None = option(None, "another file; the end of the first unless given")
         test: str | None = option(None, "a third file")
         share: float = option(0.1, "of the text that is held out, where it has no file of its own", low=0, high=0.9)
-        tokenizer: Learned = option(Learned, "how text is cut into tokens")
+        tokenizer: TokenizerOptions = option(TokenizerOptions, "how text is cut into tokens")
         length: int = option(128, "tokens of a block", low=1)
         batch: int = option(16, "blocks of a batch", low=1)
         tokens: str | None = option(None, "a folder that `longspan data prepare NAME --out` made, instead of texts")
         streams: bool = option(False, "whether rows go on from batch to batch, for models with a memory")
 
-    def prepare(self, place: Place, tokenizer: Tokenizer | None = None) -> Prepared:
+    def prepare(self, place: DataPaths, tokenizer: Tokenizer | None = None) -> Prepared:
         if self.options.tokens is not None:
             return self._of_tokens(place, tokenizer)
         found = self._texts(place)
@@ -131,7 +134,7 @@ class Language(Task):
                 raise InvalidInput(f"{content.path} is empty")
         return self._prepared(files, sizes, tokenizer, place.seed)
 
-    def _of_tokens(self, place: Place, given: Tokenizer | None) -> Prepared:
+    def _of_tokens(self, place: DataPaths, given: Tokenizer | None) -> Prepared:
         """From token files, of any size."""
         options = self.options
         if options.set is not None or options.train is not None:
@@ -170,20 +173,20 @@ class Language(Task):
     def _data(self, file: Tokens, seed: int, *, shuffle: bool) -> Data:
         if self.options.streams:
             return Streams(file, self.options.length, self.options.batch)
-        return Blocks(file, self.options.length, self.options.batch, seed=seed, shuffle=shuffle)
+        return TokenBlocks(file, self.options.length, self.options.batch, seed=seed, shuffle=shuffle)
 
-    def _texts(self, place: Place) -> dict[str, text.Part]:
+    def _texts(self, place: DataPaths) -> dict[str, text_files.Part]:
         """The text of each split."""
         options = self.options
         if (options.set is None) == (options.train is None):
             raise InvalidOption("[task] names a set, or a file to train on: one of the two")
         paths: dict[str, Path | None] = {"train": None, "held_out": None, "test": None}
         if options.set is not None:
-            paths.update(sets.files(options.set, place.data))
+            paths.update(named_sets.files(options.set, place.data))
         else:
             given = {"train": options.train, "held_out": options.held_out, "test": options.test}
             paths.update({split: None if name is None else Path(name) for split, name in given.items()})
-        found = {split: text.Part(path) for split, path in paths.items() if path is not None}
+        found = {split: text_files.Part(path) for split, path in paths.items() if path is not None}
         if "held_out" not in found:
             path = found["train"].path
             size = sum(map(len, found["train"].pieces()))
@@ -192,7 +195,7 @@ class Language(Task):
                 raise InvalidInput(f"{path} is empty")
             if not 0 < cut < size:
                 raise InvalidInput(f"{path} has {size} characters, too few to hold some out")
-            found["train"], found["held_out"] = text.Part(path, 0, cut), text.Part(path, cut)
+            found["train"], found["held_out"] = text_files.Part(path, 0, cut), text_files.Part(path, cut)
         return found
 
 
@@ -203,4 +206,4 @@ def _encoded(pieces: Iterator[str], tokenizer: Tokenizer, sizes: Sizes) -> Itera
         yield tokenizer.encode(piece, special=False).ids
 
 
-__all__ = ["Language", "NextToken", "TextFigures"]
+__all__ = ["Language", "LanguageMetrics", "NextToken"]

@@ -9,13 +9,13 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from longspan.data.base import Batch
-from longspan.data.tokenizer import Tokenizer
+from longspan.data.tokenizers.tokenizer import Tokenizer
 from longspan.errors import InvalidInput
 from longspan.models.base import Model
 from longspan.models.headed import Headed
 from longspan.nn.heads import Head
 from longspan.nn.loss import IGNORED
-from longspan.tasks.base import Figures, Loss, Objective, Place, Prepared
+from longspan.tasks.base import DataPaths, Metrics, Objective, Prepared, TaskLoss
 from longspan.tasks.pretraining import MaskedPretraining, MaskedTexts
 
 HEAD = Head(task="masked", activation="gelu")
@@ -23,7 +23,7 @@ PAIR = Head(task="pair", activation="tanh", dropout=0.0)
 
 
 @dataclass
-class MaskedFigures(Figures):
+class MaskedMetrics(Metrics):
     """Over all chosen places, and over all pairs."""
 
     nats: float = 0.0
@@ -33,8 +33,8 @@ class MaskedFigures(Figures):
     pair_right: int = 0
     pairs: int = 0
 
-    def add(self, other: Figures) -> None:
-        assert isinstance(other, MaskedFigures)
+    def add(self, other: Metrics) -> None:
+        assert isinstance(other, MaskedMetrics)
         self.nats, self.right, self.places = (
             self.nats + other.nats,
             self.right + other.right,
@@ -71,7 +71,7 @@ class HiddenTokens(Objective):
     def count(self, batch: Batch) -> int:
         return int((batch["labels"] != IGNORED).sum())
 
-    def loss(self, model: Model, batch: Batch, carried: Any = None) -> Loss:
+    def loss(self, model: Model, batch: Batch, carried: Any = None) -> TaskLoss:
         logits, targets, pair = self._read(model, batch)
         total = cross_entropy(_wide(logits), targets, reduction="sum")
         parts = {"masked": total.detach()}
@@ -81,12 +81,12 @@ class HiddenTokens(Objective):
         extra = model.auxiliary_loss()
         if extra is not None:  # a mean already: it is weighted as the batch is
             total, parts["auxiliary"] = total + extra * self.count(batch), extra.detach() * self.count(batch)
-        return Loss(total, parts)
+        return TaskLoss(total, parts)
 
-    def measure(self, model: Model, batch: Batch, carried: Any = None) -> tuple[MaskedFigures, Any]:
+    def measure(self, model: Model, batch: Batch, carried: Any = None) -> tuple[MaskedMetrics, Any]:
         logits, targets, pair = self._read(model, batch)
         nats = float(cross_entropy(_wide(logits), targets, reduction="sum"))
-        found = MaskedFigures(nats, int((logits.argmax(-1) == targets).sum()), len(targets))
+        found = MaskedMetrics(nats, int((logits.argmax(-1) == targets).sum()), len(targets))
         if pair is not None:
             found.pair_nats = float(_pair_nats(pair, batch))
             found.pair_right = int((pair.argmax(-1) == batch["pair"]).sum())
@@ -127,7 +127,7 @@ class MaskedLanguage(MaskedPretraining):
 
     name = "masked"
 
-    def prepare(self, place: Place, tokenizer: Tokenizer | None = None) -> Prepared:
+    def prepare(self, place: DataPaths, tokenizer: Tokenizer | None = None) -> Prepared:
         data, tokenizer = self._data(place, tokenizer)
         paired = self.options.pairs != "none"
         return Prepared(
@@ -146,4 +146,4 @@ class MaskedLanguage(MaskedPretraining):
         )
 
 
-__all__ = ["HEAD", "PAIR", "HiddenTokens", "MaskedFigures", "MaskedLanguage", "places_per_text"]
+__all__ = ["HEAD", "PAIR", "HiddenTokens", "MaskedLanguage", "MaskedMetrics", "places_per_text"]

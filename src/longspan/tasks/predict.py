@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from longspan.data.examples import Example, Examples
-from longspan.data.windows import around
+from longspan.data.text.windows import around
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
 from longspan.hub.pretrained import Pretrained
-from longspan.hub.texts import longest_text, tokenizer_of
+from longspan.hub.use.texts import longest_text, tokenizer_of
 from longspan.tasks import tag as tagging
-from longspan.tasks.figures import Answered, AnswerFigures
-from longspan.tasks.reading import read
+from longspan.tasks.metric_sums import Answered, AnswerMetrics
 from longspan.tasks.spans import Passage, best_spans, masked, question_windows
+from longspan.tasks.text_inputs import read
 
 TASKS = ("classify", "regress", "choose", "tag", "span")
 UNLIMITED = 512  # tokens of a window for models that can read any number
@@ -179,13 +179,13 @@ def _answers(
         ids = tokenizer.encode(question, special=False).ids[:64]
         step = max(1, min(STEP, (length - len(ids) - edge.size) // 2))
         windows.extend(question_windows(ids, passages[-1], number, edge, length=length, step=step))
-    figures = AnswerFigures()
+    figures = AnswerMetrics()
     for _, logits, loaded in _outputs(found, windows, "span", batch):
         places, leads = loaded["places"], loaded["leads"]
         for row, number in enumerate(loaded["question"].tolist()):
             null, spans = best_spans(masked(logits, places)[row], places[row], leads[row], keep=20, longest=30)
             texts = [(score, passages[number].cut(first, last)) for score, first, last in spans]
-            figures.add(AnswerFigures({number: Answered((), null, texts)}))
+            figures.add(AnswerMetrics({number: Answered((), null, texts)}))
     results = []
     for number in range(len(lines)):
         answered = figures.answers[number]

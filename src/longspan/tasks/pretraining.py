@@ -8,21 +8,21 @@ import numpy as np
 import torch
 
 from longspan.config import option
-from longspan.data import pairs
 from longspan.data.base import Batch, Data
-from longspan.data.blocks import Batches
-from longspan.data.corpora import UNKNOWN, Corpus, read_documents, write_corpus
-from longspan.data.learning import Learned, learn
-from longspan.data.masking import Masking, choose, hide
 from longspan.data.order import Shuffled, draws
-from longspan.data.tokenizer import Tokenizer
+from longspan.data.text import sentence_pairs
+from longspan.data.text.blocks import Batches
+from longspan.data.text.corpora import UNKNOWN, Corpus, read_documents, write_corpus
+from longspan.data.text.masking import Masking, choose, hide
+from longspan.data.tokenizers.learn import TokenizerOptions, learn
+from longspan.data.tokenizers.tokenizer import Tokenizer
 from longspan.errors import InvalidInput
 from longspan.nn.loss import IGNORED
-from longspan.tasks.base import Place, Task
+from longspan.tasks.base import DataPaths, Task
 
 
 @dataclass(frozen=True)
-class Around:
+class SpecialTokens:
     """The ids that stand around texts, hide tokens and fill up."""
 
     begin: int
@@ -31,7 +31,7 @@ class Around:
     padding: int
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer) -> "Around":
+    def of(cls, tokenizer: Tokenizer) -> "SpecialTokens":
         begin = tokenizer.bos if tokenizer.cls is None else tokenizer.cls
         end = tokenizer.eos if tokenizer.sep is None else tokenizer.sep
         if begin is None or end is None or tokenizer.mask is None or tokenizer.pad is None:
@@ -50,16 +50,18 @@ class Planned(Data):
     ) -> None:
         self.corpus, self.kind, self.length, self.batch = corpus, kind, length, batch
         self.short, self.seed, self.shuffle = short, seed, shuffle
-        self._plans: dict[int, pairs.Plan] = {}  # the last one: it is asked for batch by batch
+        self._plans: dict[int, sentence_pairs.SpanPlan] = {}  # the last one: it is asked for batch by batch
 
     def visit(self, epoch: int) -> int:
         """The epoch that texts are drawn for."""
         return epoch
 
-    def plan(self, epoch: int) -> pairs.Plan:
+    def plan(self, epoch: int) -> sentence_pairs.SpanPlan:
         visit = self.visit(epoch)
         if visit not in self._plans:
-            found = pairs.plan(self.corpus, self.kind, self.length, short=self.short, seed=self.seed, epoch=visit)
+            found = sentence_pairs.plan(
+                self.corpus, self.kind, self.length, short=self.short, seed=self.seed, epoch=visit
+            )
             self._plans = {visit: found}
         return self._plans[visit]
 
@@ -93,7 +95,7 @@ class MaskedTexts(Planned):
         shuffle: bool = True,
     ) -> None:
         super().__init__(corpus, kind, length, batch, short=short, seed=seed, shuffle=shuffle)
-        self.masking, self.around = masking, Around.of(tokenizer)
+        self.masking, self.around = masking, SpecialTokens.of(tokenizer)
         special = list(tokenizer.specials.values()) if masking.plain_random else []
         self.drawn_from = np.setdiff1d(np.arange(tokenizer.size), special)
 
@@ -120,7 +122,7 @@ class MaskedTexts(Planned):
         first, second, label = self.plan(epoch).at(number)
         around, tokens = self.around, self.corpus.tokens
         paired = len(second) > 0
-        first, second = pairs.cut(first, second, self.length - (3 if paired else 2), generator)
+        first, second = sentence_pairs.cut(first, second, self.length - (3 if paired else 2), generator)
         parts: list[Any] = [[around.begin], tokens[first.start : first.stop], [around.end]]
         begins: list[Any] = [[1], self.corpus.begins[first.start : first.stop], [1]]
         segments = [0] * (len(first) + 2)
@@ -159,12 +161,12 @@ class Pretraining(Task):
         held_out: str | None = option(None, "another such file; the last documents of the first unless given")
         test: str | None = option(None, "a third file")
         share: float = option(0.1, "of the documents that is held out, where it has no file", low=0, high=0.9)
-        tokenizer: Learned = option(Learned, "how text is cut into tokens")
+        tokenizer: TokenizerOptions = option(TokenizerOptions, "how text is cut into tokens")
         length: int = option(128, "tokens of a text at most, with those around it", low=4)
         batch: int = option(32, "texts of a batch", low=1)
         short: float = option(0.1, "of the texts that is drawn shorter", low=0, high=1)
 
-    def _corpora(self, place: Place, tokenizer: Tokenizer | None) -> tuple[dict[str, Corpus], Tokenizer]:
+    def _corpora(self, place: DataPaths, tokenizer: Tokenizer | None) -> tuple[dict[str, Corpus], Tokenizer]:
         """The documents of each split as ids, by the tokenizer that is given or learned from the first split."""
         own = self.options
         given = {"train": own.train, "held_out": own.held_out, "test": own.test}
@@ -176,7 +178,7 @@ class Pretraining(Task):
 
         if tokenizer is None:
             tokenizer = learn(own.tokenizer, texts())
-        Around.of(tokenizer)
+        SpecialTokens.of(tokenizer)
         corpora = {
             split: write_corpus(place.work / split, read(), tokenizer, own.set or str(given[split] or own.train))
             for split, read in found.items()
@@ -202,11 +204,11 @@ class MaskedPretraining(Pretraining):
         pairs: str = option(
             "next",
             "what a text is: two spans that follow each other or do not (next), in order or not (order), or one (none)",
-            choices=pairs.KINDS,
+            choices=sentence_pairs.KINDS,
         )
         masking: Masking = option(Masking, "which tokens are hidden, and by what")
 
-    def _data(self, place: Place, tokenizer: Tokenizer | None) -> tuple[dict[str, MaskedTexts], Tokenizer]:
+    def _data(self, place: DataPaths, tokenizer: Tokenizer | None) -> tuple[dict[str, MaskedTexts], Tokenizer]:
         own = self.options
         corpora, tokenizer = self._corpora(place, tokenizer)
         made = {
@@ -226,4 +228,4 @@ class MaskedPretraining(Pretraining):
         return made, tokenizer
 
 
-__all__ = ["Around", "MaskedPretraining", "MaskedTexts", "Planned", "Pretraining"]
+__all__ = ["MaskedPretraining", "MaskedTexts", "Planned", "Pretraining", "SpecialTokens"]

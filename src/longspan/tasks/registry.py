@@ -11,7 +11,7 @@ TASKS: dict[str, str] = {
     "images": "longspan.tasks.images:Images",
     "language": "longspan.tasks.language:Language",
     "masked": "longspan.tasks.masked:MaskedLanguage",
-    "detect": "longspan.tasks.electra:Detect",
+    "detect": "longspan.tasks.detect:Detect",
     "denoise": "longspan.tasks.denoise:Denoise",
     "classify": "longspan.tasks.classify:Classify",
     "choose": "longspan.tasks.choose:Choose",

@@ -7,8 +7,8 @@ import numpy as np
 from torch import Tensor
 
 from longspan.data.examples import Example
-from longspan.data.tokenizer import Tokenizer
-from longspan.data.windows import Around, most_context, windows
+from longspan.data.text.windows import Around, most_context, windows
+from longspan.data.tokenizers.tokenizer import Tokenizer
 from longspan.errors import InvalidInput
 
 

@@ -12,21 +12,21 @@ from typing import Any
 from torch.nn.functional import cross_entropy
 
 from longspan.config import option
-from longspan.data import text
 from longspan.data.base import Batch
 from longspan.data.examples import Example
-from longspan.data.tokenizer import Tokenizer
-from longspan.data.windows import Around, around, most_context, windows
+from longspan.data.text import text_files
+from longspan.data.text.windows import Around, around, most_context, windows
+from longspan.data.tokenizers.tokenizer import Tokenizer
 from longspan.errors import InvalidInput
 from longspan.models.base import Model
 from longspan.nn.heads import Head
 from longspan.nn.loss import IGNORED
 from longspan.tasks import baselines
-from longspan.tasks.base import Figures, Loss, Objective, Place, Prepared, Task
-from longspan.tasks.figures import TagFigures
+from longspan.tasks.base import DataPaths, Metrics, Objective, Prepared, Task, TaskLoss
+from longspan.tasks.metric_sums import TagMetrics
 from longspan.tasks.metrics import to_iob2
-from longspan.tasks.reading import (
-    TextOptions,
+from longspan.tasks.text_inputs import (
+    TextTaskOptions,
     data_of,
     files,
     limited,
@@ -41,7 +41,7 @@ OUTSIDE = "O"
 
 
 @dataclass(frozen=True)
-class Sentence:
+class TaggedSentence:
     """Words and their tags, and the line of the file on which the first stands."""
 
     words: list[str]
@@ -50,19 +50,19 @@ class Sentence:
     line: int
 
 
-def sentences(path: Path, word: int = 0, tag: int = -1, encoding: str | None = None) -> list[Sentence]:
+def sentences(path: Path, word: int = 0, tag: int = -1, encoding: str | None = None) -> list[TaggedSentence]:
     """Those of a CoNLL file: a word a line with its columns, an empty line behind each sentence; tags become IOB2."""
-    found: list[Sentence] = []
+    found: list[TaggedSentence] = []
     held: list[tuple[str, str]] = []
     number = start = 0
 
     def close() -> None:
         if held:
             words, tags = [each for each, _ in held], to_iob2([each for _, each in held])
-            found.append(Sentence(words, tags, path, start))
+            found.append(TaggedSentence(words, tags, path, start))
             held.clear()
 
-    for number, line in enumerate(text.lines(path, encoding), start=1):
+    for number, line in enumerate(text_files.lines(path, encoding), start=1):
         if not line.strip() or line.startswith("-DOCSTART-"):
             close()
             continue
@@ -148,16 +148,16 @@ class Tags(Objective):
     def count(self, batch: Batch) -> int:
         return int((batch["targets"] != IGNORED).sum())
 
-    def loss(self, model: Model, batch: Batch, carried: Any = None) -> Loss:
+    def loss(self, model: Model, batch: Batch, carried: Any = None) -> TaskLoss:
         logits = read(model, batch, "tag").float()
         total = cross_entropy(logits.flatten(0, 1), batch["targets"].flatten(), ignore_index=IGNORED, reduction="sum")
-        return Loss(total, {})
+        return TaskLoss(total, {})
 
-    def measure(self, model: Model, batch: Batch, carried: Any = None) -> tuple[Figures, Any]:
+    def measure(self, model: Model, batch: Batch, carried: Any = None) -> tuple[Metrics, Any]:
         logits = read(model, batch, "tag").float()
         targets = batch["targets"]
         nats = cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="sum")
-        found = TagFigures(nats=float(nats))
+        found = TagMetrics(nats=float(nats))
         said = logits.argmax(-1)
         for row, place in (targets != IGNORED).nonzero().tolist():
             words = found.tags.setdefault(int(batch["sentence"][row]), {})
@@ -172,11 +172,11 @@ class Tag(Task):
     name = "tag"
 
     @dataclass(frozen=True, kw_only=True)
-    class Options(TextOptions):
+    class Options(TextTaskOptions):
         word_column: int = option(0, "the column of the word; negative ones count from the end")
         tag_column: int = option(-1, "the column of the tag")
 
-    def prepare(self, place: Place, tokenizer: Tokenizer | None = None) -> Prepared:
+    def prepare(self, place: DataPaths, tokenizer: Tokenizer | None = None) -> Prepared:
         options = with_set(self.options, self.name)
         found = {
             split: sentences(path, options.word_column, options.tag_column, options.encoding)
@@ -211,7 +211,7 @@ class Tag(Task):
         )
 
 
-def tag_names(table: Sequence[Sentence]) -> list[str]:
+def tag_names(table: Sequence[TaggedSentence]) -> list[str]:
     """The tags of training sentences, O first; an I- without its B- gets it, and the other way round."""
     seen = {tag[2:] for sentence in table for tag in sentence.tags if tag != OUTSIDE}
     if not seen:
@@ -220,7 +220,7 @@ def tag_names(table: Sequence[Sentence]) -> list[str]:
 
 
 def _windows(
-    table: Sequence[Sentence], names: Sequence[str], tokenizer: Tokenizer, edge: Around, length: int
+    table: Sequence[TaggedSentence], names: Sequence[str], tokenizer: Tokenizer, edge: Around, length: int
 ) -> list[Example]:
     numbers: Mapping[str, int] = {name: number for number, name in enumerate(names)}
     found = []
@@ -233,4 +233,4 @@ def _windows(
     return found
 
 
-__all__ = ["Sentence", "Tag", "Tags", "examples", "pieces", "sentences", "tag_names"]
+__all__ = ["Tag", "TaggedSentence", "Tags", "examples", "pieces", "sentences", "tag_names"]

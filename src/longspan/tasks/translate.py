@@ -11,26 +11,26 @@ from torch import Tensor
 
 from longspan import files
 from longspan.config import option
-from longspan.data import sets
 from longspan.data.base import Batch, Data
-from longspan.data.learning import Learned, learn
-from longspan.data.parallel import Parallel, find_pair, read_pairs
-from longspan.data.tokenizer import Tokenizer
-from longspan.data.tokenizer_files import read_inner
-from longspan.data.tokens import write_tokens
+from longspan.data.sets import named as named_sets
+from longspan.data.text.parallel import Parallel, find_pair, read_pairs
+from longspan.data.text.token_files import write_tokens
+from longspan.data.tokenizers.learn import TokenizerOptions, learn
+from longspan.data.tokenizers.tokenizer import Tokenizer
+from longspan.data.tokenizers.tokenizer_files import read_inner
 from longspan.decode import Beam, beam_search
 from longspan.errors import InvalidInput, InvalidOption, suggest
-from longspan.hub.translation import SOURCE_TOKENIZER
-from longspan.models.base import Causal, Model
+from longspan.hub.use.translate import SOURCE_TOKENIZER
+from longspan.models.base import CausalModel, Model
 from longspan.nn.loss import CONVENTIONS, IGNORED, smoothed_cross_entropy
-from longspan.tasks.base import Figures, Loss, Objective, Place, Prepared, Task
+from longspan.tasks.base import DataPaths, Metrics, Objective, Prepared, Task, TaskLoss
 from longspan.tasks.bleu import TOKENIZERS, Bleu, bleu, counter
 
 Texts = tuple[list[str], list[str]]
 
 
 @dataclass
-class TranslationFigures(Figures):
+class TranslationMetrics(Metrics):
     """Nats and hits over real target tokens and, where some sentences were translated, their BLEU."""
 
     nats: float
@@ -38,8 +38,8 @@ class TranslationFigures(Figures):
     tokens: int
     sample: Bleu | None = None
 
-    def add(self, other: Figures) -> None:
-        assert isinstance(other, TranslationFigures)
+    def add(self, other: Metrics) -> None:
+        assert isinstance(other, TranslationMetrics)
         self.nats, self.right, self.tokens = (
             self.nats + other.nats,
             self.right + other.right,
@@ -81,7 +81,7 @@ class Translation(Objective):
     def count(self, batch: Batch) -> int:
         return int((batch["targets"] != IGNORED).sum())
 
-    def loss(self, model: Model, batch: Batch, carried: Any = None) -> Loss:
+    def loss(self, model: Model, batch: Batch, carried: Any = None) -> TaskLoss:
         smoothed, plain = smoothed_cross_entropy(
             self._read(model, batch),
             batch["targets"],
@@ -94,16 +94,16 @@ class Translation(Objective):
         if extra is not None:  # a mean already: it is weighted as the batch is
             count = self.count(batch)
             smoothed, parts["auxiliary"] = smoothed + extra * count, extra.detach() * count
-        return Loss(smoothed, parts)
+        return TaskLoss(smoothed, parts)
 
-    def measure(self, model: Model, batch: Batch, carried: Any = None) -> tuple[TranslationFigures, Any]:
+    def measure(self, model: Model, batch: Batch, carried: Any = None) -> tuple[TranslationMetrics, Any]:
         logits, targets = self._read(model, batch), batch["targets"]
         _, plain = smoothed_cross_entropy(logits, targets)
         right = int(((logits.argmax(-1) == targets) & (targets != IGNORED)).sum())
-        return TranslationFigures(float(plain), right, self.count(batch), self._sampled(model, batch)), None
+        return TranslationMetrics(float(plain), right, self.count(batch), self._sampled(model, batch)), None
 
     def final(self, model: Model, data: Data, batches: Sequence[Sequence[int]]) -> Bleu | None:
-        assert isinstance(data, Parallel) and isinstance(model, Causal)
+        assert isinstance(data, Parallel) and isinstance(model, CausalModel)
         if not data.references:  # what was trained on is not compared
             return None
         numbers = [number for batch in batches for number in batch]
@@ -118,7 +118,7 @@ class Translation(Objective):
         rows = batch["number"] < self.sample
         if not bool(rows.any()):
             return None
-        assert isinstance(model, Causal)
+        assert isinstance(model, CausalModel)
         end = self.tokenizer.sep if self.tokenizer.eos is None else self.tokenizer.eos
         made = beam_search(
             model,
@@ -149,7 +149,7 @@ class Translate(Task):
         held_out: str | None = option(None, "others; the end of the first unless given")
         test: str | None = option(None, "a third pair of files or, of a named set, which test (2016, 2017, mscoco)")
         share: float = option(0.05, "of the pairs that is held out, where they have no files", low=0, high=0.9)
-        tokenizer: Learned = option(Learned, "how sentences are cut into tokens")
+        tokenizer: TokenizerOptions = option(TokenizerOptions, "how sentences are cut into tokens")
         shared: bool = option(True, "whether both languages have one tokenizer, learned on both")
         max_tokens: int | None = option(None, "most tokens of a batch on each side, with padding; 4096", low=1)
         batch: int | None = option(None, "pairs of a batch, where max_tokens is not given", low=1)
@@ -161,7 +161,7 @@ class Translate(Task):
         sample: int = option(0, "held-out sentences of which each evaluation gives the BLEU of greedy search", low=0)
         bleu: str = option("13a", "how sacrebleu cuts words; none where the text is cut already", choices=TOKENIZERS)
 
-    def prepare(self, place: Place, tokenizer: Tokenizer | None = None) -> Prepared:
+    def prepare(self, place: DataPaths, tokenizer: Tokenizer | None = None) -> Prepared:
         options = self.options
         if options.max_tokens is not None and options.batch is not None:
             raise InvalidOption("[task] gives max_tokens or batch: one of the two")
@@ -208,7 +208,7 @@ class Translate(Task):
             facts=_facts(made, source, target),
         )
 
-    def _tokenizers(self, place: Place, texts: Texts, given: Tokenizer | None) -> tuple[Tokenizer, Tokenizer]:
+    def _tokenizers(self, place: DataPaths, texts: Texts, given: Tokenizer | None) -> tuple[Tokenizer, Tokenizer]:
         options = self.options
         if options.shared:
             both = _ending(learn(options.tokenizer, [*texts[0], *texts[1]])) if given is None else given
@@ -224,7 +224,7 @@ class Translate(Task):
         files.write_text(path, source.to_json())
         return source, target
 
-    def _texts(self, place: Place) -> tuple[dict[str, str], dict[str, Texts]]:
+    def _texts(self, place: DataPaths) -> tuple[dict[str, str], dict[str, Texts]]:
         """The sentences of each split, and what its files are called."""
         options = self.options
         if (options.set is None) == (options.train is None):
@@ -248,9 +248,9 @@ class Translate(Task):
             split: find_pair(name, options.source, options.target) for split, name in given.items() if name is not None
         }
 
-    def _of_set(self, place: Place) -> dict[str, tuple[Path, Path]]:
+    def _of_set(self, place: DataPaths) -> dict[str, tuple[Path, Path]]:
         options = self.options
-        files = sets.files(options.set, place.data)
+        files = named_sets.files(options.set, place.data)
         languages = sorted({split.rpartition(".")[2] for split in files if "." in split})
         if not languages:
             raise InvalidInput(f"{options.set} is no set of pairs; `longspan data list` says what each is for")
@@ -306,4 +306,4 @@ def _facts(made: dict[str, Parallel], source: Tokenizer, target: Tokenizer) -> d
     return facts
 
 
-__all__ = ["Translate", "Translation", "TranslationFigures", "ends_of"]
+__all__ = ["Translate", "Translation", "TranslationMetrics", "ends_of"]

@@ -13,17 +13,17 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from longspan.data.base import Batch, Data
-from longspan.data.tokenizer import Tokenizer
+from longspan.data.tokenizers.tokenizer import Tokenizer
 from longspan.errors import InvalidInput, InvalidOption
 from longspan.models.base import Model
-from longspan.tasks.base import Figures, Loss, Objective
-from longspan.train.memory import out_of_memory
-from longspan.train.optim import waiting
+from longspan.tasks.base import Metrics, Objective, TaskLoss
+from longspan.train.malloc import out_of_memory
+from longspan.train.optim import frozen_parameters
 from longspan.train.options import TrainOptions
 from longspan.train.processes import Processes
 from longspan.train.recompute import recompute
 from longspan.train.run import Run
-from longspan.train.sharding import part, shard, twin, unique, whole
+from longspan.train.sharding import full_copy, gather_full, part, shard, unique
 
 
 class Step(nn.Module):
@@ -33,12 +33,12 @@ class Step(nn.Module):
         super().__init__()
         self.model, self.objective = model, objective
 
-    def forward(self, batch: Batch, carried: Any = None) -> Loss:
+    def forward(self, batch: Batch, carried: Any = None) -> TaskLoss:
         return self.objective.loss(self.model, batch, carried)
 
 
 @dataclass
-class Progress:
+class TrainProgress:
     """Where a run is; all of it is saved."""
 
     step: int = 0
@@ -84,7 +84,7 @@ class Trainer:
         self.processes = Processes() if processes is None else processes
         self.tokenizer = tokenizer  # which goes with the model
         self.facts = facts or {}  # of the task, for the reader
-        self.progress = Progress()
+        self.progress = TrainProgress()
         self.average: dict[str, Tensor] | None = None  # the running mean of the weights, split as they are
         self.signals: Sequence[int] = ()  # that this process got
         self.stopping = False  # whether any process had got one in the last update
@@ -122,7 +122,7 @@ class Trainer:
         for place, (batch, own) in enumerate(parts):
             with self._naming_memory(batch), _gathering(self.step, last=place == len(parts) - 1):
                 with _precision(self.options, self.processes.device):
-                    loss: Loss = self.step(batch, self.carried.get(place))
+                    loss: TaskLoss = self.step(batch, self.carried.get(place))
                 # DDP takes the mean over the processes of what is meant as a sum over all tokens of the batch.
                 (loss.total * (world / count if own else 0.0)).backward()
             if loss.carried is not None:
@@ -131,9 +131,9 @@ class Trainer:
                 found = value.detach().double() if own else torch.zeros((), dtype=torch.float64, device=value.device)
                 sums[name] = sums[name] + found if name in sums else found
         if self.options.unfreeze_every:
-            for parameter in waiting(self.model, progress.step // self.options.unfreeze_every):
+            for parameter in frozen_parameters(self.model, progress.step // self.options.unfreeze_every):
                 parameter.grad = None  # neither updated, nor decayed, nor counted in the norm
-        norm = whole(nn.utils.clip_grad_norm_(self.model.parameters(), self.options.clip or math.inf))
+        norm = gather_full(nn.utils.clip_grad_norm_(self.model.parameters(), self.options.clip or math.inf))
         # What all processes must know of this step goes in one exchange, and comes to Python in one copy.
         asked = torch.tensor(float(bool(self.signals)), dtype=torch.float64, device=norm.device)
         totals = self.processes.sum(torch.stack([*sums.values(), asked]))
@@ -234,7 +234,7 @@ class Trainer:
     def _reader(self) -> Iterator[Model]:
         """The model to look at: whole where it is split, and with the running mean in place of the weights."""
         if self.options.shard:
-            yield twin(self.model, self.average)
+            yield full_copy(self.model, self.average)
             return
         kept = {}
         if self.average is not None:
@@ -255,10 +255,10 @@ def measure(model: Model, data: Data, objective: Objective, processes: Processes
 
 
 @torch.no_grad()
-def figures_of(model: Model, data: Data, objective: Objective, processes: Processes) -> Figures | None:
+def figures_of(model: Model, data: Data, objective: Objective, processes: Processes) -> Metrics | None:
     """What `measure` counts, before it is made into figures; None where there is nothing."""
     model.eval()
-    own: Figures | None = None
+    own: Metrics | None = None
     carried: Any = None
     for numbers in data.batches(0):
         share = list(processes.share(numbers))
@@ -283,7 +283,7 @@ def measure_finally(model: Model, data: Data, objective: Objective, processes: P
     return {} if found is None else found.result()
 
 
-def _added(own: Figures | None, processes: Processes) -> Figures | None:
+def _added(own: Metrics | None, processes: Processes) -> Metrics | None:
     found = [figures for figures in processes.gather(own) if figures is not None]
     for figures in found[1:]:
         found[0].add(figures)
@@ -343,4 +343,4 @@ def listening(spare: int = 1) -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-__all__ = ["Interrupted", "Progress", "Step", "Trainer", "figures_of", "listening", "measure", "measure_finally"]
+__all__ = ["Interrupted", "Step", "TrainProgress", "Trainer", "figures_of", "listening", "measure", "measure_finally"]

@@ -61,7 +61,7 @@ class Optimizer(config.Options):
         return found
 
 
-def waiting(model: nn.Module, opened: int) -> list[nn.Parameter]:
+def frozen_parameters(model: nn.Module, opened: int) -> list[nn.Parameter]:
     """What gradual unfreezing (Howard & Ruder 2018) does not train yet: all below the `opened` highest blocks.
 
     Heads are trained from the start, embeddings after the last block.
@@ -79,4 +79,4 @@ def _depth(name: str, top: int) -> int:
     return 0 if name.startswith(("embedding", "source", "target")) else top
 
 
-__all__ = ["Optimizer", "waiting"]
+__all__ = ["Optimizer", "frozen_parameters"]

@@ -13,11 +13,11 @@ import tokenizers
 import torch
 
 from longspan import config, files
-from longspan.data.tokenizer import Tokenizer
-from longspan.data.tokenizer_files import read_tokenizer
+from longspan.data.tokenizers.tokenizer import Tokenizer
+from longspan.data.tokenizers.tokenizer_files import read_tokenizer
 from longspan.errors import InvalidInput, InvalidOption, UnknownName, suggest
+from longspan.hub.finetune import default_head, freeze, tune
 from longspan.hub.locate import PACKAGE, locate
-from longspan.hub.tuning import default_head, freeze, tune
 from longspan.models import folder as model_folder
 from longspan.models import presets
 from longspan.models import registry as models
@@ -27,10 +27,10 @@ from longspan.models.encoder import Encoder
 from longspan.nn.heads import Head
 from longspan.parsing import read_toml
 from longspan.tasks import registry as tasks
-from longspan.tasks.base import Place, Prepared, Task, located
+from longspan.tasks.base import DataPaths, Prepared, Task, located
 from longspan.train import checkpoint, saving
 from longspan.train.loop import Trainer, figures_of, measure_finally
-from longspan.train.memory import out_of_memory
+from longspan.train.malloc import out_of_memory
 from longspan.train.options import TrainOptions
 from longspan.train.processes import Processes
 from longspan.train.run import CONFIG, Run
@@ -214,7 +214,7 @@ def evaluate(
     where = locate(run.folder)
     model = model_folder.load(where).to(processes.device)
     with TemporaryDirectory() as work:  # the run's own files may be in use
-        place = Place(recipe.data if data is None else data, Path(work), options.seed)
+        place = DataPaths(recipe.data if data is None else data, Path(work), options.seed)
         prepared = task.prepare(place, read_tokenizer(where))
         chosen = {"held_out": prepared.held_out, "test": prepared.test, "train": prepared.train}.get(split)
         if chosen is None:
@@ -266,7 +266,7 @@ def _prepare(
     """The task's data, the same in all processes: the first one learns the tokenizer, and the others are told."""
     # Each in a folder of its own: nobody writes where another reads.
     work = run.folder / KEPT if processes.first else run.folder / KEPT / f"process-{processes.rank}"
-    place = Place(data, work, options.seed)
+    place = DataPaths(data, work, options.seed)
     learned: tuple[str, dict[str, str]] | None = None
 
     def prepare() -> Prepared:

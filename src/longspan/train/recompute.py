@@ -9,8 +9,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from longspan.nn.block import Block
-from longspan.nn.memory import MemoryLayer
-from longspan.replay import Deciding, deciding
+from longspan.nn.memory_layer import MemoryLayer
+from longspan.recompute import Deciding, deciding
 
 
 def recompute(model: nn.Module) -> None:

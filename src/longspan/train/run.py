@@ -16,7 +16,7 @@ from longspan.data.json_lines import parse
 from longspan.errors import InvalidInput
 from longspan.hub.locate import CHECKPOINTS, RESULT
 from longspan.hub.locate import RECIPE as CONFIG
-from longspan.train.board import Board
+from longspan.train.tensorboard import TensorBoard
 
 METRICS, LOCK = "metrics.jsonl", "lock"
 DATA = "data"  # token files and the like, which can be made again
@@ -28,7 +28,7 @@ class Run:
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
         self._held = False
-        self.board: Board | None = None  # gets every row as well
+        self.board: TensorBoard | None = None  # gets every row as well
 
     @property
     def checkpoints(self) -> Path:

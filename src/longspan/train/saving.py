@@ -12,9 +12,9 @@ from longspan.errors import InvalidInput
 from longspan.models import folder as model_folder
 from longspan.parsing import read_json, refusing
 from longspan.train import checkpoint
-from longspan.train.carried import put_together, taken_apart
-from longspan.train.loop import Progress, Trainer
-from longspan.train.sharding import like, put, unique, whole
+from longspan.train.loop import Trainer, TrainProgress
+from longspan.train.sharding import gather_full, like, put, unique
+from longspan.train.state_io import flatten_state, restore_state
 
 PROGRESS, OPTIMIZER, MODEL, AVERAGE = "progress.json", "optimizer.safetensors", "model", "average.safetensors"
 
@@ -31,9 +31,9 @@ def save(trainer: Trainer) -> Path:
     """Writes the checkpoint of this step; all processes call it, and the first one names it when all is there."""
     target = trainer.run.checkpoint(trainer.progress.step)
     trainer.check_weights()
-    weights = {name: whole(tensor.detach()).cpu() for name, tensor in unique(trainer.model)}
+    weights = {name: gather_full(tensor.detach()).cpu() for name, tensor in unique(trainer.model)}
     held = _remembered(trainer)
-    average = None if trainer.average is None else {name: whole(mean) for name, mean in trainer.average.items()}
+    average = None if trainer.average is None else {name: gather_full(mean) for name, mean in trainer.average.items()}
     states = trainer.processes.gather((checkpoint.random_state(), _carried(trainer)))
 
     def write() -> None:
@@ -86,8 +86,8 @@ def _restore(trainer: Trainer, folder: Path, inexact: bool) -> None:
     if trainer.options.ema and (folder / AVERAGE).is_file():
         means = checkpoint.read_tensors(folder / AVERAGE)
         trainer.average = {name: like(means[name], tensor) for name, tensor in unique(trainer.model)}
-    known = {item.name for item in fields(Progress)}
-    trainer.progress = Progress(**{key: value for key, value in record.items() if key in known})
+    known = {item.name for item in fields(TrainProgress)}
+    trainer.progress = TrainProgress(**{key: value for key, value in record.items() if key in known})
     trainer.carried = {}
     carried = folder / carried_file(trainer.processes.rank)
     if record["processes"] == trainer.processes.world and carried.is_file():
@@ -109,13 +109,13 @@ def _is_whole(folder: Path) -> bool:
 def _carried(trainer: Trainer) -> tuple[Any, dict[str, Tensor]]:
     """What the model remembers of the last batch in this process."""
     tensors: dict[str, Tensor] = {}
-    return taken_apart(trainer.carried, tensors), {name: tensor.cpu() for name, tensor in tensors.items()}
+    return flatten_state(trainer.carried, tensors), {name: tensor.cpu() for name, tensor in tensors.items()}
 
 
 def _put_back(trainer: Trainer, path: Path, record: dict[str, Any]) -> Any:
     tensors = checkpoint.read_tensors(path)
     placed = {name: tensor.to(trainer.processes.device) for name, tensor in tensors.items()}
-    return put_together(record["carried"][trainer.processes.rank], placed, str(path))
+    return restore_state(record["carried"][trainer.processes.rank], placed, str(path))
 
 
 def _check_exact(trainer: Trainer, folder: Path, record: dict[str, Any], inexact: bool) -> None:
@@ -148,7 +148,7 @@ def _names(trainer: Trainer) -> dict[int, str]:
 
 def _remembered(trainer: Trainer) -> dict[str, Tensor]:
     found = checkpoint.optimizer_tensors(trainer.optimizer, _names(trainer))
-    return {name: whole(tensor) for name, tensor in found.items()}
+    return {name: gather_full(tensor) for name, tensor in found.items()}
 
 
 def _recall(trainer: Trainer, tensors: dict[str, Tensor], source: Path) -> None:

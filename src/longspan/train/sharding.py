@@ -9,7 +9,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from longspan.models import folder as model_folder
 from longspan.models.base import Model
 from longspan.nn.block import Block
-from longspan.nn.memory import MemoryLayer
+from longspan.nn.memory_layer import MemoryLayer
 
 
 def shard(module: nn.Module) -> None:
@@ -22,7 +22,7 @@ def shard(module: nn.Module) -> None:
     fully_shard(module)
 
 
-def whole(tensor: Tensor) -> Tensor:
+def gather_full(tensor: Tensor) -> Tensor:
     """All of a tensor; where it is split, every process must ask for it."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
@@ -42,12 +42,12 @@ def put(target: Tensor, full: Tensor) -> None:
 
 
 @torch.no_grad()
-def twin(model: Model, instead: Mapping[str, Tensor] | None = None) -> Model:
+def full_copy(model: Model, instead: Mapping[str, Tensor] | None = None) -> Model:
     """A model that is split, whole in every process, or with other weights that are split in the same way."""
     with torch.random.fork_rng(devices=[]):  # what is drawn here is written over, and must not be missed elsewhere
         made = type(model)(model.options)
     made = made.to(model.device, model.dtype)
-    own = {name: whole((instead or {}).get(name, tensor).detach()) for name, tensor in unique(model)}
+    own = {name: gather_full((instead or {}).get(name, tensor).detach()) for name, tensor in unique(model)}
     model_folder.fill(made, own, "the split model")
     return made
 
@@ -69,4 +69,4 @@ def unique(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
             yield name, tensor
 
 
-__all__ = ["like", "part", "put", "shard", "twin", "unique", "whole"]
+__all__ = ["full_copy", "gather_full", "like", "part", "put", "shard", "unique"]

@@ -10,10 +10,10 @@ A mechanism of the pattern family is a union of *sources* of keys, each with a l
 The names K1–K8 are those of the specification the project grew from.
 """
 
-from longspan.attention.layouts.axis import Axis
+from longspan.attention.layouts.axis import GridAxis
 from longspan.attention.layouts.band import Band
 from longspan.attention.layouts.base import Layout, ceil_div, check_reach, first_rows, offset_bias
-from longspan.attention.layouts.blocks import Blocks
+from longspan.attention.layouts.blocks import BlockTable
 from longspan.attention.layouts.by_head import ByHead
 from longspan.attention.layouts.dense import Dense, stream_queries
 from longspan.attention.layouts.grid import (
@@ -38,11 +38,11 @@ from longspan.attention.layouts.summaries import Summaries
 from longspan.attention.layouts.tiles import Tiles
 
 __all__ = [
-    "Axis",
     "Band",
-    "Blocks",
+    "BlockTable",
     "ByHead",
     "Dense",
+    "GridAxis",
     "Layout",
     "OwnBlock",
     "Rectangles",

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from longspan.attention import flash
-from longspan.attention.flash import BLOCKED
+from longspan.attention.kernels import flash
+from longspan.attention.kernels.flash import BLOCKED
 from longspan.attention.layouts.base import Layout, blocked_where, ceil_div, cut_rows, first_rows, products
 from longspan.attention.layouts.dense import Dense
 from longspan.attention.layouts.grid import fold_axis, unfold_axis
@@ -15,7 +15,7 @@ from longspan.attention.layouts.residue import Residue
 
 
 @dataclass(frozen=True)
-class Axis(Layout):
+class GridAxis(Layout):
     """The sequence is slabs of `length` rows of `stride` places; a query reads the places of its own slab whose index
     has the same remainder by `stride`, and, with `causal`, none behind its own.
 

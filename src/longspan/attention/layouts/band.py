@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from longspan.attention import dropped
-from longspan.attention.flash import BLOCKED
+from longspan.attention.kernels import flash_dropout
+from longspan.attention.kernels.flash import BLOCKED
 from longspan.attention.layouts import runs
 from longspan.attention.layouts.base import PIECE, Layout, blocked_where, ceil_div, first_rows, pad_rows, products
 from longspan.attention.layouts.dense import Dense
-from longspan.attention.layouts.runs import Run, mask_of, portions, slice_padded
+from longspan.attention.layouts.runs import BlockRun, mask_of, portions, slice_padded
 
 LANES = 16  # scores that the fused kernel takes at once: what is left over at the end of a row it takes one by one
 FEW = 4  # of those left over cost less than to fill them up
@@ -76,7 +76,7 @@ class Band(Layout):
             layout, table = self._dense(q, bias)
             return layout.forward(q, k, v, keep, table, scale)
         # What is dropped goes by the same blocks forward and backward, and plain products like them larger.
-        block = self.block_backward if dropped.in_force() else self.block
+        block = self.block_backward if flash_dropout.in_force() else self.block
         return runs.forward(q, k, v, self._runs(block, q, k, keep, bias), scale)
 
     def backward(
@@ -148,7 +148,7 @@ class Band(Layout):
         middle = bias.shape[1] // 2
         return bias[:, (offsets + middle).clamp(0, bias.shape[1] - 1)]
 
-    def _runs(self, block: int, q: Tensor, k: Tensor, keep: Tensor | None, bias: Tensor | None) -> Iterator[Run]:
+    def _runs(self, block: int, q: Tensor, k: Tensor, keep: Tensor | None, bias: Tensor | None) -> Iterator[BlockRun]:
         """The fused calls: runs of blocks, each for as many heads (or batch rows) as stay in cache."""
         batch, heads, queries, width = q.shape
         span = self._whole(block)
@@ -168,7 +168,7 @@ class Band(Layout):
             for portion in portions(batch, heads, together):
                 part = mask if bias is None else mask[0, portion[1]] if batch == 1 else mask[:, portion[1]]
                 own = mask_of(part, portion)
-                yield Run(portion, end - begin, begin * block, rows, block, first_key, span, block, own)
+                yield BlockRun(portion, end - begin, begin * block, rows, block, first_key, span, block, own)
 
     def _tile(
         self,

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from longspan.attention.flash import BLOCKED
+from longspan.attention.kernels.flash import BLOCKED
 from longspan.errors import InvalidInput
 
 PIECE = 1 << 20  # numbers of gathered keys, or of a mask, that one fused call may hold: about what caches hold

@@ -8,13 +8,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from longspan.attention import flash
-from longspan.attention.flash import BLOCKED
+from longspan.attention.kernels import flash
+from longspan.attention.kernels.flash import BLOCKED
 from longspan.attention.layouts.base import Layout, blocked_where, ceil_div, pad_rows, products, wide
 
 
 @dataclass(frozen=True, eq=False)
-class Blocks(Layout):
+class BlockTable(Layout):
     """Query block b of head h reads the key blocks `table[h, b]`, -1 standing for none (K2).
 
     The table may be another for each sequence: `table[sequence, h, b]`. A block that stands twice in a row of the table

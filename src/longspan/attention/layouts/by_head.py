@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from longspan.attention.flash import BLOCKED
+from longspan.attention.kernels.flash import BLOCKED
 from longspan.attention.layouts.base import Layout, wide
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from longspan.attention import flash
+from longspan.attention.kernels import flash
 from longspan.attention.layouts.base import Layout, add, blocked, blocked_where, products, wide
 
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from longspan.attention import flash
-from longspan.attention.flash import BLOCKED
+from longspan.attention.kernels import flash
+from longspan.attention.kernels.flash import BLOCKED
 from longspan.attention.layouts.base import Layout, blocked_where, ceil_div, pad_rows, products
 
 

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from longspan.attention.flash import BLOCKED
+from longspan.attention.kernels.flash import BLOCKED
 from longspan.attention.layouts import runs
 from longspan.attention.layouts.base import PIECE, Layout, blocked_where, ceil_div, cut_rows, first_rows, products, wide
 from longspan.attention.layouts.grid import place_in_blocks, rank_in_blocks
-from longspan.attention.layouts.runs import Run, mask_of, portions
+from longspan.attention.layouts.runs import BlockRun, mask_of, portions
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ class Rectangles(Layout):
         row, column = place_in_blocks(torch.arange(length, device=device), self.rows, self.columns, self.block)
         return (row + self.flange[0]) * broad + column + self.flange[1]
 
-    def _runs(self, q: Tensor, strip: Tensor, valid: Tensor, keep: Tensor | None) -> Iterator[Run]:
+    def _runs(self, q: Tensor, strip: Tensor, valid: Tensor, keep: Tensor | None) -> Iterator[BlockRun]:
         """The fused calls of one row of blocks; its queries q follow each other, and so do the columns of its strip."""
         batch, heads, _, width = q.shape
         block, span, step = self.block[0] * self.block[1], self._span, self._key_step
@@ -205,4 +205,6 @@ class Rectangles(Layout):
             mask = mask if later is None else mask + later
             together = max(1, PIECE // (count * span * width))
             for portion in portions(batch, heads, together):
-                yield Run(portion, count, begin * block, block, block, begin * step, span, step, mask_of(mask, portion))
+                yield BlockRun(
+                    portion, count, begin * block, block, block, begin * step, span, step, mask_of(mask, portion)
+                )

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from longspan.attention import flash
 from longspan.attention.devices import host_may_read
-from longspan.attention.dropped import BLOCKED
+from longspan.attention.kernels import flash
+from longspan.attention.kernels.flash_dropout import BLOCKED
 from longspan.attention.layouts.base import PIECE, Layout, ceil_div, groups, products, wide
 
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from longspan.attention import flash
-from longspan.attention.flash import BLOCKED
+from longspan.attention.kernels import flash
+from longspan.attention.kernels.flash import BLOCKED
 from longspan.attention.layouts.base import PIECE, Layout, blocked_where, products, wide
 
 TILE = 32  # queries of a tile: fewer waste products on rows that stay empty, more waste gathers

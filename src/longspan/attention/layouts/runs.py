@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from longspan.attention import flash
+from longspan.attention.kernels import flash
 from longspan.attention.layouts.base import wide
 
 Portion = tuple[int | slice, int | slice]  # some heads of one sequence of the batch, or one head of some sequences
 
 
 @dataclass(frozen=True)
-class Run:
+class BlockRun:
     """One fused call: `count` blocks of queries with their spans of keys, for a portion of the batch and heads."""
 
     portion: Portion
@@ -59,7 +59,7 @@ class Run:
             _windows(total, begin + offset, self.count, width, step).add_(found)
 
 
-def forward(q: Tensor, k: Tensor, v: Tensor, runs: Iterable[Run], scale: float) -> tuple[Tensor, Tensor]:
+def forward(q: Tensor, k: Tensor, v: Tensor, runs: Iterable[BlockRun], scale: float) -> tuple[Tensor, Tensor]:
     """Output and log-sum-exp; the runs together hold every query once."""
     out, lse = torch.empty_like(q), q.new_empty(q.shape[:3], dtype=wide(q.dtype))
     for run in runs:
@@ -76,7 +76,7 @@ def backward(
     v: Tensor,
     out: Tensor,
     lse: Tensor,
-    runs: Iterable[Run],
+    runs: Iterable[BlockRun],
     scale: float,
     *,
     lead: int = 0,

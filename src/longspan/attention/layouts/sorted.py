@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from longspan.attention import dropped, flash
 from longspan.attention.devices import host_may_read
-from longspan.attention.dropped import BLOCKED, LN_2, LOG2_E
+from longspan.attention.kernels import flash, flash_dropout
+from longspan.attention.kernels.flash_dropout import BLOCKED, LN_2, LOG2_E
 from longspan.attention.layouts import sorted_whole
 from longspan.attention.layouts.base import PIECE, Layout, ceil_div, groups, products, wide
-from longspan.attention.layouts.sorted_rows import HIDDEN_KEY, Rows, Scratch, of_keys, of_queries, reading
+from longspan.attention.layouts.sorted_rows import HIDDEN_KEY, Scratch, SortedRows, of_keys, of_queries, reading
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +80,7 @@ class Sorted(Layout):
             whole_out, whole_lse = sorted_whole.forward(self, q, k, v, keep, scale)
             return whole_out, whole_lse
         # Products of whole heads and not the fused kernel: the mask then costs no pass of its own (see `Rows.scores`).
-        dropout = dropped.in_force()
+        dropout = flash_dropout.in_force()
         out, lse = (q.new_empty(shape, dtype=wide(q.dtype)) for shape in (q.shape, q.shape[:3]))
         for index, rows in self._pieces(q, keep):
             sources = [x[index].flatten(0, 2).to(out.dtype) for x in (q, k, v)]
@@ -121,7 +121,7 @@ class Sorted(Layout):
         if self._whole(q.shape[2]):
             dq, dk, dv = sorted_whole.backward(self, g, q, k, v, keep, out, lse, scale)
             return dq, dk, dv
-        dropout = dropped.in_force()
+        dropout = flash_dropout.in_force()
         gradients = [x.new_empty(x.shape, dtype=lse.dtype) for x in (q, k, v)]
         # Against an endless log-sum-exp the weights of a row that had nothing to read are 0.
         lse = (lse * LOG2_E).masked_fill_(lse < flash.DEAD, -BLOCKED)
@@ -180,7 +180,7 @@ class Sorted(Layout):
         kind = torch.int16 if few else torch.int32
         return slots.to(kind), own.to(kind)
 
-    def _rows(self, keep: Tensor | None, count: int) -> "Rows":
+    def _rows(self, keep: Tensor | None, count: int) -> "SortedRows":
         """The orders with their fillers, for `count` blocks: 0 stands for nothing, and positions begin at 1."""
         length = self.order.shape[-1]
         slots, own = self.small(keep)
@@ -198,9 +198,9 @@ class Sorted(Layout):
             at = of_keys(self, place), of_queries(self, count, place[..., self.back :])
         keys, queries = of_keys(self, slots), of_queries(self, count, reading(slots[..., self.back :]))
         without = (1 - own).unflatten(-1, (count, self.block))
-        return Rows(self, order, undo, keys, queries, without, at, count, Scratch())
+        return SortedRows(self, order, undo, keys, queries, without, at, count, Scratch())
 
-    def _pieces(self, q: Tensor, keep: Tensor | None) -> Iterator[tuple[tuple[slice, slice], "Rows"]]:
+    def _pieces(self, q: Tensor, keep: Tensor | None) -> Iterator[tuple[tuple[slice, slice], "SortedRows"]]:
         """Some sequences and heads at a time: as many as stay in cache."""
         rows = self._rows(keep, ceil_div(q.shape[2], self.block))
         for index in groups(q, PIECE // (2 * rows.count * self.block * self.span)):

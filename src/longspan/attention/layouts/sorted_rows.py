@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from longspan.attention.dropped import BLOCKED, LOG2_E
+from longspan.attention.kernels.flash_dropout import BLOCKED, LOG2_E
 from longspan.attention.layouts.base import ceil_div
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Scratch:
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class SortedRows:
     """The orders of some heads: leading sizes are (batch, heads) or, in the fused way, (heads of all sequences,)."""
 
     layout: "Sorted"
@@ -44,7 +44,7 @@ class Rows:
     count: int
     scratch: Scratch
 
-    def take(self, index: tuple[slice, slice]) -> "Rows":
+    def take(self, index: tuple[slice, slice]) -> "SortedRows":
         names = ("order", "undo", "slots", "reading", "without")
         parts: dict[str, Any] = {name: getattr(self, name)[index].flatten(0, 1) for name in names}
         return replace(self, **parts, at=tuple(x[index].flatten(0, 1) for x in self.at))

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from longspan.attention import flash
-from longspan.attention.dropped import BLOCKED
+from longspan.attention.kernels import flash
+from longspan.attention.kernels.flash_dropout import BLOCKED
 from longspan.attention.layouts.base import PIECE, groups, wide
 from longspan.attention.layouts.sorted_rows import reading
 

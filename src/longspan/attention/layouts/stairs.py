@@ -7,7 +7,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from longspan.attention.flash import BLOCKED
+from longspan.attention.kernels.flash import BLOCKED
 from longspan.attention.layouts import strips
 from longspan.attention.layouts.base import Layout, add, blocked, blocked_where, products, wide
 

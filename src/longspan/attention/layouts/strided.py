@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from longspan.attention import flash
-from longspan.attention.flash import BLOCKED
+from longspan.attention.kernels import flash
+from longspan.attention.kernels.flash import BLOCKED
 from longspan.attention.layouts.base import Layout, blocked_where, ceil_div, pad_rows, products, wide
 
 

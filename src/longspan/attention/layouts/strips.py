@@ -8,8 +8,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from longspan.attention import flash
-from longspan.attention.dropped import BLOCKED
+from longspan.attention.kernels import flash
+from longspan.attention.kernels.flash_dropout import BLOCKED
 from longspan.attention.layouts.base import wide
 
 Strip = tuple[slice, int, Tensor | None]  # which queries, how many of the keys they read, and the mask to be added

@@ -7,7 +7,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from longspan.attention.flash import BLOCKED
+from longspan.attention.kernels.flash import BLOCKED
 from longspan.attention.layouts import strips
 from longspan.attention.layouts.base import Layout, add, blocked_where, ceil_div, products
 

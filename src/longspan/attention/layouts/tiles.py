@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from longspan.attention.flash import BLOCKED
+from longspan.attention.kernels.flash import BLOCKED
 from longspan.attention.layouts import runs
 from longspan.attention.layouts.base import PIECE, Layout, blocked_where, ceil_div, first_rows, products
-from longspan.attention.layouts.runs import Run, mask_of, portions
+from longspan.attention.layouts.runs import BlockRun, mask_of, portions
 
 ROWS = 128  # queries of one fused call under a triangle: more compute what is masked, fewer run slower
 
@@ -106,7 +106,7 @@ class Tiles(Layout):
             start = inside * self.block
             yield _Part(start + begin, beyond - inside, end - begin, start - self.before, self.before + behind)
 
-    def _runs(self, q: Tensor, k: Tensor, keep: Tensor | None) -> Iterator[Run]:
+    def _runs(self, q: Tensor, k: Tensor, keep: Tensor | None) -> Iterator[BlockRun]:
         """The fused calls, each for as many blocks and heads (or sequences) as stay in cache."""
         batch, heads, queries, width = q.shape
         for part in self._parts(queries, k.shape[2]):
@@ -126,7 +126,9 @@ class Tiles(Layout):
                 together = max(1, PIECE // (count * part.span * width))
                 for portion in portions(batch, heads, together):
                     own = None if mask is None else mask_of(mask, portion)
-                    yield Run(portion, count, first_query, part.rows, self.block, first_key, part.span, self.block, own)
+                    yield BlockRun(
+                        portion, count, first_query, part.rows, self.block, first_key, part.span, self.block, own
+                    )
 
 
 @dataclass(frozen=True)

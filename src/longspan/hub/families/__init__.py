@@ -4,7 +4,7 @@ from importlib import import_module
 from pathlib import Path
 
 from longspan.errors import UnknownName
-from longspan.hub.family import Family
+from longspan.hub.families.base import Family
 
 FAMILIES: dict[str, str] = {
     "bert": "longspan.hub.families.bert:BERT",

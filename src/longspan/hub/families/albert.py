@@ -3,9 +3,9 @@
 from typing import Any
 
 from longspan.errors import Unsupported
+from longspan.hub.families.base import ACTIVATIONS, Config, Family, Field
 from longspan.hub.families.bert import EMBEDDINGS, FIXED, ONLY, pooled_head, token_head
-from longspan.hub.family import ACTIVATIONS, Config, Family, Field
-from longspan.hub.names import Rule, rename
+from longspan.hub.tensor_names import Rule, rename
 from longspan.nn.heads import Head
 
 FIELDS = (

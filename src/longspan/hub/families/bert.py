@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from longspan.hub.family import ACTIVATIONS, Config, Family, Field
-from longspan.hub.names import Rule, rename
+from longspan.hub.families.base import ACTIVATIONS, Config, Family, Field
+from longspan.hub.tensor_names import Rule, rename
 from longspan.nn.heads import Head
 
 FIELDS = (

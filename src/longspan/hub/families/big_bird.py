@@ -5,8 +5,8 @@ from typing import Any
 
 from longspan.errors import Unsupported
 from longspan.hub.families import bert
-from longspan.hub.family import Config, Family, Field
-from longspan.hub.names import rename
+from longspan.hub.families.base import Config, Family, Field
+from longspan.hub.tensor_names import rename
 from longspan.nn.heads import Head
 
 _DEFAULTS = {"vocab_size": 50358, "hidden_act": "gelu_new", "max_position_embeddings": 4096}

@@ -5,9 +5,9 @@ Their training drops from what the feed-forward layer adds and not from what att
 
 from typing import Any
 
+from longspan.hub.families.base import ACTIVATIONS, Config, Family, Field
 from longspan.hub.families.bert import FIXED
-from longspan.hub.family import ACTIVATIONS, Config, Family, Field
-from longspan.hub.names import rename
+from longspan.hub.tensor_names import rename
 from longspan.nn.heads import Head
 
 FIELDS = (

@@ -3,10 +3,10 @@
 from typing import Any
 
 from longspan.errors import Unsupported
+from longspan.hub.families.base import ACTIVATIONS, Config, Family, Field
 from longspan.hub.families.bert import EMBEDDINGS, FIXED, ONLY, classifier_dropout, layers, token_head
 from longspan.hub.families.bert import FIELDS as BERT_FIELDS
-from longspan.hub.family import ACTIVATIONS, Config, Family, Field
-from longspan.hub.names import rename
+from longspan.hub.tensor_names import rename
 from longspan.nn.heads import Head
 
 # The sizes that a missing key means are those of the small model.

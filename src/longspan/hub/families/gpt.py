@@ -5,10 +5,10 @@ GPT-3 has GPT-2's tensors; no checkpoint of it is public.
 
 from typing import Any
 
-from longspan.attention.setting import Setting
+from longspan.attention.config import AttentionConfig
 from longspan.errors import Unsupported
-from longspan.hub.family import ACTIVATIONS, Config, Family, Field
-from longspan.hub.names import rename
+from longspan.hub.families.base import ACTIVATIONS, Config, Family, Field
+from longspan.hub.tensor_names import rename
 from longspan.nn.heads import Head
 
 SIZES = (
@@ -115,12 +115,12 @@ GPT = Family(
 # GPT-2
 
 
-def _scaled(width: int, heads: int, layers: int, *, by_width: bool, by_layer: bool) -> tuple[Setting, ...]:
+def _scaled(width: int, heads: int, layers: int, *, by_width: bool, by_layer: bool) -> tuple[AttentionConfig, ...]:
     """Attention whose products are scaled otherwise than by 1/√head_dim, which is the default."""
     if by_width and not by_layer:
-        return (Setting("softmax"),)
+        return (AttentionConfig("softmax"),)
     scale = (width // heads) ** -0.5 if by_width else 1.0
-    return tuple(Setting("softmax", scale=scale / (layer + 1 if by_layer else 1)) for layer in range(layers))
+    return tuple(AttentionConfig("softmax", scale=scale / (layer + 1 if by_layer else 1)) for layer in range(layers))
 
 
 def _adjust_gpt2(found: dict[str, Any], given: Config) -> dict[str, Any]:

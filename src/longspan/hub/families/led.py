@@ -5,11 +5,11 @@ Which source tokens are global is said with each text, by the stream `global_mas
 
 from typing import Any
 
-from longspan.attention.setting import Setting
+from longspan.attention.config import AttentionConfig
 from longspan.errors import InvalidInput, Unsupported
 from longspan.hub.families import bart
-from longspan.hub.family import Config, Family, Field
-from longspan.hub.names import rename
+from longspan.hub.families.base import Config, Family, Field
+from longspan.hub.tensor_names import rename
 
 FIELDS = (
     *bart.SIZES,
@@ -39,7 +39,7 @@ def _adjust(found: dict[str, Any], given: Config) -> dict[str, Any]:
     for width in widths:
         if not isinstance(width, int) or width < 2 or width % 2:
             raise InvalidInput(f"config.json: attention_window must be even numbers from 2 on, not {width!r}")
-    found["encoder_attention"] = tuple(Setting("longformer", window=width // 2) for width in widths)
+    found["encoder_attention"] = tuple(AttentionConfig("longformer", window=width // 2) for width in widths)
     return bart.adjust(found, given)
 
 

@@ -4,9 +4,9 @@ import math
 from typing import Any
 
 from longspan.errors import InvalidInput, Unsupported
+from longspan.hub.families.base import Config, Family, Field
 from longspan.hub.families.gpt import token_dropout
-from longspan.hub.family import Config, Family, Field
-from longspan.hub.names import rename
+from longspan.hub.tensor_names import rename
 from longspan.nn.heads import Head
 from longspan.nn.rotary_scaling import RotaryScaling
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from longspan.errors import InvalidInput
 from longspan.hub.families import roberta
-from longspan.hub.family import Config, Family, Field
-from longspan.hub.names import rename
+from longspan.hub.families.base import Config, Family, Field
+from longspan.hub.tensor_names import rename
 from longspan.models.body import spread
 from longspan.nn.heads import Head
 

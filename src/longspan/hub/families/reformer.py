@@ -11,11 +11,11 @@ from typing import Any
 from torch import Tensor
 
 from longspan import config
-from longspan.attention.setting import Setting
+from longspan.attention.config import AttentionConfig
 from longspan.errors import Unsupported
+from longspan.hub.families.base import ACTIVATIONS, Config, Family, Field
 from longspan.hub.families.bert import classifier_dropout
-from longspan.hub.family import ACTIVATIONS, Config, Family, Field
-from longspan.hub.names import rename
+from longspan.hub.tensor_names import rename
 from longspan.models.body import spread
 from longspan.nn.heads import Head
 
@@ -47,7 +47,7 @@ KEY_EPS = 1e-6  # added there to the mean square of a key
 # Settings of the two kinds of layers
 
 
-def _local(given: Config, causal: bool) -> Setting:
+def _local(given: Config, causal: bool) -> AttentionConfig:
     chunk = int(given.get("local_attn_chunk_length", 64))
     before, after = (
         int(given.get(f"local_num_chunks_{side}", number)) for side, number in (("before", 1), ("after", 0))
@@ -56,10 +56,10 @@ def _local(given: Config, causal: bool) -> Setting:
     if causal and after:
         raise Unsupported(f"config.json: local_num_chunks_after is {after}; a decoder reads nothing behind")
     dropout = float(given.get("local_attention_probs_dropout_prob", 0.05))
-    return Setting("image_local", dropout=dropout, query_block=chunk, memory=before * chunk, **around)
+    return AttentionConfig("image_local", dropout=dropout, query_block=chunk, memory=before * chunk, **around)
 
 
-def _hashed(given: Config, causal: bool) -> Setting:
+def _hashed(given: Config, causal: bool) -> AttentionConfig:
     form = given.get("lsh_form", "released")
     if form not in ("released", "strict") or (form == "strict" and not causal):
         raise Unsupported(f"config.json: lsh_form is {form!r}; it can be 'released' or, in a decoder, 'strict'")
@@ -75,7 +75,7 @@ def _hashed(given: Config, causal: bool) -> Setting:
     }
     if causal and options["after"]:
         raise Unsupported(f"config.json: lsh_num_chunks_after is {options['after']}; a decoder reads nothing behind")
-    return Setting("reformer", dropout=float(given.get("lsh_attention_probs_dropout_prob", 0.0)), **options)
+    return AttentionConfig("reformer", dropout=float(given.get("lsh_attention_probs_dropout_prob", 0.0)), **options)
 
 
 def _buckets(given: Config) -> int | tuple[int, ...]:
@@ -137,15 +137,15 @@ def _restore(causal: bool) -> Any:
     return restore
 
 
-def _complete(setting: Setting, options: Any, causal: bool) -> Setting:
+def _complete(setting: AttentionConfig, options: Any, causal: bool) -> AttentionConfig:
     """With its dropout said, and its form where it is not the one that it has by itself."""
     dropout = options.attention_dropout if setting.dropout is None else setting.dropout
     own = "strict" if causal else "paper"
     given = {name: value for name, value in setting.options.items() if (name, value) != ("form", own)}
-    return Setting(setting.name, dropout=dropout, **given)
+    return AttentionConfig(setting.name, dropout=dropout, **given)
 
 
-def _keys(setting: Setting, causal: bool) -> dict[str, Any]:
+def _keys(setting: AttentionConfig, causal: bool) -> dict[str, Any]:
     """What a layer of this kind has; what these keys cannot say of it is found by reading them again."""
     own = setting.made
     if setting.name == "image_local" and isinstance(own.query_block, int):

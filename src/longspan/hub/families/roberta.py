@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from longspan.errors import Unsupported
+from longspan.hub.families.base import Config, Family
 from longspan.hub.families.bert import BODY, FIELDS, FIXED, ONLY, classifier_dropout, pooled_head, token_head
 from longspan.hub.families.bert import restore as restore_dropout
-from longspan.hub.family import Config, Family
-from longspan.hub.names import rename
+from longspan.hub.tensor_names import rename
 from longspan.nn.heads import Head
 
 

@@ -5,8 +5,8 @@ from typing import Any
 from torch import Tensor
 
 from longspan.errors import Unsupported
-from longspan.hub.family import ACTIVATIONS, Config, Family, Field
-from longspan.hub.names import Rule, rename
+from longspan.hub.families.base import ACTIVATIONS, Config, Family, Field
+from longspan.hub.tensor_names import Rule, rename
 from longspan.nn.heads import Head
 from longspan.nn.patches import pair
 

@@ -1,13 +1,13 @@
 """What models with memory cost, once that is full: before it is, they do less."""
 
-from longspan.attention import relative
+from longspan.attention.mechanisms import relative
 from longspan.models.compressive import CompressiveTransformer
 from longspan.models.cost.tally import Tally, products, read
 from longspan.models.transformer_xl import TransformerXL
-from longspan.nn.adaptive import AdaptiveEmbedding, AdaptiveSoftmax
+from longspan.nn.adaptive_softmax import AdaptiveEmbedding, AdaptiveSoftmax
 from longspan.nn.compression import Compression
-from longspan.nn.memory import MemoryLayer, Reach
-from longspan.nn.relative import RelativeAttention
+from longspan.nn.memory_layer import MemoryLayer, Reach
+from longspan.nn.relative_multihead import RelativeAttention
 
 
 @read.register

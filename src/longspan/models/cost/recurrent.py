@@ -4,10 +4,10 @@ from functools import singledispatch
 
 from torch import nn
 
+from longspan.models.classics.elmo import Elmo
+from longspan.models.classics.recurrent import RecurrentLanguageModel, SeriesRegressor
+from longspan.models.classics.seq2seq import Seq2Seq
 from longspan.models.cost.tally import Tally, products, read
-from longspan.models.elmo import Elmo
-from longspan.models.recurrent import RecurrentLanguageModel, SeriesRegressor
-from longspan.models.seq2seq import Seq2Seq
 from longspan.nn.alignment import Alignment
 from longspan.nn.characters import CharacterEncoder
 from longspan.nn.projected_lstm import ProjectedLstm

@@ -10,13 +10,13 @@ from longspan.models.electra import Electra
 from longspan.models.encoder import Encoder
 from longspan.models.etc_model import EtcModel, OfOneInput, PerInput
 from longspan.models.transformer import Transformer
-from longspan.models.vit import VisionTransformer
+from longspan.models.vision.vit import VisionTransformer
 from longspan.nn.block import Block
-from longspan.nn.embed import TokenEmbedding
+from longspan.nn.embedding import TokenEmbedding
 from longspan.nn.heads import Masked
 from longspan.nn.reversible_body import ReversibleBody
-from longspan.nn.shared import SharedStack
 from longspan.nn.stack import Body, Stack
+from longspan.nn.universal_stack import UniversalStack
 
 # Bodies
 
@@ -54,7 +54,7 @@ def _(body: ReversibleBody, tally: Tally, tokens: int, context: int = 0) -> None
 
 
 @pass_through.register
-def _(body: SharedStack, tally: Tally, tokens: int, context: int = 0) -> None:
+def _(body: UniversalStack, tally: Tally, tokens: int, context: int = 0) -> None:
     width = body.out_width
     for step in range(body.steps):
         _block(body.block, tally, tokens, context, again=step > 0)

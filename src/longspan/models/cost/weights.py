@@ -10,11 +10,11 @@ from torch.overrides import TorchFunctionMode
 
 from longspan.attention.base import Attention
 from longspan.nn.biases import DistanceBias
-from longspan.nn.embed import TokenEmbedding
+from longspan.nn.embedding import TokenEmbedding
 from longspan.nn.feedforward import FeedForward
 from longspan.nn.multihead import MultiHead
 from longspan.nn.norm import LayerNorm, RMSNorm
-from longspan.nn.positions import Absolute
+from longspan.nn.positions import AbsolutePositions
 
 
 class _NoNumbers(TorchFunctionMode):
@@ -65,7 +65,7 @@ def count(model: nn.Module) -> dict[str, int]:
 # What a reader calls a part, innermost first: a parameter belongs to the first of these that holds it.
 _NAMES: tuple[tuple[type, str], ...] = (
     (Attention, "mechanism"),
-    (Absolute, "positions"),
+    (AbsolutePositions, "positions"),
     (DistanceBias, "positions"),
     (LayerNorm, "norms"),
     (RMSNorm, "norms"),

@@ -1,0 +1,180 @@
+"""The folder of a grid: `grid.json`, what was planned; `results.jsonl`, a line for each cell that ended."""
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from longspan import files
+from longspan.arena.runs.cell import Cell, Record
+from longspan.arena.runs.grid import Arguments, check_cells, differences
+from longspan.data.json_lines import parse, skipped
+from longspan.errors import InvalidInput
+from longspan.train.run import Run
+
+GRID, RESULTS, CELLS = "grid.json", "results.jsonl", "cells"
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Read:
+    """What a file of results holds."""
+
+    records: list[Record]
+    notes: list[str]  # what was skipped, and why
+    size: int  # bytes of the file
+    torn: int  # bytes of a last line that was cut short
+
+
+def read_records(path: Path) -> Read:
+    """The records of a file, which need not be there; lines that are no records are skipped and noted."""
+    try:
+        held = path.read_bytes()
+    except FileNotFoundError:
+        return Read([], [], 0, 0)
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be read: {error.strerror}") from None
+    lines = held.split(b"\n")
+    torn = lines.pop()  # what stands after the last end of a line
+    records, wrong = list[Record](), list[tuple[int, str]]()
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            values = parse(line)
+        except InvalidInput as error:
+            if number == len(lines) and not torn:  # a disk that was full, or went down, leaves such a line last
+                torn = line + b"\n"
+            else:
+                wrong.append((number, str(error)))
+            continue
+        try:
+            records.append(Record.read(values))
+        except InvalidInput as error:
+            wrong.append((number, str(error)))
+    notes = [skipped(path.name, wrong)] if wrong else []
+    notes += [f"the last line of {path.name} was cut short and is dropped"] if torn else []
+    return Read(records, notes, len(held), len(torn))
+
+
+class Folder:
+    """Where the results of one grid are kept, safe from whatever ends the process that writes them."""
+
+    def __init__(self, path: Path, warn: Callable[[str], None] = lambda line: None) -> None:
+        self.path, self.warn = path, warn
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """While it is written to, nobody else may."""
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(Run(self.path).held())
+            except OSError as error:  # such as a full disk
+                raise InvalidInput(f"{self.path} cannot be written: {error.strerror}") from None
+            yield
+
+    def begin(self, arguments: Arguments, cells: Sequence[Cell]) -> list[Cell]:
+        """The cells to be run here: those of before, where it was begun with the same arguments."""
+        grid = self.path / GRID
+        if grid.exists():
+            return self.planned(arguments)
+        if (self.path / RESULTS).exists():
+            raise InvalidInput(f"{self.path} has {RESULTS} and no {GRID}, so what it is of is not known; name another")
+        text = json.dumps(
+            {"version": VERSION, "arguments": arguments.plain(), "cells": [cell.plain() for cell in cells]}, indent=1
+        )
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            files.write_text(grid, text + "\n")
+        except OSError as error:
+            raise InvalidInput(f"{grid} cannot be written: {error.strerror}") from None
+        return list(cells)
+
+    def planned(self, arguments: Arguments | None = None) -> list[Cell]:
+        """The cells of `grid.json`; other arguments than its own are refused, and what differs is named."""
+        grid = self.path / GRID
+        try:
+            values = parse(grid.read_bytes())
+            old = Arguments.read(values["arguments"])
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InvalidInput(f"{grid} cannot be read: {error}; give the folder of a grid, or a new one") from None
+        differing = [] if arguments is None else differences(old, arguments)
+        if differing:
+            raise InvalidInput(
+                f"{self.path} holds results of other settings: {'; '.join(differing)}; give the same, or another --out"
+            )
+        return check_cells(values.get("cells"), str(grid))
+
+    def records(self, *, mend: bool = True) -> list[Record]:
+        """Every usable line; the cells of others are run again, and a warning says how many there are.
+
+        A last line that was cut short is dropped; `mend` takes it out of the file as well.
+        """
+        path = self.path / RESULTS
+        read = read_records(path)
+        for note in read.notes:
+            self.warn(f"{self.path}: {note}; what it held is run again")
+        if read.torn and mend:
+            try:
+                with path.open("r+b") as file:
+                    file.truncate(read.size - read.torn)
+                    os.fsync(file.fileno())
+            except OSError as error:
+                raise InvalidInput(f"{path} cannot be written: {error.strerror}") from None
+        return read.records
+
+    def append(self, record: Record) -> None:
+        """One line, whole and on the disk before this returns."""
+        path = self.path / RESULTS
+        line = json.dumps(_finite(record.plain()), ensure_ascii=False) + "\n"
+        try:
+            number = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+            try:
+                size = os.fstat(number).st_size
+                try:
+                    left = line.encode()
+                    while left:
+                        left = left[os.write(number, left) :]
+                    os.fsync(number)
+                except OSError:
+                    os.ftruncate(number, size)  # a part of a line is no record
+                    raise
+            finally:
+                os.close(number)
+        except OSError as error:
+            raise InvalidInput(
+                f"{path} could not be written: {error.strerror}; the cells that ended before are kept: make room, and "
+                "give the same command again"
+            ) from None
+
+
+def latest(records: Iterable[Record]) -> dict[str, Record]:
+    """The last record of each cell, by its key."""
+    return {record.cell.key: record for record in records}
+
+
+def left(cells: Iterable[Cell], records: Iterable[Record], *, retry: bool = False) -> list[Cell]:
+    """What is still to be run: without a record, or with `retry` those that are not done."""
+    ended = latest(records)
+
+    def open_(cell: Cell) -> bool:
+        record = ended.get(cell.key)
+        return record is None or record.cell != cell or (retry and record.state != "done")
+
+    return [cell for cell in cells if open_(cell)]
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity and no NaN: null stands for them."""
+    if isinstance(value, Mapping):
+        return {key: _finite(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+__all__ = ["CELLS", "GRID", "RESULTS", "Folder", "Read", "latest", "left", "read_records"]

@@ -1,0 +1,65 @@
+"""Torch's `scaled_dot_product_attention`, with second derivatives on the CPU.
+
+Torch has no second derivative of its fused kernels and says so with an error. On the CPU the kernel is called through
+`flash.py` instead while gradients are recorded; a graph of the gradients is then made by plain products.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+from longspan.attention.base import share_heads
+from longspan.attention.kernels import flash
+from longspan.derivatives import twice_differentiable
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    scale: float,
+    causal: bool = False,
+    mask: Tensor | None = None,
+    dropout: float = 0.0,
+) -> Tensor:
+    """softmax(scale · q kᵀ + mask) v; `mask` has four axes and the type of q, `causal` aligns to the top left."""
+    recorded = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+    if recorded and not dropout and flash.fits(q, k, v) and not torch._C._are_functorch_transforms_active():
+        k, v = share_heads(k, q.shape[1]), share_heads(v, q.shape[1])
+        out: Tensor = _Attend.apply(q, k, v, mask, causal, scale)
+        return out
+    grouped = k.shape[1] != q.shape[1]
+    return scaled_dot_product_attention(
+        q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal, scale=scale, enable_gqa=grouped
+    )
+
+
+def _again(ctx: Any, saved: Sequence[Any]) -> tuple[Tensor, Sequence[Tensor | None]]:
+    q, k, v, mask, *_ = saved
+    with sdpa_kernel(SDPBackend.MATH):
+        out = scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=ctx.causal, scale=ctx.scale)
+    return out, (q, k, v, None, None, None)
+
+
+class _Attend(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float) -> Tensor:
+        out, lse = flash.forward(q, k, v, scale, causal=causal, mask=mask)
+        ctx.save_for_backward(q, k, v, mask, out, lse)
+        ctx.causal, ctx.scale = causal, scale
+        return out
+
+    @staticmethod
+    @twice_differentiable(_again)
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, mask, out, lse = ctx.saved_tensors
+        gradients = flash.backward(g, q, k, v, out, lse, ctx.scale, causal=ctx.causal, mask=mask)
+        return *gradients, None, None, None
+
+
+__all__ = ["attend"]

@@ -1,0 +1,162 @@
+"""Axial attention: each layer reads along one axis of a grid, masked or not."""
+
+import math
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from longspan import config
+from longspan.attention.base import Attention, Cost, Shape, Side, Supports, masked_softmax, readable
+from longspan.attention.kernels.multi_source_softmax import KeySource, joint
+from longspan.attention.layouts import Dense, GridAxis, Layout, Residue, ceil_div
+from longspan.attention.state import Rows, State, append_mask
+from longspan.config import option
+from longspan.errors import InvalidInput, InvalidOption
+from longspan.shapes import Keys, Output, Queries, Values, Weights
+
+WIDTH = 64  # of a row, where neither axes nor a width are given
+
+
+@dataclass(frozen=True)
+class AxialState(State):
+    k: Rows  # of the slab that the next position is in: the row so far, or all of the columns
+    v: Rows
+    seen: Rows | None  # which of them may be read; None while all may
+    length: int  # positions read so far
+
+
+class AxialAttention(Attention):
+    """The sequence is a grid read row by row. With `causal` a position reads those before it on its line and itself,
+    which is causal in the order of the sequence whatever the axis."""
+
+    name = "axial"
+    paper = "Ho et al. 2019 (Axial Transformer)"
+    family = ("FP",)
+    order = "n·(length of the axis): n·√n for a square"
+    exponent = 1.5
+    scaled_dot = True
+    supports = Supports(causal=True, streaming=True, dropout=True)
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(config.Options):
+        axes: tuple[int, ...] | None = option(
+            None, "sizes of the axes of the grid, the last one running fastest; their product is the length", low=1
+        )
+        width: int | None = option(
+            None, f"positions of a row, where there are as many rows as it takes; {WIDTH} unless axes are given", low=1
+        )
+        axis: int = option(-1, "the axis that this layer reads along: 0 is the first, -1 the last (within rows)")
+
+    def __init__(self, shape: Shape, options: Any = None, *, causal: bool = False, dropout: float = 0.0) -> None:
+        super().__init__(shape, options, causal=causal, dropout=dropout)
+        axes, width, axis = self.options.axes, self.options.width, self.options.axis
+        if axes is not None and width is not None:
+            raise InvalidOption(f"options axes {axes!r} and width {width!r} both say how long a row is; give one")
+        count = 2 if axes is None else len(axes)
+        if not -count <= axis < count:
+            raise InvalidOption(f"option axis must be {-count} to {count - 1} for {count} axes, not {axis!r}")
+        # What is known of the axes: the number of rows follows from the length where only their width is given.
+        self.known: tuple[int | None, ...] = (None, WIDTH if width is None else width) if axes is None else axes
+        self.axis = axis % count
+        self.stride = math.prod(size for size in self.known[self.axis + 1 :] if size is not None)
+        self.line = self.known[self.axis]  # places on a line, or None
+        if axes is None:  # the width is fixed: rows cost n·width, and columns n·(n / width)
+            self.exponent = 1.0 if self.axis == 1 else 2.0
+
+    def define(self, q: Queries, k: Keys, side: Side) -> Weights:
+        length = q.shape[2]
+        axes = self.axes_of(length)
+        places = torch.tensor(list(product(*(range(size) for size in axes)))[:length], device=q.device)
+        same = places[:, None] == places[None]  # queries keys axes
+        other_axes = [axis for axis in range(len(axes)) if axis != self.axis]
+        line = same[:, :, other_axes].all(dim=-1)
+        if self.causal:  # masked: not behind the query on their line
+            line = line & (places[None, :, self.axis] <= places[:, None, self.axis])
+        scores = torch.einsum("bhid,bhjd->bhij", q, k) / self.shape.head_dim**0.5
+        return masked_softmax(scores, line & readable(length, length, False, side.key_mask, q.device))
+
+    def attend(self, q: Queries, k: Keys, v: Values, side: Side) -> Output:
+        self.axes_of(q.shape[2])
+        return self._joint(self._layout(), q, k, v, side.key_mask)
+
+    def _joint(self, layout: Layout, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
+        dropout = self.dropout if self.training else 0.0
+        return joint(q, [KeySource(layout, k, v, keep)], scale=self.shape.head_dim**-0.5, dropout=dropout)
+
+    def _layout(self) -> GridAxis:
+        return GridAxis(self.stride, self.line, self.causal)
+
+    def axes_of(self, length: int) -> tuple[int, ...]:
+        """The axes of a sequence of this length, which is refused if it is not theirs."""
+        axes = self.options.axes
+        if axes is None:
+            width = self.known[1]
+            assert width is not None
+            return ceil_div(length, width), width
+        if math.prod(axes) != length:
+            sizes = " × ".join(map(str, axes))
+            raise InvalidInput(
+                f"axial was built for axes {sizes}, which is {math.prod(axes)} positions, not {length}; give width "
+                "instead of axes to read any number of rows"
+            )
+        return tuple(axes)
+
+    def cost(self, queries: int, keys: int) -> Cost:
+        heads, width = self.shape.heads, self.shape.head_dim
+        pairs = self._layout().pairs(heads, queries, keys)
+        return Cost(4 * pairs * width, heads * queries * (width + 1))  # kept: the output and the log-sum-exp
+
+    # Decoding
+
+    def start(
+        self, batch: int, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None
+    ) -> AxialState:
+        self._refuse_streaming()
+        return AxialState(Rows.empty(batch), Rows.empty(batch), None, 0)
+
+    def decode(self, q: Queries, k: Keys, v: Values, state: AxialState, side: Side) -> tuple[Output, State]:
+        begin, end = state.length, state.length + q.shape[2]
+        if self.options.axes is not None and end > math.prod(self.options.axes):
+            sizes = " × ".join(map(str, self.options.axes))
+            raise InvalidInput(f"axial was built for axes {sizes}, and these tokens reach to {end}; start a new grid")
+        seen = append_mask(state.seen, len(state.k), side.key_mask, q)
+        keys, values = state.k.append(k), state.v.append(v)
+        keep = None if seen is None else seen.value[:, 0, :, 0]
+        # What is left of the slab that was begun, and then new slabs, which need nothing that came before.
+        first = begin - len(state.k)
+        border = begin if first == begin else end if self._slab is None else min(end, first + self._slab)
+        parts = []
+        if border > begin:
+            old = slice(0, border - first)
+            own = None if keep is None else keep[:, old]
+            parts.append(self._within(q[:, :, : border - begin], keys.value[:, :, old], values.value[:, :, old], own))
+        if end > border:
+            new = slice(border - first, None)
+            own = None if keep is None else keep[:, new]
+            rest = q[:, :, border - begin :]
+            parts.append(self._joint(self._layout(), rest, keys.value[:, :, new], values.value[:, :, new], own))
+        kept = end if self._slab is None else end % self._slab
+        state = AxialState(keys.trim(kept), values.trim(kept), None if seen is None else seen.trim(kept), end)
+        return torch.cat(parts, dim=2), state
+
+    @property
+    def _slab(self) -> int | None:
+        """Positions that hold whole lines: a position reads none before its own slab. None: all of them."""
+        return None if self.line is None else self.line * self.stride
+
+    def _within(self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
+        """The last queries of a slab; its keys begin with its first position and end with the last query's own."""
+        queries, stride = q.shape[2], self.stride
+        before = k.shape[2] - queries
+        if queries == 1:
+            line = slice(before % stride, None, stride)
+            return self._joint(Dense(), q, k[:, :, line], v[:, :, line], None if keep is None else keep[:, line])
+        if stride == 1:
+            return self._joint(Dense(causal=True), q, k, v, keep)
+        lead = before % stride  # places of the first row that were answered before
+        out = self._joint(Residue(stride, Dense(causal=True)), pad(q, (0, 0, lead, 0)), k, v, keep)
+        return out[:, :, lead:]

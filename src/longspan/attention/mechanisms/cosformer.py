@@ -1,0 +1,108 @@
+"""cosFormer: linear attention with rectified features, weighed by the cosine of the distance.
+
+    sim(i, j) = relu(q_i)·relu(k_j)·cos(π(i − j)/2M)
+
+By Ptolemy's theorem the cosine of a difference is a sum of two products, one factor of i and one of j, so that sim is
+the product of features twice as wide: [relu(x_i)·cos(πi/2M), relu(x_i)·sin(πi/2M)]. M is `max_length`, and not the
+length of what is being read: padding must not change it, nor the next token.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from longspan import config
+from longspan.attention.base import Attention, Cost, Shape, Side, Supports, readable
+from longspan.attention.kernels.linear_scan import scan
+from longspan.attention.kernels.linear_scan.scan import ScanState
+from longspan.attention.parts.features import Identity
+from longspan.attention.parts.kernel_attention import normalised
+from longspan.attention.state import State
+from longspan.errors import InvalidInput, InvalidOption
+from longspan.shapes import Keys, Output, Queries, Values, Weights
+
+EPSILON = 1e-6  # in the denominator: a query without a positive number reads nothing
+
+
+@dataclass(frozen=True)
+class CosformerState(State):
+    sums: ScanState
+    position: int  # of the next token
+
+
+class CosformerAttention(Attention):
+    name = "cosformer"
+    paper = "Qin et al. 2022"
+    family = ("KR",)
+    order = "n·head_dim"
+    exponent = 1.0
+    supports = Supports(causal=True, cross=True, cross_rows=False, streaming=True)
+
+    def __init__(
+        self, shape: Shape, options: config.Options | None = None, *, causal: bool = False, dropout: float = 0.0
+    ) -> None:
+        super().__init__(shape, options, causal=causal, dropout=dropout)
+        if shape.max_length is None:
+            raise InvalidOption("cosformer measures distances against the greatest length: give max_length")
+        self.limit = shape.max_length
+        self.fixed_length = True
+
+    def define(self, q: Queries, k: Keys, side: Side) -> Weights:
+        queries, keys = q.shape[2], k.shape[2]
+        self._check_length(max(queries, keys))
+        distance = torch.arange(queries, device=q.device)[:, None] - torch.arange(keys, device=q.device)
+        similarity = torch.einsum("bhid,bhjd->bhij", q.relu(), k.relu())
+        similarity = similarity * torch.cos(math.pi * distance.to(q.dtype) / (2 * self.limit))
+        return normalised(similarity, readable(queries, keys, self.causal, side.key_mask, q.device), EPSILON)
+
+    def attend(self, q: Queries, k: Keys, v: Values, side: Side) -> Output:
+        self._check_length(max(q.shape[2], k.shape[2]))
+        if self.causal:
+            return self._causal(q, k, v, side, None, 0)[0]
+        queries, keys = self._features(q, 0), self._features(k, 0)
+        out = scan.full(queries, keys, v.to(keys.dtype), Identity(), key_mask=side.key_mask, epsilon=EPSILON)
+        return out.to(v.dtype)
+
+    def _causal(
+        self, q: Tensor, k: Tensor, v: Tensor, side: Side, state: ScanState | None, first: int
+    ) -> tuple[Tensor, ScanState]:
+        queries, keys = self._features(q, first), self._features(k, first)
+        mask, values = side.key_mask, v.to(keys.dtype)
+        out, state = scan.causal(queries, keys, values, Identity(), key_mask=mask, epsilon=EPSILON, state=state)
+        return out.to(v.dtype), state
+
+    def _features(self, x: Tensor, first: int) -> Tensor:
+        """Of positions `first` and on."""
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        place = torch.arange(first, first + x.shape[2], dtype=dtype, device=x.device)[:, None]
+        angle = place * (math.pi / (2 * self.limit))
+        # Sine and cosine are at least 0 up to M, so they may go inside relu, which then keeps its own result alone.
+        return torch.cat([x * angle.cos(), x * angle.sin()], dim=-1).relu()
+
+    def _check_length(self, length: int) -> None:
+        if length > self.limit:
+            raise InvalidInput(f"cosformer was built for max_length {self.limit}, and there are {length} positions")
+
+    def cost(self, queries: int, keys: int) -> Cost:
+        heads, width = self.shape.heads, self.shape.head_dim
+        features = 2 * width * heads * (queries + keys)
+        tables = 2 * (queries + keys)
+        return Cost(
+            scan.flops(Identity(), queries, keys, heads, 2 * width, width, causal=self.causal),
+            scan.kept(Identity(), queries, heads, 2 * width, width, causal=self.causal) + features + tables,
+        )
+
+    def start(
+        self, batch: int, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None
+    ) -> CosformerState:
+        self._refuse_streaming()
+        heads, width = self.shape.heads, self.shape.head_dim
+        return CosformerState(scan.start(batch, heads, 2 * width, width, Identity(), dtype=dtype, device=device), 0)
+
+    def decode(self, q: Queries, k: Keys, v: Values, state: CosformerState, side: Side) -> tuple[Output, State]:
+        end = state.position + q.shape[2]
+        self._check_length(end)
+        out, sums = self._causal(q, k, v, side, state.sums, state.position)
+        return out, CosformerState(sums, end)

@@ -1,0 +1,110 @@
+"""Attention through inducing points: what they read of the keys is all that the queries read (Set Transformer).
+
+Lee et al. 2019, section 3.1: ISAB(X) = MAB(X, H) with H = MAB(I, X), for m learned points I. A MAB is multi-head
+attention inside residual connections, norms and a feed-forward layer. What is left without those is this mechanism,
+
+    Multihead(X, H, H)  with  H = Multihead(I, X, X),
+
+two nested attentions that cost n·m each. `nn.MultiHead` makes q, k and v of X. Learned here are the points, as queries
+of the inner attention, and the two matrices that make keys and values of H, all heads side by side; the projection out
+of the inner attention is part of those. `nn.set_transformer.ISAB` is the paper's whole block, with its residuals.
+
+Nothing here knows an order: the rows of the output follow those of the queries, and the keys may stand in any order.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from longspan import config
+from longspan.attention.base import Attention, Cost, Shape, Side, Supports, masked_softmax
+from longspan.attention.kernels.multi_source_softmax import KeySource, joint
+from longspan.attention.layouts import Dense
+from longspan.config import option
+from longspan.errors import InvalidInput
+from longspan.shapes import Defined, Keys, Output, Queries, Values
+
+
+class InducingAttention(Attention):
+    name = "inducing"
+    paper = "Lee et al. 2019"
+    family = ("M",)
+    order = "n·points"
+    exponent = 1.0
+    supports = Supports(cross=True, map=False)  # what the queries compare themselves with is made of the values
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(config.Options):
+        points: int = option(32, "inducing points", low=1)
+        scale: float | None = option(
+            None, "what the products are multiplied by; 1/sqrt(heads · head_dim), the full width, as in the paper"
+        )
+
+    def __init__(self, shape: Shape, options: Any = None, *, causal: bool = False, dropout: float = 0.0) -> None:
+        super().__init__(shape, options, causal=causal, dropout=dropout)
+        width = shape.heads * shape.head_dim
+        self.points = nn.Parameter(torch.empty(self.options.points, width))  # queries of all heads side by side
+        self.summary_keys = nn.Parameter(torch.empty(width, width))
+        self.summary_values = nn.Parameter(torch.empty(width, width))
+        for parameter in (self.points, self.summary_keys, self.summary_values):
+            nn.init.xavier_uniform_(parameter)
+        self.scale = width**-0.5 if self.options.scale is None else self.options.scale
+
+    # The paper
+
+    def define(self, q: Queries, k: Keys, side: Side) -> Defined:
+        """What each query reads of each point."""
+        summary = self._summary_by_definition(k, side)
+        keys = self._split(summary @ self.summary_keys.T)
+        scores = torch.einsum("bhid,bhmd->bhim", q, keys) * self.scale
+        alive = torch.ones(q.shape[0], 1, dtype=torch.bool, device=q.device)
+        if side.key_mask is not None:
+            alive = side.key_mask.any(dim=1, keepdim=True)  # points that have read nothing give nothing
+        return masked_softmax(scores, alive[:, None, None, :].expand_as(scores))
+
+    def apply_weights(self, weights: Tensor, v: Values, side: Side) -> Output:
+        assert side.k is not None
+        return weights @ self._split(self._summary_by_definition(side.k, side) @ self.summary_values.T)
+
+    def _summary_by_definition(self, k: Tensor, side: Side) -> Tensor:
+        """H, (batch, points, width)"""
+        assert side.v is not None
+        self._check_width(side.v)
+        points = self.points.unflatten(1, (self.shape.heads, -1))
+        scores = torch.einsum("mhd,bhjd->bhmj", points, k) * self.scale
+        keep = torch.ones_like(scores, dtype=torch.bool)
+        if side.key_mask is not None:
+            keep = keep & side.key_mask[:, None, None, :]
+        return torch.einsum("bhmj,bhjd->bmhd", masked_softmax(scores, keep), side.v).flatten(2)
+
+    # The fast path
+
+    def attend(self, q: Queries, k: Keys, v: Values, side: Side) -> Output:
+        self._check_width(v)
+        points = self._split(self.points[None].to(k.dtype)).expand(k.shape[0], -1, -1, -1)
+        read = joint(points, [KeySource(Dense(), k, v, side.key_mask)], scale=self.scale)
+        summary = read.transpose(1, 2).flatten(2)
+        # A text of padding only leaves a summary of 0, and so values of 0: its rows need no further care.
+        keys = self._split(linear(summary, self.summary_keys.to(k.dtype)))
+        values = self._split(linear(summary, self.summary_values.to(k.dtype)))
+        return joint(q, [KeySource(Dense(), keys, values)], scale=self.scale)
+
+    def _split(self, x: Tensor) -> Tensor:
+        """(batch, length, width) -> (batch, heads, length, head_dim)"""
+        return x.unflatten(2, (self.shape.heads, -1)).transpose(1, 2)
+
+    def _check_width(self, v: Tensor) -> None:
+        if v.shape[-1] != self.shape.head_dim:
+            raise InvalidInput(
+                f"v must be as wide as head_dim {self.shape.head_dim} to be summarised, not {v.shape[-1]}"
+            )
+
+    def cost(self, queries: int, keys: int) -> Cost:
+        heads, head_dim, points = self.shape.heads, self.shape.head_dim, self.options.points
+        width = heads * head_dim
+        flops = 4 * points * (queries + keys) * width + 4 * points * width**2
+        # Of each attention the output and the log-sum-exp; the keys and values made of the summary.
+        return Cost(flops, (queries + points) * (width + heads) + 2 * points * width)

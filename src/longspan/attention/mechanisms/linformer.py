@@ -1,0 +1,332 @@
+"""Linformer: keys and values are brought from their length down to a fixed rank, and all queries read those few.
+
+    head = softmax(Q (E K)ᵀ / sqrt(d)) (F V)          E, F of (rank, max_length), acting on the length
+
+E and F mix all positions, so there is no causal form and no decoding, and a length over `max_length` has no columns.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+from torch.utils.checkpoint import checkpoint
+
+from longspan import config
+from longspan.attention.base import Attention, Cost, Shape, Side, Supports, masked_softmax
+from longspan.attention.kernels import flash
+from longspan.attention.kernels.multi_source_softmax import KeySource, joint
+from longspan.attention.layouts import Dense
+from longspan.attention.layouts.base import ceil_div, pad_rows, wide
+from longspan.config import option
+from longspan.derivatives import twice_differentiable
+from longspan.errors import InvalidInput, InvalidOption
+from longspan.shapes import KeyMask, Keys, Output, Queries, Values, Weights
+
+PROJECTIONS = ("linear", "convolution", "mean", "max")
+SHARINGS = ("none", "headwise", "kv", "layerwise")
+RANK = 256  # of the paper's common setting
+
+
+class Projection(nn.Module):
+    """What E and F are made of; a module of its own, so that several mechanisms can hold the same one.
+
+    `keys` is (heads or 1, rank, max_length), for a convolution (heads or 1, window); `values` is its like, or None
+    where E = F.
+    """
+
+    def __init__(self, heads: int, size: tuple[int, ...], sharing: str) -> None:
+        super().__init__()
+        each = (heads if sharing == "none" else 1, *size)
+        # At the full length, what is projected then varies as much as what comes in; a larger E swamps the softmax.
+        deviation = size[-1] ** -0.5
+        self.keys = nn.Parameter(torch.randn(each) * deviation)
+        self.values = nn.Parameter(torch.randn(each) * deviation) if sharing in ("none", "headwise") else None
+
+    @property
+    def pair(self) -> tuple[Tensor, Tensor]:
+        """E and F."""
+        return self.keys, self.keys if self.values is None else self.values
+
+    @property
+    def matrices(self) -> int:
+        """How many different matrices these are."""
+        return sum(len(weight) for weight in self.parameters())
+
+
+class LinformerAttention(Attention):
+    name = "linformer"
+    paper = "Wang et al. 2020"
+    family = ("LR",)
+    order = "n·rank"
+    exponent = 1.0
+    supports = Supports(cross=True, dropout=True)  # no map with projection max
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(config.Options):
+        rank: int | None = option(
+            None, f"rows that keys and values are brought down to; {RANK}, or max_length where that is less", low=1
+        )
+        projection: str = option(
+            "linear", "how: a free matrix, or windows of max_length / rank keys each", choices=PROJECTIONS
+        )
+        sharing: str = option(
+            "kv",
+            "who has a matrix of its own: keys and values of each head (none), keys and values (headwise), the layer "
+            "(kv), or the network (layerwise: see share_projection)",
+            choices=SHARINGS,
+        )
+
+    def __init__(self, shape: Shape, options: Any = None, *, causal: bool = False, dropout: float = 0.0) -> None:
+        super().__init__(shape, options, causal=causal, dropout=dropout)
+        kind = self.options.projection
+        if shape.max_length is None:
+            raise InvalidOption("linformer has one column per position: give max_length")
+        self.max_length = shape.max_length
+        self.fixed_length = True
+        self.rank = min(RANK, self.max_length) if self.options.rank is None else self.options.rank
+        if self.rank > self.max_length:
+            raise InvalidOption(f"option rank must be at most max_length {self.max_length}, not {self.rank}")
+        self.window, rest = divmod(self.max_length, self.rank)
+        if rest and kind != "linear":
+            raise InvalidOption(
+                f"option rank must divide max_length {self.max_length} for projection {kind}, not be {self.rank}; "
+                f"try max_length {(self.window + 1) * self.rank}"
+            )
+        self.projection: Projection | None = None  # pooling has no weights
+        if kind in ("linear", "convolution"):
+            size = (self.rank, self.max_length) if kind == "linear" else (self.window,)
+            self.projection = Projection(shape.heads, size, self.options.sharing)
+        if kind == "max":  # the largest value is another key's in each channel
+            self.supports = replace(type(self).supports, map=False)
+
+    # The paper
+
+    def define(self, q: Queries, k: Keys, side: Side) -> Weights:
+        """softmax(Q (E K)ᵀ / sqrt(d)) F as (queries, keys); for max, how much the window of each key is read."""
+        keep = self._keep(k, side.key_mask)
+        slots = self._slots_by_definition(keep)
+        if self.options.projection == "max":
+            weights = self._softmax_by_definition(q, self._largest_by_definition(k, keep), slots)
+            window = torch.arange(k.shape[2], device=k.device) // self.window  # of each key
+            return weights[..., window] * keep[:, None, None, :]
+        project_keys, project_values = self._matrices_by_definition(keep, k)
+        brought = torch.einsum("bhrj,bhjd->bhrd", project_keys, k)
+        return torch.einsum("bhir,bhrj->bhij", self._softmax_by_definition(q, brought, slots), project_values)
+
+    def apply_weights(self, weights: Tensor, v: Values, side: Side) -> Output:
+        if self.options.projection != "max":
+            return weights @ v
+        largest = self._largest_by_definition(v, self._keep(v, side.key_mask))
+        of_windows = [part.amax(dim=-1) for part in weights.split(self.window, dim=-1)]  # one number and 0
+        return torch.einsum("bhir,bhrd->bhid", torch.stack(of_windows, dim=-1), largest[:, :, : len(of_windows)])
+
+    def _softmax_by_definition(self, q: Tensor, brought: Tensor, slots: Tensor) -> Tensor:
+        scores = torch.einsum("bhid,bhrd->bhir", q, brought) / self.shape.head_dim**0.5
+        return masked_softmax(scores, slots[:, None, None, :].expand_as(scores))
+
+    def _slots_by_definition(self, keep: Tensor) -> Tensor:
+        """Which of the `rank` rows hold anything: with free matrices all that read a key, else their own window."""
+        if self.options.projection == "linear":
+            return keep.any(dim=1, keepdim=True).expand(-1, self.rank)
+        begins = range(0, self.max_length, self.window)
+        return torch.stack([keep[:, begin : begin + self.window].any(dim=1) for begin in begins], dim=1)
+
+    def _matrices_by_definition(self, keep: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
+        """E and F as (batch, heads, rank, keys), 0 at keys that may not be read."""
+        keys, heads, kind = keep.shape[1], self.shape.heads, self.options.projection
+        if kind == "linear":
+            pair = list(self._weights)
+        elif kind == "convolution":  # row r holds the filter at the keys of window r
+            pair = [torch.stack([torch.block_diag(*[f[None]] * self.rank) for f in weight]) for weight in self._weights]
+        else:
+            ones = torch.ones(1, self.window, dtype=like.dtype, device=like.device)
+            pair = [torch.block_diag(*[ones] * self.rank)[None]] * 2
+        pair = [matrix[:, :, :keys].expand(heads, -1, -1) * keep[:, None, None, :] for matrix in pair]
+        if kind == "mean":  # over the keys of the window that may be read
+            pair = [matrix / matrix.sum(dim=-1, keepdim=True).clamp_min(1) for matrix in pair]
+        return pair[0], pair[1]
+
+    def _largest_by_definition(self, x: Tensor, keep: Tensor) -> Tensor:
+        """The largest readable number of each channel in each window, 0 where there is none."""
+        hidden, largest = ~keep[:, None, :, None], []
+        for begin in range(0, self.max_length, self.window):
+            rows = slice(begin, begin + self.window)
+            if begin >= x.shape[2]:
+                largest.append(x.new_zeros(*x.shape[:2], x.shape[3]))
+                continue
+            highest = x[:, :, rows].masked_fill(hidden[:, :, rows], float("-inf")).max(dim=2).values
+            largest.append(highest.masked_fill(hidden[:, :, rows].all(dim=2), 0.0))
+        return torch.stack(largest, dim=2)
+
+    # The fast path
+
+    def attend(self, q: Queries, k: Keys, v: Values, side: Side) -> Output:
+        self._check_length(k.shape[2])
+        kind, keep = self.options.projection, side.key_mask
+        hidden = None if keep is None else ~keep
+        if kind == "linear":
+            k, v = (project(weight, x, hidden) for weight, x in zip(self._weights, (k, v)))
+            slots = None if keep is None else keep.any(dim=1, keepdim=True).expand(-1, self.rank)
+        else:
+            slots, inverse = self._slots(keep, k)
+            if kind == "convolution":
+                k, v = (self._filter(weight, x, hidden) for weight, x in zip(self._weights, (k, v)))
+            elif kind == "mean":
+                k, v = (self._mean(x, hidden, inverse) for x in (k, v))
+            else:
+                k, v = (self._max(x, hidden, slots) for x in (k, v))
+        dropout = self.dropout if self.training else 0.0
+        return joint(q, [KeySource(Dense(), k, v, slots)], scale=self.shape.head_dim**-0.5, dropout=dropout)
+
+    def _windows(self, x: Tensor) -> Tensor:
+        """(batch, heads, windows, window, width), zeros behind the end; `rank` windows at most."""
+        count = ceil_div(x.shape[2], self.window)
+        return pad_rows(x, 0, count * self.window - x.shape[2]).unflatten(2, (-1, self.window))
+
+    def _all_slots(self, x: Tensor) -> Tensor:
+        """`rank` slots: those past the end of the keys are zeros, and masked."""
+        return pad(x, (0, 0, 0, self.rank - x.shape[2]))
+
+    def _slots(self, keep: Tensor | None, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Which slots have a key that may be read (batch, rank), and 1 / how many."""
+        if keep is None:
+            keep = torch.ones(like.shape[0], like.shape[2], dtype=torch.bool, device=like.device)
+        marks = keep[:, None, :, None].to(wide(like.dtype))
+        counts = self._all_slots(self._windows(marks).sum(dim=3))
+        return counts[:, 0, :, 0] > 0, counts.clamp_min(1.0).reciprocal()
+
+    def _filter(self, weight: Tensor, x: Tensor, hidden: Tensor | None) -> Tensor:
+        def rows(weight: Tensor, x: Tensor) -> Tensor:
+            windows = self._windows(_without(x, hidden, 0.0))
+            return self._all_slots((weight.to(x.dtype)[:, None, None, :] @ windows)[:, :, :, 0])
+
+        if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+            return rows(weight, x)
+        # It is little work, and would keep copies of all keys and values: padded, or in another order.
+        recomputed: Tensor = checkpoint(rows, weight, x, use_reentrant=False, preserve_rng_state=False)
+        return recomputed
+
+    def _mean(self, x: Tensor, hidden: Tensor | None, inverse: Tensor) -> Tensor:
+        sums = self._windows(_without(x, hidden, 0.0)).sum(dim=3, dtype=inverse.dtype)
+        return (self._all_slots(sums) * inverse).to(x.dtype)
+
+    def _max(self, x: Tensor, hidden: Tensor | None, slots: Tensor) -> Tensor:
+        count = ceil_div(x.shape[2], self.window)
+        behind = count * self.window - x.shape[2]
+        filled = pad(_without(x, hidden, float("-inf")), (0, 0, 0, behind), value=float("-inf"))
+        largest = filled.unflatten(2, (-1, self.window)).max(dim=3).values
+        return self._all_slots(largest).masked_fill(~slots[:, None, :, None], 0.0)
+
+    def cost(self, queries: int, keys: int) -> Cost:
+        heads, width, rank = self.shape.heads, self.shape.head_dim, self.rank
+        flops = 4 * heads * queries * rank * width
+        kept = heads * (queries * (width + 1) + 2 * rank * width)  # output, log-sum-exp, projected keys and values
+        kind = self.options.projection
+        if kind == "linear":
+            flops += 4 * heads * rank * keys * width
+        elif kind == "convolution":
+            flops += 4 * heads * ceil_div(keys, self.window) * self.window * width
+        elif kind == "mean":
+            kept += rank  # how many keys each slot has
+        return Cost(flops, kept)
+
+    # Sizes
+
+    @property
+    def _weights(self) -> tuple[Tensor, Tensor]:
+        assert self.projection is not None, "pooling has no weights"
+        return self.projection.pair
+
+    def _keep(self, k: Tensor, key_mask: KeyMask | None) -> Tensor:
+        self._check_length(k.shape[2])
+        return torch.ones(k.shape[0], k.shape[2], dtype=torch.bool, device=k.device) if key_mask is None else key_mask
+
+    def _check_length(self, keys: int) -> None:
+        if keys > self.max_length:
+            raise InvalidInput(f"linformer was built for max_length {self.max_length}, and there are {keys} keys")
+
+
+def share_projection(model: nn.Module) -> nn.Module:
+    """Makes all Linformers of a model that are built with sharing="layerwise" hold the first one's projection.
+
+    Call it on the whole model, and again after layers were copied one by one. A deep copy of the whole model keeps the
+    sharing by itself.
+    """
+    found = [module for module in model.modules() if isinstance(module, LinformerAttention)]
+    layers = [layer for layer in found if layer.options.sharing == "layerwise" and layer.projection is not None]
+    if not layers:
+        raise InvalidOption('there is no linformer with sharing="layerwise" and weights in this model')
+    first = layers[0]
+    for layer in layers:
+        for name, wanted, own in (
+            ("projection", first.options.projection, layer.options.projection),
+            ("rank", first.rank, layer.rank),
+            ("max_length", first.max_length, layer.max_length),
+        ):
+            if own != wanted:
+                raise InvalidOption(f"layers that share one projection need one {name}, not {wanted} and {own}")
+    for layer in layers:
+        layer.projection = first.projection
+    return model
+
+
+def _without(x: Tensor, hidden: Tensor | None, value: float) -> Tensor:
+    return x if hidden is None else x.masked_fill(hidden[:, None, :, None], value)
+
+
+def project(weight: Tensor, x: Tensor, hidden: Tensor | None) -> Tensor:
+    """The first columns of `weight` (heads or 1, rank, max_length) times x (batch, heads, length, width).
+
+    Positions that are hidden (batch, length) are zeros before they are projected.
+    """
+    matrix = weight[:, :, : x.shape[2]].to(x.dtype)
+    if torch.compiler.is_compiling() or not flash.fits(x, x, x):
+        return matrix @ _without(x, hidden, 0.0)
+    return _Project.apply(matrix, x, hidden)
+
+
+def _again(ctx: Any, saved: Sequence[Any]) -> tuple[Tensor, Sequence[Tensor | None]]:
+    matrix, x, hidden = saved
+    return matrix @ _without(x, hidden, 0.0), (matrix, x, None)
+
+
+class _Project(torch.autograd.Function):
+    """A matrix that heads and batch share is neither copied for them nor is its gradient made for each and summed."""
+
+    @staticmethod
+    def forward(ctx: Any, matrix: Tensor, x: Tensor, hidden: Tensor | None) -> Tensor:
+        ctx.save_for_backward(matrix, x, hidden)
+        out = x.new_empty(*x.shape[:2], matrix.shape[1], x.shape[3])
+        for row in range(len(x)):
+            torch.bmm(_each(matrix, x), _row(x, hidden, row), out=out[row])
+        return out
+
+    @staticmethod
+    @twice_differentiable(_again)
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        matrix, x, hidden = ctx.saved_tensors
+        dmatrix = dx = None
+        if ctx.needs_input_grad[1]:
+            dx = torch.empty_like(x)
+            for row in range(len(x)):
+                torch.bmm(_each(matrix, x).mT, g[row], out=dx[row])
+            dx = dx if hidden is None else dx.masked_fill_(hidden[:, None, :, None], 0.0)
+        if ctx.needs_input_grad[0]:
+            dmatrix = torch.zeros(matrix.shape, dtype=matrix.dtype, device=matrix.device)
+            for row in range(len(x)):
+                towards, rows = g[row], _row(x, hidden, row)
+                if len(matrix) == 1:  # heads side by side: one product sums over them
+                    towards, rows = (part.transpose(0, 1).flatten(1)[None] for part in (towards, rows))
+                dmatrix.baddbmm_(towards, rows.mT)
+        return dmatrix, dx, None
+
+
+def _each(matrix: Tensor, x: Tensor) -> Tensor:
+    return matrix.expand(x.shape[1], -1, -1)
+
+
+def _row(x: Tensor, hidden: Tensor | None, row: int) -> Tensor:
+    return x[row] if hidden is None else x[row].masked_fill(hidden[row, :, None], 0.0)

@@ -1,0 +1,159 @@
+"""Longformer: a sliding window, and global tokens that read everything and are read by all."""
+
+from collections.abc import MutableMapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from longspan.attention.base import Cost, Shape, Side, Stream, Supports, masked_softmax, readable
+from longspan.attention.devices import host_may_read
+from longspan.attention.kernels.multi_source_softmax import KeySource, joint
+from longspan.attention.layouts import Dense
+from longspan.attention.mechanisms.window import WindowAttention
+from longspan.config import option
+from longspan.errors import InvalidInput
+from longspan.shapes import Keys, Output, Queries, Values, Weights
+
+PROJECTIONS = ("global_q", "global_k", "global_v")
+
+
+def _of_globals(name: str, like: Literal["q", "k", "v"], told: str) -> Stream:
+    return Stream(name=name, kind="heads", like=like, help=told, beside="global_mask", required=False)
+
+
+class LongformerAttention(WindowAttention):
+    """The sliding window of `Window`, whose causal form and decoding are Longformer's language model as they stand.
+
+    Global tokens are data, not an option: the task says where they are. Their rows have projections of their own, with
+    which they read every token; all other rows read them as keys of the ordinary projections (section 3.1).
+    """
+
+    name = "longformer"
+    paper = "Beltagy et al. 2020"
+    family = ("FP", "M")
+    order = "n·(window + globals)"
+    exponent = 1.0
+    supports = Supports(causal=True, streaming=True, dropout=True, left_padding=True)
+    streams: tuple[Stream, ...] = (
+        Stream(name="global_mask", kind="mask", help="which tokens are global; none without it", required=False),
+        _of_globals("global_q", "q", "the queries of global tokens"),
+        _of_globals("global_k", "k", "the keys that global tokens read"),
+        _of_globals("global_v", "v", "the values that global tokens read"),
+    )
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(WindowAttention.Options):
+        window: int = option(
+            256,
+            "neighbours read on each side, besides the query's own position: half of the paper's w (256 for its 512)",
+            low=1,
+        )
+        capacity: int = option(
+            64, "global tokens that a compiled or exported program has room for; otherwise they are counted", low=1
+        )
+
+    def __init__(self, shape: Shape, options: Any = None, *, causal: bool = False, dropout: float = 0.0) -> None:
+        super().__init__(shape, options, causal=causal, dropout=dropout)
+        if causal:  # a global token would read the future, and tell of it
+            self.streams = ()
+
+    def define(self, q: Queries, k: Keys, side: Side) -> Weights:
+        marked = self._global_tokens(side)
+        if marked is None:
+            return super().define(q, k, side)
+        every = readable(q.shape[2], k.shape[2], self.causal, side.key_mask, q.device)
+        read = (self.near(q.shape[2], q.device) | marked[:, None, None, :]) & every  # a union: no key twice
+        local = torch.einsum("bhid,bhjd->bhij", q, k) / self.shape.head_dim**0.5
+        global_q, global_k = side.streams["global_q"], side.streams["global_k"]
+        whole = torch.einsum("bhid,bhjd->bhij", global_q, global_k) / self.shape.head_dim**0.5
+        return torch.where(marked[:, None, :, None], masked_softmax(whole, every), masked_softmax(local, read))
+
+    def apply_weights(self, weights: Tensor, v: Values, side: Side) -> Output:
+        marked = self._global_tokens(side)
+        if marked is None:
+            return weights @ v
+        return torch.where(marked[:, None, :, None], weights @ side.streams["global_v"], weights @ v)
+
+    def attend(self, q: Queries, k: Keys, v: Values, side: Side) -> Output:
+        marked = self._global_tokens(side)
+        room = 0 if marked is None else self._room(marked, side.streams["global_mask"])
+        if marked is None or room == 0:
+            return super().attend(q, k, v, side)
+        index, filled = _find(marked, room)
+        dropout, scale = self.dropout if self.training else 0.0, self.shape.head_dim**-0.5
+        near = ~marked if side.key_mask is None else side.key_mask & ~marked
+        sources = [
+            KeySource(self._layout(), k, v, near),
+            KeySource(Dense(), _take(k, index), _take(v, index), filled),
+        ]
+        out = joint(q, sources, scale=scale, dropout=dropout)
+        everything = KeySource(Dense(), side.streams["global_k"], side.streams["global_v"], side.key_mask)
+        rows = joint(_take(side.streams["global_q"], index), [everything], scale=scale, dropout=dropout)
+        # Unfilled slots point to some row too, and add nothing to it.
+        rows = rows.masked_fill(~filled[:, None, :, None], 0.0)
+        others = torch.where(marked[:, None, :, None], 0.0, out)  # faster than masked_fill
+        return others.scatter_add_(2, _spread(index, rows), rows)
+
+    def cost(self, queries: int, keys: int, global_tokens: int = 0) -> Cost:
+        """What `attend` costs on one sequence, without masks but for that of the global tokens."""
+        heads, width = self.shape.heads, self.shape.head_dim
+        window = super().cost(queries, keys)
+        pairs = Dense().pairs(heads, queries, global_tokens) + Dense().pairs(heads, global_tokens, keys)
+        # Kept besides: the queries, keys and values of the global tokens, and the output and log-sum-exp of their rows.
+        return Cost(window.flops + 4 * pairs * width, window.floats + heads * global_tokens * (4 * width + 1))
+
+    def _global_tokens(self, side: Side) -> Tensor | None:
+        """(batch, length), or None where there is no mask; padding is never global."""
+        marked = side.streams.get("global_mask")
+        if marked is None:
+            return None
+        for name in PROJECTIONS:
+            if side.streams.get(name) is None:
+                raise InvalidInput(f"{self.name} needs the stream {name!r} beside global_mask: projections of its own")
+        return marked if side.key_mask is None else marked & side.key_mask
+
+    def _room(self, marked: Tensor, given: Tensor) -> int:
+        """How many global tokens an example has at most; `given` marks them before padding is taken out."""
+        if host_may_read(marked):
+            return int(marked.sum(dim=1).max())
+        if not torch.compiler.is_compiling() and not given.is_meta:
+            return _count_once(given)
+        counts = marked.sum(dim=1)
+        capacity: int = self.options.capacity
+        if marked.is_meta:
+            return min(capacity, marked.shape[1])
+        torch._assert_async(
+            (counts <= capacity).all(), f"more global tokens than the option capacity, {capacity}, has room for"
+        )
+        return capacity
+
+
+_counted: MutableMapping[Tensor, tuple[int, int]] = WeakTensorKeyDictionary()  # version of a mask, and its count
+
+
+def _count_once(mask: Tensor) -> int:
+    """How many positions of a sequence are marked at most. All layers share the answer: the host waits for it once."""
+    known = _counted.get(mask)
+    if known is None or known[0] != mask._version:
+        known = _counted[mask] = mask._version, int(mask.sum(dim=1).max())
+    return known[1]
+
+
+def _find(marked: Tensor, room: int) -> tuple[Tensor, Tensor]:
+    """Where the marked positions are, in order, and which of the `room` slots hold one: both (batch, room)."""
+    wider = pad(marked, (0, room))  # there may be more room than positions
+    index = wider.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :room]
+    return index.clamp_max(marked.shape[1] - 1), wider.gather(1, index)
+
+
+def _take(x: Tensor, index: Tensor) -> Tensor:
+    """The rows `index` (batch, rows) of (batch, heads, length, width)."""
+    return x.gather(2, _spread(index, x))
+
+
+def _spread(index: Tensor, like: Tensor) -> Tensor:
+    return index[:, None, :, None].expand(-1, like.shape[1], -1, like.shape[3])

@@ -1,0 +1,271 @@
+"""Nyströmformer: queries and keys meet over a few landmarks, which are means of their own segments.
+
+    softmax(Q K̃ᵀ) · pinv(softmax(Q̃ K̃ᵀ)) · softmax(Q̃ Kᵀ) · V          scores times 1 / sqrt(d), products from the right
+
+The pseudo-inverse is that of a few steps of an iteration, with norms of each matrix by itself: the release takes one
+maximum over the batch, and what a sentence gives then depends on its neighbours.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from longspan import config
+from longspan.attention.base import Attention, Cost, Shape, Side, Supports, masked_softmax, readable
+from longspan.attention.kernels import flash
+from longspan.attention.kernels.multi_source_softmax import KeySource, joint
+from longspan.attention.layouts import Dense
+from longspan.attention.layouts.base import blocked, products, wide
+from longspan.attention.parts import value_convolution
+from longspan.config import option
+from longspan.derivatives import twice_differentiable
+from longspan.errors import InvalidOption
+from longspan.shapes import KeyMask, Keys, Output, Queries, Values, Weights
+
+
+class NystromAttention(Attention):
+    name = "nystrom"
+    paper = "Xiong et al. 2021"
+    family = ("LR",)
+    order = "n·landmarks"
+    exponent = 1.0
+    supports = Supports()
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(config.Options):
+        landmarks: int = option(64, "segments whose means stand for all queries and keys", low=1)
+        iterations: int = option(6, "steps towards the pseudo-inverse", low=1)
+        kernel: int = option(
+            33, "width of the convolution of the values that is added, one filter per head; 0: none", low=0
+        )
+
+    def __init__(self, shape: Shape, options: Any = None, *, causal: bool = False, dropout: float = 0.0) -> None:
+        super().__init__(shape, options, causal=causal, dropout=dropout)
+        kernel = self.options.kernel
+        if kernel and kernel % 2 == 0:
+            raise InvalidOption(f"option kernel must be odd, to have a middle, or 0, not {kernel}")
+        if kernel:
+            self.filters = nn.Parameter(torch.empty(shape.heads, kernel).uniform_(-(kernel**-0.5), kernel**-0.5))
+
+    # The paper
+
+    def define(self, q: Queries, k: Keys, side: Side) -> Weights:
+        length, scale = q.shape[2], self.shape.head_dim**-0.5
+        keep = readable(length, length, False, side.key_mask, q.device)[:, 0, 0].expand(len(q), -1)
+        maps = []
+        for queries, keys, may in zip(q, k, keep):  # one example, (heads, length, width)
+            scores = queries @ keys.mT * scale
+            if may.sum() <= self.options.landmarks:  # each token is its own landmark: A · pinv(A) · A = A
+                maps.append(masked_softmax(scores, may.expand_as(scores)))
+                continue
+            segments = may.nonzero()[:, 0].tensor_split(self.options.landmarks)
+            query_landmarks = torch.stack([queries[:, segment].mean(dim=1) for segment in segments], dim=1)
+            key_landmarks = torch.stack([keys[:, segment].mean(dim=1) for segment in segments], dim=1)
+            to_landmarks = (queries @ key_landmarks.mT * scale).softmax(dim=-1)
+            among = (query_landmarks @ key_landmarks.mT * scale).softmax(dim=-1)
+            scores = query_landmarks @ keys.mT * scale
+            from_landmarks = masked_softmax(scores, may.expand_as(scores))
+            maps.append(to_landmarks @ self._inverse_by_definition(among) @ from_landmarks)
+        return torch.stack(maps) + self._convolution_by_definition(length) * keep[:, None, None, :]
+
+    def _inverse_by_definition(self, a: Tensor) -> Tensor:
+        """Z ← ¼ Z (13 I − A Z (15 I − A Z (7 I − A Z))) from Z = Aᵀ / (‖A‖₁ ‖A‖∞)"""
+        columns, rows = a.abs().sum(dim=-2).amax(dim=-1), a.abs().sum(dim=-1).amax(dim=-1)
+        z = a.mT / (columns * rows)[:, None, None]
+        identity = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
+        for _ in range(self.options.iterations):
+            az = a @ z
+            z = z @ (13 * identity - az @ (15 * identity - az @ (7 * identity - az))) / 4
+        return z
+
+    def _convolution_by_definition(self, length: int) -> Tensor:
+        """(heads, queries, keys): the filter's number for each offset, 0 past its ends."""
+        kernel = self.options.kernel
+        if not kernel:
+            return torch.zeros(())
+        place = torch.arange(length, device=self.filters.device)
+        tap = place - place[:, None] + kernel // 2
+        return torch.where((tap >= 0) & (tap < kernel), self.filters[:, tap.clamp(0, kernel - 1)], 0.0)
+
+    # The fast path
+
+    def attend(self, q: Queries, k: Keys, v: Values, side: Side) -> Output:
+        fused = flash.fits(q, k, v)
+        out = self._fused(q, k, v, side.key_mask) if fused else self._plain(q, k, v, side.key_mask)
+        if not self.options.kernel:
+            return out
+        v = v if side.key_mask is None else v.masked_fill(~side.key_mask[:, None, :, None], 0.0)
+        return value_convolution.convolve(v, self.filters.to(v.dtype)).add_(out)
+
+    def _fused(self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
+        most, keep = self.options.landmarks, None if keep is None or bool(keep.all()) else keep
+        short = (torch.full((len(q),), q.shape[2]) if keep is None else keep.sum(dim=1)) <= most
+        if bool(short.all()):
+            return self._dense(q, k, v, keep)
+        if keep is None or not bool(short.any()):
+            return _Fused.apply(q, k, v, keep, Segments.of(q, keep, most), self.options.iterations, self._scale)
+        rows = torch.cat([short.nonzero(), (~short).nonzero()])[:, 0]
+        parts = [
+            self._fused(*(x.index_select(0, some) for x in (q, k, v, keep)))
+            for some in rows.split([int(short.sum()), int((~short).sum())])
+        ]
+        return torch.cat(parts).index_select(0, rows.argsort())
+
+    def _plain(self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
+        """The same without branches: an example with no more tokens than landmarks reads its own values there."""
+        most = self.options.landmarks
+        keep = readable(1, q.shape[2], False, keep, q.device)[:, 0, 0].expand(len(q), -1)
+        means = _segment_matrix(keep, most, wide(q.dtype))
+        query_landmarks, key_landmarks, own = (
+            torch.einsum("bmn,bhnd->bhmd", means, x.to(means.dtype)).to(x.dtype) for x in (q, k, v)
+        )
+        read = joint(query_landmarks, [KeySource(Dense(), k, v, keep)], scale=self._scale)
+        carried = carry(query_landmarks, key_landmarks, read, self.options.iterations, self._scale)
+        count = keep.sum(dim=1)[:, None]
+        carried = torch.where((count <= most)[:, :, None, None], own, carried)
+        landmarks = torch.arange(most, device=q.device) < count
+        return joint(q, [KeySource(Dense(), key_landmarks, carried, landmarks)], scale=self._scale)
+
+    def _dense(self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
+        return joint(q, [KeySource(Dense(), k, v, keep)], scale=self._scale)
+
+    @property
+    def _scale(self) -> float:
+        return self.shape.head_dim**-0.5
+
+    def cost(self, queries: int, keys: int) -> Cost:
+        heads, width, most = self.shape.heads, self.shape.head_dim, self.options.landmarks
+        kernel, kept = self.options.kernel, queries * (width + 1)  # the output, its log-sum-exp
+        flops = value_convolution.flops(queries, kernel, width) if kernel else 0
+        if queries <= most:
+            flops += 4 * queries * keys * width
+        else:
+            flops += 8 * queries * most * width + 4 * most * most * width + 8 * self.options.iterations * most**3
+            kept += most * (4 * width + 1)  # landmarks of both kinds, what they read, the same carried over
+        return Cost(heads * flops, heads * kept)
+
+
+def carry(q: Tensor, k: Tensor, read: Tensor, iterations: int, scale: float) -> Tensor:
+    """pinv(softmax(q kᵀ)) times what the query landmarks have read; q and k are the landmarks."""
+    a = products(q, k, scale).softmax(dim=-1).flatten(0, 1)
+    z = a.mT / a.sum(dim=-2).amax(dim=-1)[:, None, None]  # the rows sum to 1, so that ‖A‖∞ = 1
+    for _ in range(iterations):  # the bracket of the paper multiplied out: no identity, and one call for each product
+        az = torch.bmm(a, z)
+        inner = torch.baddbmm(az, az, az, beta=7, alpha=-1)
+        inner = torch.baddbmm(az, az, inner, beta=15, alpha=-1)
+        z = torch.baddbmm(z, z, inner, beta=13 / 4, alpha=-1 / 4)
+    return torch.bmm(z, read.flatten(0, 1).to(z.dtype)).to(read.dtype).unflatten(0, read.shape[:2])
+
+
+def _segment_matrix(keep: KeyMask, landmarks: int, dtype: torch.dtype) -> Tensor:
+    """(batch, landmarks, length): the readable tokens cut as `tensor_split` cuts, each row a mean of its segment."""
+    count = keep.sum(dim=1, keepdim=True)
+    place = keep.cumsum(dim=1) - 1  # of a readable token among its like
+    size, longer = count // landmarks, count % landmarks
+    border = longer * (size + 1)
+    segment = torch.where(place < border, place // (size + 1), longer + (place - border) // size.clamp_min(1))
+    member = (segment[:, None, :] == torch.arange(landmarks, device=keep.device)[:, None]) & keep[:, None, :]
+    return member.to(dtype) / member.sum(dim=-1, keepdim=True).clamp_min(1)
+
+
+@dataclass(frozen=True)
+class Segments:
+    """Where the landmarks' tokens stand, for examples that have more tokens than landmarks."""
+
+    landmarks: int
+    # (which examples, where their readable tokens stand, how many these are)
+    groups: tuple[tuple[slice, slice | Tensor, int], ...]
+
+    @classmethod
+    def of(cls, x: Tensor, keep: KeyMask | None, landmarks: int) -> "Segments":
+        length = x.shape[2]
+        if keep is None:
+            return cls(landmarks, ((slice(0, len(x)), slice(0, length), length),))
+        groups: list[tuple[slice, slice | Tensor, int]] = []
+        for row, may in enumerate(keep):
+            where = may.nonzero()[:, 0]
+            first, last, count = int(where[0]), int(where[-1]), len(where)
+            unbroken = last - first + 1 == count  # then a view will do
+            groups.append((slice(row, row + 1), slice(first, last + 1) if unbroken else where, count))
+        return cls(landmarks, tuple(groups))
+
+    def _cuts(self, tokens: int) -> Iterator[tuple[slice, slice, int]]:
+        """(landmarks, tokens, size of each segment); the first ones have a token more, where it does not divide."""
+        size, longer = divmod(tokens, self.landmarks)
+        border = longer * (size + 1)
+        if longer:
+            yield slice(0, longer), slice(0, border), size + 1
+        yield slice(longer, self.landmarks), slice(border, tokens), size
+
+    def means(self, x: Tensor) -> Tensor:
+        """(batch, heads, landmarks, width)"""
+        out = x.new_empty(*x.shape[:2], self.landmarks, x.shape[3])
+        for batch, where, count in self.groups:
+            tokens = x[batch, :, where]
+            for landmarks, rows, size in self._cuts(count):
+                torch.mean(tokens[:, :, rows].unflatten(2, (-1, size)), dim=3, out=out[batch, :, landmarks])
+        return out
+
+    def add_back(self, to: Tensor, g: Tensor) -> None:
+        """Adds to the tokens' gradients what comes from their means."""
+        for batch, where, count in self.groups:
+            for landmarks, rows, size in self._cuts(count):
+                each = g[batch, :, landmarks, None] / size
+                if isinstance(where, slice):
+                    to[batch, :, where][:, :, rows].unflatten(2, (-1, size)).add_(each)
+                else:
+                    to[batch].index_add_(2, where[rows], each.expand(-1, -1, -1, size, -1).flatten(2, 3))
+
+
+def _again(ctx: Any, saved: Sequence[Any]) -> tuple[Tensor, Sequence[Tensor | None]]:
+    q, k, v, keep, *_ = saved
+    everything = torch.ones(len(q), q.shape[2], dtype=torch.bool, device=q.device) if keep is None else keep
+    means = _segment_matrix(everything, ctx.segments.landmarks, q.dtype)[:, None]
+    query_landmarks, key_landmarks = means @ q, means @ k
+    read = joint(query_landmarks, [KeySource(Dense(), k, v, keep)], scale=ctx.scale)
+    carried = carry(query_landmarks, key_landmarks, read, ctx.iterations, ctx.scale)
+    out = joint(q, [KeySource(Dense(), key_landmarks, carried)], scale=ctx.scale)
+    return out, (q, k, v, None, None, None, None)
+
+
+class _Fused(torch.autograd.Function):
+    """The two long products by the fused kernel; what lies between is small, and computed again in the backward."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        keep: Tensor | None,
+        segments: Segments,
+        iterations: int,
+        scale: float,
+    ) -> Tensor:
+        query_landmarks, key_landmarks = segments.means(q), segments.means(k)
+        read, read_lse = flash.forward(query_landmarks, k, v, scale, mask=blocked(keep, q))
+        carried = carry(query_landmarks, key_landmarks, read, iterations, scale)
+        out, lse = flash.forward(q, key_landmarks, carried, scale)
+        ctx.save_for_backward(q, k, v, keep, query_landmarks, key_landmarks, read, read_lse, carried, out, lse)
+        ctx.segments, ctx.iterations, ctx.scale = segments, iterations, scale
+        return out
+
+    @staticmethod
+    @twice_differentiable(_again)
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, keep, query_landmarks, key_landmarks, read, read_lse, carried, out, lse = ctx.saved_tensors
+        segments, scale = ctx.segments, ctx.scale
+        dq, d_key_landmarks, d_carried = flash.backward(g, q, key_landmarks, carried, out, lse, scale)
+        with torch.enable_grad():
+            small = tuple(x.detach().requires_grad_() for x in (query_landmarks, key_landmarks, read))
+            again = carry(small[0], small[1], small[2], ctx.iterations, scale)
+        from_queries, from_keys, d_read = torch.autograd.grad(again, small, d_carried)
+        d_query_landmarks, dk, dv = flash.backward(
+            d_read, query_landmarks, k, v, read, read_lse, scale, mask=blocked(keep, q)
+        )
+        segments.add_back(dq, d_query_landmarks + from_queries)
+        segments.add_back(dk, d_key_landmarks + from_keys)
+        return dq, dk, dv, None, None, None, None

@@ -1,0 +1,327 @@
+"""Reformer: each token reads those that a random hash puts into its bucket, over several rounds of hashing.
+
+Queries and keys are one projection; keys are brought to length 1, and the query's own length is the temperature
+(Kitaev et al. 2020, section 2). The k that is handed in is not read: it is q.
+
+Three ways to cut the sorted buckets into chunks:
+
+- `paper`: chunks over the whole sorted sequence. Their borders depend on how many tokens lie in lower buckets, later
+  tokens included, so that the future can change what the past reads (never its values or gradients directly).
+- `strict`: chunks within each bucket, by a token's rank in it. A later token never changes an earlier rank, so this
+  form is strictly causal and decodes, at the same cost. It is the default for causal=True.
+- `released`: the authors' later code, for models that were trained with it: chunks as in `paper`, but all of a chunk is
+  read whatever its bucket, as often as rounds show it, and the chunks of all rounds form a ring (`layouts/ring.py`).
+
+A masked token is in no bucket: it is read by none, reads nothing, and takes no room in a chunk.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from longspan import config
+from longspan.attention.base import Attention, Cost, Shape, Side, Supports, masked_softmax, readable
+from longspan.attention.devices import host_may_read
+from longspan.attention.kernels.multi_source_softmax import KeySource, joint
+from longspan.attention.layouts import Layout, Ring, Sorted, ceil_div
+from longspan.attention.layouts.base import wide
+from longspan.attention.layouts.ring import shown_in_ring
+from longspan.attention.parts.lsh import buckets, buckets_by_definition, draw
+from longspan.attention.state import Rows, State
+from longspan.config import option
+from longspan.errors import InvalidOption, Unsupported
+from longspan.precision import state_type
+from longspan.recompute import remember
+from longspan.shapes import Keys, Output, Queries, Values, Weights
+
+FORMS = ("paper", "strict", "released")
+BLOCK = 32  # queries of one product at least: several chunks where they are shorter
+MANY = 64  # new tokens from which a decoding step takes the parallel way
+LATE = 1 << 40  # a position past all others
+CHUNKS = 1 << 32  # slots of one bucket in a decoding state, more than there will be
+
+
+@dataclass(frozen=True)
+class ReformerState(State):
+    k: Rows  # of length 1
+    v: Rows
+    slot: Rows  # (batch, heads, tokens, rounds): bucket · CHUNKS + chunk + 1; -1: masked
+    counts: Tensor  # (batch, heads, rounds, buckets): how many tokens each bucket holds
+
+
+class ReformerAttention(Attention):
+    name = "reformer"
+    paper = "Kitaev et al. 2020"
+    family = ("LP",)
+    order = "n·log n + n·rounds·chunk"
+    exponent = 1.0
+    supports = Supports(causal=True, streaming=True, dropout=True)
+    projects = ("q", "v")
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(config.Options):
+        rounds: int = option(4, "how often the tokens are hashed; what is read is the union", low=1)
+        chunk: int = option(64, "tokens of a chunk; each reads those of its own and of the one before", low=1)
+        buckets: int | tuple[int, ...] = option(
+            64, "even; a tuple multiplies several small hashes; the paper takes 2 · length / chunk", low=2
+        )
+        form: str | None = option(
+            None, "how buckets are cut into chunks; strict if causal and paper otherwise", choices=FORMS
+        )
+        reads_self: str = option("alone", "when a token reads itself", choices=("alone", "always"))
+        bucket_mask: bool = option(True, "whether a chunk's tokens of other buckets are hidden, as in the paper")
+        count_correction: bool = option(True, "whether a pair that several rounds show counts once, as in the paper")
+        before: int = option(1, "released form: chunks before its own that a token reads", low=0)
+        after: int = option(0, "released form: chunks behind its own that a token reads", low=0)
+        eps: float = option(0.0, "added to the mean square of a key before it is brought to length 1", low=0)
+        seed: int | None = option(None, "of the rotations; the same then for all layers (released: hash_seed)", low=0)
+
+    def __init__(self, shape: Shape, options: Any = None, *, causal: bool = False, dropout: float = 0.0) -> None:
+        super().__init__(shape, options, causal=causal, dropout=dropout)
+        given, form = self.options.buckets, self.options.form
+        self.factors: tuple[int, ...] = given if isinstance(given, tuple) else (given,)
+        if any(factor % 2 for factor in self.factors):
+            raise InvalidOption(f"option buckets must be even, each half being the other's mirror, not {given!r}")
+        if form == "strict" and not causal:
+            raise InvalidOption("option form strict goes with causal=True; without a direction, paper leaks nothing")
+        self.released = form == "released"
+        if not self.released and (self.options.before, self.options.after) != (1, 0):
+            raise InvalidOption("options before and after go with form released; otherwise it is 1 chunk before")
+        if self.released and not (self.options.bucket_mask and self.options.count_correction):
+            raise InvalidOption("form released has no bucket mask and no count correction; leave those options out")
+        self.strict = causal and form in (None, "strict")
+        if self.strict and not self.options.bucket_mask:
+            raise InvalidOption("option bucket_mask=False goes with form paper; strict chunks lie within a bucket")
+        if causal and not self.strict:
+            self.supports = replace(self.supports, streaming=False)
+        self.register_buffer("rotations", draw(shape, self.options.rounds, self.factors, self.options.seed))
+        self.rotations: Tensor
+
+    @torch.no_grad()
+    def redraw(self) -> None:
+        """Other random rotations, as the paper takes at every training step; never in the middle of a sequence."""
+        self.rotations.normal_()
+
+    # The paper
+
+    def define(self, q: Queries, k: Keys, side: Side) -> Weights:
+        length = q.shape[2]
+        position = torch.arange(length, device=q.device)
+        real = torch.ones(q.shape[0], length, dtype=torch.bool, device=q.device)
+        real = (real if side.key_mask is None else side.key_mask)[:, None, :]
+        may_read = real[..., :, None] & readable(length, length, self.causal, side.key_mask, q.device)
+        if self.released:
+            found = [buckets_by_definition(q, turn, self.factors) for turn in self.rotations.unbind(1)]
+            order = torch.stack([b.masked_fill(~real, self._buckets).argsort(dim=-1, stable=True) for b in found], 2)
+            count = shown_in_ring(order, *self._sizes) * may_read
+            return self._weigh(q, count)
+        shown = []  # per round, which pairs it shows
+        for turn in range(self.options.rounds):
+            bucket = buckets_by_definition(q, self.rotations[:, turn], self.factors).masked_fill(~real, self._buckets)
+            if self.strict:  # rank among the real tokens of the same bucket
+                earlier = (bucket[..., None] == bucket[..., None, :]) & (position[None] < position[:, None])
+                chunk = earlier.sum(dim=-1) // self.options.chunk
+            else:  # rank in the order by bucket, then position
+                chunk = (bucket * length + position).argsort(dim=-1).argsort(dim=-1) // self.options.chunk
+            step = chunk[..., :, None] - chunk[..., None, :]
+            near = (step == 0) | (step == 1)
+            if self.options.bucket_mask:
+                near &= bucket[..., :, None] == bucket[..., None, :]
+            shown.append(near & may_read)
+        # The appendix: rounds are added up under one normaliser, each score less log N_ij, so that a pair which N_ij
+        # rounds show counts once: that is the softmax over the union. Without the correction it counts N_ij times.
+        return self._weigh(q, torch.stack(shown).sum(dim=0))
+
+    def _weigh(self, q: Queries, count: Tensor) -> Weights:
+        """The softmax over what is shown, given how often."""
+        union = count > 0
+        if self.options.reads_self == "alone":
+            itself = torch.eye(q.shape[2], dtype=torch.bool, device=q.device)
+            union = union & ~(itself & (union & ~itself).any(dim=-1, keepdim=True))
+        scores = torch.einsum("bhid,bhjd->bhij", q, self._keys(q))
+        if self.released or not self.options.count_correction:
+            scores = scores + count.clamp_min(1).to(scores.dtype).log()
+        return masked_softmax(scores, union)
+
+    # The fast path
+
+    def attend(self, q: Queries, k: Keys, v: Values, side: Side) -> Output:
+        if self.released:
+            return self._attend_ring(q, v, side.key_mask)
+        layout = remember(lambda: self._arrange(self._hash(q), side.key_mask))
+        return self._joint(q, self._keys(q), v, layout)
+
+    def _attend_ring(self, q: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
+        ring = remember(lambda: self._ring(self._hash(q), keep))
+        out = self._joint(q, self._keys(q), v, ring, keep)
+        return out if keep is None else out.masked_fill(~keep[:, None, :, None], 0.0)
+
+    def _ring(self, bucket: Tensor, keep: Tensor | None) -> Ring:
+        if keep is not None:
+            bucket = bucket.masked_fill(~keep[:, None, None, :], self._buckets)
+        alone = self.options.reads_self == "alone"
+        return Ring(bucket.argsort(dim=-1, stable=True), *self._sizes, causal=self.causal, alone=alone)
+
+    @property
+    def _sizes(self) -> tuple[int, int, int]:
+        return self.options.chunk, self.options.before, self.options.after
+
+    def _keys(self, q: Tensor) -> Tensor:
+        return _unit(q, self.options.eps)
+
+    def _joint(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, keep: Tensor | None = None) -> Tensor:
+        return joint(q, [KeySource(layout, k, v, keep)], scale=1.0, dropout=self.dropout if self.training else 0.0)
+
+    @property
+    def _buckets(self) -> int:
+        return math.prod(self.factors)
+
+    @property
+    def _block(self) -> int:
+        return self.options.chunk * ceil_div(BLOCK, self.options.chunk)
+
+    @property
+    def _back(self) -> int:
+        """How far back a token's keys lie in the sorted order; buckets begin anywhere in a block if strict."""
+        return self.options.chunk * (2 if self.strict else 1)
+
+    def _hash(self, q: Tensor) -> Tensor:
+        """The bucket of each token in each round, (batch, heads, rounds, length)."""
+        return buckets(q, self.rotations, self.factors)
+
+    def _arrange(self, bucket: Tensor, keep: Tensor | None) -> Sorted:
+        """For each round the sorted order and the slots, and which tokens read themselves."""
+        length, chunk = bucket.shape[-1], self.options.chunk
+        real = None if keep is None else keep[:, None, None, :]
+        if real is not None:  # behind all the others, where they shift nobody
+            bucket = bucket.masked_fill(~real, self._buckets)
+        value, order = bucket.sort(dim=-1, stable=True)
+        place = torch.arange(length, device=bucket.device).expand_as(order)
+        if self.strict:
+            first = pad(value[..., 1:] != value[..., :-1], (1, 0), value=True)
+            place = place - place.masked_fill(~first, 0).cummax(dim=-1).values
+        slot = place // chunk + 1
+        before = True
+        if self.strict and host_may_read(slot) and int(slot.max()) <= 2:
+            slot, before = torch.ones_like(slot), False  # two chunks at most: all of a bucket that is earlier is read
+        if self.options.bucket_mask:
+            slot = slot + value * (ceil_div(length, chunk) + 1)  # one number to spare: before the first chunk is none
+        if real is not None:
+            slot = slot.masked_fill(value == self._buckets, -1)
+        own = self._own(order, slot)
+        slot = torch.empty_like(slot).scatter_(-1, order, slot)
+        correct = self.options.count_correction
+        return Sorted(order, slot, own, self._block, self._back, self.causal, correct, before)
+
+    def _own(self, order: Tensor, slot: Tensor) -> Tensor:
+        """Which tokens read themselves, (batch, heads, length), given the slots in sorted order."""
+        real = slot >= 0
+        if self.options.reads_self == "always":
+            alone = real
+        elif self.causal and not self.options.bucket_mask:  # a chunk is not in the order of positions
+            alone = real & (self._earliest(order, real) >= order)
+        else:  # nearest neighbours in the sorted order decide
+            step = slot - pad(slot[..., :-1], (1, 0), value=-3)
+            alone = real & (step != 0) & (step != 1)
+            if not self.causal:
+                alone = alone & (slot != pad(slot[..., 1:], (0, 1), value=-3))
+        return torch.empty_like(alone).scatter_(-1, order, alone).all(dim=2)
+
+    def _earliest(self, order: Tensor, real: Tensor) -> Tensor:
+        """The earliest real position in each token's chunk and the one before, in sorted order."""
+        length, chunk = order.shape[-1], self.options.chunk
+        count = ceil_div(length, chunk)
+        at = pad(order.masked_fill(~real, LATE), (0, count * chunk - length), value=LATE)
+        least = at.unflatten(-1, (count, chunk)).amin(dim=-1)
+        least = torch.minimum(least, pad(least[..., :-1], (1, 0), value=LATE))
+        return least.repeat_interleave(chunk, dim=-1)[..., :length]
+
+    def cost(self, queries: int, keys: int) -> Cost:
+        heads, width, rounds = self.shape.heads, self.shape.head_dim, self.options.rounds
+        order = torch.empty(1, heads, rounds, queries, device="meta")
+        layout: Layout = (
+            Ring(order, *self._sizes)
+            if self.released
+            else Sorted(order, order, order, self._block, self._back, self.causal)
+        )
+        pairs = layout.pairs(heads, queries, keys)
+        hashing = 2 * heads * queries * width * rounds * self.rotations.shape[3]
+        # Kept: the output and its log-sum-exp, the keys of length 1 and what they were divided by.
+        return Cost(hashing + 4 * pairs * width, heads * queries * (2 * width + 3))
+
+    # Decoding
+
+    def _refuse_streaming(self) -> None:
+        if self.causal and not self.strict:
+            raise Unsupported(f"{self.name} decodes in its strict form only, where the future changes nothing")
+        super()._refuse_streaming()
+
+    def start(
+        self, batch: int, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None
+    ) -> ReformerState:
+        self._refuse_streaming()
+        _, device = state_type(self, dtype, device)
+        counts = torch.zeros(
+            batch, self.shape.heads, self.options.rounds, self._buckets, dtype=torch.long, device=device
+        )
+        return ReformerState(Rows.empty(batch), Rows.empty(batch), Rows.empty(batch), counts)
+
+    def decode(self, q: Queries, k: Keys, v: Values, state: ReformerState, side: Side) -> tuple[Output, State]:
+        past, new = len(state.k), q.shape[2]
+        bucket = remember(lambda: self._hash(q))
+        slot, counts = self._continue(bucket, state.counts, side.key_mask)
+        state = ReformerState(
+            state.k.append(self._keys(q)), state.v.append(v), state.slot.append(slot.transpose(2, 3)), counts
+        )
+        keys, values, slots = state.k.value, state.v.value, state.slot.value
+        if new < MANY:
+            return self._read(q, keys, values, slot, slots.transpose(2, 3)), state
+        # The parallel way over all tokens; queries that were answered before stand in front once more, as zeros.
+        known = (slots // CHUNKS).transpose(2, 3)
+        keep = known[:, 0, 0] >= 0
+        layout = self._arrange(known, None if host_may_read(keep) and bool(keep.all()) else keep)
+        return self._joint(pad(q, (0, 0, past, 0)), keys, values, layout)[:, :, past:], state
+
+    def _continue(self, bucket: Tensor, counts: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The slots of new tokens by what their buckets hold already, and what they hold then."""
+        real = torch.ones_like(bucket) if keep is None else keep[:, None, None, :].expand_as(bucket).long()
+        value, order = bucket.sort(dim=-1, stable=True)
+        running = real.gather(-1, order).cumsum(dim=-1)
+        before = running - real.gather(-1, order)  # real tokens in front, those of lower buckets included
+        first = pad(value[..., 1:] != value[..., :-1], (1, 0), value=True)
+        rank = before - before.masked_fill(~first, 0).cummax(dim=-1).values
+        rank = torch.empty_like(rank).scatter_(-1, order, rank) + counts.gather(-1, bucket)
+        slot = bucket * CHUNKS + rank // self.options.chunk + 1
+        return slot.masked_fill(real == 0, -1), counts.scatter_add(-1, bucket, real)
+
+    def _read(self, q: Tensor, k: Tensor, v: Tensor, reading: Tensor, slot: Tensor) -> Tensor:
+        """Few queries, the last tokens of all: each compares its slots with those of every key."""
+        new, known = q.shape[2], k.shape[2]
+        step = reading[..., :, None] - slot[..., None, :]  # batch, heads, rounds, queries, keys
+        count = (((step == 0) | (step == 1)) & (slot >= 0)[..., None, :]).sum(dim=2)
+        at = torch.arange(known - new, known, device=q.device)[:, None]
+        position = torch.arange(known, device=q.device)
+        count = count.masked_fill(position > at, 0)
+        if self.options.reads_self == "alone":
+            others = count.masked_fill(position == at, 0).any(dim=-1, keepdim=True)
+            count = count.masked_fill((position == at) & others, 0)
+        most = 2 * self.options.chunk * self.options.rounds
+        if new == 1 and known > 2 * most:  # a gather of what is read is less than a pass over all
+            found = count[:, :, 0].topk(most, dim=-1)
+            count = found.values[:, :, None]
+            k, v = (x.gather(2, found.indices[..., None].expand(-1, -1, -1, x.shape[-1])) for x in (k, v))
+        scores = (q @ k.mT).to(wide(q.dtype))
+        if not self.options.count_correction:
+            scores = scores + count.clamp_min(1).to(scores.dtype).log()
+        return masked_softmax(scores, count > 0).to(v.dtype) @ v
+
+
+def _unit(q: Tensor, eps: float = 0.0) -> Tensor:
+    """Keys of length 1, or a little shorter with `eps`; that of a zero vector is zero."""
+    if eps:
+        return q * torch.rsqrt(q.square().mean(dim=-1, keepdim=True) + eps) / q.shape[-1] ** 0.5
+    return q / q.norm(dim=-1, keepdim=True).clamp_min(torch.finfo(q.dtype).tiny)

@@ -1,0 +1,446 @@
+"""Routing Transformer: tokens are clustered by content, and each reads those of its cluster.
+
+Queries and keys are brought to one sphere, where the nearest centroid is the one with the largest product (Roy et al.
+2020, section 4). Centroids follow the data in training and are never trained by gradients; what pulls the data towards
+them is the commitment loss, left in `auxiliary_loss`. Two ways to belong to a cluster:
+
+- `sequence` (the paper): each cluster takes its `window` best tokens of the whole sequence, so a token may be in
+  several, whose answers are averaged, or in none, where the answer is 0. Later tokens can put earlier ones out, so that
+  the future changes what the past reads.
+- `strict`: a query belongs to its best cluster. It reads the `window` tokens that were the cluster's best before the
+  query's block of `block` positions began, and of its own block the earlier tokens with the same best cluster, and
+  itself. Nothing later can change that, and it decodes. It is the default for causal=True.
+
+Causal heads that route share queries and keys, as in the paper: the k they are given is not read. The first
+`local_heads` heads do not route: they read the neighbours, by q and k as they come. A masked token is in no cluster: it
+is read by none and reads nothing in the heads that route.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import mse_loss, pad
+
+from longspan import config
+from longspan.attention.base import Attention, Cost, Shape, Side, Supports, masked_softmax, readable
+from longspan.attention.devices import host_may_read
+from longspan.attention.kernels import sdpa
+from longspan.attention.kernels.flash import BLOCKED
+from longspan.attention.kernels.multi_source_softmax import KeySource, joint
+from longspan.attention.kernels.top_k import largest
+from longspan.attention.layouts import Band, Dense, Routed, Sorted, ceil_div
+from longspan.attention.layouts.base import blocked_where, wide
+from longspan.attention.parts.kmeans import Centroids, on_sphere
+from longspan.attention.state import Rows, State, append_mask
+from longspan.config import option
+from longspan.errors import InvalidOption, Unsupported
+from longspan.precision import state_type
+from longspan.recompute import remember
+from longspan.shapes import Keys, Output, Queries, Values, Weights
+
+FEW = 16  # new tokens up to which a decoding step gathers the list of each
+
+
+@dataclass(frozen=True)
+class Lists(State):
+    """The best tokens of each cluster up to some block."""
+
+    index: Tensor  # (batch, heads, clusters, window): positions; -1 for none
+    score: Tensor  # likewise: products with the centroid; -inf for none
+
+
+@dataclass(frozen=True)
+class RoutingState(State):
+    x: Rows  # on the sphere, of the heads that route
+    v: Rows
+    cluster: Rows  # (batch, heads, tokens, 1): the best cluster; -1 if masked
+    lists: Lists  # before the block that is being read
+    local_k: Rows  # of the last `local_window` positions, for the heads that do not route
+    local_v: Rows
+    seen: Rows | None  # which of those may be read; None while all may
+
+
+class RoutingAttention(Attention):
+    name = "routing"
+    paper = "Roy et al. 2020"
+    family = ("LP",)
+    order = "n·(clusters + window)"
+    exponent = 1.0
+    running_statistics = True  # its centroids follow the data
+    supports = Supports(causal=True, streaming=True, dropout=True)
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(config.Options):
+        clusters: int = option(32, "centroids per head; length / window balances them", low=1)
+        window: int = option(128, "tokens that a cluster takes", low=1)
+        block: int = option(512, "strict only: positions between which the clusters' lists stay as they are", low=1)
+        membership: str | None = option(
+            None, "who is in a cluster; strict if causal and sequence otherwise", choices=("sequence", "strict")
+        )
+        decay: float = option(0.999, "how slowly centroids follow the data", low=0.0, high=1.0)
+        commitment: float = option(1e-4, "weight of the loss that pulls tokens to their centroids", low=0.0)
+        scale: float | None = option(
+            None, "what products on the sphere are multiplied by; 1/sqrt(head_dim) if not said"
+        )
+        local_heads: int = option(0, "heads that read their neighbours instead", low=0)
+        local_window: int = option(128, "neighbours that those read on each side, causal: before them", low=1)
+
+    def __init__(self, shape: Shape, options: Any = None, *, causal: bool = False, dropout: float = 0.0) -> None:
+        super().__init__(shape, options, causal=causal, dropout=dropout)
+        given = self.options
+        if given.local_heads >= shape.heads:
+            raise InvalidOption(
+                f"option local_heads must leave one of the {shape.heads} heads, not be {given.local_heads}"
+            )
+        if given.membership == "strict" and not causal:
+            raise InvalidOption("option membership strict goes with causal=True; without a direction, nothing leaks")
+        self.strict = causal and given.membership != "sequence"
+        self.routing_heads = shape.heads - given.local_heads
+        self.scale = shape.head_dim**-0.5 if given.scale is None else given.scale
+        if causal and not given.local_heads:
+            self.projects = ("q", "v")
+        if causal and not self.strict:
+            self.supports = replace(self.supports, streaming=False)
+        self.centroids = Centroids(self.routing_heads, given.clusters, shape.head_dim, given.decay)
+
+    # The paper
+
+    def define(self, q: Queries, k: Keys, side: Side) -> Weights:
+        local, length = self.options.local_heads, q.shape[2]
+        may = readable(length, length, self.causal, side.key_mask, q.device)
+        x = on_sphere(self._routed(q, side.key_mask))
+        y = x if self.causal else on_sphere(k[:, local:])
+        real = torch.ones(q.shape[0], length, dtype=torch.bool, device=q.device)
+        real = real if side.key_mask is None else side.key_mask
+        products = torch.einsum("bhid,bhjd->bhij", x, y) * self.scale
+        if self.strict:
+            routed = masked_softmax(products, self._members_of_prefix(x, real) & may)
+        else:
+            queries, keys = (self._members(z, real) for z in (x, y))  # batch heads clusters length
+            parts = masked_softmax(products[:, :, None], keys[..., None, :] & may[:, :, None]) * queries[..., None]
+            routed = parts.sum(dim=2) / queries.sum(dim=2).clamp_min(1)[..., None]
+        if not local:
+            return routed
+        place = torch.arange(length, device=q.device)
+        near = (place - place[:, None]).abs() <= self.options.local_window
+        scores = torch.einsum("bhid,bhjd->bhij", q[:, :local], k[:, :local]) / self.shape.head_dim**0.5
+        return torch.cat([masked_softmax(scores, near & may), routed], dim=1)
+
+    def _members(self, x: Tensor, real: Tensor) -> Tensor:
+        """(batch, heads, clusters, length): whether a token is among a cluster's `window` best of the sequence."""
+        products = torch.einsum("bhid,hcd->bhci", x, self.centroids.means.to(x.dtype))
+        products = products.masked_fill(~real[:, None, None], float("-inf"))
+        rank = products.argsort(dim=-1, descending=True).argsort(dim=-1)
+        return (rank < self.options.window) & real[:, None, None]
+
+    def _members_of_prefix(self, x: Tensor, real: Tensor) -> Tensor:
+        """(batch, heads, queries, keys): by the lists as they stood when the query's block began, or in its block."""
+        length, block = x.shape[2], self.options.block
+        products = torch.einsum("bhid,hcd->bhci", x, self.centroids.means.to(x.dtype))
+        best = products.argmax(dim=2)  # batch heads length
+        number = torch.arange(length, device=x.device) // block
+        same = best[..., :, None] == best[..., None, :]
+        read = same & (number[:, None] == number)
+        for begin in range(block, length, block):
+            earlier = real & (torch.arange(length, device=x.device) < begin)
+            members = self._members(x, earlier)  # batch heads clusters keys
+            chosen = members.gather(2, best[..., begin : begin + block, None].expand(-1, -1, -1, length))
+            read[:, :, begin : begin + block] |= chosen
+        return read & real[:, None, :, None]
+
+    # The fast path
+
+    def attend(self, q: Queries, k: Keys, v: Values, side: Side) -> Output:
+        local = self.options.local_heads
+        x = on_sphere(self._routed(q, side.key_mask))
+        y = x if self.causal else on_sphere(k[:, local:])
+        values, keep = v[:, local:], side.key_mask
+        if self.strict:
+            cluster, lists = remember(lambda: self._route_strictly(x, keep))
+            nearest = [cluster]
+            out = self._read_lists(x, x, values, cluster, lists)
+        else:
+            queries, keys, nearest = remember(lambda: self._route(x, y, keep))
+            if self._holds_all(x.shape[2]):
+                out = self._read_all(x, y, values, keep)
+            else:
+                out = self._read_clusters(x, y, values, queries, keys)
+        if self.training:
+            self._learn([x, y][: len(nearest)], nearest, keep is not None)
+        if not local:
+            return out
+        return torch.cat([self._read_neighbours(q[:, :local], k[:, :local], v[:, :local], keep), out], dim=1)
+
+    def _routed(self, q: Tensor, keep: Tensor | None) -> Tensor:
+        """The queries of the heads that route. When causal they are the keys too, so masked ones are 0."""
+        routed = q[:, self.options.local_heads :]
+        if keep is None or not self.causal or "k" not in self.projects:  # cleared already, or not keys
+            return routed
+        return routed.masked_fill(~keep[:, None, :, None], 0.0)
+
+    def _read_neighbours(self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, past: int = 0) -> Tensor:
+        window = self.options.local_window
+        band = Band(window, 0 if self.causal else window, past)
+        return joint(q, [KeySource(band, k, v, keep)], scale=self.shape.head_dim**-0.5, dropout=self._dropout)
+
+    @property
+    def _dropout(self) -> float:
+        return self.dropout if self.training else 0.0
+
+    # Clusters of the whole sequence
+
+    def _route(self, x: Tensor, y: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """The queries and keys of each cluster, (batch, heads, clusters, window), the length standing for none, in the
+        order of positions if causal; and in training the best clusters of x and of y, where that is another."""
+        scores = [self.centroids.scores(z, keep) for z in ([x] if self.causal else [x, y])]
+        best = [self._best(score) for score in scores]
+        return best[0], best[-1], [self._nearest(score) for score in scores] if self.training else []
+
+    def _best(self, score: Tensor) -> Tensor:
+        length, window = score.shape[-1], self.options.window
+        if torch.compiler.is_compiling():  # as many as are wanted, however short the sequence
+            score = pad(score, (0, window), value=float("-inf"))
+        else:
+            window = min(window, length)
+        values, places = largest(score, window)
+        index = places.masked_fill(values == float("-inf"), length)
+        return index.sort(dim=-1).values if self.causal else index
+
+    @staticmethod
+    def _nearest(score: Tensor) -> Tensor:
+        """The best cluster of each token, (batch, heads, length); -1 for masked ones."""
+        best = score.max(dim=2)
+        return best.indices.masked_fill(best.values == float("-inf"), -1)
+
+    def _holds_all(self, length: int) -> bool:
+        """Whether every cluster takes the whole text, so that all of them say the same."""
+        return not torch.compiler.is_compiling() and length <= self.options.window
+
+    def _read_all(self, x: Tensor, y: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
+        out = joint(x, [KeySource(Dense(self.causal), y, v, keep)], scale=self.scale, dropout=self._dropout)
+        return out if keep is None else out.masked_fill(~keep[:, None, :, None], 0.0)
+
+    def _read_clusters(self, x: Tensor, y: Tensor, v: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
+        length = x.shape[2]
+        found_q, found_k, found_v = _take(x, queries), _take(y, keys), _take(v, keys)
+        none = keys == length
+        mask, triangle = None, False
+        if not host_may_read(none) or bool(none.any()):
+            mask = blocked_where(none, x)[..., None, :]
+            if self.causal:
+                mask = mask.masked_fill(queries[..., :, None] < keys[..., None, :], BLOCKED)
+            mask = mask.to(x.dtype).flatten(0, 1)
+        elif self.causal:
+            triangle = True  # queries and keys are one list in the order of positions
+        out = sdpa.attend(
+            found_q.flatten(0, 1),
+            found_k.flatten(0, 1),
+            found_v.flatten(0, 1),
+            mask=mask,
+            dropout=self._dropout,
+            causal=triangle,
+            scale=self.scale,
+        ).unflatten(0, found_q.shape[:2])
+        return _average(out, queries, length)
+
+    # Lists of the prefix
+
+    def _route_strictly(self, x: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The best cluster of each token, and the lists of all blocks, (batch, heads, blocks, clusters, window)."""
+        score = self.centroids.scores(x, keep)
+        if torch.compiler.is_compiling():
+            return self._nearest(score), self._lists_at_once(score)
+        count = ceil_div(x.shape[2], self.options.block)
+        lists = self._lists(score, self._no_lists(x.shape[0], score), 0)[:count]
+        return self._nearest(score), torch.stack([each.index for each in lists], dim=2)
+
+    def _no_lists(self, batch: int, like: Tensor) -> Lists:
+        shape = (batch, self.routing_heads, self.options.clusters, self.options.window)
+        none = torch.full(shape, -1, dtype=torch.long, device=like.device)
+        return Lists(none, like.new_full(shape, float("-inf")))
+
+    def _lists(self, score: Tensor, before: Lists, first: int) -> list[Lists]:
+        """Those before the first block, and those after each whole block; the scores are of positions from `first`."""
+        found, block = [before], self.options.block
+        for begin in range(0, score.shape[-1] - block + 1, block):
+            place = torch.arange(first + begin, first + begin + block, device=score.device)
+            place = place.expand(*score.shape[:3], block)
+            scores = torch.cat([found[-1].score, score[..., begin : begin + block]], dim=-1)
+            best = scores.topk(self.options.window, dim=-1, sorted=False)
+            index = torch.cat([found[-1].index, place], dim=-1).gather(-1, best.indices)
+            found.append(Lists(index.masked_fill(best.values == float("-inf"), -1), best.values))
+        return found
+
+    def _lists_at_once(self, score: Tensor) -> Tensor:
+        """The same without a loop, for what is compiled or exported."""
+        length, block, window = score.shape[-1], self.options.block, self.options.window
+        begins = torch.arange(ceil_div(length, block) + 1, device=score.device) * block  # one to spare
+        earlier = torch.arange(length, device=score.device) < begins[:, None]
+        score = score[:, :, None].masked_fill(~earlier[:, None], float("-inf"))  # batch heads blocks clusters length
+        best = pad(score, (0, window), value=float("-inf")).topk(window, dim=-1, sorted=False)
+        return best.indices.masked_fill(best.values == float("-inf"), -1)
+
+    def _read_lists(self, x: Tensor, y: Tensor, v: Tensor, cluster: Tensor, lists: Tensor, first: int = 0) -> Tensor:
+        """Queries x at the positions from `first` on, where a block begins; keys y and values v from 0 on."""
+        length, clusters = x.shape[2], self.options.clusters
+        blocks = self._blocks(length)
+        number = torch.arange(length, device=x.device) // blocks
+        slot = (number * clusters + cluster).masked_fill(cluster < 0, -1)
+        order = torch.arange(length, device=x.device).expand_as(cluster)[:, :, None]
+        own = Sorted(order, slot[:, :, None], cluster >= 0, blocks, 0, causal=True, before=False)
+        sources = [KeySource(own, y[:, :, first:], v[:, :, first:])]
+        if torch.compiler.is_compiling() or first or length > blocks:
+            sources.append(KeySource(Routed(slot, lists.flatten(2, 3)), y, v))
+        return joint(x, sources, scale=self.scale, dropout=self._dropout)
+
+    def _blocks(self, length: int) -> int:
+        """The block, or the length where it is shorter: one block of any size is the same."""
+        return self.options.block if torch.compiler.is_compiling() else min(self.options.block, length)
+
+    # Training
+
+    def _learn(self, points: list[Tensor], clusters: list[Tensor], masked: bool) -> None:
+        """The commitment loss, to the centroids that routed; then these move, once for a forward pass."""
+
+        def follow() -> Tensor:
+            means = self.centroids.means.clone()
+            self.centroids.update(points, clusters)
+            return means
+
+        means = remember(follow)
+        apart, count = points[0].new_zeros(()), points[0].new_zeros(())
+        for x, cluster in zip(points, clusters):
+            nearest = _take(means.to(x.dtype).expand(x.shape[0], -1, -1, -1), cluster.clamp_min(0))
+            real = cluster >= 0
+            if masked:  # so that these are not pulled
+                nearest = torch.where(real[..., None], nearest, x.detach())
+            apart = apart + mse_loss(x, nearest, reduction="sum")
+            count = count + real.sum() * x.shape[-1]
+        self.auxiliary_loss = self.options.commitment * apart / count.clamp_min(1)
+
+    def cost(self, queries: int, keys: int) -> Cost:
+        heads, width, local = self.routing_heads, self.shape.head_dim, self.options.local_heads
+        clusters = self.options.clusters
+        sides = 1 if self.causal else 2
+        flops = 2 * sides * heads * clusters * queries * width
+        kept = 2 * sides * heads * queries  # the means and deviations of the layer norms
+        if self.strict:
+            block = self._blocks(queries)
+            count = ceil_div(queries, block)
+            order = torch.empty(1, heads, 1, queries, device="meta")
+            pairs = Sorted(order, order, order, block, 0, causal=True).pairs(heads, queries, keys)
+            if count > 1:
+                lists = torch.empty(1, heads, count * clusters, self.options.window, device="meta")
+                pairs += Routed(lists, lists).pairs(heads, queries, keys)
+            kept += heads * queries * (2 * width + 1)  # tokens on the sphere, the output and its log-sum-exp
+        elif self._holds_all(queries):
+            pairs = heads * queries * queries
+            kept += heads * queries * ((sides + 1) * width + 1)
+        else:  # gathered queries, keys, values and answers; how many answers each token has
+            window = self.options.window
+            pairs = heads * clusters * window * window
+            kept += heads * clusters * window * (4 * width + 1) + heads * (queries + 1)
+        if local:
+            pairs += Band(self.options.local_window, 0 if self.causal else self.options.local_window).pairs(
+                local, queries, keys
+            )
+            kept += local * queries * (width + 1)
+        return Cost(flops + 4 * pairs * width, kept)
+
+    # Decoding
+
+    def _refuse_streaming(self) -> None:
+        if self.causal and not self.strict:
+            raise Unsupported(f"{self.name} decodes with strict membership only, where the future changes nothing")
+        super()._refuse_streaming()
+
+    def start(
+        self, batch: int, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None
+    ) -> RoutingState:
+        self._refuse_streaming()
+        dtype, device = state_type(self, dtype, device)
+        rows, window = Rows.empty(batch), self.options.local_window
+        lists = self._no_lists(batch, torch.empty(0, dtype=dtype, device=device))
+        near = Rows.empty(batch, window)
+        return RoutingState(rows, rows, rows, lists, near, near, None)
+
+    def decode(self, q: Queries, k: Keys, v: Values, state: RoutingState, side: Side) -> tuple[Output, State]:
+        local, keep = self.options.local_heads, side.key_mask
+        out, state = self._route_on(self._routed(q, keep), v[:, local:], keep, state)
+        if not local:
+            return out, state
+        past, window = len(state.local_k), self.options.local_window
+        seen = append_mask(state.seen, past, keep, q, window)
+        keys, values = state.local_k.append(k[:, :local]), state.local_v.append(v[:, :local])
+        may = None if seen is None else seen.value[:, 0, :, 0]
+        near = self._read_neighbours(q[:, :local], keys.value, values.value, may, past)
+        trimmed = None if seen is None else seen.trim()
+        state = replace(state, local_k=keys.trim(), local_v=values.trim(), seen=trimmed)
+        return torch.cat([near, out], dim=1), state
+
+    def _route_on(self, q: Tensor, v: Tensor, keep: Tensor | None, state: RoutingState) -> tuple[Tensor, RoutingState]:
+        new, past, block = q.shape[2], len(state.x), self.options.block
+        begin = past - past % block
+        x = on_sphere(q)
+        cluster = remember(lambda: self._nearest(self.centroids.scores(x, keep)))
+        state = replace(
+            state, x=state.x.append(x), v=state.v.append(v), cluster=state.cluster.append(cluster[..., None])
+        )
+        points, values, clusters = state.x.value, state.v.value, state.cluster.value[..., 0]
+        lists = [state.lists]
+        if past + new >= begin + block:  # a block is full
+            here = clusters[:, :, begin:]
+            score = remember(lambda: self.centroids.scores(points[:, :, begin:]))
+            score = score.masked_fill((here < 0)[:, :, None], float("-inf"))
+            lists = self._lists(score, state.lists, begin)
+        if new <= FEW and past + new <= begin + block:
+            out = self._read_few(x, points, values, clusters, lists[0].index, begin)
+        else:  # the parallel way from the block's beginning; queries answered before stand in front once more
+            count = ceil_div(past + new - begin, block)
+            index = torch.stack([each.index for each in lists[:count]], dim=2)
+            out = self._read_lists(points[:, :, begin:], points, values, clusters[:, :, begin:], index, begin)
+            out = out[:, :, past - begin :]
+        return out, replace(state, lists=lists[-1])
+
+    def _read_few(
+        self, x: Tensor, points: Tensor, values: Tensor, clusters: Tensor, lists: Tensor, begin: int
+    ) -> Tensor:
+        """A few queries, the last tokens, all of them in the block that began at `begin`."""
+        new, window = x.shape[2], self.options.window
+        cluster = clusters[:, :, -new:]
+        index = lists.gather(
+            2, cluster.clamp_min(0)[..., None].expand(-1, -1, -1, window)
+        )  # batch heads queries window
+        far = [_take(rows, index.clamp_min(0)) for rows in (points, values)]
+        near = [rows[:, :, begin:] for rows in (points, values)]
+        place = torch.arange(begin, points.shape[2], device=x.device)
+        same = (clusters[:, :, None, begin:] == cluster[..., None]) & (place <= place[-new:, None])
+        scores = torch.cat([(x[..., None, :] @ far[0].mT)[..., 0, :], x @ near[0].mT], dim=-1).to(wide(x.dtype))
+        may = torch.cat([index >= 0, same], dim=-1) & (cluster >= 0)[..., None]
+        weights = masked_softmax(scores * self.scale, may).to(values.dtype)
+        first, rest = weights.split([window, weights.shape[-1] - window], dim=-1)
+        return (first[..., None, :] @ far[1])[..., 0, :] + rest @ near[1]
+
+
+def _take(x: Tensor, index: Tensor) -> Tensor:
+    """Rows of x (batch, heads, length, width) at index (batch, heads, …); past the last one, the last one."""
+    flat = _flat(index.clamp_max(x.shape[2] - 1), x.shape[2])
+    return x.flatten(0, 2).index_select(0, flat).unflatten(0, index.shape)
+
+
+def _average(parts: Tensor, index: Tensor, length: int) -> Tensor:
+    """The mean of the rows `parts` (batch, heads, clusters, window, width) that belong to each position; 0 if none."""
+    flat, rows = _flat(index, length + 1), index.shape[0] * index.shape[1] * (length + 1)
+    counts = parts.new_zeros(rows).scatter_add(0, flat, parts.new_ones(flat.shape))
+    total = parts.new_zeros(rows, parts.shape[-1]).index_add(0, flat, parts.flatten(0, 3))
+    mean = total / counts.clamp_min(1)[:, None]
+    return mean.unflatten(0, (*index.shape[:2], length + 1))[:, :, :-1]
+
+
+def _flat(index: Tensor, length: int) -> Tensor:
+    """Where the rows lie when heads of `length` rows stand end to end: torch gathers along one axis far faster."""
+    batch, heads = index.shape[:2]
+    starts = torch.arange(batch * heads, device=index.device).unflatten(0, (batch, heads)) * length
+    return (index.flatten(2) + starts[..., None]).flatten()

@@ -1,0 +1,290 @@
+"""Dense softmax attention, with the six alignment scores (Bahdanau 2015, Luong 2015, Graves 2014, Vaswani 2017).
+
+Five of the six are a product of a query and a key after a change of either, so the fused kernel serves them all; the
+additive score is not, and is streamed over queries.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention, softplus
+
+from longspan import config
+from longspan.attention.base import Attention, Cost, Shape, Side, Supports, masked_softmax, readable, share_heads
+from longspan.attention.devices import has_fused_attention
+from longspan.attention.kernels import sdpa
+from longspan.attention.kernels.multi_source_softmax import KeySource, joint
+from longspan.attention.layouts import Dense, check_reach, offset_bias, stream_queries
+from longspan.attention.parts.shared_prefix_cache import SharedPrefixCache
+from longspan.attention.state import Rows, Selection, State, append_mask
+from longspan.config import option
+from longspan.errors import InvalidInput, InvalidOption
+from longspan.shapes import Keys, Output, Queries, Values, Weights
+
+SCORES = ("scaled_dot", "dot", "general", "additive", "location", "cosine")
+PLAIN = ("scaled_dot", "dot")  # these compare queries and keys as they come
+EPSILON = 1e-8  # a zero vector has cosine 0, not NaN
+
+
+@dataclass(frozen=True)
+class SoftmaxState(State):
+    k: Rows  # as the score needs them: changed keys for `general`, `cosine` and `additive`
+    v: Rows
+    seen: Rows | None  # which of them may be read; None while all may
+    places: bool = False  # whether it matters at which place a key stands
+    family: SharedPrefixCache | None = (
+        None  # the rows that share keys and values; then these have a row for each family
+    )
+
+    def select(self, rows: Tensor | Selection) -> Self:
+        """As long as rows come in families of one size, keys and values are not copied for them."""
+        selection, size = Selection.of(rows), 1 if self.family is None else self.family.size
+        found = selection.families(size)
+        if self.family is None and (found is None or found[1] == 1 or self.places or not len(self.k)):
+            return super().select(selection)
+        if found is None:
+            return self.apart().select(selection)
+        families, members = found
+        keys, values = (
+            (self.k, self.v) if families == list(range(self.k.batch)) else self._of(selection.index(families))
+        )
+        if self.family is not None:
+            old = self.family
+            family, kept = selection.once(("family", id(old)), lambda: old.select(selection, families, members))
+            if kept is not None:
+                keys, values = keys.gather(kept), values.gather(kept)
+            return replace(self, k=keys, v=values, family=family)
+        seen = None if self.seen is None else self.seen.value[families, 0, :, 0]
+        family = selection.once(
+            ("family", len(keys), None if seen is None else id(self)),
+            lambda: SharedPrefixCache.begin(len(families), members, len(keys), seen, keys.value),
+        )
+        return replace(self, k=keys, v=values, seen=None, family=family)
+
+    def _of(self, families: Tensor) -> tuple[Rows, Rows]:
+        return self.k.select(families), self.v.select(families)
+
+    def apart(self) -> Self:
+        """With keys and values for each row."""
+        assert self.family is not None
+        rows = torch.arange(self.k.batch, device=self.k.value.device).repeat_interleave(self.family.size)
+        seen = self.family.seen()
+        k, v = self._of(rows)
+        return replace(self, k=k, v=v, seen=Rows.empty(len(rows)).append(seen[:, None, :, None]), family=None)
+
+
+class SoftmaxAttention(Attention):
+    name = "softmax"
+    paper = "Vaswani et al. 2017"
+    family = ()
+    order = "n²"
+    exponent = 2.0
+    quadratic_memory = True
+    supports = Supports(
+        causal=True, cross=True, streaming=True, bias=True, dropout=True, grouped=True, left_padding=True
+    )
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(config.Options):
+        score: str = option("scaled_dot", "how a query is compared with a key", choices=SCORES)
+        scale: float | None = option(
+            None, "what the products are multiplied by; 1/sqrt(head_dim) for scaled_dot and 1 otherwise"
+        )
+
+    def __init__(self, shape: Shape, options: Any = None, *, causal: bool = False, dropout: float = 0.0) -> None:
+        super().__init__(shape, options, causal=causal, dropout=dropout)
+        score, heads, width = self.options.score, shape.heads, shape.head_dim
+        if self.options.scale is not None and score != "scaled_dot":
+            raise InvalidOption(f"option scale goes with score scaled_dot, not {score}")
+        self.scaled_dot = score == "scaled_dot" and self.options.scale is None
+        if score == "general":  # s · W h
+            self.change = nn.Parameter(torch.empty(heads, width, width))
+            nn.init.xavier_uniform_(self.change)
+        elif score == "additive":  # v · tanh(W_q s + W_k h)
+            self.change_query = nn.Parameter(torch.empty(heads, width, width))
+            self.change_key = nn.Parameter(torch.empty(heads, width, width))
+            self.direction = nn.Parameter(torch.empty(heads, width))
+            for weight in (self.change_query, self.change_key, self.direction):
+                nn.init.xavier_uniform_(weight)
+        elif score == "location":  # softmax(W s), one row of W per position
+            self.supports = replace(self.supports, left_padding=False)
+            if shape.max_length is None:
+                raise InvalidOption("score location has one row per position: give max_length")
+            self.fixed_length = True
+            self.places = nn.Parameter(torch.empty(heads, shape.max_length, width))
+            nn.init.xavier_uniform_(self.places)
+        elif score == "cosine":  # key strength β = softplus(·), 1 at the start (Graves 2014)
+            self.strength = nn.Parameter(torch.full((heads,), 1.0).expm1().log())
+
+    # The paper
+
+    def define(self, q: Queries, k: Keys, side: Side) -> Weights:
+        keep = readable(q.shape[2], k.shape[2], self.causal, side.key_mask, q.device)
+        scores = self._scores_by_definition(q, k)
+        if side.bias is not None:
+            check_reach(side.bias, max(q.shape[2], k.shape[2]) - 1)
+            scores = scores + offset_bias(side.bias, q.shape[2], k.shape[2])
+        return masked_softmax(scores, keep)
+
+    def _scores_by_definition(self, q: Tensor, k: Tensor) -> Tensor:
+        score = self.options.score
+        if score == "general":
+            return torch.einsum("bhid,hde,bhje->bhij", q, self.change, k)
+        if score == "additive":
+            queries = torch.einsum("hde,bhie->bhid", self.change_query, q)
+            keys = torch.einsum("hde,bhje->bhjd", self.change_key, k)
+            return torch.einsum("hd,bhijd->bhij", self.direction, torch.tanh(queries[:, :, :, None] + keys[:, :, None]))
+        if score == "location":
+            return torch.einsum("hjd,bhid->bhij", self._places(k.shape[2]), q)
+        if score == "cosine":
+            lengths = torch.einsum("bhix,bhjx->bhij", _length(q), _length(k))
+            return softplus(self.strength)[:, None, None] * torch.einsum("bhid,bhjd->bhij", q, k) / lengths
+        return torch.einsum("bhid,bhjd->bhij", q, k) * self._scale
+
+    # The fast path
+
+    def attend(self, q: Queries, k: Keys, v: Values, side: Side) -> Output:
+        k, v = self._change_keys(k), self._values(v)
+        if self.options.score == "additive":
+            return self._additive(q, k, v, side.key_mask, side.bias)
+        dropout = self.dropout if self.training else 0.0
+        q = self._change_queries(q)
+        if side.key_mask is None and side.bias is None and has_fused_attention(q, v, dropout=bool(dropout)):
+            return self._fused(q, k, v, causal=self.causal, dropout=dropout)
+        return self._joint(q, k, v, side.key_mask, side.bias, dropout)
+
+    def _fused(self, q: Tensor, k: Tensor, v: Tensor, *, causal: bool, dropout: float = 0.0) -> Tensor:
+        return sdpa.attend(q, k, v, scale=self._scale, causal=causal, dropout=dropout)
+
+    def _joint(
+        self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, bias: Tensor | None, dropout: float = 0.0
+    ) -> Tensor:
+        if bias is not None:
+            check_reach(bias, max(q.shape[2], k.shape[2]) - 1)
+        k, v = share_heads(k, q.shape[1]), share_heads(v, q.shape[1])
+        source = KeySource(Dense(causal=self.causal), k, v, keep, bias)
+        return joint(q, [source], scale=self._scale, dropout=dropout)
+
+    def _additive(self, q: Tensor, keys: Tensor, v: Tensor, keep: Tensor | None, bias: Tensor | None) -> Tensor:
+        """Rows in pieces, so that the (rows, keys, width) tensor of the tanh stays small."""
+        queries, known = q.shape[2], keys.shape[2]
+        past = known - queries if self.causal else 0  # the last query stands at the last key
+        if bias is not None:
+            check_reach(bias, max(queries, known) - 1)
+        places = torch.arange(known, device=q.device)
+
+        def rows(piece: Tensor, begin: int) -> Tensor:
+            offsets = places - (torch.arange(piece.shape[2], device=q.device) + past + begin)[:, None]
+            changed = piece @ self.change_query.to(piece.dtype).mT
+            mixed = torch.tanh(changed[:, :, :, None] + keys[:, :, None])
+            scores = (mixed @ self.direction.to(mixed.dtype)[:, None, :, None])[..., 0]
+            if bias is not None:
+                scores = scores + bias[:, offsets + bias.shape[1] // 2]
+            may = offsets <= 0 if self.causal else torch.ones_like(offsets, dtype=torch.bool)
+            weights = masked_softmax(scores, may if keep is None else may & keep[:, None, None, :])
+            weights = nn.functional.dropout(weights, self.dropout, self.training)
+            return weights @ v
+
+        return stream_queries(rows, q, rows=32)
+
+    def cost(self, queries: int, keys: int) -> Cost:
+        heads, width, score = self.shape.heads, self.shape.head_dim, self.options.score
+        flops = 4 * heads * queries * keys * width
+        kept = heads * queries * (width + 1)  # the output and the log-sum-exp
+        if score == "general":
+            flops += 2 * heads * keys * width * width
+            kept += heads * keys * width
+        elif score == "additive":
+            flops += 2 * heads * (queries + keys) * width * width
+            kept = heads * keys * width  # the changed keys; each piece of the scores is computed again
+        elif score == "location":
+            kept += heads * keys * width
+        elif score == "cosine":  # both sides as changed, and their lengths
+            kept += heads * (queries * (width + 3) + keys * (width + 2) + 1)
+        return Cost(flops, kept)
+
+    # Decoding
+
+    def start(
+        self, batch: int, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None
+    ) -> SoftmaxState:
+        self._refuse_streaming()
+        return SoftmaxState(Rows.empty(batch), Rows.empty(batch), None)
+
+    def decode(self, q: Queries, k: Keys, v: Values, state: SoftmaxState, side: Side) -> tuple[Output, State]:
+        if state.family is not None:
+            if q.shape[2] == 1 and side.key_mask is None:
+                return self._decode_family(q, k, v, state, state.family)
+            state = state.apart()
+        seen = append_mask(state.seen, len(state.k), side.key_mask, q)
+        changed = self._change_keys(k, len(state.k))
+        places = side.bias is not None or self.options.score in ("additive", "location")
+        state = SoftmaxState(state.k.append(changed), state.v.append(self._values(v)), seen, places)
+        keep = None if seen is None else seen.value[:, 0, :, 0]
+        keys, values = state.k.value, state.v.value
+        if self.options.score == "additive":
+            return self._additive(q, keys, values, keep, side.bias), state
+        q = self._change_queries(q)
+        if q.shape[2] == 1 and keep is None and side.bias is None:  # one new token reads all there is: n scores
+            grouped = q.reshape(len(q), keys.shape[1], -1, q.shape[3])  # the queries that read one key head, as rows
+            return self._fused(grouped, keys, values, causal=False).reshape(*q.shape[:3], -1), state
+        return self._joint(q, keys, values, keep, side.bias), state
+
+    def _decode_family(
+        self, q: Tensor, k: Tensor, v: Tensor, state: SoftmaxState, family: SharedPrefixCache
+    ) -> tuple[Tensor, State]:
+        """One new token for each member."""
+        k, v = self._change_keys(k), self._values(v)
+        keys, values = state.k.append(family.fold(k, k.shape[1])), state.v.append(family.fold(v, v.shape[1]))
+        family, heads = family.append(), k.shape[1]
+        out = scaled_dot_product_attention(
+            family.fold(self._change_queries(q), heads),
+            keys.value,
+            values.value,
+            attn_mask=family.mask(q.shape[1] // heads),
+            scale=self._scale,
+        )
+        return family.unfold(out), replace(state, k=keys, v=values, family=family)
+
+    # The scores as products
+
+    @property
+    def _scale(self) -> float:
+        if self.options.score != "scaled_dot":
+            return 1.0
+        return self.shape.head_dim**-0.5 if self.options.scale is None else self.options.scale
+
+    def _change_queries(self, q: Tensor) -> Tensor:
+        if self.options.score != "cosine":
+            return q
+        return q * (softplus(self.strength)[:, None, None] / _length(q)).to(q.dtype)
+
+    def _change_keys(self, k: Tensor, first: int = 0) -> Tensor:
+        """The keys at positions `first` and on, as the products want them."""
+        score = self.options.score
+        if score in PLAIN:
+            return k
+        k = share_heads(k, self.shape.heads)
+        if score == "general":
+            return k @ self.change.to(k.dtype).mT
+        if score == "additive":
+            return k @ self.change_key.to(k.dtype).mT
+        if score == "location":
+            return self._places(first + k.shape[2])[:, first:].to(k.dtype).expand(k.shape[0], -1, -1, -1)
+        return k / _length(k)
+
+    def _values(self, v: Tensor) -> Tensor:
+        """Keys that were changed for every head need values for every head."""
+        return v if self.options.score in PLAIN else share_heads(v, self.shape.heads)
+
+    def _places(self, keys: int) -> Tensor:
+        most = self.places.shape[1]
+        if keys > most:
+            raise InvalidInput(f"score location was built for max_length {most}, and there are {keys} keys")
+        return self.places.index_select(1, torch.arange(keys, device=self.places.device))
+
+
+def _length(x: Tensor) -> Tensor:
+    return x.norm(dim=-1, keepdim=True).clamp_min(max(EPSILON, torch.finfo(x.dtype).tiny))

@@ -1,0 +1,310 @@
+"""The Sparse Transformer: each query reads its neighbourhood, and a regular few of all keys before it."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from longspan import config
+from longspan.attention.base import Attention, Cost, Shape, Side, Supports, masked_softmax, readable
+from longspan.attention.kernels.multi_source_softmax import KeySource, joint
+from longspan.attention.layouts import Band, Dense, Layout, OwnBlock, Strided, Summaries, ceil_div
+from longspan.attention.state import Rows, State, append_mask
+from longspan.config import option
+from longspan.errors import InvalidOption
+from longspan.shapes import Keys, Output, Queries, Values, Weights
+
+
+class Group(NamedTuple):
+    """Heads that lie side by side and read the same sets."""
+
+    begin: int
+    end: int
+    local: bool  # they read A1
+    distant: bool  # they read A2
+
+    def of(self, x: Tensor) -> Tensor:
+        return x[:, self.begin : self.end]
+
+
+@dataclass(frozen=True)
+class KeysState(State):
+    """What one group of heads remembers of single positions."""
+
+    k: Rows
+    v: Rows
+    seen: Rows | None  # which of them may be read; None while all may
+
+
+@dataclass(frozen=True)
+class SummaryState(State):
+    """The fixed pattern: the keys of the unfinished block (at most stride - 1), and the summaries of the others."""
+
+    block: KeysState
+    summaries: KeysState | None  # None for heads that read A1 only
+    length: int
+
+
+@dataclass(frozen=True)
+class SparseState(State):
+    first: KeysState | SummaryState
+    second: KeysState | SummaryState | None  # of the second half of the heads, where they are split
+
+
+class SparseAttention(Attention):
+    """Two sets (Child et al. 2019, section 4.3), both of them of the past:
+
+    - strided: A1 is the last `window` positions, A2 every stride-th position counted back from the query;
+    - fixed: A1 is the query's own block of `stride` positions, A2 the summary columns of every block.
+    """
+
+    name = "sparse"
+    paper = "Child et al. 2019"
+    family = ("FP",)
+    order = "n·(stride + n/stride)"
+    exponent = 2.0  # n·√n when the stride grows as √n
+    scaled_dot = True
+    supports = Supports(causal=True, bidirectional=False, streaming=True, dropout=True)
+
+    limited = ("stride",)
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(config.Options):
+        pattern: str = option(
+            "strided", "which sets are read, the paper's strided or fixed", choices=("strided", "fixed")
+        )
+        stride: int = option(128, "distance of the strided keys, or length of a fixed block; about √n", low=1)
+        summary: int = option(32, "fixed: how many columns of each block are read by all later queries", low=1)
+        window: int | None = option(
+            None,
+            "strided: local keys, with the query's own; stride + 1 (the paper) if none, stride in the release",
+            low=1,
+        )
+        heads_pattern: str = option(
+            "merged",
+            "the sets of each head: both in one softmax, A1 (local) or A2 (distant) alone for models that alternate by "
+            "layer, or split: A1 for the first half of the heads and A2 for the others",
+            choices=("merged", "local", "distant", "split"),
+        )
+
+    @classmethod
+    def fit(cls, options: Any, said: Collection[str], shape: Shape) -> Any:
+        options = super().fit(options, said, shape)
+        if "summary" in said or options.summary <= options.stride:
+            return options
+        return replace(options, summary=options.stride)  # a block has no more columns
+
+    def __init__(self, shape: Shape, options: Any = None, *, causal: bool = False, dropout: float = 0.0) -> None:
+        super().__init__(shape, options, causal=causal, dropout=dropout)
+        given, heads = self.options, shape.heads
+        shape.check_room("stride", given.stride)
+        self.strided = given.pattern == "strided"
+        if not self.strided and given.summary > given.stride:
+            raise InvalidOption(f"option summary must be at most the stride of {given.stride}, not {given.summary}")
+        if not self.strided and given.window is not None:
+            raise InvalidOption("option window goes with pattern strided; a fixed block is as long as its stride")
+        if given.heads_pattern == "split" and heads < 2:
+            raise InvalidOption("heads_pattern split needs at least 2 heads, not 1")
+        self.window = given.stride + 1 if given.window is None else given.window
+        # Heads summarise by different columns (section 4.3): the last `summary` of a block, those before them …
+        apart = max(1, given.stride // given.summary)
+        self.columns = tuple(given.stride - (head % apart + 1) * given.summary for head in range(heads))
+        self.groups: tuple[Group, ...]
+        if given.heads_pattern == "split":
+            half = ceil_div(heads, 2)
+            self.groups = (Group(0, half, True, False), Group(half, heads, False, True))
+        else:
+            local, distant = given.heads_pattern != "distant", given.heads_pattern != "local"
+            self.groups = (Group(0, heads, local, distant),)
+
+    # The paper
+
+    def define(self, q: Queries, k: Keys, side: Side) -> Weights:
+        length, stride = q.shape[2], self.options.stride
+        i, j = torch.arange(length, device=q.device)[:, None], torch.arange(length, device=q.device)
+        masks = []
+        for group in self.groups:
+            for head in range(group.begin, group.end):
+                if self.strided:
+                    local = i - j < self.window
+                    distant = (i - j) % stride == 0
+                else:
+                    local = i // stride == j // stride
+                    first = self.columns[head]
+                    distant = ((j % stride >= first) & (j % stride < first + self.options.summary)).expand(length, -1)
+                masks.append((local & group.local) | (distant & group.distant))
+        keep = torch.stack(masks) & readable(length, length, True, side.key_mask, q.device)
+        return masked_softmax(torch.einsum("bhid,bhjd->bhij", q, k) / self.shape.head_dim**0.5, keep)
+
+    # The fast path
+
+    def attend(self, q: Queries, k: Keys, v: Values, side: Side) -> Output:
+        outs = []
+        for group in self.groups:
+            keys, values = group.of(k), group.of(v)
+            sources = [KeySource(layout, keys, values, side.key_mask) for layout in self._layouts(group)]
+            outs.append(self._joint(group.of(q), sources))
+        return outs[0] if len(outs) == 1 else torch.cat(outs, dim=1)
+
+    def _layouts(self, group: Group, past: int = 0) -> list[Layout]:
+        """A1 and what A2 has besides, for queries that follow `past` keys (strided only)."""
+        stride = self.options.stride
+        if self.strided:
+            # Merged, the strided keys that stand in the window are left to it, so that each counts once.
+            within = ceil_div(self.window, stride) if group.local else 0
+            near: Layout = Band(self.window - 1, 0, past)
+            far: Layout = Strided(stride, within)
+        else:
+            near = OwnBlock(stride)
+            far = self._summaries(group, own=not group.local)
+        return [near] * group.local + [far] * group.distant
+
+    def _summaries(self, group: Group, own: bool) -> Summaries:
+        return Summaries(self.options.stride, self.options.summary, self.columns[group.begin : group.end], own)
+
+    def _joint(self, q: Tensor, sources: list[KeySource]) -> Tensor:
+        return joint(q, sources, scale=self.shape.head_dim**-0.5, dropout=self.dropout if self.training else 0.0)
+
+    def cost(self, queries: int, keys: int) -> Cost:
+        pairs = sum(
+            layout.pairs(group.end - group.begin, queries, keys)
+            for group in self.groups
+            for layout in self._layouts(group)
+        )
+        width = self.shape.head_dim
+        return Cost(4 * pairs * width, self.shape.heads * queries * (width + 1))  # the output and the log-sum-exp
+
+    # Decoding
+
+    def start(
+        self, batch: int, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None
+    ) -> SparseState:
+        self._refuse_streaming()
+        parts = [self._start(group, batch) for group in self.groups]
+        return SparseState(parts[0], parts[1] if len(parts) == 2 else None)
+
+    def _start(self, group: Group, batch: int) -> KeysState | SummaryState:
+        recent = KeysState(Rows.empty(batch, self._reach(group)), Rows.empty(batch, self._reach(group)), None)
+        if self.strided:
+            return recent
+        return SummaryState(recent, KeysState(Rows.empty(batch), Rows.empty(batch), None) if group.distant else None, 0)
+
+    def _reach(self, group: Group) -> int | None:
+        """How many single keys are remembered; None for all."""
+        if not self.strided:
+            return int(self.options.stride - 1)
+        # A2 needs all keys. The bucket of a residue is every stride-th of them, which is a view.
+        return None if group.distant else self.window - 1
+
+    def decode(self, q: Queries, k: Keys, v: Values, state: SparseState, side: Side) -> tuple[Output, State]:
+        outs: list[Tensor] = []
+        after: list[KeysState | SummaryState] = []
+        for group, part in zip(self.groups, (state.first, state.second)):
+            assert part is not None
+            out, new = self._decode_group(group, group.of(q), group.of(k), group.of(v), part, side.key_mask)
+            outs.append(out)
+            after.append(new)
+        return torch.cat(outs, dim=1), SparseState(after[0], after[1] if len(after) == 2 else None)
+
+    def _decode_group(
+        self, group: Group, q: Tensor, k: Tensor, v: Tensor, state: KeysState | SummaryState, key_mask: Tensor | None
+    ) -> tuple[Tensor, KeysState | SummaryState]:
+        if isinstance(state, SummaryState):
+            return self._decode_fixed(group, q, k, v, state, key_mask)
+        return self._decode_strided(group, q, k, v, state, key_mask)
+
+    def _decode_strided(
+        self, group: Group, q: Tensor, k: Tensor, v: Tensor, state: KeysState, key_mask: Tensor | None
+    ) -> tuple[Tensor, KeysState]:
+        past = len(state.k)
+        state = _append(state, k, v, key_mask, self._reach(group))
+        keys, values, keep = _read(state)
+        if group.distant and q.shape[2] < self.options.stride:
+            # Few queries read few of the residues: one by one costs window + n/stride each, folding the text costs n.
+            outs = [self._step(group, q[:, :, i : i + 1], keys, values, keep, past + i) for i in range(q.shape[2])]
+            out = torch.cat(outs, dim=2)
+        else:
+            out = self._joint(q, [KeySource(layout, keys, values, keep) for layout in self._layouts(group, past)])
+        return out, _trim(state)
+
+    def _step(self, group: Group, q: Tensor, keys: Tensor, values: Tensor, keep: Tensor | None, at: int) -> Tensor:
+        """The one query at position `at`."""
+        stride = self.options.stride
+        near = slice(max(0, at + 1 - self.window), at + 1)
+        within = ceil_div(self.window, stride) if group.local else 0
+        far = slice(at % stride, max(0, at + 1 - within * stride), stride)
+        read = [near] * group.local + [far] * (group.distant and far.start < far.stop)
+        sources = [
+            KeySource(Dense(), keys[:, :, own], values[:, :, own], None if keep is None else keep[:, own])
+            for own in read
+        ]
+        return self._joint(q, sources)
+
+    def _decode_fixed(
+        self, group: Group, q: Tensor, k: Tensor, v: Tensor, state: SummaryState, key_mask: Tensor | None
+    ) -> tuple[Tensor, SummaryState]:
+        """Block by block: all queries of a block read the same summaries."""
+        stride, outs, begin = self.options.stride, [], 0
+        while begin < q.shape[2]:
+            end = min(q.shape[2], begin + stride - state.length % stride)
+            here = slice(begin, end)
+            mask = None if key_mask is None else key_mask[:, here]
+            out, state = self._decode_block(group, q[:, :, here], k[:, :, here], v[:, :, here], state, mask)
+            outs.append(out)
+            begin = end
+        return torch.cat(outs, dim=2), state
+
+    def _decode_block(
+        self, group: Group, q: Tensor, k: Tensor, v: Tensor, state: SummaryState, key_mask: Tensor | None
+    ) -> tuple[Tensor, SummaryState]:
+        """Queries that lie in one block."""
+        filled = state.length % self.options.stride + q.shape[2]
+        block, summaries = _append(state.block, k, v, key_mask, self._reach(group)), state.summaries
+        keys, values, keep = _read(block, last=filled)
+        own: Layout = Dense(causal=True) if group.local else self._summaries(group, own=True)
+        sources = [KeySource(own, keys, values, keep)]
+        if summaries is not None:
+            if len(summaries.k):
+                old_keys, old_values, _ = _read(summaries)
+                seen = None if summaries.seen is None else summaries.seen.value[..., 0]  # another for each head
+                sources.append(KeySource(Dense(), old_keys, old_values, seen))
+            if filled == self.options.stride:
+                summaries = self._summarise(group, summaries, keys, values, keep)
+        out = self._joint(q, sources)
+        return out, SummaryState(_trim(block), summaries, state.length + q.shape[2])
+
+    def _summarise(
+        self, group: Group, summaries: KeysState, keys: Tensor, values: Tensor, keep: Tensor | None
+    ) -> KeysState:
+        """The summary columns of a finished block, behind those of the blocks before it."""
+        heads = group.end - group.begin
+        columns = torch.tensor(self.columns[group.begin : group.end], device=keys.device)[:, None]
+        columns = columns + torch.arange(self.options.summary, device=keys.device)
+        own = torch.arange(heads, device=keys.device)[:, None]
+        seen = summaries.seen
+        if keep is not None:
+            if seen is None:
+                seen = Rows.empty(keys.shape[0])
+                if len(summaries.k):  # the first mask comes late: all summaries so far may be read
+                    all_may = torch.ones(*keys.shape[:2], len(summaries.k), 1, dtype=torch.bool, device=keys.device)
+                    seen = seen.append(all_may)
+            seen = seen.append(keep[:, columns][..., None])
+        return KeysState(summaries.k.append(keys[:, own, columns]), summaries.v.append(values[:, own, columns]), seen)
+
+
+def _append(state: KeysState, k: Tensor, v: Tensor, key_mask: Tensor | None, keep: int | None) -> KeysState:
+    seen = append_mask(state.seen, len(state.k), key_mask, k, keep)
+    return KeysState(state.k.append(k), state.v.append(v), seen)
+
+
+def _trim(state: KeysState) -> KeysState:
+    return KeysState(state.k.trim(), state.v.trim(), None if state.seen is None else state.seen.trim())
+
+
+def _read(state: KeysState, last: int | None = None) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Keys, values and which of them may be read; the last so many, or all."""
+    first = 0 if last is None else len(state.k) - last
+    keep = None if state.seen is None else state.seen.value[:, 0, first:, 0]
+    return state.k.value[:, :, first:], state.v.value[:, :, first:], keep

@@ -1,0 +1,115 @@
+"""Sliding-window attention: each query reads its neighbours, near ones or every so many."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from longspan import config
+from longspan.attention.base import Attention, Cost, Shape, Side, Supports, masked_softmax, readable
+from longspan.attention.kernels.multi_source_softmax import KeySource, joint
+from longspan.attention.layouts import Band, ByHead, Layout, Residue, check_reach, offset_bias
+from longspan.attention.state import Rows, State, append_mask
+from longspan.config import option
+from longspan.errors import InvalidOption
+from longspan.shapes import Keys, Output, Queries, Values, Weights
+
+
+@dataclass(frozen=True)
+class WindowState(State):
+    k: Rows  # of the last window · dilation positions
+    v: Rows
+    seen: Rows | None  # which of them may be read; None while all may
+
+
+class WindowAttention(Attention):
+    name = "window"
+    paper = "Beltagy et al. 2020 (sliding window)"
+    family: ClassVar[tuple[str, ...]] = ("FP",)  # said again for Longformer, which has more
+    order = "n·window"
+    exponent = 1.0
+    scaled_dot = True
+    supports = Supports(causal=True, streaming=True, bias=True, dropout=True, left_padding=True)
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(config.Options):
+        window: int = option(
+            128,
+            "neighbours read on each side, besides the query's own position: 2·window + 1 keys, causal window + 1",
+            low=1,
+        )
+        dilation: int | tuple[int, ...] = option(1, "distance between neighbours; a tuple has one per head", low=1)
+
+    def __init__(self, shape: Shape, options: Any = None, *, causal: bool = False, dropout: float = 0.0) -> None:
+        super().__init__(shape, options, causal=causal, dropout=dropout)
+        given = self.options.dilation
+        if isinstance(given, tuple) and len(given) != shape.heads:
+            raise InvalidOption(f"option dilation must have one number for each of {shape.heads} heads, not {given!r}")
+        self.dilations = given if isinstance(given, tuple) else (given,) * shape.heads
+
+    def define(self, q: Queries, k: Keys, side: Side) -> Weights:
+        length = q.shape[2]
+        near = self.near(length, q.device)
+        scores = torch.einsum("bhid,bhjd->bhij", q, k) / self.shape.head_dim**0.5
+        if side.bias is not None:
+            check_reach(side.bias, min(length - 1, self._reach))
+            scores = scores + offset_bias(side.bias, length, length)
+        return masked_softmax(scores, near & readable(length, length, self.causal, side.key_mask, q.device))
+
+    def near(self, length: int, device: torch.device) -> Tensor:
+        """Which keys lie in the window of each query, of the past or not: (heads, length, length)."""
+        offsets = torch.arange(length, device=device) - torch.arange(length, device=device)[:, None]
+        dilation = torch.tensor(self.dilations, device=device)[:, None, None]
+        return (offsets.abs() <= self.options.window * dilation) & (offsets % dilation == 0)
+
+    def attend(self, q: Queries, k: Keys, v: Values, side: Side) -> Output:
+        return self._joint(q, k, v, side.key_mask, side.bias)
+
+    def _joint(
+        self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, bias: Tensor | None, past: int = 0
+    ) -> Tensor:
+        """Attention of queries that follow `past` keys."""
+        if bias is not None:
+            check_reach(bias, min(k.shape[2] - 1, self._reach))
+        dropout = self.dropout if self.training else 0.0
+        scale = self.shape.head_dim**-0.5
+        if past and max(self.dilations) > 1:
+            # Residues are those of the keys, so queries that were answered before stand in front once more.
+            source = KeySource(self._layout(), k, v, keep, bias)
+            return joint(pad(q, (0, 0, past, 0)), [source], scale=scale, dropout=dropout)[:, :, past:]
+        return joint(q, [KeySource(self._layout(past), k, v, keep, bias)], scale=scale, dropout=dropout)
+
+    def _layout(self, past: int = 0) -> Layout:
+        band = Band(self.options.window, 0 if self.causal else self.options.window, past)
+        kinds = sorted(set(self.dilations))
+        layouts = [band if dilation == 1 else Residue(dilation, band) for dilation in kinds]
+        if len(kinds) == 1:
+            return layouts[0]
+        heads = [tuple(head for head, own in enumerate(self.dilations) if own == dilation) for dilation in kinds]
+        return ByHead(tuple(zip(heads, layouts)))
+
+    def cost(self, queries: int, keys: int) -> Cost:
+        heads, width = self.shape.heads, self.shape.head_dim
+        pairs = self._layout().pairs(heads, queries, keys)
+        return Cost(4 * pairs * width, heads * queries * (width + 1))  # kept: the output and the log-sum-exp
+
+    def start(
+        self, batch: int, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None
+    ) -> WindowState:
+        self._refuse_streaming()
+        reach = self._reach
+        return WindowState(Rows.empty(batch, reach), Rows.empty(batch, reach), None)
+
+    @property
+    def _reach(self) -> int:
+        return self.options.window * max(self.dilations)
+
+    def decode(self, q: Queries, k: Keys, v: Values, state: WindowState, side: Side) -> tuple[Output, State]:
+        past = len(state.k)
+        seen = append_mask(state.seen, past, side.key_mask, q, self._reach)
+        keys, values = state.k.append(k), state.v.append(v)
+        keep = None if seen is None else seen.value[:, 0, :, 0]
+        out = self._joint(q, keys.value, values.value, keep, side.bias, past)
+        return out, WindowState(keys.trim(), values.trim(), None if seen is None else seen.trim())

@@ -1,0 +1,97 @@
+"""What the mechanisms on the kernel engine share: they differ in φ, in ε and in what is forgotten.
+
+`scan.py` is the engine. A mechanism names its map and writes its definition; from those follow the fast path, the cost
+and decoding, whose state has one size however long the text is.
+"""
+
+from abc import abstractmethod
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from longspan.attention.base import Attention, Cost, Side
+from longspan.attention.kernels.linear_scan import scan
+from longspan.attention.kernels.linear_scan.scan import Decay, Map, ScanState
+from longspan.attention.parts.features import FeatureMap, as_feature_map
+from longspan.attention.state import State
+from longspan.precision import state_type
+from longspan.shapes import Keys, Output, Queries, Values, Weights
+
+
+class KernelAttention(Attention):
+    """Attention by φ(q)·φ(k), in time linear in the length."""
+
+    exponent = 1.0
+    epsilon: ClassVar[float] = 0.0  # added to the denominator
+    normalise: ClassVar[bool] = True  # whether a row is divided by the sum of its weights
+
+    @abstractmethod
+    def feature_map(self) -> Map:
+        """φ, as it stands."""
+
+    def next_map(self) -> Map:
+        """φ for a forward pass. A mechanism that draws its map anew does so here, and nowhere else."""
+        return self.feature_map()
+
+    def decay(self, device: torch.device) -> Decay | None:
+        """What each head's past is multiplied by at every step; None: nothing is forgotten."""
+        return None
+
+    def attend(self, q: Queries, k: Keys, v: Values, side: Side) -> Output:
+        feature_map = self.next_map()
+        if self.causal:
+            return self._causal(q, k, v, feature_map, side, None)[0]
+        return scan.full(q, k, v, feature_map, key_mask=side.key_mask, epsilon=self.epsilon)
+
+    def _causal(
+        self, q: Tensor, k: Tensor, v: Tensor, feature_map: Map, side: Side, state: ScanState | None
+    ) -> tuple[Tensor, ScanState]:
+        return scan.causal(
+            q,
+            k,
+            v,
+            feature_map,
+            key_mask=side.key_mask,
+            epsilon=self.epsilon,
+            normalise=self.normalise,
+            decay=self.decay(q.device),
+            state=state,
+        )
+
+    def cost(self, queries: int, keys: int) -> Cost:
+        heads, width, feature_map = self.shape.heads, self.shape.head_dim, self._probed_map()
+        form = {"causal": self.causal, "normalise": self.normalise}
+        forgets = self.decay(torch.device("cpu")) is not None
+        return Cost(
+            scan.flops(feature_map, queries, keys, heads, width, width, **form),
+            scan.kept(feature_map, queries, heads, width, width, decay=forgets, **form)
+            + self.kept_by_map(queries, keys),
+        )
+
+    def _probed_map(self) -> FeatureMap:
+        weight = next(self.parameters(), torch.empty(0))  # a learned map takes what it is made of
+        return as_feature_map(self.feature_map(), weight.new_zeros(1, 1, self.shape.head_dim))
+
+    def kept_by_map(self, queries: int, keys: int) -> int:
+        """Numbers that the map itself makes in a call, and that live until its backward."""
+        return 0
+
+    def start(self, batch: int, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> State:
+        self._refuse_streaming()
+        heads, width, normalise = self.shape.heads, self.shape.head_dim, self.normalise
+        feature_map, (dtype, device) = self.feature_map(), state_type(self, dtype, device)
+        return scan.start(batch, heads, width, width, feature_map, normalise=normalise, dtype=dtype, device=device)
+
+    def decode(self, q: Queries, k: Keys, v: Values, state: ScanState, side: Side) -> tuple[Output, State]:
+        return self._causal(q, k, v, self.feature_map(), side, state)
+
+
+def normalised(similarity: Weights, keep: Tensor, epsilon: float = 0.0) -> Weights:
+    """Similarities of what may be read, divided by their sum + ε; a row with nothing to read is 0.
+
+    The definitions are written with it; the engine divides in its own way.
+    """
+    similarity = similarity * keep
+    total = similarity.sum(dim=-1, keepdim=True) + epsilon
+    return similarity / total.masked_fill(total == 0, 1.0)

@@ -1,0 +1,173 @@
+"""Images with labels: read from files, and in batches (batch, channels, height, width) with what is drawn for each."""
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from longspan.data.arrays import read_npz
+from longspan.data.base import Batch, Data
+from longspan.data.order import Shuffled, draws
+from longspan.data.text.blocks import Batches
+from longspan.data.text.text_files import DAMAGED, open_bytes
+from longspan.errors import InvalidInput
+
+KINDS = {0x08: np.dtype(np.uint8)}  # of idx files: bytes are what images and labels are
+MOST_LABELS = 1 << 16  # kinds of images that a file may have, however few its images are
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Images and their labels, all of one size."""
+
+    pixels: np.ndarray  # uint8 (examples, height, width, channels)
+    labels: np.ndarray  # int64 (examples,)
+    names: tuple[str, ...]  # of the labels
+    source: str
+
+    def __post_init__(self) -> None:
+        if self.pixels.dtype != np.uint8 or self.pixels.ndim != 4:
+            raise InvalidInput(
+                f"{self.source}: expected images of bytes (examples, height, width, channels), "
+                f"got {self.pixels.dtype} {self.pixels.shape}"
+            )
+        if len(self.pixels) != len(self.labels):
+            raise InvalidInput(f"{self.source} has {len(self.pixels)} images and {len(self.labels)} labels")
+        if not len(self.pixels):
+            raise InvalidInput(f"{self.source} has no images")
+        wrong = np.flatnonzero((self.labels < 0) | (self.labels >= len(self.names)))
+        if wrong.size:
+            label = int(self.labels[wrong[0]])
+            raise InvalidInput(
+                f"{self.source}, image {wrong[0]}: the label {label} is none of 0..{len(self.names) - 1}"
+            )
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width."""
+        return int(self.pixels.shape[1]), int(self.pixels.shape[2])
+
+    @property
+    def channels(self) -> int:
+        return int(self.pixels.shape[3])
+
+    def some(self, numbers: np.ndarray) -> "Pictures":
+        """These images."""
+        return Pictures(self.pixels[numbers], self.labels[numbers], self.names, self.source)
+
+    def moments(self) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and standard deviation of each channel, of pixels 0 to 1; exact, in whole numbers first."""
+        counts = np.stack([np.bincount(self.pixels[..., each].ravel(), minlength=256) for each in range(self.channels)])
+        values = np.arange(256) / 255
+        mean = counts @ values / counts.sum(1)
+        variance = counts @ values**2 / counts.sum(1) - mean**2
+        return mean, np.maximum(np.sqrt(np.maximum(variance, 0)), 1 / 255)
+
+
+def read_pictures(path: Path, labels: Path | None = None) -> Pictures:
+    """The images of an .npz file (`x`, `y` and perhaps `classes`), or of two idx files as MNIST has them."""
+    if path.suffix == ".npz":
+        return _read_npz(path)
+    if labels is None:
+        raise InvalidInput(f"{path} has images alone; an idx file needs another with the labels")
+    pixels, found = read_idx(path), read_idx(labels).astype(np.int64)
+    if pixels.ndim != 3 or found.ndim != 1:
+        raise InvalidInput(f"{path} and {labels} have {pixels.ndim} and {found.ndim} dimensions; 3 and 1 are expected")
+    return Pictures(pixels[..., None], found, _numbered(found, labels), str(path))
+
+
+def _read_npz(path: Path) -> Pictures:
+    arrays = read_npz(path, ("x", "y"), ("classes",))
+    pixels, labels = arrays["x"], arrays["y"]
+    if labels.ndim != 1 or labels.dtype.kind not in "biu":
+        raise InvalidInput(f"{path}: y must be a row of whole numbers, not {labels.dtype} {labels.shape}")
+    labels = labels.astype(np.int64)
+    if "classes" in arrays and arrays["classes"].ndim != 1:
+        raise InvalidInput(f"{path}: classes must be a row of names, not {arrays['classes'].shape}")
+    names = tuple(map(str, arrays["classes"])) if "classes" in arrays else _numbered(labels, path)
+    return Pictures(pixels if pixels.ndim != 3 else pixels[..., None], labels, names, str(path))
+
+
+def _numbered(labels: np.ndarray, path: Path) -> tuple[str, ...]:
+    most = int(labels.max(initial=-1))
+    if most >= max(MOST_LABELS, len(labels)):
+        raise InvalidInput(f"{path}: the label {most} is none: {len(labels)} images have fewer kinds than that")
+    return tuple(map(str, range(most + 1)))
+
+
+def read_idx(path: Path) -> np.ndarray:
+    """An array of an idx file (LeCun et al. 1998): two zeros, the type, the number of dimensions, the dimensions."""
+    with open_bytes(path) as file:
+        try:
+            content = file.read()
+        except (OSError, *DAMAGED) as error:
+            raise InvalidInput(f"{path} is cut short or damaged: {error}") from None
+    if len(content) < 4 or content[:2] != b"\0\0" or content[2] not in KINDS or not content[3]:
+        raise InvalidInput(f"{path} is no idx file of bytes: it begins with {content[:4].hex(' ')}")
+    start = 4 + 4 * content[3]
+    shape = tuple(int.from_bytes(content[place : place + 4]) for place in range(4, start, 4))
+    if len(content) - start != math.prod(shape):
+        raise InvalidInput(f"{path} says {' × '.join(map(str, shape))}, and {len(content) - start} bytes follow")
+    return np.frombuffer(content, KINDS[content[2]], offset=start).reshape(shape)
+
+
+class ImageData(Data):
+    """Batches of `images`, normalised by `mean` and `deviation` of each channel, and `labels`.
+
+    With `crop`, an image is moved by up to so many pixels up, down and sideways, what is then empty being black; with
+    `flip`, every other one is mirrored. Both are drawn for an example by the seed and the epoch.
+    """
+
+    def __init__(
+        self,
+        pictures: Pictures,
+        batch: int,
+        *,
+        mean: np.ndarray,
+        deviation: np.ndarray,
+        seed: int = 0,
+        shuffle: bool = True,
+        crop: int = 0,
+        flip: bool = False,
+    ) -> None:
+        self.pictures, self.batch, self.mean, self.deviation = pictures, batch, mean, deviation
+        self.seed, self.shuffle, self.crop, self.flip = seed, shuffle, crop, flip
+
+    def batches(self, epoch: int) -> Sequence[Sequence[int]]:
+        size = len(self.pictures)
+        return Batches(Shuffled(size, self.seed, epoch) if self.shuffle else range(size), self.batch)
+
+    def load(self, numbers: Sequence[int], epoch: int) -> Batch:
+        pixels = self.pictures.pixels[list(numbers)]
+        if self.crop or self.flip:
+            pixels = np.stack([self._changed(image, number, epoch) for image, number in zip(pixels, numbers)])
+        scaled = (pixels / 255 - self.mean) / self.deviation
+        images = torch.from_numpy(scaled.transpose(0, 3, 1, 2).astype(np.float32))
+        return {"images": images, "labels": torch.from_numpy(self.pictures.labels[list(numbers)])}
+
+    def _changed(self, image: np.ndarray, number: int, epoch: int) -> np.ndarray:
+        draw = draws(self.seed, epoch, number)
+        down, right = draw.integers(2 * self.crop + 1, size=2)
+        mirrored = self.flip and draw.random() < 0.5
+        if self.crop:
+            height, width = image.shape[:2]
+            around = ((self.crop, self.crop), (self.crop, self.crop), (0, 0))
+            image = np.pad(image, around)[down : down + height, right : right + width]
+        return image[:, ::-1] if mirrored else image
+
+    def fingerprint(self) -> str:
+        digest = hashlib.sha256(np.ascontiguousarray(self.pictures.pixels).data)
+        digest.update(np.ascontiguousarray(self.pictures.labels).data)
+        order = f"shuffled by {self.seed}" if self.shuffle else "in order"
+        moved = f", moved by {self.crop}" * bool(self.crop) + ", flipped" * self.flip
+        return f"{digest.hexdigest()[:16]}, batches of {self.batch}, {order}{moved}"
+
+
+__all__ = ["ImageData", "Pictures", "read_idx", "read_pictures"]

@@ -1,0 +1,125 @@
+"""Blocks of a token file for language models: shuffled, packed with the borders of documents, or in streams."""
+
+from collections.abc import Sequence
+from typing import overload
+
+import numpy as np
+import torch
+
+from longspan.data.base import Batch, Data
+from longspan.data.order import Shuffled, draws
+from longspan.data.text.token_files import Tokens
+from longspan.errors import InvalidInput
+
+
+class Batches(Sequence[Sequence[int]]):
+    """An order cut into batches, none of which is held in memory."""
+
+    def __init__(self, order: Sequence[int], size: int) -> None:
+        self.order, self.size = order, size
+
+    def __len__(self) -> int:
+        return -(-len(self.order) // self.size)
+
+    @overload
+    def __getitem__(self, index: int) -> Sequence[int]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Sequence[int]]: ...
+    def __getitem__(self, index: int | slice) -> Sequence[int] | list[Sequence[int]]:
+        if isinstance(index, slice):
+            return [self[place] for place in range(*index.indices(len(self)))]
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"batch {index} of {len(self)}")
+        start = index % len(self) * self.size
+        return self.order[start : start + self.size]
+
+
+class TokenBlocks(Data):
+    """Blocks of `length` ids and the ids that follow each, every id once an epoch.
+
+    Where the first block begins is drawn for each epoch, so that no id always stands at the same place. With
+    `separate`, a block says to which document each id belongs and counts positions from where that begins (in the
+    block), and targets across a border do not count.
+    """
+
+    def __init__(
+        self,
+        tokens: Tokens,
+        length: int,
+        batch: int,
+        *,
+        seed: int = 0,
+        shuffle: bool = True,
+        separate: bool = False,
+    ) -> None:
+        if len(tokens) < 2:
+            raise InvalidInput(f"{tokens.path} holds {len(tokens)} ids; a language model needs two at least")
+        self.tokens, self.length, self.batch = tokens, min(length, len(tokens) - 1), batch
+        self.seed, self.shuffle, self.separate = seed, shuffle, separate
+
+    def _shift(self, epoch: int) -> int:
+        return int(draws(self.seed, epoch, -1 & 0xFFFFFFFF).integers(self.length)) if self.shuffle else 0
+
+    def batches(self, epoch: int) -> Sequence[Sequence[int]]:
+        places = len(self.tokens) - 1
+        if not self.shuffle:
+            return Batches(range(-(-places // self.length)), self.batch)
+        count = max(1, (places - self._shift(epoch)) // self.length)
+        return Batches(Shuffled(count, self.seed, epoch), self.batch)
+
+    def load(self, numbers: Sequence[int], epoch: int) -> Batch:
+        shift, last = self._shift(epoch), len(self.tokens) - 1
+        ids = np.zeros((len(numbers), self.length), dtype=np.int64)
+        targets = np.full((len(numbers), self.length), -100, dtype=np.int64)
+        documents = np.full((len(numbers), self.length), -1, dtype=np.int64)
+        for row, number in enumerate(numbers):
+            start = min(shift + number * self.length, last - 1)
+            stop = min(start + self.length, last)
+            ids[row, : stop - start] = self.tokens[start:stop]
+            targets[row, : stop - start] = self.tokens[start + 1 : stop + 1]
+            if self.separate:
+                own = self.tokens.document_of(start, stop + 1)
+                documents[row, : stop - start] = own[:-1]
+                targets[row, : stop - start][own[1:] != own[:-1]] = -100
+        found = {"ids": torch.from_numpy(ids), "targets": torch.from_numpy(targets)}
+        if self.separate:
+            found["documents"] = torch.from_numpy(documents)
+        return found
+
+    def fingerprint(self) -> str:
+        order = f"shuffled by {self.seed}" if self.shuffle else "in order"
+        return f"{self.tokens.sha256[:16]}, blocks of {self.length}, batches of {self.batch}, {order}"
+
+
+class Streams(Data):
+    """`rows` streams side by side, each a contiguous part of the file, read on block by block.
+
+    Row r of a batch goes on where row r of the batch before ended: what models with a memory need. The ids that do
+    not fill all rows are left out, at most `rows` - 1 blocks' worth.
+    """
+
+    def __init__(self, tokens: Tokens, length: int, rows: int) -> None:
+        self.tokens, self.length, self.rows = tokens, length, rows
+        self.each = (len(tokens) - 1) // rows  # ids of a row
+        if self.each < 1:
+            raise InvalidInput(f"{tokens.path} holds {len(tokens)} ids, too few for {rows} streams")
+
+    def batches(self, epoch: int) -> Sequence[Sequence[int]]:
+        return Batches(range(self.rows * -(-self.each // self.length)), self.rows)
+
+    def load(self, numbers: Sequence[int], epoch: int) -> Batch:
+        ids, targets = [], []
+        for number in numbers:
+            block, row = divmod(number, self.rows)
+            start = row * self.each + block * self.length
+            stop = min(start + self.length, (row + 1) * self.each)
+            ids.append(self.tokens[start:stop])
+            targets.append(self.tokens[start + 1 : stop + 1])
+        found = {"ids": np.stack(ids), "targets": np.stack(targets)}
+        return {name: torch.from_numpy(array.astype(np.int64)) for name, array in found.items()}
+
+    def fingerprint(self) -> str:
+        return f"{self.tokens.sha256[:16]}, {self.rows} streams in blocks of {self.length}"
+
+
+__all__ = ["Batches", "Streams", "TokenBlocks"]

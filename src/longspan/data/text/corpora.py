@@ -1,0 +1,201 @@
+"""Documents of sentences, as pre-training reads them: what is in the files, and the ids on disk.
+
+A file of one's own has one sentence a line, and an empty line between documents. WikiText has paragraphs between
+headings: a document is an article, which begins at a heading of the first level between empty lines; headings are
+left out; a paragraph ends a sentence at a token `.`, `!` or `?`, with the closing quote or bracket after it. Its marks
+inside words (`role @-@ playing`) are undone, and its `<unk>` becomes the tokenizer's unknown token.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+
+from longspan.data.sets import named as named_sets
+from longspan.data.text import text_files
+from longspan.data.text.token_files import TokenFile, write_tokens
+from longspan.data.tokenizers.tokenizer import Tokenizer
+from longspan.errors import InvalidInput, InvalidOption
+
+Document = list[str]  # its sentences
+UNKNOWN = "<unk>"  # in WikiText
+HEADING = re.compile(r"= .* =")
+TITLE = re.compile(r"= [^=].*[^=] =|= [^=] =")
+MARK = re.compile(r" @(.)@ ")
+ENDS, CLOSING = {".", "!", "?"}, {")", "'", "''", "]"}
+WORDS, DOCUMENTS = ".words", ".documents"
+MANY = 2048  # sentences that are encoded together
+
+
+def plain_documents(path: Path) -> Iterator[Document]:
+    """One sentence a line, an empty line between documents."""
+    for document in text_files.documents(path):
+        yield [line.strip() for line in document.split("\n")]
+
+
+def wikitext_documents(path: Path) -> Iterator[Document]:
+    """The articles of a file of WikiText."""
+    held: Document = []
+    before, line = "", ""
+    for after in chain(text_files.lines(path), [""]):
+        after = after.strip()
+        # A line of an article may look like a heading; a heading stands between empty lines.
+        if HEADING.fullmatch(line) and not before and not after:
+            if TITLE.fullmatch(line) and held:
+                yield held
+                held = []
+        elif line:
+            held.extend(sentences(line))
+        before, line = line, after
+    if held:
+        yield held
+
+
+def sentences(paragraph: str) -> Document:
+    """The sentences of a paragraph whose tokens stand between spaces."""
+    words = MARK.sub(r"\1", f" {paragraph} ").split()
+    found: Document = []
+    begin, quotes, ended = 0, 0, False
+    for place, word in enumerate(words):
+        closes = word in CLOSING or (word == '"' and quotes % 2 == 1)
+        if ended and not closes:
+            found.append(" ".join(words[begin:place]))
+            begin, quotes, ended = place, 0, False
+        quotes += word == '"'
+        # `c . 1200` and initials end no sentence.
+        ended = ended or (word in ENDS and place > begin and not (word == "." and len(words[place - 1]) == 1))
+    if begin < len(words):
+        found.append(" ".join(words[begin:]))
+    return found
+
+
+READERS: dict[str, Callable[[Path], Iterator[Document]]] = {"wikitext2": wikitext_documents}
+
+
+class Corpus:
+    """The ids of sentences one after the other, where words and documents begin."""
+
+    def __init__(self, path: Path) -> None:
+        self.tokens = TokenFile(path)  # its borders are those of sentences
+        self.begins = np.memmap(path.with_suffix(WORDS), np.uint8, "r")  # 1: a word begins at this id
+        self.documents = np.fromfile(path.with_suffix(DOCUMENTS), dtype="<u8").astype(np.int64)  # first sentences
+        # Where each sentence begins, and where the last one ends; and the same of documents, in sentences.
+        self.borders = np.append(self.tokens.borders, len(self.tokens))
+        self.firsts = np.append(self.documents, len(self.tokens.borders))
+
+    def __len__(self) -> int:
+        return len(self.documents)
+
+    def fingerprint(self) -> str:
+        return f"{self.tokens.sha256[:16]}, {len(self.tokens.borders)} sentences of {len(self)} documents"
+
+
+def write_corpus(path: Path, documents: Iterable[Document], tokenizer: Tokenizer, source: str) -> Corpus:
+    """Cuts documents into ids as they come; `source` is named where there is nothing in them."""
+    firsts: list[int] = []
+    count = 0
+
+    def encoded() -> Iterator[list[int]]:
+        nonlocal count
+        for many in _bundles(documents):
+            found = tokenizer.encode_many(
+                [_known(sentence, tokenizer) for document in many for sentence in document],
+                special=False,
+                allow=[] if tokenizer.unk is None else [tokenizer.special["unk"]],
+            )
+            own = iter(found)
+            for document in many:
+                first = count
+                for each in (next(own) for _ in document):
+                    if each.ids:
+                        count += 1
+                        words.write(_begins(each.words))
+                        yield each.ids
+                if count > first:
+                    firsts.append(first)
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_suffix(WORDS).open("wb") as words:
+        write_tokens(path, encoded(), vocabulary=tokenizer.size)
+    if not firsts:
+        raise InvalidInput(f"{source} is empty: it has no sentences")
+    np.asarray(firsts, dtype="<u8").tofile(path.with_suffix(DOCUMENTS))
+    return Corpus(path)
+
+
+def _bundles(documents: Iterable[Document]) -> Iterator[list[Document]]:
+    held: list[Document] = []
+    for document in documents:
+        held.append(document)
+        if sum(map(len, held)) >= MANY:
+            yield held
+            held = []
+    if held:
+        yield held
+
+
+def _known(sentence: str, tokenizer: Tokenizer) -> str:
+    return sentence if tokenizer.unk is None else sentence.replace(UNKNOWN, tokenizer.special["unk"])
+
+
+def _begins(words: list[int | None]) -> bytes:
+    """1 for each token that is the first of its word; a token without a word, such as the unknown one, is its own."""
+    return bytes(word is None or place == 0 or word != words[place - 1] for place, word in enumerate(words))
+
+
+def read_documents(
+    name: str | None, given: dict[str, str | None], root: Path | None, share: float
+) -> dict[str, Callable[[], Iterator[Document]]]:
+    """The documents of each split of a set, or of files of one's own; what is held out are the last ones unless given.
+
+    They come as functions, so that a file can be read twice (to learn a tokenizer, and to be cut by it) and is never
+    whole in memory.
+    """
+    if (name is None) == (given["train"] is None):
+        raise InvalidOption("[task] names a set, or a file to train on: one of the two")
+    if name is not None:
+        if name not in READERS:
+            raise InvalidOption(f"{name} has no documents of sentences; sets that have: {', '.join(READERS)}")
+        read, paths = READERS[name], named_sets.files(name, root)
+    else:
+        read, paths = plain_documents, {split: Path(file) for split, file in given.items() if file is not None}
+    found = {split: _reading(read, path) for split, path in paths.items()}
+    if "held_out" not in found:
+        count = sum(1 for _ in read(paths["train"]))
+        cut = round(count * (1 - share))
+        if not 0 < cut < count:
+            raise InvalidInput(
+                f"{paths['train']} has {count} documents, too few to hold some out: an empty line ends a document; "
+                "or give held_out, another file"
+            )
+        found["train"] = _reading(read, paths["train"], 0, cut)
+        found["held_out"] = _reading(read, paths["train"], cut)
+    return found
+
+
+def _reading(
+    read: Callable[[Path], Iterator[Document]], path: Path, start: int = 0, stop: int | None = None
+) -> Callable[[], Iterator[Document]]:
+    def some() -> Iterator[Document]:
+        for number, document in enumerate(read(path)):
+            if stop is not None and number >= stop:
+                return
+            if number >= start:
+                yield document
+
+    return some
+
+
+__all__ = [
+    "READERS",
+    "TITLE",
+    "Corpus",
+    "Document",
+    "plain_documents",
+    "read_documents",
+    "sentences",
+    "wikitext_documents",
+    "write_corpus",
+]

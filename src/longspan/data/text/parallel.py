@@ -1,0 +1,193 @@
+"""Parallel text: sentence pairs of two files that agree line by line, or of one with two columns."""
+
+import hashlib
+from collections.abc import Sequence
+from itertools import zip_longest
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from longspan.data.base import Batch, Data
+from longspan.data.order import Shuffled
+from longspan.data.text import text_files
+from longspan.data.text.token_files import TokenFile
+from longspan.errors import InvalidInput, InvalidOption
+from longspan.nn.loss import IGNORED
+
+COLUMNS = (".tsv", ".tsv.gz", ".tsv.bz2", ".tsv.xz")
+ENDS = ("", ".gz", ".bz2", ".xz")
+
+
+def find_pair(name: str, source: str, target: str) -> tuple[Path, Path]:
+    """The two files of a split: `name`.de and `name`.en, packed or not; one of columns is both."""
+    if name.endswith(COLUMNS):
+        return Path(name), Path(name)
+    return _find(name, source), _find(name, target)
+
+
+def _find(name: str, language: str) -> Path:
+    paths = [Path(f"{name}.{language}{end}") for end in ENDS]
+    for path in paths:
+        if path.is_file():
+            return path
+    raise InvalidInput(f"there is no file {paths[0]}, packed or not; pairs are NAME.{language} and its like, or a .tsv")
+
+
+def read_pairs(source: Path, target: Path) -> tuple[list[str], list[str]]:
+    """The sentences of two files of as many lines or, where both are one file, of its two columns."""
+    firsts, seconds = _columns(source) if source == target else _lines(source, target)
+    if not firsts:
+        raise InvalidInput(f"{source} is empty")
+    return firsts, seconds
+
+
+def _lines(source: Path, target: Path) -> tuple[list[str], list[str]]:
+    found: tuple[list[str], list[str]] = ([], [])
+    for number, pair in enumerate(zip_longest(text_files.lines(source), text_files.lines(target)), start=1):
+        if None in pair:
+            longer, shorter = (target, source) if pair[0] is None else (source, target)
+            count = sum(1 for _ in text_files.lines(longer))
+            raise InvalidInput(
+                f"{shorter} ends with line {number - 1}, and {longer} has {count}: line by line they must be pairs"
+            )
+        for path, line, side in zip((source, target), pair, found):
+            if not line.strip():
+                raise InvalidInput(f"{path}, line {number}: it is empty; a pair needs both sentences")
+            side.append(line.strip())
+    return found
+
+
+def _columns(path: Path) -> tuple[list[str], list[str]]:
+    found: tuple[list[str], list[str]] = ([], [])
+    for number, line in enumerate(text_files.lines(path), start=1):
+        parts = line.split("\t")
+        if len(parts) != 2:
+            raise InvalidInput(f"{path}, line {number}: expected two columns with a tab between, got {len(parts)}")
+        for part, side in zip(parts, found):
+            if not part.strip():
+                raise InvalidInput(f"{path}, line {number}: a column is empty; a pair needs both sentences")
+            side.append(part.strip())
+    return found
+
+
+class Parallel(Data):
+    """Pairs of sentences as ids, the example's number being its line less one.
+
+    Sentences of like lengths stand in a batch: of `batch` pairs, or of so many that neither side has more than
+    `max_tokens` with its padding. Which of equal lengths go together, and the order of the batches, are drawn for each
+    epoch. A source comes with all its tokens; a target is read from `begin` on, and is to end with `end`.
+
+    Pairs of which a side has more than `longest` tokens are left out. `references` are the targets as they were
+    written, where translations are to be compared with them; `name` is what errors call the file.
+    """
+
+    def __init__(
+        self,
+        source: TokenFile,
+        target: TokenFile,
+        *,
+        begin: int,
+        end: int,
+        padding: int = 0,
+        batch: int | None = None,
+        max_tokens: int | None = None,
+        longest: int | None = None,
+        seed: int = 0,
+        shuffle: bool = True,
+        references: Sequence[str] = (),
+        name: str = "the pairs",
+    ) -> None:
+        if (batch is None) == (max_tokens is None):
+            raise InvalidOption("give the size of a batch by pairs or by max_tokens: one of the two")
+        self.source, self.target, self.references = source, target, references
+        self.begin, self.end, self.padding = begin, end, padding
+        self.batch, self.max_tokens, self.seed, self.shuffle = batch, max_tokens, seed, shuffle
+        ends = [np.append(file.borders, len(file)) for file in (source, target)]
+        self.lengths = np.stack([np.diff(ends[0]), np.diff(ends[1]) + 1])  # (2, pairs); the target's with its end
+        largest = self.lengths.max(0)
+        self.kept = np.flatnonzero(largest <= longest) if longest is not None else np.arange(len(largest))
+        if not len(self.kept):
+            raise InvalidInput(f"{name}: every pair has more than {longest} tokens, and longer ones are left out")
+        worst = self.kept[largest[self.kept].argmax()]
+        if max_tokens is not None and largest[worst] > max_tokens:
+            raise InvalidInput(
+                f"{name}, line {worst + 1}: it has {largest[worst]} tokens, and a batch {max_tokens}; "
+                "give more to a batch (max_tokens), or leave out long pairs (longest)"
+            )
+
+    def __len__(self) -> int:
+        return len(self.kept)
+
+    def batches(self, epoch: int) -> Sequence[Sequence[int]]:
+        order = self.kept[np.asarray(Shuffled(len(self.kept), self.seed, epoch)[:])] if self.shuffle else self.kept
+        firsts, seconds = self.lengths[:, order]
+        # By the longer side, then by how much longer it is. That rises and falls in turns, so that a batch over two
+        # lengths is even as well.
+        longer, more = np.maximum(firsts, seconds), firsts - seconds
+        order = order[np.lexsort((np.where(longer % 2, -more, more), longer))]
+        found = self._cut(order)
+        return [found[place] for place in Shuffled(len(found), self.seed, epoch)] if self.shuffle else found
+
+    def _cut(self, order: np.ndarray) -> list[list[int]]:
+        if self.batch is not None:
+            return [order[at : at + self.batch].tolist() for at in range(0, len(order), self.batch)]
+        assert self.max_tokens is not None
+        largest = self.lengths.max(0)[order].tolist()
+        found: list[list[int]] = [[]]
+        widest = 0
+        for number, length in zip(order.tolist(), largest):
+            widest = max(widest, length)
+            if widest * (len(found[-1]) + 1) > self.max_tokens:
+                found.append([])
+                widest = length
+            found[-1].append(number)
+        return found
+
+    def load(self, numbers: Sequence[int], epoch: int) -> Batch:
+        """`source` and `ids` (what the decoder reads), `targets` (-100: padding), `source_mask`, and the numbers."""
+        sources = [self._sentence(self.source, number) for number in numbers]
+        targets = [self._sentence(self.target, number) for number in numbers]
+        begun = [np.insert(target, 0, self.begin) for target in targets]
+        ended = [np.append(target, self.end) for target in targets]
+        source = _side_by_side(sources, self.padding)
+        lengths = torch.tensor([len(each) for each in sources])
+        return {
+            "source": source,
+            "source_mask": torch.arange(source.shape[1]) < lengths[:, None],
+            "ids": _side_by_side(begun, self.padding),
+            "targets": _side_by_side(ended, IGNORED),
+            "number": torch.tensor(list(numbers)),
+        }
+
+    def sentence(self, number: int) -> list[int]:
+        """The ids of a source."""
+        return self._sentence(self.source, number).tolist()
+
+    def _sentence(self, file: TokenFile, number: int) -> np.ndarray:
+        stop = file.borders[number + 1] if number + 1 < len(file.borders) else len(file)
+        return np.asarray(file[file.borders[number] : stop], dtype=np.int64)
+
+    def padded(self) -> float:
+        """The share of padding in the batches of an epoch, both sides together."""
+        real = full = 0
+        for numbers in self.batches(0):
+            own = self.lengths[:, numbers]
+            real, full = real + int(own.sum()), full + int(own.max(1).sum()) * len(numbers)
+        return 1 - real / full
+
+    def fingerprint(self) -> str:
+        size = f"{self.batch} pairs" if self.batch is not None else f"{self.max_tokens} tokens"
+        order = f"shuffled by {self.seed}" if self.shuffle else "in order"
+        kept = hashlib.sha256(self.kept.tobytes()).hexdigest()[:8]
+        return f"{self.source.sha256[:16]} and {self.target.sha256[:16]} ({kept}), batches of {size}, {order}"
+
+
+def _side_by_side(rows: Sequence[np.ndarray], value: int) -> torch.Tensor:
+    found = np.full((len(rows), max(map(len, rows))), value, dtype=np.int64)
+    for row, ids in enumerate(rows):
+        found[row, : len(ids)] = ids
+    return torch.from_numpy(found)
+
+
+__all__ = ["Parallel", "find_pair", "read_pairs"]

@@ -1,0 +1,183 @@
+"""Vocabularies as families keep them, made into tokenizers: each splits and spells as the family's own does."""
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
+
+from longspan.data.files import read_json, read_text
+from longspan.data.tokenizers import sentencepiece
+from longspan.data.tokenizers.sentencepiece import SPACE, SentencePiece
+from longspan.errors import InvalidInput
+
+MOST_IDS = sentencepiece.MOST_PIECES  # no model has so many rows
+
+# WordPiece
+
+
+def words(path: Path, record: Mapping[str, Any], config: Mapping[str, Any]) -> tokenizers.Tokenizer:
+    """WordPiece, or whole tokens, from a list of them; the model's configuration may say if they are lower case."""
+    lines = read_text(path).split("\n")
+    listed = [line.rstrip("\r") for line in (lines[:-1] if lines[-1] == "" else lines)]
+    if not listed:
+        raise InvalidInput(f"{path} is empty; expected a token on each line")
+    ids: dict[str, int] = {}
+    for number, word in enumerate(listed):
+        if ids.setdefault(word, number) != number:
+            raise InvalidInput(f"{path}, line {number + 1}: {word!r} is already on line {ids[word] + 1}")
+    unknown = content(record.get("unk_token", "[UNK]"))
+    if unknown not in ids:
+        raise InvalidInput(f"{path} has no {unknown}, the token for what is not in it")
+    plain = [word for word in listed if not (word.startswith("[") and word.endswith("]"))]
+    if "tokenizer_class" not in record and not any(word.startswith("##") for word in plain):
+        return _whole_tokens(ids, unknown)
+    lower = record.get("do_lower_case")
+    if lower is None:
+        # Hugging Face would say yes; words with capitals could then never be found.
+        lower = config.get("do_lower_case", all(word == word.lower() for word in plain))
+    inner = tokenizers.Tokenizer(models.WordPiece(ids, unk_token=unknown))
+    inner.normalizer = normalizers.BertNormalizer(
+        clean_text=True,
+        handle_chinese_chars=record.get("tokenize_chinese_chars", True),
+        strip_accents=record.get("strip_accents"),
+        lowercase=bool(lower),
+    )
+    inner.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    inner.decoder = decoders.WordPiece(prefix="##")
+    return inner
+
+
+def _whole_tokens(ids: dict[str, int], unknown: str) -> tokenizers.Tokenizer:
+    """A vocabulary without continuations: atoms, residues, characters; the longest that fits is taken."""
+    inner = tokenizers.Tokenizer(models.WordLevel(ids, unk_token=unknown))
+    longest = sorted((word for word in ids if word and not word.isspace()), key=len, reverse=True)
+    either = "|".join(_escaped(word) for word in longest)
+    inner.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Split(Regex(either), "isolated")]
+    )
+    inner.decoder = decoders.Fuse()
+    return inner
+
+
+def _escaped(word: str) -> str:
+    return "".join(f"\\{letter}" if letter in r"\.^$|()[]{}*+?-#&~" else letter for letter in word)
+
+
+# BPE
+
+
+def pairs(vocabulary: Path, merges: Path, kind: str, record: Mapping[str, Any]) -> tokenizers.Tokenizer:
+    """BPE from its tokens and the pairs that are merged: of bytes, or GPT's of characters."""
+    ids = read_json(vocabulary)
+    for word, number in ids.items():
+        if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < MOST_IDS:
+            raise InvalidInput(f"{vocabulary}: {word!r:.60} must have an id, not {number!r:.60}")
+    if len({*ids.values()}) < len(ids):
+        counts = Counter(ids.values())
+        twice = [word for word, number in ids.items() if counts[number] > 1]
+        raise InvalidInput(f"{vocabulary}: {twice[0]!r:.60} and {len(twice) - 1} more have the id of another token")
+    ranked = _merges(merges, ids, vocabulary)
+    if kind == "openai-gpt":
+        unknown = content(record.get("unk_token", "<unk>"))
+        inner = tokenizers.Tokenizer(models.BPE(ids, ranked, unk_token=unknown, end_of_word_suffix="</w>"))
+        inner.normalizer = normalizers.BertNormalizer(lowercase=True)
+        inner.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        inner.decoder = decoders.BPEDecoder(suffix="</w>")
+        return inner
+    prefix = bool(record.get("add_prefix_space", False))
+    inner = tokenizers.Tokenizer(models.BPE(ids, ranked))
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
+    inner.decoder = decoders.ByteLevel()
+    return inner
+
+
+def _merges(path: Path, ids: Mapping[str, int], vocabulary: Path) -> list[tuple[str, str]]:
+    found = []
+    for number, line in enumerate(read_text(path).split("\n"), start=1):
+        if not line.strip() or (number == 1 and line.startswith("#version")):
+            continue
+        parts = line.rstrip("\r").split(" ")
+        if len(parts) != 2 or not all(parts):
+            raise InvalidInput(f"{path}, line {number}: expected two tokens with a space between, got {line!r}")
+        for token in (*parts, "".join(parts)):
+            if token not in ids:
+                raise InvalidInput(f"{path}, line {number}: {token!r} is not in {vocabulary.name}")
+        found.append((parts[0], parts[1]))
+    return found
+
+
+# SentencePiece
+
+
+def pieces(path: Path, kind: str, record: Mapping[str, Any]) -> tokenizers.Tokenizer:
+    """A file of SentencePiece, with the ids and the normalising of a family."""
+    found = sentencepiece.read_pieces(path)
+    ordered, unk = _numbered(found.pieces, found.unk, kind)
+    prefix = bool(record.get("add_prefix_space", found.prefix)) if kind == "llama" else found.prefix
+    if found.kind == sentencepiece.BPE:
+        ids = {piece.text: number for number, piece in enumerate(ordered)}
+        model: Any = models.BPE(
+            ids, found.merges, unk_token=ordered[unk].text, fuse_unk=True, byte_fallback=found.byte_fallback
+        )
+    else:
+        scored = [(piece.text, piece.score) for piece in ordered]
+        model = models.Unigram(scored, unk_id=unk, byte_fallback=found.byte_fallback)
+    inner = tokenizers.Tokenizer(model)
+    steps: list[Any] = _albert(record) if kind == "albert" else []
+    if found.characters:
+        try:
+            steps.append(normalizers.Precompiled(found.characters))
+        except Exception as error:  # the package raises no narrower one
+            raise InvalidInput(f"{path}: precompiled_charsmap cannot be read: {error}") from None
+    if steps:
+        inner.normalizer = normalizers.Sequence(steps)
+    scheme = "never" if not prefix else "always" if found.squeeze or record.get("legacy") else "first"
+    # Pieces that go over spaces, such as runs of them, need the text in one.
+    apart = not any(SPACE in piece.text[1:] for piece in ordered)
+    spaces = pre_tokenizers.Metaspace(SPACE, prepend_scheme=scheme, split=apart)
+    words = [pre_tokenizers.WhitespaceSplit(), spaces] if found.squeeze else [spaces]
+    inner.pre_tokenizer = pre_tokenizers.Sequence(words) if len(words) > 1 else spaces
+    if found.byte_fallback:
+        back: list[Any] = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+        inner.decoder = decoders.Sequence([*back, decoders.Strip(" ", 1, 0)] if prefix else back)
+    else:
+        inner.decoder = decoders.Metaspace(SPACE, prepend_scheme=scheme)
+    # Each at once: the package makes its search for them anew whenever some are added.
+    controls = [piece.text for piece in ordered if piece.kind == sentencepiece.CONTROL]
+    inner.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in controls])
+    defined = [piece.text for piece in ordered if piece.kind == sentencepiece.USER_DEFINED]
+    inner.add_tokens([AddedToken(token, normalized=False) for token in defined])
+    return inner
+
+
+def _numbered(pieces: list[SentencePiece], unk: int, kind: str) -> tuple[list[SentencePiece], int]:
+    """The pieces in the order of a family's ids: fairseq's models have four of their own before them."""
+    if kind == "camembert":
+        first = ["<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>"]
+        made = [*map(_control, first), SentencePiece("<unk>NOTUSED", -100.0)]
+        return [*made, *(piece for number, piece in enumerate(pieces) if number != unk), _control("<mask>")], 3
+    if kind == "xlm-roberta":
+        return [*map(_control, ["<s>", "<pad>", "</s>", "<unk>"]), *pieces[3:], _control("<mask>")], 3
+    return pieces, unk
+
+
+def _control(text: str) -> SentencePiece:
+    return SentencePiece(text, 0.0, sentencepiece.CONTROL)
+
+
+def _albert(record: Mapping[str, Any]) -> list[Any]:
+    steps: list[Any] = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
+    if not record.get("keep_accents", False):
+        steps += [normalizers.NFKD(), normalizers.StripAccents()]
+    return [*steps, normalizers.Lowercase()] if record.get("do_lower_case", True) else steps
+
+
+def content(value: Any) -> str:
+    """The text of a token, which files write as itself or in a table."""
+    return str(value["content"]) if isinstance(value, dict) and "content" in value else str(value)
+
+
+__all__ = ["MOST_IDS", "content", "pairs", "pieces", "words"]

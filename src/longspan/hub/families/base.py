@@ -1,0 +1,297 @@
+"""What a family of checkpoints is: its configuration in our words, its heads, and the names of its tensors."""
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from longspan import config
+from longspan.attention.config import AttentionConfig
+from longspan.errors import InvalidInput, Unsupported, suggest
+from longspan.hub.tensor_names import Rule
+from longspan.models.body import spread
+from longspan.nn.heads import Head
+
+Config = Mapping[str, Any]
+Asked = Head | str | Mapping[str, Any]  # a head, the name of a task, or a table with one
+
+# What Hugging Face calls activations; several of its names are one function.
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "relu": "relu",
+    "silu": "silu",
+    "quick_gelu": "gelu_sigmoid",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_python": "gelu",
+    "gelu_accurate": "gelu_tanh",
+    "swish": "silu",
+}
+LABELLED = ("classify", "regress", "tag")  # the tasks whose number of labels is the user's
+
+
+@dataclass(frozen=True)
+class Field:
+    """An option of ours and the key that says it there; `default` is what a missing key means in that family."""
+
+    ours: str
+    theirs: str
+    default: Any = None
+    values: Mapping[Any, Any] | None = None  # theirs to ours, where they are spelled otherwise
+    aliases: Sequence[str] = ()  # other keys that say the same
+
+    def read(self, given: Config) -> Any:
+        value = next((given[key] for key in (self.theirs, *self.aliases) if key in given), self.default)
+        if self.values is None:
+            return value
+        if not isinstance(value, Hashable) or value not in self.values:
+            known = [str(name) for name in self.values]
+            raise Unsupported(f"config.json: {self.theirs} is {value!r}: {suggest(str(value), known)}")
+        return self.values[value]
+
+    def write(self, value: Any) -> Any:
+        if self.values is None:
+            return value
+        for theirs, ours in self.values.items():
+            if ours == value:
+                return theirs
+        raise Unsupported(f"this family's {self.theirs} cannot say {self.ours} = {value!r}")
+
+
+def _same(found: dict[str, Any], _: Any) -> dict[str, Any]:
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """One family; `hub.folder` does the same work for all of them."""
+
+    name: str  # its `model_type`
+    model: str  # the name in our registry
+    base: str  # what stands before the names of the body's tensors in files with heads: "bert."
+    bases: Mapping[str, str] = field(default_factory=dict)  # the same for classes where it is another
+    fields: Sequence[Field]
+    fixed: Config = field(default_factory=dict)  # options that are the same for all of the family
+    # Keys of which we can do some values only; the first is what a missing key means.
+    only: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    architectures: Mapping[str, Sequence[str]]  # the class names there, and the tasks they have heads for
+    head: Callable[[str, Config, Config], Head]  # the head for a task, from our options and their configuration
+    body: Sequence[Rule]
+    heads: Mapping[str, Sequence[Rule]]  # by task
+    alone: str | None = None  # the class of the body by itself, whose names have no base; the first unless said
+    spare: Sequence[str] = ()  # tasks whose heads classes for other tasks have too, and do not use
+    output: Sequence[Rule] = ()  # of an output layer that is not tied
+    speakers: Sequence[str] | None = None  # the classes that have it; none said: all but the body alone
+    ties: Mapping[str, str] = field(default_factory=dict)  # their names that may repeat another's numbers
+    tied: bool = True  # what a missing `tie_word_embeddings` means
+    ignored: Sequence[str] = ()  # patterns of tensors in old files that say nothing
+    tokens: Config = field(default_factory=dict)  # what generation is told where the configuration says nothing
+    headed: Config = field(default_factory=dict)  # options of the family's models that have heads for tasks
+    labels: int = 2  # of a classifier, where the configuration says nothing
+    untied: Sequence[str] = ()  # of `ties`, those that are tensors of their own where `tie_word_embeddings` is false
+    # Where `tie_word_embeddings` is false, the tensor that is used instead of another, which still is in the file.
+    instead: Mapping[str, str] = field(default_factory=dict)
+    # What fields cannot say: options from a configuration, and back.
+    adjust: Callable[[dict[str, Any], Config], dict[str, Any]] = _same
+    restore: Callable[[dict[str, Any], Any], dict[str, Any]] = _same
+    decoder: "Family | None" = None  # what it is where `is_decoder` is true
+
+    def options(self, given: Config, tasks: Sequence[Asked] | None = None) -> dict[str, Any]:
+        """Our options for a configuration of theirs; `tasks` stands instead of those of its architecture."""
+        for key, able in self.only.items():
+            if given.get(key, able[0]) not in able:
+                raise Unsupported(
+                    f"config.json: {key} is {given[key]!r}; of this, {self.name} here can be {_listed(able)}"
+                )
+        found = {**self.fixed, **{each.ours: each.read(given) for each in self.fields}}
+        found = self.adjust(found, given)
+        if self._mute(self.named(given)):
+            found["tied"] = True
+        wanted = self.tasks(given) if tasks is None else tasks
+        heads = [self._asked(task, found, given) for task in wanted]
+        return {**found, **self.headed, "tasks": tuple(heads)} if heads else found
+
+    def _asked(self, task: Asked, options: Config, given: Config) -> Head:
+        """The head that was asked for; what a table does not say is as the family has it."""
+        if isinstance(task, Head):
+            return task
+        if isinstance(task, str):
+            return self.read_head(task, options, given)
+        named = Head.read(task)
+        if named.task != "regress" and named.task not in self.heads:
+            return named
+        own = self.read_head(named.task, options, given)
+        return replace(own, **{key: getattr(named, key) for key in task})
+
+    def named(self, given: Config) -> str:
+        """The class that a configuration names; the first where it names none."""
+        return str((given.get("architectures") or list(self.architectures))[0])
+
+    def tasks(self, given: Config) -> Sequence[str]:
+        """The tasks that a configuration's architecture has heads for."""
+        named = self.named(given)
+        if named not in self.architectures:
+            raise Unsupported(f"config.json: no {self.name} is called {named!r}: {suggest(named, self.architectures)}")
+        tasks = self.architectures[named]
+        if "classify" in tasks and self.count(given) == 1:
+            return ["regress" if task == "classify" else task for task in tasks]
+        return tasks
+
+    def read_head(self, task: str, options: Config, given: Config) -> Head:
+        """The head that this family has for a task."""
+        if task != "regress" and task not in self.heads:
+            raise Unsupported(f"{self.name} has no head for {task!r}; it has them for {', '.join(self.heads)}")
+        made = self.head("classify" if task == "regress" else task, options, given)
+        return replace(made, task=task, labels=self.count(given, task))
+
+    def count(self, given: Config, task: str = "classify") -> int:
+        """The number of labels that a configuration speaks of; to regress is to give one number."""
+        if task == "regress":
+            return 1
+        named = given.get("id2label")
+        return len(named) if named else int(given.get("num_labels", self.labels))
+
+    def speaks(self, architecture: str) -> bool:
+        """Whether files of a class have an output layer."""
+        return self.speakers is None or architecture in self.speakers
+
+    def _mute(self, architecture: str) -> bool:
+        """Whether a class has heads and no output layer, so that it needs none of its own, whatever it says of ties."""
+        tied = any(each.ours == "tied" for each in self.fields)
+        return tied and bool(self.output and self.architectures.get(architecture)) and not self.speaks(architecture)
+
+    def prefix(self, architecture: str) -> str:
+        """What stands before the names of the body's tensors in files of a class."""
+        alone = next(iter(self.architectures)) if self.alone is None else self.alone
+        return "" if architecture == alone else self.bases.get(architecture, self.base)
+
+    def rules(self, task: str) -> Sequence[Rule]:
+        """The names of a head's tensors; none where the family has no such head."""
+        found = self.heads.get("classify" if task == "regress" else task, ())
+        if task != "regress":
+            return found
+        return [
+            replace(rule, ours=tuple(name.replace("heads.classify", "heads.regress") for name in rule.ours))
+            for rule in found
+        ]
+
+    def config(self, options: Any, labels: Sequence[str] = (), before: str | None = None) -> dict[str, Any]:
+        """Their configuration of our options, as far as it goes: `check` tells. The model was a `before`."""
+        found: dict[str, Any] = {"model_type": self.name, "architectures": [self.architecture(options, before)]}
+        plain = {name: getattr(options, name) for name in (item["name"] for item in config.describe(type(options)))}
+        for each in self.fields:
+            found[each.theirs] = config.plain(each.write(plain[each.ours]))
+        heads = options.tasks or ()
+        tied = next((head.tied for head in heads if head.task == "masked"), plain.get("tied"))
+        if tied is not None:
+            found["tie_word_embeddings"] = tied
+        count = next((head.labels for head in heads if head.task in LABELLED), None)
+        if count is not None:
+            names = labels if len(labels) == count else [f"LABEL_{number}" for number in range(count)]
+            found["id2label"] = {str(number): name for number, name in enumerate(names)}
+            found["label2id"] = {name: number for number, name in enumerate(names)}
+            if any(head.task == "regress" for head in heads):
+                found["problem_type"] = "regression"
+        if self._mute(found["architectures"][0]):
+            del found["tie_word_embeddings"]  # what such a class says of ties stays as it was
+        return self.restore(found, options)
+
+    def check(self, options: Any, given: Config) -> None:
+        """Refuses a model that a configuration does not describe, so that nothing is written that reads as another."""
+        again = config.make(type(options), self.options(given, options.tasks or ()), self.name)
+        ours, theirs = _settled(options), _settled(again)
+        if self._mute(self.named(given)):
+            ours["tied"] = theirs["tied"]
+        for name, value in ours.items():
+            if value != theirs[name] and not _alike(value, theirs[name], options):
+                raise Unsupported(
+                    f"a configuration of {self.name} cannot say {name} = {config.plain(value)!r}; "
+                    f"it would be read as {config.plain(theirs[name])!r}"
+                )
+        plain = {item["name"]: getattr(again, item["name"]) for item in config.describe(type(options))}
+        for head in options.tasks or ():
+            made = self.read_head(head.task, plain, given)
+            unsaid: dict[str, Any] = {"dropout": head.dropout, "drop_input": head.drop_input, "names": head.names}
+            # Dropout is for training; the number of labels means something to some tasks only.
+            if replace(made, labels=head.labels, **unsaid) != head:
+                raise Unsupported(f"the head of a {self.name} there is {made}, and this model's is {head}")
+
+    def architecture(self, options: Any, before: str | None = None) -> str:
+        """The class that has these heads and no others: the one that it was, if that is one of several.
+
+        The body alone may be without its pooler.
+        """
+        wanted = {"classify" if head.task == "regress" else head.task for head in options.tasks or ()}
+        for spare in ((), self.spare):
+            named = [
+                name
+                for name, tasks in self.architectures.items()
+                if {*tasks} - {*spare} == wanted - {*spare} or (tuple(tasks) == ("pool",) and not wanted)
+            ]
+            if named:
+                return before if before in named else named[0]
+        raise Unsupported(f"no {self.name} there has heads for {', '.join(sorted(wanted)) or 'nothing'} at once")
+
+
+# What changes no result of a trained model: how it began, what it drops in training, and the size of pieces.
+UNSAID = {
+    "tasks",
+    "init",
+    "init_std",
+    "residual_init",
+    "zero_output",
+    "dropout",
+    "embedding_dropout",
+    "attention_dropout",
+    "hidden_dropout",
+    "feedforward_chunk",
+}
+
+
+def _settled(options: Any) -> dict[str, Any]:
+    """Options by name, with what an option that was not given means; those that say nothing of results are left out."""
+    found = {each["name"]: getattr(options, each["name"]) for each in config.describe(type(options))}
+    width, heads = found.get("width"), found.get("heads")
+    meant = {
+        "embedding_width": width,
+        "groups": found.get("layers"),
+        "kv_heads": heads,
+        "head_dim": width // heads if width and heads else None,
+        "key_dim": found.get("head_dim") or (width // heads if width and heads else None),
+        "query_bias": found.get("bias"),
+        "output_bias": found.get("bias"),
+        "decoder_layers": found.get("layers"),
+        "decoder_heads": heads,
+        "decoder_hidden": found.get("hidden"),
+    }
+    found |= {name: value for name, value in meant.items() if name in found and found[name] is None}
+    if found.get("groups") == found.get("layers"):
+        found.pop("share", None)
+    if "attention" in found:  # of each layer, without what it drops
+        settings = spread(found["attention"], found["layers"], "attention")
+        found["attention"] = tuple(AttentionConfig(each.name, **each.options) for each in settings)
+    return {name: value for name, value in found.items() if name not in UNSAID}
+
+
+def _alike(ours: Any, there: Any, options: Any) -> bool:
+    """Whether attention is the same in every layer, though one may name options that the other leaves to defaults."""
+    if not all(isinstance(each, tuple) and each and isinstance(each[0], AttentionConfig) for each in (ours, there)):
+        return False
+    layers = max(options.layers, len(ours), len(there))
+    return all(one == other for one, other in zip(spread(ours, layers, "ours"), spread(there, layers, "theirs")))
+
+
+def label_names(given: Config) -> list[str]:
+    """The names of the labels, in order; none where the configuration names none."""
+    named = given.get("id2label") or {}
+    try:
+        return [str(named[key]) for key in sorted(named, key=int)]
+    except (TypeError, ValueError):
+        raise InvalidInput(f"config.json: id2label must go from numbers to names, not {named!r}") from None
+
+
+def _listed(values: Sequence[Any]) -> str:
+    return " or ".join(repr(value) for value in values)
+
+
+__all__ = ["ACTIVATIONS", "LABELLED", "Asked", "Config", "Family", "Field", "label_names"]

@@ -1,0 +1,143 @@
+"""Llamas of karpathy's llama2.c: a `.bin` of seven numbers and float32 weights, and a `tokenizer.bin` beside it.
+
+Queries and keys are in the order of rotary pairs side by side. A negative vocabulary says that the output layer is not
+the embedding. The two rotary tables at the end say nothing that the sizes do not.
+"""
+
+import math
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import AddedToken, Tokenizer
+from torch import Tensor
+
+from longspan.data.tokenizers.sentencepiece import LONGEST, MOST
+from longspan.errors import InvalidInput, Unsupported
+from longspan.hub import folder
+from longspan.hub.families.base import Asked
+from longspan.hub.formats.gguf_tokenizer import SPACE, from_pieces
+from longspan.hub.formats.rotary_order import to_halves
+from longspan.hub.pretrained import Pretrained
+from longspan.parsing import check_size, refusing
+
+HEADER = struct.Struct("<7i")
+LATER = 0x616B3432  # how files of later versions begin
+PICKLES = (b"PK\x03\x04", b"\x80\x02", b"\x80\x04")
+SPECIAL = ("<unk>", "<s>", "</s>")
+
+
+def load(path: Path | str, *, tasks: Sequence[Asked] | None = None, dtype: torch.dtype | None = None) -> Pretrained:
+    """The model of a `.bin` file."""
+    path = Path(path)
+    record, tensors = read(path)
+    return folder.assemble(record, tensors, path, tasks, dtype or torch.float32)
+
+
+def read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """What its `config.json` would say, and the tensors by Hugging Face's names."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        header = file.read(HEADER.size)
+    if header.startswith(PICKLES):
+        raise InvalidInput(f"{path} is a pickle, which can run code and is not read here; this is for llama2.c's .bin")
+    if len(header) < HEADER.size:
+        raise InvalidInput(f"{path} is no model of llama2.c: it has {size} bytes")
+    width, hidden, layers, heads, kv_heads, vocabulary, longest = sizes = HEADER.unpack(header)
+    if width == LATER:
+        raise Unsupported(f"{path} is of llama2.c's version {hidden}; read is the first one: `export.py --version 0`")
+    positive = min(width, hidden, layers, heads, kv_heads, longest, abs(vocabulary)) > 0
+    if not positive or width % (2 * heads) or heads % kv_heads:
+        raise InvalidInput(f"{path} is no model of llama2.c: its sizes are {sizes}")
+    record = {
+        "model_type": "llama",
+        "architectures": ["LlamaForCausalLM"],
+        "vocab_size": abs(vocabulary),
+        "hidden_size": width,
+        "intermediate_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "max_position_embeddings": longest,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0,
+        "tie_word_embeddings": vocabulary > 0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    }
+    return record, _tensors(path, size, record)
+
+
+def _tensors(path: Path, size: int, record: dict[str, Any]) -> dict[str, Tensor]:
+    width, hidden, layers = record["hidden_size"], record["intermediate_size"], record["num_hidden_layers"]
+    heads, kv_heads = record["num_attention_heads"], record["num_key_value_heads"]
+    head_dim = width // heads
+    turns = (record["max_position_embeddings"], head_dim // 2)
+    # In the order of the file; names with a star stand for one tensor in each layer.
+    parts: list[tuple[str, tuple[int, ...]]] = [
+        ("model.embed_tokens.weight", (record["vocab_size"], width)),
+        ("model.layers.*.input_layernorm.weight", (width,)),
+        ("model.layers.*.self_attn.q_proj.weight", (width, width)),
+        ("model.layers.*.self_attn.k_proj.weight", (kv_heads * head_dim, width)),
+        ("model.layers.*.self_attn.v_proj.weight", (kv_heads * head_dim, width)),
+        ("model.layers.*.self_attn.o_proj.weight", (width, width)),
+        ("model.layers.*.post_attention_layernorm.weight", (width,)),
+        ("model.layers.*.mlp.gate_proj.weight", (hidden, width)),
+        ("model.layers.*.mlp.down_proj.weight", (width, hidden)),
+        ("model.layers.*.mlp.up_proj.weight", (hidden, width)),
+        ("model.norm.weight", (width,)),
+        ("cosines", turns),
+        ("sines", turns),
+    ]
+    if not record["tie_word_embeddings"]:
+        parts.append(("lm_head.weight", (record["vocab_size"], width)))
+    shapes = [(layers, *shape) if "*" in name else shape for name, shape in parts]
+    wanted = HEADER.size + 4 * sum(math.prod(shape) for shape in shapes)
+    if size != wanted:
+        raise InvalidInput(f"{path} has {size} bytes, and a model of llama2.c with its sizes {wanted}")
+    numbers = torch.from_file(str(path), shared=False, size=size // 4, dtype=torch.float32)
+    found, at = {}, HEADER.size // 4
+    sizes = [torch.Size(shape) for shape in shapes]
+    for (name, _), whole in zip(parts, sizes):
+        tensor = numbers[at : at + whole.numel()].view(whole)
+        rows = heads if ".q_proj." in name else kv_heads if ".k_proj." in name else None
+        for layer, part in enumerate(tensor if "*" in name else [tensor]):
+            found[name.replace("*", str(layer))] = part if rows is None else to_halves(part, rows)
+        at += whole.numel()
+    del found["cosines"], found["sines"]
+    return found
+
+
+def tokenizer(path: Path | str) -> Tokenizer:
+    """The tokenizer of a `tokenizer.bin`: the longest piece, then each one's score, length and bytes."""
+    path = Path(path)
+    check_size(path, MOST)
+    data, at = path.read_bytes(), 4
+    pieces: list[str] = []
+    scores: list[float] = []
+    while at < len(data):
+        if at + 8 > len(data):
+            raise InvalidInput(f"{path} is cut off in piece {len(pieces)}")
+        score, length = struct.unpack_from("<fi", data, at)
+        at += 8 + length
+        if length > 4 * LONGEST or not math.isfinite(score):
+            raise InvalidInput(
+                f"{path}: piece {len(pieces)} has {length:,} bytes and the score {score}; "
+                f"it can have {4 * LONGEST:,}, and a finite score"
+            )
+        if length < 0 or at > len(data):
+            raise InvalidInput(f"{path} is no tokenizer of llama2.c, or is cut off in piece {len(pieces)}")
+        pieces.append(data[at - length : at].decode("utf-8", errors="replace").replace(" ", SPACE))
+        scores.append(score)
+    if len(pieces) < 259:
+        raise InvalidInput(f"{path} has {len(pieces)} pieces; three special ones and 256 bytes come first")
+    pieces[:3] = SPECIAL  # written with line breaks around them, to be seen in texts
+    with refusing(path):
+        found = from_pieces(pieces, scores)
+    found.add_special_tokens([AddedToken(piece, special=True, normalized=False) for piece in SPECIAL])
+    return found
+
+
+__all__ = ["load", "read", "tokenizer"]

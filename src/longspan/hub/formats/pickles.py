@@ -1,0 +1,102 @@
+"""Folders of Hugging Face's whose weights are pickles, from before safetensors.
+
+A pickle is a program, and reading it runs that. torch's reader for weights knows tensors, numbers and plain containers
+and nothing else: a file that asks for anything more is refused before any of it is done.
+"""
+
+import pickle
+import re
+import warnings
+import zipfile
+from collections.abc import Mapping
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from longspan.errors import InvalidInput
+from longspan.hub.formats.readers import CONFIG, Content, Format, read_config, vocabularies
+from longspan.hub.formats.safetensors_files import PICKLES, shards
+
+ONE, INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
+# What training leaves beside the weights.
+OTHERS = ("training_args.bin", "optimizer.*", "scheduler.*", "scaler.*", "rng_state*")
+
+
+def fits(path: Path) -> bool:
+    """A folder with config.json and pickles, or one pickle with config.json beside it."""
+    folder = path if path.is_dir() else path.parent
+    return (folder / CONFIG).is_file() and (bool(_candidates(path)) or (folder / INDEX).is_file())
+
+
+def read(path: Path) -> Content:
+    """The folder's weights under their names, its configuration and its tokenizer's files."""
+    folder = path if path.is_dir() else path.parent
+    found: dict[str, Tensor] = {}
+    if path.is_dir() and (folder / INDEX).is_file():
+        for file, names in shards(folder, INDEX, ".bin").items():
+            held = weights(file)
+            for name in names:
+                if name not in held:
+                    raise InvalidInput(f"{file} lacks {name}, which {folder / INDEX} says it has")
+                found[name] = held[name]
+    else:
+        found = weights(_only(path))
+    return Content(read_config(folder), found, vocabularies(folder))
+
+
+def weights(path: Path) -> dict[str, Tensor]:
+    """The tensors of a pickle by their names; also those that training frameworks keep under `state_dict`."""
+    held = unpickle(path)
+    if isinstance(held, Mapping) and isinstance(held.get("state_dict"), Mapping):
+        held = held["state_dict"]
+    if not isinstance(held, Mapping) or not held:
+        raise InvalidInput(f"{path} must hold tensors by their names, not {_kind(held)}")
+    for name, tensor in held.items():
+        if not isinstance(name, str) or not isinstance(tensor, Tensor) or tensor.layout != torch.strided:
+            raise InvalidInput(f"{path}: {name!r} must be a dense tensor with a name, not {_kind(tensor)}")
+    return {name: tensor.detach() for name, tensor in held.items()}
+
+
+def unpickle(path: Path) -> Any:
+    """What a pickle holds, if that is tensors, numbers and plain containers; nothing in it is run."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of protocols that it may not know: what it does not, it refuses
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+    except pickle.UnpicklingError as error:
+        asked = re.search(r"GLOBAL ([\w.]+)", str(error))
+        what = f"it asks for {asked[1]}" if asked else "it is more than weights, or broken"
+        raise InvalidInput(f"{path} was not read: {what}, and of pickles only tensors are read") from None
+    except Exception as error:  # a program cut short fails in any way
+        said = str(error).splitlines() or [type(error).__name__]
+        raise InvalidInput(f"{path} is no whole file of weights: {said[0]}") from None
+
+
+def _candidates(path: Path) -> list[Path]:
+    if path.is_file():
+        return [path] if path.suffix in PICKLES else []
+    if (path / ONE).is_file():
+        return [path / ONE]
+    files = sorted(each for each in path.iterdir() if each.suffix in PICKLES and each.is_file())
+    return [each for each in files if not any(fnmatch(each.name, other) for other in OTHERS)]
+
+
+def _only(path: Path) -> Path:
+    found = _candidates(path)
+    if len(found) > 1:
+        raise InvalidInput(f"{path} has {', '.join(each.name for each in found)}; give the one that is wanted")
+    return found[0]
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"a tensor of layout {value.layout}"
+    return "an empty one" if isinstance(value, Mapping) and not value else f"a {type(value).__name__}"
+
+
+PICKLE = Format("a folder with config.json and pytorch_model.bin (or another pickle of weights)", fits, read)
+
+__all__ = ["PICKLE", "unpickle", "weights"]

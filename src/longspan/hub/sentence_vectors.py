@@ -1,0 +1,64 @@
+"""What folders of sentence-transformers say beside the model: how the vector of a text is made of its states."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from longspan import parsing
+from longspan.data.files import read_json
+from longspan.errors import InvalidInput, Unsupported
+
+MODULES, POOLING, SETTINGS = "modules.json", "1_Pooling/config.json", "sentence_bert_config.json"
+# What each kind of pooling there is called here; the others are known and not done.
+POOLS = {"cls_token": "first", "mean_tokens": "mean", "max_tokens": "max", "lasttoken": "last"}
+
+
+@dataclass(frozen=True)
+class SentencePooling:
+    """The files as found, so that they are written back as they were."""
+
+    pooling: Mapping[str, Any] = field(default_factory=dict)
+    modules: Sequence[Mapping[str, Any]] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def pool(self) -> str:
+        """The kind of pooling."""
+        modes = {key.removeprefix("pooling_mode_"): value for key, value in self.pooling.items() if "mode_" in key}
+        kinds = [kind for kind, asked in modes.items() if asked]
+        if len(kinds) == 1 and kinds[0] in POOLS:
+            return POOLS[kinds[0]]
+        raise Unsupported(
+            f"{POOLING} asks for {' and '.join(kinds) or 'no pooling'}, which is not done here: give pool"
+        )
+
+    @property
+    def normalise(self) -> bool:
+        """Whether vectors are made 1 long."""
+        return any(str(module.get("type", "")).endswith(".Normalize") for module in self.modules)
+
+    def save(self, folder: Path) -> None:
+        """Writes the files."""
+        for name, value in ((POOLING, self.pooling), (MODULES, self.modules), (SETTINGS, self.settings)):
+            if value:
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                (folder / name).write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+
+
+def read_sentence(folder: Path) -> SentencePooling | None:
+    """Of a folder that has it."""
+    if not (folder / POOLING).is_file():
+        return None
+    return SentencePooling(read_json(folder / POOLING), _modules(folder / MODULES), read_json(folder / SETTINGS))
+
+
+def _modules(path: Path) -> list[dict[str, Any]]:
+    found = parsing.read_json(path) if path.is_file() else []
+    if not isinstance(found, list) or not all(isinstance(module, dict) for module in found):
+        raise InvalidInput(f"{path} must be a list of modules")
+    return found
+
+
+__all__ = ["SentencePooling", "read_sentence"]

@@ -1,0 +1,132 @@
+"""Vectors of texts from the states of a pretrained model, which stays as it is: frozen features."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from longspan.data import Encoded
+from longspan.errors import InvalidInput, InvalidOption, Unsupported
+from longspan.hub.pretrained import Pretrained
+from longspan.hub.use.texts import read_texts, tokenizer_of
+from longspan.models.base import Model
+from longspan.models.decoder import Decoder
+from longspan.models.encoder import Encoder
+from longspan.models.transformer import Transformer
+from longspan.nn.heads import POOLS, pool
+from longspan.nn.recorder import recording
+
+COMBINE = ("mean", "sum", "concat")
+WINDOW = 4096  # texts that are sorted by length together
+TOKENS = 2**15  # at most, in a batch of more than one text
+
+
+@torch.inference_mode()
+def embed(
+    found: Pretrained,
+    texts: Sequence[str],
+    *,
+    layers: Sequence[int] = (-1,),
+    combine: str = "mean",
+    pool: str | None = None,
+    normalise: bool | None = None,
+    batch: int = 32,
+    longest: int | None = None,
+    truncate: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> Tensor:
+    """A vector for each text, (texts, width) in float32.
+
+    `layers` counts from the bottom, 0 being the embeddings, or with negative numbers from the top; the states of
+    several are averaged, added or (`concat`) put side by side. `pool` makes one vector of a text's states, and
+    `normalise` makes it 1 long: both as the folder says in the manner of sentence-transformers, or else `mean` and no.
+    A text of more than `longest` tokens (the model's limit unless given) is refused, or cut at its end with `truncate`.
+    `progress` is told the number of texts that are done after each batch. What else is in the list does not matter to
+    a text.
+
+    >>> vectors = embed(hub.load("all-MiniLM-L6-v2"), ["A cat sits.", "Dogs run."])
+    """
+    if isinstance(texts, str):
+        raise InvalidInput("expected a list of texts, got one text; put it in a list")
+    if not texts:
+        raise InvalidInput("there are no texts; give one at least")
+    if combine not in COMBINE:
+        raise InvalidOption(f"combine must be one of {', '.join(COMBINE)}, not {combine!r}")
+    if batch < 1:
+        raise InvalidOption(f"batch must be at least 1, not {batch}")
+    how, unit = _how(found, pool, normalise)
+    padding = getattr(found.model.options, "padding", None)
+    vectors: Tensor | None = None
+    done = 0
+    for rows, group in _batches(found, texts, batch, longest, truncate):
+        filled = tokenizer_of(found).pad_batch(group, padding=padding)
+        device = found.model.device
+        ids, mask = filled.ids.to(device), filled.mask.to(device)
+        states = [state.float() for state in read_states(found.model, ids, mask, layers)]
+        joined = torch.cat(states, -1) if combine == "concat" else torch.stack(states).sum(0)
+        if combine == "mean":
+            joined = joined / len(states)
+        each = _pool(joined, mask, how)
+        if vectors is None:
+            vectors = torch.empty(len(texts), each.shape[1])
+        vectors[rows] = (nn.functional.normalize(each, dim=-1) if unit else each).cpu()
+        done += len(rows)
+        if progress is not None:
+            progress(done)
+    assert vectors is not None
+    return vectors
+
+
+def _how(found: Pretrained, how: str | None, normalise: bool | None) -> tuple[str, bool]:
+    """The kind of pooling, and whether vectors are made 1 long."""
+    if how is not None and how not in POOLS:
+        raise InvalidOption(f"pool must be one of {', '.join(POOLS)}, not {how!r}")
+    said = found.sentence
+    if how is None:
+        how = "mean" if said is None else said.pool
+    return how, (said is not None and said.normalise) if normalise is None else normalise
+
+
+def _batches(
+    found: Pretrained, texts: Sequence[str], size: int, longest: int | None, truncate: bool
+) -> Iterator[tuple[list[int], list[Encoded]]]:
+    """Texts of nearly one length together, with the rows that they belong to."""
+    for start in range(0, len(texts), WINDOW):
+        part = texts[start : start + WINDOW]
+        encoded = read_texts(found, part, longest=longest, truncate="right" if truncate else None, first=start)
+        order = sorted(range(len(part)), key=lambda row: -len(encoded[row]))
+        while order:
+            take = max(1, min(size, TOKENS // len(encoded[order[0]])))
+            rows, order = order[:take], order[take:]
+            yield [start + row for row in rows], [encoded[row] for row in rows]
+
+
+def read_states(model: Model, ids: Tensor, mask: Tensor, layers: Sequence[int]) -> list[Tensor]:
+    """The states (batch, length, width) after the layers asked for, of an encoder–decoder those of its encoder."""
+    read: Callable[[], Tensor]
+    if isinstance(model, Transformer):
+        body, read = model.encoder, lambda: model.encode(ids, source_mask=mask)
+    elif isinstance(model, Decoder):
+        body, read = model.stack, lambda: model.hidden(ids, key_mask=mask)
+    elif isinstance(model, Encoder):
+        body, read = model.stack, lambda: model(ids, key_mask=mask)
+    else:
+        raise Unsupported(f"vectors are read from the states of an encoder or decoder, and this is {model.name!r}")
+    if not layers:
+        raise InvalidOption("layers must name one layer at least, such as -1, the last")
+    if list(layers) == [-1]:
+        return [read()]
+    with recording(body, maps=False) as seen:
+        read()
+    last = len(seen.states) - 1
+    for layer in layers:
+        if not -last - 1 <= layer <= last:
+            raise InvalidOption(
+                f"the model has layers 0 (embeddings) to {last}, or from the top -1 to {-last - 1}, not {layer}"
+            )
+    return [seen.states[layer] for layer in layers]
+
+
+_pool = pool  # `embed` has an option of that name
+
+__all__ = ["COMBINE", "embed", "read_states"]

@@ -1,0 +1,134 @@
+"""What advice is asked for, who can do it at all, and who cannot and why."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from longspan.attention import build, find, names
+from longspan.attention.base import Attention, Supports
+from longspan.errors import InvalidOption, LongspanError
+from longspan.measure.case import Case, Kind
+from longspan.models.cost import blank
+
+# What their papers let grow with the text, where a default stands for a text of one length.
+GROWING: dict[str, Callable[[int], Mapping[str, Any]]] = {
+    "axial": lambda length: {"width": _root(length)},  # a square
+    "reformer": lambda length: {"buckets": _buckets(length)},
+    "routing": lambda length: {"clusters": math.ceil(length / 128)},  # so that every token is in one
+    "sparse": lambda length: {"stride": _root(length)},
+}
+
+# Mechanisms that read rows and columns: of a text, which has none, they read every so many tokens.
+OF_IMAGES = ("axial", "image_local")
+
+# What has to change from layer to layer, as one alone reads a part of the text whatever the number of layers.
+ALTERNATING: dict[str, tuple[Mapping[str, Any], ...]] = {"axial": ({"axis": -1}, {"axis": 0})}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Requirements:
+    """One attention of a model to be: what it has to do, and at what size."""
+
+    length: int  # of the text; when decoding, of what was read before
+    causal: bool = False
+    decode: bool = False  # one more token at a time
+    keys: int | None = None  # cross-attention: the length of the other text
+    padding: bool = False
+    training: bool = True  # forward and backward; otherwise forward alone
+    memory: int | None = None  # bytes that it may take; what the machine has unless given
+    batch: int = 1
+    heads: int = 8
+    head_dim: int = 64
+    threads: int = 1
+    images: bool = False  # whether mechanisms of images take part
+
+    def __post_init__(self) -> None:
+        for name in ("length", "keys", "memory", "batch", "heads", "head_dim", "threads"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InvalidOption(f"{name} must be at least 1, not {value}")
+        if self.keys is not None and (self.causal or self.decode):
+            raise InvalidOption(
+                "another text has no past and no future: cross-attention is neither causal nor decoded; leave out one"
+            )
+
+    @property
+    def kind(self) -> Kind:
+        return "decode" if self.decode else "training" if self.training else "forward"
+
+    def case(self, mechanism: str) -> Case:
+        """What is measured of a mechanism: the very thing that is asked for, with its default options."""
+        return Case(
+            mechanism=mechanism,
+            length=self.length,
+            kind=self.kind,
+            keys=self.keys,
+            causal=self.causal or self.decode,
+            padding=self.padding,
+            batch=self.batch,
+            heads=self.heads,
+            head_dim=self.head_dim,
+            options=GROWING[mechanism](self.length) if mechanism in GROWING else {},
+            threads=self.threads,
+        )
+
+
+def shorter(case: Case, length: int) -> Case:
+    """The same case at another length; the other text becomes shorter with it."""
+    if length == case.length:
+        return case
+    keys = None if case.keys is None else max(1, round(case.keys * length / case.length))
+    return replace(case, length=length, keys=keys)
+
+
+def candidates(question: Requirements) -> tuple[list[Case], dict[str, str]]:
+    """A case for each mechanism that can do it, in the order of the registry, and why each other one cannot."""
+    able, unable = list[Case](), dict[str, str]()
+    for name in names():
+        case = question.case(name)
+        reason = _missing(case, find(name).supports)
+        if reason is None and name in OF_IMAGES and not question.images:
+            reason = "is for images: --images includes it"
+        if reason is None:
+            try:
+                reason = _missing(case, blank_module(case).supports)  # a form may do less than its class
+            except LongspanError as error:  # such as options that are for longer texts
+                reason = str(error)
+        if reason is None:
+            able.append(case)
+        else:
+            unable[name] = reason
+    return able, unable
+
+
+def _missing(case: Case, supports: Supports) -> str | None:
+    needs = (
+        (case.causal, supports.causal, "has no causal form"),
+        (not case.causal, supports.bidirectional, "is causal only"),
+        (case.kind == "decode", supports.streaming, "cannot decode step by step"),
+        (case.keys is not None, supports.cross, "cannot read another text than its own"),
+        (case.padding, supports.key_mask, "cannot hide padding"),
+    )
+    return next((reason for asked, has, reason in needs if asked and not has), None)
+
+
+def blank_module(case: Case) -> Attention:
+    """The mechanism of a case, without numbers."""
+    sizes = {"heads": case.heads, "head_dim": case.head_dim, "max_length": max(case.length, case.keys or 0)}
+    with blank():
+        return build(case.mechanism, **sizes, causal=case.causal, **case.options)
+
+
+def _buckets(length: int) -> int | tuple[int, int]:
+    """Two for each chunk of 64, even; many are the product of two small hashes."""
+    wanted = 2 * math.ceil(length / 64)
+    side = 2 * math.ceil(math.sqrt(wanted) / 2)
+    return wanted if wanted <= 64 else (side, side)
+
+
+def _root(length: int) -> int:
+    return max(1, math.isqrt(length))
+
+
+__all__ = ["ALTERNATING", "GROWING", "OF_IMAGES", "Requirements", "blank_module", "candidates", "shorter"]

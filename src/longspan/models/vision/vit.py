@@ -1,0 +1,91 @@
+"""The Vision Transformer (Dosovitskiy et al. 2021): an encoder whose tokens are the patches of an image.
+
+Around the patches it is `Encoder` with its norms in front: the blocks come from the same options, with any registered
+mechanism, and the same heads read what comes out.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from longspan.attention.config import AttentionConfig
+from longspan.config import option
+from longspan.errors import InvalidOption, Unsupported
+from longspan.models.body import BodyOptions, build_stack, initialise
+from longspan.models.headed import Headed, build_heads
+from longspan.nn.feedforward import GATED, PLAIN
+from longspan.nn.heads import Head
+from longspan.nn.patches import Images, PatchEmbedding, pair
+from longspan.shapes import Hidden
+
+DENSE = (AttentionConfig("softmax"),)
+
+
+class VisionTransformer(Headed):
+    """Hidden states of the patches of an image, the class token's first; with heads, what tasks ask of them.
+
+    >>> model = build("vit", image_size=32, patch_size=4, tasks=[{"task": "classify", "labels": 10}])
+    >>> model.outputs(images)["classify"]
+    """
+
+    name = "vit"
+    paper = "Dosovitskiy et al. 2021"
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(BodyOptions):
+        """The defaults are the paper's base model with patches of 16 × 16."""
+
+        width: int = option(768, "width of the hidden states", low=1)
+        layers: int = option(12, "number of blocks", low=1)
+        heads: int = option(12, "attention heads", low=1)
+        hidden: int = option(3072, "inner width of the feed-forward layer", low=1)
+        activation: str = option("gelu", "of the feed-forward layer", choices=(*PLAIN, *GATED))
+        place: str = option("pre", "where the norm stands", choices=("post", "pre"))
+        eps: float = option(1e-6, "added to the variance in norms", low=0)
+        position: str = option("learned", "how positions are told", choices=("learned", "none"))
+        image_size: int | tuple[int, ...] = option(224, "pixels of a side, or height and width", low=1)
+        patch_size: int | tuple[int, ...] = option(16, "pixels of a patch's side, or its height and width", low=1)
+        channels: int = option(3, "numbers of a pixel: 3 colours, 1 grey", low=1)
+        class_token: bool = option(True, "whether a learned token stands before the patches")
+        attention: tuple[AttentionConfig, ...] = option(DENSE, "mechanism of each layer, repeated from the bottom up")
+        tasks: tuple[Head, ...] | None = option(None, "the tasks that it has heads for")
+
+    def __init__(self, options: Options) -> None:
+        super().__init__(options)
+        if not options.class_token and any(head.pool == "first" for head in options.tasks or ()):
+            raise InvalidOption("a head with pool='first' reads the class token; give class_token=True or pool='mean'")
+        dropout = options.dropout if options.embedding_dropout is None else options.embedding_dropout
+        self.embedding = PatchEmbedding(
+            pair(options.image_size, "image_size"),
+            pair(options.patch_size, "patch_size"),
+            options.channels,
+            options.width,
+            class_token=options.class_token,
+            positions=options.position == "learned",
+            dropout=dropout,
+        )
+        # Mechanisms whose weights are for a longest input are built for an image of the size given.
+        sized = replace(options, max_length=options.max_length or self.embedding.tokens)
+        self.stack = build_stack(sized, options.attention, place="encoder", causal=False)
+        self.heads = build_heads(options, self.stack.out_width, None)
+        initialise(self, options)
+
+    @property
+    def table(self) -> Tensor:
+        raise Unsupported("vit reads images: it has no table of tokens")
+
+    def forward(
+        self, images: Images, *, interpolate: bool = False, streams: Mapping[str, Tensor] | None = None
+    ) -> Hidden:
+        """The states; with `interpolate`, of images of any size, for which the grid of positions is stretched."""
+        return self.stack(self.embedding(images, interpolate=interpolate), streams=streams)
+
+    def outputs(
+        self, images: Images, *, interpolate: bool = False, streams: Mapping[str, Tensor] | None = None
+    ) -> dict[str, Tensor]:
+        """What each head says, by the name of its task."""
+        return self.read(self(images, interpolate=interpolate, streams=streams))
+
+
+__all__ = ["VisionTransformer"]

@@ -1,0 +1,167 @@
+"""Replaced-token detection (Clark et al. 2020): a generator fills in hidden tokens, a discriminator finds them.
+
+The result of a run is the pair, in `RUN/model`, and the discriminator by itself, which is what is fine-tuned, in
+`RUN/discriminator`: an encoder with its head for detection.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
+
+from longspan.config import option
+from longspan.data.base import Batch
+from longspan.data.text.masking import Masking
+from longspan.data.tokenizers.tokenizer import Tokenizer
+from longspan.errors import InvalidInput
+from longspan.models.base import Model
+from longspan.models.electra import Detection, Electra
+from longspan.nn.loss import IGNORED
+from longspan.tasks.base import DataPaths, Metrics, Objective, Prepared, TaskLoss
+from longspan.tasks.pretraining import MaskedPretraining
+
+
+def _paper() -> Masking:
+    """All chosen tokens are hidden from the generator."""
+    return Masking(mask=1.0, random=0.0)
+
+
+@dataclass
+class DetectionMetrics(Metrics):
+    """Of both halves: over chosen places, and over real tokens; and of those that were replaced."""
+
+    weight: float
+    nats: float = 0.0
+    right: int = 0
+    places: int = 0
+    detection_nats: float = 0.0
+    detected: int = 0  # tokens of which it was said rightly whether they were replaced
+    tokens: int = 0
+    found: int = 0  # replaced, and said so
+    said: int = 0
+    replaced: int = 0
+
+    COUNTS: ClassVar[tuple[str, ...]] = (
+        "nats", "right", "places", "detection_nats", "detected", "tokens", "found", "said", "replaced",
+    )  # fmt: skip
+
+    def add(self, other: Metrics) -> None:
+        assert isinstance(other, DetectionMetrics)
+        for name in self.COUNTS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+    def result(self) -> dict[str, float]:
+        masked = self.nats / max(self.places, 1)
+        detection = self.detection_nats / max(self.tokens, 1)
+        return {
+            "loss": masked + self.weight * detection,
+            "masked_loss": masked,
+            "masked_accuracy": self.right / max(self.places, 1),
+            "detection_loss": detection,
+            "detection_accuracy": self.detected / max(self.tokens, 1),
+            "detection_precision": self.found / max(self.said, 1),
+            "detection_recall": self.found / max(self.replaced, 1),
+            "replaced": self.replaced / max(self.tokens, 1),
+        }
+
+
+class ReplacedTokens(Objective):
+    """The generator's mean over chosen places, and `detection_weight` times the discriminator's over real tokens.
+
+    What is summed is divided by the number of chosen places: a real token counts as `share` of one, a constant, which
+    makes micro-batches and processes add up.
+    """
+
+    results = ("discriminator",)
+
+    def __init__(self, share: float) -> None:
+        self.share = share
+
+    def count(self, batch: Batch) -> int:
+        return int((batch["labels"] != IGNORED).sum())
+
+    def loss(self, model: Model, batch: Batch, carried: Any = None) -> TaskLoss:
+        assert isinstance(model, Electra)
+        ids, chosen = _original(batch)
+        found = model(ids, batch["ids"], chosen, key_mask=batch["real"], segments=_segments(model, batch))
+        masked, detection = _sums(found)
+        second = model.options.detection_weight * self.share * detection
+        return TaskLoss(masked + second, {"masked": masked.detach(), "detection": second.detach()})
+
+    def measure(self, model: Model, batch: Batch, carried: Any = None) -> tuple[DetectionMetrics, Any]:
+        assert isinstance(model, Electra)
+        found = self._drawn(model, batch)
+        masked, detection = (float(each) for each in _sums(found))
+        said, labels = (found.detections > 0)[found.real], found.labels[found.real]
+        figures = DetectionMetrics(
+            model.options.detection_weight,
+            masked,
+            int((found.proposals.argmax(-1) == found.targets).sum()),
+            len(found.targets),
+            detection,
+            int((said == labels).sum()),
+            len(labels),
+            int((said & labels).sum()),
+            int(said.sum()),
+            int(labels.sum()),
+        )
+        return figures, None
+
+    def _drawn(self, model: Electra, batch: Batch) -> Detection:
+        """A pass whose draws are each example's own, so that figures do not depend on batches or processes."""
+        ids, chosen = _original(batch)
+        real, segments = batch["real"], _segments(model, batch)
+        proposals = model.propose(batch["ids"], chosen, key_mask=real, segments=segments)
+        drawn = []
+        for number, rows in zip(batch["number"].tolist(), proposals.split(chosen.sum(1).tolist())):
+            drawn.append(model.draw(rows, torch.Generator(proposals.device).manual_seed(number)))
+        corrupted = ids.masked_scatter(chosen, torch.cat(drawn).to(ids.dtype))
+        detections = model.discriminator.outputs(corrupted, key_mask=real, segments=segments)["detect"]
+        return Detection(proposals, ids[chosen], corrupted, corrupted != ids, detections, real)
+
+
+def _original(batch: Batch) -> tuple[Tensor, Tensor]:
+    chosen = batch["labels"] != IGNORED
+    return torch.where(chosen, batch["labels"], batch["ids"]), chosen
+
+
+def _segments(model: Electra, batch: Batch) -> Tensor | None:
+    return batch["segments"] if model.options.segments > 1 else None
+
+
+def _sums(found: Detection) -> tuple[Tensor, Tensor]:
+    """The generator's cross-entropy and the discriminator's, summed."""
+    kind = torch.promote_types(found.detections.dtype, torch.float32)
+    masked = cross_entropy(found.proposals.to(kind), found.targets, reduction="sum")
+    said, labels = found.detections.to(kind)[found.real], found.labels.to(kind)[found.real]
+    return masked, binary_cross_entropy_with_logits(said, labels, reduction="sum")
+
+
+class Detect(MaskedPretraining):
+    """Replaced-token detection on documents, with the model `electra`."""
+
+    name = "detect"
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(MaskedPretraining.Options):
+        pairs: str = option("none", "what a text is: one span, or two", choices=("none", "next", "order"))
+        masking: Masking = option(_paper(), "which tokens are hidden from the generator, and by what")
+
+    def prepare(self, place: DataPaths, tokenizer: Tokenizer | None = None) -> Prepared:
+        data, tokenizer = self._data(place, tokenizer)
+        if self.options.masking.random:
+            raise InvalidInput("[task.masking] random must be 0: the generator draws what tokens are replaced by")
+        first = data["train"].load(range(min(256, len(data["train"].plan(0)))), 0)
+        share = float((first["labels"] != IGNORED).sum() / first["real"].sum())
+        if not share:
+            raise InvalidInput("no places were chosen; raise [task.masking] share")
+        needs = {"vocabulary": tokenizer.size, "padding": tokenizer.pad, "mask": tokenizer.mask}
+        facts = self._facts(dict(data), tokenizer)
+        return Prepared(
+            data["train"], data["held_out"], ReplacedTokens(share), data.get("test"), tokenizer, needs, facts
+        )
+
+
+__all__ = ["Detect", "DetectionMetrics", "ReplacedTokens"]

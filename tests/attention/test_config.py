@@ -1,0 +1,31 @@
+"""Settings: a mechanism by name, what it is not told, and a dropout of its own."""
+
+import pytest
+
+from longspan import config
+from longspan.attention.config import AttentionConfig
+from longspan.errors import InvalidOption
+from longspan.models import build
+
+
+def test_settings_are_equal_where_they_say_the_same():
+    assert AttentionConfig("window") == AttentionConfig("window", window=128)
+    assert AttentionConfig("window") != AttentionConfig("window", window=127)
+    assert AttentionConfig("window") != AttentionConfig("window", dropout=0.1)
+    assert AttentionConfig("window") != AttentionConfig("softmax")
+    assert AttentionConfig("window") != "window"
+
+
+def test_a_layer_may_drop_more_than_the_others():
+    read = AttentionConfig.read({"name": "window", "window": 3, "dropout": 0.3})
+    assert read == AttentionConfig("window", window=3, dropout=0.3) and AttentionConfig.read(config.plain(read)) == read
+    assert repr(read) == "Setting('window', dropout=0.3, window=3)"
+    model = build("encoder", width=16, layers=3, heads=2, hidden=8, attention_dropout=0.1, attention=["softmax", read])
+    assert [block.mixer.mechanism.dropout for block in model.stack.blocks] == [0.1, 0.3, 0.1]
+    none = build("encoder", width=16, layers=1, heads=2, hidden=8, attention=[{"name": "linear", "dropout": 0.3}])
+    assert none.stack.blocks[0].mixer.mechanism.dropout == 0  # it has no weights to drop
+
+
+def test_a_wrong_option_is_refused_at_once():
+    with pytest.raises(InvalidOption, match="window has no option 'widow': did you mean 'window'"):
+        AttentionConfig("window", widow=3)
