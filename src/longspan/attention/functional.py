@@ -1,0 +1,80 @@
+"""Attention as a function: any mechanism without weights of its own, called as torch's `scaled_dot_product_attention`.
+
+The mechanism is built once for each set of sizes and options, and kept.
+"""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from longspan.attention.base import Attention
+from longspan.attention.registry import build
+from longspan.errors import InvalidInput, Unsupported
+from longspan.shapes import Bias, KeyMask, Keys, Output, Queries, Values
+
+
+def attend(
+    name: str,
+    q: Queries,
+    k: Keys,
+    v: Values,
+    *,
+    causal: bool = False,
+    key_mask: KeyMask | None = None,
+    bias: Bias | None = None,
+    dropout: float = 0.0,
+    streams: Mapping[str, Tensor] | None = None,
+    max_length: int | None = None,
+    seed: int = 0,
+    **options: Any,
+) -> Output:
+    """Attention of `q` to `k` and `v`, all (batch, heads, length, width), by the mechanism `name` with its options.
+
+    `key_mask` (batch, keys) is True where a key may be read. `dropout` on the weights is applied whenever it is not 0.
+    Mechanisms that draw random features or hashes draw them from `seed`, so equal calls give equal results.
+
+    >>> out = longspan.attend("linear", q, k, v, causal=True)
+    >>> out = longspan.attend("window", q, k, v, window=256, key_mask=mask)
+    """
+    if q.dim() != 4:
+        raise InvalidInput(f"q must be (batch, heads, length, width), not {tuple(q.shape)}")
+    fixed = tuple(sorted((key, _frozen(value)) for key, value in options.items()))
+    mechanism = _built(name, q.shape[1], q.shape[3], causal, max_length, dropout, seed, q.dtype, q.device, fixed)
+    return mechanism(q, k, v, key_mask=key_mask, bias=bias, streams=streams)
+
+
+@lru_cache(maxsize=64)
+def _built(
+    name: str,
+    heads: int,
+    head_dim: int,
+    causal: bool,
+    max_length: int | None,
+    dropout: float,
+    seed: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    options: tuple[tuple[str, Any], ...],
+) -> Attention:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        mechanism = build(
+            name, heads=heads, head_dim=head_dim, causal=causal, max_length=max_length, dropout=dropout, **dict(options)
+        )
+    weights = [parameter for parameter, _ in mechanism.named_parameters()]
+    if weights:
+        raise Unsupported(
+            f"{name} has weights of its own ({', '.join(weights)}), which a function cannot keep; "
+            f"build a layer: longspan.MultiHead(width, heads={heads}, attention={name!r})"
+        )
+    return mechanism.to(device=device, dtype=dtype).train(dropout > 0)
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(_frozen(part) for part in value) if isinstance(value, list) else value
+
+
+__all__ = ["attend"]

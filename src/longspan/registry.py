@@ -1,0 +1,172 @@
+"""Names for classes: one table each for attention, models, tasks and arena tasks; built-in ones and plugins alike.
+
+A plugin joins a table in one of three ways:
+
+- the decorator: `@longspan.register_attention` above a class in your own module;
+- an entry point of an installed package, in the group `longspan.attention` (`.models`, `.tasks`, `.arena_tasks`);
+- its path: `package.module:Name`, wherever a name is expected.
+
+Nothing is imported before it is asked for. A path that comes from a file, such as a model's `config.json`, is imported
+only if its package is installed, is imported already, or is listed in LONGSPAN_PLUGINS: otherwise a folder with a
+model could run code that lies beside it.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points, packages_distributions
+from types import ModuleType
+from typing import Any, Generic, TypeVar
+
+from longspan.errors import InvalidInput, UnknownName, suggest
+
+T = TypeVar("T")
+PLUGINS = "LONGSPAN_PLUGINS"  # modules with plugins, separated by commas; child processes read it
+
+
+class Registry(Generic[T]):
+    """A table of names. `base` is what an entry must be a subclass of, as `package.module:Name`."""
+
+    def __init__(self, kind: str, group: str, base: str, entries: dict[str, str]) -> None:
+        self.kind, self.group, self.base = kind, group, base
+        self.entries = entries  # name -> path of a built-in class
+        self.registered: dict[str, type[T]] = {}  # by the decorator
+
+    def register(self, cls: type[T]) -> type[T]:
+        """A class under its own `name`: a decorator. A name that is taken by another class is refused."""
+        self._check(cls, f"{cls.__module__}:{cls.__qualname__}")
+        name = getattr(cls, "name", None)
+        if not isinstance(name, str) or not name or ":" in name:
+            raise InvalidInput(f"{cls.__qualname__} must say its name: a class attribute such as name = 'mine'")
+        known = self.registered.get(name)
+        same = known is not None and (known.__module__, known.__qualname__) == (cls.__module__, cls.__qualname__)
+        if name in self.entries or (known is not None and not same):
+            raise InvalidInput(f"{self.kind} {name!r} is registered already; give {cls.__qualname__} another name")
+        self.registered[name] = cls  # a module that is loaded again replaces its own class
+        return cls
+
+    def names(self) -> list[str]:
+        """Every name: built in, registered by a decorator, and of installed packages."""
+        _import_listed()
+        return list(dict.fromkeys([*self.entries, *self.registered, *self._installed()]))
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and (":" in name or name in self.names())
+
+    def find(self, name: str) -> type[T]:
+        """The class behind a name or a path; an unknown name is an error with the nearest known ones."""
+        if name in self.entries:
+            return self._load(self.entries[name])
+        if ":" in name:
+            return self._load(name, plugin=True)
+        _import_listed()
+        if name in self.registered:
+            return self.registered[name]
+        if name in self._installed():
+            return self._load(self._installed()[name])
+        raise UnknownName(
+            f"no {self.kind} is called {name!r}: {suggest(name, self.names())} "
+            f"A plugin must be installed, imported first, or named in {PLUGINS}"
+        )
+
+    def source(self, name: str) -> str | None:
+        """Where a plugin comes from, as `package.module:Name`; None for what is built in."""
+        if name in self.entries:
+            return None
+        cls = self.find(name)
+        return f"{cls.__module__}:{cls.__qualname__}"
+
+    def _installed(self) -> dict[str, str]:
+        return _entry_points(self.group)
+
+    def _load(self, path: str, *, plugin: bool = False) -> type[T]:
+        found = load_path(path) if plugin else _attribute(import_module(path.partition(":")[0]), path)
+        self._check(found, path)
+        return found
+
+    def _check(self, found: Any, path: str) -> None:
+        module, _, name = self.base.partition(":")
+        base = getattr(import_module(module), name)
+        if not (isinstance(found, type) and issubclass(found, base)):
+            raise InvalidInput(f"{path} must be a subclass of {module}.{name} to be used as {self.kind}")
+
+
+def load_path(path: str) -> Any:
+    """The object behind `package.module:Name`, where its module may be imported."""
+    module, _, attribute = path.partition(":")
+    if not all(part.isidentifier() for part in [*module.split("."), *attribute.split(".")]):
+        raise InvalidInput(f"a plugin is written package.module:Name, not {path!r}")
+    if module not in sys.modules and not trusted(module):
+        raise UnknownName(
+            f"{path} is a plugin that is not installed: install its package, import {module} first, "
+            f"or set {PLUGINS}={module}"
+        )
+    return _attribute(_import(module), path)
+
+
+def trusted(module: str) -> bool:
+    """Whether a module may be imported because a file names it: its package is installed, or the user listed it."""
+    return module in _listed() or module.partition(".")[0] in packages_distributions()
+
+
+def trust(path: str) -> None:
+    """Allow a plugin that the user named, on the command line for instance; child processes inherit it."""
+    module = path.partition(":")[0]
+    if module not in _listed():
+        os.environ[PLUGINS] = ",".join([*_listed(), module])
+
+
+def _listed() -> list[str]:
+    return [name.strip() for name in os.environ.get(PLUGINS, "").split(",") if name.strip()]
+
+
+def _import_listed() -> None:
+    for module in _listed():
+        if module not in sys.modules:
+            _import(module)
+
+
+def _import(module: str) -> ModuleType:
+    with _current_folder():
+        try:
+            return import_module(module)
+        except ModuleNotFoundError as error:
+            if error.name is not None and f"{module}.".startswith(f"{error.name}."):
+                raise UnknownName(f"there is no module {module!r} in this folder or among the installed packages") from None
+            raise InvalidInput(f"the plugin {module} cannot be imported: {error}") from error
+        except Exception as error:
+            raise InvalidInput(f"the plugin {module} cannot be imported: {type(error).__name__}: {error}") from error
+
+
+def _attribute(module: ModuleType, path: str) -> Any:
+    found: Any = module
+    for part in path.partition(":")[2].split("."):
+        if not hasattr(found, part):
+            public = [name for name in dir(found) if not name.startswith("_")]
+            raise UnknownName(f"{module.__name__} has no {part!r}: {suggest(part, public)}")
+        found = getattr(found, part)
+    return found
+
+
+@contextmanager
+def _current_folder() -> Iterator[None]:
+    """Imports see the current folder, as they do under `python -m`."""
+    folder = os.getcwd()  # noqa: PTH109  # sys.path holds strings
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)
+
+
+@cache
+def _entry_points(group: str) -> dict[str, str]:
+    return {point.name: point.value for point in entry_points(group=group)}
+
+
+Decorator = Callable[[type[T]], type[T]]
+
+__all__ = ["PLUGINS", "Registry", "load_path", "trust", "trusted"]
