@@ -135,7 +135,9 @@ def _import(module: str) -> ModuleType:
             return import_module(module)
         except ModuleNotFoundError as error:
             if error.name is not None and f"{module}.".startswith(f"{error.name}."):
-                raise UnknownName(f"there is no module {module!r} in this folder or among the installed packages") from None
+                raise UnknownName(
+                    f"there is no module {module!r} in this folder or among the installed packages"
+                ) from None
             raise InvalidInput(f"the plugin {module} cannot be imported: {error}") from error
         except Exception as error:
             raise InvalidInput(f"the plugin {module} cannot be imported: {type(error).__name__}: {error}") from error

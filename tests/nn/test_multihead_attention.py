@@ -121,7 +121,10 @@ def test_inside_an_encoder_layer_of_torch(masks: str):
     torch.manual_seed(0)
     block = nn.TransformerEncoderLayer(WIDTH, HEADS, 16, dropout=0.0, batch_first=True, **DOUBLE).eval()
     x, *_ = inputs({"batch_first": True})
-    arguments = {"src_key_padding_mask": MASKS[masks].get("key_padding_mask"), "src_mask": MASKS[masks].get("attn_mask")}
+    arguments = {
+        "src_key_padding_mask": MASKS[masks].get("key_padding_mask"),
+        "src_mask": MASKS[masks].get("attn_mask"),
+    }
     expected = block(x, **arguments)
     ours = MultiheadAttention(WIDTH, HEADS, batch_first=True, **DOUBLE).eval()
     ours.load_state_dict(block.self_attn.state_dict())
@@ -136,7 +139,9 @@ def test_inside_an_encoder_layer_of_torch(masks: str):
 def test_what_cannot_be_is_refused():
     with pytest.raises(InvalidOption, match="12 is not a multiple of 5"):
         MultiheadAttention(12, 5)
-    with pytest.raises(Unsupported, match=r"reformer needs more than queries, keys and values; use longspan\.MultiHead"):
+    with pytest.raises(
+        Unsupported, match=r"reformer needs more than queries, keys and values; use longspan\.MultiHead"
+    ):
         MultiheadAttention(WIDTH, HEADS, attention="reformer")
     with pytest.raises(Unsupported, match="they go with softmax only"):
         MultiheadAttention(WIDTH, HEADS, attention="window", add_zero_attn=True)

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from longspan.attention.state import Rows
+import longspan.attention.mechanisms.window  # noqa: F401  # its state is registered
+from longspan.attention.state import Rows, State, stored_name
 from longspan.data.text.blocks import Streams
 from longspan.data.text.token_files import write_tokens
 from longspan.errors import InvalidInput
@@ -103,3 +104,24 @@ def test_detached_states_have_no_history() -> None:
 def test_nothing_but_a_state_is_ever_made(name: str) -> None:
     with pytest.raises(InvalidInput, match="here holds no state"):
         restore_state({"state": name, "fields": {"folder": {"value": "x"}}}, {}, "here")
+
+
+def test_names_of_early_versions_are_read() -> None:
+    """They named the module, which has moved since, and some classes had other names."""
+    model = build("transformer_xl", vocabulary=11, width=16, layers=1, heads=2, segment=5, memory=7).eval()
+    _, memory = model(torch.tensor([[1, 2, 3]]))
+    tensors: dict[str, torch.Tensor] = {}
+    shape = flatten_state(memory, tensors)
+    assert shape["state"] == "SegmentMemory"
+    layer = shape["fields"]["layers"]["tuple"][0]
+    assert layer["state"] == "LayerMemory"
+    shape["state"], layer["state"] = "longspan.models.transformer_xl:Memory", "longspan.nn.memory:LayerMemory"
+    back = restore_state(shape, tensors, "here")
+    assert type(back) is type(memory) and back.bytes == memory.bytes
+
+
+def test_two_states_may_not_share_a_name() -> None:
+    with pytest.raises(TypeError, match=r"longspan\.attention\.mechanisms\.window and longspan\.made_up both have"):
+        type("WindowState", (State,), {"__module__": "longspan.made_up", "__qualname__": "WindowState"})
+    plugin = type("WindowState", (State,), {"__module__": "mine", "__qualname__": "WindowState"})
+    assert stored_name(plugin) == "mine:WindowState"

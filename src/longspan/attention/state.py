@@ -16,12 +16,36 @@ from torch import Tensor
 from longspan.errors import InvalidInput
 
 MINIMUM = 32  # rows of a first buffer
+STORED: dict[str, type] = {}  # the classes that a checkpoint may hold, by the names it has for them
 Found = TypeVar("Found")
+
+
+Stored = TypeVar("Stored", bound=type)
+
+
+def stored(cls: Stored) -> Stored:
+    """A dataclass that is part of a state and goes into checkpoints with it: a decorator. States are stored anyway."""
+    STORED[stored_name(cls)] = cls
+    return cls
+
+
+def stored_name(cls: type) -> str:
+    """What checkpoints call a class: its name alone, so that longspan's own modules may move; a plugin's has its path."""
+    own = cls.__module__.partition(".")[0] == "longspan"
+    name = cls.__qualname__ if own else f"{cls.__module__}:{cls.__qualname__}"
+    known = STORED.get(name)
+    if known is not None and known.__module__ != cls.__module__:
+        raise TypeError(f"{known.__module__} and {cls.__module__} both have a state called {name}; rename one")
+    return name
 
 
 @dataclass(frozen=True)
 class State:
     """The base of every state: tensors and `Rows` with the batch first, plain numbers, other states, tuples of them."""
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        stored(cls)
 
     @property
     def bytes(self) -> int:

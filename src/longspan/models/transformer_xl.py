@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from longspan import config
 from longspan.attention.base import check_some
 from longspan.attention.mechanisms import relative
-from longspan.attention.state import State
+from longspan.attention.state import State, stored
 from longspan.config import option
 from longspan.errors import InvalidInput, InvalidOption
 from longspan.models.base import CausalModel, Ids, Logits, Mask, Streams
@@ -73,6 +73,7 @@ class SegmentMemory(State):
     layers: tuple[LayerMemory, ...]
 
 
+@stored
 @dataclass(frozen=True)
 class Tables:
     """W_R r_t of each layer; the same for all rows of a batch, and so no part of what a state counts or selects."""
