@@ -33,7 +33,7 @@ def test_the_mechanism_of_the_page_passes_the_whole_audit(tmp_path, monkeypatch)
     spec.loader.exec_module(module)
 
     line, small = (re.search(r'"block_local": (.*),', text).group(1) for text in blocks(page, "text")[:2])
-    monkeypatch.setitem(registry.MECHANISMS, "block_local", eval(line))
+    monkeypatch.setitem(registry.ATTENTION.entries, "block_local", eval(line))
     monkeypatch.setitem(settings.SMALL, "block_local", eval(small))
     certificate = audit("block_local")
     assert certificate.passed, certificate.table(failed_only=True)

@@ -9,15 +9,19 @@ A plugin joins a table in one of three ways:
 Nothing is imported before it is asked for. A path that comes from a file, such as a model's `config.json`, is imported
 only if its package is installed, is imported already, or is listed in LONGSPAN_PLUGINS: otherwise a folder with a
 model could run code that lies beside it.
+
+LONGSPAN_PLUGINS lists modules, separated by commas: `mine` or `mine=/the/folder/it/is/in`. Registering a class adds its
+module there, so that child processes (arena cells, measurements, audits) know the plugin too.
 """
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points, packages_distributions
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Generic, TypeVar
 
@@ -46,6 +50,8 @@ class Registry(Generic[T]):
         if name in self.entries or (known is not None and not same):
             raise InvalidInput(f"{self.kind} {name!r} is registered already; give {cls.__qualname__} another name")
         self.registered[name] = cls  # a module that is loaded again replaces its own class
+        if cls.__module__ != "__main__":  # which no other process could import
+            trust(cls.__module__)
         return cls
 
     def names(self) -> list[str]:
@@ -54,7 +60,10 @@ class Registry(Generic[T]):
         return list(dict.fromkeys([*self.entries, *self.registered, *self._installed()]))
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and (":" in name or name in self.names())
+        return name in self.names()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names())
 
     def find(self, name: str) -> type[T]:
         """The class behind a name or a path; an unknown name is an error with the nearest known ones."""
@@ -67,10 +76,7 @@ class Registry(Generic[T]):
             return self.registered[name]
         if name in self._installed():
             return self._load(self._installed()[name])
-        raise UnknownName(
-            f"no {self.kind} is called {name!r}: {suggest(name, self.names())} "
-            f"A plugin must be installed, imported first, or named in {PLUGINS}"
-        )
+        raise UnknownName(f"no {self.kind} is called {name!r}: {suggest(name, self.names())}")
 
     def source(self, name: str) -> str | None:
         """Where a plugin comes from, as `package.module:Name`; None for what is built in."""
@@ -113,14 +119,23 @@ def trusted(module: str) -> bool:
 
 
 def trust(path: str) -> None:
-    """Allow a plugin that the user named, on the command line for instance; child processes inherit it."""
-    module = path.partition(":")[0]
-    if module not in _listed():
-        os.environ[PLUGINS] = ",".join([*_listed(), module])
+    """Allow a plugin that the user named or imported; child processes inherit this."""
+    module, listed = path.partition(":")[0], _listed()
+    if module in listed:
+        return
+    file = getattr(sys.modules.get(module), "__file__", None)
+    folder = os.getcwd()  # noqa: PTH109  # sys.path holds strings
+    if file is not None:
+        depth = len(module.split(".")) - (Path(file).stem != "__init__")
+        folder = str(Path(file).resolve().parents[depth])
+    listed[module] = folder
+    os.environ[PLUGINS] = ",".join(f"{name}={where}" if where else name for name, where in listed.items())
 
 
-def _listed() -> list[str]:
-    return [name.strip() for name in os.environ.get(PLUGINS, "").split(",") if name.strip()]
+def _listed() -> dict[str, str]:
+    """The modules of LONGSPAN_PLUGINS, each with its folder where that is said."""
+    entries = (entry.partition("=") for entry in os.environ.get(PLUGINS, "").split(","))
+    return {name.strip(): folder.strip() for name, _, folder in entries if name.strip()}
 
 
 def _import_listed() -> None:
@@ -130,17 +145,26 @@ def _import_listed() -> None:
 
 
 def _import(module: str) -> ModuleType:
-    with _current_folder():
+    with _visible(_listed().get(module) or os.getcwd()):  # noqa: PTH109
         try:
             return import_module(module)
         except ModuleNotFoundError as error:
             if error.name is not None and f"{module}.".startswith(f"{error.name}."):
-                raise UnknownName(
-                    f"there is no module {module!r} in this folder or among the installed packages"
-                ) from None
+                raise UnknownName(f"there is no module {module!r} here or among the installed packages") from None
             raise InvalidInput(f"the plugin {module} cannot be imported: {error}") from error
         except Exception as error:
             raise InvalidInput(f"the plugin {module} cannot be imported: {type(error).__name__}: {error}") from error
+
+
+@contextmanager
+def _visible(folder: str) -> Iterator[None]:
+    """Imports see a folder too, as they see the current one under `python -m`."""
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        if folder in sys.path:
+            sys.path.remove(folder)
 
 
 def _attribute(module: ModuleType, path: str) -> Any:
@@ -153,22 +177,9 @@ def _attribute(module: ModuleType, path: str) -> Any:
     return found
 
 
-@contextmanager
-def _current_folder() -> Iterator[None]:
-    """Imports see the current folder, as they do under `python -m`."""
-    folder = os.getcwd()  # noqa: PTH109  # sys.path holds strings
-    sys.path.insert(0, folder)
-    try:
-        yield
-    finally:
-        sys.path.remove(folder)
-
-
 @cache
 def _entry_points(group: str) -> dict[str, str]:
     return {point.name: point.value for point in entry_points(group=group)}
 
-
-Decorator = Callable[[type[T]], type[T]]
 
 __all__ = ["PLUGINS", "Registry", "load_path", "trust", "trusted"]

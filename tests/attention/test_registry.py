@@ -30,8 +30,8 @@ def test_file_registry_and_class_have_one_name(name: str):
     found = find(name)
     assert found.name == name
     assert Path(inspect.getfile(found)).stem == name
-    assert found.__name__.lower() == name.replace("_", "")
-    assert registry.MECHANISMS[name] == f"{found.__module__}:{found.__qualname__}"
+    assert found.__name__.lower() == name.replace("_", "") + "attention"
+    assert registry.ATTENTION.entries[name] == f"{found.__module__}:{found.__qualname__}"
 
 
 @EACH

@@ -139,9 +139,7 @@ def test_inside_an_encoder_layer_of_torch(masks: str):
 def test_what_cannot_be_is_refused():
     with pytest.raises(InvalidOption, match="12 is not a multiple of 5"):
         MultiheadAttention(12, 5)
-    with pytest.raises(
-        Unsupported, match=r"reformer needs more than queries, keys and values; use longspan\.MultiHead"
-    ):
+    with pytest.raises(Unsupported, match=r"reformer needs more than .*; use longspan\.MultiHead"):
         MultiheadAttention(WIDTH, HEADS, attention="reformer")
     with pytest.raises(Unsupported, match="they go with softmax only"):
         MultiheadAttention(WIDTH, HEADS, attention="window", add_zero_attn=True)

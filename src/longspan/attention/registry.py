@@ -6,40 +6,46 @@ from typing import Any
 
 from longspan import config
 from longspan.attention.base import Attention, Shape
-from longspan.errors import UnknownName, suggest
+from longspan.registry import Registry
 
-MECHANISMS: dict[str, str] = {
-    # Dense
-    "softmax": "longspan.attention.mechanisms.softmax:SoftmaxAttention",
-    # Fixed patterns
-    "window": "longspan.attention.mechanisms.window:WindowAttention",
-    "longformer": "longspan.attention.mechanisms.longformer:LongformerAttention",
-    "etc": "longspan.attention.mechanisms.etc:EtcAttention",
-    "bigbird": "longspan.attention.mechanisms.bigbird:BigBirdAttention",
-    "sparse": "longspan.attention.mechanisms.sparse:SparseAttention",
-    "image_local": "longspan.attention.mechanisms.image_local:ImageLocalAttention",
-    "axial": "longspan.attention.mechanisms.axial:AxialAttention",
-    "memory_compressed": "longspan.attention.mechanisms.memory_compressed:MemoryCompressedAttention",
-    # Memory
-    "inducing": "longspan.attention.mechanisms.inducing:InducingAttention",
-    # Learned patterns
-    "reformer": "longspan.attention.mechanisms.reformer:ReformerAttention",
-    "routing": "longspan.attention.mechanisms.routing:RoutingAttention",
-    "sinkhorn": "longspan.attention.mechanisms.sinkhorn:SinkhornAttention",
-    # Low rank
-    "synthesizer": "longspan.attention.mechanisms.synthesizer:SynthesizerAttention",
-    "linformer": "longspan.attention.mechanisms.linformer:LinformerAttention",
-    "nystrom": "longspan.attention.mechanisms.nystrom:NystromAttention",
-    # Kernels
-    "linear": "longspan.attention.mechanisms.linear:LinearAttention",
-    "performer": "longspan.attention.mechanisms.performer:PerformerAttention",
-    "cosformer": "longspan.attention.mechanisms.cosformer:CosformerAttention",
-    "retention": "longspan.attention.mechanisms.retention:RetentionAttention",
-    "gated_linear": "longspan.attention.mechanisms.gated_linear:GatedLinearAttention",
-}
+ATTENTION: Registry[Attention] = Registry(
+    "attention",
+    "longspan.attention",
+    "longspan.attention.base:Attention",
+    {
+        # Dense
+        "softmax": "longspan.attention.mechanisms.softmax:SoftmaxAttention",
+        # Fixed patterns
+        "window": "longspan.attention.mechanisms.window:WindowAttention",
+        "longformer": "longspan.attention.mechanisms.longformer:LongformerAttention",
+        "etc": "longspan.attention.mechanisms.etc:EtcAttention",
+        "bigbird": "longspan.attention.mechanisms.bigbird:BigBirdAttention",
+        "sparse": "longspan.attention.mechanisms.sparse:SparseAttention",
+        "image_local": "longspan.attention.mechanisms.image_local:ImageLocalAttention",
+        "axial": "longspan.attention.mechanisms.axial:AxialAttention",
+        "memory_compressed": "longspan.attention.mechanisms.memory_compressed:MemoryCompressedAttention",
+        # Memory
+        "inducing": "longspan.attention.mechanisms.inducing:InducingAttention",
+        # Learned patterns
+        "reformer": "longspan.attention.mechanisms.reformer:ReformerAttention",
+        "routing": "longspan.attention.mechanisms.routing:RoutingAttention",
+        "sinkhorn": "longspan.attention.mechanisms.sinkhorn:SinkhornAttention",
+        # Low rank
+        "synthesizer": "longspan.attention.mechanisms.synthesizer:SynthesizerAttention",
+        "linformer": "longspan.attention.mechanisms.linformer:LinformerAttention",
+        "nystrom": "longspan.attention.mechanisms.nystrom:NystromAttention",
+        # Kernels
+        "linear": "longspan.attention.mechanisms.linear:LinearAttention",
+        "performer": "longspan.attention.mechanisms.performer:PerformerAttention",
+        "cosformer": "longspan.attention.mechanisms.cosformer:CosformerAttention",
+        "retention": "longspan.attention.mechanisms.retention:RetentionAttention",
+        "gated_linear": "longspan.attention.mechanisms.gated_linear:GatedLinearAttention",
+    },
+)
+names, find = ATTENTION.names, ATTENTION.find
 
 # The classes of Tay et al., "Efficient Transformers: A Survey" (2020). A mechanism may have several; the first counts.
-FAMILIES: dict[str, str] = {
+SURVEY_CLASSES: dict[str, str] = {
     "": "dense",
     "FP": "fixed pattern",
     "M": "memory",
@@ -50,33 +56,18 @@ FAMILIES: dict[str, str] = {
 }
 
 
-def names() -> list[str]:
-    """The names of all mechanisms."""
-    return list(MECHANISMS)
+def survey_class(name: str) -> str:
+    """The survey's class that a mechanism is listed under."""
+    classes = find(name).survey_class
+    return SURVEY_CLASSES[classes[0] if classes else ""]
 
 
-def family(name: str) -> str:
-    """The family that a mechanism is listed under."""
-    classes = find(name).family
-    return FAMILIES[classes[0] if classes else ""]
-
-
-def families() -> dict[str, list[str]]:
-    """The names of each family's mechanisms."""
+def by_survey_class() -> dict[str, list[str]]:
+    """The names of mechanisms, by the survey's class; plugins too."""
     members: dict[str, list[str]] = {}
-    for name in MECHANISMS:
-        members.setdefault(family(name), []).append(name)
+    for name in names():
+        members.setdefault(survey_class(name), []).append(name)
     return members
-
-
-def find(name: str) -> type[Attention]:
-    """The class of a mechanism."""
-    if name not in MECHANISMS:
-        raise UnknownName(f"no attention is called {name!r}: {suggest(name, MECHANISMS)}")
-    module, _, attribute = MECHANISMS[name].partition(":")
-    found = getattr(import_module(module), attribute)
-    assert issubclass(found, Attention)
-    return found
 
 
 def build(
@@ -101,12 +92,18 @@ def build(
     return found(shape, fitted, causal=causal, dropout=dropout)
 
 
+def summary(found: type[Attention]) -> str:
+    """The first line of the module's docstring, or of the class's: a plugin may have several classes in a module."""
+    text = (import_module(found.__module__).__doc__ or found.__doc__ or "").strip()
+    return text.splitlines()[0] if text else ""
+
+
 def describe(name: str) -> dict[str, Any]:
     """What `longspan show` prints: paper, family, order, abilities, streams and options, ready for JSON."""
     found = find(name)
     return {
         "name": name,
-        "summary": (import_module(found.__module__).__doc__ or "").strip().splitlines()[0],
+        "summary": summary(found),
         "paper": found.paper,
         "family": list(found.family),
         "order": found.order,

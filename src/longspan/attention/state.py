@@ -30,7 +30,7 @@ def stored(cls: Stored) -> Stored:
 
 
 def stored_name(cls: type) -> str:
-    """What checkpoints call a class: its name alone, so that longspan's own modules may move; a plugin's has its path."""
+    """What checkpoints call a class: its name, so that longspan's modules may move; for a plugin, its path."""
     own = cls.__module__.partition(".")[0] == "longspan"
     name = cls.__qualname__ if own else f"{cls.__module__}:{cls.__qualname__}"
     known = STORED.get(name)

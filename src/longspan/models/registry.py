@@ -1,45 +1,36 @@
 """The table of models. To add one: its file, and its line here."""
 
-from importlib import import_module
 from typing import Any
 
 from longspan.errors import UnknownName, suggest
 from longspan.models import presets
 from longspan.models.base import Model
+from longspan.registry import Registry
 
-MODELS: dict[str, str] = {
-    "encoder": "longspan.models.encoder:Encoder",
-    "decoder": "longspan.models.decoder:Decoder",
-    "transformer": "longspan.models.transformer:Transformer",
-    "recurrent": "longspan.models.classics.recurrent:RecurrentLanguageModel",
-    "regressor": "longspan.models.classics.recurrent:SeriesRegressor",
-    "seq2seq": "longspan.models.classics.seq2seq:Seq2Seq",
-    "elmo": "longspan.models.classics.elmo:Elmo",
-    "word2vec": "longspan.models.classics.word2vec:Word2Vec",
-    "etc_model": "longspan.models.etc_model:EtcModel",
-    "universal": "longspan.models.universal:UniversalTransformer",
-    "universal_decoder": "longspan.models.universal:UniversalDecoder",
-    "universal_encoder": "longspan.models.universal:UniversalEncoder",
-    "transformer_xl": "longspan.models.transformer_xl:TransformerXL",
-    "vit": "longspan.models.vision.vit:VisionTransformer",
-    "compressive": "longspan.models.compressive:CompressiveTransformer",
-    "electra": "longspan.models.electra:Electra",
-}
-
-
-def names() -> list[str]:
-    """The names of all models."""
-    return list(MODELS)
-
-
-def find(name: str) -> type[Model]:
-    """The class of a model."""
-    if name not in MODELS:
-        raise UnknownName(f"no model is called {name!r}: {suggest(name, MODELS)}")
-    module, _, attribute = MODELS[name].partition(":")
-    found = getattr(import_module(module), attribute)
-    assert issubclass(found, Model)
-    return found
+MODELS: Registry[Model] = Registry(
+    "model",
+    "longspan.models",
+    "longspan.models.base:Model",
+    {
+        "encoder": "longspan.models.encoder:Encoder",
+        "decoder": "longspan.models.decoder:Decoder",
+        "transformer": "longspan.models.transformer:Transformer",
+        "recurrent": "longspan.models.classics.recurrent:RecurrentLanguageModel",
+        "regressor": "longspan.models.classics.recurrent:SeriesRegressor",
+        "seq2seq": "longspan.models.classics.seq2seq:Seq2Seq",
+        "elmo": "longspan.models.classics.elmo:Elmo",
+        "word2vec": "longspan.models.classics.word2vec:Word2Vec",
+        "etc_model": "longspan.models.etc_model:EtcModel",
+        "universal": "longspan.models.universal:UniversalTransformer",
+        "universal_decoder": "longspan.models.universal:UniversalDecoder",
+        "universal_encoder": "longspan.models.universal:UniversalEncoder",
+        "transformer_xl": "longspan.models.transformer_xl:TransformerXL",
+        "vit": "longspan.models.vision.vit:VisionTransformer",
+        "compressive": "longspan.models.compressive:CompressiveTransformer",
+        "electra": "longspan.models.electra:Electra",
+    },
+)
+names, find = MODELS.names, MODELS.find
 
 
 def build(name: str, **options: Any) -> Model:
@@ -52,5 +43,5 @@ def build(name: str, **options: Any) -> Model:
         row = presets.find(name)
         return find(row.model).build(**{**row.options, **options})
     if name not in MODELS:
-        raise UnknownName(f"no model or preset is called {name!r}: {suggest(name, [*MODELS, *presets.names()])}")
+        raise UnknownName(f"no model or preset is called {name!r}: {suggest(name, [*names(), *presets.names()])}")
     return find(name).build(**options)

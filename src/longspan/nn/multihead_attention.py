@@ -25,7 +25,7 @@ class MultiheadAttention(nn.Module):
     >>> out, _ = layer(x, x, x, key_padding_mask=padding, need_weights=False)
     """
 
-    # nn.TransformerEncoderLayer asks this before it takes a fused path of its own around this layer; False keeps it out.
+    # nn.TransformerEncoderLayer reads this to decide on a fused path around this layer; False forbids it.
     _qkv_same_embed_dim = False
 
     def __init__(

@@ -3,13 +3,12 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
 from longspan import config
 from longspan.arena.tasks.examples import Splits
-from longspan.errors import UnknownName, suggest
+from longspan.registry import Registry
 
 
 @dataclass(frozen=True)
@@ -49,25 +48,21 @@ class ArenaTask(ABC):
         """Accuracies on `splits.test` of predictors that read next to nothing, `majority` among them."""
 
 
-TASKS: dict[str, str] = {  # in the order of the benchmark
-    "listops": "longspan.arena.tasks.listops:ListOps",
-    "text": "longspan.arena.tasks.texts:TextTask",
-    "retrieval": "longspan.arena.tasks.texts:Retrieval",
-    "image": "longspan.arena.tasks.images:ImageTask",
-    "pathfinder": "longspan.arena.tasks.pathfinder.task:Pathfinder",
-    "pathx": "longspan.arena.tasks.pathfinder.task:PathX",
-    "recall": "longspan.arena.tasks.recall:Recall",  # our own
-}
-
-
-def find(name: str) -> type[ArenaTask]:
-    """The class of a task."""
-    if name not in TASKS:
-        raise UnknownName(f"no task of the arena is called {name!r}: {suggest(name, TASKS)}")
-    module, _, attribute = TASKS[name].partition(":")
-    found = getattr(import_module(module), attribute)
-    assert issubclass(found, ArenaTask)
-    return found
+TASKS: Registry[ArenaTask] = Registry(
+    "arena task",
+    "longspan.arena_tasks",
+    "longspan.arena.tasks.registry:ArenaTask",
+    {  # in the order of the benchmark
+        "listops": "longspan.arena.tasks.listops:ListOps",
+        "text": "longspan.arena.tasks.texts:TextTask",
+        "retrieval": "longspan.arena.tasks.texts:Retrieval",
+        "image": "longspan.arena.tasks.images:ImageTask",
+        "pathfinder": "longspan.arena.tasks.pathfinder.task:Pathfinder",
+        "pathx": "longspan.arena.tasks.pathfinder.task:PathX",
+        "recall": "longspan.arena.tasks.recall:Recall",  # our own
+    },
+)
+names, find = TASKS.names, TASKS.find
 
 
 def build(name: str, options: Mapping[str, Any]) -> ArenaTask:
