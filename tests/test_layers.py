@@ -42,7 +42,7 @@ ROWS = [
     {"probe"},
     {"report"},
     {"cli"},
-    {"__init__", "__main__"},
+    {"__init__", "__main__", "api"},
 ]
 RANK = {layer: rank for rank, row in enumerate(ROWS) for layer in row}
 
