@@ -74,7 +74,7 @@ def test_the_families_of_the_readme_are_those_of_the_registry():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     table = readme.partition("| family | names |\n")[2].partition("\n\n")[0]
     rows = [[cell.strip() for cell in line.split("|")[1:3]] for line in table.splitlines()[1:]]
-    assert {family: re.findall(r"`(\w+)`", names) for family, names in rows} == registry.families()
+    assert {family: re.findall(r"`(\w+)`", names) for family, names in rows} == registry.by_survey_class()
     assert f"{len(registry.names())} mechanisms" in readme
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch
-from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from longspan.arena.tasks.registry import TASKS as ARENA_TASKS
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from longspan.hub import Pretrained
     from longspan.measure.advise import Advice
 
-Source = str | PathLike[str]
+Source = str | Path
 
 
 # Names
@@ -102,7 +102,7 @@ def generate(
         return decode.generate(model, prompts, max_new=max_new or 100, sampling=sampling or decode.GREEDY, **options)  # type: ignore[arg-type]
     from longspan import hub
 
-    pretrained = hub.load(model) if isinstance(model, (str, PathLike)) else model
+    pretrained = hub.load(model) if isinstance(model, (str, Path)) else model
     texts = [prompts] if isinstance(prompts, str) else list(prompts)
     results = hub.generate(pretrained, texts, max_new=max_new, sampling=sampling, beam=beam, **options)  # type: ignore[arg-type]
     best = [candidates[0].text for candidates in results]

@@ -65,6 +65,9 @@ class Registry(Generic[T]):
     def __iter__(self) -> Iterator[str]:
         return iter(self.names())
 
+    def __len__(self) -> int:
+        return len(self.names())
+
     def find(self, name: str) -> type[T]:
         """The class behind a name or a path; an unknown name is an error with the nearest known ones."""
         if name in self.entries:

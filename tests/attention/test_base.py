@@ -18,7 +18,7 @@ class Tiny(Attention):
 
     name = "tiny"
     paper = "nobody 2024"
-    family = ("FP",)
+    survey_class = ("FP",)
     order = "n"
     exponent = 1.0
     supports = Supports(key_mask=False)

@@ -41,7 +41,7 @@ def test_every_mechanism_says_what_it_is(name: str):
     assert (inspect.getmodule(found).__doc__ or "").strip()
     assert found.paper.split()[-1].strip("()") or found.paper
     assert any(character.isdigit() for character in found.paper)  # its year
-    assert isinstance(found.family, tuple) and set(found.family) <= SURVEY
+    assert isinstance(found.survey_class, tuple) and set(found.survey_class) <= SURVEY
     assert "n" in found.order
     assert 0 < found.exponent <= 2
     assert isinstance(found.supports, Supports)
@@ -171,10 +171,15 @@ def test_what_is_longer_than_any_text_is_refused(name: str, options: dict, optio
     build(name, heads=2, head_dim=8, causal=causal, **options)
 
 
-def test_mechanisms_are_in_the_order_of_their_families():
-    assert [name for members in registry.families().values() for name in members] == registry.names()
-    assert list(registry.families()) == [title for title in registry.FAMILIES.values() if title != "recurrence"]
-    assert registry.family("memory_compressed") == "fixed pattern" and registry.family("synthesizer") == "low rank"
+def test_mechanisms_are_in_the_order_of_their_survey_classes():
+    assert [name for members in registry.by_survey_class().values() for name in members] == registry.names()
+    assert list(registry.by_survey_class()) == [
+        title for title in registry.SURVEY_CLASSES.values() if title != "recurrence"
+    ]
+    assert (
+        registry.survey_class("memory_compressed") == "fixed pattern"
+        and registry.survey_class("synthesizer") == "low rank"
+    )
 
 
 FORMS = [

@@ -22,7 +22,7 @@ class PlainState(State):
 class PlainWindow(Attention):
     name = "plain_window"
     paper = "none"
-    family = ("FP",)
+    survey_class = ("FP",)
     order = "n·window"
     exponent = 1.0
     supports = Supports(causal=True, streaming=True, dropout=True)

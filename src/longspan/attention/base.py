@@ -111,7 +111,7 @@ class Attention(nn.Module, ABC):
 
     name: ClassVar[str]  # the same as the file and the registry
     paper: ClassVar[str]  # "Vaswani et al. 2017"
-    family: ClassVar[tuple[str, ...]]  # the survey's classes: FP, M, LP, LR, KR, RC; () for dense
+    survey_class: ClassVar[tuple[str, ...]]  # the survey's classes: FP, M, LP, LR, KR, RC; () for dense
     # These are of the class; a form that differs sets its own in __init__.
     fixed_length: bool = False  # whether it has a table of max_length places and cannot read past them
     quadratic_memory: bool = False  # whether the paper's own definition needs tensors of n² elements

@@ -105,7 +105,7 @@ def describe(name: str) -> dict[str, Any]:
         "name": name,
         "summary": summary(found),
         "paper": found.paper,
-        "family": list(found.family),
+        "survey_class": list(found.survey_class),
         "order": found.order,
         "exponent": found.exponent,
         "supports": asdict(found.supports),

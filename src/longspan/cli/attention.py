@@ -46,7 +46,7 @@ def list_names(
 
 
 def _print_mechanisms(rows: list[dict[str, Any]]) -> None:
-    from longspan.attention.registry import families
+    from longspan.attention.registry import by_survey_class
 
     table = Table(box=None, pad_edge=False)
     table.add_column("name", no_wrap=True, min_width=max(len(row["name"]) for row in rows) + 2)
@@ -54,8 +54,8 @@ def _print_mechanisms(rows: list[dict[str, Any]]) -> None:
     table.add_column("order")
     table.add_column("paper")
     described = {row["name"]: row for row in rows}
-    for family, members in families().items():
-        table.add_row(f"[dim]{family}[/dim]")
+    for survey_class, members in by_survey_class().items():
+        table.add_row(f"[dim]{survey_class}[/dim]")
         for row in (described[name] for name in members):
             table.add_row(f"  {row['name']}", _abilities(row), row["order"], row["paper"])
     console = output()
@@ -132,6 +132,6 @@ def _abilities(row: dict[str, Any]) -> str:
 
 
 def _family(row: dict[str, Any]) -> str:
-    from longspan.attention.registry import FAMILIES
+    from longspan.attention.registry import SURVEY_CLASSES
 
-    return ", ".join(FAMILIES[key] for key in row["family"] or ("",))
+    return ", ".join(SURVEY_CLASSES[key] for key in row["survey_class"] or ("",))

@@ -28,6 +28,14 @@ class MultiheadAttention(nn.Module):
     # nn.TransformerEncoderLayer reads this to decide on a fused path around this layer; False forbids it.
     _qkv_same_embed_dim = False
 
+    in_proj_weight: nn.Parameter | None  # of queries, keys and values in one, where they are equally wide
+    q_proj_weight: nn.Parameter | None
+    k_proj_weight: nn.Parameter | None
+    v_proj_weight: nn.Parameter | None
+    in_proj_bias: nn.Parameter | None
+    bias_k: nn.Parameter | None
+    bias_v: nn.Parameter | None
+
     def __init__(
         self,
         embed_dim: int,
@@ -63,9 +71,10 @@ class MultiheadAttention(nn.Module):
             **options,
         ).to(device=device, dtype=dtype)
         self._refuse(add_bias_kv or add_zero_attn, attention)
-        kept = {"device": device, "dtype": dtype}
+        kept: dict[str, Any] = {"device": device, "dtype": dtype}
         one_matrix = self.kdim == self.vdim == embed_dim
-        self.in_proj_weight = nn.Parameter(torch.empty(3 * embed_dim, embed_dim, **kept)) if one_matrix else None
+        together = nn.Parameter(torch.empty(3 * embed_dim, embed_dim, **kept)) if one_matrix else None
+        self.register_parameter("in_proj_weight", together)
         shapes = {"q": embed_dim, "k": self.kdim, "v": self.vdim}
         for name, width in shapes.items():
             weight = None if one_matrix else nn.Parameter(torch.empty(embed_dim, width, **kept))
@@ -137,11 +146,12 @@ class MultiheadAttention(nn.Module):
     # Projections
 
     def _heads(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
-        if self.in_proj_weight is None:
-            weights = [self.q_proj_weight, self.k_proj_weight, self.v_proj_weight]
+        if self.in_proj_weight is not None:
+            weights: list[Tensor] = [*self.in_proj_weight.chunk(3)]
         else:
-            weights = [*self.in_proj_weight.chunk(3)]
-        biases = (None, None, None) if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
+            apart = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
+            weights = [weight for weight in apart if weight is not None]
+        biases = [None] * 3 if self.in_proj_bias is None else [*self.in_proj_bias.chunk(3)]
         rows = (linear(x, weight, bias) for x, weight, bias in zip((query, key, value), weights, biases, strict=True))
         return tuple(x.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2) for x in rows)
 
@@ -149,10 +159,10 @@ class MultiheadAttention(nn.Module):
         self, k: Tensor, v: Tensor, padding: Tensor | None, mask: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
         """With the keys that add_bias_kv and add_zero_attn put behind the last one; every query reads them."""
-        added = []
+        added: list[tuple[Tensor, Tensor]] = []
         if self.bias_k is not None and self.bias_v is not None:
-            split = (x.view(1, 1, self.num_heads, self.head_dim).transpose(1, 2) for x in (self.bias_k, self.bias_v))
-            added.append(tuple(x.expand(len(k), -1, -1, -1) for x in split))
+            learned = [x.view(1, self.num_heads, 1, self.head_dim) for x in (self.bias_k, self.bias_v)]
+            added.append((learned[0].expand(len(k), -1, -1, -1), learned[1].expand(len(k), -1, -1, -1)))
         if self.add_zero_attn:
             zeros = k.new_zeros(len(k), self.num_heads, 1, self.head_dim)
             added.append((zeros, zeros))

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from longspan.attention.registry import family
+from longspan.attention.registry import survey_class
 from longspan.measure.case import FUSED, NAIVE
 from longspan.measure.profile import Point, ProfileRow
 from longspan.report import charts, palette
@@ -34,7 +34,7 @@ def profile_page(rows: Sequence[ProfileRow], machine: Mapping[str, Any], setting
 
 def kind_of(mechanism: str) -> str:
     """The family that gives it its colour."""
-    title = "dense" if mechanism in (NAIVE, FUSED) else family(mechanism)
+    title = "dense" if mechanism in (NAIVE, FUSED) else survey_class(mechanism)
     kind = title.replace(" ", "-")
     return kind if kind in palette.KINDS else "other"
 

@@ -28,7 +28,7 @@ class BidirectionalAttention(Attention):
 
     name = "both_ways"
     paper = "Schuster & Paliwal 1997"
-    family = ()
+    survey_class = ()
     supports = Supports(dropout=True, map=False)
 
     def __init__(self, forward: Attention, backward: Attention) -> None:
@@ -38,7 +38,7 @@ class BidirectionalAttention(Attention):
         self.left, self.right = forward, backward
         self.streams, self.projects = forward.streams, forward.projects
         self.order, self.exponent = forward.order, forward.exponent
-        self.normed = "RC" in forward.family
+        self.normed = "RC" in forward.survey_class
 
     def attend(self, q: Queries, k: Keys, v: Values, side: Side) -> Output:
         own, mask = self.left.shape.heads, side.key_mask

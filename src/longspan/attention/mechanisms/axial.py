@@ -35,7 +35,7 @@ class AxialAttention(Attention):
 
     name = "axial"
     paper = "Ho et al. 2019 (Axial Transformer)"
-    family = ("FP",)
+    survey_class = ("FP",)
     order = "n·(length of the axis): n·√n for a square"
     exponent = 1.5
     scaled_dot = True

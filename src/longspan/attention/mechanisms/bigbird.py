@@ -35,7 +35,7 @@ class BigBirdAttention(Attention):
 
     name = "bigbird"
     paper = "Zaheer et al. 2020"
-    family = ("FP", "M")
+    survey_class = ("FP", "M")
     order = "n·block·(window + random + 2)"
     exponent = 1.0
     scaled_dot = True

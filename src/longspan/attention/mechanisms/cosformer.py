@@ -35,7 +35,7 @@ class CosformerState(State):
 class CosformerAttention(Attention):
     name = "cosformer"
     paper = "Qin et al. 2022"
-    family = ("KR",)
+    survey_class = ("KR",)
     order = "n·head_dim"
     exponent = 1.0
     supports = Supports(causal=True, cross=True, cross_rows=False, streaming=True)

@@ -78,7 +78,7 @@ class EtcAttention(Attention):
 
     name = "etc"
     paper = "Ainslie et al. 2020"
-    family = ("FP", "M")
+    survey_class = ("FP", "M")
     order = "n·(radius + global_tokens)"
     exponent = 1.0
     supports = Supports(dropout=True)

@@ -34,7 +34,7 @@ class GatedLinearState(State):
 class GatedLinearAttention(Attention):
     name = "gated_linear"
     paper = "Yang et al. 2023"
-    family = ("KR", "RC")
+    survey_class = ("KR", "RC")
     order = "n·head_dim"
     exponent = 1.0
     supports = Supports(causal=True, bidirectional=False, streaming=True, left_padding=True)

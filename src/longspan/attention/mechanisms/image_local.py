@@ -33,7 +33,7 @@ class ImageLocalAttention(Attention):
 
     name = "image_local"
     paper = "Parmar et al. 2018 (Image Transformer)"
-    family = ("FP",)
+    survey_class = ("FP",)
     order = "n·(query_block + memory)"
     exponent = 1.0
     scaled_dot = True

@@ -31,7 +31,7 @@ from longspan.shapes import Defined, Keys, Output, Queries, Values
 class InducingAttention(Attention):
     name = "inducing"
     paper = "Lee et al. 2019"
-    family = ("M",)
+    survey_class = ("M",)
     order = "n·points"
     exponent = 1.0
     supports = Supports(cross=True, map=False)  # what the queries compare themselves with is made of the values

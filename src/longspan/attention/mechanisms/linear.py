@@ -31,7 +31,7 @@ MAPS: dict[str, Map] = {"elu": EluPlusOne(), "relu": Relu(epsilon=0.0), "softplu
 class LinearAttention(KernelAttention):
     name = "linear"
     paper = "Katharopoulos et al. 2020"
-    family = ("KR",)
+    survey_class = ("KR",)
     order = "n·head_dim"
     supports = Supports(causal=True, cross=True, streaming=True, left_padding=True)
     epsilon = 1e-6

@@ -59,7 +59,7 @@ class Projection(nn.Module):
 class LinformerAttention(Attention):
     name = "linformer"
     paper = "Wang et al. 2020"
-    family = ("LR",)
+    survey_class = ("LR",)
     order = "n·rank"
     exponent = 1.0
     supports = Supports(cross=True, dropout=True)  # no map with projection max

@@ -34,7 +34,7 @@ class LongformerAttention(WindowAttention):
 
     name = "longformer"
     paper = "Beltagy et al. 2020"
-    family = ("FP", "M")
+    survey_class = ("FP", "M")
     order = "n·(window + globals)"
     exponent = 1.0
     supports = Supports(causal=True, streaming=True, dropout=True, left_padding=True)

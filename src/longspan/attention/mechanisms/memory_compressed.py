@@ -46,7 +46,7 @@ class CompressedState(State):
 class MemoryCompressedAttention(Attention):
     name = "memory_compressed"
     paper = "Liu et al. 2018"
-    family = ("FP", "M")
+    survey_class = ("FP", "M")
     order = "n²/stride"
     exponent = 2.0
     supports = Supports(causal=True, streaming=True, dropout=True, map=False)  # the convolution mixes channels

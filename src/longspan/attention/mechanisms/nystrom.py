@@ -29,7 +29,7 @@ from longspan.shapes import KeyMask, Keys, Output, Queries, Values, Weights
 class NystromAttention(Attention):
     name = "nystrom"
     paper = "Xiong et al. 2021"
-    family = ("LR",)
+    survey_class = ("LR",)
     order = "n·landmarks"
     exponent = 1.0
     supports = Supports()

@@ -34,7 +34,7 @@ RELU_EPSILON = 1e-3
 class PerformerAttention(KernelAttention):
     name = "performer"
     paper = "Choromanski et al. 2020"
-    family = ("KR",)
+    survey_class = ("KR",)
     order = "n·features"
     supports = Supports(causal=True, cross=True, streaming=True, left_padding=True)
 

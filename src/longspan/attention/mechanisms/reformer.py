@@ -56,7 +56,7 @@ class ReformerState(State):
 class ReformerAttention(Attention):
     name = "reformer"
     paper = "Kitaev et al. 2020"
-    family = ("LP",)
+    survey_class = ("LP",)
     order = "n·log n + n·rounds·chunk"
     exponent = 1.0
     supports = Supports(causal=True, streaming=True, dropout=True)

@@ -27,7 +27,7 @@ from longspan.shapes import Keys, Queries, Weights
 class RetentionAttention(KernelAttention):
     name = "retention"
     paper = "Sun et al. 2023"
-    family = ("KR", "RC")
+    survey_class = ("KR", "RC")
     order = "n·head_dim"
     supports = Supports(causal=True, bidirectional=False, streaming=True, left_padding=True)
     normalise = False

@@ -65,7 +65,7 @@ class RoutingState(State):
 class RoutingAttention(Attention):
     name = "routing"
     paper = "Roy et al. 2020"
-    family = ("LP",)
+    survey_class = ("LP",)
     order = "n·(clusters + window)"
     exponent = 1.0
     running_statistics = True  # its centroids follow the data

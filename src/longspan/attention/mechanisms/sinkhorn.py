@@ -41,7 +41,7 @@ class SinkhornState(State):
 class SinkhornAttention(Attention):
     name = "sinkhorn"
     paper = "Tay et al. 2020b"
-    family = ("LP",)
+    survey_class = ("LP",)
     order = "n·block + n²/block"
     exponent = 2.0  # at a fixed block the mixing wins in the end; with blocks of about √n it is n^1.5
     supports = Supports(causal=True, streaming=True, dropout=True)

@@ -78,7 +78,7 @@ class SoftmaxState(State):
 class SoftmaxAttention(Attention):
     name = "softmax"
     paper = "Vaswani et al. 2017"
-    family = ()
+    survey_class = ()
     order = "n²"
     exponent = 2.0
     quadratic_memory = True

@@ -62,7 +62,7 @@ class SparseAttention(Attention):
 
     name = "sparse"
     paper = "Child et al. 2019"
-    family = ("FP",)
+    survey_class = ("FP",)
     order = "n·(stride + n/stride)"
     exponent = 2.0  # n·√n when the stride grows as √n
     scaled_dot = True

@@ -39,7 +39,7 @@ class SynthesizerState(State):
 class SynthesizerAttention(Attention):
     name = "synthesizer"
     paper = "Tay et al. 2020a"
-    family = ("LR", "LP")
+    survey_class = ("LR", "LP")
     order = "n²"
     exponent = 2.0
     supports = Supports(causal=True, streaming=True, dropout=True)

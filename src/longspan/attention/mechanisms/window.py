@@ -27,7 +27,7 @@ class WindowState(State):
 class WindowAttention(Attention):
     name = "window"
     paper = "Beltagy et al. 2020 (sliding window)"
-    family: ClassVar[tuple[str, ...]] = ("FP",)  # said again for Longformer, which has more
+    survey_class: ClassVar[tuple[str, ...]] = ("FP",)  # said again for Longformer, which has more
     order = "n·window"
     exponent = 1.0
     scaled_dot = True
