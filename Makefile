@@ -3,17 +3,18 @@
 #   make test    environment, install with the developers' tools, lint, types, all the tests
 #   make quick   lint, types and the quick tests (under a minute once installed)
 #   make bench   ratios to torch's own attention on this machine; which of them got worse since the last commits
+#   make dist    a wheel and an sdist in dist/, and the wheel tried in an empty environment
 #   make peers   longspan against other packages, which it installs apart, at equal settings: docs/peers.md
 PYTHON ?= python3
 VENV := .venv
 PEERS := .venv-peers
 BIN := $(VENV)/bin
-INSTALL := -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+INSTALL := -m pip install --quiet --disable-pip-version-check --constraint $(CURDIR)/constraints.txt
 PIP := $(BIN)/python $(INSTALL)
 RUNS := runs
 
 .DEFAULT_GOAL := help
-.PHONY: help arena test quick lint types tests weights bench peers browser clean
+.PHONY: help arena test quick lint types tests weights bench peers dist browser clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -71,9 +72,20 @@ $(PEERS)/made: pyproject.toml constraints.txt benchmarks/peers.txt
 	$(PEERS)/bin/python $(INSTALL) --editable . --requirement benchmarks/peers.txt
 	touch $@
 
+# The wheel is installed where nothing of the repository is seen, and must list, audit and plan an arena there.
+dist: $(VENV)/dev
+	rm -rf dist build
+	$(BIN)/python -m build --no-isolation --outdir dist .
+	rm -rf $(VENV)-wheel && $(PYTHON) -m venv $(VENV)-wheel
+	$(VENV)-wheel/bin/python $(INSTALL) dist/*.whl
+	cd / && $(CURDIR)/$(VENV)-wheel/bin/longspan list >/dev/null
+	cd / && $(CURDIR)/$(VENV)-wheel/bin/longspan audit window
+	cd / && $(CURDIR)/$(VENV)-wheel/bin/longspan arena --tasks listops --models dense,window --seeds 1 --budget 5m --dry-run
+	rm -rf $(VENV)-wheel
+
 # The pages are looked at in a real browser; Debian's Chromium is the one that can be had offline.
 browser:
 	@command -v chromium >/dev/null || { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null; }
 
 clean:
-	rm -rf $(VENV) $(PEERS) $(RUNS) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-wheel $(PEERS) $(RUNS) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -51,7 +51,16 @@ def test_a_path_is_imported_once_the_user_has_named_it(folder: Path) -> None:
     assert "my_plugin" not in sys.modules
     trust("my_plugin:Plain")
     assert ATTENTION.find("my_plugin:Plain").name == "plain_window"
-    assert os.environ[PLUGINS] == f"my_plugin={folder}"
+    assert os.environ[PLUGINS].split(",")[0] == f"my_plugin:Plain={folder}"
+
+
+def test_a_class_that_the_user_named_gets_its_own_name(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    assert ATTENTION.adopt("my_plugin:Plain") == ATTENTION.adopt("my_plugin:Plain") == "plain_window"
+    assert build("plain_window", heads=2, head_dim=4).name == "plain_window"
+    code = "from longspan.attention.registry import find; print(find('plain_window').__qualname__)"
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=elsewhere, check=True)
+    assert child.stdout == "Plain\n"
 
 
 def test_a_decorated_class_is_known_by_its_name_everywhere(folder: Path) -> None:

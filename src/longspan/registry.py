@@ -10,8 +10,9 @@ Nothing is imported before it is asked for. A path that comes from a file, such 
 only if its package is installed, is imported already, or is listed in LONGSPAN_PLUGINS: otherwise a folder with a
 model could run code that lies beside it.
 
-LONGSPAN_PLUGINS lists modules, separated by commas: `mine` or `mine=/the/folder/it/is/in`. Registering a class adds its
-module there, so that child processes (arena cells, measurements, audits) know the plugin too.
+LONGSPAN_PLUGINS lists them, separated by commas: a module, which registers its classes itself, or `module:Name` for
+one class; `=/folder` behind either says where it is. Registering a class adds it there, so that child processes (arena
+cells, measurements, audits) know the plugin too.
 """
 
 import os
@@ -51,12 +52,19 @@ class Registry(Generic[T]):
             raise InvalidInput(f"{self.kind} {name!r} is registered already; give {cls.__qualname__} another name")
         self.registered[name] = cls  # a module that is loaded again replaces its own class
         if cls.__module__ != "__main__":  # which no other process could import
-            trust(cls.__module__)
+            trust(f"{cls.__module__}:{cls.__qualname__}")
         return cls
+
+    def adopt(self, path: str) -> str:
+        """Register the class that a user named by its path; the name that it has from now on."""
+        trust(path)
+        cls = self.find(path)
+        self.register(cls)
+        return str(cls.name)  # type: ignore[attr-defined]  # which `register` has checked
 
     def names(self) -> list[str]:
         """Every name: built in, registered by a decorator, and of installed packages."""
-        _import_listed()
+        self._import_listed()
         return list(dict.fromkeys([*self.entries, *self.registered, *self._installed()]))
 
     def __contains__(self, name: object) -> bool:
@@ -74,7 +82,7 @@ class Registry(Generic[T]):
             return self._load(self.entries[name])
         if ":" in name:
             return self._load(name, plugin=True)
-        _import_listed()
+        self._import_listed()
         if name in self.registered:
             return self.registered[name]
         if name in self._installed():
@@ -88,6 +96,14 @@ class Registry(Generic[T]):
         cls = self.find(name)
         return f"{cls.__module__}:{cls.__qualname__}"
 
+    def _import_listed(self) -> None:
+        """What LONGSPAN_PLUGINS lists; a class of another kind is left to the table of that kind."""
+        for path in _listed():
+            module, _, name = path.partition(":")
+            found = _import(module) if module not in sys.modules else sys.modules[module]
+            if name and (cls := _attribute(found, path)) not in self.registered.values() and self._accepts(cls):
+                self.register(cls)
+
     def _installed(self) -> dict[str, str]:
         return _entry_points(self.group)
 
@@ -96,59 +112,67 @@ class Registry(Generic[T]):
         self._check(found, path)
         return found
 
-    def _check(self, found: Any, path: str) -> None:
+    def _accepts(self, found: Any) -> bool:
         module, _, name = self.base.partition(":")
-        base = getattr(import_module(module), name)
-        if not (isinstance(found, type) and issubclass(found, base)):
-            raise InvalidInput(f"{path} must be a subclass of {module}.{name} to be used as {self.kind}")
+        return isinstance(found, type) and issubclass(found, getattr(import_module(module), name))
+
+    def _check(self, found: Any, path: str) -> None:
+        if not self._accepts(found):
+            base = self.base.replace(":", ".")
+            raise InvalidInput(f"{path} must be a subclass of {base} to be used as {self.kind}")
+
+
+def is_path(text: str) -> bool:
+    """Whether a text has the form `package.module:Name`."""
+    module, colon, attribute = text.partition(":")
+    return bool(colon) and all(part.isidentifier() for part in [*module.split("."), *attribute.split(".")])
 
 
 def load_path(path: str) -> Any:
-    """The object behind `package.module:Name`, where its module may be imported."""
-    module, _, attribute = path.partition(":")
-    if not all(part.isidentifier() for part in [*module.split("."), *attribute.split(".")]):
+    """The object behind `package.module:Name`, or a module, where that may be imported."""
+    module, colon, attribute = path.partition(":")
+    if not is_path(path if colon else f"{path}:module"):
         raise InvalidInput(f"a plugin is written package.module:Name, not {path!r}")
     if module not in sys.modules and not trusted(module):
         raise UnknownName(
             f"{path} is a plugin that is not installed: install its package, import {module} first, "
             f"or set {PLUGINS}={module}"
         )
-    return _attribute(_import(module), path)
+    found = _import(module)
+    return _attribute(found, path) if attribute else found
 
 
 def trusted(module: str) -> bool:
     """Whether a module may be imported because a file names it: its package is installed, or the user listed it."""
-    return module in _listed() or module.partition(".")[0] in packages_distributions()
+    return module in _folders() or module.partition(".")[0] in packages_distributions()
 
 
 def trust(path: str) -> None:
-    """Allow a plugin that the user named or imported; child processes inherit this."""
+    """Allow a plugin, `module` or `module:Name`, that the user named or imported; child processes inherit this."""
     module, listed = path.partition(":")[0], _listed()
-    if module in listed:
+    if path in listed:
         return
     file = getattr(sys.modules.get(module), "__file__", None)
     folder = os.getcwd()  # noqa: PTH109  # sys.path holds strings
     if file is not None:
         depth = len(module.split(".")) - (Path(file).stem != "__init__")
         folder = str(Path(file).resolve().parents[depth])
-    listed[module] = folder
+    listed[path] = folder
     os.environ[PLUGINS] = ",".join(f"{name}={where}" if where else name for name, where in listed.items())
 
 
 def _listed() -> dict[str, str]:
-    """The modules of LONGSPAN_PLUGINS, each with its folder where that is said."""
+    """What LONGSPAN_PLUGINS lists, each with its folder where that is said."""
     entries = (entry.partition("=") for entry in os.environ.get(PLUGINS, "").split(","))
     return {name.strip(): folder.strip() for name, _, folder in entries if name.strip()}
 
 
-def _import_listed() -> None:
-    for module in _listed():
-        if module not in sys.modules:
-            _import(module)
+def _folders() -> dict[str, str]:
+    return {path.partition(":")[0]: folder for path, folder in _listed().items()}
 
 
 def _import(module: str) -> ModuleType:
-    with _visible(_listed().get(module) or os.getcwd()):  # noqa: PTH109
+    with _visible(_folders().get(module) or os.getcwd()):  # noqa: PTH109
         try:
             return import_module(module)
         except ModuleNotFoundError as error:
@@ -185,4 +209,4 @@ def _entry_points(group: str) -> dict[str, str]:
     return {point.name: point.value for point in entry_points(group=group)}
 
 
-__all__ = ["PLUGINS", "Registry", "load_path", "trust", "trusted"]
+__all__ = ["PLUGINS", "Registry", "is_path", "load_path", "trust", "trusted"]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+import longspan
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
 from longspan.models import build as build_model
 from longspan.tasks.base import DataPaths
@@ -13,7 +14,7 @@ from longspan.tasks.registry import build
 from longspan.train import recipe
 from longspan.train.fit import train
 
-RECIPES = Path(__file__).parents[2] / "recipes"
+RECIPES = Path(longspan.__file__).parent / "recipes"
 SMALL = {"name": "vit", "patch_size": 4, "layers": 2, "heads": 2, "width": 32, "hidden": 64, "dropout": 0.0}
 
 

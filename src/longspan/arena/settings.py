@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from longspan import config
+from longspan.arena.tasks.registry import TASKS
 from longspan.config import option
 from longspan.errors import UnknownName, suggest
 from longspan.train.optim import Optimizer
@@ -271,6 +272,9 @@ def find(setting: str, task: str) -> ArenaSetting:
     if setting not in SETTINGS:
         raise UnknownName(f"no setting of the arena is called {setting!r}: {suggest(setting, SETTINGS)}")
     table = SETTINGS[setting]
+    if task not in table and task not in TASKS.entries and task in TASKS:  # a plugin
+        own = TASKS.find(task).settings
+        return own.get(setting) or replace(table["listops"], task={})
     if task not in table:
         raise UnknownName(f"the setting {setting} has no task {task!r}: {suggest(task, table)}")
     return table[task]

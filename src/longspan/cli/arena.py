@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 from rich.console import Console
@@ -12,6 +12,7 @@ from longspan.cli.arena_plan import command, print_plan
 from longspan.cli.inputs import AsJson, print_json
 from longspan.cli.tables import output
 from longspan.errors import InvalidInput, InvalidOption
+from longspan.registry import PLUGINS, Registry
 
 if TYPE_CHECKING:
     from longspan.arena.runs.cell import Cell, Record
@@ -170,6 +171,8 @@ def _runner(
     from longspan.arena.runs.results import CELLS
 
     environment = {} if given.data is None else {"LONGSPAN_DATA": given.data}
+    if os.environ.get(PLUGINS):
+        environment[PLUGINS] = os.environ[PLUGINS]
     if kind == "ray":
         from longspan.arena.runs.ray_cluster import RayRunner
 
@@ -195,11 +198,12 @@ def _arguments(
     from longspan.arena.runs import speed
     from longspan.arena.runs.grid import Arguments, duration
     from longspan.arena.tasks.registry import TASKS, DataFolders, build, find
+    from longspan.attention.registry import ATTENTION
     from longspan.data.sets.cache import cache
 
     seconds = None if budget is None else duration(budget)
     usual = WITHOUT_DATA if data is None else WITH_DATA
-    chosen = usual if tasks is None else _names(tasks, "tasks")
+    chosen = usual if tasks is None else _names(tasks, "tasks", TASKS)
     presets = {name: settings.find(setting, name) for name in chosen if find(name)}
     reading = [name for name in chosen if not find(name).generated]
     if reading and data is None:
@@ -210,7 +214,13 @@ def _arguments(
         )
     for name, preset in presets.items():
         build(name, preset.task).check(DataFolders(data, cache() / "arena"))
-    named = MODELS if models is None else tuple(arena_models.names()) if models == "all" else _names(models, "models")
+    named = (
+        MODELS
+        if models is None
+        else tuple(arena_models.names())
+        if models == "all"
+        else _names(models, "models", ATTENTION)
+    )
     entered = tuple(dict.fromkeys(arena_models.find(name).name for name in named))
     return Arguments(
         tasks=chosen,
@@ -226,8 +236,10 @@ def _arguments(
     )
 
 
-def _names(text: str, flag: str) -> tuple[str, ...]:
+def _names(text: str, flag: str, registry: "Registry[Any] | None" = None) -> tuple[str, ...]:
     found = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if registry is not None:
+        found = tuple(registry.adopt(name) if ":" in name else name for name in found)
     if not found:
         raise InvalidOption(f"--{flag} names none; give names with commas between them, or leave it out")
     return found

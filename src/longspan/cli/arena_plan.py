@@ -63,8 +63,12 @@ def command(
 ) -> str:
     """The command that goes on with it."""
     from longspan.arena.runs.grid import LENGTHS
+    from longspan.arena.tasks.registry import TASKS
+    from longspan.attention.registry import ATTENTION
 
-    parts = ["longspan", "arena", "--tasks", ",".join(given.tasks), "--models", ",".join(given.models)]
+    tasks = ",".join(TASKS.source(name) or name if name in TASKS else name for name in given.tasks)
+    models = ",".join(ATTENTION.source(name) or name if name in ATTENTION else name for name in given.models)
+    parts = ["longspan", "arena", "--tasks", tasks, "--models", models]
     parts += ["--setting", given.setting, "--seeds", str(given.seeds)]
     parts += [] if given.budget is None else ["--budget", f"{given.budget:.12g}s"]
     parts += ["--pretrain"] if given.pretrain else []

@@ -64,7 +64,7 @@ def profile(
         longspan profile --lengths 2048,8192,32768 --threads 2 --out profile.json
         longspan profile --mechanisms window,routing --window.window 512 --routing.clusters 64
     """
-    from longspan.attention import names
+    from longspan.attention.registry import ATTENTION, names
     from longspan.measure import machine
     from longspan.measure.case import Case
     from longspan.measure.process import MeasureProcesses
@@ -79,6 +79,7 @@ def profile(
     for path in (out, html):
         check_writable(path)
     chosen = names() if mechanisms is None else parts(mechanisms, "--mechanisms")
+    chosen = [ATTENTION.adopt(name) if ":" in name else name for name in chosen]
     asked: dict[Kind, bool] = {"forward": True, "training": backward, "decode": decode}
     like = Case(
         mechanism=chosen[0],

@@ -43,14 +43,15 @@ def train(
 
     **Examples:**
 
-        longspan train recipes/shakespeare-char.toml --data DATA
-        longspan train recipes/shakespeare-char.toml --train.steps 100 --model.layers 2 --out runs/small
-        torchrun --nproc-per-node 2 -m longspan train recipes/shakespeare-char.toml --train.shard true
+        longspan train shakespeare-char --data DATA
+        longspan train shakespeare-char --train.steps 100 --model.layers 2 --out runs/small
+        torchrun --nproc-per-node 2 -m longspan train shakespeare-char --train.shard true
 
     Parameters
     ----------
     recipe
-        A TOML file with the tables [task], [model] and [train].
+        A TOML file with the tables [task], [model] and [train], or the name of a recipe that comes with longspan,
+        such as shakespeare-char.
     """
     from longspan.train import recipe as recipes
 

@@ -14,12 +14,15 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from longspan import __version__, config, files
-from longspan.errors import InvalidInput
+from longspan.attention.base import Attention
+from longspan.attention.registry import ATTENTION
+from longspan.errors import InvalidInput, LongspanError
 from longspan.manifest import MANIFEST, check_manifest, write_manifest
 from longspan.models import build_limits
 from longspan.models.base import Model
-from longspan.models.registry import find
+from longspan.models.registry import MODELS, find
 from longspan.parsing import check_safetensors, read_json, refusing
+from longspan.registry import load_path
 
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
 
@@ -34,6 +37,9 @@ def save(
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MANIFEST).unlink(missing_ok=True)  # of what was here before
     record = {"model": model.name, "longspan": __version__, "options": config.plain(model.options)}
+    plugins = _plugins(model)
+    if plugins:
+        record["plugins"] = plugins
     (folder / CONFIG).write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     if tokenizer is not None:
         (folder / TOKENIZER).write_text(tokenizer, encoding="utf-8")
@@ -48,6 +54,7 @@ def load(folder: Path | str) -> Model:
     folder = Path(folder)
     record = _record(folder)
     _check_whole(folder)
+    _require_plugins(record.get("plugins"), folder)
     cls = find(record["model"])
     with refusing(folder):
         options = config.make(cls.Options, record["options"], f"{folder / CONFIG}")
@@ -90,6 +97,28 @@ def unique(model: nn.Module) -> dict[str, Tensor]:
             found[place] = name
             kept[name] = tensor
     return kept
+
+
+def _plugins(model: Model) -> dict[str, str]:
+    """Where the model's kind and its mechanisms come from, as `package.module:Name`, where that is not longspan."""
+    mechanisms = {part.name for part in model.modules() if isinstance(part, Attention)}
+    sources = {model.name: MODELS.source(model.name)} if model.name in MODELS else {}
+    sources |= {name: ATTENTION.source(name) for name in sorted(mechanisms) if name in ATTENTION}
+    return {name: source for name, source in sources.items() if source is not None}
+
+
+def _require_plugins(plugins: Any, folder: Path) -> None:
+    """Registers what the folder needs and says which plugin is missing."""
+    if not isinstance(plugins, dict):
+        return
+    for name, source in plugins.items():
+        if name in ATTENTION or name in MODELS:
+            continue
+        try:
+            cls = load_path(str(source))
+        except LongspanError as error:
+            raise InvalidInput(f"{folder} needs the plugin {name!r}: {error}") from None
+        (ATTENTION if isinstance(cls, type) and issubclass(cls, Attention) else MODELS).register(cls)
 
 
 def _record(folder: Path) -> dict[str, Any]:

@@ -12,10 +12,11 @@ from typing import Any
 import tokenizers
 import torch
 
-from longspan import config, files
+import longspan
+from longspan import config, files, registry
 from longspan.data.tokenizers.tokenizer import Tokenizer
 from longspan.data.tokenizers.tokenizer_files import read_tokenizer
-from longspan.errors import InvalidInput, InvalidOption, UnknownName, suggest
+from longspan.errors import InvalidInput, InvalidOption, LongspanError, UnknownName, suggest
 from longspan.hub.finetune import default_head, freeze, tune
 from longspan.hub.locate import PACKAGE, locate
 from longspan.models import folder as model_folder
@@ -38,6 +39,7 @@ from longspan.train.run import DATA as KEPT
 
 TABLES = ("task", "model", "train")
 DATA = "data"  # the folder of data sets, beside the tables
+PLUGINS = "plugins"  # modules, or module:Name, with mechanisms, models or tasks of others; beside the tables
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,7 @@ class Recipe:
     train: Mapping[str, Any]
     source: str
     data: Path | None = None  # the folder of data sets
+    plugins: tuple[str, ...] = ()
 
     def options(self) -> TrainOptions:
         where = f"{self.source}: [train]"
@@ -133,16 +136,20 @@ def _naming(where: str) -> Iterator[None]:
         raise type(error)(str(error) if where in str(error) else f"{where}: {error}") from None
 
 
-def read(path: Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
-    """A recipe from its file; `overrides` are `{"train.steps": 100}` and the like."""
-    if not path.exists():
-        raise InvalidInput(f"there is no recipe {path}")
+def read(path: Path, overrides: Mapping[str, Any] | None = None, *, own: bool = True) -> Recipe:
+    """A recipe from its file; `overrides` are `{"train.steps": 100}` and the like.
+
+    Its plugins are imported: those of the user's `own` recipe from wherever they are, those of a run only if they are
+    installed, imported already or listed in LONGSPAN_PLUGINS.
+    """
+    path = find(path)
     if path.is_dir():
         raise InvalidInput(f"{path} is a folder, and a recipe is a TOML file")
     found = read_toml(path)
     data = found.pop(DATA, None)
     if data is not None and not isinstance(data, str):
         raise InvalidOption(f"{path}: data must be the path of the folder of data sets, not {data!r}")
+    plugins = _plugins(found.pop(PLUGINS, []), overrides or {}, path, own)
     for key in found:
         if key not in TABLES:
             raise InvalidOption(f"{path} has a table [{key}]: {suggest(key, TABLES)}")
@@ -159,7 +166,34 @@ def read(path: Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
             if not isinstance(inner, dict):
                 raise InvalidOption(f"no option is called {name!r}: {table} has none inside")
         inner[key] = value
-    return Recipe(found["task"], found["model"], found["train"], str(path), None if data is None else Path(data))
+    folder = None if data is None else Path(data)
+    return Recipe(found["task"], found["model"], found["train"], str(path), folder, plugins)
+
+
+def find(path: Path) -> Path:
+    """A recipe's file: a path, or the name of a recipe that comes with longspan."""
+    packaged = Path(longspan.__file__).parent / "recipes"
+    if path.exists():
+        return path
+    if (named := packaged / f"{path}.toml").is_file():
+        return named
+    hint = suggest(path.stem, [recipe.stem for recipe in packaged.glob("*.toml")])
+    raise InvalidInput(f"there is no recipe {path}: {hint}")
+
+
+def _plugins(listed: Any, overrides: Mapping[str, Any], path: Path, own: bool) -> tuple[str, ...]:
+    """Imports the plugins that a recipe lists, and those that overrides name by their path."""
+    if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
+        raise InvalidOption(f"{path}: {PLUGINS} must be a list of modules, not {listed!r}")
+    named = [value for value in overrides.values() if isinstance(value, str) and registry.is_path(value)]
+    for name in (plugins := list(dict.fromkeys([*listed, *named]))):
+        if own:
+            registry.trust(name)
+        try:
+            registry.load_path(name)
+        except LongspanError as error:
+            raise InvalidInput(f"{path} needs the plugin {name}: {error}") from None
+    return tuple(plugins)
 
 
 def begin(recipe: Recipe, folder: Path | Run, *, data: Path | None, processes: Processes | None = None) -> Trainer:
@@ -177,7 +211,8 @@ def begin(recipe: Recipe, folder: Path | Run, *, data: Path | None, processes: P
             # Paths are absolute, so that the run can be opened from any folder. The options of the model all stand in
             # the config.json of each checkpoint.
             own = {"name": recipe.task["name"], **config.plain(located(task.options))}
-            kept = Recipe(own, _located_model(recipe.model), config.plain(options), recipe.source, data)
+            model = _located_model(recipe.model)
+            kept = Recipe(own, model, config.plain(options), recipe.source, data, recipe.plugins)
             _write_config(run, kept)
     return trainer
 
@@ -240,13 +275,14 @@ def of_run(run: Run) -> Recipe:
     path = run.folder / CONFIG
     if not path.is_file():
         raise InvalidInput(f"{run.folder} is no run: it has no {CONFIG}")
-    return read(path)
+    return read(path, own=False)
 
 
 def _write_config(run: Run, recipe: Recipe) -> None:
     """`config.toml` of a run, replaced as a whole."""
     data = None if recipe.data is None else _absolute(recipe.data)
-    text = to_toml({DATA: data, "task": recipe.task, "model": recipe.model, "train": recipe.train})
+    tables = {"task": recipe.task, "model": recipe.model, "train": recipe.train}
+    text = to_toml({DATA: data, PLUGINS: list(recipe.plugins) or None, **tables})
     files.write_text(run.folder / CONFIG, text)
 
 

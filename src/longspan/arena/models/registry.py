@@ -147,12 +147,17 @@ def _table() -> dict[str, ArenaModel]:
             title, kind, options = _OPTIONS[name]
             found[name] = ArenaModel(name, title, kind, _mechanism(name, options), needs_grid=name == "image_local")
         elif name != "softmax":  # what is new in the registry takes part as it is
-            found[name] = ArenaModel(name, name.replace("_", " ").title(), "other", _mechanism(name, lambda room: {}))
+            found[name] = _with_defaults(name)
     for cell, title in (("lstm", "LSTM"), ("gru", "GRU")):
         found[cell] = ArenaModel(cell, f"Bidirectional {title}", "recurrent", recurrent=cell)
     # The same function as `dense`, whose weights the speed cells keep in memory: see `measure.naive`.
     found["naive"] = ArenaModel("naive", "Transformer, not fused", "dense", speed_only=True)
     return found
+
+
+def _with_defaults(name: str) -> ArenaModel:
+    """A mechanism that is not in the table above, such as a plugin: with its default options."""
+    return ArenaModel(name, name.replace("_", " ").title(), "other", _mechanism(name, lambda room: {}))
 
 
 ENTRANTS = _table()
@@ -161,12 +166,15 @@ ALSO = {"transformer": "dense", "softmax": "dense"}  # other names of the same
 
 def names(kind: str = "accuracy") -> list[str]:
     """All that take part in cells of this kind."""
-    return [name for name, entrant in ENTRANTS.items() if kind == "speed" or not entrant.speed_only]
+    plugins = [name for name in registry.names() if name not in ENTRANTS and name not in ALSO]
+    return [*(name for name, entrant in ENTRANTS.items() if kind == "speed" or not entrant.speed_only), *plugins]
 
 
 def find(name: str) -> ArenaModel:
     """An entrant by its name, or by another name of it."""
     name = ALSO.get(name, name)
+    if name not in ENTRANTS and name in registry.ATTENTION:
+        return _with_defaults(name)
     if name not in ENTRANTS:
         raise UnknownName(f"no model of the arena is called {name!r}: {suggest(name, [*ENTRANTS, *ALSO])}")
     return ENTRANTS[name]

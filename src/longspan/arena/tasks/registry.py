@@ -4,11 +4,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from longspan import config
 from longspan.arena.tasks.examples import Splits
 from longspan.registry import Registry
+
+if TYPE_CHECKING:
+    from longspan.arena.settings import ArenaSetting
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,8 @@ class ArenaTask(ABC):
     title: ClassVar[str]  # as papers print it
     generated: ClassVar[bool]  # whether it needs no files
     pixels: ClassVar[bool] = False  # whether tokens are intensities, which are regressed in self pre-training
+    # A plugin's own sizes by setting ("tiny", …); without them it has ListOps' model and training, and its defaults.
+    settings: ClassVar[Mapping[str, "ArenaSetting"]] = {}
 
     @dataclass(frozen=True, kw_only=True)
     class Options(config.Options):
