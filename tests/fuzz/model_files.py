@@ -15,6 +15,7 @@ from longspan.data.tokenizers.learn import TokenizerOptions, learn
 from longspan.hub import families
 from longspan.hub.formats import gguf
 from longspan.hub.pretrained import Pretrained
+from longspan.manifest import MANIFEST
 from longspan.models import build, registry
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sits", "##s", "on"]
@@ -151,14 +152,17 @@ def sharded(folder: Path) -> None:
 
 
 def own(folder: Path) -> None:
+    """A folder of ours without its checksums, which would refuse every change before the reader sees it."""
     torch.manual_seed(0)
     build("decoder", vocabulary=300, **SIZES, position="learned").save(folder)
     learn(TokenizerOptions(kind="bpe", size=300, frequency=1), ["the cat sits on the mat"]).save(folder)
+    (folder / MANIFEST).unlink()
 
 
 def universal(folder: Path) -> None:
     torch.manual_seed(0)
     build("transformer", vocabulary=20, width=8, layers=1, heads=2, hidden=12).save(folder)
+    (folder / MANIFEST).unlink()
 
 
 def llama_gguf(folder: Path, kind: str = "llama") -> None:

@@ -23,6 +23,7 @@ from longspan.data.sets.prepared import read_prepared
 from longspan.data.text import tables, text_files
 from longspan.data.text.parallel import read_pairs
 from longspan.hub import generation_config
+from longspan.hub.locate import locate
 from longspan.measure.store import Store
 from longspan.models.classics.word2vec import Word2Vec
 from longspan.tasks import answer, tag
@@ -75,7 +76,7 @@ def _run(folder: Path) -> None:
     run.forget_after(1)
     recipe.of_run(run).options()
     checkpoint.newest(run.checkpoints)
-    saving.model_of(folder)
+    locate(folder)
     saving.restore(trainer(folder), folder / "checkpoints" / "00000000")
 
 

@@ -131,8 +131,7 @@ def test_metrics_of_a_run(tmp_path: Path) -> None:
     assert Run(tmp_path).rows() == [{"step": 1}, {"step": 2}]  # a last line that was cut short
     for line in ("[1]", DEEP, '{"step": "x"}', LONG):
         path.write_text(f'{{"step": 1}}\n{line}\n{{"step": 3}}\n')
-        with pytest.raises(InvalidInput, match=r"metrics\.jsonl, line 2"):
-            Run(tmp_path).rows()
+        assert Run(tmp_path).rows() == [{"step": 1}, {"step": 3}] and Run(tmp_path).unread() == 1
 
 
 # llama2.c, SentencePiece and other vocabularies

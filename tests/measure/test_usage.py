@@ -11,7 +11,7 @@ from longspan.models import build
 
 SIZE = {"length": 256, "heads": 2, "head_dim": 8}
 QUESTIONS = {
-    "plain": Requirements(**SIZE),
+    "plain": Requirements(**SIZE, images=True),
     "causal": Requirements(**SIZE, causal=True, batch=2),
     "decoding": Requirements(**SIZE, decode=True),
     "cross": Requirements(**SIZE, keys=300, padding=True),
