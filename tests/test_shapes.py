@@ -91,7 +91,7 @@ assert all(name.endswith(("select", "apart", "detach")) for name in unchecked), 
 from longspan.attention.base import Shape
 
 attention = find("softmax")(Shape(heads=4, head_dim=8))
-attention.attend = lambda q, k, v, side: v[:, :, :-1]  # one row short
+attention.attend = lambda q, k, v, extras: v[:, :, :-1]  # one row short
 q = torch.randn(2, 4, 13, 8)
 try:
     attention(q, q, q)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from longspan.attention import Attention, Cost, Shape, Stream, Supports, build
-from longspan.attention.base import Side, masked_softmax, readable, share_heads
+from longspan.attention.base import Extras, masked_softmax, readable, share_heads
 from longspan.errors import InvalidInput, InvalidOption, LongspanError, Unsupported
 
 BATCH, HEADS, LENGTH, WIDTH = 2, 4, 5, 8
@@ -29,11 +29,11 @@ class Tiny(Attention):
         Stream(name="segment", kind="ids", help="which segment a token is of", required=False),
     )
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, side: Side) -> Tensor:
-        self.seen = side
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, extras: Extras) -> Tensor:
+        self.seen = extras
         return v
 
-    def define(self, q: Tensor, k: Tensor, side: Side) -> Tensor:
+    def define(self, q: Tensor, k: Tensor, extras: Extras) -> Tensor:
         return torch.eye(q.shape[2]).expand(*q.shape[:2], -1, -1)
 
     def cost(self, queries: int, keys: int) -> Cost:
@@ -387,7 +387,7 @@ def test_decoding_where_there_is_none():
     for call in (
         lambda: attention.start(BATCH),
         lambda: attention.extend(heads(), heads(), heads(), None),
-        lambda: attention.decode(heads(), heads(), heads(), None, Side()),
+        lambda: attention.extend_heads(heads(), heads(), heads(), None, Extras()),
     ):
         text = refusal(Unsupported, call)
         assert text.startswith("tiny cannot decode step by step; these can: ") and "softmax" in text

@@ -12,7 +12,7 @@ Conventions, stated once and held by `tests/contract` for every mechanism:
 - Under autocast, heads and streams are brought to one type, that of the output; inside, autocast is off.
 - `forward` draws no random numbers but dropout. In evaluation it is deterministic and independent of the batch.
 
-A mechanism writes `attend` (fast), `define` (the paper), `cost`, and, where it decodes, `start` and `decode`. The
+A mechanism writes `attend` (fast), `define` (the paper), `cost`, and, where it decodes, `start` and `extend_heads`. The
 public faces `forward`, `oracle` and `extend` check their input once and call those.
 """
 
@@ -92,7 +92,7 @@ class Cost(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Side:
+class Extras:
     """What may come beside q, k and v; already checked when a mechanism sees it."""
 
     key_mask: KeyMask | None = None
@@ -103,7 +103,7 @@ class Side:
     v: Values | None = None
 
 
-OtherWay = Callable[["Attention", Tensor, Tensor, Tensor, Side], Tensor | None]
+OtherWay = Callable[["Attention", Tensor, Tensor, Tensor, Extras], Tensor | None]
 
 
 class Attention(nn.Module, ABC):
@@ -178,9 +178,9 @@ class Attention(nn.Module, ABC):
                 return self._run(*self._take(q, k, v, key_mask, bias, streams))
         return self._run(*self._take(q, k, v, key_mask, bias, streams))
 
-    def _run(self, q: Queries, k: Keys, v: Values, side: Side) -> Output:
-        out = None if self.other_way is None else self.other_way(self, q, k, v, side)
-        return self.attend(q, k, v, side) if out is None else out
+    def _run(self, q: Queries, k: Keys, v: Values, extras: Extras) -> Output:
+        out = None if self.other_way is None else self.other_way(self, q, k, v, extras)
+        return self.attend(q, k, v, extras) if out is None else out
 
     @final
     def oracle(
@@ -198,9 +198,9 @@ class Attention(nn.Module, ABC):
         `v` matters to mechanisms whose weights depend on the values; without it, the keys stand for them.
         """
         v = k if v is None else v
-        q, k, v, side = self._take(q, k, v, key_mask, bias, streams)
+        q, k, v, extras = self._take(q, k, v, key_mask, bias, streams)
         k, v = share_heads(k, q.shape[1]), share_heads(v, q.shape[1])
-        return self.define(q, k, replace(side, k=k, v=v))
+        return self.define(q, k, replace(extras, k=k, v=v))
 
     @final
     def reference(
@@ -214,10 +214,10 @@ class Attention(nn.Module, ABC):
         streams: Mapping[str, Tensor] | None = None,
     ) -> Output:
         """What `forward` must give: the oracle's weights applied to the values, O(n²)."""
-        q, k, v, side = self._take(q, k, v, key_mask, bias, streams)
+        q, k, v, extras = self._take(q, k, v, key_mask, bias, streams)
         k, v = share_heads(k, q.shape[1]), share_heads(v, q.shape[1])
-        side = replace(side, k=k, v=v)
-        return self.apply_weights(self.define(q, k, side), v, side)
+        extras = replace(extras, k=k, v=v)
+        return self.apply_weights(self.define(q, k, extras), v, extras)
 
     @final
     @torch.no_grad()
@@ -272,22 +272,22 @@ class Attention(nn.Module, ABC):
         if half is not None:
             with full_precision(q):
                 q, k, v, streams = alike(half, q, k, v, streams)
-                q, k, v, side = self._take(q, k, v, key_mask, bias, streams)
-                return self.decode(q, k, v, state, side)
-        q, k, v, side = self._take(q, k, v, key_mask, bias, streams)
-        return self.decode(q, k, v, state, side)
+                q, k, v, extras = self._take(q, k, v, key_mask, bias, streams)
+                return self.extend_heads(q, k, v, state, extras)
+        q, k, v, extras = self._take(q, k, v, key_mask, bias, streams)
+        return self.extend_heads(q, k, v, state, extras)
 
     # What a mechanism writes
 
     @abstractmethod
-    def attend(self, q: Queries, k: Keys, v: Values, side: Side) -> Output:
+    def attend(self, q: Queries, k: Keys, v: Values, extras: Extras) -> Output:
         """The fast path."""
 
     @abstractmethod
-    def define(self, q: Queries, k: Keys, side: Side) -> Defined:
+    def define(self, q: Queries, k: Keys, extras: Extras) -> Defined:
         """The paper's definition, so that a reader can check it against the paper."""
 
-    def apply_weights(self, weights: Tensor, v: Values, side: Side) -> Output:
+    def apply_weights(self, weights: Tensor, v: Values, extras: Extras) -> Output:
         """What the paper does with the defined weights; more than a product where it changes the values first."""
         return weights @ v
 
@@ -299,7 +299,7 @@ class Attention(nn.Module, ABC):
         """The state before the first token."""
         raise Unsupported(f"{self.name} cannot decode step by step; {_alternatives('streaming')}")
 
-    def decode(self, q: Queries, k: Keys, v: Values, state: Any, side: Side) -> tuple[Output, State]:
+    def extend_heads(self, q: Queries, k: Keys, v: Values, state: Any, extras: Extras) -> tuple[Output, State]:
         """The rows of the next tokens and the new state; equal to the rows of the parallel pass."""
         raise Unsupported(f"{self.name} cannot decode step by step; {_alternatives('streaming')}")
 
@@ -310,14 +310,14 @@ class Attention(nn.Module, ABC):
 
     def _take(
         self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, bias: Tensor | None, streams: Any
-    ) -> tuple[Tensor, Tensor, Tensor, Side]:
+    ) -> tuple[Tensor, Tensor, Tensor, Extras]:
         """The input, checked; whatever masked keys hold, NaN included, is 0 from here on.
 
         This costs a pass over keys and values, and only where a mask hides something.
         """
-        side = self._check(q, k, v, key_mask, bias, streams)
+        extras = self._check(q, k, v, key_mask, bias, streams)
         if key_mask is None or (host_may_read(key_mask) and bool(key_mask.all())):
-            return q, k, v, side
+            return q, k, v, extras
         hidden = ~key_mask[:, None, :, None]
         cleared: dict[int, Tensor] = {}  # the same tensor may stand for several
 
@@ -327,10 +327,10 @@ class Attention(nn.Module, ABC):
             return cleared[id(x)]
 
         of_keys = {stream.name for stream in self.streams if stream.kind == "heads" and stream.like != "q"}
-        beside = {name: clear(x) if name in of_keys else x for name, x in side.streams.items()}
+        beside = {name: clear(x) if name in of_keys else x for name, x in extras.streams.items()}
         if "k" not in self.projects and "q" in self.projects:  # the queries are the keys
             q = clear(q)
-        return q, clear(k), clear(v), replace(side, streams=beside)
+        return q, clear(k), clear(v), replace(extras, streams=beside)
 
     def _refuse_streaming(self) -> None:
         if not self.supports.streaming:
@@ -340,7 +340,7 @@ class Attention(nn.Module, ABC):
 
     def _check(
         self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, bias: Tensor | None, streams: Any
-    ) -> Side:
+    ) -> Extras:
         heads, head_dim = self.shape.heads, self.shape.head_dim
         _check_heads("q", q, heads, head_dim)
         key_heads = k.shape[1] if self.supports.grouped and k.dim() == 4 and k.shape[1] else heads
@@ -376,7 +376,7 @@ class Attention(nn.Module, ABC):
                 raise InvalidInput(f"bias must be of a floating-point type, not {bias.dtype}")
             if bias.device != q.device:
                 raise InvalidInput(f"bias is on {bias.device} and q on {q.device}; they must be on one device")
-        return Side(key_mask, bias, self._check_streams(q, k, streams))
+        return Extras(key_mask, bias, self._check_streams(q, k, streams))
 
     def _check_streams(self, q: Tensor, k: Tensor, given: Mapping[str, Tensor] | None) -> Mapping[str, Tensor]:
         given = {} if given is None else given

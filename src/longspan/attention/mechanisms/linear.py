@@ -18,7 +18,7 @@ import torch
 from torch.nn import functional
 
 from longspan import config
-from longspan.attention.base import Shape, Side, Supports, readable
+from longspan.attention.base import Extras, Shape, Supports, readable
 from longspan.attention.kernels.linear_scan.scan import Map
 from longspan.attention.parts.features import EluPlusOne, Relu, as_feature_map
 from longspan.attention.parts.kernel_attention import KernelAttention, normalised
@@ -55,9 +55,9 @@ class LinearAttention(KernelAttention):
     def feature_map(self) -> Map:
         return self.map
 
-    def define(self, q: Queries, k: Keys, side: Side) -> Weights:
+    def define(self, q: Queries, k: Keys, extras: Extras) -> Weights:
         similarity = torch.einsum("bhim,bhjm->bhij", self._features(q), self._features(k))
-        keep = readable(q.shape[2], k.shape[2], self.causal, side.key_mask, q.device)
+        keep = readable(q.shape[2], k.shape[2], self.causal, extras.key_mask, q.device)
         return normalised(similarity, keep, self.epsilon)
 
     def _features(self, x: torch.Tensor) -> torch.Tensor:

@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 from torch.utils.checkpoint import checkpoint
 
 from longspan import config
-from longspan.attention.base import Attention, Cost, Shape, Side, Supports, masked_softmax
+from longspan.attention.base import Attention, Cost, Extras, Shape, Supports, masked_softmax
 from longspan.attention.kernels import flash
 from longspan.attention.kernels.multi_source_softmax import KeySource, joint
 from longspan.attention.layouts import Dense
@@ -104,9 +104,9 @@ class LinformerAttention(Attention):
 
     # The paper
 
-    def define(self, q: Queries, k: Keys, side: Side) -> Weights:
+    def define(self, q: Queries, k: Keys, extras: Extras) -> Weights:
         """softmax(Q (E K)ᵀ / sqrt(d)) F as (queries, keys); for max, how much the window of each key is read."""
-        keep = self._keep(k, side.key_mask)
+        keep = self._keep(k, extras.key_mask)
         slots = self._slots_by_definition(keep)
         if self.options.projection == "max":
             weights = self._softmax_by_definition(q, self._largest_by_definition(k, keep), slots)
@@ -116,10 +116,10 @@ class LinformerAttention(Attention):
         brought = torch.einsum("bhrj,bhjd->bhrd", project_keys, k)
         return torch.einsum("bhir,bhrj->bhij", self._softmax_by_definition(q, brought, slots), project_values)
 
-    def apply_weights(self, weights: Tensor, v: Values, side: Side) -> Output:
+    def apply_weights(self, weights: Tensor, v: Values, extras: Extras) -> Output:
         if self.options.projection != "max":
             return weights @ v
-        largest = self._largest_by_definition(v, self._keep(v, side.key_mask))
+        largest = self._largest_by_definition(v, self._keep(v, extras.key_mask))
         of_windows = [part.amax(dim=-1) for part in weights.split(self.window, dim=-1)]  # one number and 0
         return torch.einsum("bhir,bhrd->bhid", torch.stack(of_windows, dim=-1), largest[:, :, : len(of_windows)])
 
@@ -163,9 +163,9 @@ class LinformerAttention(Attention):
 
     # The fast path
 
-    def attend(self, q: Queries, k: Keys, v: Values, side: Side) -> Output:
+    def attend(self, q: Queries, k: Keys, v: Values, extras: Extras) -> Output:
         self._check_length(k.shape[2])
-        kind, keep = self.options.projection, side.key_mask
+        kind, keep = self.options.projection, extras.key_mask
         hidden = None if keep is None else ~keep
         if kind == "linear":
             k, v = (project(weight, x, hidden) for weight, x in zip(self._weights, (k, v)))

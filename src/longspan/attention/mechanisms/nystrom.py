@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from longspan import config
-from longspan.attention.base import Attention, Cost, Shape, Side, Supports, masked_softmax, readable
+from longspan.attention.base import Attention, Cost, Extras, Shape, Supports, masked_softmax, readable
 from longspan.attention.kernels import flash
 from longspan.attention.kernels.multi_source_softmax import KeySource, joint
 from longspan.attention.layouts import Dense
@@ -52,9 +52,9 @@ class NystromAttention(Attention):
 
     # The paper
 
-    def define(self, q: Queries, k: Keys, side: Side) -> Weights:
+    def define(self, q: Queries, k: Keys, extras: Extras) -> Weights:
         length, scale = q.shape[2], self.shape.head_dim**-0.5
-        keep = readable(length, length, False, side.key_mask, q.device)[:, 0, 0].expand(len(q), -1)
+        keep = readable(length, length, False, extras.key_mask, q.device)[:, 0, 0].expand(len(q), -1)
         maps = []
         for queries, keys, may in zip(q, k, keep):  # one example, (heads, length, width)
             scores = queries @ keys.mT * scale
@@ -92,12 +92,12 @@ class NystromAttention(Attention):
 
     # The fast path
 
-    def attend(self, q: Queries, k: Keys, v: Values, side: Side) -> Output:
+    def attend(self, q: Queries, k: Keys, v: Values, extras: Extras) -> Output:
         fused = flash.fits(q, k, v)
-        out = self._fused(q, k, v, side.key_mask) if fused else self._plain(q, k, v, side.key_mask)
+        out = self._fused(q, k, v, extras.key_mask) if fused else self._plain(q, k, v, extras.key_mask)
         if not self.options.kernel:
             return out
-        v = v if side.key_mask is None else v.masked_fill(~side.key_mask[:, None, :, None], 0.0)
+        v = v if extras.key_mask is None else v.masked_fill(~extras.key_mask[:, None, :, None], 0.0)
         return value_convolution.convolve(v, self.filters.to(v.dtype)).add_(out)
 
     def _fused(self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from longspan import config
-from longspan.attention.base import Shape, Side, Supports, readable
+from longspan.attention.base import Extras, Shape, Supports, readable
 from longspan.attention.parts.features import FeatureMap, PositiveExponential, Projection, Relu
 from longspan.attention.parts.kernel_attention import KernelAttention, normalised
 from longspan.config import option
@@ -61,9 +61,9 @@ class PerformerAttention(KernelAttention):
             self.running_statistics = True
             self.register_buffer("passes", torch.zeros((), dtype=torch.int64))
 
-    def define(self, q: Queries, k: Keys, side: Side) -> Weights:
+    def define(self, q: Queries, k: Keys, extras: Extras) -> Weights:
         similarity = torch.einsum("bhim,bhjm->bhij", self._features(q), self._features(k))
-        return normalised(similarity, readable(q.shape[2], k.shape[2], self.causal, side.key_mask, q.device))
+        return normalised(similarity, readable(q.shape[2], k.shape[2], self.causal, extras.key_mask, q.device))
 
     def _features(self, x: Tensor) -> Tensor:
         omega = self.projection.to(x.dtype)

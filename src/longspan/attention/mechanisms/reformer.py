@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from longspan import config
-from longspan.attention.base import Attention, Cost, Shape, Side, Supports, masked_softmax, readable
+from longspan.attention.base import Attention, Cost, Extras, Shape, Supports, masked_softmax, readable
 from longspan.attention.devices import host_may_read
 from longspan.attention.kernels.multi_source_softmax import KeySource, joint
 from longspan.attention.layouts import Layout, Ring, Sorted, ceil_div
@@ -108,12 +108,12 @@ class ReformerAttention(Attention):
 
     # The paper
 
-    def define(self, q: Queries, k: Keys, side: Side) -> Weights:
+    def define(self, q: Queries, k: Keys, extras: Extras) -> Weights:
         length = q.shape[2]
         position = torch.arange(length, device=q.device)
         real = torch.ones(q.shape[0], length, dtype=torch.bool, device=q.device)
-        real = (real if side.key_mask is None else side.key_mask)[:, None, :]
-        may_read = real[..., :, None] & readable(length, length, self.causal, side.key_mask, q.device)
+        real = (real if extras.key_mask is None else extras.key_mask)[:, None, :]
+        may_read = real[..., :, None] & readable(length, length, self.causal, extras.key_mask, q.device)
         if self.released:
             found = [buckets_by_definition(q, turn, self.factors) for turn in self.rotations.unbind(1)]
             order = torch.stack([b.masked_fill(~real, self._buckets).argsort(dim=-1, stable=True) for b in found], 2)
@@ -149,10 +149,10 @@ class ReformerAttention(Attention):
 
     # The fast path
 
-    def attend(self, q: Queries, k: Keys, v: Values, side: Side) -> Output:
+    def attend(self, q: Queries, k: Keys, v: Values, extras: Extras) -> Output:
         if self.released:
-            return self._attend_ring(q, v, side.key_mask)
-        layout = remember(lambda: self._arrange(self._hash(q), side.key_mask))
+            return self._attend_ring(q, v, extras.key_mask)
+        layout = remember(lambda: self._arrange(self._hash(q), extras.key_mask))
         return self._joint(q, self._keys(q), v, layout)
 
     def _attend_ring(self, q: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
@@ -270,10 +270,12 @@ class ReformerAttention(Attention):
         )
         return ReformerState(Rows.empty(batch), Rows.empty(batch), Rows.empty(batch), counts)
 
-    def decode(self, q: Queries, k: Keys, v: Values, state: ReformerState, side: Side) -> tuple[Output, State]:
+    def extend_heads(
+        self, q: Queries, k: Keys, v: Values, state: ReformerState, extras: Extras
+    ) -> tuple[Output, State]:
         past, new = len(state.k), q.shape[2]
         bucket = remember(lambda: self._hash(q))
-        slot, counts = self._continue(bucket, state.counts, side.key_mask)
+        slot, counts = self._continue(bucket, state.counts, extras.key_mask)
         state = ReformerState(
             state.k.append(self._keys(q)), state.v.append(v), state.slot.append(slot.transpose(2, 3)), counts
         )

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from longspan import config
-from longspan.attention.base import Shape, Side, Supports, readable
+from longspan.attention.base import Extras, Shape, Supports, readable
 from longspan.attention.kernels.linear_scan.scan import Decay, Map
 from longspan.attention.parts.features import Identity
 from longspan.attention.parts.kernel_attention import KernelAttention
@@ -54,9 +54,9 @@ class RetentionAttention(KernelAttention):
         # Not a buffer: a module in half precision would round γ to 1.
         return torch.tensor(self.decays, dtype=torch.float64, device=device)
 
-    def define(self, q: Queries, k: Keys, side: Side) -> Weights:
+    def define(self, q: Queries, k: Keys, extras: Extras) -> Weights:
         length = q.shape[2]
         steps = torch.arange(length, device=q.device)[:, None] - torch.arange(length, device=q.device)
         fading = self.decay(q.device)[:, None, None] ** steps.clamp(min=0)
-        keep = readable(length, length, True, side.key_mask, q.device)
+        keep = readable(length, length, True, extras.key_mask, q.device)
         return torch.einsum("bhid,bhjd->bhij", q, k) * fading.to(q.dtype) * keep

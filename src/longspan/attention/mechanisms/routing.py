@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.nn.functional import mse_loss, pad
 
 from longspan import config
-from longspan.attention.base import Attention, Cost, Shape, Side, Supports, masked_softmax, readable
+from longspan.attention.base import Attention, Cost, Extras, Shape, Supports, masked_softmax, readable
 from longspan.attention.devices import host_may_read
 from longspan.attention.kernels import sdpa
 from longspan.attention.kernels.flash import BLOCKED
@@ -107,13 +107,13 @@ class RoutingAttention(Attention):
 
     # The paper
 
-    def define(self, q: Queries, k: Keys, side: Side) -> Weights:
+    def define(self, q: Queries, k: Keys, extras: Extras) -> Weights:
         local, length = self.options.local_heads, q.shape[2]
-        may = readable(length, length, self.causal, side.key_mask, q.device)
-        x = on_sphere(self._routed(q, side.key_mask))
+        may = readable(length, length, self.causal, extras.key_mask, q.device)
+        x = on_sphere(self._routed(q, extras.key_mask))
         y = x if self.causal else on_sphere(k[:, local:])
         real = torch.ones(q.shape[0], length, dtype=torch.bool, device=q.device)
-        real = real if side.key_mask is None else side.key_mask
+        real = real if extras.key_mask is None else extras.key_mask
         products = torch.einsum("bhid,bhjd->bhij", x, y) * self.scale
         if self.strict:
             routed = masked_softmax(products, self._members_of_prefix(x, real) & may)
@@ -152,11 +152,11 @@ class RoutingAttention(Attention):
 
     # The fast path
 
-    def attend(self, q: Queries, k: Keys, v: Values, side: Side) -> Output:
+    def attend(self, q: Queries, k: Keys, v: Values, extras: Extras) -> Output:
         local = self.options.local_heads
-        x = on_sphere(self._routed(q, side.key_mask))
+        x = on_sphere(self._routed(q, extras.key_mask))
         y = x if self.causal else on_sphere(k[:, local:])
-        values, keep = v[:, local:], side.key_mask
+        values, keep = v[:, local:], extras.key_mask
         if self.strict:
             cluster, lists = remember(lambda: self._route_strictly(x, keep))
             nearest = [cluster]
@@ -366,8 +366,8 @@ class RoutingAttention(Attention):
         near = Rows.empty(batch, window)
         return RoutingState(rows, rows, rows, lists, near, near, None)
 
-    def decode(self, q: Queries, k: Keys, v: Values, state: RoutingState, side: Side) -> tuple[Output, State]:
-        local, keep = self.options.local_heads, side.key_mask
+    def extend_heads(self, q: Queries, k: Keys, v: Values, state: RoutingState, extras: Extras) -> tuple[Output, State]:
+        local, keep = self.options.local_heads, extras.key_mask
         out, state = self._route_on(self._routed(q, keep), v[:, local:], keep, state)
         if not local:
             return out, state
