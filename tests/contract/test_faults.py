@@ -102,15 +102,30 @@ class DetachedGradient(PlainWindow):
 # Padding
 
 
-@fault("padding_content")
-@fault("padding_content", causal=False)
-class MaskIgnored(PlainWindow):
+class Unprotected(PlainWindow):
+    """Sees what masked keys hold. The base class sets them to 0, which would hide the faults below."""
+
+    def _take(self, q: Tensor, k: Tensor, v: Tensor, *given: Any) -> tuple[Tensor, Tensor, Tensor, Extras]:
+        return q, k, v, self._check(q, k, v, *given)
+
+
+@fault("oracle")
+class MaskIgnoredBehindTheBase(PlainWindow):
+    """The base class makes masked keys 0, but a key of 0 is still read."""
+
     def readable(self, q: Tensor, key_mask: Tensor | None) -> Tensor:
         return super().readable(q, None)
 
 
 @fault("padding_content")
-class MaskInverted(PlainWindow):
+@fault("padding_content", causal=False)
+class MaskIgnored(Unprotected):
+    def readable(self, q: Tensor, key_mask: Tensor | None) -> Tensor:
+        return super().readable(q, None)
+
+
+@fault("padding_content")
+class MaskInverted(Unprotected):
     def readable(self, q: Tensor, key_mask: Tensor | None) -> Tensor:
         return super().readable(q, None if key_mask is None else ~key_mask)
 
@@ -131,7 +146,7 @@ class NotANumberOnDeadRows(PlainWindow):
 
 
 @fault("dead_rows")
-class UniformOnDeadRows(PlainWindow):
+class UniformOnDeadRows(Unprotected):
     """The usual large finite penalty: a row with nothing to read averages what is masked."""
 
     def normalise(self, scores: Tensor, keep: Tensor) -> Tensor:
@@ -204,7 +219,7 @@ class LeakInTraining(PlainWindow):
 
 
 @fault("training_padding", missed_by="padding_content")
-class MaskIgnoredInTraining(PlainWindow):
+class MaskIgnoredInTraining(Unprotected):
     def readable(self, q: Tensor, key_mask: Tensor | None) -> Tensor:
         return super().readable(q, None if self.training else key_mask)
 
@@ -229,7 +244,7 @@ class UndeclaredStatistics(MovingAverage):
 
 
 @fault("training_padding", missed_by="padding_content")
-class StatisticsOfPadding(MovingAverage):
+class StatisticsOfPadding(MovingAverage, Unprotected):
     """May move its buffers, but not by what is masked."""
 
     running_statistics = True
