@@ -94,15 +94,15 @@ SHAPES = {
         lambda: (heads(), heads(), heads(length=4)),
         "k has length 5 and v 4; each key needs one value",
     ),
-    "k of another batch": (lambda: (heads(), heads(batch=3), heads()), "q has batch 2 and k 3"),
-    "v of another batch": (lambda: (heads(), heads(), heads(batch=1)), "q has batch 2 and v 1"),
+    "k of another batch": (lambda: (heads(), heads(batch=3), heads()), "q has batch 2 and k 3; they must be equal"),
+    "v of another batch": (lambda: (heads(), heads(), heads(batch=1)), "q has batch 2 and v 1; they must be equal"),
     "no queries": (
         lambda: (heads(length=0), heads(), heads()),
-        "there must be a query and a key at least, not 0 and 5",
+        "there must be at least one query and one key, not 0 and 5",
     ),
     "no keys": (
         lambda: (heads(), heads(length=0), heads(length=0)),
-        "there must be a query and a key at least, not 5 and 0",
+        "there must be at least one query and one key, not 5 and 0",
     ),
     "whole numbers": (
         lambda: (heads().long(), heads(), heads()),
@@ -396,7 +396,7 @@ def test_decoding_where_there_is_none():
 @pytest.mark.parametrize("name", ["softmax", "window"])
 def test_decoding_with_a_form_that_reads_the_future(name: str):
     attention = build(name, heads=HEADS, head_dim=WIDTH)
-    message = f"{name} was built with causal=False, and only a causal form decodes step by step"
+    message = f"{name} was built with causal=False; only causal=True decodes step by step"
     assert refusal(Unsupported, attention.start, BATCH) == message
     state = build(name, heads=HEADS, head_dim=WIDTH, causal=True).start(BATCH)
     assert refusal(Unsupported, attention.extend, heads(), heads(), heads(), state) == message

@@ -3,7 +3,6 @@
 import math
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -51,7 +50,9 @@ class AxialAttention(Attention):
         )
         axis: int = option(-1, "the axis that this layer reads along: 0 is the first, -1 the last (within rows)")
 
-    def __init__(self, shape: Shape, options: Any = None, *, causal: bool = False, dropout: float = 0.0) -> None:
+    def __init__(
+        self, shape: Shape, options: Options | None = None, *, causal: bool = False, dropout: float = 0.0
+    ) -> None:
         super().__init__(shape, options, causal=causal, dropout=dropout)
         axes, width, axis = self.options.axes, self.options.width, self.options.axis
         if axes is not None and width is not None:

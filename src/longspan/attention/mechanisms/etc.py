@@ -99,7 +99,9 @@ class EtcAttention(Attention):
         )
         shared: bool = option(False, "one projection of queries, keys and values for both inputs, not 2, 4 and 4")
 
-    def __init__(self, shape: Shape, options: Any = None, *, causal: bool = False, dropout: float = 0.0) -> None:
+    def __init__(
+        self, shape: Shape, options: Options | None = None, *, causal: bool = False, dropout: float = 0.0
+    ) -> None:
         super().__init__(shape, options, causal=causal, dropout=dropout)
         shape.check_room("global_tokens", self.options.global_tokens)
         segment = replace(_SEGMENT, required=self.options.hard != "none")

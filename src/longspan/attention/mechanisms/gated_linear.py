@@ -10,7 +10,6 @@ A masked position is skipped altogether: its gate is 1. Any other choice would l
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -46,7 +45,9 @@ class GatedLinearAttention(Attention):
         temperature: float = option(16.0, "τ: the gates are the sigmoid's τ-th root", above=0)
         width: int | None = option(None, "width of the hidden states; heads·head_dim unless given", low=1)
 
-    def __init__(self, shape: Shape, options: Any = None, *, causal: bool = False, dropout: float = 0.0) -> None:
+    def __init__(
+        self, shape: Shape, options: Options | None = None, *, causal: bool = False, dropout: float = 0.0
+    ) -> None:
         super().__init__(shape, options, causal=causal, dropout=dropout)
         inner = shape.heads * shape.head_dim
         self.width = inner if self.options.width is None else self.options.width

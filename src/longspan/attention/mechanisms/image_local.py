@@ -61,7 +61,9 @@ class ImageLocalAttention(Attention):
             None, "rows of the image (local 2D); without it, any number of whole rows of blocks may follow", low=1
         )
 
-    def __init__(self, shape: Shape, options: Any = None, *, causal: bool = False, dropout: float = 0.0) -> None:
+    def __init__(
+        self, shape: Shape, options: Options | None = None, *, causal: bool = False, dropout: float = 0.0
+    ) -> None:
         super().__init__(shape, options, causal=causal, dropout=dropout)
         self.form = _form(self.options)
         if causal and (self.options.ring or self.options.behind is not None):
@@ -102,7 +104,7 @@ class ImageLocalAttention(Attention):
     def check_length(self, length: int, *, whole: bool = True) -> None:
         """Refuse a sequence that is not the image, or, in decoding, not a beginning of it."""
         height, width = self.options.height, self.options.width
-        if height is None or length == height * width or (length < height * width and not whole):
+        if height is None or width is None or length == height * width or (length < height * width and not whole):
             return
         size = f"image_local was built for an image of {height} × {width}, which is {height * width} positions"
         if whole:

@@ -13,7 +13,6 @@ Nothing here knows an order: the rows of the output follow those of the queries,
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -43,7 +42,9 @@ class InducingAttention(Attention):
             None, "what the products are multiplied by; 1/sqrt(heads · head_dim), the full width, as in the paper"
         )
 
-    def __init__(self, shape: Shape, options: Any = None, *, causal: bool = False, dropout: float = 0.0) -> None:
+    def __init__(
+        self, shape: Shape, options: Options | None = None, *, causal: bool = False, dropout: float = 0.0
+    ) -> None:
         super().__init__(shape, options, causal=causal, dropout=dropout)
         width = shape.heads * shape.head_dim
         self.points = nn.Parameter(torch.empty(self.options.points, width))  # queries of all heads side by side

@@ -12,7 +12,6 @@ the named maps.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch.nn import functional
@@ -43,7 +42,7 @@ class LinearAttention(KernelAttention):
     def __init__(
         self,
         shape: Shape,
-        options: Any = None,
+        options: Options | None = None,
         *,
         causal: bool = False,
         dropout: float = 0.0,

@@ -79,7 +79,9 @@ class LinformerAttention(Attention):
             choices=SHARINGS,
         )
 
-    def __init__(self, shape: Shape, options: Any = None, *, causal: bool = False, dropout: float = 0.0) -> None:
+    def __init__(
+        self, shape: Shape, options: Options | None = None, *, causal: bool = False, dropout: float = 0.0
+    ) -> None:
         super().__init__(shape, options, causal=causal, dropout=dropout)
         kind = self.options.projection
         if shape.max_length is None:

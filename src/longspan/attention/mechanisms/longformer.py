@@ -2,7 +2,7 @@
 
 from collections.abc import MutableMapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -56,7 +56,9 @@ class LongformerAttention(WindowAttention):
             64, "global tokens that a compiled or exported program has room for; otherwise they are counted", low=1
         )
 
-    def __init__(self, shape: Shape, options: Any = None, *, causal: bool = False, dropout: float = 0.0) -> None:
+    def __init__(
+        self, shape: Shape, options: Options | None = None, *, causal: bool = False, dropout: float = 0.0
+    ) -> None:
         super().__init__(shape, options, causal=causal, dropout=dropout)
         if causal:  # a global token would read the future, and tell of it
             self.streams = ()

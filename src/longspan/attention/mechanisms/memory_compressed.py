@@ -69,7 +69,9 @@ class MemoryCompressedAttention(Attention):
         )
         block: int = option(256, "positions of a block (layer local)", low=1)
 
-    def __init__(self, shape: Shape, options: Any = None, *, causal: bool = False, dropout: float = 0.0) -> None:
+    def __init__(
+        self, shape: Shape, options: Options | None = None, *, causal: bool = False, dropout: float = 0.0
+    ) -> None:
         super().__init__(shape, options, causal=causal, dropout=dropout)
         if self.options.layer == "local":
             self.order, self.exponent = "n·block", 1.0

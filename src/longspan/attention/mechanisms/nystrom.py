@@ -42,7 +42,9 @@ class NystromAttention(Attention):
             33, "width of the convolution of the values that is added, one filter per head; 0: none", low=0
         )
 
-    def __init__(self, shape: Shape, options: Any = None, *, causal: bool = False, dropout: float = 0.0) -> None:
+    def __init__(
+        self, shape: Shape, options: Options | None = None, *, causal: bool = False, dropout: float = 0.0
+    ) -> None:
         super().__init__(shape, options, causal=causal, dropout=dropout)
         kernel = self.options.kernel
         if kernel and kernel % 2 == 0:

@@ -14,7 +14,6 @@ anew. With `redraw_interval` = N, training does so by itself: the rows serve N p
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -52,7 +51,9 @@ class PerformerAttention(KernelAttention):
         )
         redraw_interval: int = option(0, "training passes between two draws; 0: never redraw", low=0)
 
-    def __init__(self, shape: Shape, options: Any = None, *, causal: bool = False, dropout: float = 0.0) -> None:
+    def __init__(
+        self, shape: Shape, options: Options | None = None, *, causal: bool = False, dropout: float = 0.0
+    ) -> None:
         super().__init__(shape, options, causal=causal, dropout=dropout)
         self.projection: Tensor
         self.passes: Tensor

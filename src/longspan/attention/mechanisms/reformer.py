@@ -17,7 +17,6 @@ A masked token is in no bucket: it is read by none, reads nothing, and takes no 
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -80,7 +79,9 @@ class ReformerAttention(Attention):
         eps: float = option(0.0, "added to the mean square of a key before it is brought to length 1", low=0)
         seed: int | None = option(None, "of the rotations; the same then for all layers (released: hash_seed)", low=0)
 
-    def __init__(self, shape: Shape, options: Any = None, *, causal: bool = False, dropout: float = 0.0) -> None:
+    def __init__(
+        self, shape: Shape, options: Options | None = None, *, causal: bool = False, dropout: float = 0.0
+    ) -> None:
         super().__init__(shape, options, causal=causal, dropout=dropout)
         given, form = self.options.buckets, self.options.form
         self.factors: tuple[int, ...] = given if isinstance(given, tuple) else (given,)

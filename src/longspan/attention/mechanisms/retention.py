@@ -10,7 +10,6 @@ Rows are not divided by the sum of their weights, which may have any sign.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -38,7 +37,9 @@ class RetentionAttention(KernelAttention):
             None, "γ of each head, above 0 and at most 1; 1 − 2^(−5−h) unless given", low=0, high=1
         )
 
-    def __init__(self, shape: Shape, options: Any = None, *, causal: bool = False, dropout: float = 0.0) -> None:
+    def __init__(
+        self, shape: Shape, options: Options | None = None, *, causal: bool = False, dropout: float = 0.0
+    ) -> None:
         super().__init__(shape, options, causal=causal, dropout=dropout)
         given = self.options.decay
         if given is not None and (len(given) != shape.heads or 0 in given):

@@ -17,7 +17,6 @@ is read by none and reads nothing in the heads that route.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -87,7 +86,9 @@ class RoutingAttention(Attention):
         local_heads: int = option(0, "heads that read their neighbours instead", low=0)
         local_window: int = option(128, "neighbours that those read on each side, causal: before them", low=1)
 
-    def __init__(self, shape: Shape, options: Any = None, *, causal: bool = False, dropout: float = 0.0) -> None:
+    def __init__(
+        self, shape: Shape, options: Options | None = None, *, causal: bool = False, dropout: float = 0.0
+    ) -> None:
         super().__init__(shape, options, causal=causal, dropout=dropout)
         given = self.options
         if given.local_heads >= shape.heads:

@@ -6,7 +6,6 @@ stochastic matrix S, a soft permutation; block i then reads K̃_i = Σ_j S_ij K_
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -67,7 +66,9 @@ class SinkhornAttention(Attention):
         )
         mixture: bool = option(False, "adds ordinary dense attention, which is quadratic: an ablation of the paper")
 
-    def __init__(self, shape: Shape, options: Any = None, *, causal: bool = False, dropout: float = 0.0) -> None:
+    def __init__(
+        self, shape: Shape, options: Options | None = None, *, causal: bool = False, dropout: float = 0.0
+    ) -> None:
         super().__init__(shape, options, causal=causal, dropout=dropout)
         if shape.max_length is None:
             raise InvalidOption(f"{self.name} has one sort score for every block: give max_length")

@@ -5,7 +5,7 @@ additive score is not, and is streamed over queries.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -93,7 +93,9 @@ class SoftmaxAttention(Attention):
             None, "what the products are multiplied by; 1/sqrt(head_dim) for scaled_dot and 1 otherwise"
         )
 
-    def __init__(self, shape: Shape, options: Any = None, *, causal: bool = False, dropout: float = 0.0) -> None:
+    def __init__(
+        self, shape: Shape, options: Options | None = None, *, causal: bool = False, dropout: float = 0.0
+    ) -> None:
         super().__init__(shape, options, causal=causal, dropout=dropout)
         score, heads, width = self.options.score, shape.heads, shape.head_dim
         if self.options.scale is not None and score != "scaled_dot":

@@ -2,13 +2,13 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from longspan import config
-from longspan.attention.base import Attention, Cost, Extras, Shape, Supports, masked_softmax, readable
+from longspan.attention.base import Attention, Cost, Extras, OptionsT, Shape, Supports, masked_softmax, readable
 from longspan.attention.kernels.multi_source_softmax import KeySource, joint
 from longspan.attention.layouts import Band, Dense, Layout, OwnBlock, Strided, Summaries, ceil_div
 from longspan.attention.state import Rows, State, append_mask
@@ -90,13 +90,15 @@ class SparseAttention(Attention):
         )
 
     @classmethod
-    def fit(cls, options: Any, said: Collection[str], shape: Shape) -> Any:
-        options = super().fit(options, said, shape)
-        if "summary" in said or options.summary <= options.stride:
-            return options
-        return replace(options, summary=options.stride)  # a block has no more columns
+    def fit(cls, options: OptionsT, given: Collection[str], shape: Shape) -> OptionsT:
+        fitted = super().fit(options, given, shape)
+        if isinstance(fitted, cls.Options) and "summary" not in given and fitted.summary > fitted.stride:
+            return replace(fitted, summary=fitted.stride)  # a block has no more columns
+        return fitted
 
-    def __init__(self, shape: Shape, options: Any = None, *, causal: bool = False, dropout: float = 0.0) -> None:
+    def __init__(
+        self, shape: Shape, options: Options | None = None, *, causal: bool = False, dropout: float = 0.0
+    ) -> None:
         super().__init__(shape, options, causal=causal, dropout=dropout)
         given, heads = self.options, shape.heads
         shape.check_room("stride", given.stride)

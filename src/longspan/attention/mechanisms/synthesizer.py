@@ -6,7 +6,6 @@ of the key and go to the fused kernel, their factors side by side; the other two
 
 from dataclasses import dataclass
 from math import isqrt
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -69,7 +68,9 @@ class SynthesizerAttention(Attention):
         )
         fixed: bool = option(False, "random and factorised_random: tables that are not trained")
 
-    def __init__(self, shape: Shape, options: Any = None, *, causal: bool = False, dropout: float = 0.0) -> None:
+    def __init__(
+        self, shape: Shape, options: Options | None = None, *, causal: bool = False, dropout: float = 0.0
+    ) -> None:
         super().__init__(shape, options, causal=causal, dropout=dropout)
         self.forms = _forms(self.options.form)
         if shape.max_length is None:

@@ -1,7 +1,7 @@
 """Sliding-window attention: each query reads its neighbours, near ones or every so many."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -42,7 +42,9 @@ class WindowAttention(Attention):
         )
         dilation: int | tuple[int, ...] = option(1, "distance between neighbours; a tuple has one per head", low=1)
 
-    def __init__(self, shape: Shape, options: Any = None, *, causal: bool = False, dropout: float = 0.0) -> None:
+    def __init__(
+        self, shape: Shape, options: Options | None = None, *, causal: bool = False, dropout: float = 0.0
+    ) -> None:
         super().__init__(shape, options, causal=causal, dropout=dropout)
         given = self.options.dilation
         if isinstance(given, tuple) and len(given) != shape.heads:
