@@ -34,7 +34,7 @@ import torch
 from jaxtyping import jaxtyped
 
 from longspan.attention import build, find, names
-from longspan.attention.softmax import SCORES
+from longspan.attention.mechanisms.softmax import SCORES
 from longspan.shapes import Output, Queries, Values
 
 torch.set_num_threads(1)

@@ -88,10 +88,11 @@ class GatedLinearAttention(Attention):
                 f"hidden must be (batch, length {length}, width {self.width}), not {tuple(hidden.shape)}; "
                 "another width is an option"
             )
-        own = self.gate.weight.dtype  # that of the heads but under autocast
-        if own.is_floating_point:
-            hidden = hidden.to(own)
-        return self.gate(self.reduce(hidden)).unflatten(2, (self.shape.heads, -1)).transpose(1, 2)
+        dtype = self.gate.weight.dtype  # that of the heads, except under autocast
+        if dtype.is_floating_point:
+            hidden = hidden.to(dtype)
+        logits: Tensor = self.gate(self.reduce(hidden)).unflatten(2, (self.shape.heads, -1))
+        return logits.transpose(1, 2)
 
     def cost(self, queries: int, keys: int) -> Cost:
         heads, width, rank = self.shape.heads, self.shape.head_dim, self.options.rank

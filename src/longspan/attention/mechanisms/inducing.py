@@ -95,7 +95,8 @@ class InducingAttention(Attention):
 
     def _split(self, x: Tensor) -> Tensor:
         """(batch, length, width) -> (batch, heads, length, head_dim)"""
-        return x.unflatten(2, (self.shape.heads, -1)).transpose(1, 2)
+        heads: Tensor = x.unflatten(2, (self.shape.heads, -1))
+        return heads.transpose(1, 2)
 
     def _check_width(self, v: Tensor) -> None:
         if v.shape[-1] != self.shape.head_dim:

@@ -65,4 +65,5 @@ class LinearAttention(KernelAttention):
         if self.map is MAPS["relu"]:
             return functional.relu(x)
         rows = x.flatten(0, 1)
-        return as_feature_map(self.map, rows).features(rows).unflatten(0, x.shape[:2])
+        features: torch.Tensor = as_feature_map(self.map, rows).features(rows).unflatten(0, x.shape[:2])
+        return features

@@ -186,7 +186,8 @@ class LinformerAttention(Attention):
     def _windows(self, x: Tensor) -> Tensor:
         """(batch, heads, windows, window, width), zeros behind the end; `rank` windows at most."""
         count = ceil_div(x.shape[2], self.window)
-        return pad_rows(x, 0, count * self.window - x.shape[2]).unflatten(2, (-1, self.window))
+        windows: Tensor = pad_rows(x, 0, count * self.window - x.shape[2]).unflatten(2, (-1, self.window))
+        return windows
 
     def _all_slots(self, x: Tensor) -> Tensor:
         """`rank` slots: those past the end of the keys are zeros, and masked."""
@@ -287,7 +288,8 @@ def project(weight: Tensor, x: Tensor, hidden: Tensor | None) -> Tensor:
     matrix = weight[:, :, : x.shape[2]].to(x.dtype)
     if torch.compiler.is_compiling() or not flash.fits(x, x, x):
         return matrix @ _without(x, hidden, 0.0)
-    return _Project.apply(matrix, x, hidden)
+    projected: Tensor = _Project.apply(matrix, x, hidden)  # type: ignore[no-untyped-call]
+    return projected
 
 
 def _again(ctx: Any, saved: Sequence[Any]) -> tuple[Tensor, Sequence[Tensor | None]]:

@@ -190,7 +190,7 @@ class MemoryCompressedAttention(Attention):
 
     @property
     def _scale(self) -> float:
-        return self.shape.head_dim**-0.5
+        return float(self.shape.head_dim**-0.5)
 
     @property
     def _dropout(self) -> float:
@@ -287,7 +287,8 @@ class KeyCompression(nn.Module):
         """(batch, heads, slots · stride, head_dim) -> (batch, heads, slots, head_dim)"""
         channels = x.transpose(1, 2).unflatten(1, (x.shape[2] // self.stride, self.stride)).flatten(2)
         weight, bias = self.weight.flatten(1).to(x.dtype), self.bias.to(x.dtype)
-        return linear(channels, weight, bias).unflatten(2, (x.shape[1], -1)).transpose(1, 2)
+        slots: Tensor = linear(channels, weight, bias).unflatten(2, (x.shape[1], -1))
+        return slots.transpose(1, 2)
 
     def extra_repr(self) -> str:
         return f"width={self.bias.shape[0]}, stride={self.stride}"

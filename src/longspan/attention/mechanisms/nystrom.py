@@ -108,7 +108,9 @@ class NystromAttention(Attention):
         if bool(short.all()):
             return self._dense(q, k, v, keep)
         if keep is None or not bool(short.any()):
-            return _Fused.apply(q, k, v, keep, Segments.of(q, keep, most), self.options.iterations, self._scale)
+            segments = Segments.of(q, keep, most)
+            fused: Tensor = _Fused.apply(q, k, v, keep, segments, self.options.iterations, self._scale)  # type: ignore[no-untyped-call]
+            return fused
         rows = torch.cat([short.nonzero(), (~short).nonzero()])[:, 0]
         parts = [
             self._fused(*(x.index_select(0, some) for x in (q, k, v, keep)))
@@ -136,7 +138,7 @@ class NystromAttention(Attention):
 
     @property
     def _scale(self) -> float:
-        return self.shape.head_dim**-0.5
+        return float(self.shape.head_dim**-0.5)
 
     def cost(self, queries: int, keys: int) -> Cost:
         heads, width, most = self.shape.heads, self.shape.head_dim, self.options.landmarks
@@ -159,7 +161,8 @@ def carry(q: Tensor, k: Tensor, read: Tensor, iterations: int, scale: float) -> 
         inner = torch.baddbmm(az, az, az, beta=7, alpha=-1)
         inner = torch.baddbmm(az, az, inner, beta=15, alpha=-1)
         z = torch.baddbmm(z, z, inner, beta=13 / 4, alpha=-1 / 4)
-    return torch.bmm(z, read.flatten(0, 1).to(z.dtype)).to(read.dtype).unflatten(0, read.shape[:2])
+    carried: Tensor = torch.bmm(z, read.flatten(0, 1).to(z.dtype)).to(read.dtype).unflatten(0, read.shape[:2])
+    return carried
 
 
 def _segment_matrix(keep: KeyMask, landmarks: int, dtype: torch.dtype) -> Tensor:

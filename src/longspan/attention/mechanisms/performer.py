@@ -73,7 +73,7 @@ class PerformerAttention(KernelAttention):
         y = x / self.shape.head_dim**0.25
         if self.options.kind == "hyperbolic":
             omega = torch.cat([omega, -omega])
-        return torch.exp(y @ omega.T - y.square().sum(-1, keepdim=True) / 2) / omega.shape[0] ** 0.5
+        return torch.exp(y @ omega.T - y.square().sum(-1, keepdim=True) / 2) / float(omega.shape[0] ** 0.5)
 
     # The map
 
@@ -135,7 +135,8 @@ def haar(count: int, size: int) -> Tensor:
     With the signs for which the diagonal of R is positive, it is (Mezzadri 2007).
     """
     q, r = torch.linalg.qr(torch.randn(count, size, size, dtype=torch.float64))
-    return q * torch.where(r.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0).unsqueeze(-2)
+    uniform: Tensor = q * torch.where(r.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0).unsqueeze(-2)
+    return uniform
 
 
 def _recomputing() -> bool:

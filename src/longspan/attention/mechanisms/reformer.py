@@ -326,5 +326,6 @@ class ReformerAttention(Attention):
 def _unit(q: Tensor, eps: float = 0.0) -> Tensor:
     """Keys of length 1, or a little shorter with `eps`; that of a zero vector is zero."""
     if eps:
-        return q * torch.rsqrt(q.square().mean(dim=-1, keepdim=True) + eps) / q.shape[-1] ** 0.5
-    return q / q.norm(dim=-1, keepdim=True).clamp_min(torch.finfo(q.dtype).tiny)
+        return q * torch.rsqrt(q.square().mean(dim=-1, keepdim=True) + eps) / float(q.shape[-1] ** 0.5)
+    length: Tensor = q.norm(dim=-1, keepdim=True)
+    return q / length.clamp_min(torch.finfo(q.dtype).tiny)

@@ -421,14 +421,15 @@ class RoutingAttention(Attention):
         scores = torch.cat([(x[..., None, :] @ far[0].mT)[..., 0, :], x @ near[0].mT], dim=-1).to(wide(x.dtype))
         may = torch.cat([index >= 0, same], dim=-1) & (cluster >= 0)[..., None]
         weights = masked_softmax(scores * self.scale, may).to(values.dtype)
-        first, rest = weights.split([window, weights.shape[-1] - window], dim=-1)
+        first, rest = weights[..., :window], weights[..., window:]
         return (first[..., None, :] @ far[1])[..., 0, :] + rest @ near[1]
 
 
 def _take(x: Tensor, index: Tensor) -> Tensor:
     """Rows of x (batch, heads, length, width) at index (batch, heads, …); past the last one, the last one."""
     flat = _flat(index.clamp_max(x.shape[2] - 1), x.shape[2])
-    return x.flatten(0, 2).index_select(0, flat).unflatten(0, index.shape)
+    rows: Tensor = x.flatten(0, 2).index_select(0, flat).unflatten(0, index.shape)
+    return rows
 
 
 def _average(parts: Tensor, index: Tensor, length: int) -> Tensor:
@@ -436,12 +437,12 @@ def _average(parts: Tensor, index: Tensor, length: int) -> Tensor:
     flat, rows = _flat(index, length + 1), index.shape[0] * index.shape[1] * (length + 1)
     counts = parts.new_zeros(rows).scatter_add(0, flat, parts.new_ones(flat.shape))
     total = parts.new_zeros(rows, parts.shape[-1]).index_add(0, flat, parts.flatten(0, 3))
-    mean = total / counts.clamp_min(1)[:, None]
-    return mean.unflatten(0, (*index.shape[:2], length + 1))[:, :, :-1]
+    mean: Tensor = (total / counts.clamp_min(1)[:, None]).unflatten(0, (*index.shape[:2], length + 1))
+    return mean[:, :, :-1]
 
 
 def _flat(index: Tensor, length: int) -> Tensor:
     """Where the rows lie when heads of `length` rows stand end to end: torch gathers along one axis far faster."""
     batch, heads = index.shape[:2]
-    starts = torch.arange(batch * heads, device=index.device).unflatten(0, (batch, heads)) * length
+    starts = torch.arange(batch * heads, device=index.device).view(batch, heads) * length
     return (index.flatten(2) + starts[..., None]).flatten()

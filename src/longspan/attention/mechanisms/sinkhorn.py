@@ -227,14 +227,15 @@ class SinkhornAttention(Attention):
 
     @property
     def _scale(self) -> float:
-        return self.shape.head_dim**-0.5
+        return float(self.shape.head_dim**-0.5)
 
     def _split(self, x: Tensor, count: int) -> Tensor:
         """(batch, heads, blocks, block, width)"""
         behind = count * self.options.block - x.shape[2]
         if torch.compiler.is_compiling() or behind:
             x = pad_rows(x, 0, behind)
-        return x.unflatten(2, (count, self.options.block))
+        blocks: Tensor = x.unflatten(2, (count, self.options.block))
+        return blocks
 
     def _check_length(self, length: int) -> None:
         most = self.shape.max_length

@@ -289,4 +289,5 @@ class SoftmaxAttention(Attention):
 
 
 def _length(x: Tensor) -> Tensor:
-    return x.norm(dim=-1, keepdim=True).clamp_min(max(EPSILON, torch.finfo(x.dtype).tiny))
+    length: Tensor = x.norm(dim=-1, keepdim=True)
+    return length.clamp_min(max(EPSILON, torch.finfo(x.dtype).tiny))

@@ -126,7 +126,7 @@ class SynthesizerAttention(Attention):
 
     def _scores_by_definition(self, form: str, q: Tensor, k: Tensor, x: Tensor | None, length: int) -> Tensor:
         if form == "dot":
-            return torch.einsum("bhid,bhjd->bhij", q, k) / self.shape.head_dim**0.5
+            return torch.einsum("bhid,bhjd->bhij", q, k) / float(self.shape.head_dim**0.5)
         if form == "random":
             return self.random[:, :length, :length]
         if form == "factorised_random":
@@ -167,7 +167,8 @@ class SynthesizerAttention(Attention):
             beside = v.permute(1, 2, 0, 3).flatten(2)[None]
             terms = self._terms(q[:1], k[:1], None, first, keys)
             out = tiled(terms, beside, None, rows=rows, causal=self.causal, whole=at_once)
-            return out[0].unflatten(2, (batch, width)).permute(2, 0, 1, 3)
+            rows_of_batch: Tensor = out[0].unflatten(2, (batch, width))
+            return rows_of_batch.permute(2, 0, 1, 3)
         if set(self.forms) & set(TILED):
             terms = self._terms(q, k, x, first, keys)
             return tiled(terms, v, keep, rows=rows, causal=self.causal, dropout=dropout, whole=at_once)
@@ -238,8 +239,8 @@ class SynthesizerAttention(Attention):
     def _project(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """(batch, heads, rows, width) from (batch, rows, hidden width), all heads in one product."""
         bias = None if bias is None else bias.flatten().to(x.dtype)
-        made = linear(x, weight.flatten(0, 1).to(x.dtype), bias)
-        return made.unflatten(2, weight.shape[:2]).transpose(1, 2)
+        heads: Tensor = linear(x, weight.flatten(0, 1).to(x.dtype), bias).unflatten(2, weight.shape[:2])
+        return heads.transpose(1, 2)
 
     def _alpha(self, dtype: torch.dtype) -> dict[str, Tensor] | None:
         return None if len(self.forms) == 1 else dict(zip(self.forms, self.mixture.softmax(0).to(dtype).unbind()))
