@@ -34,7 +34,7 @@ import torch
 from jaxtyping import jaxtyped
 
 from longspan.attention import build, find, names
-from longspan.attention.softmax import SCORES
+from longspan.attention.mechanisms.softmax import SCORES
 from longspan.shapes import Output, Queries, Values
 
 torch.set_num_threads(1)
@@ -91,7 +91,7 @@ assert all(name.endswith(("select", "apart", "detach")) for name in unchecked), 
 from longspan.attention.base import Shape
 
 attention = find("softmax")(Shape(heads=4, head_dim=8))
-attention.attend = lambda q, k, v, side: v[:, :, :-1]  # one row short
+attention.attend = lambda q, k, v, extras: v[:, :, :-1]  # one row short
 q = torch.randn(2, 4, 13, 8)
 try:
     attention(q, q, q)

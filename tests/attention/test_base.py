@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from longspan.attention import Attention, Cost, Shape, Stream, Supports, build
-from longspan.attention.base import Side, masked_softmax, readable, share_heads
+from longspan.attention.base import Extras, masked_softmax, readable, share_heads
 from longspan.errors import InvalidInput, InvalidOption, LongspanError, Unsupported
 
 BATCH, HEADS, LENGTH, WIDTH = 2, 4, 5, 8
@@ -29,11 +29,11 @@ class Tiny(Attention):
         Stream(name="segment", kind="ids", help="which segment a token is of", required=False),
     )
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, side: Side) -> Tensor:
-        self.seen = side
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, extras: Extras) -> Tensor:
+        self.seen = extras
         return v
 
-    def define(self, q: Tensor, k: Tensor, side: Side) -> Tensor:
+    def define(self, q: Tensor, k: Tensor, extras: Extras) -> Tensor:
         return torch.eye(q.shape[2]).expand(*q.shape[:2], -1, -1)
 
     def cost(self, queries: int, keys: int) -> Cost:
@@ -94,15 +94,15 @@ SHAPES = {
         lambda: (heads(), heads(), heads(length=4)),
         "k has length 5 and v 4; each key needs one value",
     ),
-    "k of another batch": (lambda: (heads(), heads(batch=3), heads()), "q has batch 2 and k 3"),
-    "v of another batch": (lambda: (heads(), heads(), heads(batch=1)), "q has batch 2 and v 1"),
+    "k of another batch": (lambda: (heads(), heads(batch=3), heads()), "q has batch 2 and k 3; they must be equal"),
+    "v of another batch": (lambda: (heads(), heads(), heads(batch=1)), "q has batch 2 and v 1; they must be equal"),
     "no queries": (
         lambda: (heads(length=0), heads(), heads()),
-        "there must be a query and a key at least, not 0 and 5",
+        "there must be at least one query and one key, not 0 and 5",
     ),
     "no keys": (
         lambda: (heads(), heads(length=0), heads(length=0)),
-        "there must be a query and a key at least, not 5 and 0",
+        "there must be at least one query and one key, not 5 and 0",
     ),
     "whole numbers": (
         lambda: (heads().long(), heads(), heads()),
@@ -387,7 +387,7 @@ def test_decoding_where_there_is_none():
     for call in (
         lambda: attention.start(BATCH),
         lambda: attention.extend(heads(), heads(), heads(), None),
-        lambda: attention.decode(heads(), heads(), heads(), None, Side()),
+        lambda: attention.extend_heads(heads(), heads(), heads(), None, Extras()),
     ):
         text = refusal(Unsupported, call)
         assert text.startswith("tiny cannot decode step by step; these can: ") and "softmax" in text
@@ -396,7 +396,7 @@ def test_decoding_where_there_is_none():
 @pytest.mark.parametrize("name", ["softmax", "window"])
 def test_decoding_with_a_form_that_reads_the_future(name: str):
     attention = build(name, heads=HEADS, head_dim=WIDTH)
-    message = f"{name} was built with causal=False, and only a causal form decodes step by step"
+    message = f"{name} was built with causal=False; only causal=True decodes step by step"
     assert refusal(Unsupported, attention.start, BATCH) == message
     state = build(name, heads=HEADS, head_dim=WIDTH, causal=True).start(BATCH)
     assert refusal(Unsupported, attention.extend, heads(), heads(), heads(), state) == message

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import dropout, pad
 
 from longspan import config
-from longspan.attention.base import Attention, Cost, Side, State, Supports, masked_softmax, readable
+from longspan.attention.base import Attention, Cost, Extras, State, Supports, masked_softmax, readable
 from longspan.config import option
 
 
@@ -31,16 +31,16 @@ class PlainWindow(Attention):
     class Options(config.Options):
         window: int = option(4, "neighbours on each side", low=1)
 
-    def define(self, q: Tensor, k: Tensor, side: Side) -> Tensor:
+    def define(self, q: Tensor, k: Tensor, extras: Extras) -> Tensor:
         place = torch.arange(q.shape[2])
         near = (place[:, None] - place).abs() <= self.options.window
         scores = torch.einsum("bhid,bhjd->bhij", q, k) / self.shape.head_dim**0.5
-        return masked_softmax(scores, near & readable(q.shape[2], k.shape[2], self.causal, side.key_mask, q.device))
+        return masked_softmax(scores, near & readable(q.shape[2], k.shape[2], self.causal, extras.key_mask, q.device))
 
     # Each step is a method of its own, so that a fault can replace just that step.
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, side: Side) -> Tensor:
-        keep = self.readable(q, side.key_mask)
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, extras: Extras) -> Tensor:
+        keep = self.readable(q, extras.key_mask)
         weights = self.normalise(self.scores(q, k), keep)
         weights = dropout(weights, self.dropout, self.training)
         return (weights[..., None, :] @ self.near(v).transpose(-1, -2))[..., 0, :]
@@ -79,10 +79,12 @@ class PlainWindow(Attention):
     def remembered(self) -> int:
         return self.options.window
 
-    def decode(self, q: Tensor, k: Tensor, v: Tensor, state: PlainState, side: Side) -> tuple[Tensor, PlainState]:
+    def extend_heads(
+        self, q: Tensor, k: Tensor, v: Tensor, state: PlainState, extras: Extras
+    ) -> tuple[Tensor, PlainState]:
         past, new = state.k.shape[2], torch.ones(q.shape[0], q.shape[2], dtype=torch.bool)
         keys, values = torch.cat([state.k, k], dim=2), torch.cat([state.v, v], dim=2)
-        seen = torch.cat([state.seen, new if side.key_mask is None else side.key_mask], dim=1)
-        out = self.attend(pad(q, (0, 0, past, 0)), keys, values, replace(side, key_mask=seen))[:, :, past:]
+        seen = torch.cat([state.seen, new if extras.key_mask is None else extras.key_mask], dim=1)
+        out = self.attend(pad(q, (0, 0, past, 0)), keys, values, replace(extras, key_mask=seen))[:, :, past:]
         last = self.remembered
         return out, PlainState(keys[:, :, -last:], values[:, :, -last:], seen[:, -last:])

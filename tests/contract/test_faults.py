@@ -12,7 +12,7 @@ from plain_window import PlainState, PlainWindow
 from torch import Tensor
 from torch.nn.functional import dropout, pad
 
-from longspan.attention.base import Cost, Side
+from longspan.attention.base import Cost, Extras
 from longspan.attention.mechanisms.softmax import SoftmaxAttention
 from longspan.audit.certificate import audit
 from longspan.audit.checks import CHECKS, applicable
@@ -102,15 +102,30 @@ class DetachedGradient(PlainWindow):
 # Padding
 
 
-@fault("padding_content")
-@fault("padding_content", causal=False)
-class MaskIgnored(PlainWindow):
+class Unprotected(PlainWindow):
+    """Sees what masked keys hold. The base class sets them to 0, which would hide the faults below."""
+
+    def _take(self, q: Tensor, k: Tensor, v: Tensor, *given: Any) -> tuple[Tensor, Tensor, Tensor, Extras]:
+        return q, k, v, self._check(q, k, v, *given)
+
+
+@fault("oracle")
+class MaskIgnoredBehindTheBase(PlainWindow):
+    """The base class makes masked keys 0, but a key of 0 is still read."""
+
     def readable(self, q: Tensor, key_mask: Tensor | None) -> Tensor:
         return super().readable(q, None)
 
 
 @fault("padding_content")
-class MaskInverted(PlainWindow):
+@fault("padding_content", causal=False)
+class MaskIgnored(Unprotected):
+    def readable(self, q: Tensor, key_mask: Tensor | None) -> Tensor:
+        return super().readable(q, None)
+
+
+@fault("padding_content")
+class MaskInverted(Unprotected):
     def readable(self, q: Tensor, key_mask: Tensor | None) -> Tensor:
         return super().readable(q, None if key_mask is None else ~key_mask)
 
@@ -119,9 +134,9 @@ class MaskInverted(PlainWindow):
 class MeanOverPaddedLength(PlainWindow):
     """What is masked is left out of the sum but not out of the count."""
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, side: Side) -> Tensor:
-        kept = v if side.key_mask is None else v * side.key_mask[:, None, :, None]
-        return super().attend(q, k, v, side) + kept.mean(dim=2, keepdim=True)
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, extras: Extras) -> Tensor:
+        kept = v if extras.key_mask is None else v * extras.key_mask[:, None, :, None]
+        return super().attend(q, k, v, extras) + kept.mean(dim=2, keepdim=True)
 
 
 @fault("dead_rows")
@@ -131,7 +146,7 @@ class NotANumberOnDeadRows(PlainWindow):
 
 
 @fault("dead_rows")
-class UniformOnDeadRows(PlainWindow):
+class UniformOnDeadRows(Unprotected):
     """The usual large finite penalty: a row with nothing to read averages what is masked."""
 
     def normalise(self, scores: Tensor, keep: Tensor) -> Tensor:
@@ -145,17 +160,17 @@ class UniformOnDeadRows(PlainWindow):
 class LeakThroughArgmax(PlainWindow):
     """An integer decision has no gradient, so only fresh noise shows that the future takes part in it."""
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, side: Side) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, extras: Extras) -> Tensor:
         largest = k.square().sum(dim=-1).argmax(dim=-1)[:, :, None, None]
-        return super().attend(q, k, v, side) * (1 + 0.1 * (largest % 2))
+        return super().attend(q, k, v, extras) * (1 + 0.1 * (largest % 2))
 
 
 @fault("causal_gradient", missed_by="causal_perturbation")
 class LeakBelowRounding(PlainWindow):
     """Too small to be seen in the output, and still a path from the future to the loss."""
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, side: Side) -> Tensor:
-        return super().attend(q, k, v, side) + 1e-25 * v.sum(dim=2, keepdim=True)
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, extras: Extras) -> Tensor:
+        return super().attend(q, k, v, extras) + 1e-25 * v.sum(dim=2, keepdim=True)
 
 
 @fault("causal_perturbation")
@@ -178,9 +193,9 @@ class OneAhead(PlainWindow):
 class AnchoredAtTheEnd(PlainWindow):
     """Padding on the left to fill blocks moves their borders as the text grows."""
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, side: Side) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, extras: Extras) -> Tensor:
         from_end = torch.arange(q.shape[2], 0, -1)[:, None]
-        return super().attend(q, k, v, side) * (1 + 0.1 * (from_end % 3))
+        return super().attend(q, k, v, extras) * (1 + 0.1 * (from_end % 3))
 
 
 @fault("causal_perturbation")
@@ -189,8 +204,8 @@ class AnchoredAtTheEnd(PlainWindow):
 class LeakInLongInputs(PlainWindow):
     """Right up to the length of a block, as a kernel may be that was tried on short inputs only."""
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, side: Side) -> Tensor:
-        out = super().attend(q, k, v, side)
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, extras: Extras) -> Tensor:
+        out = super().attend(q, k, v, extras)
         return torch.cat([out[:, :, :128], out[:, :, 128:].flip(2)], dim=2)
 
 
@@ -199,12 +214,12 @@ class LeakInLongInputs(PlainWindow):
 
 @fault("training_causal", missed_by="causal_perturbation")
 class LeakInTraining(PlainWindow):
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, side: Side) -> Tensor:
-        return super().attend(q, k, v, side) + (v.mean(dim=2, keepdim=True) if self.training else 0.0)
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, extras: Extras) -> Tensor:
+        return super().attend(q, k, v, extras) + (v.mean(dim=2, keepdim=True) if self.training else 0.0)
 
 
 @fault("training_padding", missed_by="padding_content")
-class MaskIgnoredInTraining(PlainWindow):
+class MaskIgnoredInTraining(Unprotected):
     def readable(self, q: Tensor, key_mask: Tensor | None) -> Tensor:
         return super().readable(q, None if self.training else key_mask)
 
@@ -216,8 +231,8 @@ class MovingAverage(PlainWindow):
         super().__init__(*given, **named)
         self.register_buffer("size", torch.ones(()))
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, side: Side) -> Tensor:
-        out = super().attend(q, k, v, side) / self.size
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, extras: Extras) -> Tensor:
+        out = super().attend(q, k, v, extras) / self.size
         if self.training:
             self.size = self.size.lerp(k.detach().square().mean(), 0.1)
         return out
@@ -229,7 +244,7 @@ class UndeclaredStatistics(MovingAverage):
 
 
 @fault("training_padding", missed_by="padding_content")
-class StatisticsOfPadding(MovingAverage):
+class StatisticsOfPadding(MovingAverage, Unprotected):
     """May move its buffers, but not by what is masked."""
 
     running_statistics = True
@@ -249,8 +264,10 @@ class StateOneShort(PlainWindow):
 class StateMutated(PlainWindow):
     """The old state is changed by being continued, so a prompt can be continued only once."""
 
-    def decode(self, q: Tensor, k: Tensor, v: Tensor, state: PlainState, side: Side) -> tuple[Tensor, PlainState]:
-        out, new = super().decode(q, k, v, state, side)
+    def extend_heads(
+        self, q: Tensor, k: Tensor, v: Tensor, state: PlainState, extras: Extras
+    ) -> tuple[Tensor, PlainState]:
+        out, new = super().extend_heads(q, k, v, state, extras)
         for name in ("k", "v", "seen"):
             object.__setattr__(state, name, getattr(new, name))
         return out, new
@@ -258,15 +275,17 @@ class StateMutated(PlainWindow):
 
 @fault("streaming_masked", missed_by="streaming")
 class StateForgetsMask(PlainWindow):
-    def decode(self, q: Tensor, k: Tensor, v: Tensor, state: PlainState, side: Side) -> tuple[Tensor, PlainState]:
-        out, new = super().decode(q, k, v, state, side)
+    def extend_heads(
+        self, q: Tensor, k: Tensor, v: Tensor, state: PlainState, extras: Extras
+    ) -> tuple[Tensor, PlainState]:
+        out, new = super().extend_heads(q, k, v, state, extras)
         return out, replace(new, seen=torch.ones_like(new.seen))
 
 
 @fault("streaming_side_inputs", missed_by="streaming")
 class DecodingWithoutBias(SoftmaxAttention):
-    def decode(self, q: Tensor, k: Tensor, v: Tensor, state: Any, side: Side) -> Any:
-        return super().decode(q, k, v, state, replace(side, bias=None))
+    def extend_heads(self, q: Tensor, k: Tensor, v: Tensor, state: Any, extras: Extras) -> Any:
+        return super().extend_heads(q, k, v, state, replace(extras, bias=None))
 
 
 # The batch, and chance
@@ -282,8 +301,8 @@ class BatchMaximum(PlainWindow):
 
 @fault("determinism")
 class Random(PlainWindow):
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, side: Side) -> Tensor:
-        return super().attend(q, k, v, side) + 1e-14 * torch.randn_like(q)
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, extras: Extras) -> Tensor:
+        return super().attend(q, k, v, extras) + 1e-14 * torch.randn_like(q)
 
 
 @fault("determinism")
@@ -292,22 +311,22 @@ class RemembersAShortBatch(PlainWindow):
 
     factor = 1.0
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, side: Side) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, extras: Extras) -> Tensor:
         if q.shape[2] < 10:
             self.factor = 1.1
-        return super().attend(q, k, v, side) * self.factor
+        return super().attend(q, k, v, extras) * self.factor
 
 
 @fault("dropout")
 class DropoutWithoutRescaling(PlainWindow):
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, side: Side) -> Tensor:
-        return super().attend(q, k, v, side) * (1 - self.dropout if self.training else 1)
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, extras: Extras) -> Tensor:
+        return super().attend(q, k, v, extras) * (1 - self.dropout if self.training else 1)
 
 
 @fault("dropout")
 class DropoutInEvaluation(PlainWindow):
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, side: Side) -> Tensor:
-        return dropout(super().attend(q, k, v, side), self.dropout)
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, extras: Extras) -> Tensor:
+        return dropout(super().attend(q, k, v, extras), self.dropout)
 
 
 @fault("save_load")
@@ -316,8 +335,8 @@ class UnsavedRandomNumbers(PlainWindow):
         super().__init__(*given, **named)
         self.turn = torch.randn(())
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, side: Side) -> Tensor:
-        return super().attend(q, k, v, side) * self.turn
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, extras: Extras) -> Tensor:
+        return super().attend(q, k, v, extras) * self.turn
 
 
 # Lengths, precision, tools
@@ -325,9 +344,9 @@ class UnsavedRandomNumbers(PlainWindow):
 
 @fault("lengths")
 class OnlyWholeBlocks(PlainWindow):
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, side: Side) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, extras: Extras) -> Tensor:
         assert q.shape[2] % 4 == 0
-        return super().attend(q, k, v, side)
+        return super().attend(q, k, v, extras)
 
 
 @fault("half_precision", missed_by="oracle")
@@ -340,18 +359,18 @@ class Overflow(PlainWindow):
 
 @fault("compile")
 class GraphBreak(PlainWindow):
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, side: Side) -> Tensor:
-        return super().attend(q, k, v, side) if q.abs().max().item() > 0 else q
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, extras: Extras) -> Tensor:
+        return super().attend(q, k, v, extras) if q.abs().max().item() > 0 else q
 
 
 @fault("compile")
 class CompiledAtOneLengthOnly(PlainWindow):
     """Captured whole unless the length is a multiple of the block."""
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, side: Side) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, extras: Extras) -> Tensor:
         if q.shape[2] % 4 == 0 and q.abs().max().item() < 0:
             return q
-        return super().attend(q, k, v, side)
+        return super().attend(q, k, v, extras)
 
 
 @fault("compile_masked", missed_by="compile")
@@ -362,9 +381,9 @@ class GraphBreakWithMask(PlainWindow):
 
 @fault("export", missed_by="compile")
 class OneLengthOnly(PlainWindow):
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, side: Side) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, extras: Extras) -> Tensor:
         rows = torch.stack([q[:, :, i] for i in range(q.shape[2])], dim=2)
-        return super().attend(rows, k, v, side)
+        return super().attend(rows, k, v, extras)
 
 
 @fault("export_masked", missed_by="export")
@@ -399,8 +418,8 @@ class OrderMisdeclared(PlainWindow):
 @fault("exponent")
 @fault("cost")
 class HiddenQuadratic(PlainWindow):
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, side: Side) -> Tensor:
-        return dropout(self.define(q, k, side), self.dropout, self.training) @ v
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, extras: Extras) -> Tensor:
+        return dropout(self.define(q, k, extras), self.dropout, self.training) @ v
 
 
 @fault("size", missed_by="exponent")
@@ -416,5 +435,5 @@ class QuadraticMask(PlainWindow):
 
 @fault("refusals")
 class NothingRefused(PlainWindow):
-    def _check(self, q: Any, k: Any, v: Any, key_mask: Any, bias: Any, streams: Any) -> Side:
-        return Side(key_mask, bias, streams or {})
+    def _check(self, q: Any, k: Any, v: Any, key_mask: Any, bias: Any, streams: Any) -> Extras:
+        return Extras(key_mask, bias, streams or {})

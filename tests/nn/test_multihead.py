@@ -8,7 +8,7 @@ from torch import nn
 
 from longspan import config
 from longspan.attention import build
-from longspan.attention.base import Attention, Cost, Shape, Side, Stream, Supports, masked_softmax
+from longspan.attention.base import Attention, Cost, Extras, Shape, Stream, Supports, masked_softmax
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
 from longspan.nn.biases import Alibi, RelativeBias
 from longspan.nn.multihead import MultiHead
@@ -141,14 +141,14 @@ class Doubled(Attention):
     class Options(config.Options):
         pass
 
-    def define(self, q, k, side: Side):
-        scores = side.streams["global_k"] @ side.streams["hidden"][:, None, :, : self.shape.head_dim].mT
-        chosen = side.streams.get("chosen")
+    def define(self, q, k, extras: Extras):
+        scores = extras.streams["global_k"] @ extras.streams["hidden"][:, None, :, : self.shape.head_dim].mT
+        chosen = extras.streams.get("chosen")
         keep = torch.ones_like(scores, dtype=torch.bool) if chosen is None else chosen[:, None, None].expand_as(scores)
         return masked_softmax(scores, keep)
 
-    def attend(self, q, k, v, side):
-        return self.define(q, k, side) @ v
+    def attend(self, q, k, v, extras):
+        return self.define(q, k, extras) @ v
 
     def cost(self, queries, keys):
         return Cost(0, 0)

@@ -43,7 +43,8 @@ def attend(
         raise InvalidInput(f"q must be (batch, heads, length, width), not {tuple(q.shape)}")
     fixed = tuple(sorted((key, _frozen(value)) for key, value in options.items()))
     mechanism = _built(name, q.shape[1], q.shape[3], causal, max_length, dropout, seed, q.dtype, q.device, fixed)
-    return mechanism(q, k, v, key_mask=key_mask, bias=bias, streams=streams)
+    out: Tensor = mechanism(q, k, v, key_mask=key_mask, bias=bias, streams=streams)
+    return out
 
 
 @lru_cache(maxsize=64)

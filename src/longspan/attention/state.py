@@ -17,9 +17,7 @@ from longspan.errors import InvalidInput
 
 MINIMUM = 32  # rows of a first buffer
 STORED: dict[str, type] = {}  # the classes that a checkpoint may hold, by the names it has for them
-Found = TypeVar("Found")
-
-
+Result = TypeVar("Result")
 Stored = TypeVar("Stored", bound=type)
 
 
@@ -106,11 +104,12 @@ class Selection:
     def of(cls, rows: "Tensor | Selection") -> "Selection":
         return rows if isinstance(rows, Selection) else cls(rows)
 
-    def once(self, key: Hashable, compute: Callable[[], Found]) -> Found:
-        """What `compute` gave when the first layer asked by this key."""
+    def once(self, key: Hashable, compute: Callable[[], Result]) -> Result:
+        """The result of `compute`, which runs only for the first layer that asks with this key."""
         if key not in self._known:
             self._known[key] = compute()
-        return self._known[key]
+        result: Result = self._known[key]
+        return result
 
     def owners(self, copies: int) -> list[int]:
         """Which family each row is of, where `copies` rows side by side are one."""

@@ -6,7 +6,7 @@ It is no entrant for accuracy, where it is the same as `dense`, which is the sam
 from torch import nn
 from torch.nn.functional import dropout
 
-from longspan.attention.base import Side, masked_softmax, readable
+from longspan.attention.base import Extras, masked_softmax, readable
 from longspan.attention.mechanisms.softmax import SoftmaxAttention
 from longspan.errors import Unsupported
 from longspan.shapes import Keys, Output, Queries, Values
@@ -15,12 +15,12 @@ from longspan.shapes import Keys, Output, Queries, Values
 class Naive(SoftmaxAttention):
     """softmax(q kᵀ / √d) v in plain torch, weights and all."""
 
-    def attend(self, q: Queries, k: Keys, v: Values, side: Side) -> Output:
-        if self.options.score != "scaled_dot" or side.bias is not None or k.shape[1] != q.shape[1]:
+    def attend(self, q: Queries, k: Keys, v: Values, extras: Extras) -> Output:
+        if self.options.score != "scaled_dot" or extras.bias is not None or k.shape[1] != q.shape[1]:
             raise Unsupported("the naive softmax has scaled products of as many key heads as query heads, and no bias")
         scores = (q * self._scale) @ k.mT  # the scale on the smaller side: no slower than it has to be
-        if self.causal or side.key_mask is not None:
-            weights = masked_softmax(scores, readable(q.shape[2], k.shape[2], self.causal, side.key_mask, q.device))
+        if self.causal or extras.key_mask is not None:
+            weights = masked_softmax(scores, readable(q.shape[2], k.shape[2], self.causal, extras.key_mask, q.device))
         else:
             weights = scores.softmax(dim=-1)
         return dropout(weights, self.dropout, self.training) @ v

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from longspan.attention.base import Attention, Side, check_some, share_heads
+from longspan.attention.base import Attention, Extras, check_some, share_heads
 from longspan.attention.state import Selection, State
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
 from longspan.nn.biases import DistanceBias
@@ -24,7 +24,7 @@ from longspan.precision import autocast_type, state_type
 from longspan.shapes import Hidden, KeyMask, Weights
 
 Position = Rotary | DistanceBias
-NOTHING = Side()  # beside heads that are made here and need no check
+NOTHING = Extras()  # beside heads that are made here and need no check
 
 
 @dataclass(frozen=True)
@@ -222,7 +222,7 @@ class MultiHead(nn.Module):
         plain = key_mask is None and bias is None and not made and not self.mechanism.streams
         if plain and autocast_type(x.device) is None:
             # Only heads, which were made here, of a mechanism that `start` did not refuse: there is nothing to check.
-            out, inner = self.mechanism.decode(q, k, v, state.inner, NOTHING)
+            out, inner = self.mechanism.extend_heads(q, k, v, state.inner, NOTHING)
         else:
             out, inner = self.mechanism.extend(q, k, v, state.inner, key_mask=key_mask, bias=bias, streams=made)
         return self._merge(out), MultiHeadState(inner, length)

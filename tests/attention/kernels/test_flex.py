@@ -44,8 +44,8 @@ def made(name, options, causal):
 
 
 def through(mechanism, q, k, v, keep, bias=None):
-    side = mechanism._check(q, k, v, keep, bias, None)
-    return flex.through(flex_attention, mechanism, q, k, v, side)
+    extras = mechanism._check(q, k, v, keep, bias, None)
+    return flex.through(flex_attention, mechanism, q, k, v, extras)
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -93,7 +93,7 @@ def test_a_text_that_is_not_the_grid_is_refused_as_ever(name, options):
 def test_longformer_in_a_layer_has_nothing_beside_its_heads_without_global_tokens():
     """It made their projections whatever came, and so never went this way."""
     mixer, seen = MultiHead(HEADS * WIDTH, build("longformer", heads=HEADS, head_dim=WIDTH, window=3)), []
-    mixer.mechanism.other_way = lambda mechanism, q, k, v, side: seen.append(dict(side.streams))
+    mixer.mechanism.other_way = lambda mechanism, q, k, v, extras: seen.append(dict(extras.streams))
     mixer(torch.randn(2, 9, HEADS * WIDTH))
     assert seen == [{}]
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm
 
-from longspan.attention.base import Attention, Cost, Side, Supports
+from longspan.attention.base import Attention, Cost, Extras, Supports
 from longspan.attention.config import AttentionConfig
 from longspan.attention.registry import find
 from longspan.errors import InvalidOption
@@ -40,18 +40,18 @@ class BidirectionalAttention(Attention):
         self.order, self.exponent = forward.order, forward.exponent
         self.normed = "RC" in forward.survey_class
 
-    def attend(self, q: Queries, k: Keys, v: Values, side: Side) -> Output:
-        own, mask = self.left.shape.heads, side.key_mask
+    def attend(self, q: Queries, k: Keys, v: Values, extras: Extras) -> Output:
+        own, mask = self.left.shape.heads, extras.key_mask
         real = torch.ones(q.shape[0], q.shape[2], dtype=torch.bool, device=q.device) if mask is None else mask
         order = reversal(real)[:, None, :, None]
-        ahead = self.left(*(x[:, :own] for x in (q, k, v)), key_mask=mask, streams=side.streams)
-        streams = {name: _ordered(x, order[:, 0]) for name, x in side.streams.items()}
+        ahead = self.left(*(x[:, :own] for x in (q, k, v)), key_mask=mask, streams=extras.streams)
+        streams = {name: _ordered(x, order[:, 0]) for name, x in extras.streams.items()}
         turned = (_ordered(x[:, own:], order) for x in (q, k, v))
         back = _ordered(self.right(*turned, key_mask=mask, streams=streams), order)
         found = torch.cat([ahead, back], 1)
         return layer_norm(found, found.shape[-1:]) if self.normed else found
 
-    def define(self, q: Queries, k: Keys, side: Side) -> Weights:
+    def define(self, q: Queries, k: Keys, extras: Extras) -> Weights:
         raise NotImplementedError("each half has a definition, in its own order")
 
     def cost(self, queries: int, keys: int) -> Cost:

@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from longspan.attention.base import Attention, Side
+from longspan.attention.base import Attention, Extras
 from longspan.attention.layouts.grid import place_in_blocks
 from longspan.attention.mechanisms.axial import AxialAttention
 from longspan.attention.mechanisms.bigbird import BigBirdAttention
@@ -35,18 +35,18 @@ def use(module: nn.Module, enabled: bool = True) -> list[str]:
     return [type(each).name for each in found]
 
 
-def attend(mechanism: Attention, q: Tensor, k: Tensor, v: Tensor, side: Side) -> Tensor | None:
+def attend(mechanism: Attention, q: Tensor, k: Tensor, v: Tensor, extras: Extras) -> Tensor | None:
     """What `mechanism.attend` gives; None where FlexAttention cannot, or is not compiled for the device."""
-    return through(_compiled(), mechanism, q, k, v, side) if q.is_cuda else None
+    return through(_compiled(), mechanism, q, k, v, extras) if q.is_cuda else None
 
 
-def through(call: Any, mechanism: Attention, q: Tensor, k: Tensor, v: Tensor, side: Side) -> Tensor | None:
+def through(call: Any, mechanism: Attention, q: Tensor, k: Tensor, v: Tensor, extras: Extras) -> Tensor | None:
     """What `mechanism.attend` gives, by `call`, which is FlexAttention, compiled or not; None where that cannot."""
     dropped = mechanism.training and mechanism.dropout > 0
-    if dropped or side.bias is not None or side.streams or v.shape[-1] != q.shape[-1]:
+    if dropped or extras.bias is not None or extras.streams or v.shape[-1] != q.shape[-1]:
         return None
-    if side.key_mask is not None:
-        mask = _mask(mechanism, q, side.key_mask)
+    if extras.key_mask is not None:
+        mask = _mask(mechanism, q, extras.key_mask)
     else:
         # What is read hangs on the length, the device, and BigBird's seed, which a checkpoint may bring in.
         key = (q.shape[2], q.device, *(buffer._version for buffer in mechanism.buffers()))

@@ -3,14 +3,13 @@
 import math
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from longspan import config
-from longspan.attention.base import Attention, Cost, Shape, Side, Supports, masked_softmax, readable
+from longspan.attention.base import Attention, Cost, Extras, Shape, Supports, masked_softmax, readable
 from longspan.attention.kernels.multi_source_softmax import KeySource, joint
 from longspan.attention.layouts import Dense, GridAxis, Layout, Residue, ceil_div
 from longspan.attention.state import Rows, State, append_mask
@@ -51,7 +50,9 @@ class AxialAttention(Attention):
         )
         axis: int = option(-1, "the axis that this layer reads along: 0 is the first, -1 the last (within rows)")
 
-    def __init__(self, shape: Shape, options: Any = None, *, causal: bool = False, dropout: float = 0.0) -> None:
+    def __init__(
+        self, shape: Shape, options: Options | None = None, *, causal: bool = False, dropout: float = 0.0
+    ) -> None:
         super().__init__(shape, options, causal=causal, dropout=dropout)
         axes, width, axis = self.options.axes, self.options.width, self.options.axis
         if axes is not None and width is not None:
@@ -67,7 +68,7 @@ class AxialAttention(Attention):
         if axes is None:  # the width is fixed: rows cost n·width, and columns n·(n / width)
             self.exponent = 1.0 if self.axis == 1 else 2.0
 
-    def define(self, q: Queries, k: Keys, side: Side) -> Weights:
+    def define(self, q: Queries, k: Keys, extras: Extras) -> Weights:
         length = q.shape[2]
         axes = self.axes_of(length)
         places = torch.tensor(list(product(*(range(size) for size in axes)))[:length], device=q.device)
@@ -77,11 +78,11 @@ class AxialAttention(Attention):
         if self.causal:  # masked: not behind the query on their line
             line = line & (places[None, :, self.axis] <= places[:, None, self.axis])
         scores = torch.einsum("bhid,bhjd->bhij", q, k) / self.shape.head_dim**0.5
-        return masked_softmax(scores, line & readable(length, length, False, side.key_mask, q.device))
+        return masked_softmax(scores, line & readable(length, length, False, extras.key_mask, q.device))
 
-    def attend(self, q: Queries, k: Keys, v: Values, side: Side) -> Output:
+    def attend(self, q: Queries, k: Keys, v: Values, extras: Extras) -> Output:
         self.axes_of(q.shape[2])
-        return self._joint(self._layout(), q, k, v, side.key_mask)
+        return self._joint(self._layout(), q, k, v, extras.key_mask)
 
     def _joint(self, layout: Layout, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
         dropout = self.dropout if self.training else 0.0
@@ -118,12 +119,12 @@ class AxialAttention(Attention):
         self._refuse_streaming()
         return AxialState(Rows.empty(batch), Rows.empty(batch), None, 0)
 
-    def decode(self, q: Queries, k: Keys, v: Values, state: AxialState, side: Side) -> tuple[Output, State]:
+    def extend_heads(self, q: Queries, k: Keys, v: Values, state: AxialState, extras: Extras) -> tuple[Output, State]:
         begin, end = state.length, state.length + q.shape[2]
         if self.options.axes is not None and end > math.prod(self.options.axes):
             sizes = " × ".join(map(str, self.options.axes))
             raise InvalidInput(f"axial was built for axes {sizes}, and these tokens reach to {end}; start a new grid")
-        seen = append_mask(state.seen, len(state.k), side.key_mask, q)
+        seen = append_mask(state.seen, len(state.k), extras.key_mask, q)
         keys, values = state.k.append(k), state.v.append(v)
         keep = None if seen is None else seen.value[:, 0, :, 0]
         # What is left of the slab that was begun, and then new slabs, which need nothing that came before.

@@ -2,13 +2,12 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from longspan import config
-from longspan.attention.base import Attention, Cost, Shape, Side, Supports, masked_softmax, readable
+from longspan.attention.base import Attention, Cost, Extras, Shape, Supports, masked_softmax, readable
 from longspan.attention.kernels.multi_source_softmax import KeySource, WholeRows, joint
 from longspan.attention.layouts import BlockTable, Dense, ceil_div
 from longspan.config import option
@@ -62,7 +61,9 @@ class BigBirdAttention(Attention):
             choices=("uniform", "released", "hugging_face"),
         )
 
-    def __init__(self, shape: Shape, options: Any = None, *, causal: bool = False, dropout: float = 0.0) -> None:
+    def __init__(
+        self, shape: Shape, options: Options | None = None, *, causal: bool = False, dropout: float = 0.0
+    ) -> None:
         super().__init__(shape, options, causal=causal, dropout=dropout)
         given = self.options
         if given.window % 2 == 0:
@@ -78,10 +79,10 @@ class BigBirdAttention(Attention):
 
     # The paper
 
-    def define(self, q: Queries, k: Keys, side: Side) -> Weights:
+    def define(self, q: Queries, k: Keys, extras: Extras) -> Weights:
         heads, length = q.shape[1:3]
         first = 0 if self.itc else min(length, self.options.global_tokens)  # where blocks begin
-        keep = readable(length, length, False, side.key_mask, q.device)
+        keep = readable(length, length, False, extras.key_mask, q.device)
         pattern = torch.ones(keep.shape[0], heads, length, length, dtype=torch.bool, device=q.device)
         if first < length and not self._whole(length):
             blocks = self._define_blocks(keep[:, 0, 0, first:])
@@ -113,8 +114,8 @@ class BigBirdAttention(Attention):
 
     # The fast path
 
-    def attend(self, q: Queries, k: Keys, v: Values, side: Side) -> Output:
-        return self._attend_itc(q, k, v, side.key_mask) if self.itc else self._attend_etc(q, k, v, side.key_mask)
+    def attend(self, q: Queries, k: Keys, v: Values, extras: Extras) -> Output:
+        return self._attend_itc(q, k, v, extras.key_mask) if self.itc else self._attend_etc(q, k, v, extras.key_mask)
 
     def _attend_itc(self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
         if self._whole(q.shape[2]):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from longspan import config
-from longspan.attention.base import Attention, Cost, Shape, Side, Supports, readable
+from longspan.attention.base import Attention, Cost, Extras, Shape, Supports, readable
 from longspan.attention.kernels.linear_scan import scan
 from longspan.attention.kernels.linear_scan.scan import ScanState
 from longspan.attention.parts.features import Identity
@@ -49,27 +49,27 @@ class CosformerAttention(Attention):
         self.limit = shape.max_length
         self.fixed_length = True
 
-    def define(self, q: Queries, k: Keys, side: Side) -> Weights:
+    def define(self, q: Queries, k: Keys, extras: Extras) -> Weights:
         queries, keys = q.shape[2], k.shape[2]
         self._check_length(max(queries, keys))
         distance = torch.arange(queries, device=q.device)[:, None] - torch.arange(keys, device=q.device)
         similarity = torch.einsum("bhid,bhjd->bhij", q.relu(), k.relu())
         similarity = similarity * torch.cos(math.pi * distance.to(q.dtype) / (2 * self.limit))
-        return normalised(similarity, readable(queries, keys, self.causal, side.key_mask, q.device), EPSILON)
+        return normalised(similarity, readable(queries, keys, self.causal, extras.key_mask, q.device), EPSILON)
 
-    def attend(self, q: Queries, k: Keys, v: Values, side: Side) -> Output:
+    def attend(self, q: Queries, k: Keys, v: Values, extras: Extras) -> Output:
         self._check_length(max(q.shape[2], k.shape[2]))
         if self.causal:
-            return self._causal(q, k, v, side, None, 0)[0]
+            return self._causal(q, k, v, extras, None, 0)[0]
         queries, keys = self._features(q, 0), self._features(k, 0)
-        out = scan.full(queries, keys, v.to(keys.dtype), Identity(), key_mask=side.key_mask, epsilon=EPSILON)
+        out = scan.full(queries, keys, v.to(keys.dtype), Identity(), key_mask=extras.key_mask, epsilon=EPSILON)
         return out.to(v.dtype)
 
     def _causal(
-        self, q: Tensor, k: Tensor, v: Tensor, side: Side, state: ScanState | None, first: int
+        self, q: Tensor, k: Tensor, v: Tensor, extras: Extras, state: ScanState | None, first: int
     ) -> tuple[Tensor, ScanState]:
         queries, keys = self._features(q, first), self._features(k, first)
-        mask, values = side.key_mask, v.to(keys.dtype)
+        mask, values = extras.key_mask, v.to(keys.dtype)
         out, state = scan.causal(queries, keys, values, Identity(), key_mask=mask, epsilon=EPSILON, state=state)
         return out.to(v.dtype), state
 
@@ -101,8 +101,10 @@ class CosformerAttention(Attention):
         heads, width = self.shape.heads, self.shape.head_dim
         return CosformerState(scan.start(batch, heads, 2 * width, width, Identity(), dtype=dtype, device=device), 0)
 
-    def decode(self, q: Queries, k: Keys, v: Values, state: CosformerState, side: Side) -> tuple[Output, State]:
+    def extend_heads(
+        self, q: Queries, k: Keys, v: Values, state: CosformerState, extras: Extras
+    ) -> tuple[Output, State]:
         end = state.position + q.shape[2]
         self._check_length(end)
-        out, sums = self._causal(q, k, v, side, state.sums, state.position)
+        out, sums = self._causal(q, k, v, extras, state.sums, state.position)
         return out, CosformerState(sums, end)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from longspan import config
-from longspan.attention.base import Attention, Cost, Shape, Side, Stream, Supports, masked_softmax
+from longspan.attention.base import Attention, Cost, Extras, Shape, Stream, Supports, masked_softmax
 from longspan.attention.devices import host_may_read, on_cpu
 from longspan.attention.kernels.flash import BLOCKED
 from longspan.attention.kernels.multi_source_softmax import KeySource, joint
@@ -99,7 +99,9 @@ class EtcAttention(Attention):
         )
         shared: bool = option(False, "one projection of queries, keys and values for both inputs, not 2, 4 and 4")
 
-    def __init__(self, shape: Shape, options: Any = None, *, causal: bool = False, dropout: float = 0.0) -> None:
+    def __init__(
+        self, shape: Shape, options: Options | None = None, *, causal: bool = False, dropout: float = 0.0
+    ) -> None:
         super().__init__(shape, options, causal=causal, dropout=dropout)
         shape.check_room("global_tokens", self.options.global_tokens)
         segment = replace(_SEGMENT, required=self.options.hard != "none")
@@ -119,22 +121,22 @@ class EtcAttention(Attention):
 
     # The paper
 
-    def define(self, q: Queries, k: Keys, side: Side) -> Weights:
+    def define(self, q: Queries, k: Keys, extras: Extras) -> Weights:
         count, place = self.options.global_tokens, torch.arange(q.shape[2], device=q.device)
         is_global = place < count
         row, column = is_global[:, None], is_global
         part = {(True, True): "g2g_k", (True, False): "g2l_k", (False, True): "l2g_k"}
-        queries = torch.where(row, side.streams.get("global_q", q), q)
+        queries = torch.where(row, extras.streams.get("global_q", q), q)
         scores = torch.einsum("bhid,bhjd->bhij", queries, k)
         for (of_row, of_column), name in part.items():
             here = (row == of_row) & (column == of_column)
-            own = torch.einsum("bhid,bhjd->bhij", queries, side.streams.get(name, k))
+            own = torch.einsum("bhid,bhjd->bhij", queries, extras.streams.get(name, k))
             scores = torch.where(here, own, scores)
 
         offset, across = place - place[:, None], row != column
         linked, free = torch.zeros_like(across), torch.ones_like(across)
-        if "segment" in side.streams:
-            segment = side.streams["segment"]
+        if "segment" in extras.streams:
+            segment = extras.streams["segment"]
             linked = (segment[:, :, None] == segment[:, None, :]) & (segment >= 0)[:, :, None]
             free = torch.where(row, (segment < 0)[:, :, None], (segment < 0)[:, None, :])  # of the global one of a pair
 
@@ -150,10 +152,10 @@ class EtcAttention(Attention):
         keep = row | column | (offset.abs() <= self.options.radius)
         if self.options.hard != "none":
             keep = keep & (~across | linked | free | (~row & (self.options.hard == "g2l")))
-        if "example" in side.streams:
-            keep = keep & (side.streams["example"][:, :, None] == side.streams["example"][:, None, :])
-        if side.key_mask is not None:
-            keep = keep & side.key_mask[:, None, :]
+        if "example" in extras.streams:
+            keep = keep & (extras.streams["example"][:, :, None] == extras.streams["example"][:, None, :])
+        if extras.key_mask is not None:
+            keep = keep & extras.key_mask[:, None, :]
         keep = keep if keep.dim() == 2 else keep[:, None]
         return masked_softmax(scores / self.shape.head_dim**0.5, keep.expand_as(scores))
 
@@ -162,32 +164,32 @@ class EtcAttention(Attention):
         clip = self.options.labels
         return torch.where(offset >= 0, offset.clamp_max(clip), clip - offset.clamp_min(-clip))
 
-    def apply_weights(self, weights: Tensor, v: Values, side: Side) -> Output:
+    def apply_weights(self, weights: Tensor, v: Values, extras: Extras) -> Output:
         count = self.options.global_tokens
-        g2g_v, g2l_v, l2g_v = (side.streams.get(name, v) for name in ("g2g_v", "g2l_v", "l2g_v"))
+        g2g_v, g2l_v, l2g_v = (extras.streams.get(name, v) for name in ("g2g_v", "g2l_v", "l2g_v"))
         global_rows = torch.cat([g2g_v[:, :, :count], g2l_v[:, :, count:]], dim=2)
         long_rows = torch.cat([l2g_v[:, :, :count], v[:, :, count:]], dim=2)
         return torch.cat([weights[:, :, :count] @ global_rows, weights[:, :, count:] @ long_rows], dim=2)
 
     # The fast path
 
-    def attend(self, q: Queries, k: Keys, v: Values, side: Side) -> Output:
+    def attend(self, q: Queries, k: Keys, v: Values, extras: Extras) -> Output:
         whole = {"q": self._split(q), "k": self._split(k), "v": self._split(v)}
 
         def heads(name: str, like: str, part: int) -> Tensor:
-            if name not in side.streams:
+            if name not in extras.streams:
                 found = whole[like][part]
             elif part == 0:  # few rows: the gradient of a slice is cheaper than that of a split
-                found = side.streams[name][:, :, : self.options.global_tokens]
+                found = extras.streams[name][:, :, : self.options.global_tokens]
             else:
-                found = self._split(side.streams[name])[part]
+                found = self._split(extras.streams[name])[part]
             assert found is not None
             return found
 
         def source(layout: Band | Dense, name: str, part: int, read: _Input) -> KeySource:
             return KeySource(layout, heads(f"{name}_k", "k", part), heads(f"{name}_v", "v", part), read.keep)
 
-        begin, rest = self._inputs(q, side)
+        begin, rest = self._inputs(q, extras)
         g2g = source(Dense(), "g2g", 0, begin), self._within(Dense(), begin)
         if rest is None:
             return self._joint(heads("global_q", "q", 0), [g2g], "global")
@@ -211,11 +213,11 @@ class EtcAttention(Attention):
         begin, rest = x.split([count, length - count], dim)
         return begin, rest
 
-    def _inputs(self, q: Tensor, side: Side) -> tuple[_Input, _Input | None]:
-        example = side.streams.get("example")
+    def _inputs(self, q: Tensor, extras: Extras) -> tuple[_Input, _Input | None]:
+        example = extras.streams.get("example")
         if example is not None and host_may_read(example) and bool((example == example[:, :1]).all()):
             example = None  # one example is no packing
-        beside = (side.key_mask, side.streams.get("segment"), example)
+        beside = (extras.key_mask, extras.streams.get("segment"), example)
         pairs = [(None, None) if x is None else self._split(x, 1) for x in beside]
         begin, rest = self._split(q)
         places = [None if x is None else torch.arange(x.shape[2], device=q.device)[None] for x in (begin, rest)]

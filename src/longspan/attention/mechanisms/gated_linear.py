@@ -10,14 +10,13 @@ A masked position is skipped altogether: its gate is 1. Any other choice would l
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
 from longspan import config
-from longspan.attention.base import Attention, Cost, Shape, Side, Stream, Supports, readable
+from longspan.attention.base import Attention, Cost, Extras, Shape, Stream, Supports, readable
 from longspan.attention.kernels.linear_scan.gated import flops, gated, kept
 from longspan.attention.state import State
 from longspan.config import option
@@ -46,51 +45,54 @@ class GatedLinearAttention(Attention):
         temperature: float = option(16.0, "τ: the gates are the sigmoid's τ-th root", above=0)
         width: int | None = option(None, "width of the hidden states; heads·head_dim unless given", low=1)
 
-    def __init__(self, shape: Shape, options: Any = None, *, causal: bool = False, dropout: float = 0.0) -> None:
+    def __init__(
+        self, shape: Shape, options: Options | None = None, *, causal: bool = False, dropout: float = 0.0
+    ) -> None:
         super().__init__(shape, options, causal=causal, dropout=dropout)
         inner = shape.heads * shape.head_dim
         self.width = inner if self.options.width is None else self.options.width
         self.reduce = nn.Linear(self.width, self.options.rank, bias=False)
         self.gate = nn.Linear(self.options.rank, inner)
 
-    def define(self, q: Queries, k: Keys, side: Side) -> Weights:
+    def define(self, q: Queries, k: Keys, extras: Extras) -> Weights:
         length = q.shape[2]
-        alpha = torch.sigmoid(self._logits(side, length)) ** (1 / self.options.temperature)
-        if side.key_mask is not None:
-            alpha = alpha.masked_fill(~side.key_mask[:, None, :, None], 1.0)
+        alpha = torch.sigmoid(self._logits(extras, length)) ** (1 / self.options.temperature)
+        if extras.key_mask is not None:
+            alpha = alpha.masked_fill(~extras.key_mask[:, None, :, None], 1.0)
         place, fading, rows = torch.arange(length, device=q.device)[:, None], torch.zeros_like(k), []
         for i in range(length):
             # What is left of each key: each step takes its share, and a key begins whole.
             fading = torch.where(place == i, 1.0, alpha[:, :, i : i + 1] * fading)
             rows.append(torch.einsum("bhd,bhjd->bhj", q[:, :, i], fading * k))
-        return torch.stack(rows, 2) * readable(length, length, True, side.key_mask, q.device)
+        return torch.stack(rows, 2) * readable(length, length, True, extras.key_mask, q.device)
 
-    def attend(self, q: Queries, k: Keys, v: Values, side: Side) -> Output:
+    def attend(self, q: Queries, k: Keys, v: Values, extras: Extras) -> Output:
         sums = self._empty(q.shape[0], v.shape[3], q.dtype, q.device)
-        return self._scan(q, k, v, sums, side)[0]
+        return self._scan(q, k, v, sums, extras)[0]
 
-    def _scan(self, q: Tensor, k: Tensor, v: Tensor, sums: Tensor, side: Side) -> tuple[Tensor, Tensor]:
-        log_gates = logsigmoid(self._logits(side, q.shape[2]).to(sums.dtype)) / self.options.temperature
+    def _scan(self, q: Tensor, k: Tensor, v: Tensor, sums: Tensor, extras: Extras) -> tuple[Tensor, Tensor]:
+        log_gates = logsigmoid(self._logits(extras, q.shape[2]).to(sums.dtype)) / self.options.temperature
         keys = k.to(sums.dtype)
-        if side.key_mask is not None:
-            hidden = ~side.key_mask[:, None, :, None]
+        if extras.key_mask is not None:
+            hidden = ~extras.key_mask[:, None, :, None]
             log_gates, keys = log_gates.masked_fill(hidden, 0.0), keys.masked_fill(hidden, 0.0)
         folded = [x.to(sums.dtype).flatten(0, 1) for x in (q, keys, v, log_gates, sums)]
         with full_precision(q):
             out, after = gated(*folded)
         return out.unflatten(0, q.shape[:2]).to(q.dtype), after.unflatten(0, q.shape[:2])
 
-    def _logits(self, side: Side, length: int) -> Tensor:
-        hidden = side.streams["hidden"]
+    def _logits(self, extras: Extras, length: int) -> Tensor:
+        hidden = extras.streams["hidden"]
         if hidden.shape[1:] != (length, self.width):
             raise InvalidInput(
                 f"hidden must be (batch, length {length}, width {self.width}), not {tuple(hidden.shape)}; "
                 "another width is an option"
             )
-        own = self.gate.weight.dtype  # that of the heads but under autocast
-        if own.is_floating_point:
-            hidden = hidden.to(own)
-        return self.gate(self.reduce(hidden)).unflatten(2, (self.shape.heads, -1)).transpose(1, 2)
+        dtype = self.gate.weight.dtype  # that of the heads, except under autocast
+        if dtype.is_floating_point:
+            hidden = hidden.to(dtype)
+        logits: Tensor = self.gate(self.reduce(hidden)).unflatten(2, (self.shape.heads, -1))
+        return logits.transpose(1, 2)
 
     def cost(self, queries: int, keys: int) -> Cost:
         heads, width, rank = self.shape.heads, self.shape.head_dim, self.options.rank
@@ -109,9 +111,11 @@ class GatedLinearAttention(Attention):
         self._refuse_streaming()
         return GatedLinearState(self._empty(batch, self.shape.head_dim, *state_type(self, dtype, device)))
 
-    def decode(self, q: Queries, k: Keys, v: Values, state: GatedLinearState, side: Side) -> tuple[Output, State]:
+    def extend_heads(
+        self, q: Queries, k: Keys, v: Values, state: GatedLinearState, extras: Extras
+    ) -> tuple[Output, State]:
         expected = (q.shape[0], self.shape.heads, self.shape.head_dim, v.shape[3])
         if state.sums.shape != expected:
             raise InvalidInput(f"the state must be of shape {expected} for these tokens, not {tuple(state.sums.shape)}")
-        out, sums = self._scan(q, k, v, state.sums, side)
+        out, sums = self._scan(q, k, v, state.sums, extras)
         return out, GatedLinearState(sums)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from longspan import config
-from longspan.attention.base import Attention, Cost, Shape, Side, Supports, masked_softmax, readable
+from longspan.attention.base import Attention, Cost, Extras, Shape, Supports, masked_softmax, readable
 from longspan.attention.kernels.multi_source_softmax import KeySource, joint
 from longspan.attention.layouts import Dense, Layout, Rectangles, Ring, Tiles, ceil_div, rank_in_blocks
 from longspan.attention.layouts.ring import shown_in_ring
@@ -61,7 +61,9 @@ class ImageLocalAttention(Attention):
             None, "rows of the image (local 2D); without it, any number of whole rows of blocks may follow", low=1
         )
 
-    def __init__(self, shape: Shape, options: Any = None, *, causal: bool = False, dropout: float = 0.0) -> None:
+    def __init__(
+        self, shape: Shape, options: Options | None = None, *, causal: bool = False, dropout: float = 0.0
+    ) -> None:
         super().__init__(shape, options, causal=causal, dropout=dropout)
         self.form = _form(self.options)
         if causal and (self.options.ring or self.options.behind is not None):
@@ -69,7 +71,7 @@ class ImageLocalAttention(Attention):
         if self.options.ring and not isinstance(self.form, LineBlocks):
             raise InvalidOption("option ring is for local 1D, with one number as query_block")
 
-    def define(self, q: Queries, k: Keys, side: Side) -> Weights:
+    def define(self, q: Queries, k: Keys, extras: Extras) -> Weights:
         length = q.shape[2]
         self.check_length(length)
         scores = torch.einsum("bhid,bhjd->bhij", q, k) / self.shape.head_dim**0.5
@@ -78,12 +80,12 @@ class ImageLocalAttention(Attention):
             scores, near = scores + count.clamp_min(1).to(scores.dtype).log(), count > 0
         else:
             near = self.form.neighbourhood(length).to(q.device)
-        return masked_softmax(scores, near & readable(length, length, self.causal, side.key_mask, q.device))
+        return masked_softmax(scores, near & readable(length, length, self.causal, extras.key_mask, q.device))
 
-    def attend(self, q: Queries, k: Keys, v: Values, side: Side) -> Output:
+    def attend(self, q: Queries, k: Keys, v: Values, extras: Extras) -> Output:
         self.check_length(q.shape[2])
         layout = self._ring(q.shape[:3], q.device) if self.options.ring else self.form.layout(self.causal)
-        return self._joint(layout, q, k, v, side.key_mask)
+        return self._joint(layout, q, k, v, extras.key_mask)
 
     def _ring(self, shape: Sequence[int], device: torch.device | str) -> Ring:
         batch, heads, length = shape
@@ -102,7 +104,7 @@ class ImageLocalAttention(Attention):
     def check_length(self, length: int, *, whole: bool = True) -> None:
         """Refuse a sequence that is not the image, or, in decoding, not a beginning of it."""
         height, width = self.options.height, self.options.width
-        if height is None or length == height * width or (length < height * width and not whole):
+        if height is None or width is None or length == height * width or (length < height * width and not whole):
             return
         size = f"image_local was built for an image of {height} × {width}, which is {height * width} positions"
         if whole:
@@ -123,10 +125,12 @@ class ImageLocalAttention(Attention):
         self._refuse_streaming()
         return ImageLocalState(Rows.empty(batch), Rows.empty(batch), None, 0)
 
-    def decode(self, q: Queries, k: Keys, v: Values, state: ImageLocalState, side: Side) -> tuple[Output, State]:
+    def extend_heads(
+        self, q: Queries, k: Keys, v: Values, state: ImageLocalState, extras: Extras
+    ) -> tuple[Output, State]:
         begin, end = state.length, state.length + q.shape[2]
         self.check_length(end, whole=False)
-        seen = append_mask(state.seen, len(state.k), side.key_mask, q)
+        seen = append_mask(state.seen, len(state.k), extras.key_mask, q)
         keys, values = state.k.append(k), state.v.append(v)
         keep = None if seen is None else seen.value[:, 0, :, 0]
         if begin == 0:

@@ -13,14 +13,13 @@ Nothing here knows an order: the rows of the output follow those of the queries,
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from longspan import config
-from longspan.attention.base import Attention, Cost, Shape, Side, Supports, masked_softmax
+from longspan.attention.base import Attention, Cost, Extras, Shape, Supports, masked_softmax
 from longspan.attention.kernels.multi_source_softmax import KeySource, joint
 from longspan.attention.layouts import Dense
 from longspan.config import option
@@ -43,7 +42,9 @@ class InducingAttention(Attention):
             None, "what the products are multiplied by; 1/sqrt(heads · head_dim), the full width, as in the paper"
         )
 
-    def __init__(self, shape: Shape, options: Any = None, *, causal: bool = False, dropout: float = 0.0) -> None:
+    def __init__(
+        self, shape: Shape, options: Options | None = None, *, causal: bool = False, dropout: float = 0.0
+    ) -> None:
         super().__init__(shape, options, causal=causal, dropout=dropout)
         width = shape.heads * shape.head_dim
         self.points = nn.Parameter(torch.empty(self.options.points, width))  # queries of all heads side by side
@@ -55,37 +56,37 @@ class InducingAttention(Attention):
 
     # The paper
 
-    def define(self, q: Queries, k: Keys, side: Side) -> Defined:
+    def define(self, q: Queries, k: Keys, extras: Extras) -> Defined:
         """What each query reads of each point."""
-        summary = self._summary_by_definition(k, side)
+        summary = self._summary_by_definition(k, extras)
         keys = self._split(summary @ self.summary_keys.T)
         scores = torch.einsum("bhid,bhmd->bhim", q, keys) * self.scale
         alive = torch.ones(q.shape[0], 1, dtype=torch.bool, device=q.device)
-        if side.key_mask is not None:
-            alive = side.key_mask.any(dim=1, keepdim=True)  # points that have read nothing give nothing
+        if extras.key_mask is not None:
+            alive = extras.key_mask.any(dim=1, keepdim=True)  # points that have read nothing give nothing
         return masked_softmax(scores, alive[:, None, None, :].expand_as(scores))
 
-    def apply_weights(self, weights: Tensor, v: Values, side: Side) -> Output:
-        assert side.k is not None
-        return weights @ self._split(self._summary_by_definition(side.k, side) @ self.summary_values.T)
+    def apply_weights(self, weights: Tensor, v: Values, extras: Extras) -> Output:
+        assert extras.k is not None
+        return weights @ self._split(self._summary_by_definition(extras.k, extras) @ self.summary_values.T)
 
-    def _summary_by_definition(self, k: Tensor, side: Side) -> Tensor:
+    def _summary_by_definition(self, k: Tensor, extras: Extras) -> Tensor:
         """H, (batch, points, width)"""
-        assert side.v is not None
-        self._check_width(side.v)
+        assert extras.v is not None
+        self._check_width(extras.v)
         points = self.points.unflatten(1, (self.shape.heads, -1))
         scores = torch.einsum("mhd,bhjd->bhmj", points, k) * self.scale
         keep = torch.ones_like(scores, dtype=torch.bool)
-        if side.key_mask is not None:
-            keep = keep & side.key_mask[:, None, None, :]
-        return torch.einsum("bhmj,bhjd->bmhd", masked_softmax(scores, keep), side.v).flatten(2)
+        if extras.key_mask is not None:
+            keep = keep & extras.key_mask[:, None, None, :]
+        return torch.einsum("bhmj,bhjd->bmhd", masked_softmax(scores, keep), extras.v).flatten(2)
 
     # The fast path
 
-    def attend(self, q: Queries, k: Keys, v: Values, side: Side) -> Output:
+    def attend(self, q: Queries, k: Keys, v: Values, extras: Extras) -> Output:
         self._check_width(v)
         points = self._split(self.points[None].to(k.dtype)).expand(k.shape[0], -1, -1, -1)
-        read = joint(points, [KeySource(Dense(), k, v, side.key_mask)], scale=self.scale)
+        read = joint(points, [KeySource(Dense(), k, v, extras.key_mask)], scale=self.scale)
         summary = read.transpose(1, 2).flatten(2)
         # A text of padding only leaves a summary of 0, and so values of 0: its rows need no further care.
         keys = self._split(linear(summary, self.summary_keys.to(k.dtype)))
@@ -94,7 +95,8 @@ class InducingAttention(Attention):
 
     def _split(self, x: Tensor) -> Tensor:
         """(batch, length, width) -> (batch, heads, length, head_dim)"""
-        return x.unflatten(2, (self.shape.heads, -1)).transpose(1, 2)
+        heads: Tensor = x.unflatten(2, (self.shape.heads, -1))
+        return heads.transpose(1, 2)
 
     def _check_width(self, v: Tensor) -> None:
         if v.shape[-1] != self.shape.head_dim:

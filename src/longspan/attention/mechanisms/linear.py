@@ -12,13 +12,12 @@ the named maps.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch.nn import functional
 
 from longspan import config
-from longspan.attention.base import Shape, Side, Supports, readable
+from longspan.attention.base import Extras, Shape, Supports, readable
 from longspan.attention.kernels.linear_scan.scan import Map
 from longspan.attention.parts.features import EluPlusOne, Relu, as_feature_map
 from longspan.attention.parts.kernel_attention import KernelAttention, normalised
@@ -43,7 +42,7 @@ class LinearAttention(KernelAttention):
     def __init__(
         self,
         shape: Shape,
-        options: Any = None,
+        options: Options | None = None,
         *,
         causal: bool = False,
         dropout: float = 0.0,
@@ -55,9 +54,9 @@ class LinearAttention(KernelAttention):
     def feature_map(self) -> Map:
         return self.map
 
-    def define(self, q: Queries, k: Keys, side: Side) -> Weights:
+    def define(self, q: Queries, k: Keys, extras: Extras) -> Weights:
         similarity = torch.einsum("bhim,bhjm->bhij", self._features(q), self._features(k))
-        keep = readable(q.shape[2], k.shape[2], self.causal, side.key_mask, q.device)
+        keep = readable(q.shape[2], k.shape[2], self.causal, extras.key_mask, q.device)
         return normalised(similarity, keep, self.epsilon)
 
     def _features(self, x: torch.Tensor) -> torch.Tensor:
@@ -66,4 +65,5 @@ class LinearAttention(KernelAttention):
         if self.map is MAPS["relu"]:
             return functional.relu(x)
         rows = x.flatten(0, 1)
-        return as_feature_map(self.map, rows).features(rows).unflatten(0, x.shape[:2])
+        features: torch.Tensor = as_feature_map(self.map, rows).features(rows).unflatten(0, x.shape[:2])
+        return features

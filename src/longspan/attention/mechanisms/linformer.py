@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 from torch.utils.checkpoint import checkpoint
 
 from longspan import config
-from longspan.attention.base import Attention, Cost, Shape, Side, Supports, masked_softmax
+from longspan.attention.base import Attention, Cost, Extras, Shape, Supports, masked_softmax
 from longspan.attention.kernels import flash
 from longspan.attention.kernels.multi_source_softmax import KeySource, joint
 from longspan.attention.layouts import Dense
@@ -79,7 +79,9 @@ class LinformerAttention(Attention):
             choices=SHARINGS,
         )
 
-    def __init__(self, shape: Shape, options: Any = None, *, causal: bool = False, dropout: float = 0.0) -> None:
+    def __init__(
+        self, shape: Shape, options: Options | None = None, *, causal: bool = False, dropout: float = 0.0
+    ) -> None:
         super().__init__(shape, options, causal=causal, dropout=dropout)
         kind = self.options.projection
         if shape.max_length is None:
@@ -104,9 +106,9 @@ class LinformerAttention(Attention):
 
     # The paper
 
-    def define(self, q: Queries, k: Keys, side: Side) -> Weights:
+    def define(self, q: Queries, k: Keys, extras: Extras) -> Weights:
         """softmax(Q (E K)ᵀ / sqrt(d)) F as (queries, keys); for max, how much the window of each key is read."""
-        keep = self._keep(k, side.key_mask)
+        keep = self._keep(k, extras.key_mask)
         slots = self._slots_by_definition(keep)
         if self.options.projection == "max":
             weights = self._softmax_by_definition(q, self._largest_by_definition(k, keep), slots)
@@ -116,10 +118,10 @@ class LinformerAttention(Attention):
         brought = torch.einsum("bhrj,bhjd->bhrd", project_keys, k)
         return torch.einsum("bhir,bhrj->bhij", self._softmax_by_definition(q, brought, slots), project_values)
 
-    def apply_weights(self, weights: Tensor, v: Values, side: Side) -> Output:
+    def apply_weights(self, weights: Tensor, v: Values, extras: Extras) -> Output:
         if self.options.projection != "max":
             return weights @ v
-        largest = self._largest_by_definition(v, self._keep(v, side.key_mask))
+        largest = self._largest_by_definition(v, self._keep(v, extras.key_mask))
         of_windows = [part.amax(dim=-1) for part in weights.split(self.window, dim=-1)]  # one number and 0
         return torch.einsum("bhir,bhrd->bhid", torch.stack(of_windows, dim=-1), largest[:, :, : len(of_windows)])
 
@@ -163,9 +165,9 @@ class LinformerAttention(Attention):
 
     # The fast path
 
-    def attend(self, q: Queries, k: Keys, v: Values, side: Side) -> Output:
+    def attend(self, q: Queries, k: Keys, v: Values, extras: Extras) -> Output:
         self._check_length(k.shape[2])
-        kind, keep = self.options.projection, side.key_mask
+        kind, keep = self.options.projection, extras.key_mask
         hidden = None if keep is None else ~keep
         if kind == "linear":
             k, v = (project(weight, x, hidden) for weight, x in zip(self._weights, (k, v)))
@@ -184,7 +186,8 @@ class LinformerAttention(Attention):
     def _windows(self, x: Tensor) -> Tensor:
         """(batch, heads, windows, window, width), zeros behind the end; `rank` windows at most."""
         count = ceil_div(x.shape[2], self.window)
-        return pad_rows(x, 0, count * self.window - x.shape[2]).unflatten(2, (-1, self.window))
+        windows: Tensor = pad_rows(x, 0, count * self.window - x.shape[2]).unflatten(2, (-1, self.window))
+        return windows
 
     def _all_slots(self, x: Tensor) -> Tensor:
         """`rank` slots: those past the end of the keys are zeros, and masked."""
@@ -285,7 +288,8 @@ def project(weight: Tensor, x: Tensor, hidden: Tensor | None) -> Tensor:
     matrix = weight[:, :, : x.shape[2]].to(x.dtype)
     if torch.compiler.is_compiling() or not flash.fits(x, x, x):
         return matrix @ _without(x, hidden, 0.0)
-    return _Project.apply(matrix, x, hidden)
+    projected: Tensor = _Project.apply(matrix, x, hidden)  # type: ignore[no-untyped-call]
+    return projected
 
 
 def _again(ctx: Any, saved: Sequence[Any]) -> tuple[Tensor, Sequence[Tensor | None]]:

@@ -2,14 +2,14 @@
 
 from collections.abc import MutableMapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from longspan.attention.base import Cost, Shape, Side, Stream, Supports, masked_softmax, readable
+from longspan.attention.base import Cost, Extras, Shape, Stream, Supports, masked_softmax, readable
 from longspan.attention.devices import host_may_read
 from longspan.attention.kernels.multi_source_softmax import KeySource, joint
 from longspan.attention.layouts import Dense
@@ -56,43 +56,45 @@ class LongformerAttention(WindowAttention):
             64, "global tokens that a compiled or exported program has room for; otherwise they are counted", low=1
         )
 
-    def __init__(self, shape: Shape, options: Any = None, *, causal: bool = False, dropout: float = 0.0) -> None:
+    def __init__(
+        self, shape: Shape, options: Options | None = None, *, causal: bool = False, dropout: float = 0.0
+    ) -> None:
         super().__init__(shape, options, causal=causal, dropout=dropout)
         if causal:  # a global token would read the future, and tell of it
             self.streams = ()
 
-    def define(self, q: Queries, k: Keys, side: Side) -> Weights:
-        marked = self._global_tokens(side)
+    def define(self, q: Queries, k: Keys, extras: Extras) -> Weights:
+        marked = self._global_tokens(extras)
         if marked is None:
-            return super().define(q, k, side)
-        every = readable(q.shape[2], k.shape[2], self.causal, side.key_mask, q.device)
+            return super().define(q, k, extras)
+        every = readable(q.shape[2], k.shape[2], self.causal, extras.key_mask, q.device)
         read = (self.near(q.shape[2], q.device) | marked[:, None, None, :]) & every  # a union: no key twice
         local = torch.einsum("bhid,bhjd->bhij", q, k) / self.shape.head_dim**0.5
-        global_q, global_k = side.streams["global_q"], side.streams["global_k"]
+        global_q, global_k = extras.streams["global_q"], extras.streams["global_k"]
         whole = torch.einsum("bhid,bhjd->bhij", global_q, global_k) / self.shape.head_dim**0.5
         return torch.where(marked[:, None, :, None], masked_softmax(whole, every), masked_softmax(local, read))
 
-    def apply_weights(self, weights: Tensor, v: Values, side: Side) -> Output:
-        marked = self._global_tokens(side)
+    def apply_weights(self, weights: Tensor, v: Values, extras: Extras) -> Output:
+        marked = self._global_tokens(extras)
         if marked is None:
             return weights @ v
-        return torch.where(marked[:, None, :, None], weights @ side.streams["global_v"], weights @ v)
+        return torch.where(marked[:, None, :, None], weights @ extras.streams["global_v"], weights @ v)
 
-    def attend(self, q: Queries, k: Keys, v: Values, side: Side) -> Output:
-        marked = self._global_tokens(side)
-        room = 0 if marked is None else self._room(marked, side.streams["global_mask"])
+    def attend(self, q: Queries, k: Keys, v: Values, extras: Extras) -> Output:
+        marked = self._global_tokens(extras)
+        room = 0 if marked is None else self._room(marked, extras.streams["global_mask"])
         if marked is None or room == 0:
-            return super().attend(q, k, v, side)
+            return super().attend(q, k, v, extras)
         index, filled = _find(marked, room)
         dropout, scale = self.dropout if self.training else 0.0, self.shape.head_dim**-0.5
-        near = ~marked if side.key_mask is None else side.key_mask & ~marked
+        near = ~marked if extras.key_mask is None else extras.key_mask & ~marked
         sources = [
             KeySource(self._layout(), k, v, near),
             KeySource(Dense(), _take(k, index), _take(v, index), filled),
         ]
         out = joint(q, sources, scale=scale, dropout=dropout)
-        everything = KeySource(Dense(), side.streams["global_k"], side.streams["global_v"], side.key_mask)
-        rows = joint(_take(side.streams["global_q"], index), [everything], scale=scale, dropout=dropout)
+        everything = KeySource(Dense(), extras.streams["global_k"], extras.streams["global_v"], extras.key_mask)
+        rows = joint(_take(extras.streams["global_q"], index), [everything], scale=scale, dropout=dropout)
         # Unfilled slots point to some row too, and add nothing to it.
         rows = rows.masked_fill(~filled[:, None, :, None], 0.0)
         others = torch.where(marked[:, None, :, None], 0.0, out)  # faster than masked_fill
@@ -106,15 +108,15 @@ class LongformerAttention(WindowAttention):
         # Kept besides: the queries, keys and values of the global tokens, and the output and log-sum-exp of their rows.
         return Cost(window.flops + 4 * pairs * width, window.floats + heads * global_tokens * (4 * width + 1))
 
-    def _global_tokens(self, side: Side) -> Tensor | None:
+    def _global_tokens(self, extras: Extras) -> Tensor | None:
         """(batch, length), or None where there is no mask; padding is never global."""
-        marked = side.streams.get("global_mask")
+        marked = extras.streams.get("global_mask")
         if marked is None:
             return None
         for name in PROJECTIONS:
-            if side.streams.get(name) is None:
+            if extras.streams.get(name) is None:
                 raise InvalidInput(f"{self.name} needs the stream {name!r} beside global_mask: projections of its own")
-        return marked if side.key_mask is None else marked & side.key_mask
+        return marked if extras.key_mask is None else marked & extras.key_mask
 
     def _room(self, marked: Tensor, given: Tensor) -> int:
         """How many global tokens an example has at most; `given` marks them before padding is taken out."""

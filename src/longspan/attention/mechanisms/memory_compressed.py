@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import conv1d, linear, pad
 
 from longspan import config
-from longspan.attention.base import Attention, Cost, Shape, Side, Supports, masked_softmax, readable
+from longspan.attention.base import Attention, Cost, Extras, Shape, Supports, masked_softmax, readable
 from longspan.attention.kernels.multi_source_softmax import KeySource, joint
 from longspan.attention.layouts import Dense, Layout, Stairs, Tiles, ceil_div, first_rows
 from longspan.attention.layouts.base import pad_rows
@@ -69,7 +69,9 @@ class MemoryCompressedAttention(Attention):
         )
         block: int = option(256, "positions of a block (layer local)", low=1)
 
-    def __init__(self, shape: Shape, options: Any = None, *, causal: bool = False, dropout: float = 0.0) -> None:
+    def __init__(
+        self, shape: Shape, options: Options | None = None, *, causal: bool = False, dropout: float = 0.0
+    ) -> None:
         super().__init__(shape, options, causal=causal, dropout=dropout)
         if self.options.layer == "local":
             self.order, self.exponent = "n·block", 1.0
@@ -82,14 +84,14 @@ class MemoryCompressedAttention(Attention):
 
     # The paper
 
-    def define(self, q: Queries, k: Keys, side: Side) -> Defined:
+    def define(self, q: Queries, k: Keys, extras: Extras) -> Defined:
         length, stride = q.shape[2], self.options.stride
         position = torch.arange(length, device=q.device)
         if self.options.layer == "local":
             own_block = position // self.options.block == (position // self.options.block)[:, None]
-            keep = own_block & readable(length, length, self.causal, side.key_mask, q.device)
+            keep = own_block & readable(length, length, self.causal, extras.key_mask, q.device)
         else:
-            k = self._slots_by_definition(self.compress_keys, k, side.key_mask)
+            k = self._slots_by_definition(self.compress_keys, k, extras.key_mask)
             slots = k.shape[2] - self.first
             last = stride * torch.arange(1, slots + 1, device=q.device) - 1  # position of each slot
             if not self.causal:
@@ -99,13 +101,13 @@ class MemoryCompressedAttention(Attention):
             else:
                 in_sight = last < position[:, None]
             in_sight = pad(in_sight, (int(self.first), 0), value=True)
-            keep = in_sight & self._readable_by_definition(side.key_mask, slots, q)
+            keep = in_sight & self._readable_by_definition(extras.key_mask, slots, q)
         scores = torch.einsum("bhid,bhjd->bhij", q, k) / self.shape.head_dim**0.5
         return masked_softmax(scores, keep)
 
-    def apply_weights(self, weights: Tensor, v: Values, side: Side) -> Output:
+    def apply_weights(self, weights: Tensor, v: Values, extras: Extras) -> Output:
         if self.options.layer == "memory":
-            v = self._slots_by_definition(self.compress_values, v, side.key_mask)
+            v = self._slots_by_definition(self.compress_values, v, extras.key_mask)
         return weights @ v
 
     def _slots_by_definition(self, compression: "KeyCompression", x: Tensor, key_mask: Tensor | None) -> Tensor:
@@ -134,13 +136,13 @@ class MemoryCompressedAttention(Attention):
 
     # The fast path
 
-    def attend(self, q: Queries, k: Keys, v: Values, side: Side) -> Output:
+    def attend(self, q: Queries, k: Keys, v: Values, extras: Extras) -> Output:
         if self.options.layer == "local":
-            return self._joint(q, self._own_block, k, v, side.key_mask)
+            return self._joint(q, self._own_block, k, v, extras.key_mask)
         self._check_width(v)
         slots = self._slots(q.shape[2])
         first = (k[:, :, :1], v[:, :, :1]) if self.first else None
-        keys, values, keep = self._compress(k, v, side.key_mask, slots, first)
+        keys, values, keep = self._compress(k, v, extras.key_mask, slots, first)
         return self._read(q, keys, values, keep)
 
     def _slots(self, length: int) -> int:
@@ -188,7 +190,7 @@ class MemoryCompressedAttention(Attention):
 
     @property
     def _scale(self) -> float:
-        return self.shape.head_dim**-0.5
+        return float(self.shape.head_dim**-0.5)
 
     @property
     def _dropout(self) -> float:
@@ -224,33 +226,33 @@ class MemoryCompressedAttention(Attention):
             return nothing
         return CompressedState(Rows.empty(batch), Rows.empty(batch), None, nothing, 0)
 
-    def decode(self, q: Queries, k: Keys, v: Values, state: Any, side: Side) -> tuple[Output, State]:
+    def extend_heads(self, q: Queries, k: Keys, v: Values, state: Any, extras: Extras) -> tuple[Output, State]:
         if self.options.layer == "local":
-            return self._decode_local(q, k, v, state, side)
-        return self._decode_memory(q, k, v, state, side)
+            return self._decode_local(q, k, v, state, extras)
+        return self._decode_memory(q, k, v, state, extras)
 
     def _decode_local(
-        self, q: Tensor, k: Tensor, v: Tensor, state: LocalState, side: Side
+        self, q: Tensor, k: Tensor, v: Tensor, state: LocalState, extras: Extras
     ) -> tuple[Tensor, LocalState]:
         block, count = self.options.block, q.shape[2]
         near = min(count, block - len(state.k))  # rows that still belong to the block begun before
-        mask = None if side.key_mask is None else side.key_mask[:, :near]
+        mask = None if extras.key_mask is None else extras.key_mask[:, :near]
         begun = _append(state, k[:, :, :near], v[:, :, :near], mask)
         out = self._joint(q[:, :, :near], Dense(causal=True), begun.k.value, begun.v.value, _seen(begun))
         if near < count:
-            mask = None if side.key_mask is None else side.key_mask[:, near:]
-            further = self.attend(q[:, :, near:], k[:, :, near:], v[:, :, near:], Side(mask))
+            mask = None if extras.key_mask is None else extras.key_mask[:, near:]
+            further = self.attend(q[:, :, near:], k[:, :, near:], v[:, :, near:], Extras(mask))
             out = torch.cat([out, further], dim=2)
         if len(begun.k) < block:
             return out, begun
-        return out, _only(k, v, side.key_mask, (count - near) % block)
+        return out, _only(k, v, extras.key_mask, (count - near) % block)
 
     def _decode_memory(
-        self, q: Tensor, k: Tensor, v: Tensor, state: CompressedState, side: Side
+        self, q: Tensor, k: Tensor, v: Tensor, state: CompressedState, extras: Extras
     ) -> tuple[Tensor, CompressedState]:
         self._check_width(v)
         first = (k[:, :, :1], v[:, :, :1]) if self.first and not state.length else None
-        pending = _append(state.pending, k, v, side.key_mask)
+        pending = _append(state.pending, k, v, extras.key_mask)
         waiting, keep = len(pending.k), _seen(pending)
         slots = waiting // self.options.stride
         keys, values, seen = state.k, state.v, state.seen
@@ -285,7 +287,8 @@ class KeyCompression(nn.Module):
         """(batch, heads, slots · stride, head_dim) -> (batch, heads, slots, head_dim)"""
         channels = x.transpose(1, 2).unflatten(1, (x.shape[2] // self.stride, self.stride)).flatten(2)
         weight, bias = self.weight.flatten(1).to(x.dtype), self.bias.to(x.dtype)
-        return linear(channels, weight, bias).unflatten(2, (x.shape[1], -1)).transpose(1, 2)
+        slots: Tensor = linear(channels, weight, bias).unflatten(2, (x.shape[1], -1))
+        return slots.transpose(1, 2)
 
     def extra_repr(self) -> str:
         return f"width={self.bias.shape[0]}, stride={self.stride}"

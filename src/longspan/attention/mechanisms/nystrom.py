@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from longspan import config
-from longspan.attention.base import Attention, Cost, Shape, Side, Supports, masked_softmax, readable
+from longspan.attention.base import Attention, Cost, Extras, Shape, Supports, masked_softmax, readable
 from longspan.attention.kernels import flash
 from longspan.attention.kernels.multi_source_softmax import KeySource, joint
 from longspan.attention.layouts import Dense
@@ -42,7 +42,9 @@ class NystromAttention(Attention):
             33, "width of the convolution of the values that is added, one filter per head; 0: none", low=0
         )
 
-    def __init__(self, shape: Shape, options: Any = None, *, causal: bool = False, dropout: float = 0.0) -> None:
+    def __init__(
+        self, shape: Shape, options: Options | None = None, *, causal: bool = False, dropout: float = 0.0
+    ) -> None:
         super().__init__(shape, options, causal=causal, dropout=dropout)
         kernel = self.options.kernel
         if kernel and kernel % 2 == 0:
@@ -52,9 +54,9 @@ class NystromAttention(Attention):
 
     # The paper
 
-    def define(self, q: Queries, k: Keys, side: Side) -> Weights:
+    def define(self, q: Queries, k: Keys, extras: Extras) -> Weights:
         length, scale = q.shape[2], self.shape.head_dim**-0.5
-        keep = readable(length, length, False, side.key_mask, q.device)[:, 0, 0].expand(len(q), -1)
+        keep = readable(length, length, False, extras.key_mask, q.device)[:, 0, 0].expand(len(q), -1)
         maps = []
         for queries, keys, may in zip(q, k, keep):  # one example, (heads, length, width)
             scores = queries @ keys.mT * scale
@@ -92,12 +94,12 @@ class NystromAttention(Attention):
 
     # The fast path
 
-    def attend(self, q: Queries, k: Keys, v: Values, side: Side) -> Output:
+    def attend(self, q: Queries, k: Keys, v: Values, extras: Extras) -> Output:
         fused = flash.fits(q, k, v)
-        out = self._fused(q, k, v, side.key_mask) if fused else self._plain(q, k, v, side.key_mask)
+        out = self._fused(q, k, v, extras.key_mask) if fused else self._plain(q, k, v, extras.key_mask)
         if not self.options.kernel:
             return out
-        v = v if side.key_mask is None else v.masked_fill(~side.key_mask[:, None, :, None], 0.0)
+        v = v if extras.key_mask is None else v.masked_fill(~extras.key_mask[:, None, :, None], 0.0)
         return value_convolution.convolve(v, self.filters.to(v.dtype)).add_(out)
 
     def _fused(self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
@@ -106,7 +108,9 @@ class NystromAttention(Attention):
         if bool(short.all()):
             return self._dense(q, k, v, keep)
         if keep is None or not bool(short.any()):
-            return _Fused.apply(q, k, v, keep, Segments.of(q, keep, most), self.options.iterations, self._scale)
+            segments = Segments.of(q, keep, most)
+            fused: Tensor = _Fused.apply(q, k, v, keep, segments, self.options.iterations, self._scale)  # type: ignore[no-untyped-call]
+            return fused
         rows = torch.cat([short.nonzero(), (~short).nonzero()])[:, 0]
         parts = [
             self._fused(*(x.index_select(0, some) for x in (q, k, v, keep)))
@@ -134,7 +138,7 @@ class NystromAttention(Attention):
 
     @property
     def _scale(self) -> float:
-        return self.shape.head_dim**-0.5
+        return float(self.shape.head_dim**-0.5)
 
     def cost(self, queries: int, keys: int) -> Cost:
         heads, width, most = self.shape.heads, self.shape.head_dim, self.options.landmarks
@@ -157,7 +161,8 @@ def carry(q: Tensor, k: Tensor, read: Tensor, iterations: int, scale: float) -> 
         inner = torch.baddbmm(az, az, az, beta=7, alpha=-1)
         inner = torch.baddbmm(az, az, inner, beta=15, alpha=-1)
         z = torch.baddbmm(z, z, inner, beta=13 / 4, alpha=-1 / 4)
-    return torch.bmm(z, read.flatten(0, 1).to(z.dtype)).to(read.dtype).unflatten(0, read.shape[:2])
+    carried: Tensor = torch.bmm(z, read.flatten(0, 1).to(z.dtype)).to(read.dtype).unflatten(0, read.shape[:2])
+    return carried
 
 
 def _segment_matrix(keep: KeyMask, landmarks: int, dtype: torch.dtype) -> Tensor:

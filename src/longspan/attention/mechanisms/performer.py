@@ -14,13 +14,12 @@ anew. With `redraw_interval` = N, training does so by itself: the rows serve N p
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from longspan import config
-from longspan.attention.base import Shape, Side, Supports, readable
+from longspan.attention.base import Extras, Shape, Supports, readable
 from longspan.attention.parts.features import FeatureMap, PositiveExponential, Projection, Relu
 from longspan.attention.parts.kernel_attention import KernelAttention, normalised
 from longspan.config import option
@@ -52,7 +51,9 @@ class PerformerAttention(KernelAttention):
         )
         redraw_interval: int = option(0, "training passes between two draws; 0: never redraw", low=0)
 
-    def __init__(self, shape: Shape, options: Any = None, *, causal: bool = False, dropout: float = 0.0) -> None:
+    def __init__(
+        self, shape: Shape, options: Options | None = None, *, causal: bool = False, dropout: float = 0.0
+    ) -> None:
         super().__init__(shape, options, causal=causal, dropout=dropout)
         self.projection: Tensor
         self.passes: Tensor
@@ -61,9 +62,9 @@ class PerformerAttention(KernelAttention):
             self.running_statistics = True
             self.register_buffer("passes", torch.zeros((), dtype=torch.int64))
 
-    def define(self, q: Queries, k: Keys, side: Side) -> Weights:
+    def define(self, q: Queries, k: Keys, extras: Extras) -> Weights:
         similarity = torch.einsum("bhim,bhjm->bhij", self._features(q), self._features(k))
-        return normalised(similarity, readable(q.shape[2], k.shape[2], self.causal, side.key_mask, q.device))
+        return normalised(similarity, readable(q.shape[2], k.shape[2], self.causal, extras.key_mask, q.device))
 
     def _features(self, x: Tensor) -> Tensor:
         omega = self.projection.to(x.dtype)
@@ -72,7 +73,7 @@ class PerformerAttention(KernelAttention):
         y = x / self.shape.head_dim**0.25
         if self.options.kind == "hyperbolic":
             omega = torch.cat([omega, -omega])
-        return torch.exp(y @ omega.T - y.square().sum(-1, keepdim=True) / 2) / omega.shape[0] ** 0.5
+        return torch.exp(y @ omega.T - y.square().sum(-1, keepdim=True) / 2) / float(omega.shape[0] ** 0.5)
 
     # The map
 
@@ -134,7 +135,8 @@ def haar(count: int, size: int) -> Tensor:
     With the signs for which the diagonal of R is positive, it is (Mezzadri 2007).
     """
     q, r = torch.linalg.qr(torch.randn(count, size, size, dtype=torch.float64))
-    return q * torch.where(r.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0).unsqueeze(-2)
+    uniform: Tensor = q * torch.where(r.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0).unsqueeze(-2)
+    return uniform
 
 
 def _recomputing() -> bool:

@@ -17,14 +17,13 @@ A masked token is in no bucket: it is read by none, reads nothing, and takes no 
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from longspan import config
-from longspan.attention.base import Attention, Cost, Shape, Side, Supports, masked_softmax, readable
+from longspan.attention.base import Attention, Cost, Extras, Shape, Supports, masked_softmax, readable
 from longspan.attention.devices import host_may_read
 from longspan.attention.kernels.multi_source_softmax import KeySource, joint
 from longspan.attention.layouts import Layout, Ring, Sorted, ceil_div
@@ -80,7 +79,9 @@ class ReformerAttention(Attention):
         eps: float = option(0.0, "added to the mean square of a key before it is brought to length 1", low=0)
         seed: int | None = option(None, "of the rotations; the same then for all layers (released: hash_seed)", low=0)
 
-    def __init__(self, shape: Shape, options: Any = None, *, causal: bool = False, dropout: float = 0.0) -> None:
+    def __init__(
+        self, shape: Shape, options: Options | None = None, *, causal: bool = False, dropout: float = 0.0
+    ) -> None:
         super().__init__(shape, options, causal=causal, dropout=dropout)
         given, form = self.options.buckets, self.options.form
         self.factors: tuple[int, ...] = given if isinstance(given, tuple) else (given,)
@@ -108,12 +109,12 @@ class ReformerAttention(Attention):
 
     # The paper
 
-    def define(self, q: Queries, k: Keys, side: Side) -> Weights:
+    def define(self, q: Queries, k: Keys, extras: Extras) -> Weights:
         length = q.shape[2]
         position = torch.arange(length, device=q.device)
         real = torch.ones(q.shape[0], length, dtype=torch.bool, device=q.device)
-        real = (real if side.key_mask is None else side.key_mask)[:, None, :]
-        may_read = real[..., :, None] & readable(length, length, self.causal, side.key_mask, q.device)
+        real = (real if extras.key_mask is None else extras.key_mask)[:, None, :]
+        may_read = real[..., :, None] & readable(length, length, self.causal, extras.key_mask, q.device)
         if self.released:
             found = [buckets_by_definition(q, turn, self.factors) for turn in self.rotations.unbind(1)]
             order = torch.stack([b.masked_fill(~real, self._buckets).argsort(dim=-1, stable=True) for b in found], 2)
@@ -149,10 +150,10 @@ class ReformerAttention(Attention):
 
     # The fast path
 
-    def attend(self, q: Queries, k: Keys, v: Values, side: Side) -> Output:
+    def attend(self, q: Queries, k: Keys, v: Values, extras: Extras) -> Output:
         if self.released:
-            return self._attend_ring(q, v, side.key_mask)
-        layout = remember(lambda: self._arrange(self._hash(q), side.key_mask))
+            return self._attend_ring(q, v, extras.key_mask)
+        layout = remember(lambda: self._arrange(self._hash(q), extras.key_mask))
         return self._joint(q, self._keys(q), v, layout)
 
     def _attend_ring(self, q: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
@@ -270,10 +271,12 @@ class ReformerAttention(Attention):
         )
         return ReformerState(Rows.empty(batch), Rows.empty(batch), Rows.empty(batch), counts)
 
-    def decode(self, q: Queries, k: Keys, v: Values, state: ReformerState, side: Side) -> tuple[Output, State]:
+    def extend_heads(
+        self, q: Queries, k: Keys, v: Values, state: ReformerState, extras: Extras
+    ) -> tuple[Output, State]:
         past, new = len(state.k), q.shape[2]
         bucket = remember(lambda: self._hash(q))
-        slot, counts = self._continue(bucket, state.counts, side.key_mask)
+        slot, counts = self._continue(bucket, state.counts, extras.key_mask)
         state = ReformerState(
             state.k.append(self._keys(q)), state.v.append(v), state.slot.append(slot.transpose(2, 3)), counts
         )
@@ -323,5 +326,6 @@ class ReformerAttention(Attention):
 def _unit(q: Tensor, eps: float = 0.0) -> Tensor:
     """Keys of length 1, or a little shorter with `eps`; that of a zero vector is zero."""
     if eps:
-        return q * torch.rsqrt(q.square().mean(dim=-1, keepdim=True) + eps) / q.shape[-1] ** 0.5
-    return q / q.norm(dim=-1, keepdim=True).clamp_min(torch.finfo(q.dtype).tiny)
+        return q * torch.rsqrt(q.square().mean(dim=-1, keepdim=True) + eps) / float(q.shape[-1] ** 0.5)
+    length: Tensor = q.norm(dim=-1, keepdim=True)
+    return q / length.clamp_min(torch.finfo(q.dtype).tiny)

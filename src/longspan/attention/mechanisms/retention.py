@@ -10,12 +10,11 @@ Rows are not divided by the sum of their weights, which may have any sign.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from longspan import config
-from longspan.attention.base import Shape, Side, Supports, readable
+from longspan.attention.base import Extras, Shape, Supports, readable
 from longspan.attention.kernels.linear_scan.scan import Decay, Map
 from longspan.attention.parts.features import Identity
 from longspan.attention.parts.kernel_attention import KernelAttention
@@ -38,7 +37,9 @@ class RetentionAttention(KernelAttention):
             None, "γ of each head, above 0 and at most 1; 1 − 2^(−5−h) unless given", low=0, high=1
         )
 
-    def __init__(self, shape: Shape, options: Any = None, *, causal: bool = False, dropout: float = 0.0) -> None:
+    def __init__(
+        self, shape: Shape, options: Options | None = None, *, causal: bool = False, dropout: float = 0.0
+    ) -> None:
         super().__init__(shape, options, causal=causal, dropout=dropout)
         given = self.options.decay
         if given is not None and (len(given) != shape.heads or 0 in given):
@@ -54,9 +55,9 @@ class RetentionAttention(KernelAttention):
         # Not a buffer: a module in half precision would round γ to 1.
         return torch.tensor(self.decays, dtype=torch.float64, device=device)
 
-    def define(self, q: Queries, k: Keys, side: Side) -> Weights:
+    def define(self, q: Queries, k: Keys, extras: Extras) -> Weights:
         length = q.shape[2]
         steps = torch.arange(length, device=q.device)[:, None] - torch.arange(length, device=q.device)
         fading = self.decay(q.device)[:, None, None] ** steps.clamp(min=0)
-        keep = readable(length, length, True, side.key_mask, q.device)
+        keep = readable(length, length, True, extras.key_mask, q.device)
         return torch.einsum("bhid,bhjd->bhij", q, k) * fading.to(q.dtype) * keep

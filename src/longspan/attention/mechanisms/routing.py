@@ -17,14 +17,13 @@ is read by none and reads nothing in the heads that route.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import mse_loss, pad
 
 from longspan import config
-from longspan.attention.base import Attention, Cost, Shape, Side, Supports, masked_softmax, readable
+from longspan.attention.base import Attention, Cost, Extras, Shape, Supports, masked_softmax, readable
 from longspan.attention.devices import host_may_read
 from longspan.attention.kernels import sdpa
 from longspan.attention.kernels.flash import BLOCKED
@@ -87,7 +86,9 @@ class RoutingAttention(Attention):
         local_heads: int = option(0, "heads that read their neighbours instead", low=0)
         local_window: int = option(128, "neighbours that those read on each side, causal: before them", low=1)
 
-    def __init__(self, shape: Shape, options: Any = None, *, causal: bool = False, dropout: float = 0.0) -> None:
+    def __init__(
+        self, shape: Shape, options: Options | None = None, *, causal: bool = False, dropout: float = 0.0
+    ) -> None:
         super().__init__(shape, options, causal=causal, dropout=dropout)
         given = self.options
         if given.local_heads >= shape.heads:
@@ -107,13 +108,13 @@ class RoutingAttention(Attention):
 
     # The paper
 
-    def define(self, q: Queries, k: Keys, side: Side) -> Weights:
+    def define(self, q: Queries, k: Keys, extras: Extras) -> Weights:
         local, length = self.options.local_heads, q.shape[2]
-        may = readable(length, length, self.causal, side.key_mask, q.device)
-        x = on_sphere(self._routed(q, side.key_mask))
+        may = readable(length, length, self.causal, extras.key_mask, q.device)
+        x = on_sphere(self._routed(q, extras.key_mask))
         y = x if self.causal else on_sphere(k[:, local:])
         real = torch.ones(q.shape[0], length, dtype=torch.bool, device=q.device)
-        real = real if side.key_mask is None else side.key_mask
+        real = real if extras.key_mask is None else extras.key_mask
         products = torch.einsum("bhid,bhjd->bhij", x, y) * self.scale
         if self.strict:
             routed = masked_softmax(products, self._members_of_prefix(x, real) & may)
@@ -152,11 +153,11 @@ class RoutingAttention(Attention):
 
     # The fast path
 
-    def attend(self, q: Queries, k: Keys, v: Values, side: Side) -> Output:
+    def attend(self, q: Queries, k: Keys, v: Values, extras: Extras) -> Output:
         local = self.options.local_heads
-        x = on_sphere(self._routed(q, side.key_mask))
+        x = on_sphere(self._routed(q, extras.key_mask))
         y = x if self.causal else on_sphere(k[:, local:])
-        values, keep = v[:, local:], side.key_mask
+        values, keep = v[:, local:], extras.key_mask
         if self.strict:
             cluster, lists = remember(lambda: self._route_strictly(x, keep))
             nearest = [cluster]
@@ -366,8 +367,8 @@ class RoutingAttention(Attention):
         near = Rows.empty(batch, window)
         return RoutingState(rows, rows, rows, lists, near, near, None)
 
-    def decode(self, q: Queries, k: Keys, v: Values, state: RoutingState, side: Side) -> tuple[Output, State]:
-        local, keep = self.options.local_heads, side.key_mask
+    def extend_heads(self, q: Queries, k: Keys, v: Values, state: RoutingState, extras: Extras) -> tuple[Output, State]:
+        local, keep = self.options.local_heads, extras.key_mask
         out, state = self._route_on(self._routed(q, keep), v[:, local:], keep, state)
         if not local:
             return out, state
@@ -420,14 +421,15 @@ class RoutingAttention(Attention):
         scores = torch.cat([(x[..., None, :] @ far[0].mT)[..., 0, :], x @ near[0].mT], dim=-1).to(wide(x.dtype))
         may = torch.cat([index >= 0, same], dim=-1) & (cluster >= 0)[..., None]
         weights = masked_softmax(scores * self.scale, may).to(values.dtype)
-        first, rest = weights.split([window, weights.shape[-1] - window], dim=-1)
+        first, rest = weights[..., :window], weights[..., window:]
         return (first[..., None, :] @ far[1])[..., 0, :] + rest @ near[1]
 
 
 def _take(x: Tensor, index: Tensor) -> Tensor:
     """Rows of x (batch, heads, length, width) at index (batch, heads, …); past the last one, the last one."""
     flat = _flat(index.clamp_max(x.shape[2] - 1), x.shape[2])
-    return x.flatten(0, 2).index_select(0, flat).unflatten(0, index.shape)
+    rows: Tensor = x.flatten(0, 2).index_select(0, flat).unflatten(0, index.shape)
+    return rows
 
 
 def _average(parts: Tensor, index: Tensor, length: int) -> Tensor:
@@ -435,12 +437,12 @@ def _average(parts: Tensor, index: Tensor, length: int) -> Tensor:
     flat, rows = _flat(index, length + 1), index.shape[0] * index.shape[1] * (length + 1)
     counts = parts.new_zeros(rows).scatter_add(0, flat, parts.new_ones(flat.shape))
     total = parts.new_zeros(rows, parts.shape[-1]).index_add(0, flat, parts.flatten(0, 3))
-    mean = total / counts.clamp_min(1)[:, None]
-    return mean.unflatten(0, (*index.shape[:2], length + 1))[:, :, :-1]
+    mean: Tensor = (total / counts.clamp_min(1)[:, None]).unflatten(0, (*index.shape[:2], length + 1))
+    return mean[:, :, :-1]
 
 
 def _flat(index: Tensor, length: int) -> Tensor:
     """Where the rows lie when heads of `length` rows stand end to end: torch gathers along one axis far faster."""
     batch, heads = index.shape[:2]
-    starts = torch.arange(batch * heads, device=index.device).unflatten(0, (batch, heads)) * length
+    starts = torch.arange(batch * heads, device=index.device).view(batch, heads) * length
     return (index.flatten(2) + starts[..., None]).flatten()

@@ -6,14 +6,13 @@ stochastic matrix S, a soft permutation; block i then reads K̃_i = Σ_j S_ij K_
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from longspan import config
-from longspan.attention.base import Attention, Cost, Shape, Side, Supports, masked_softmax, readable
+from longspan.attention.base import Attention, Cost, Extras, Shape, Supports, masked_softmax, readable
 from longspan.attention.kernels.flash import BLOCKED
 from longspan.attention.kernels.multi_source_softmax import KeySource, joint
 from longspan.attention.layouts import Dense, ceil_div
@@ -67,7 +66,9 @@ class SinkhornAttention(Attention):
         )
         mixture: bool = option(False, "adds ordinary dense attention, which is quadratic: an ablation of the paper")
 
-    def __init__(self, shape: Shape, options: Any = None, *, causal: bool = False, dropout: float = 0.0) -> None:
+    def __init__(
+        self, shape: Shape, options: Options | None = None, *, causal: bool = False, dropout: float = 0.0
+    ) -> None:
         super().__init__(shape, options, causal=causal, dropout=dropout)
         if shape.max_length is None:
             raise InvalidOption(f"{self.name} has one sort score for every block: give max_length")
@@ -79,12 +80,12 @@ class SinkhornAttention(Attention):
 
     # The paper
 
-    def define(self, q: Queries, k: Keys, side: Side) -> Weights:
+    def define(self, q: Queries, k: Keys, extras: Extras) -> Weights:
         length, block, scale = q.shape[2], self.options.block, self.shape.head_dim**-0.5
         self._check_length(length)
         count = ceil_div(length, block)
         behind = count * block - length
-        keep = readable(1, length, False, side.key_mask, q.device)[:, 0, 0].expand(q.shape[0], -1)
+        keep = readable(1, length, False, extras.key_mask, q.device)[:, 0, 0].expand(q.shape[0], -1)
         keep = pad(keep, (0, behind)).unflatten(1, (count, block))
         queries, keys = (pad(x, (0, 0, 0, behind)).unflatten(2, (count, block)) for x in (q, k))
         keys = keys.masked_fill(~keep[:, None, :, :, None], 0.0)  # nothing of a masked key is ever used
@@ -122,7 +123,7 @@ class SinkhornAttention(Attention):
         weights = weights.flatten(4, 5).flatten(2, 3)[:, :, :length, :length]
         if self.options.mixture:
             dense = torch.einsum("bhid,bhjd->bhij", q, k) * scale
-            weights = weights + masked_softmax(dense, readable(length, length, self.causal, side.key_mask, q.device))
+            weights = weights + masked_softmax(dense, readable(length, length, self.causal, extras.key_mask, q.device))
         return weights
 
     def _sort_by_definition(self, keys: Tensor, allowed: Tensor) -> Tensor:
@@ -149,7 +150,7 @@ class SinkhornAttention(Attention):
 
     # The fast path
 
-    def attend(self, q: Queries, k: Keys, v: Values, side: Side) -> Output:
+    def attend(self, q: Queries, k: Keys, v: Values, extras: Extras) -> Output:
         batch, length, block = q.shape[0], q.shape[2], self.options.block
         self._check_length(length)
         dropout = self.dropout if self.training else 0.0
@@ -157,13 +158,13 @@ class SinkhornAttention(Attention):
         count = ceil_div(length, block) + exporting  # one to spare: exporters treat a size of 1 apart from all others
         behind = count * block - length
         keep = None
-        if side.key_mask is not None or exporting or behind:
-            keep = readable(1, length, False, side.key_mask, q.device)[:, 0, 0].expand(batch, -1)
+        if extras.key_mask is not None or exporting or behind:
+            keep = readable(1, length, False, extras.key_mask, q.device)[:, 0, 0].expand(batch, -1)
             keep = pad(keep, (0, behind)).unflatten(1, (count, block))
         keys, values = (self._split(x, count) for x in (k, v))
         # Only masks and the spare block leave blocks with nothing to give.
-        alive = None if keep is None or (side.key_mask is None and not exporting) else keep.any(2)
-        if side.key_mask is not None and keep is not None:
+        alive = None if keep is None or (extras.key_mask is None and not exporting) else keep.any(2)
+        if extras.key_mask is not None and keep is not None:
             keys, values = (x.masked_fill(~keep[:, None, :, :, None], 0.0) for x in (keys, values))
 
         sums = self.sorting.sums(keys, None)
@@ -178,7 +179,7 @@ class SinkhornAttention(Attention):
             queries = _fold(self._split(q, count))
             out = _unfold(self._combine(queries, mixed, own, slots, keep, dropout), batch, length)
         if self.options.mixture:
-            source = KeySource(Dense(causal=self.causal), k, v, side.key_mask)
+            source = KeySource(Dense(causal=self.causal), k, v, extras.key_mask)
             out = out + joint(q, [source], scale=self._scale, dropout=dropout)
         return out
 
@@ -226,14 +227,15 @@ class SinkhornAttention(Attention):
 
     @property
     def _scale(self) -> float:
-        return self.shape.head_dim**-0.5
+        return float(self.shape.head_dim**-0.5)
 
     def _split(self, x: Tensor, count: int) -> Tensor:
         """(batch, heads, blocks, block, width)"""
         behind = count * self.options.block - x.shape[2]
         if torch.compiler.is_compiling() or behind:
             x = pad_rows(x, 0, behind)
-        return x.unflatten(2, (count, self.options.block))
+        blocks: Tensor = x.unflatten(2, (count, self.options.block))
+        return blocks
 
     def _check_length(self, length: int) -> None:
         most = self.shape.max_length
@@ -278,7 +280,9 @@ class SinkhornAttention(Attention):
         keep = torch.zeros(batch, block, dtype=torch.bool, device=device)
         return SinkhornState(Rows.empty(batch), Rows.empty(batch), None, total, columns, empty, empty, keep)
 
-    def decode(self, q: Queries, k: Keys, v: Values, state: SinkhornState, side: Side) -> tuple[Output, State]:
+    def extend_heads(
+        self, q: Queries, k: Keys, v: Values, state: SinkhornState, extras: Extras
+    ) -> tuple[Output, State]:
         new, block = q.shape[2], self.options.block
         self._check_length(len(state.k) + new)
         rest = -len(state.k) % block  # what the current block still lacks
@@ -286,7 +290,7 @@ class SinkhornAttention(Attention):
         for begin, end in ((0, min(rest, new)), (min(rest, new), new)):
             if begin < end:
                 here = slice(begin, end)
-                mask = None if side.key_mask is None else side.key_mask[:, here]
+                mask = None if extras.key_mask is None else extras.key_mask[:, here]
                 out, state = self._advance(q[:, :, here], k[:, :, here], v[:, :, here], mask, state)
                 outs.append(out)
         return outs[0] if len(outs) == 1 else torch.cat(outs, 2), state

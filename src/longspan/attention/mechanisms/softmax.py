@@ -5,14 +5,14 @@ additive score is not, and is streamed over queries.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention, softplus
 
 from longspan import config
-from longspan.attention.base import Attention, Cost, Shape, Side, Supports, masked_softmax, readable, share_heads
+from longspan.attention.base import Attention, Cost, Extras, Shape, Supports, masked_softmax, readable, share_heads
 from longspan.attention.devices import has_fused_attention
 from longspan.attention.kernels import sdpa
 from longspan.attention.kernels.multi_source_softmax import KeySource, joint
@@ -93,7 +93,9 @@ class SoftmaxAttention(Attention):
             None, "what the products are multiplied by; 1/sqrt(head_dim) for scaled_dot and 1 otherwise"
         )
 
-    def __init__(self, shape: Shape, options: Any = None, *, causal: bool = False, dropout: float = 0.0) -> None:
+    def __init__(
+        self, shape: Shape, options: Options | None = None, *, causal: bool = False, dropout: float = 0.0
+    ) -> None:
         super().__init__(shape, options, causal=causal, dropout=dropout)
         score, heads, width = self.options.score, shape.heads, shape.head_dim
         if self.options.scale is not None and score != "scaled_dot":
@@ -120,12 +122,12 @@ class SoftmaxAttention(Attention):
 
     # The paper
 
-    def define(self, q: Queries, k: Keys, side: Side) -> Weights:
-        keep = readable(q.shape[2], k.shape[2], self.causal, side.key_mask, q.device)
+    def define(self, q: Queries, k: Keys, extras: Extras) -> Weights:
+        keep = readable(q.shape[2], k.shape[2], self.causal, extras.key_mask, q.device)
         scores = self._scores_by_definition(q, k)
-        if side.bias is not None:
-            check_reach(side.bias, max(q.shape[2], k.shape[2]) - 1)
-            scores = scores + offset_bias(side.bias, q.shape[2], k.shape[2])
+        if extras.bias is not None:
+            check_reach(extras.bias, max(q.shape[2], k.shape[2]) - 1)
+            scores = scores + offset_bias(extras.bias, q.shape[2], k.shape[2])
         return masked_softmax(scores, keep)
 
     def _scores_by_definition(self, q: Tensor, k: Tensor) -> Tensor:
@@ -145,15 +147,15 @@ class SoftmaxAttention(Attention):
 
     # The fast path
 
-    def attend(self, q: Queries, k: Keys, v: Values, side: Side) -> Output:
+    def attend(self, q: Queries, k: Keys, v: Values, extras: Extras) -> Output:
         k, v = self._change_keys(k), self._values(v)
         if self.options.score == "additive":
-            return self._additive(q, k, v, side.key_mask, side.bias)
+            return self._additive(q, k, v, extras.key_mask, extras.bias)
         dropout = self.dropout if self.training else 0.0
         q = self._change_queries(q)
-        if side.key_mask is None and side.bias is None and has_fused_attention(q, v, dropout=bool(dropout)):
+        if extras.key_mask is None and extras.bias is None and has_fused_attention(q, v, dropout=bool(dropout)):
             return self._fused(q, k, v, causal=self.causal, dropout=dropout)
-        return self._joint(q, k, v, side.key_mask, side.bias, dropout)
+        return self._joint(q, k, v, extras.key_mask, extras.bias, dropout)
 
     def _fused(self, q: Tensor, k: Tensor, v: Tensor, *, causal: bool, dropout: float = 0.0) -> Tensor:
         return sdpa.attend(q, k, v, scale=self._scale, causal=causal, dropout=dropout)
@@ -213,24 +215,24 @@ class SoftmaxAttention(Attention):
         self._refuse_streaming()
         return SoftmaxState(Rows.empty(batch), Rows.empty(batch), None)
 
-    def decode(self, q: Queries, k: Keys, v: Values, state: SoftmaxState, side: Side) -> tuple[Output, State]:
+    def extend_heads(self, q: Queries, k: Keys, v: Values, state: SoftmaxState, extras: Extras) -> tuple[Output, State]:
         if state.family is not None:
-            if q.shape[2] == 1 and side.key_mask is None:
+            if q.shape[2] == 1 and extras.key_mask is None:
                 return self._decode_family(q, k, v, state, state.family)
             state = state.apart()
-        seen = append_mask(state.seen, len(state.k), side.key_mask, q)
+        seen = append_mask(state.seen, len(state.k), extras.key_mask, q)
         changed = self._change_keys(k, len(state.k))
-        places = side.bias is not None or self.options.score in ("additive", "location")
+        places = extras.bias is not None or self.options.score in ("additive", "location")
         state = SoftmaxState(state.k.append(changed), state.v.append(self._values(v)), seen, places)
         keep = None if seen is None else seen.value[:, 0, :, 0]
         keys, values = state.k.value, state.v.value
         if self.options.score == "additive":
-            return self._additive(q, keys, values, keep, side.bias), state
+            return self._additive(q, keys, values, keep, extras.bias), state
         q = self._change_queries(q)
-        if q.shape[2] == 1 and keep is None and side.bias is None:  # one new token reads all there is: n scores
+        if q.shape[2] == 1 and keep is None and extras.bias is None:  # one new token reads all there is: n scores
             grouped = q.reshape(len(q), keys.shape[1], -1, q.shape[3])  # the queries that read one key head, as rows
             return self._fused(grouped, keys, values, causal=False).reshape(*q.shape[:3], -1), state
-        return self._joint(q, keys, values, keep, side.bias), state
+        return self._joint(q, keys, values, keep, extras.bias), state
 
     def _decode_family(
         self, q: Tensor, k: Tensor, v: Tensor, state: SoftmaxState, family: SharedPrefixCache
@@ -287,4 +289,5 @@ class SoftmaxAttention(Attention):
 
 
 def _length(x: Tensor) -> Tensor:
-    return x.norm(dim=-1, keepdim=True).clamp_min(max(EPSILON, torch.finfo(x.dtype).tiny))
+    length: Tensor = x.norm(dim=-1, keepdim=True)
+    return length.clamp_min(max(EPSILON, torch.finfo(x.dtype).tiny))

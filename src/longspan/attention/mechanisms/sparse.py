@@ -2,13 +2,13 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from longspan import config
-from longspan.attention.base import Attention, Cost, Shape, Side, Supports, masked_softmax, readable
+from longspan.attention.base import Attention, Cost, Extras, OptionsT, Shape, Supports, masked_softmax, readable
 from longspan.attention.kernels.multi_source_softmax import KeySource, joint
 from longspan.attention.layouts import Band, Dense, Layout, OwnBlock, Strided, Summaries, ceil_div
 from longspan.attention.state import Rows, State, append_mask
@@ -90,13 +90,15 @@ class SparseAttention(Attention):
         )
 
     @classmethod
-    def fit(cls, options: Any, said: Collection[str], shape: Shape) -> Any:
-        options = super().fit(options, said, shape)
-        if "summary" in said or options.summary <= options.stride:
-            return options
-        return replace(options, summary=options.stride)  # a block has no more columns
+    def fit(cls, options: OptionsT, given: Collection[str], shape: Shape) -> OptionsT:
+        fitted = super().fit(options, given, shape)
+        if isinstance(fitted, cls.Options) and "summary" not in given and fitted.summary > fitted.stride:
+            return replace(fitted, summary=fitted.stride)  # a block has no more columns
+        return fitted
 
-    def __init__(self, shape: Shape, options: Any = None, *, causal: bool = False, dropout: float = 0.0) -> None:
+    def __init__(
+        self, shape: Shape, options: Options | None = None, *, causal: bool = False, dropout: float = 0.0
+    ) -> None:
         super().__init__(shape, options, causal=causal, dropout=dropout)
         given, heads = self.options, shape.heads
         shape.check_room("stride", given.stride)
@@ -121,7 +123,7 @@ class SparseAttention(Attention):
 
     # The paper
 
-    def define(self, q: Queries, k: Keys, side: Side) -> Weights:
+    def define(self, q: Queries, k: Keys, extras: Extras) -> Weights:
         length, stride = q.shape[2], self.options.stride
         i, j = torch.arange(length, device=q.device)[:, None], torch.arange(length, device=q.device)
         masks = []
@@ -135,16 +137,16 @@ class SparseAttention(Attention):
                     first = self.columns[head]
                     distant = ((j % stride >= first) & (j % stride < first + self.options.summary)).expand(length, -1)
                 masks.append((local & group.local) | (distant & group.distant))
-        keep = torch.stack(masks) & readable(length, length, True, side.key_mask, q.device)
+        keep = torch.stack(masks) & readable(length, length, True, extras.key_mask, q.device)
         return masked_softmax(torch.einsum("bhid,bhjd->bhij", q, k) / self.shape.head_dim**0.5, keep)
 
     # The fast path
 
-    def attend(self, q: Queries, k: Keys, v: Values, side: Side) -> Output:
+    def attend(self, q: Queries, k: Keys, v: Values, extras: Extras) -> Output:
         outs = []
         for group in self.groups:
             keys, values = group.of(k), group.of(v)
-            sources = [KeySource(layout, keys, values, side.key_mask) for layout in self._layouts(group)]
+            sources = [KeySource(layout, keys, values, extras.key_mask) for layout in self._layouts(group)]
             outs.append(self._joint(group.of(q), sources))
         return outs[0] if len(outs) == 1 else torch.cat(outs, dim=1)
 
@@ -198,12 +200,12 @@ class SparseAttention(Attention):
         # A2 needs all keys. The bucket of a residue is every stride-th of them, which is a view.
         return None if group.distant else self.window - 1
 
-    def decode(self, q: Queries, k: Keys, v: Values, state: SparseState, side: Side) -> tuple[Output, State]:
+    def extend_heads(self, q: Queries, k: Keys, v: Values, state: SparseState, extras: Extras) -> tuple[Output, State]:
         outs: list[Tensor] = []
         after: list[KeysState | SummaryState] = []
         for group, part in zip(self.groups, (state.first, state.second)):
             assert part is not None
-            out, new = self._decode_group(group, group.of(q), group.of(k), group.of(v), part, side.key_mask)
+            out, new = self._decode_group(group, group.of(q), group.of(k), group.of(v), part, extras.key_mask)
             outs.append(out)
             after.append(new)
         return torch.cat(outs, dim=1), SparseState(after[0], after[1] if len(after) == 2 else None)

@@ -6,14 +6,13 @@ of the key and go to the fused kernel, their factors side by side; the other two
 
 from dataclasses import dataclass
 from math import isqrt
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, pad
 
 from longspan import config
-from longspan.attention.base import Attention, Cost, Shape, Side, Stream, Supports, masked_softmax, readable
+from longspan.attention.base import Attention, Cost, Extras, Shape, Stream, Supports, masked_softmax, readable
 from longspan.attention.kernels import tiled_softmax
 from longspan.attention.kernels.multi_source_softmax import KeySource, joint
 from longspan.attention.kernels.tiled_softmax import Terms, tiled
@@ -69,7 +68,9 @@ class SynthesizerAttention(Attention):
         )
         fixed: bool = option(False, "random and factorised_random: tables that are not trained")
 
-    def __init__(self, shape: Shape, options: Any = None, *, causal: bool = False, dropout: float = 0.0) -> None:
+    def __init__(
+        self, shape: Shape, options: Options | None = None, *, causal: bool = False, dropout: float = 0.0
+    ) -> None:
         super().__init__(shape, options, causal=causal, dropout=dropout)
         self.forms = _forms(self.options.form)
         if shape.max_length is None:
@@ -114,18 +115,18 @@ class SynthesizerAttention(Attention):
 
     # The paper
 
-    def define(self, q: Queries, k: Keys, side: Side) -> Weights:
+    def define(self, q: Queries, k: Keys, extras: Extras) -> Weights:
         length = q.shape[2]
-        x = self._hidden(side, length, 0)
+        x = self._hidden(extras, length, 0)
         alpha = self.mixture.softmax(0) if len(self.forms) > 1 else torch.ones(1, dtype=q.dtype, device=q.device)
         scores = q.new_zeros(q.shape[0], self.shape.heads, length, length)
         for number, form in enumerate(self.forms):
             scores = scores + alpha[number] * self._scores_by_definition(form, q, k, x, length)
-        return masked_softmax(scores, readable(length, length, self.causal, side.key_mask, q.device))
+        return masked_softmax(scores, readable(length, length, self.causal, extras.key_mask, q.device))
 
     def _scores_by_definition(self, form: str, q: Tensor, k: Tensor, x: Tensor | None, length: int) -> Tensor:
         if form == "dot":
-            return torch.einsum("bhid,bhjd->bhij", q, k) / self.shape.head_dim**0.5
+            return torch.einsum("bhid,bhjd->bhij", q, k) / float(self.shape.head_dim**0.5)
         if form == "random":
             return self.random[:, :length, :length]
         if form == "factorised_random":
@@ -143,9 +144,9 @@ class SynthesizerAttention(Attention):
 
     # The fast path
 
-    def attend(self, q: Queries, k: Keys, v: Values, side: Side) -> Output:
-        x = self._hidden(side, q.shape[2], 0)
-        return self._attend(q, k, v, x, side.key_mask, 0, self.dropout if self.training else 0.0)
+    def attend(self, q: Queries, k: Keys, v: Values, extras: Extras) -> Output:
+        x = self._hidden(extras, q.shape[2], 0)
+        return self._attend(q, k, v, x, extras.key_mask, 0, self.dropout if self.training else 0.0)
 
     def _attend(
         self,
@@ -166,7 +167,8 @@ class SynthesizerAttention(Attention):
             beside = v.permute(1, 2, 0, 3).flatten(2)[None]
             terms = self._terms(q[:1], k[:1], None, first, keys)
             out = tiled(terms, beside, None, rows=rows, causal=self.causal, whole=at_once)
-            return out[0].unflatten(2, (batch, width)).permute(2, 0, 1, 3)
+            rows_of_batch: Tensor = out[0].unflatten(2, (batch, width))
+            return rows_of_batch.permute(2, 0, 1, 3)
         if set(self.forms) & set(TILED):
             terms = self._terms(q, k, x, first, keys)
             return tiled(terms, v, keep, rows=rows, causal=self.causal, dropout=dropout, whole=at_once)
@@ -237,8 +239,8 @@ class SynthesizerAttention(Attention):
     def _project(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """(batch, heads, rows, width) from (batch, rows, hidden width), all heads in one product."""
         bias = None if bias is None else bias.flatten().to(x.dtype)
-        made = linear(x, weight.flatten(0, 1).to(x.dtype), bias)
-        return made.unflatten(2, weight.shape[:2]).transpose(1, 2)
+        heads: Tensor = linear(x, weight.flatten(0, 1).to(x.dtype), bias).unflatten(2, weight.shape[:2])
+        return heads.transpose(1, 2)
 
     def _alpha(self, dtype: torch.dtype) -> dict[str, Tensor] | None:
         return None if len(self.forms) == 1 else dict(zip(self.forms, self.mixture.softmax(0).to(dtype).unbind()))
@@ -277,23 +279,25 @@ class SynthesizerAttention(Attention):
         self._refuse_streaming()
         return SynthesizerState(Rows.empty(batch) if "dot" in self.forms else None, Rows.empty(batch), None)
 
-    def decode(self, q: Queries, k: Keys, v: Values, state: SynthesizerState, side: Side) -> tuple[Output, State]:
+    def extend_heads(
+        self, q: Queries, k: Keys, v: Values, state: SynthesizerState, extras: Extras
+    ) -> tuple[Output, State]:
         past = len(state.v)
-        x = self._hidden(side, q.shape[2], past)
-        seen = append_mask(state.seen, past, side.key_mask, q)
+        x = self._hidden(extras, q.shape[2], past)
+        seen = append_mask(state.seen, past, extras.key_mask, q)
         state = SynthesizerState(None if state.k is None else state.k.append(k), state.v.append(v), seen)
         keep = None if seen is None else seen.value[:, 0, :, 0]
         keys, values = k if state.k is None else state.k.value, state.v.value
         few = q.shape[0] * q.shape[1] * q.shape[2] * values.shape[2] <= tiled_softmax.TILE
         return self._attend(q, keys, values, x, keep, past, at_once=few), state
 
-    def _hidden(self, side: Side, rows: int, past: int) -> Tensor | None:
+    def _hidden(self, extras: Extras, rows: int, past: int) -> Tensor | None:
         """The hidden states of the rows, after a check that the tables reach as far as these rows stand."""
         if past + rows > self.most:
             raise InvalidInput(
                 f"{self.name} was built for max_length {self.most}, and there are {past + rows} positions"
             )
-        x = side.streams.get("hidden")
+        x = extras.streams.get("hidden")
         if x is not None and tuple(x.shape[1:]) != (rows, self.width):
             raise InvalidInput(
                 f"hidden must be (batch, length {rows}, width {self.width}), not {tuple(x.shape)}; see the option width"

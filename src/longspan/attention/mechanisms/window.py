@@ -1,14 +1,14 @@
 """Sliding-window attention: each query reads its neighbours, near ones or every so many."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from longspan import config
-from longspan.attention.base import Attention, Cost, Shape, Side, Supports, masked_softmax, readable
+from longspan.attention.base import Attention, Cost, Extras, Shape, Supports, masked_softmax, readable
 from longspan.attention.kernels.multi_source_softmax import KeySource, joint
 from longspan.attention.layouts import Band, ByHead, Layout, Residue, check_reach, offset_bias
 from longspan.attention.state import Rows, State, append_mask
@@ -42,21 +42,23 @@ class WindowAttention(Attention):
         )
         dilation: int | tuple[int, ...] = option(1, "distance between neighbours; a tuple has one per head", low=1)
 
-    def __init__(self, shape: Shape, options: Any = None, *, causal: bool = False, dropout: float = 0.0) -> None:
+    def __init__(
+        self, shape: Shape, options: Options | None = None, *, causal: bool = False, dropout: float = 0.0
+    ) -> None:
         super().__init__(shape, options, causal=causal, dropout=dropout)
         given = self.options.dilation
         if isinstance(given, tuple) and len(given) != shape.heads:
             raise InvalidOption(f"option dilation must have one number for each of {shape.heads} heads, not {given!r}")
         self.dilations = given if isinstance(given, tuple) else (given,) * shape.heads
 
-    def define(self, q: Queries, k: Keys, side: Side) -> Weights:
+    def define(self, q: Queries, k: Keys, extras: Extras) -> Weights:
         length = q.shape[2]
         near = self.near(length, q.device)
         scores = torch.einsum("bhid,bhjd->bhij", q, k) / self.shape.head_dim**0.5
-        if side.bias is not None:
-            check_reach(side.bias, min(length - 1, self._reach))
-            scores = scores + offset_bias(side.bias, length, length)
-        return masked_softmax(scores, near & readable(length, length, self.causal, side.key_mask, q.device))
+        if extras.bias is not None:
+            check_reach(extras.bias, min(length - 1, self._reach))
+            scores = scores + offset_bias(extras.bias, length, length)
+        return masked_softmax(scores, near & readable(length, length, self.causal, extras.key_mask, q.device))
 
     def near(self, length: int, device: torch.device) -> Tensor:
         """Which keys lie in the window of each query, of the past or not: (heads, length, length)."""
@@ -64,8 +66,8 @@ class WindowAttention(Attention):
         dilation = torch.tensor(self.dilations, device=device)[:, None, None]
         return (offsets.abs() <= self.options.window * dilation) & (offsets % dilation == 0)
 
-    def attend(self, q: Queries, k: Keys, v: Values, side: Side) -> Output:
-        return self._joint(q, k, v, side.key_mask, side.bias)
+    def attend(self, q: Queries, k: Keys, v: Values, extras: Extras) -> Output:
+        return self._joint(q, k, v, extras.key_mask, extras.bias)
 
     def _joint(
         self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, bias: Tensor | None, past: int = 0
@@ -106,10 +108,10 @@ class WindowAttention(Attention):
     def _reach(self) -> int:
         return self.options.window * max(self.dilations)
 
-    def decode(self, q: Queries, k: Keys, v: Values, state: WindowState, side: Side) -> tuple[Output, State]:
+    def extend_heads(self, q: Queries, k: Keys, v: Values, state: WindowState, extras: Extras) -> tuple[Output, State]:
         past = len(state.k)
-        seen = append_mask(state.seen, past, side.key_mask, q, self._reach)
+        seen = append_mask(state.seen, past, extras.key_mask, q, self._reach)
         keys, values = state.k.append(k), state.v.append(v)
         keep = None if seen is None else seen.value[:, 0, :, 0]
-        out = self._joint(q, keys.value, values.value, keep, side.bias, past)
+        out = self._joint(q, keys.value, values.value, keep, extras.bias, past)
         return out, WindowState(keys.trim(), values.trim(), None if seen is None else seen.trim())

@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from longspan.attention.base import Attention, Cost, Side
+from longspan.attention.base import Attention, Cost, Extras
 from longspan.attention.kernels.linear_scan import scan
 from longspan.attention.kernels.linear_scan.scan import Decay, Map, ScanState
 from longspan.attention.parts.features import FeatureMap, as_feature_map
@@ -38,21 +38,21 @@ class KernelAttention(Attention):
         """What each head's past is multiplied by at every step; None: nothing is forgotten."""
         return None
 
-    def attend(self, q: Queries, k: Keys, v: Values, side: Side) -> Output:
+    def attend(self, q: Queries, k: Keys, v: Values, extras: Extras) -> Output:
         feature_map = self.next_map()
         if self.causal:
-            return self._causal(q, k, v, feature_map, side, None)[0]
-        return scan.full(q, k, v, feature_map, key_mask=side.key_mask, epsilon=self.epsilon)
+            return self._causal(q, k, v, feature_map, extras, None)[0]
+        return scan.full(q, k, v, feature_map, key_mask=extras.key_mask, epsilon=self.epsilon)
 
     def _causal(
-        self, q: Tensor, k: Tensor, v: Tensor, feature_map: Map, side: Side, state: ScanState | None
+        self, q: Tensor, k: Tensor, v: Tensor, feature_map: Map, extras: Extras, state: ScanState | None
     ) -> tuple[Tensor, ScanState]:
         return scan.causal(
             q,
             k,
             v,
             feature_map,
-            key_mask=side.key_mask,
+            key_mask=extras.key_mask,
             epsilon=self.epsilon,
             normalise=self.normalise,
             decay=self.decay(q.device),
@@ -83,8 +83,8 @@ class KernelAttention(Attention):
         feature_map, (dtype, device) = self.feature_map(), state_type(self, dtype, device)
         return scan.start(batch, heads, width, width, feature_map, normalise=normalise, dtype=dtype, device=device)
 
-    def decode(self, q: Queries, k: Keys, v: Values, state: ScanState, side: Side) -> tuple[Output, State]:
-        return self._causal(q, k, v, self.feature_map(), side, state)
+    def extend_heads(self, q: Queries, k: Keys, v: Values, state: ScanState, extras: Extras) -> tuple[Output, State]:
+        return self._causal(q, k, v, self.feature_map(), extras, state)
 
 
 def normalised(similarity: Weights, keep: Tensor, epsilon: float = 0.0) -> Weights:
