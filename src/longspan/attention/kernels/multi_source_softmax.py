@@ -151,10 +151,10 @@ class _Fused(torch.autograd.Function):
         q: Tensor,
         *pairs: Tensor,
     ) -> Tensor:
-        with nullcontext() if dropout is None else dropout.force():
+        with nullcontext() if dropout is None else dropout.activate():
             out, lse = _merge(plans, scale, whole, q, pairs)
         if q.dtype != torch.float64 and bool(lse.masked_fill(lse < DEAD, 0.0).abs().amax() > LARGE):
-            with nullcontext() if dropout is None else dropout.force():
+            with nullcontext() if dropout is None else dropout.activate():
                 out, lse = _merge(plans, scale, whole, q.double(), [x.double() for x in pairs])
             out = out.to(q.dtype)
         dead = lse < DEAD
@@ -174,7 +174,7 @@ class _Fused(torch.autograd.Function):
         dtype = q.dtype
         if lse.dtype != torch.promote_types(dtype, torch.float32):  # scores are large, see `LARGE`
             g, q, out, *pairs = (x.double() for x in (g, q, out, *pairs))
-        with nullcontext() if ctx.dropout is None else ctx.dropout.force():
+        with nullcontext() if ctx.dropout is None else ctx.dropout.activate():
             dq, gradients = _gradients(ctx.plans, ctx.scale, ctx.whole, g, q, out, lse, pairs)
         return None, None, None, None, *(x.to(dtype) for x in (dq, *gradients))
 

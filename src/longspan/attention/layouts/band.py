@@ -76,7 +76,7 @@ class Band(Layout):
             layout, table = self._dense(q, bias)
             return layout.forward(q, k, v, keep, table, scale)
         # What is dropped goes by the same blocks forward and backward, and plain products like them larger.
-        block = self.block_backward if flash_dropout.in_force() else self.block
+        block = self.block_backward if flash_dropout.active() else self.block
         return runs.forward(q, k, v, self._runs(block, q, k, keep, bias), scale)
 
     def backward(

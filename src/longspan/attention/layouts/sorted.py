@@ -80,7 +80,7 @@ class Sorted(Layout):
             whole_out, whole_lse = sorted_whole.forward(self, q, k, v, keep, scale)
             return whole_out, whole_lse
         # Products of whole heads and not the fused kernel: the mask then costs no pass of its own (see `Rows.scores`).
-        dropout = flash_dropout.in_force()
+        dropout = flash_dropout.active()
         out, lse = (q.new_empty(shape, dtype=wide(q.dtype)) for shape in (q.shape, q.shape[:3]))
         for index, rows in self._pieces(q, keep):
             sources = [x[index].flatten(0, 2).to(out.dtype) for x in (q, k, v)]
@@ -121,7 +121,7 @@ class Sorted(Layout):
         if self._whole(q.shape[2]):
             dq, dk, dv = sorted_whole.backward(self, g, q, k, v, keep, out, lse, scale)
             return dq, dk, dv
-        dropout = flash_dropout.in_force()
+        dropout = flash_dropout.active()
         gradients = [x.new_empty(x.shape, dtype=lse.dtype) for x in (q, k, v)]
         # Against an endless log-sum-exp the weights of a row that had nothing to read are 0.
         lse = (lse * LOG2_E).masked_fill_(lse < flash.DEAD, -BLOCKED)

@@ -17,14 +17,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from longspan.attention.devices import host_may_read
+from longspan.attention.devices import host_may_read, traced
 from longspan.attention.kernels.linear_scan import causal as causal_scan
 from longspan.attention.kernels.linear_scan import full as full_scan
 from longspan.attention.kernels.linear_scan.rows import ScanPlan
 from longspan.attention.parts.features import ExponentialMap, FeatureMap, as_feature_map
 from longspan.attention.state import State
 from longspan.errors import InvalidInput, InvalidOption
-from longspan.graphs import unreadable
 from longspan.precision import full_precision
 from longspan.shapes import KeyMask, Keys, Output, Queries, Values
 
@@ -98,7 +97,7 @@ def causal(
         raise InvalidInput(f"the state does not belong to this attention: expected sums of shape {shapes}")
     inputs = (plan, q, k, v, hidden, state.sums.flatten(0, 1), state.offset.reshape(-1, 1, 1))
     with full_precision(q):
-        if unreadable(q) or plan.feature_map.learned or (decay is not None and decay.requires_grad):
+        if traced(q) or plan.feature_map.learned or (decay is not None and decay.requires_grad):
             out, sums, offset = causal_scan.batched(*inputs)
         elif torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, state.sums)):
             out, sums, offset = causal_scan.CausalScan.apply(*inputs)
@@ -115,7 +114,7 @@ def full(
     plan, hidden = _prepare(q, feature_map, key_mask, CHUNK, epsilon, True, None)
     inputs = (plan, q, k, v, hidden, _lowest(plan.feature_map, q.shape[:2], plan.dtype, q.device).view(-1, 1, 1))
     with full_precision(q):
-        if unreadable(q) or plan.feature_map.learned:
+        if traced(q) or plan.feature_map.learned:
             return full_scan.batched(*inputs)
         if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
             return full_scan.FullScan.apply(*inputs)
