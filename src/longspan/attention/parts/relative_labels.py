@@ -64,7 +64,7 @@ def pairs(heads: int, queries: int, begin: int, radius: int) -> int:
     return heads * ceil_div(queries, BLOCK) * BLOCK * (BLOCK + 2 * radius + begin)
 
 
-def _again(ctx: Any, saved: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor | None]]:
+def _recompute(ctx: Any, saved: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor | None]]:
     labels, keep, keep_begin, scale = ctx.given
     _, _, q, k, v, begin_k, begin_v, terms = saved
     band, places = Band(labels.radius, labels.radius), torch.arange(q.shape[2], device=q.device)[None]
@@ -107,7 +107,7 @@ class _Labelled(torch.autograd.Function):
         return out
 
     @staticmethod
-    @twice_differentiable(_again)
+    @twice_differentiable(_recompute)
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         out, lse, *tensors = ctx.saved_tensors
         labels, keep, keep_begin, scale = ctx.given

@@ -43,7 +43,7 @@ def _by_blocks(length: int) -> bool:
     return not torch.compiler.is_compiling() and length > BLOCK
 
 
-def _again(ctx: Any, saved: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor]]:
+def _recompute(ctx: Any, saved: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor]]:
     v, filters = saved
     return _plain(v, filters), saved
 
@@ -55,7 +55,7 @@ class _Filtered(torch.autograd.Function):
         return _apply(v, filters)
 
     @staticmethod
-    @twice_differentiable(_again)
+    @twice_differentiable(_recompute)
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         v, filters = ctx.saved_tensors
         dv = _apply(g, filters.flip(1)) if ctx.needs_input_grad[0] else None
