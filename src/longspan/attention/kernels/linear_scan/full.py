@@ -135,7 +135,7 @@ def batched(plan: ScanPlan, q: Queries, k: Keys, v: Values, hidden: Hidden | Non
     scale = None if query_scale is None or key_scale is None else query_scale + key_scale
     inverse = inverse_of(plan, denominator.mT, scale)
     out = torch.bmm(queries, torch.bmm(keys.mT, z))
-    return (out if inverse is None else out * inverse).view(*q.shape[:3], -1).to(q.dtype)
+    return (out if inverse is None else out * inverse).view(*q.shape[:3], v.shape[3]).to(q.dtype)
 
 
 def _in_one_scale(rows: KeyRows) -> tuple[Tensor, Tensor | None]:
