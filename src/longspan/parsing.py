@@ -28,24 +28,29 @@ def read_text(path: Path, most: int | None = None) -> str:
 
 
 def decode(data: bytes, where: Path | str) -> str:
-    """Bytes as UTF-8; an error names the byte and the line."""
+    """Bytes as UTF-8; an error names the byte and, where there are several, the line."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise InvalidInput(f"{where} is not UTF-8: {error.reason} at byte {error.start} (line {line})") from None
+        where_in_file = f"byte {error.start} (line {line})" if b"\n" in data else f"byte {error.start}"
+        raise InvalidInput(f"{where} is not UTF-8: {error.reason} at {where_in_file}") from None
 
 
-def parse_json(text: str | bytes, where: Path | str) -> Any:
-    """The value of a JSON text; `where` it is, for errors."""
+def parse_json(text: str | bytes, where: Path | str, *, constants: bool = True) -> Any:
+    """The value of a JSON text. Errors start with `where`. Without `constants`, NaN and Infinity are refused."""
     if isinstance(text, bytes):
         text = decode(text, where)
     try:
-        return json.loads(text)
+        return json.loads(text, parse_constant=None if constants else _refuse_constant)
     except json.JSONDecodeError as error:
         raise InvalidInput(f"{where} is not JSON: {error}") from None
     except (RecursionError, ValueError) as error:
-        raise InvalidInput(f"{where} is not JSON that can be read: {_reason(error)}") from None
+        raise InvalidInput(f"{where} is not readable JSON: {_reason(error)}") from None
+
+
+def _refuse_constant(constant: str) -> Any:
+    raise ValueError(f"{constant} is not a JSON number")
 
 
 def read_json(path: Path) -> Any:
@@ -78,13 +83,13 @@ def parse_toml(text: str, where: Path | str) -> dict[str, Any]:
     """The tables of a TOML text; `where` it is, for errors."""
     for number, line in enumerate(text.splitlines(), 1):
         if _longest_key(line) > DEEPEST_KEY:
-            raise InvalidInput(f"{where} is not TOML that can be read: line {number} has a key of too many parts")
+            raise InvalidInput(f"{where} is not readable TOML: line {number} has a key of too many parts")
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InvalidInput(f"{where} is not TOML: {error}") from None
     except (RecursionError, ValueError) as error:
-        raise InvalidInput(f"{where} is not TOML that can be read: {_reason(error)}") from None
+        raise InvalidInput(f"{where} is not readable TOML: {_reason(error)}") from None
 
 
 def _longest_key(line: str) -> int:

@@ -147,7 +147,7 @@ def test_a_damaged_line_does_not_stop_a_grid(tmp_path: Path, notes: Path, capsys
     path.write_bytes(b"\n".join([b"\xff" + lines[0], *lines[1:]]))
     capsys.readouterr()
     assert main(["arena", "--out", "run", "--report-only"]) == 0
-    note = "line 1 of results.jsonl is not usable and was skipped: it is not UTF-8"
+    note = "line 1 of results.jsonl is not usable and was skipped: it is not UTF-8: invalid start byte at byte 0"
     assert f"run: {note}" in capsys.readouterr().err
     assert main([*command, "--dry-run"]) == 0
     assert "1 to be run" in capsys.readouterr().out

@@ -112,7 +112,7 @@ def test_torchs_kernel_with_one_row_of_mask_for_all_queries(dtype: torch.dtype) 
     q, k, v = (torch.randn(2, 2, 9, 8, dtype=dtype, requires_grad=True) for _ in range(3))
     keep = torch.rand(2, 9) < 0.6
     keep[1] = False
-    out = query_chunks.by_torch(q, k, v, keep, 0.5, 0.0)
+    out = query_chunks.masked_sdpa(q, k, v, keep, 0.5, 0.0)
     expected = scaled_dot_product_attention(q[:1], k[:1], v[:1], attn_mask=keep[0].expand(9, 9), scale=0.5)
     torch.testing.assert_close(out[:1], expected)
     assert bool((out[1] == 0).all())

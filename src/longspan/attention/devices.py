@@ -1,6 +1,6 @@
-"""Which code a tensor's device allows: kernels for the CPU, torch's fused attention, or ordinary operations.
+"""What a tensor's device allows: CPU kernels, torch's fused attention, and decisions in Python by a tensor's values.
 
-Every fast path that exists on the CPU alone asks here, so that tests can take the path of any other device.
+Every CPU-only fast path asks here, so that tests on the CPU can take the path of any other device.
 """
 
 from collections.abc import Iterator
@@ -15,9 +15,9 @@ _as_other: ContextVar[bool] = ContextVar("as_other_device", default=False)
 
 @contextmanager
 def as_other_device() -> Iterator[None]:
-    """Inside, tensors on the CPU take the paths that tensors on any other device take; meant for tests.
+    """Inside the block, CPU tensors take the paths of other devices. For tests.
 
-    The backward pass must run inside as well: what it recomputes must take the same path.
+    Run the backward pass inside the block too: what it recomputes must take the same path.
     """
     token = _as_other.set(True)
     try:
@@ -27,22 +27,27 @@ def as_other_device() -> Iterator[None]:
 
 
 def on_cpu(x: Tensor) -> bool:
-    """Whether kernels for the CPU may be used, and whether reading a value on the host is free."""
-    if torch.compiler.is_compiling():  # a compiled program cannot hold a context variable
+    """Whether CPU kernels may be used on x."""
+    if torch.compiler.is_compiling():  # a compiled program cannot read a context variable
         return x.device.type == "cpu"
     return x.device.type == "cpu" and not _as_other.get()
 
 
-def host_may_read(x: Tensor) -> bool:
-    """Whether Python may decide by the numbers of a tensor.
+def traced(x: Tensor) -> bool:
+    """Whether x has no values: while a graph is traced, and on the `meta` device."""
+    return torch.compiler.is_compiling() or x.is_meta
 
-    A compiled program cannot, and on an accelerator the host would wait there until all queued work is done.
+
+def host_may_read(x: Tensor) -> bool:
+    """Whether Python may read the values of x at no cost, as checks and shortcuts do.
+
+    Not while x is `traced`, nor on an accelerator, where the host would wait until all queued work is done.
     """
-    return not torch.compiler.is_compiling() and on_cpu(x)
+    return not traced(x) and on_cpu(x)
 
 
 def has_fused_attention(q: Tensor, v: Tensor, *, dropout: bool = False) -> bool:
-    """Whether torch's `scaled_dot_product_attention` makes no scores of all pairs for these."""
+    """Whether torch's `scaled_dot_product_attention` takes these without materialising all scores."""
     if on_cpu(q):
         return q.shape[-1] == v.shape[-1] and not dropout
     return q.device.type in ("cuda", "xpu")

@@ -1,7 +1,7 @@
-"""Lines of JSON from a file that something may have damaged: every line is checked before it is used.
+"""JSON lines from a file that may be damaged: every line is checked before it is used.
 
-`parse` turns whatever can be wrong with a line into one `InvalidInput`, `fields_of` checks the types of a record's
-fields. A reader skips such a line, counts it, and says so with `skipped`.
+`parse` raises `InvalidInput` for any damaged line, `fields_of` checks the types of a record's fields. A reader skips
+damaged lines and reports them with `skipped`.
 """
 
 import json
@@ -13,23 +13,15 @@ from types import NoneType, UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from longspan.errors import InvalidInput
+from longspan.parsing import parse_json
 
 DEEPEST = 40  # levels of objects and lists; records have five
 LARGEST = 2**63
 
 
 def parse(line: bytes | str) -> Any:
-    """The value of a line, with finite numbers of 64 bits, text that can be written again and no deep nesting."""
-    try:
-        value = json.loads(line if isinstance(line, str) else line.decode("utf-8"), parse_constant=_refuse)
-    except UnicodeDecodeError:
-        raise InvalidInput("it is not UTF-8") from None
-    except RecursionError:
-        raise InvalidInput("it is nested too deeply") from None
-    except json.JSONDecodeError as error:
-        raise InvalidInput(f"it is not JSON ({error.msg})") from None
-    except ValueError as error:  # such as an integer of thousands of digits
-        raise InvalidInput(f"it is not JSON ({' '.join(str(error).split())})") from None
+    """The value of a line: finite 64-bit numbers, valid Unicode text, no deep nesting."""
+    value = parse_json(line, "it", constants=False)
     _check(value, 0)
     return value
 
@@ -60,13 +52,9 @@ def skipped(name: str, reasons: Sequence[tuple[int, str]]) -> str:
     return f"{len(reasons)} lines of {name} are not usable and were skipped; the first is line {number}: {reason}"
 
 
-def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is not a number of JSON")
-
-
 def _check(value: Any, depth: int) -> None:
     if depth > DEEPEST:
-        raise InvalidInput("it is nested too deeply")
+        raise InvalidInput("it is nested too deep")
     if isinstance(value, dict):
         for name, part in value.items():
             _check(name, depth)

@@ -13,9 +13,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional
 
+from longspan.attention.devices import host_may_read
 from longspan.config import option
 from longspan.errors import InvalidInput, InvalidOption
-from longspan.graphs import unreadable
 from longspan.models.base import Ids, Mask, Model
 from longspan.models.body import INITS, POSITIONS, table_width
 from longspan.models.encoder import Encoder
@@ -146,7 +146,7 @@ class Electra(Model):
         for name, given in (("masked", masked), ("chosen", chosen)):
             if given.shape != ids.shape:
                 raise InvalidInput(f"expected {name} of the text's shape {tuple(ids.shape)}, got {tuple(given.shape)}")
-        if not unreadable(masked) and bool(((masked != ids) & ~chosen).any()):
+        if host_may_read(masked) and bool(((masked != ids) & ~chosen).any()):
             row, column = ((masked != ids) & ~chosen).nonzero()[0].tolist()
             raise InvalidInput(
                 f"text {row} is hidden or changed at place {column}, which was not chosen; only chosen places may be"

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from longspan.attention.config import AttentionConfig
+from longspan.attention.devices import host_may_read
 from longspan.config import option
 from longspan.errors import InvalidInput, Unsupported
-from longspan.graphs import unreadable
 from longspan.models.base import Ids, Mask, Model
 from longspan.models.body import BodyOptions, build_stack, embedding, initialise
 from longspan.models.encoder import Encoder
@@ -177,7 +177,7 @@ class EtcModel(Model):
         types = torch.zeros_like(ids) if types is None else types
         global_types = torch.zeros_like(global_ids) if global_types is None else global_types
         kinds = self._joined(global_types, types, "types", global_ids, ids, 0)
-        if not unreadable(kinds) and not bool(((kinds >= 0) & (kinds < self.options.types)).all()):
+        if host_may_read(kinds) and not bool(((kinds >= 0) & (kinds < self.options.types)).all()):
             raise InvalidInput(
                 f"expected types in 0..{self.options.types - 1}, got {int(kinds.min())}..{int(kinds.max())}"
             )

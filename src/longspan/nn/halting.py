@@ -22,8 +22,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from longspan.attention.devices import traced
 from longspan.errors import InvalidOption, UnknownName, suggest
-from longspan.graphs import unreadable
 from longspan.nn.linear import Linear
 from longspan.shapes import Hidden, KeyMask
 
@@ -44,8 +44,11 @@ class HaltingProgress:
 
     @property
     def done(self) -> bool:
-        """Whether no position has another step to take; a compiled program does not look."""
-        return not unreadable(self.running) and not bool(self.running.any())
+        """Whether no position has another step to take; a compiled program never asks.
+
+        On an accelerator this waits for the device, which costs less than a step of the whole stack.
+        """
+        return not traced(self.running) and not bool(self.running.any())
 
 
 class Halting(nn.Module):

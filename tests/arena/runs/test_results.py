@@ -106,7 +106,7 @@ def test_damaged_lines_are_skipped_and_counted(tmp_path: Path) -> None:
     count = len(HOSTILE)
     assert said == [
         f"{tmp_path}: {count} lines of results.jsonl are not usable and were skipped; the first is line 2: "
-        "it is not UTF-8; what it held is run again"
+        "it is not UTF-8: invalid start byte at byte 0; what it held is run again"
     ]
     assert (tmp_path / "results.jsonl").read_bytes() == held
     assert left(cells, folder.records()) == cells[2:]
@@ -115,7 +115,7 @@ def test_damaged_lines_are_skipped_and_counted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("{", "it is not JSON (Expecting property name enclosed in double quotes)"),
+        ("{", "it is not JSON: Expecting property name enclosed in double quotes"),
         ('{"state": "done"}', "a record lacks cell"),
         ('{"cell": {"task": "listops", "model": "dense", "speed": 1}, "state": "done"}', "a cell has no speed"),
         (
@@ -125,7 +125,8 @@ def test_damaged_lines_are_skipped_and_counted(tmp_path: Path) -> None:
         ('{"cell": {"task": "x", "model": "y"}, "state": 3}', "state of a record must be text, not 3"),
         ('{"cell": {"task": "x"}, "state": "done"}', "a cell lacks model"),
         ("[1]", "a record is an object, not [1]"),
-        ("[" * 1000 + "]" * 1000, "it is nested too deeply"),
+        ("[" * 100 + "]" * 100, "it is nested too deep"),
+        ("[" * 100000 + "]" * 100000, "it is not readable JSON: it is nested too deep"),
     ],
 )
 def test_what_is_wrong_with_a_line_is_said(tmp_path: Path, line: str, reason: str) -> None:

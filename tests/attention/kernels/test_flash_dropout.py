@@ -15,7 +15,7 @@ def draw(rate: float, pieces: int) -> Tensor:
     """(pieces, weights): 1 for those that live; copied, because each piece is drawn into the buffer of the last"""
     torch.manual_seed(0)
     dropout = AttentionDropout(rate)
-    with dropout.force():
+    with dropout.activate():
         return torch.stack([dropout.kept(SHAPE, torch.float32).flatten().clone() for _ in range(pieces)])
 
 
@@ -43,9 +43,9 @@ def test_pieces_of_rows_and_of_lanes_give_what_the_kernel_gives(
     mask = torch.randn(shape[0], 1, 40, 40, dtype=torch.float64)
     out, lse = flash._plain_forward(q, k, v, 0.3, causal, mask)
     gradients = flash._plain_backward(g, q, k, v, out, lse, 0.3, causal, mask)
-    with AttentionDropout(0.0).force():
+    with AttentionDropout(0.0).activate():
         found = flash.forward(q, k, v, 0.3, causal=causal, mask=mask)
-    with AttentionDropout(0.0).force():
+    with AttentionDropout(0.0).activate():
         found_gradients = flash.backward(g, q, k, v, out, lse, 0.3, causal=causal, mask=mask)
     torch.testing.assert_close(found, (out, lse))
     torch.testing.assert_close(found_gradients, gradients)

@@ -273,7 +273,7 @@ def test_the_plain_way_is_the_same(monkeypatch, agree, kind: str, sharing: str, 
     weights = list(attention.parameters())
     found = []
     for fused in (True, False):
-        monkeypatch.setattr(flash, "_HAVE", fused)
+        monkeypatch.setattr(flash, "_AVAILABLE", fused)
         torch.manual_seed(0)
         tensors = [x.requires_grad_() for x in qkv(15)]
         out = attention(*tensors, key_mask=keep)

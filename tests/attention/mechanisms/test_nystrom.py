@@ -181,7 +181,7 @@ def test_the_plain_way_is_the_same(monkeypatch, where: str, kernel: int):
     attention, found = make(kernel=kernel), []
     masks = {"none": None, "short": torch.arange(23) < torch.tensor([[4], [9]]), **some(23)}
     for fused in (True, False):
-        monkeypatch.setattr(flash, "_HAVE", fused)
+        monkeypatch.setattr(flash, "_AVAILABLE", fused)
         torch.manual_seed(0)
         tensors = [x.requires_grad_() for x in qkv(23)]
         out = attention(*tensors, key_mask=masks[where])

@@ -1,8 +1,8 @@
-"""The one place that calls torch's fused CPU attention: output, log-sum-exp, and the backward of both.
+"""Torch's fused CPU attention: output, log-sum-exp, and their backward pass.
 
-The operators are internal to torch, so they stand behind two functions with a plain fallback, and a test holds the two
-to each other. Masks here are *added* to the scores; `BLOCKED` stands where a key may not be read. It is finite: a row
-with nothing to read then has a log-sum-exp near `BLOCKED` instead of the kernel's 0, and merges to nothing by itself.
+The operators are internal to torch, so only this file calls them. Each has a plain fallback, and a test compares the
+two. Masks are *added* to the scores, with `BLOCKED` for a key that may not be read. `BLOCKED` is finite: a row with
+nothing to read gets a log-sum-exp near `BLOCKED` instead of the kernel's 0, so merging gives it no weight.
 """
 
 import torch
@@ -12,16 +12,16 @@ from longspan.attention.devices import on_cpu
 from longspan.attention.kernels import flash_dropout
 from longspan.attention.kernels.flash_dropout import BLOCKED
 
-DEAD = -1e29  # a log-sum-exp below this: the row had nothing to read
+DEAD = -1e29  # a row whose log-sum-exp is below this had nothing to read
 
 _FORWARD = "_scaled_dot_product_flash_attention_for_cpu"
 _BACKWARD = "_scaled_dot_product_flash_attention_for_cpu_backward"
-_HAVE = hasattr(torch.ops.aten, _FORWARD) and hasattr(torch.ops.aten, _BACKWARD)
+_AVAILABLE = hasattr(torch.ops.aten, _FORWARD) and hasattr(torch.ops.aten, _BACKWARD)
 
 
 def fits(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether the fused kernel takes these; it is for the CPU, and wants values as wide as keys."""
-    return _HAVE and on_cpu(q) and k.shape[-1] == v.shape[-1] and not torch.compiler.is_compiling()
+    """Whether the fused kernel takes these: on the CPU, with values as wide as keys."""
+    return _AVAILABLE and on_cpu(q) and k.shape[-1] == v.shape[-1] and not torch.compiler.is_compiling()
 
 
 def forward(
@@ -29,14 +29,14 @@ def forward(
 ) -> tuple[Tensor, Tensor]:
     """Output and log-sum-exp (batch, heads, queries); `mask` may broadcast over batch, heads and queries.
 
-    `causal` aligns the triangle to the top left.
+    With `causal`, query 0 is aligned with key 0.
     """
-    dropout = flash_dropout.in_force()
+    dropout = flash_dropout.active()
     if dropout is not None:
         return flash_dropout.forward(dropout, q, k, v, scale, causal, mask)
     if not fits(q, k, v):
         return _plain_forward(q, k, v, scale, causal, mask)
-    q, k, v = (_rows(x) for x in (q, k, v))
+    q, k, v = (_contiguous_rows(x) for x in (q, k, v))
     out, lse = getattr(torch.ops.aten, _FORWARD)(q, k, v, 0.0, causal, attn_mask=mask, scale=scale)
     return out, lse
 
@@ -54,34 +54,34 @@ def backward(
     mask: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of q, k, v. `out` and `lse` may be those of a softmax over more keys than these."""
-    dropout = flash_dropout.in_force()
+    dropout = flash_dropout.active()
     if dropout is not None:
         return flash_dropout.backward(dropout, g, q, k, v, out, lse, scale, causal, mask)
     if not fits(q, k, v):
         return _plain_backward(g, q, k, v, out, lse, scale, causal, mask)
-    apart = _apart(q)
-    g, q, k, v, out = (_turn(_rows(x), apart) for x in (g, q, k, v, out))
-    lse, mask = _turn(lse, apart), mask if mask is None else _turn(mask, apart)
+    swap = _heads_as_batch(q)
+    g, q, k, v, out = (_swap_heads(_contiguous_rows(x), swap) for x in (g, q, k, v, out))
+    lse, mask = _swap_heads(lse, swap), mask if mask is None else _swap_heads(mask, swap)
     dq, dk, dv = getattr(torch.ops.aten, _BACKWARD)(g, q, k, v, out, lse, 0.0, causal, attn_mask=mask, scale=scale)
-    return _turn(dq, apart), _turn(dk, apart), _turn(dv, apart)
+    return _swap_heads(dq, swap), _swap_heads(dk, swap), _swap_heads(dv, swap)
 
 
-def _rows(x: Tensor) -> Tensor:
-    """The kernel reads each row as one run of numbers, and does not ask whether it is."""
+def _contiguous_rows(x: Tensor) -> Tensor:
+    """The kernel assumes that each row is contiguous, and does not check it."""
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
-def _apart(q: Tensor) -> bool:
-    """Whether the heads of one sequence are to go as sequences of a batch, where they lie one after the other.
+def _heads_as_batch(q: Tensor) -> bool:
+    """Whether to pass the heads of a single sequence as a batch, if they are contiguous.
 
-    The kernel lays the gradients of all heads of a token side by side: the rows of a head, which it adds to again and
-    again, are then a power of 2 apart and fight for the same lines of the cache.
+    The kernel interleaves the gradients of all heads of a token. The rows of a head, which it accumulates into, are
+    then a power of 2 apart and compete for the same cache lines.
     """
     return q.shape[0] == 1 and q.shape[1] > 1 and q.is_contiguous()
 
 
-def _turn(x: Tensor, apart: bool) -> Tensor:
-    return x.transpose(0, 1) if apart and x.dim() > 2 else x
+def _swap_heads(x: Tensor, swap: bool) -> Tensor:
+    return x.transpose(0, 1) if swap and x.dim() > 2 else x
 
 
 def _plain_scores(q: Tensor, k: Tensor, scale: float, causal: bool, mask: Tensor | None) -> Tensor:
@@ -114,9 +114,12 @@ def _plain_backward(
     mask: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     weights = (_plain_scores(q, k, scale, causal, mask) - lse[..., None]).exp().to(v.dtype)
-    towards = (g @ v.mT - (g * out).sum(-1, keepdim=True)) * weights * scale
-    return towards @ k, towards.mT @ q, weights.mT @ g
+    dscores = (g @ v.mT - (g * out).sum(-1, keepdim=True)) * weights * scale
+    return dscores @ k, dscores.mT @ q, weights.mT @ g
 
 
 def _accumulate(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
+__all__ = ["BLOCKED", "DEAD", "backward", "fits", "forward"]

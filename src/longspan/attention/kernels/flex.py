@@ -1,9 +1,9 @@
-"""FlexAttention for the mechanisms that are a mask on softmax attention: another way to the same output, for CUDA.
+"""Torch's FlexAttention for mechanisms that are softmax attention under a mask. CUDA only.
 
-`use(model)` makes every such mechanism of a model go through torch's FlexAttention, compiled, wherever that can do what
-is asked for; the rest (dropout on the weights, a bias, global tokens, decoding) stays on the mechanism's own path.
-Which pairs are read is said here once more, place by place, as FlexAttention wants it; the tests hold that to the
-oracle, and its output uncompiled. Elsewhere than on CUDA nothing changes: FlexAttention has no backward pass on CPUs.
+`use(model)` sends every such mechanism of a model through compiled FlexAttention where that supports the call. Dropout
+on the weights, biases, global tokens and decoding keep the mechanism's own implementation. This file states each
+mechanism's mask as a function of indices, as FlexAttention needs it; the tests compare masks and uncompiled outputs
+with the definitions. On other devices nothing changes: FlexAttention has no backward pass on CPUs.
 """
 
 from collections.abc import Callable
@@ -22,33 +22,33 @@ from longspan.attention.mechanisms.image_local import ImageBlocks, ImageLocalAtt
 from longspan.attention.mechanisms.sparse import SparseAttention
 from longspan.attention.mechanisms.window import WindowAttention
 
-Reads = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # of batch, head, query and key, all of them indices
-LENGTHS = 8  # of a mechanism, whose masks are kept
+Reads = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # indices of batch, head, query and key -> boolean
+LENGTHS = 8  # most lengths per mechanism whose masks are cached
 _masks: WeakKeyDictionary[Attention, dict[Any, Any]] = WeakKeyDictionary()
 
 
 def use(module: nn.Module, enabled: bool = True) -> list[str]:
-    """Let the mechanisms of a module go through FlexAttention where they can, or no longer; the names of those."""
-    found = [each for each in module.modules() if isinstance(each, Attention) and type(each).name in PATTERNS]
-    for each in found:
-        each.other_way = attend if enabled else None
-    return [type(each).name for each in found]
+    """Switch FlexAttention on or off for all mechanisms of a module that support it; returns their names."""
+    mechanisms = [x for x in module.modules() if isinstance(x, Attention) and type(x).name in PATTERNS]
+    for mechanism in mechanisms:
+        mechanism.other_way = attend if enabled else None
+    return [type(mechanism).name for mechanism in mechanisms]
 
 
 def attend(mechanism: Attention, q: Tensor, k: Tensor, v: Tensor, extras: Extras) -> Tensor | None:
-    """What `mechanism.attend` gives; None where FlexAttention cannot, or is not compiled for the device."""
+    """The output of `mechanism.attend`; None if FlexAttention does not support the call or the device."""
     return through(_compiled(), mechanism, q, k, v, extras) if q.is_cuda else None
 
 
 def through(call: Any, mechanism: Attention, q: Tensor, k: Tensor, v: Tensor, extras: Extras) -> Tensor | None:
-    """What `mechanism.attend` gives, by `call`, which is FlexAttention, compiled or not; None where that cannot."""
+    """The output of `mechanism.attend` by `call` (FlexAttention, compiled or not); None if it is not supported."""
     dropped = mechanism.training and mechanism.dropout > 0
     if dropped or extras.bias is not None or extras.streams or v.shape[-1] != q.shape[-1]:
         return None
     if extras.key_mask is not None:
         mask = _mask(mechanism, q, extras.key_mask)
     else:
-        # What is read hangs on the length, the device, and BigBird's seed, which a checkpoint may bring in.
+        # The mask depends on the length, the device, and BigBird's seed, which a checkpoint may change.
         key = (q.shape[2], q.device, *(buffer._version for buffer in mechanism.buffers()))
         known = _masks.setdefault(mechanism, {})
         if key not in known:
@@ -60,28 +60,28 @@ def through(call: Any, mechanism: Attention, q: Tensor, k: Tensor, v: Tensor, ex
 
 
 def _mask(mechanism: Attention, q: Tensor, keep: Tensor | None) -> Any:
-    """The pairs that are read, in FlexAttention's blocks; None where it is more than a mask."""
+    """FlexAttention's block mask; None if the mechanism does more than masking."""
     read, length = reads(mechanism, q.shape[2], keep, q.device), q.shape[2]
     if read is None:
         return None
     from torch.nn.attention.flex_attention import create_block_mask
 
-    # One mask for all rows of a batch unless they differ by their padding, and one for all heads unless these differ.
+    # Sequences share one mask unless they have padding, and heads share one unless they differ.
     heads = q.shape[1] if _by_head(mechanism) else None
     return create_block_mask(read, None if keep is None else q.shape[0], heads, length, length, device=str(q.device))
 
 
 def reads(mechanism: Attention, length: int, keep: Tensor | None, device: torch.device) -> Reads | None:
-    """Which pairs a mechanism reads, time and padding included; None where it is more than a mask."""
+    """Which pairs a mechanism reads, causality and padding included; None if it does more than masking."""
     pattern = PATTERNS[type(mechanism).name](mechanism, length, keep, device)
     if pattern is None:
         return None
 
     def read(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        found = pattern(batch, head, query, key)
+        readable = pattern(batch, head, query, key)
         if mechanism.causal:
-            found = found & (key <= query)
-        return found if keep is None else found & keep[batch, key]
+            readable = readable & (key <= query)
+        return readable if keep is None else readable & keep[batch, key]
 
     return read
 
@@ -103,8 +103,9 @@ def _window(mechanism: WindowAttention, length: int, keep: Tensor | None, device
     window, dilations = mechanism.options.window, torch.tensor(mechanism.dilations, device=device)
 
     def read(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        apart, dilation = (query - key).abs(), dilations[head]
-        return (apart <= window * dilation) & (apart % dilation == 0)
+        distance, dilation = (query - key).abs(), dilations[head]
+        inside: Tensor = (distance <= window * dilation) & (distance % dilation == 0)
+        return inside
 
     return read
 
@@ -130,7 +131,7 @@ def _image_local(
     mechanism: ImageLocalAttention, length: int, keep: Tensor | None, device: torch.device
 ) -> Reads | None:
     mechanism.check_length(length)
-    if mechanism.options.ring:  # a key that is seen twice counts twice
+    if mechanism.options.ring:  # a key that is read twice counts twice
         return None
     form = mechanism.form
     if isinstance(form, LineBlocks):
@@ -154,9 +155,9 @@ def _image_local(
 
 
 def _axial(mechanism: AxialAttention, length: int, keep: Tensor | None, device: torch.device) -> Reads:
-    mechanism.axes_of(length)  # or it is refused
+    mechanism.axes_of(length)  # refuses lengths that do not fit
     stride, line = mechanism.stride, mechanism.line
-    slab = length * stride if line is None else line * stride  # positions that hold whole lines
+    slab = length * stride if line is None else line * stride  # positions of whole lines
 
     def read(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return (query % stride == key % stride) & (query // slab == key // slab)
@@ -165,18 +166,18 @@ def _axial(mechanism: AxialAttention, length: int, keep: Tensor | None, device: 
 
 
 def _bigbird(mechanism: BigBirdAttention, length: int, keep: Tensor | None, device: torch.device) -> Reads | None:
-    if mechanism.ported:  # a block that is drawn again counts again
+    if mechanism.ported:  # a block that is drawn twice counts twice
         return None
     block, first = mechanism.options.block, 0 if mechanism.itc else min(length, mechanism.options.global_tokens)
     if first == length:
         return lambda batch, head, query, key: query >= 0
-    table = mechanism.read_blocks(length - first, None if keep is None else keep[:, first:])  # batch or 1, as below
-    one = table.shape[0] == 1
+    table = mechanism.read_blocks(length - first, None if keep is None else keep[:, first:])  # (batch or 1, …)
+    shared = table.shape[0] == 1
 
     def read(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        ahead = (query < first) | (key < first)
+        is_global = (query < first) | (key < first)
         row, column = (query - first).clamp_min(0) // block, (key - first).clamp_min(0) // block
-        return ahead | table[batch * 0 if one else batch, head, row, column]
+        return is_global | table[batch * 0 if shared else batch, head, row, column]
 
     return read
 

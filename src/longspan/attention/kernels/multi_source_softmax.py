@@ -1,14 +1,14 @@
-"""One softmax over several sources of keys (K3, K4).
+"""One softmax over several sources of keys.
 
-`joint` takes the queries and a list of sources, each with its own layout, and normalises over all of their keys at
-once. There are two ways, and the tests hold them to each other:
+`joint` takes the queries and a list of sources, each with a layout, and normalises over the keys of all sources at
+once. It has two implementations, which the tests compare:
 
-- plain: the scores of all sources side by side, one softmax, the weights split again (K3). Compilers use it, and
-  whatever the fused way does not take, as long as the scores are few. Where they are many, the same is done in
-  pieces that are computed again in the backward pass (`streamed`): learned biases and other devices use that.
-- fused: each source gives its output and log-sum-exp, merged by sum_p exp(lse_p - lse) out_p (K4). In the backward
-  pass every source is handed the merged output and log-sum-exp: its weights are exp(score - lse), so its own fused
-  backward then gives its share of the gradients exactly, and nothing but q, k, v, out and lse is kept.
+- plain: concatenate the scores of all sources, take one softmax, split the weights again. For compilers, and for
+  whatever the fused kernel cannot do (learned biases, other devices) while the scores are few. If they are many,
+  `query_chunks` does the same a chunk of queries at a time, and recomputes it in the backward pass.
+- fused: each source p gives its output and log-sum-exp, merged as Σ_p exp(lse_p - lse) out_p. In the backward pass
+  every source gets the merged output and log-sum-exp: its weights are exp(score - lse), so its fused backward gives
+  its exact share of the gradients. Only q, k, v, out and lse are stored.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,22 +29,22 @@ from longspan.attention.layouts.base import add
 from longspan.derivatives import refuse_second, twice_differentiable
 from longspan.errors import Unsupported
 
-# Beyond this the log-sum-exp of a row is computed in float64. In float32 its rounding alone, 2⁻¹² at this size, would
-# change the weights of the row by more than that: sources merged at 10⁶ would be off by a tenth.
+# Above this, the log-sum-exp of a row is computed in float64. In float32 its rounding, 2⁻¹² at this size, would change
+# the weights of the row by more than that: sources merged at 10⁶ would be off by a tenth.
 LARGE = 1 << 12
-FEW = 1 << 20  # scores that the plain way may keep for the backward pass
+FEW = 1 << 20  # most scores that the plain implementation may store for the backward pass
 
 
 @dataclass(frozen=True)
 class KeySource:
-    """Keys and values, and where each query finds its own among them."""
+    """Keys and values, and the layout that says which of them each query reads."""
 
     layout: Layout
     k: Tensor
     v: Tensor
-    keep: Tensor | None = None  # (batch, keys): True, may be read
+    keep: Tensor | None = None  # (batch, keys): True for keys that may be read
     bias: Tensor | None = None  # (heads, offsets)
-    extra: Tensor | None = None  # added to the scores, laid out as they are; not for the fused way
+    extra: Tensor | None = None  # added to the scores, in their layout; rules the fused kernel out
 
     def __post_init__(self) -> None:
         if self.bias is not None and not self.layout.takes_bias:
@@ -53,13 +53,13 @@ class KeySource:
 
 @dataclass(frozen=True)
 class WholeRows:
-    """Queries that read every key of the first source, whatever the layouts say, and no other source."""
+    """Queries that read every key of the first source, and nothing else, regardless of the layouts."""
 
-    rows: Tensor  # (batch or 1, count): where they stand
-    real: Tensor  # of that shape: which of them there are; rows that are real stand once
+    rows: Tensor  # (batch or 1, count): their positions
+    real: Tensor  # of that shape: which entries are used; used positions are distinct
 
     def parts(self, batch: int) -> Iterator[tuple[slice, Tensor]]:
-        """(sequences, where their rows stand)"""
+        """(sequences, positions of their rows)"""
         if self.rows.shape[0] == 1:
             yield slice(0, batch), self.rows[0][self.real[0]]
             return
@@ -78,27 +78,28 @@ def joint(
         for source in sources
     )
     if not fused:
-        out = _other(q, sources, scale, dropout)
+        out = _unfused(q, sources, scale, dropout)
         return out if whole is None else _plain_whole(out, q, sources[0], whole, scale, dropout)
     pairs = [tensor for source in sources for tensor in (source.k, source.v)]
     plans = [(source.layout, _unless_all(source.keep), source.bias) for source in sources]
-    return _Fused.apply(plans, scale, whole, AttentionDropout(dropout) if dropout else None, q, *pairs)
+    out = _Fused.apply(plans, scale, whole, AttentionDropout(dropout) if dropout else None, q, *pairs)
+    return out
 
 
 def _unless_all(keep: Tensor | None) -> Tensor | None:
-    """A mask that hides nothing is no mask: tiles are then shared by all blocks."""
+    """None for a mask that hides nothing: all blocks can then share one mask tile."""
     return None if keep is None or bool(keep.all()) else keep
 
 
-def _other(q: Tensor, sources: Sequence[KeySource], scale: float, dropout: float) -> Tensor:
-    """Without the kernel for the CPU."""
-    if torch.compiler.is_compiling():  # a loop over pieces would fix the length
+def _unfused(q: Tensor, sources: Sequence[KeySource], scale: float, dropout: float) -> Tensor:
+    """Without the fused CPU kernel."""
+    if torch.compiler.is_compiling():  # a loop over chunks would fix the length
         return _plain(q, sources, scale, dropout)
     if q.is_cuda and len(sources) == 1 and sources[0].layout == Dense():
         (source,) = sources
         if source.keep is not None and source.extra is None and source.bias is None:
-            return query_chunks.by_torch(q, source.k, source.v, source.keep, scale, dropout)
-    if query_chunks.numbers(q, sources) <= FEW:
+            return query_chunks.masked_sdpa(q, source.k, source.v, source.keep, scale, dropout)
+    if query_chunks.score_count(q, sources) <= FEW:
         return _plain(q, sources, scale, dropout)
     return query_chunks.attend(q, sources, scale, dropout)
 
@@ -116,19 +117,19 @@ def _plain(q: Tensor, sources: Sequence[KeySource], scale: float, dropout: float
 
 
 def _plain_whole(out: Tensor, q: Tensor, source: KeySource, whole: WholeRows, scale: float, dropout: float) -> Tensor:
-    """`out` with the rows of `whole` put in their places."""
+    """`out` with the rows of `whole` replaced."""
     length = q.shape[2]
     index = whole.rows.clamp_max(length - 1)[:, None, :, None].expand(*q.shape[:2], -1, q.shape[3])
-    part = _other(q.gather(2, index), [replace(source, layout=Dense())], scale, dropout)
-    # A row that is not real goes one place behind the last, which falls away again.
-    index = torch.where(whole.real, whole.rows, length)[:, None, :, None].expand_as(part)
-    return pad(out, (0, 0, 0, 1)).scatter(2, index, part)[:, :, :-1]
+    rows_out = _unfused(q.gather(2, index), [replace(source, layout=Dense())], scale, dropout)
+    # Unused rows go to one position past the end, which is cut off again.
+    index = torch.where(whole.real, whole.rows, length)[:, None, :, None].expand_as(rows_out)
+    return pad(out, (0, 0, 0, 1)).scatter(2, index, rows_out)[:, :, :-1]
 
 
 _Plan = tuple[Layout, Tensor | None, Tensor | None]  # layout, keep, bias
 
 
-def _again(ctx: Any, saved: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor | None]]:
+def _recompute(ctx: Any, saved: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor | None]]:
     if ctx.dropout is not None:
         refuse_second("attention with dropout on its weights", "set that dropout to 0")
     q, _, _, *pairs = saved
@@ -151,30 +152,30 @@ class _Fused(torch.autograd.Function):
         q: Tensor,
         *pairs: Tensor,
     ) -> Tensor:
-        with nullcontext() if dropout is None else dropout.force():
+        with nullcontext() if dropout is None else dropout.activate():
             out, lse = _merge(plans, scale, whole, q, pairs)
         if q.dtype != torch.float64 and bool(lse.masked_fill(lse < DEAD, 0.0).abs().amax() > LARGE):
-            with nullcontext() if dropout is None else dropout.force():
+            with nullcontext() if dropout is None else dropout.activate():
                 out, lse = _merge(plans, scale, whole, q.double(), [x.double() for x in pairs])
             out = out.to(q.dtype)
         dead = lse < DEAD
         ctx.dead = dead if bool(dead.any()) else None
         if ctx.dead is not None:
-            # Scores near BLOCKED less a rounded log-sum-exp of that size can be anything; less 0 their weights are 0.
+            # Scores near BLOCKED minus a rounded log-sum-exp of that size are arbitrary; minus 0, the weights are 0.
             out, lse = out.masked_fill(dead[..., None], 0.0), lse.masked_fill(dead, 0.0)
         ctx.save_for_backward(q, out, lse, *pairs)
         ctx.plans, ctx.scale, ctx.whole, ctx.dropout = plans, scale, whole, dropout
         return out
 
     @staticmethod
-    @twice_differentiable(_again)
+    @twice_differentiable(_recompute)
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         q, out, lse, *pairs = ctx.saved_tensors
         g = g.contiguous() if ctx.dead is None else g.masked_fill(ctx.dead[..., None], 0.0)
         dtype = q.dtype
         if lse.dtype != torch.promote_types(dtype, torch.float32):  # scores are large, see `LARGE`
             g, q, out, *pairs = (x.double() for x in (g, q, out, *pairs))
-        with nullcontext() if ctx.dropout is None else ctx.dropout.force():
+        with nullcontext() if ctx.dropout is None else ctx.dropout.activate():
             dq, gradients = _gradients(ctx.plans, ctx.scale, ctx.whole, g, q, out, lse, pairs)
         return None, None, None, None, *(x.to(dtype) for x in (dq, *gradients))
 
@@ -190,13 +191,13 @@ def _merge(
             out, lse = part, part_lse
             continue
         total = torch.logaddexp(lse, part_lse)
-        out = out.lerp_(part, (part_lse - total).exp().to(out.dtype)[..., None])  # the two shares add up to 1
+        out = out.lerp_(part, (part_lse - total).exp().to(out.dtype)[..., None])  # the two shares sum to 1
         lse = total
     assert out is not None and lse is not None
-    for own, rows, k, v, keep in _whole_parts(whole, plans, pairs):
-        part, part_lse = Dense().forward(q[own].index_select(2, rows), k, v, keep, None, scale)
-        out[own].index_copy_(2, rows, part)
-        lse[own].index_copy_(2, rows, part_lse)
+    for sequences, rows, k, v, keep in _whole_parts(whole, plans, pairs):
+        part, part_lse = Dense().forward(q[sequences].index_select(2, rows), k, v, keep, None, scale)
+        out[sequences].index_copy_(2, rows, part)
+        lse[sequences].index_copy_(2, rows, part_lse)
     return out, lse
 
 
@@ -211,23 +212,23 @@ def _gradients(
     pairs: Sequence[Tensor],
 ) -> tuple[Tensor, list[Tensor]]:
     """Gradients of q, and of the keys and values of each source."""
-    # Against an endless log-sum-exp all weights are 0: so the layouts leave out the rows that are not theirs.
-    own_lse = lse if whole is None else lse.clone()
-    for own, rows, *_ in _whole_parts(whole, plans, pairs):
-        own_lse[own].index_fill_(2, rows, -BLOCKED)
+    # An infinite log-sum-exp makes all weights of a row 0, so the layouts skip the rows of `whole`.
+    layout_lse = lse if whole is None else lse.clone()
+    for sequences, rows, *_ in _whole_parts(whole, plans, pairs):
+        layout_lse[sequences].index_fill_(2, rows, -BLOCKED)
     dq: Tensor | None = None
     gradients: list[Tensor] = []
     for (layout, keep, bias), k, v in zip(plans, pairs[::2], pairs[1::2]):
-        part, dk, dv = layout.backward(g, q, k, v, keep, bias, out, own_lse, scale)
+        part, dk, dv = layout.backward(g, q, k, v, keep, bias, out, layout_lse, scale)
         dq = part if dq is None else dq.add_(part)
         gradients += [dk, dv]
     assert dq is not None
-    for own, rows, k, v, keep in _whole_parts(whole, plans, pairs):
-        g_rows, q_rows, out_rows, lse_rows = (x[own].index_select(2, rows) for x in (g, q, out, lse))
-        found = Dense().backward(g_rows, q_rows, k, v, keep, None, out_rows, lse_rows, scale)
-        dq[own].index_copy_(2, rows, found[0])
-        gradients[0][own].add_(found[1])
-        gradients[1][own].add_(found[2])
+    for sequences, rows, k, v, keep in _whole_parts(whole, plans, pairs):
+        g_rows, q_rows, out_rows, lse_rows = (x[sequences].index_select(2, rows) for x in (g, q, out, lse))
+        dq_rows, dk, dv = Dense().backward(g_rows, q_rows, k, v, keep, None, out_rows, lse_rows, scale)
+        dq[sequences].index_copy_(2, rows, dq_rows)
+        gradients[0][sequences].add_(dk)
+        gradients[1][sequences].add_(dv)
     return dq, gradients
 
 
@@ -238,5 +239,5 @@ def _whole_parts(
     if whole is None:
         return
     k, v, keep = pairs[0], pairs[1], plans[0][1]
-    for own, rows in whole.parts(k.shape[0]):
-        yield own, rows, k[own], v[own], None if keep is None else keep[own]
+    for sequences, rows in whole.parts(k.shape[0]):
+        yield sequences, rows, k[sequences], v[sequences], None if keep is None else keep[sequences]

@@ -1,9 +1,8 @@
-"""One softmax over several sources of keys by ordinary operations, on any device, without the scores of all pairs.
+"""One softmax over several sources of keys with ordinary operations, on any device, a chunk of queries at a time.
 
-Each source gives its output, the largest score of each row, and the sum of exponentials relative to that score. They
-are computed in pieces of the queries, where the layout can be split, and computed again in the backward pass, so that
-only the inputs and the outputs are kept. Largest score and sum stay apart: a log-sum-exp would round the sum away where
-scores are large.
+Each source gives its output, the largest score of each row, and the sum of exponentials relative to that score. If the
+layout can be split, queries go in chunks, which are recomputed in the backward pass, so that only inputs and outputs
+are stored. Largest score and sum stay separate: where scores are large, a log-sum-exp would round the sum away.
 """
 
 from collections.abc import Sequence
@@ -21,9 +20,9 @@ from longspan.attention.layouts.base import Layout, add, blocked
 if TYPE_CHECKING:
     from longspan.attention.kernels.multi_source_softmax import KeySource
 
-PIECE = 1 << 24  # scores of one piece, over all sequences and heads
+PIECE = 1 << 24  # scores of one chunk, over all sequences and heads
 
-_Part = tuple[Tensor, Tensor, Tensor]  # output, largest score and sum of each row, (batch, heads, queries, …)
+_PartialSoftmax = tuple[Tensor, Tensor, Tensor]  # output, largest score, sum of each row: (batch, heads, queries, …)
 
 
 def attend(q: Tensor, sources: Sequence["KeySource"], scale: float, dropout: float) -> Tensor:
@@ -31,18 +30,18 @@ def attend(q: Tensor, sources: Sequence["KeySource"], scale: float, dropout: flo
     parts = [_source(q, source, scale, dropout) for source in sources]
     if len(parts) == 1:
         return parts[0][0]
-    most = torch.stack([most for _, most, _ in parts]).amax(0)
-    shares = [(own - most).exp() * total for _, own, total in parts]
-    everything = torch.stack(shares).sum(0)
-    everything = everything + (most < DEAD)  # a row with nothing to read: 0 / 1
-    out = parts[0][0] * (shares[0] / everything).to(q.dtype)
+    maximum = torch.stack([largest for _, largest, _ in parts]).amax(0)
+    shares = [(largest - maximum).exp() * total for _, largest, total in parts]
+    denominator = torch.stack(shares).sum(0)
+    denominator = denominator + (maximum < DEAD)  # a row with nothing to read: 0 / 1
+    out = parts[0][0] * (shares[0] / denominator).to(q.dtype)
     for (part, _, _), share in zip(parts[1:], shares[1:]):
-        out = out + part * (share / everything).to(q.dtype)
+        out = out + part * (share / denominator).to(q.dtype)
     return out
 
 
-def by_torch(q: Tensor, k: Tensor, v: Tensor, keep: Tensor, scale: float, dropout: float) -> Tensor:
-    """Every query with every key that may be read, by torch's fused kernel: the mask is one row for all queries."""
+def masked_sdpa(q: Tensor, k: Tensor, v: Tensor, keep: Tensor, scale: float, dropout: float) -> Tensor:
+    """Every query with every key that may be read, by torch's fused kernel; one mask row serves all queries."""
     mask = blocked(keep, q)
     assert mask is not None
     mask = mask.to(q.dtype).clamp_min(torch.finfo(q.dtype).min / 2)  # finite: a row with nothing to read is not NaN
@@ -51,32 +50,32 @@ def by_torch(q: Tensor, k: Tensor, v: Tensor, keep: Tensor, scale: float, dropou
     return out.masked_fill(~(alive[:, None] if keep.dim() == 2 else alive), 0.0)
 
 
-def _source(q: Tensor, source: "KeySource", scale: float, dropout: float) -> _Part:
+def _source(q: Tensor, source: "KeySource", scale: float, dropout: float) -> _PartialSoftmax:
     layout, queries, keys = source.layout, q.shape[2], source.k.shape[2]
     step = None if source.extra is not None else layout.step
     rows = queries
     if step is not None:
         rows = max(1, PIECE // (q.shape[0] * q.shape[1] * layout.width(keys)) // step) * step
-    parts = []
+    chunks: list[_PartialSoftmax] = []
     for begin in range(0, queries, rows):
         end = min(begin + rows, queries)
-        own, read = (layout, slice(0, keys)) if rows >= queries else layout.part(begin, end, queries, keys)
+        chunk_layout, read = (layout, slice(0, keys)) if rows >= queries else layout.part(begin, end, queries, keys)
         keep = None if source.keep is None else source.keep[..., read]
-        given = (
-            own, q[:, :, begin:end], source.k[:, :, read], source.v[:, :, read],
+        arguments = (
+            chunk_layout, q[:, :, begin:end], source.k[:, :, read], source.v[:, :, read],
             keep, source.bias, source.extra, scale, dropout,
         )  # fmt: skip
         if torch.is_grad_enabled():
-            parts.append(checkpoint(_piece, *given, use_reentrant=False, preserve_rng_state=bool(dropout)))
+            chunks.append(checkpoint(_chunk, *arguments, use_reentrant=False, preserve_rng_state=bool(dropout)))
         else:
-            parts.append(_piece(*given))
-    if len(parts) == 1:
-        return parts[0]
-    out, most, total = (torch.cat(same, 2) for same in zip(*parts))
-    return out, most, total
+            chunks.append(_chunk(*arguments))
+    if len(chunks) == 1:
+        return chunks[0]
+    out, largest, total = (torch.cat(same, 2) for same in zip(*chunks))
+    return out, largest, total
 
 
-def _piece(
+def _chunk(
     layout: Layout,
     q: Tensor,
     k: Tensor,
@@ -86,18 +85,18 @@ def _piece(
     extra: Tensor | None,
     scale: float,
     dropout: float,
-) -> _Part:
+) -> _PartialSoftmax:
     scores = add(layout.scores(q, k, keep, bias, scale), extra)
-    most = scores.detach().amax(-1, keepdim=True)  # no result depends on it
-    weights = (scores - most).exp().masked_fill(scores < DEAD, 0.0)
+    largest = scores.detach().amax(-1, keepdim=True)  # the result does not depend on it
+    weights = (scores - largest).exp().masked_fill(scores < DEAD, 0.0)
     total = weights.sum(-1, keepdim=True)
-    weights = drop((weights / (total + (most < DEAD))).to(v.dtype), dropout, training=bool(dropout))
-    return layout.mix(weights, v), most, total
+    weights = drop((weights / (total + (largest < DEAD))).to(v.dtype), dropout, training=bool(dropout))
+    return layout.mix(weights, v), largest, total
 
 
-def numbers(q: Tensor, sources: Sequence["KeySource"]) -> int:
-    """How many scores there are in all."""
+def score_count(q: Tensor, sources: Sequence["KeySource"]) -> int:
+    """The number of scores over all sequences, heads and sources."""
     return q.shape[0] * q.shape[1] * q.shape[2] * sum(s.layout.width(s.k.shape[2]) for s in sources)
 
 
-__all__ = ["attend", "by_torch", "numbers"]
+__all__ = ["attend", "masked_sdpa", "score_count"]

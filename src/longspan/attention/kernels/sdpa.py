@@ -1,7 +1,7 @@
 """Torch's `scaled_dot_product_attention`, with second derivatives on the CPU.
 
-Torch has no second derivative of its fused kernels and says so with an error. On the CPU the kernel is called through
-`flash.py` instead while gradients are recorded; a graph of the gradients is then made by plain products.
+Torch's fused kernels have no second derivative and raise an error. On the CPU, while gradients are recorded, the kernel
+is called through `flash.py` instead, and a graph of the gradients is made of plain products.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ def attend(
     mask: Tensor | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
-    """softmax(scale · q kᵀ + mask) v; `mask` has four axes and the type of q, `causal` aligns to the top left."""
+    """softmax(scale · q kᵀ + mask) v; `mask` is 4-dimensional with q's dtype; `causal` aligns query 0 with key 0."""
     recorded = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
     if recorded and not dropout and flash.fits(q, k, v) and not torch._C._are_functorch_transforms_active():
         k, v = share_heads(k, q.shape[1]), share_heads(v, q.shape[1])
@@ -39,7 +39,7 @@ def attend(
     )
 
 
-def _again(ctx: Any, saved: Sequence[Any]) -> tuple[Tensor, Sequence[Tensor | None]]:
+def _recompute(ctx: Any, saved: Sequence[Any]) -> tuple[Tensor, Sequence[Tensor | None]]:
     q, k, v, mask, *_ = saved
     with sdpa_kernel(SDPBackend.MATH):
         out = scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=ctx.causal, scale=ctx.scale)
@@ -55,7 +55,7 @@ class _Attend(torch.autograd.Function):
         return out
 
     @staticmethod
-    @twice_differentiable(_again)
+    @twice_differentiable(_recompute)
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, mask, out, lse = ctx.saved_tensors
         gradients = flash.backward(g, q, k, v, out, lse, ctx.scale, causal=ctx.causal, mask=mask)

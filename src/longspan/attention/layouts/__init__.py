@@ -1,13 +1,26 @@
-"""Layouts: where the keys of each query lie, and how to reach them without an n × n tensor.
+"""Layouts: which keys each query reads, and how to reach them without an n × n tensor.
 
-A mechanism of the pattern family is a union of *sources* of keys, each with a layout, under one softmax (see
-`joint.py`). A layout knows two ways to the same numbers:
+A mechanism with a sparse pattern is a union of *sources* of keys, each with a layout, under one softmax
+(`kernels.multi_source_softmax`). A layout computes the same numbers in two ways:
 
-- plain: `scores` of every query with its keys, (batch, heads, queries, width), and `mix` of weights with values. It is
-  made of ordinary differentiable operations: learned biases, compilers and other devices use it.
-- fused: `forward` and `backward` over torch's CPU kernel in pieces that stay in cache. Nothing of the scores is kept.
+- plain: `scores` of every query with its keys, (batch, heads, queries, width), and `mix` of weights with values. These
+  are ordinary differentiable operations, for learned biases, compilers and devices other than the CPU.
+- fused: `forward` and `backward` with torch's CPU kernel, in pieces that stay in cache. No scores are stored.
 
-The names K1–K8 are those of the specification the project grew from.
+The layouts, one a file:
+
+- `dense`: every key, or every key up to the query. `band`: a sliding window.
+- `tiles`: blocks of queries that share one stretch of keys. `own_block`: the past within the query's own block.
+- `blocks`: blocks of keys chosen by a table (BigBird). `summaries`: a few fixed columns of every past block.
+- `strided`: every stride-th past key. `residue`: every stride-th position as a sequence of its own (dilation).
+- `stairs`: one more key every so many queries (compressed memories).
+- `axis`: one axis of a grid (Axial). `rectangles`: blocks of an image with their surroundings (Image Transformer).
+- `routed`: groups of any size, each with a list of keys (Routing Transformer).
+- `sorted`, `sorted_rows`, `sorted_whole`: rounds of sorted buckets (Reformer). `ring`: Reformer as released.
+- `by_head`: a different layout for some heads.
+
+`base` defines `Layout`. `runs` and `strips` make the fused calls that several layouts share; `grid` has the index
+arithmetic of images and of relative positions.
 """
 
 from longspan.attention.layouts.axis import GridAxis

@@ -1,4 +1,4 @@
-"""One axis of a grid: every line along it is a sequence of its own (K6)."""
+"""Attention along one axis of a grid: every line is a sequence of its own (Axial)."""
 
 from dataclasses import dataclass
 
@@ -16,15 +16,15 @@ from longspan.attention.layouts.residue import Residue
 
 @dataclass(frozen=True)
 class GridAxis(Layout):
-    """The sequence is slabs of `length` rows of `stride` places; a query reads the places of its own slab whose index
-    has the same remainder by `stride`, and, with `causal`, none behind its own.
+    """The sequence consists of slabs of `length` rows of `stride` positions. A query reads the positions of its slab
+    with the same index modulo `stride`; if causal, none after itself.
 
-    In a grid read row by row that is the axis of `length` places which are `stride` apart: 1 within rows, the width of
-    the image within columns. Without a `length` there is one slab, of as many rows as it takes. There are as many
-    queries as keys, and they may end anywhere.
+    In a grid in raster order, this is the axis of `length` positions that are `stride` apart: 1 within rows, the width
+    of the image within columns. Without `length` there is one slab, as long as the sequence. There are as many queries
+    as keys, and the sequence may end anywhere.
 
-    Folding is free: (batch · slabs, length, stride · heads, width) is a view of heads as a projection gives them, and
-    (batch · heads · slabs, length, stride, width) of heads that lie one after the other.
+    Folding needs no copy: (batch · slabs, length, stride · heads, width) is a view of heads as a projection returns
+    them, and (batch · heads · slabs, length, stride, width) is a view of contiguous heads.
     """
 
     stride: int
@@ -101,8 +101,8 @@ class GridAxis(Layout):
         return heads * slabs * stride * length * length
 
     def _axes(self, queries: int, spare: int = 0) -> tuple[int, int, int]:
-        """(slabs, rows of a slab, places of a row); one to spare in the plain way, for exporters treat a size of 1
-        apart from all others."""
+        """(slabs, rows of a slab, positions of a row); the plain implementation asks for one extra (`spare`), because
+        exporters specialise sizes of 1."""
         if self.length is None:
             return 1, ceil_div(queries, self.stride) + spare, self.stride
         return ceil_div(queries, self.length * self.stride) + spare, self.length, self.stride
@@ -112,12 +112,12 @@ class GridAxis(Layout):
         missing = slabs * length * stride - x.shape[2]
         return pad(x, (0, 0, 0, missing)) if spare or missing else x
 
-    def _fold(self, q: Tensor) -> "_Fold":
+    def _fold(self, q: Tensor) -> "_LineView":
         projected = q.transpose(1, 2).is_contiguous() and not q.is_contiguous()
-        return _Fold(q.shape[0], q.shape[1], self._axes(q.shape[2]), projected)
+        return _LineView(q.shape[0], q.shape[1], self._axes(q.shape[2]), projected)
 
-    def _mask(self, q: Tensor, queries: int, keep: Tensor | None, fold: "_Fold") -> Tensor | None:
-        """Padding, and the positions that fill the last slab: if causal, only their own like read those."""
+    def _mask(self, q: Tensor, queries: int, keep: Tensor | None, fold: "_LineView") -> Tensor | None:
+        """Padding, and the positions that fill the last slab; if causal, no real query reads the latter."""
         if keep is None:
             if self.causal or queries == q.shape[2]:
                 return None
@@ -127,13 +127,13 @@ class GridAxis(Layout):
 
 
 @dataclass(frozen=True)
-class _Fold:
+class _LineView:
     """(batch, heads, positions, width) to lines (batch …, … heads, length, width) and back, without a copy."""
 
     batch: int
     count: int  # of heads
     axes: tuple[int, int, int]
-    projected: bool  # heads lie side by side at each position, as a projection gives them
+    projected: bool  # heads are side by side at each position, as a projection returns them
 
     def lines(self, x: Tensor) -> Tensor:
         slabs, length, stride = self.axes

@@ -1,4 +1,4 @@
-"""The band: a sliding window in overlapping blocks (K1)."""
+"""Sliding window: each query reads the keys around it."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,24 +13,24 @@ from longspan.attention.layouts.base import PIECE, Layout, blocked_where, ceil_d
 from longspan.attention.layouts.dense import Dense
 from longspan.attention.layouts.runs import BlockRun, mask_of, portions, slice_padded
 
-LANES = 16  # scores that the fused kernel takes at once: what is left over at the end of a row it takes one by one
-FEW = 4  # of those left over cost less than to fill them up
+LANES = 16  # scores that the fused kernel processes at once; it takes the remainder of a row one by one
+FEW = 4  # a remainder up to this costs less than filling up the lanes
 
 
 @dataclass(frozen=True)
 class Band(Layout):
-    """Query i reads the keys i - left .. i + right (K1); `past` keys come before the first query's own.
+    """Query i reads the keys i - left .. i + right; `past` keys precede the first query's own key.
 
-    Queries go in blocks. The keys of a block are an overlapping view of the sequence, and one tile of a mask serves
-    all blocks but those at the two ends; gradients of keys are folded back by shifted additions, never scattered.
+    Queries go in blocks. The keys of a block are an overlapping view of the sequence, and one mask tile serves all
+    blocks except those at the two ends. Gradients of keys are folded back by shifted additions, without a scatter.
     """
 
     left: int
     right: int
     past: int = 0
     takes_bias = True
-    # Rows of a block. Larger blocks waste work on masked keys, smaller ones waste calls, and in the backward pass
-    # smaller ones fold more gradients; measured with benchmarks/attention.py.
+    # Rows of a block. Larger blocks waste work on masked keys, smaller ones waste calls and, in the backward pass, fold
+    # more gradients; measured with benchmarks/attention.py.
     block = 32
     block_backward = 64
     step = 1
@@ -65,7 +65,7 @@ class Band(Layout):
         return Band(self.left, self.right, self.past + begin - first), slice(first, last)
 
     def along(self, x: Tensor, queries: int) -> Tensor:
-        """What belongs to each key (batch, keys), laid out as the scores: (batch, queries, width), 0 outside."""
+        """A value per key (batch, keys) in the layout of the scores: (batch, queries, width), 0 outside."""
         windows = self._windows(x[:, None, :, None], self._count(queries))  # batch 1 blocks 1 span
         return first_rows(windows.expand(-1, -1, -1, self.block, -1).flatten(2, 3), queries)[:, 0]
 
@@ -75,8 +75,8 @@ class Band(Layout):
         if self._short(q.shape[2], k.shape[2]):
             layout, table = self._dense(q, bias)
             return layout.forward(q, k, v, keep, table, scale)
-        # What is dropped goes by the same blocks forward and backward, and plain products like them larger.
-        block = self.block_backward if flash_dropout.in_force() else self.block
+        # Dropout needs the same blocks forward and backward, and its plain products prefer larger ones.
+        block = self.block_backward if flash_dropout.active() else self.block
         return runs.forward(q, k, v, self._runs(block, q, k, keep, bias), scale)
 
     def backward(
@@ -96,8 +96,8 @@ class Band(Layout):
             return layout.backward(g, q, k, v, keep, table, out, lse, scale)
         block = self.block_backward
         lead, behind = max(0, self.left + LANES - self.past), block + self.right
-        found = self._runs(block, q, k, keep, bias)
-        return runs.backward(g, q, k, v, out, lse, found, scale, lead=lead, behind=behind)
+        calls = self._runs(block, q, k, keep, bias)
+        return runs.backward(g, q, k, v, out, lse, calls, scale, lead=lead, behind=behind)
 
     def width(self, keys: int) -> int:
         return self.span
@@ -110,16 +110,16 @@ class Band(Layout):
         return full * self.block * self._whole(self.block) + rest * self._whole(rest)
 
     def _whole(self, rows: int) -> int:
-        """Keys of a fused block of `rows` queries: some more in front, blocked, where many would be left over."""
+        """Keys of a fused block of `rows` queries; blocked ones in front fill the last lane if that is faster."""
         span = self.left + rows + self.right
         return span if span % LANES <= FEW else ceil_div(span, LANES) * LANES
 
     def _short(self, queries: int, keys: int) -> bool:
-        """Whether all pairs are fewer than those of the blocks, whose spans reach past both ends of a short text."""
+        """Whether all pairs are fewer than the blocks', whose spans reach past both ends of a short text."""
         return queries == keys and self.past == 0 and queries * keys <= self._pairs(queries)
 
     def _dense(self, q: Tensor, bias: Tensor | None) -> tuple[Dense, Tensor | None]:
-        """The band of a short text as every query with every key, and a table that blocks the offsets outside."""
+        """A `Dense` layout for a short text, and a bias table that blocks the offsets outside the window."""
         last = q.shape[2] - 1
         if bias is None and self.left >= last and (self.right >= last or self.right == 0):
             return Dense(causal=self.right < last), None
@@ -128,19 +128,19 @@ class Band(Layout):
         return Dense(), table.masked_fill((offsets < -self.left) | (offsets > self.right), BLOCKED)
 
     def _count(self, queries: int) -> int:
-        """Blocks of the plain way: one to spare, because exporters treat a size of 1 apart from all others."""
+        """Blocks of the plain implementation: one extra, because exporters specialise sizes of 1."""
         return ceil_div(queries, self.block) + 1
 
     def _windows(self, x: Tensor, count: int) -> Tensor:
-        """(batch, heads, blocks, width, span): the keys that each block of queries may reach."""
+        """(batch, heads, blocks, width, span): the keys within reach of each block of queries."""
         before = self.left - self.past
         if before < 0:  # keys that no query reaches
             x, before = x[:, :, -before:], 0
-        room = (count - 1) * self.block + self.span
-        return pad_rows(x, before, room - before - x.shape[2]).unfold(2, self.span, self.block)
+        padded = (count - 1) * self.block + self.span
+        return pad_rows(x, before, padded - before - x.shape[2]).unfold(2, self.span, self.block)
 
     def _offsets(self, rows: int, span: int, device: torch.device) -> Tensor:
-        """key - query within a block of `rows` queries, `span` keys up to the last that they read: (rows, span)."""
+        """key - query within a block: (rows, span), where `span` keys end at the last one that is read."""
         before = span - rows - self.right
         return torch.arange(span, device=device) - before - torch.arange(rows, device=device)[:, None]
 
@@ -149,7 +149,7 @@ class Band(Layout):
         return bias[:, (offsets + middle).clamp(0, bias.shape[1] - 1)]
 
     def _runs(self, block: int, q: Tensor, k: Tensor, keep: Tensor | None, bias: Tensor | None) -> Iterator[BlockRun]:
-        """The fused calls: runs of blocks, each for as many heads (or batch rows) as stay in cache."""
+        """The fused calls: runs of blocks, each for as many heads (or sequences) as fit in cache."""
         batch, heads, queries, width = q.shape
         span = self._whole(block)
         shift, full = self.past + block + self.right - span, queries // block
@@ -164,11 +164,11 @@ class Band(Layout):
             span = self._whole(rows)
             first_key = begin * block + self.past + rows + self.right - span
             mask = self._tile(block, rows, span, end - begin, first_key, q, k, keep, bias)
-            together = max(1, PIECE // ((end - begin) * span * width))
-            for portion in portions(batch, heads, together):
-                part = mask if bias is None else mask[0, portion[1]] if batch == 1 else mask[:, portion[1]]
-                own = mask_of(part, portion)
-                yield BlockRun(portion, end - begin, begin * block, rows, block, first_key, span, block, own)
+            size = max(1, PIECE // ((end - begin) * span * width))
+            for portion in portions(batch, heads, size):
+                of_heads = mask if bias is None else mask[0, portion[1]] if batch == 1 else mask[:, portion[1]]
+                added = mask_of(of_heads, portion)
+                yield BlockRun(portion, end - begin, begin * block, rows, block, first_key, span, block, added)
 
     def _tile(
         self,
@@ -182,7 +182,7 @@ class Band(Layout):
         keep: Tensor | None,
         bias: Tensor | None,
     ) -> Tensor:
-        """What is added to the scores: (batch or 1, [heads,] blocks or 1, rows, span)."""
+        """The mask to add to the scores: (batch or 1, [heads,] blocks or 1, rows, span)."""
         offsets, keys = self._offsets(rows, span, q.device), k.shape[2]
         tile = blocked_where((offsets < -self.left) | (offsets > self.right), q)
         last_key = first_key + (count - 1) * block + span

@@ -1,4 +1,4 @@
-"""What a layout is, and the arithmetic that layouts share."""
+"""The base class of layouts, and the arithmetic that layouts share."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -10,17 +10,21 @@ from torch.nn.functional import pad
 from longspan.attention.kernels.flash import BLOCKED
 from longspan.errors import InvalidInput
 
-PIECE = 1 << 20  # numbers of gathered keys, or of a mask, that one fused call may hold: about what caches hold
+PIECE = 1 << 20  # most numbers of gathered keys, or of a mask, in one fused call: about what fits in cache
 
 
 class Layout(ABC):
-    """`keep` is (batch, keys) or None; `bias` is (heads, offsets) with offset 0 in the middle, or None."""
+    """Which keys each query reads.
+
+    `keep` is (batch, keys), True for keys that may be read, or None; `bias` is (heads, offsets) with offset 0 in the
+    middle, or None.
+    """
 
     takes_bias = False
 
     @property
     def step(self) -> int | None:
-        """Queries can be split at multiples of this number, see `part`; None: they cannot be split."""
+        """Queries can be split at multiples of this number, see `part`; None if they cannot be split."""
         return None
 
     def part(self, begin: int, end: int, queries: int, keys: int) -> tuple["Layout", slice]:
@@ -29,11 +33,11 @@ class Layout(ABC):
 
     @abstractmethod
     def scores(self, q: Tensor, k: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float) -> Tensor:
-        """(batch, heads, queries, width), `BLOCKED` where a key may not be read."""
+        """(batch, heads, queries, width), with `BLOCKED` for keys that may not be read."""
 
     @abstractmethod
     def mix(self, weights: Tensor, v: Tensor) -> Tensor:
-        """The values under weights shaped as the scores."""
+        """The weighted sums of values; weights are shaped like the scores."""
 
     @abstractmethod
     def forward(
@@ -54,70 +58,72 @@ class Layout(ABC):
         lse: Tensor,
         scale: float,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Gradients of q, k and v, given the output and log-sum-exp of the whole softmax."""
+        """Gradients of q, k and v; `out` and `lse` are those of the whole softmax, over all sources."""
 
     @abstractmethod
     def width(self, keys: int) -> int:
-        """How wide `scores` is."""
+        """The width of `scores`."""
 
     @abstractmethod
     def pairs(self, heads: int, queries: int, keys: int) -> int:
-        """How many products of a query and a key the fused way computes, over all heads."""
+        """The number of query-key products that the fused kernel computes, over all heads."""
 
 
 def ceil_div(number: int, by: int) -> int:
-    """Rounded up; written so that symbolic lengths stay simple when a module is exported."""
+    """number / by, rounded up; written so that symbolic lengths stay simple in exported programs."""
     return (number + by - 1) // by
 
 
 def groups(q: Tensor, most: int) -> Iterator[tuple[slice, slice]]:
-    """Sequences and heads that go together: `most` heads, and all heads of several sequences where those are fewer."""
+    """Slices of sequences and heads, `most` heads in each: some heads of one sequence, or all of several."""
     batch, heads = q.shape[:2]
-    together = max(1, min(most, heads))
+    size = max(1, min(most, heads))
     rows = max(1, most // heads)
     for row in range(0, batch, rows):
-        for head in range(0, heads, together):
-            yield slice(row, row + rows), slice(head, head + together)
+        for head in range(0, heads, size):
+            yield slice(row, row + rows), slice(head, head + size)
 
 
 def pad_rows(x: Tensor, before: int, behind: int) -> Tensor:
-    """Zeros in front of the positions and behind them."""
+    """x with zeros before and after its positions."""
     if torch.compiler.is_compiling():
-        # A pad by nothing keeps the strides of its input, where the traced graph takes it for contiguous: the views of
-        # it would then fail at lengths that need no padding.
+        # Padding by 0 keeps the strides of its input, but the traced graph assumes a contiguous result: views of it
+        # would then fail at lengths that need no padding.
         x = x.contiguous()
     return pad(x, (0, 0, before, behind))
 
 
 def first_rows(x: Tensor, length: int) -> Tensor:
-    """The first `length` positions of what was padded to whole blocks."""
-    if torch.compiler.is_compiling():  # whether a slice is the whole would tie an exported program to some lengths
+    """The first `length` positions of a tensor that was padded to whole blocks."""
+    if torch.compiler.is_compiling():  # a slice is specialised to lengths at which it is the whole tensor
         return x.index_select(2, torch.arange(length, device=x.device))
     return x[:, :, :length]
 
 
 def cut_rows(x: Tensor, length: int) -> Tensor:
-    """The same in the fused way, where what is kept should not hold on to its padding."""
+    """As `first_rows`, for results that are stored: a copy, so that the padding can be freed."""
     return x if x.shape[2] == length else x[:, :, :length].clone()
 
 
 def products(q: Tensor, k: Tensor, scale: float) -> Tensor:
-    """Scaled scores, in float32 at least."""
+    """Scaled scores, at least float32."""
     return (q * scale @ k.mT).to(wide(q.dtype))
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of scores and sums: at least float32."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def blocked(keep: Tensor | None, like: Tensor) -> Tensor | None:
-    """What is added to the scores of every query: (batch, heads or 1, 1, keys)."""
+    """The mask to add to the scores of every query: (batch, heads or 1, 1, keys)."""
     if keep is None:
         return None
     return blocked_where(~keep, like)[:, None, None] if keep.dim() == 2 else blocked_where(~keep, like)[:, :, None]
 
 
 def blocked_where(blocked: Tensor, like: Tensor) -> Tensor:
+    """A mask to add to scores: `BLOCKED` where `blocked` is True, 0 elsewhere."""
     zeros = torch.zeros(blocked.shape, dtype=wide(like.dtype), device=blocked.device)
     return zeros.masked_fill_(blocked, BLOCKED)
 
@@ -127,13 +133,18 @@ def add(a: Tensor, b: Tensor | None) -> Tensor:
 
 
 def check_reach(bias: Tensor, furthest: int) -> None:
-    """Refuse a table that ends before the furthest offset that will be read."""
+    """Refuse a bias table that ends before the furthest offset to be read."""
     if bias.shape[1] // 2 < furthest:
         raise InvalidInput(f"bias reaches {bias.shape[1] // 2} positions to each side, and {furthest} are read")
 
 
+def pick_rows(x: Tensor, index: Tensor) -> Tensor:
+    """The rows `index` (batch, heads, rows) of x (batch, heads, length, width)."""
+    return x.gather(2, index[..., None].expand(-1, -1, -1, x.shape[-1]))
+
+
 def offset_bias(bias: Tensor, queries: int, keys: int) -> Tensor:
-    """A table of offsets as (heads, queries, keys), the first query standing at the first key."""
+    """A bias table as (heads, queries, keys), the first query at the first key."""
     at = torch.arange(keys, device=bias.device) - torch.arange(queries, device=bias.device)[:, None]
     middle = bias.shape[1] // 2
-    return bias[:, (at + middle).clamp(0, 2 * middle)]  # what lies outside is masked, or `check_reach` refused it
+    return bias[:, (at + middle).clamp(0, 2 * middle)]  # offsets outside are masked, or `check_reach` refused them

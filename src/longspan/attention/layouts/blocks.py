@@ -1,4 +1,4 @@
-"""Blocks of keys taken by a table (K2)."""
+"""Blocks of keys chosen by a table (BigBird)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,15 +10,15 @@ from torch import Tensor
 
 from longspan.attention.kernels import flash
 from longspan.attention.kernels.flash import BLOCKED
-from longspan.attention.layouts.base import Layout, blocked_where, ceil_div, pad_rows, products, wide
+from longspan.attention.layouts.base import Layout, blocked_where, ceil_div, first_rows, pad_rows, products, wide
 
 
 @dataclass(frozen=True, eq=False)
 class BlockTable(Layout):
-    """Query block b of head h reads the key blocks `table[h, b]`, -1 standing for none (K2).
+    """Query block b of head h reads the key blocks `table[h, b]`; -1 means none.
 
-    The table may be another for each sequence: `table[sequence, h, b]`. A block that stands twice in a row of the table
-    is read twice: who makes the table sees to that.
+    The table may differ by sequence: `table[sequence, h, b]`. A block listed twice is read, and counted, twice: the
+    caller must avoid that.
     """
 
     table: Tensor  # ([batch or 1,] heads or 1, query blocks, slots), integers
@@ -43,10 +43,10 @@ class BlockTable(Layout):
         blocks, keys, values = self._split(q), self._rows(k), self._rows(v)
         out, lse = torch.empty_like(blocks), blocks.new_full(blocks.shape[:4], BLOCKED, dtype=wide(q.dtype))
         self._clear_idle(out)
-        take_keys, take_values = _Taker(self.block), _Taker(self.block)
-        for run in self._runs(blocks, self._valid(k, keep)):
+        gather_keys, gather_values = _BlockGatherer(self.block), _BlockGatherer(self.block)
+        for run in self._calls(blocks, self._valid(k, keep)):
             part, part_lse = flash.forward(
-                run.of(blocks), take_keys(keys, run), take_values(values, run), scale, mask=run.mask
+                run.of(blocks), gather_keys(keys, run), gather_values(values, run), scale, mask=run.mask
             )
             out[run.rows], lse[run.rows] = part[:, 0], part_lse[:, 0]
         return self._join(out, q.shape[2]), self._join(lse[..., None], q.shape[2])[..., 0]
@@ -67,13 +67,13 @@ class BlockTable(Layout):
         g, blocks, out, lse = (self._split(x) for x in (g, q, out, lse[..., None]))
         dq, dk, dv = torch.empty_like(blocks), torch.zeros_like(keys), torch.zeros_like(values)
         self._clear_idle(dq)
-        take_keys, take_values = _Taker(self.block), _Taker(self.block)
-        for run in self._runs(blocks, self._valid(k, keep)):
+        gather_keys, gather_values = _BlockGatherer(self.block), _BlockGatherer(self.block)
+        for run in self._calls(blocks, self._valid(k, keep)):
             dq_part, *parts = flash.backward(
                 run.of(g),
                 run.of(blocks),
-                take_keys(keys, run),
-                take_values(values, run),
+                gather_keys(keys, run),
+                gather_values(values, run),
                 run.of(out),
                 run.of(lse)[..., 0],
                 scale,
@@ -81,7 +81,7 @@ class BlockTable(Layout):
             )
             dq[run.rows] = dq_part[:, 0]
             for total, part in zip((dk, dv), parts):
-                total.index_add_(0, run.found, part.reshape(len(run.found), -1))
+                total.index_add_(0, run.key_blocks, part.reshape(len(run.key_blocks), -1))
         dk, dv = (total.view(*k.shape[:2], -1, self.block, x.shape[3]) for total, x in ((dk, k), (dv, v)))
         return self._join(dq, q.shape[2]), self._join(dk, k.shape[2]), self._join(dv, v.shape[2])
 
@@ -112,10 +112,7 @@ class BlockTable(Layout):
 
     def _join(self, x: Tensor, length: int) -> Tensor:
         """The inverse: (batch, heads, length, width)."""
-        x = x.flatten(2, 3)
-        if torch.compiler.is_compiling():  # whether a slice is the whole would tie an exported program to some lengths
-            return x.index_select(2, torch.arange(length, device=x.device))
-        return x[:, :, :length]
+        return first_rows(x.flatten(2, 3), length)
 
     def _valid(self, k: Tensor, keep: Tensor | None) -> Tensor:
         """(batch or 1, 1, key blocks, block, 1)"""
@@ -133,48 +130,48 @@ class BlockTable(Layout):
         return blocks[sequence, head, table]
 
     def _clear_idle(self, blocks: Tensor) -> None:
-        """Zero where a query block reads nothing: no run goes over it."""
+        """Write zeros for query blocks that read nothing: no call covers them."""
         idle = (self._tables < 0).all(-1)
-        if idle.any():  # few: a mask over all of them would cost a pass
+        if idle.any():  # they are few, and a mask over all blocks would cost a pass
             blocks[idle.expand(blocks.shape[:3]).nonzero(as_tuple=True)] = 0.0
 
-    def _runs(self, q: Tensor, valid: Tensor) -> Iterator["_Run"]:
-        """The fused calls: as many query blocks of one head as `PIECE` allows, and last those that stand alone."""
+    def _calls(self, q: Tensor, valid: Tensor) -> Iterator["_FusedCall"]:
+        """The fused calls: as many query blocks of one head as `PIECE` allows; isolated ones come last, together."""
         batch, heads, _, block, width = q.shape
         tables = self._tables.expand(batch, heads, -1, -1)
-        given = tables >= 0
+        listed = tables >= 0
         open_keys = valid[..., 0].expand(batch, heads, -1, -1).flatten(0, 2)
         first = torch.arange(0, len(open_keys), valid.shape[2]).view(batch, heads, 1, 1)
-        found = tables.clamp_min(0) + first
-        open_blocks = open_keys.all(-1)[found] & given
-        kinds = (given.any(-1).int() + open_blocks.all(-1).int()).tolist()
-        together = max(1, PIECE // (2 * tables.shape[3] * block * width))
+        key_blocks = tables.clamp_min(0) + first
+        open_blocks = open_keys.all(-1)[key_blocks] & listed
+        kinds = (listed.any(-1).int() + open_blocks.all(-1).int()).tolist()
+        most = max(1, PIECE // (2 * tables.shape[3] * block * width))
 
-        def run(rows: Rows, kind: int) -> _Run:
+        def call(rows: Rows, kind: int) -> _FusedCall:
             mask = None
-            if kind == HIDING:
-                read = open_keys[found[rows]] & given[rows][..., None]
+            if kind == MASKED:
+                read = open_keys[key_blocks[rows]] & listed[rows][..., None]
                 mask = blocked_where(~read, q).flatten(1)[:, None, None]
-            return _Run(rows, found[rows].flatten(), len(found[rows]), mask)
+            return _FusedCall(rows, key_blocks[rows].flatten(), len(key_blocks[rows]), mask)
 
-        alone: list[tuple[int, int, int]] = []
+        isolated: list[tuple[int, int, int]] = []
         for sequence, head in product(range(batch), range(heads)):
-            for kind, begin, end in _stretches(kinds[sequence][head], together):
-                if kind == HIDING and end - begin < ALONE:
-                    alone += [(sequence, head, row) for row in range(begin, end)]
+            for kind, begin, end in _stretches(kinds[sequence][head], most):
+                if kind == MASKED and end - begin < ISOLATED:
+                    isolated += [(sequence, head, row) for row in range(begin, end)]
                 elif kind != IDLE:
-                    yield run((sequence, head, slice(begin, end)), kind)
-        for begin in range(0, len(alone), together):
-            yield run(tuple(torch.tensor(alone[begin : begin + together]).unbind(1)), HIDING)
+                    yield call((sequence, head, slice(begin, end)), kind)
+        for begin in range(0, len(isolated), most):
+            yield call(tuple(torch.tensor(isolated[begin : begin + most]).unbind(1)), MASKED)
 
 
-IDLE, HIDING = 0, 1  # query blocks that read nothing, and those from which something has to be hidden; 2 is all others
-PIECE = 1 << 22  # numbers of gathered keys and values that one fused call may hold; fewer waste calls
-ALONE = 4  # fewer neighbours than this are worth no call of their own, so they share one with those of other heads
+IDLE, MASKED = 0, 1  # query blocks that read nothing, and those that need a mask; 2 for all others
+PIECE = 1 << 22  # most numbers of gathered keys and values in one fused call; fewer waste calls
+ISOLATED = 4  # fewer neighbours than this share a call with blocks of other heads
 
 
 def _stretches(kinds: list[int], most: int) -> Iterator[tuple[int, int, int]]:
-    """(kind, begin, end) of neighbours of one kind, at most so many."""
+    """(kind, begin, end) of stretches of one kind, of at most `most` blocks."""
     begin = 0
     for kind, group in groupby(kinds):
         end = begin + len(list(group))
@@ -183,15 +180,15 @@ def _stretches(kinds: list[int], most: int) -> Iterator[tuple[int, int, int]]:
         begin = end
 
 
-Rows = tuple[int, int, slice] | tuple[Tensor, ...]  # sequence, head, query blocks: each of them one, some, or listed
+Rows = tuple[int, int, slice] | tuple[Tensor, ...]  # index of sequence, head and query blocks
 
 
-class _Run(NamedTuple):
-    """One fused call."""
+class _FusedCall(NamedTuple):
+    """One fused call: some query blocks and the key blocks that they read."""
 
     rows: Rows
-    found: Tensor  # the key blocks that they read, numbered through all heads: (query blocks · slots,)
-    blocks: int  # how many query blocks
+    key_blocks: Tensor  # numbered through all heads: (query blocks · slots,)
+    blocks: int  # number of query blocks
     mask: Tensor | None
 
     def of(self, blocks: Tensor) -> Tensor:
@@ -199,17 +196,17 @@ class _Run(NamedTuple):
         return blocks[self.rows][:, None]
 
 
-class _Taker:
-    """Gathers key blocks into one buffer again and again: a fresh one each time costs more than the copy."""
+class _BlockGatherer:
+    """Gathers key blocks into a reused buffer: allocating a fresh one costs more than the copy."""
 
     def __init__(self, block: int) -> None:
         self.block = block
         self.buffer: Tensor | None = None
 
-    def __call__(self, keys: Tensor, run: _Run) -> Tensor:
+    def __call__(self, keys: Tensor, run: _FusedCall) -> Tensor:
         """(query blocks, 1, slots · block, width)"""
-        if self.buffer is None or len(self.buffer) < len(run.found):
-            self.buffer = keys.new_empty(len(run.found), keys.shape[1])
-        buffer = self.buffer[: len(run.found)]
-        torch.index_select(keys, 0, run.found, out=buffer)
+        if self.buffer is None or len(self.buffer) < len(run.key_blocks):
+            self.buffer = keys.new_empty(len(run.key_blocks), keys.shape[1])
+        buffer = self.buffer[: len(run.key_blocks)]
+        torch.index_select(keys, 0, run.key_blocks, out=buffer)
         return buffer.view(run.blocks, 1, -1, keys.shape[1] // self.block)

@@ -1,4 +1,4 @@
-"""Another layout for other heads."""
+"""A different layout for each group of heads."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from longspan.attention.layouts.base import Layout, wide
 
 @dataclass(frozen=True)
 class ByHead(Layout):
-    """Heads of several kinds: each group of heads has a layout of its own; every head belongs to one group."""
+    """Each group of heads has its own layout; every head belongs to one group."""
 
     groups: tuple[tuple[tuple[int, ...], Layout], ...]
 
@@ -32,8 +32,8 @@ class ByHead(Layout):
     def mix(self, weights: Tensor, v: Tensor) -> Tensor:
         parts = []
         for heads, layout in self.groups:
-            own = _pick(weights, heads)[..., : layout.width(v.shape[2])]
-            parts.append(layout.mix(own, _pick(v, heads)))
+            group_weights = _pick(weights, heads)[..., : layout.width(v.shape[2])]
+            parts.append(layout.mix(group_weights, _pick(v, heads)))
         return _pick(torch.cat(parts, 1), self._back)
 
     def forward(
@@ -41,9 +41,9 @@ class ByHead(Layout):
     ) -> tuple[Tensor, Tensor]:
         out, lse = torch.empty_like(q), q.new_empty(q.shape[:3], dtype=wide(q.dtype))
         for heads, layout in self.groups:
-            own = list(heads)
-            out[:, own], lse[:, own] = layout.forward(
-                q[:, own], k[:, own], v[:, own], keep, None if bias is None else bias[own], scale
+            group = list(heads)
+            out[:, group], lse[:, group] = layout.forward(
+                q[:, group], k[:, group], v[:, group], keep, None if bias is None else bias[group], scale
             )
         return out, lse
 
@@ -61,31 +61,31 @@ class ByHead(Layout):
     ) -> tuple[Tensor, Tensor, Tensor]:
         gradients = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
         for heads, layout in self.groups:
-            own = list(heads)
-            found = layout.backward(
-                g[:, own],
-                q[:, own],
-                k[:, own],
-                v[:, own],
+            group = list(heads)
+            of_group = layout.backward(
+                g[:, group],
+                q[:, group],
+                k[:, group],
+                v[:, group],
                 keep,
-                None if bias is None else bias[own],
-                out[:, own],
-                lse[:, own],
+                None if bias is None else bias[group],
+                out[:, group],
+                lse[:, group],
                 scale,
             )
-            for total, part in zip(gradients, found):
-                total[:, own] = part
+            for total, gradient in zip(gradients, of_group):
+                total[:, group] = gradient
         return gradients
 
     def width(self, keys: int) -> int:
         return max(layout.width(keys) for _, layout in self.groups)
 
     def pairs(self, heads: int, queries: int, keys: int) -> int:
-        return sum(layout.pairs(len(own), queries, keys) for own, layout in self.groups)
+        return sum(layout.pairs(len(group), queries, keys) for group, layout in self.groups)
 
     @property
     def _back(self) -> tuple[int, ...]:
-        """Where each head stands among the groups laid end to end."""
+        """The index of each head in the concatenation of the groups."""
         order = [head for heads, _ in self.groups for head in heads]
         return tuple(order.index(head) for head in range(len(order)))
 

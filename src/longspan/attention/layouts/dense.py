@@ -1,4 +1,4 @@
-"""Every query with every key of its source, in pieces of the queries (K7)."""
+"""Every query reads every key of its source, or every key up to itself."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,17 +13,17 @@ from longspan.attention.layouts.base import Layout, add, blocked, blocked_where,
 
 @dataclass(frozen=True)
 class Dense(Layout):
-    """Every query reads every key of its source, or, if causal, those at and before its own index (K7).
+    """Every query reads every key of its source, or, if causal, the keys up to its own index.
 
-    With `causal` the last query stands at the last key, so keys of the past may come before those of the queries.
-    `keep` may be another for each head: (batch, heads, keys).
+    With `causal` the last query is at the last key, so past keys may precede the queries' own. `keep` may differ by
+    head: (batch, heads, keys).
     """
 
     causal: bool = False
-    past: int | None = None  # keys before that of the first query, if not as many as the keys are more than the queries
+    past: int | None = None  # keys before the first query's own, if not keys - queries
     takes_bias = True
     step = 1
-    rows = 256  # queries of a piece where a mask has to be made
+    rows = 256  # queries of a piece if a mask is needed
 
     def scores(self, q: Tensor, k: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float) -> Tensor:
         past = self._past(q.shape[2], k.shape[2])
@@ -31,7 +31,7 @@ class Dense(Layout):
 
     def part(self, begin: int, end: int, queries: int, keys: int) -> tuple[Layout, slice]:
         past = self._past(queries, keys)
-        seen = min(keys, max(1, past + end)) if self.causal else keys  # no softmax over no keys: one, masked
+        seen = min(keys, max(1, past + end)) if self.causal else keys  # at least one key, masked if need be
         return Dense(self.causal, past + begin), slice(0, seen)
 
     def _past(self, queries: int, keys: int) -> int:
@@ -43,7 +43,7 @@ class Dense(Layout):
         return weights @ v
 
     def along(self, x: Tensor, queries: int) -> Tensor:
-        """What belongs to each key (batch, keys), laid out as the scores: (batch, 1, keys), for all queries."""
+        """A value per key (batch, keys) in the layout of the scores: (batch, 1, keys), for all queries."""
         return x[:, None, :]
 
     def forward(
@@ -102,17 +102,17 @@ class Dense(Layout):
     def _pieces(
         self, q: Tensor, k: Tensor, keep: Tensor | None, bias: Tensor | None
     ) -> Iterator[tuple[slice, slice, bool, Tensor | None]]:
-        """(queries, keys, whether the kernel's own triangle serves, added mask)"""
+        """(queries, keys, whether the kernel's causal mask applies, added mask)"""
         queries, keys = q.shape[2], k.shape[2]
         past = self._past(queries, keys)
         square = self.causal and past == 0
         if bias is None and (square or not self.causal or (queries == 1 and past + 1 >= keys)):
-            # Padding is one row of the mask: the kernel broadcasts it over queries, also under its triangle.
+            # Padding is one row of the mask: the kernel broadcasts it over queries, also with its causal mask.
             yield slice(0, queries), slice(0, keys), square and queries > 1, blocked(keep, q)
             return
         for begin in range(0, queries, self.rows):
             end = min(begin + self.rows, queries)
-            seen = max(1, past + end) if self.causal else keys  # the kernel wants a key, be it one to be masked
+            seen = max(1, past + end) if self.causal else keys  # the kernel needs a key, even a masked one
             mask = self._mask(
                 begin, end, q, k[:, :, :seen], None if keep is None else keep[..., :seen], bias, self.causal, past
             )
@@ -129,7 +129,7 @@ class Dense(Layout):
         causal: bool,
         past: int,
     ) -> Tensor | None:
-        """What is added to the scores of queries begin..end with the keys k: (batch, heads, rows, keys), broadcast."""
+        """The mask to add to the scores of queries begin..end with k: broadcasts to (batch, heads, rows, keys)."""
         keys = k.shape[2]
         mask = blocked(keep, q)
         if bias is not None or causal:
@@ -143,7 +143,7 @@ class Dense(Layout):
 
 
 def stream_queries(attend: Callable[[Tensor, int], Tensor], q: Tensor, rows: int = 256) -> Tensor:
-    """`attend(piece of q, index of its first row)` over pieces of the queries, recomputed in the backward pass (K7)."""
+    """`attend(piece of q, index of its first row)` for pieces of the queries, recomputed in the backward pass."""
     if torch.compiler.is_compiling():  # a loop would fix the length
         return attend(q, 0)
     pieces = []

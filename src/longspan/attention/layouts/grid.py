@@ -1,4 +1,4 @@
-"""Grids: one axis folded out (K6), block-raster order, and the relative term inside a chunk (K8)."""
+"""Index arithmetic of grids: folding an axis, block-raster order, and skewed relative positions."""
 
 import math
 
@@ -8,7 +8,7 @@ from torch.nn.functional import pad
 
 
 def fold_axis(x: Tensor, axes: tuple[int, ...], axis: int) -> Tensor:
-    """Attention along one axis of a grid: the other axes go into the batch (K6).
+    """Fold all axes of a grid but one into the batch, for attention along that axis.
 
     (batch, heads, product of axes, width) -> (batch · others, heads, axes[axis], width)
     """
@@ -26,9 +26,9 @@ def unfold_axis(x: Tensor, axes: tuple[int, ...], axis: int) -> Tensor:
 def raster_to_blocks(
     height: int, width: int, block: tuple[int, int], device: torch.device | str | None = None
 ) -> Tensor:
-    """The places of an image in block-raster order: `image[:, raster_to_blocks(…)]` is the sequence to generate.
+    """The pixels of an image in block-raster order: `image[:, raster_to_blocks(…)]` is the sequence to generate.
 
-    Blocks go in raster order, and so do the places of a block; blocks at the right and lower border may be smaller.
+    Blocks are in raster order, and so are the pixels of a block; blocks at the right and lower border may be smaller.
     """
     row, column = place_in_blocks(torch.arange(height * width, device=device), height, width, block)
     return row * width + column
@@ -43,7 +43,7 @@ def blocks_to_raster(
 
 
 def rank_in_blocks(row: Tensor, column: Tensor, height: int | None, width: int, block: tuple[int, int]) -> Tensor:
-    """The index of a place in block-raster order; without a height there are always more rows."""
+    """The index of a pixel in block-raster order; without `height`, the number of rows is unlimited."""
     block_row, within_row = row // block[0], row % block[0]
     block_column, within_column = column // block[1], column % block[1]
     tall = block[0] if height is None else (height - block_row * block[0]).clamp(max=block[0])
@@ -63,7 +63,7 @@ def place_in_blocks(index: Tensor, height: int | None, width: int, block: tuple[
 
 
 def relative_scores(q: Tensor, table: Tensor) -> Tensor:
-    """The relative term q_a · r_(offset) inside a chunk, by one matrix product and a skew (K8).
+    """The relative term q_a · r_(offset) inside a chunk, by one matrix product and a skew (Transformer-XL, appendix B).
 
     q is (…, rows, width) and table (…, rows + keys - 1, width), whose row t belongs to the offset
     key - query = t - (rows - 1); the result is (…, rows, keys).
@@ -73,9 +73,9 @@ def relative_scores(q: Tensor, table: Tensor) -> Tensor:
 
 
 def skew(x: Tensor, keys: int) -> Tensor:
-    """out[a, c] = x[a, c - a + rows - 1] for x (…, rows, rows + keys - 1): every row moved one further to the left."""
+    """out[a, c] = x[a, c - a + rows - 1] for x (…, rows, rows + keys - 1): each row shifts one further to the right."""
     rows, length = x.shape[-2], x.shape[-1]
-    # One more column makes the flattened rows start one later each time: dropping rows - 1 numbers aligns row 0.
+    # With one more column, each flattened row starts one later; dropping rows - 1 numbers aligns row 0.
     flat = pad(x, (0, 1)).flatten(-2)[..., rows - 1 :]
     flat = (
         flat[..., : rows * length]

@@ -1,4 +1,4 @@
-"""The past within the query's own block."""
+"""Each query reads the past within its own block."""
 
 from dataclasses import dataclass
 
@@ -7,15 +7,15 @@ from torch import Tensor
 
 from longspan.attention.kernels import flash
 from longspan.attention.kernels.flash import BLOCKED
-from longspan.attention.layouts.base import Layout, blocked_where, ceil_div, pad_rows, products
+from longspan.attention.layouts.base import Layout, blocked_where, ceil_div, first_rows, pad_rows, products
 
 
 @dataclass(frozen=True)
 class OwnBlock(Layout):
     """Query i reads the keys of its own block of `block` positions up to itself.
 
-    Blocks are the kernel's batch, so that its triangle serves and nothing is copied. What is added on the right to fill
-    the last block needs no mask: it comes after every query there.
+    Blocks are the kernel's batch, so its causal mask applies and nothing is copied. The padding of the last block needs
+    no mask: it comes after every query.
     """
 
     block: int
@@ -50,10 +50,10 @@ class OwnBlock(Layout):
         scale: float,
     ) -> tuple[Tensor, Tensor, Tensor]:
         g, folded_q, folded_k, folded_v, out, lse = self._batches(g, q, k, v, out, lse[..., None])
-        found = flash.backward(
+        gradients = flash.backward(
             g, folded_q, folded_k, folded_v, out, lse[..., 0], scale, causal=True, mask=self._mask(q, keep)
         )
-        dq, dk, dv = (self._back(x, q) for x in found)
+        dq, dk, dv = (self._back(x, q) for x in gradients)
         return dq, dk, dv
 
     def width(self, keys: int) -> int:
@@ -73,8 +73,8 @@ class OwnBlock(Layout):
     def _join(self, x: Tensor, like: Tensor) -> Tensor:
         """The inverse: (batch, heads, length of `like`, width)."""
         x = x.flatten(2, 3)
-        if torch.compiler.is_compiling():  # whether a slice is the whole would tie an exported program to some lengths
-            return x.index_select(2, torch.arange(like.shape[2], device=x.device))
+        if torch.compiler.is_compiling():
+            return first_rows(x, like.shape[2])
         return (
             x if x.shape[2] == like.shape[2] else x[:, :, : like.shape[2]].clone(memory_format=torch.contiguous_format)
         )

@@ -1,4 +1,4 @@
-"""Rectangles of an image: blocks of queries with the places around them, in block-raster order."""
+"""Rectangles of an image in block-raster order: a block of queries reads its surroundings (Image Transformer)."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -17,15 +17,15 @@ from longspan.attention.layouts.runs import BlockRun, mask_of, portions
 
 @dataclass(frozen=True)
 class Rectangles(Layout):
-    """The sequence is an image of `columns` columns in block-raster order. A query of the block with the origin
-    (r, c) reads the rows r - flange[0] … r + block[0] - 1 + flange[0] of the columns c - flange[1] …
-    c + block[1] - 1 + flange[1]; with `causal`, none behind its own index, so that no row below its block is left.
+    """The sequence is an image of `columns` columns in block-raster order. A query in the block with origin (r, c)
+    reads the rows r - flange[0] … r + block[0] - 1 + flange[0] of the columns c - flange[1] …
+    c + block[1] - 1 + flange[1]; if causal, none after itself, so no row below its block.
 
-    `rows`, the height of the image, matters where it is no multiple of the block's: the last blocks are then less
-    tall. There are as many queries as keys, and they may end anywhere.
+    `rows`, the height of the image, matters if it is not a multiple of the block's: the last blocks are then shorter.
+    There are as many queries as keys, and the sequence may end anywhere.
 
-    A row of blocks reads a strip of the image. Turned so that its columns come one after the other, the strip is a
-    sequence in which the rectangles of neighbouring blocks are overlapping views.
+    A row of blocks reads a strip of the image. Stored column by column, the strip is a sequence in which the rectangles
+    of neighbouring blocks are overlapping views.
     """
 
     block: tuple[int, int]
@@ -86,15 +86,15 @@ class Rectangles(Layout):
         for row, strip in enumerate(strips):
             keys, values = k.index_select(2, strip), v.index_select(2, strip)
             g_row, q_row, out_row, lse_row = (x[:, :, row].flatten(2, 3) for x in blocks)
-            found = self._runs(q_row, strip, valid[:, row], keep)
-            dq_row, *parts = runs.backward(g_row, q_row, keys, values, out_row, lse_row[..., 0], found, scale)
+            calls = self._runs(q_row, strip, valid[:, row], keep)
+            dq_row, *parts = runs.backward(g_row, q_row, keys, values, out_row, lse_row[..., 0], calls, scale)
             dq[:, :, row] = dq_row.unflatten(2, dq.shape[3:5])
             for total, part in zip((dk, dv), parts):
                 total[:, :, row * tall : row * tall + self._tall] += part.unflatten(2, (broad, self._tall)).transpose(
                     2, 3
                 )
-        place = self._places(length, broad, q.device)
-        return self._join(dq, length), dk.flatten(2, 3).index_select(2, place), dv.flatten(2, 3).index_select(2, place)
+        index = self._image_index(length, broad, q.device)
+        return self._join(dq, length), dk.flatten(2, 3).index_select(2, index), dv.flatten(2, 3).index_select(2, index)
 
     def width(self, keys: int) -> int:
         return self._span
@@ -112,7 +112,7 @@ class Rectangles(Layout):
 
     @property
     def _tall(self) -> int:
-        """Rows of a strip. Those below the block are not read if causal, so they are not there."""
+        """Rows of a strip. If causal, the rows below the block are not read and therefore left out."""
         return self.block[0] + self.flange[0] * (1 if self.causal else 2)
 
     @property
@@ -127,19 +127,19 @@ class Rectangles(Layout):
 
     @property
     def _whole(self) -> bool:
-        """Whether every block is of full size, so that the sequence itself is blocks end to end."""
+        """Whether every block has full size, so that the sequence is a concatenation of blocks."""
         return self.columns % self.block[1] == 0 and (self.rows or 0) % self.block[0] == 0
 
     def _split(self, x: Tensor, spare: int = 0) -> Tensor:
-        """(batch, heads, rows of blocks, blocks, places of a block, …), padded on the right and below"""
+        """(batch, heads, rows of blocks, blocks, pixels of a block, …), padded on the right and below"""
         length = x.shape[2]
         strips = ceil_div(length, self.block[0] * self.columns) + spare
         sizes = (strips, self._across, self.block[0] * self.block[1])
         if self._whole:
             missing = math.prod(sizes) - length
             return (pad(x, (0, 0, 0, missing)) if spare or missing else x).unflatten(2, sizes)
-        places = torch.arange(math.prod(sizes), device=x.device)
-        row, column = place_in_blocks(places, None, self._across * self.block[1], self.block)
+        pixels = torch.arange(math.prod(sizes), device=x.device)
+        row, column = place_in_blocks(pixels, None, self._across * self.block[1], self.block)
         index, valid = self._index(row, column, length)
         return x.index_select(2, index).mul_(valid[:, None]).unflatten(2, sizes)
 
@@ -154,7 +154,7 @@ class Rectangles(Layout):
     # Keys
 
     def _index(self, row: Tensor, column: Tensor, length: int) -> tuple[Tensor, Tensor]:
-        """Where in the sequence the places of an image stand, and whether they do; 0 where they do not."""
+        """The index of a pixel in the sequence, and whether it is in the sequence; index 0 if it is not."""
         valid = (row >= 0) & (column >= 0) & (column < self.columns)
         if self.rows is not None:
             valid = valid & (row < self.rows)
@@ -163,7 +163,7 @@ class Rectangles(Layout):
         return torch.where(valid, index, 0), valid
 
     def _strips(self, length: int, spare: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """The sequence's index of every place of each strip, column by column, and (1, …) whether it is there."""
+        """The sequence index of every pixel of each strip, column by column, and (1, …) whether it exists."""
         count = ceil_div(length, self.block[0] * self.columns) + spare
         (tall, broad), (above, beside) = self.block, self.flange
         row = torch.arange(count, device=device)[:, None, None] * tall - above + torch.arange(self._tall, device=device)
@@ -173,25 +173,25 @@ class Rectangles(Layout):
 
     def _windows(self, x: Tensor, strips: Tensor) -> Tensor:
         """(batch, heads, rows of blocks, blocks, span, width)"""
-        found = x.index_select(2, strips.flatten()).unflatten(2, strips.shape)
-        return found.unfold(3, self._span, self._key_step).transpose(-1, -2)
+        pixels: Tensor = x.index_select(2, strips.flatten()).unflatten(2, strips.shape)
+        return pixels.unfold(3, self._span, self._key_step).transpose(-1, -2)
 
     def _later(self, device: torch.device) -> Tensor:
-        """(queries of a block, span): whether a key stands behind a query in block-raster order."""
+        """(queries of a block, span): whether a key comes after a query in block-raster order."""
         (tall, broad), (above, beside) = self.block, self.flange
         key = torch.arange(self._span, device=device)
         row, column = key % self._tall - above, key // self._tall - beside  # from the block's origin
         query = torch.arange(tall * broad, device=device)[:, None]
-        right, own = column >= broad, (column >= 0) & (column < broad)
-        return (row >= 0) & (right | (own & (row * broad + column > query)))
+        right, inside = column >= broad, (column >= 0) & (column < broad)
+        return (row >= 0) & (right | (inside & (row * broad + column > query)))
 
-    def _places(self, length: int, broad: int, device: torch.device) -> Tensor:
-        """Where each position of the sequence stands in the image with its flanges."""
+    def _image_index(self, length: int, broad: int, device: torch.device) -> Tensor:
+        """The raster index of each position of the sequence in the image with its flanges."""
         row, column = place_in_blocks(torch.arange(length, device=device), self.rows, self.columns, self.block)
         return (row + self.flange[0]) * broad + column + self.flange[1]
 
     def _runs(self, q: Tensor, strip: Tensor, valid: Tensor, keep: Tensor | None) -> Iterator[BlockRun]:
-        """The fused calls of one row of blocks; its queries q follow each other, and so do the columns of its strip."""
+        """The fused calls of one row of blocks; q has its queries in order, and the strip its columns."""
         batch, heads, _, width = q.shape
         block, span, step = self.block[0] * self.block[1], self._span, self._key_step
         if keep is not None:
@@ -203,8 +203,8 @@ class Rectangles(Layout):
             count = min(most, self._across - begin)
             mask = spans[:, begin : begin + count]
             mask = mask if later is None else mask + later
-            together = max(1, PIECE // (count * span * width))
-            for portion in portions(batch, heads, together):
+            size = max(1, PIECE // (count * span * width))
+            for portion in portions(batch, heads, size):
                 yield BlockRun(
                     portion, count, begin * block, block, block, begin * step, span, step, mask_of(mask, portion)
                 )

@@ -1,4 +1,4 @@
-"""Every stride-th position as a sequence of its own (K5)."""
+"""Every stride-th position as a sequence of its own: dilated and strided patterns."""
 
 from dataclasses import dataclass
 
@@ -10,9 +10,9 @@ from longspan.attention.layouts.base import Layout, ceil_div, first_rows, pad_ro
 
 @dataclass(frozen=True)
 class Residue(Layout):
-    """Positions of one residue modulo `stride` form a sequence of their own, laid out by `inner` (K5).
+    """Positions with the same index modulo `stride` form a sequence of their own, with the layout `inner`.
 
-    A causal `Dense` inside gives every stride-th key of the past; a `Band` inside, a dilated window.
+    A causal `Dense` inside gives every stride-th past key; a `Band` inside gives a dilated window.
     """
 
     stride: int
@@ -86,7 +86,7 @@ class Residue(Layout):
         return [fold_residues(x, self.stride) for x in tensors]
 
     def _keep(self, k: Tensor, keep: Tensor | None) -> Tensor | None:
-        """Padding, and the positions that were added on the right to fill the last row."""
+        """The mask of padding and of the positions that fill the last row."""
         batch, keys = k.shape[0], k.shape[2]
         if keep is None:
             if not torch.compiler.is_compiling() and keys % self.stride == 0:

@@ -1,4 +1,4 @@
-"""Queries in groups of any size, each group with a list of keys of its own."""
+"""Groups of queries of any size, each with its own list of keys (Routing Transformer)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,16 +9,16 @@ from torch.nn.functional import pad
 
 from longspan.attention.kernels import flash
 from longspan.attention.kernels.flash import BLOCKED
-from longspan.attention.layouts.base import PIECE, Layout, blocked_where, products, wide
+from longspan.attention.layouts.base import PIECE, Layout, blocked_where, pick_rows, products, wide
 
-TILE = 32  # queries of a tile: fewer waste products on rows that stay empty, more waste gathers
+TILE = 32  # queries of a tile: more waste products on empty rows, fewer waste gathers
 
 
 @dataclass(frozen=True, eq=False)
 class Routed(Layout):
-    """Query i reads the keys `lists[group[i]]`; a query of group -1 reads nothing, and so does an entry of -1.
+    """Query i reads the keys `lists[group[i]]`. A query of group -1 reads nothing; an entry of -1 is no key.
 
-    Groups may be of any size, and shapes must not depend on it: queries go into tiles of `TILE` rows, each tile of one
+    Groups may have any size, but shapes must not depend on it: queries go into tiles of `TILE` rows, each tile of one
     group, and there are as many tiles as the worst grouping needs.
     """
 
@@ -27,8 +27,8 @@ class Routed(Layout):
 
     def scores(self, q: Tensor, k: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float) -> Tensor:
         tiles = self._tiles(q.shape[2])
-        found = products(tiles.queries(q), tiles.keys(k), scale).masked_fill(tiles.hidden(keep), BLOCKED)
-        return tiles.back(found, BLOCKED)
+        scores = products(tiles.queries(q), tiles.keys(k), scale).masked_fill(tiles.hidden(keep), BLOCKED)
+        return tiles.back(scores, BLOCKED)
 
     def mix(self, weights: Tensor, v: Tensor) -> Tensor:
         tiles = self._tiles(weights.shape[2])
@@ -43,12 +43,12 @@ class Routed(Layout):
         lse = q.new_full(q.shape[:3], BLOCKED, dtype=wide(q.dtype))
         for row, head, run in self._pieces(tiles, q):
             index = tiles.list[row, head, run].flatten()
-            found_k, found_v = (x[row, head].index_select(0, index).unflatten(0, (-1, self._width)) for x in (k, v))
+            tile_k, tile_v = (x[row, head].index_select(0, index).unflatten(0, (-1, self._width)) for x in (k, v))
             source = tiles.source[row, head, run.start * TILE : run.stop * TILE]
             part, part_lse = flash.forward(
                 q[row, head].index_select(0, (source - 1).clamp_min_(0)).unflatten(0, (-1, TILE))[:, None],
-                found_k[:, None],
-                found_v[:, None],
+                tile_k[:, None],
+                tile_v[:, None],
                 scale,
                 mask=blocked_where(hidden[row, head, run], q)[:, None],
             )
@@ -75,19 +75,19 @@ class Routed(Layout):
         dq, dk, dv = q.new_zeros(q.shape), k.new_zeros(k.shape), v.new_zeros(v.shape)
         for row, head, run in self._pieces(tiles, q):
             index = tiles.list[row, head, run].flatten()
-            found_k, found_v = (x[row, head].index_select(0, index).unflatten(0, (-1, self._width)) for x in (k, v))
+            tile_k, tile_v = (x[row, head].index_select(0, index).unflatten(0, (-1, self._width)) for x in (k, v))
             source = tiles.source[row, head, run.start * TILE : run.stop * TILE]
-            place = (source - 1).clamp_min_(0)
-            towards, queries, outs = (
-                x[row, head].index_select(0, place).unflatten(0, (-1, TILE))[:, None] for x in (g, q, out)
+            rows = (source - 1).clamp_min_(0)
+            g_tiles, queries, outs = (
+                x[row, head].index_select(0, rows).unflatten(0, (-1, TILE))[:, None] for x in (g, q, out)
             )
-            # An endless sum leaves an empty row no weights, so that it adds nothing to the keys of its tile.
-            sums = lse[row, head].index_select(0, place).masked_fill_(source == 0, -BLOCKED)
+            # An infinite log-sum-exp gives an empty row no weights, so it adds nothing to the keys of its tile.
+            sums = lse[row, head].index_select(0, rows).masked_fill_(source == 0, -BLOCKED)
             dq_part, dk_part, dv_part = flash.backward(
-                towards,
+                g_tiles,
                 queries,
-                found_k[:, None],
-                found_v[:, None],
+                tile_k[:, None],
+                tile_v[:, None],
                 outs,
                 sums.unflatten(0, (-1, TILE))[:, None],
                 scale,
@@ -110,53 +110,55 @@ class Routed(Layout):
         return self.lists.shape[3]
 
     def _count(self, queries: int) -> int:
-        """Tiles: the sum of the groups' sizes, each rounded up, is at most this."""
+        """The most tiles that any grouping needs."""
         return (queries + self.lists.shape[2] * (TILE - 1)) // TILE
 
     def _tiles(self, queries: int) -> "_Tiles":
         groups, count = self.lists.shape[2], self._count(queries)
-        of_none = self.group < 0
-        group = self.group.masked_fill(of_none, groups)  # one group more, behind the others
+        unrouted = self.group < 0
+        group = self.group.masked_fill(unrouted, groups)  # one more group, after the others
         value, order = group.sort(dim=-1, stable=True)
-        place = torch.arange(queries, device=group.device).expand_as(group)
+        index = torch.arange(queries, device=group.device).expand_as(group)
         first = pad(value[..., 1:] != value[..., :-1], (1, 0), value=True)
-        rank = place - place.masked_fill(~first, 0).cummax(dim=-1).values
+        rank = index - index.masked_fill(~first, 0).cummax(dim=-1).values
         rank = torch.empty_like(rank).scatter_(-1, order, rank)
         sizes = torch.zeros(*group.shape[:2], groups + 1, dtype=torch.long, device=group.device)
         sizes = sizes.scatter_add(-1, group, torch.ones_like(group))
         tiles = (sizes + TILE - 1) // TILE
         tile = (tiles.cumsum(-1) - tiles).gather(-1, group) + rank // TILE
-        at = (tile * TILE + rank % TILE).masked_fill(of_none, count * TILE)
+        at = (tile * TILE + rank % TILE).masked_fill(unrouted, count * TILE)
         spare = torch.zeros(*group.shape[:2], count * TILE + 1, dtype=torch.long, device=group.device)
-        source = spare.scatter(-1, at, place + 1)[..., :-1]
-        owner = spare[..., : count + 1].scatter(-1, tile.masked_fill(of_none, count), group.masked_fill(of_none, 0))
+        source = spare.scatter(-1, at, index + 1)[..., :-1]
+        owner = spare[..., : count + 1].scatter(-1, tile.masked_fill(unrouted, count), group.masked_fill(unrouted, 0))
         lists = self.lists.gather(2, owner[..., :-1, None].expand(-1, -1, -1, self._width))
         return _Tiles(source, at, lists.clamp_min(0), lists < 0)
 
     def _pieces(self, tiles: "_Tiles", q: Tensor) -> Iterator[tuple[int, int, slice]]:
-        """(sequence, head, tiles): as many as stay in cache."""
+        """(sequence, head, tiles): as many tiles as fit in cache."""
         count = tiles.list.shape[2]
-        together = max(1, PIECE // (self._width * q.shape[-1]))
+        size = max(1, PIECE // (self._width * q.shape[-1]))
         for row in range(q.shape[0]):
             for head in range(q.shape[1]):
-                for begin in range(0, count, together):
-                    yield row, head, slice(begin, min(begin + together, count))
+                for begin in range(0, count, size):
+                    yield row, head, slice(begin, min(begin + size, count))
 
 
 @dataclass(frozen=True, eq=False)
 class _Tiles:
-    source: Tensor  # (batch, heads, tiles · TILE): the query in each row, from 1 on; 0 for none
+    """Which query is in which row of which tile, and the keys of each tile."""
+
+    source: Tensor  # (batch, heads, tiles · TILE): the query in each row, counted from 1; 0 for none
     at: Tensor  # (batch, heads, queries): the row of each query; one past the last for a query that reads nothing
-    list: Tensor  # (batch, heads, tiles, width): keys
-    empty: Tensor  # likewise: whether there is none
+    list: Tensor  # (batch, heads, tiles, width): the keys
+    empty: Tensor  # of that shape: entries without a key
 
     def queries(self, x: Tensor) -> Tensor:
         """(batch, heads, tiles, TILE, width)"""
-        return _pick(pad(x, (0, 0, 1, 0)), self.source).unflatten(2, (self.list.shape[2], TILE))
+        return pick_rows(pad(x, (0, 0, 1, 0)), self.source).unflatten(2, (self.list.shape[2], TILE))
 
     def keys(self, x: Tensor) -> Tensor:
         """(batch, heads, tiles, keys of a list, width)"""
-        return _pick(x, self.list.flatten(2)).unflatten(2, self.list.shape[2:])
+        return pick_rows(x, self.list.flatten(2)).unflatten(2, self.list.shape[2:])
 
     def hidden(self, keep: Tensor | None) -> Tensor:
         """(batch, heads, tiles, 1, keys of a list)"""
@@ -168,14 +170,9 @@ class _Tiles:
 
     def back(self, x: Tensor, nothing: float) -> Tensor:
         """(batch, heads, queries, width)"""
-        return _pick(pad(x.flatten(2, 3), (0, 0, 0, 1), value=nothing), self.at)
-
-
-def _pick(x: Tensor, index: Tensor) -> Tensor:
-    """The rows `index` (batch, heads, rows) of x (batch, heads, length, width)."""
-    return x.gather(2, index[..., None].expand(-1, -1, -1, x.shape[-1]))
+        return pick_rows(pad(x.flatten(2, 3), (0, 0, 0, 1), value=nothing), self.at)
 
 
 def _add_rows(total: Tensor, index: Tensor, rows: Tensor) -> None:
-    """total[index] += rows. An expanded index takes torch's sorted and vectorised way, unlike index_add_."""
+    """total[index] += rows. With an expanded index torch sorts and vectorises, unlike in index_add_."""
     total.scatter_add_(0, index[:, None].expand(-1, rows.shape[1]), rows)

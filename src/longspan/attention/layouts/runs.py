@@ -1,8 +1,7 @@
-"""Fused calls over runs of overlapping blocks: what the band, the tiles and the rectangles have in common.
+"""Fused calls over runs of overlapping blocks, for `Band`, `Tiles` and `Rectangles`.
 
-A run is a number of query blocks at equal distances, each with its own span of keys, again at equal distances. Both
-are views of the sequence, so that nothing is gathered; gradients of keys are folded back by shifted additions, never
-scattered.
+A run is a number of evenly spaced query blocks, each with a span of keys, also evenly spaced. Both are views of the
+sequence, so nothing is gathered. Gradients of keys are folded back by shifted additions, without a scatter.
 """
 
 from collections.abc import Iterable, Iterator
@@ -27,13 +26,13 @@ class BlockRun:
     first_query: int
     block: int  # queries of a block
     query_step: int  # from the first query of a block to that of the next
-    first_key: int  # may lie before 0
+    first_key: int  # may be negative
     span: int  # keys of a block
     key_step: int
-    added: Tensor | None  # to the scores: (portion or 1, blocks or 1, queries or 1, span)
+    added: Tensor | None  # mask to add to the scores: (portion or 1, blocks or 1, queries or 1, span)
 
-    # The kernel's batch is the blocks and its heads are the portion: gradients then come back block by block, and fold
-    # from memory that lies together.
+    # Blocks are the kernel's batch and the portion is its heads: gradients then come back block by block, and fold from
+    # contiguous memory.
 
     @property
     def mask(self) -> Tensor | None:
@@ -44,23 +43,23 @@ class BlockRun:
         return _windows(x[self.portion], self.first_query, self.count, self.block, self.query_step).transpose(0, 1)
 
     def keys(self, x: Tensor) -> Tensor:
-        """(blocks, portion, span, width), an overlapping view where the sequence reaches that far"""
+        """(blocks, portion, span, width), an overlapping view if the spans lie within the sequence"""
         last = self.first_key + (self.count - 1) * self.key_step + self.span
         inside = slice_padded(x[self.portion], self.first_key, last)
         return _windows(inside, 0, self.count, self.span, self.key_step).transpose(0, 1)
 
     def fold(self, total: Tensor, part: Tensor, lead: int) -> None:
-        """Add gradients of the spans to those of the sequence, which has `lead` rows in front of its first key."""
+        """Add gradients of the spans to those of the sequence, which has `lead` rows before its first key."""
         total, begin = total[self.portion], self.first_key + lead
         step = self.span if self.count == 1 else self.key_step
         for offset in range(0, self.span, step):
             width = min(step, self.span - offset)
-            found = part[:, :, offset : offset + width].transpose(0, 1)
-            _windows(total, begin + offset, self.count, width, step).add_(found)
+            shifted = part[:, :, offset : offset + width].transpose(0, 1)
+            _windows(total, begin + offset, self.count, width, step).add_(shifted)
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, runs: Iterable[BlockRun], scale: float) -> tuple[Tensor, Tensor]:
-    """Output and log-sum-exp; the runs together hold every query once."""
+    """Output and log-sum-exp; together the runs cover every query once."""
     out, lse = torch.empty_like(q), q.new_empty(q.shape[:3], dtype=wide(q.dtype))
     for run in runs:
         part, part_lse = flash.forward(run.queries(q), run.keys(k), run.keys(v), scale, mask=run.mask)
@@ -82,7 +81,7 @@ def backward(
     lead: int = 0,
     behind: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of q, k, v; the spans reach at most `lead` keys in front of the first and `behind` past the last."""
+    """Gradients of q, k, v; spans reach at most `lead` keys before the first and `behind` after the last."""
     dq = torch.empty_like(q)
     dk, dv = (x.new_zeros(*x.shape[:2], lead + x.shape[2] + behind, x.shape[3]) for x in (k, v))
     for run in runs:
@@ -103,15 +102,15 @@ def backward(
     return dq, dk[:, :, inside], dv[:, :, inside]
 
 
-def portions(batch: int, heads: int, together: int) -> Iterator[Portion]:
-    """One sequence: `together` heads in a call. Several: one head of `together` of them, so that no mask is copied."""
+def portions(batch: int, heads: int, size: int) -> Iterator[Portion]:
+    """Of one sequence, `size` heads at a time; of several, one head of `size` of them, so that no mask is copied."""
     if batch == 1:
-        for head in range(0, heads, together):
-            yield 0, slice(head, head + together)
+        for head in range(0, heads, size):
+            yield 0, slice(head, head + size)
     else:
         for head in range(heads):
-            for row in range(0, batch, together):
-                yield slice(row, row + together), head
+            for row in range(0, batch, size):
+                yield slice(row, row + size), head
 
 
 def mask_of(mask: Tensor, portion: Portion) -> Tensor:
@@ -121,7 +120,7 @@ def mask_of(mask: Tensor, portion: Portion) -> Tensor:
 
 
 def slice_padded(x: Tensor, begin: int, end: int) -> Tensor:
-    """x[:, begin:end] of (rows, length, width), zero where that lies outside."""
+    """x[:, begin:end] of (rows, length, width), with zeros outside the sequence."""
     length = x.shape[1]
     inside = x[:, max(0, begin) : max(0, min(end, length))]
     before, behind = max(0, -begin), max(0, end - max(length, begin))

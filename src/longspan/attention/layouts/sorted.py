@@ -1,4 +1,4 @@
-"""Rounds of sorted blocks: each query reads the keys that stand in its own slot and in the one before."""
+"""Rounds of sorted buckets: each query reads the keys of its own slot and of the slot before it (Reformer)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,21 +11,21 @@ from longspan.attention.devices import host_may_read
 from longspan.attention.kernels import flash, flash_dropout
 from longspan.attention.kernels.flash_dropout import BLOCKED, LN_2, LOG2_E
 from longspan.attention.layouts import sorted_whole
-from longspan.attention.layouts.base import PIECE, Layout, ceil_div, groups, products, wide
+from longspan.attention.layouts.base import PIECE, Layout, ceil_div, groups, pick_rows, products, wide
 from longspan.attention.layouts.sorted_rows import HIDDEN_KEY, Scratch, SortedRows, of_keys, of_queries, reading
 
 
 @dataclass(frozen=True, eq=False)
 class Sorted(Layout):
-    """In every round the tokens are put in another order, and query i reads key j where slot_i - slot_j is 0, or 1.
+    """Every round sorts the tokens anew, and query i reads key j if slot_i - slot_j is 0 or 1.
 
-    Whoever sorts sees to it that such a key lies at most `back` places before the query's block of `block` sorted
-    places, and none behind that block. A token's own key is read where `own` says so and not otherwise. With `once`
-    a pair that several rounds show is read in the first of them, so that the rounds make one softmax over their union.
+    The caller ensures that such a key is at most `back` sorted positions before the query's block of `block` sorted
+    positions, and not after that block. `own` says which tokens read their own key. With `once`, a pair that several
+    rounds contain is read in the first of them, so that the rounds make one softmax over their union.
     """
 
     order: Tensor  # (batch, heads, rounds, length): the positions, sorted
-    slot: Tensor  # (batch, heads, rounds, length): of each position, in any order; below 0: neither reads nor is read
+    slot: Tensor  # (batch, heads, rounds, length): the slot of each position; below 0: neither reads nor is read
     own: Tensor  # (batch, heads, length), boolean
     block: int
     back: int
@@ -46,9 +46,9 @@ class Sorted(Layout):
         parts = []
         for turn in range(self.rounds):
             order = rows.order[:, :, turn]
-            found = products(self._blocks(q, order), self._windows(k, order), scale)
-            found = found.masked_fill(rows.hidden(turn).bool(), BLOCKED)
-            parts.append(_pick(found.flatten(2, 3), rows.undo[:, :, turn]))
+            scores = products(self._blocks(q, order), self._windows(k, order), scale)
+            scores = scores.masked_fill(rows.hidden(turn).bool(), BLOCKED)
+            parts.append(pick_rows(scores.flatten(2, 3), rows.undo[:, :, turn]))
         return torch.cat(parts, dim=-1)
 
     def mix(self, weights: Tensor, v: Tensor) -> Tensor:
@@ -57,21 +57,21 @@ class Sorted(Layout):
         for turn, part in enumerate(weights.split(self.span, dim=-1)):
             order = rows.order[:, :, turn]
             mixed = self._blocks(part, order) @ self._windows(v, order)
-            parts.append(_pick(mixed.flatten(2, 3), rows.undo[:, :, turn]))
+            parts.append(pick_rows(mixed.flatten(2, 3), rows.undo[:, :, turn]))
         return torch.stack(parts).sum(dim=0)
 
     def _count(self, queries: int) -> int:
-        """Blocks of the plain way: one to spare, because exporters treat a size of 1 apart from all others."""
+        """Blocks of the plain implementation: one extra, because exporters specialise sizes of 1."""
         return ceil_div(queries, self.block) + 1
 
     def _blocks(self, x: Tensor, order: Tensor) -> Tensor:
-        """(batch, heads, count, block, width): rows in their order, zeros where nothing stands."""
-        sorted_rows = _pick(pad(x, (0, 0, 1, 0)), order[..., self.back :])
+        """(batch, heads, count, block, width): sorted rows, with zeros for padding."""
+        sorted_rows = pick_rows(pad(x, (0, 0, 1, 0)), order[..., self.back :])
         return sorted_rows.unflatten(2, (self._count(x.shape[2]), self.block))
 
     def _windows(self, x: Tensor, order: Tensor) -> Tensor:
         """(batch, heads, count, span, width)"""
-        return _pick(pad(x, (0, 0, 1, 0)), order).unfold(2, self.span, self.block).transpose(-1, -2)
+        return pick_rows(pad(x, (0, 0, 1, 0)), order).unfold(2, self.span, self.block).transpose(-1, -2)
 
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float
@@ -79,8 +79,8 @@ class Sorted(Layout):
         if self._whole(q.shape[2]):
             whole_out, whole_lse = sorted_whole.forward(self, q, k, v, keep, scale)
             return whole_out, whole_lse
-        # Products of whole heads and not the fused kernel: the mask then costs no pass of its own (see `Rows.scores`).
-        dropout = flash_dropout.in_force()
+        # Batched products instead of the fused kernel: the mask then costs no extra pass (see `SortedRows.scores`).
+        dropout = flash_dropout.active()
         out, lse = (q.new_empty(shape, dtype=wide(q.dtype)) for shape in (q.shape, q.shape[:3]))
         for index, rows in self._pieces(q, keep):
             sources = [x[index].flatten(0, 2).to(out.dtype) for x in (q, k, v)]
@@ -89,17 +89,17 @@ class Sorted(Layout):
             for turn in range(self.rounds):
                 queries, keys, values = (rows.sort(turn, name, x) for name, x in zip("qkv", sources))
                 weights = rows.scores(turn, queries, keys, scale)
-                most = weights.amax(-1, keepdim=True)
-                total = weights.sub_(most).exp2_().sum(-1, keepdim=True)
+                largest = weights.amax(-1, keepdim=True)
+                total = weights.sub_(largest).exp2_().sum(-1, keepdim=True)
                 if dropout is not None:
                     weights.mul_(dropout.kept(weights.shape, weights.dtype))
                 rows.unsort(turn, rows.multiply("mixed", weights, rows.windows(values)), out=parts[turn])
-                rows.unsort(turn, torch.cat([most, total], dim=-1), out=sums[turn])
-            # One softmax over all rounds: each weighs by its share of the whole sum.
-            most = sums[..., 0].amax(0)
-            shares = torch.exp2(sums[..., 0] - most)
+                rows.unsort(turn, torch.cat([largest, total], dim=-1), out=sums[turn])
+            # One softmax over all rounds: weigh each round by its share of the whole sum.
+            largest = sums[..., 0].amax(0)
+            shares = torch.exp2(sums[..., 0] - largest)
             total = (shares * sums[..., 1]).sum(0)
-            lse[index] = (most + total.log2()).mul_(LN_2).view_as(lse[index])
+            lse[index] = (largest + total.log2()).mul_(LN_2).view_as(lse[index])
             shares = shares.mul_((1.0 if dropout is None else dropout.scale) / total)[..., None]
             merged = torch.mul(parts[0], shares[0], out=out[index].view_as(parts[0]))
             for part, share in zip(parts[1:], shares[1:]):
@@ -121,9 +121,9 @@ class Sorted(Layout):
         if self._whole(q.shape[2]):
             dq, dk, dv = sorted_whole.backward(self, g, q, k, v, keep, out, lse, scale)
             return dq, dk, dv
-        dropout = flash_dropout.in_force()
+        dropout = flash_dropout.active()
         gradients = [x.new_empty(x.shape, dtype=lse.dtype) for x in (q, k, v)]
-        # Against an endless log-sum-exp the weights of a row that had nothing to read are 0.
+        # An infinite log-sum-exp makes the weights of a row with nothing to read 0.
         lse = (lse * LOG2_E).masked_fill_(lse < flash.DEAD, -BLOCKED)
         for index, rows in self._pieces(q, keep):
             sources = [x[index].flatten(0, 2).to(lse.dtype) for x in (g, q, k, v)]
@@ -133,21 +133,21 @@ class Sorted(Layout):
                 sources[0] = sources[0] * dropout.scale
             totals = [x[index].view_as(sources[0]) for x in gradients]
             for turn in range(self.rounds):
-                towards, queries, keys, values = (rows.sort(turn, name, x) for name, x in zip("gqkv", sources))
+                g_sorted, queries, keys, values = (rows.sort(turn, name, x) for name, x in zip("gqkv", sources))
                 sums, inner = rows.blocks(rows.sort(turn, "beside", beside)).split(1, dim=-1)
                 weights = rows.scores(turn, queries, keys, scale).sub_(sums).exp2_()
-                slopes = rows.multiply("slopes", rows.blocks(towards), rows.windows(values).mT)
+                dscores = rows.multiply("dscores", rows.blocks(g_sorted), rows.windows(values).mT)
                 if dropout is None:
-                    slopes.sub_(inner).mul_(weights)
+                    dscores.sub_(inner).mul_(weights)
                 else:
                     kept = dropout.kept(weights.shape, weights.dtype)
-                    slopes.mul_(kept).sub_(inner).mul_(weights)
+                    dscores.mul_(kept).sub_(inner).mul_(weights)
                     weights.mul_(kept)
                 for number, total in enumerate(totals):
                     if number == 0:
-                        part = rows.multiply("mixed", slopes, rows.windows(keys))
+                        part = rows.multiply("mixed", dscores, rows.windows(keys))
                     else:
-                        part = rows.spread(*((slopes, queries) if number == 1 else (weights, towards)))
+                        part = rows.spread(*((dscores, queries) if number == 1 else (weights, g_sorted)))
                     if turn == 0:
                         rows.unsort(turn, part, out=total)
                     else:
@@ -168,11 +168,11 @@ class Sorted(Layout):
         return self.rounds * ceil_div(queries, self.block) * self.block * self.span
 
     def _whole(self, queries: int) -> bool:
-        """Whether all pairs of a text, of which a triangle skips half, are fewer than those of its blocks."""
+        """Whether all pairs of a text (half of them if causal) are fewer than those of its blocks."""
         return queries * queries <= min(PIECE, self._pairs(queries) * (2 if self.causal else 1))
 
     def small(self, keep: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Slots and `own` as integers of few bits; a key that `keep` hides is in no slot."""
+        """Slots and `own` as small integers; a key that `keep` hides is in no slot."""
         slots, own = self.slot, self.own
         if keep is not None:
             slots, own = slots.masked_fill(~keep[:, None, None], HIDDEN_KEY), own & keep[:, None]
@@ -181,12 +181,12 @@ class Sorted(Layout):
         return slots.to(kind), own.to(kind)
 
     def _rows(self, keep: Tensor | None, count: int) -> "SortedRows":
-        """The orders with their fillers, for `count` blocks: 0 stands for nothing, and positions begin at 1."""
+        """The padded orders for `count` blocks: 0 for padding, and positions counted from 1."""
         length = self.order.shape[-1]
         slots, own = self.small(keep)
         order = pad(self.order + 1, (self.back, count * self.block - length))
-        places = torch.arange(length, device=order.device).expand_as(self.order)
-        undo = torch.empty_like(self.order).scatter_(-1, self.order, places)
+        index = torch.arange(length, device=order.device).expand_as(self.order)
+        undo = torch.empty_like(self.order).scatter_(-1, self.order, index)
         # The slots of every round in the order of every round, and which token reads itself there.
         rounds = (*order.shape[:3], self.rounds, order.shape[3])
         slots = pad(slots, (1, 0), value=HIDDEN_KEY)[:, :, None].expand(*rounds[:4], -1)
@@ -194,19 +194,14 @@ class Sorted(Layout):
         own = pad(own, (1, 0))[:, :, None].expand(*rounds[:3], -1).gather(-1, order[..., self.back :])
         at: tuple[Tensor, ...] = ()
         if self.causal:
-            place = order.to(slots.dtype)
-            at = of_keys(self, place), of_queries(self, count, place[..., self.back :])
+            positions = order.to(slots.dtype)
+            at = of_keys(self, positions), of_queries(self, count, positions[..., self.back :])
         keys, queries = of_keys(self, slots), of_queries(self, count, reading(slots[..., self.back :]))
         without = (1 - own).unflatten(-1, (count, self.block))
         return SortedRows(self, order, undo, keys, queries, without, at, count, Scratch())
 
     def _pieces(self, q: Tensor, keep: Tensor | None) -> Iterator[tuple[tuple[slice, slice], "SortedRows"]]:
-        """Some sequences and heads at a time: as many as stay in cache."""
+        """Some sequences and heads at a time: as many as fit in cache."""
         rows = self._rows(keep, ceil_div(q.shape[2], self.block))
         for index in groups(q, PIECE // (2 * rows.count * self.block * self.span)):
             yield index, rows.take(index)
-
-
-def _pick(x: Tensor, index: Tensor) -> Tensor:
-    """The rows `index` (batch, heads, rows) of x (batch, heads, length, width)."""
-    return x.gather(2, index[..., None].expand(-1, -1, -1, x.shape[-1]))

@@ -1,7 +1,7 @@
-"""A `Sorted` layout where a text is short: one softmax over all pairs, under a mask of those that some round shows.
+"""The `Sorted` layout for short texts: one softmax over all pairs, masked to those that some round reads.
 
-No sorting, no rounds, and many sequences in one call, so that a batch of short texts costs about what dense attention
-does. The masks are made again in the backward pass.
+It needs no sorting and no rounds, and takes many sequences in one call, so a batch of short texts costs about as much
+as dense attention. The backward pass recomputes the masks.
 """
 
 from collections.abc import Iterator
@@ -23,12 +23,12 @@ _Index = tuple[slice, slice]  # sequences and heads
 
 def forward(layout: "Sorted", q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, scale: float) -> list[Tensor]:
     """Output and log-sum-exp."""
-    found = [q.new_empty(q.shape), q.new_empty(q.shape[:3], dtype=wide(q.dtype))]
+    results = [q.new_empty(q.shape), q.new_empty(q.shape[:3], dtype=wide(q.dtype))]
     for index, mask in _masks(layout, q, keep):
         parts = flash.forward(q[index], k[index], v[index], scale, causal=layout.causal, mask=mask)
-        for total, part in zip(found, parts):
+        for total, part in zip(results, parts):
             total[index] = part
-    return found
+    return results
 
 
 def backward(
@@ -43,17 +43,17 @@ def backward(
     scale: float,
 ) -> list[Tensor]:
     """Gradients of q, k and v."""
-    found = [torch.empty_like(x) for x in (q, k, v)]
+    gradients = [torch.empty_like(x) for x in (q, k, v)]
     for index, mask in _masks(layout, q, keep):
-        towards, queries, keys, values, outs, sums = (x[index] for x in (g, q, k, v, out, lse))
-        parts = flash.backward(towards, queries, keys, values, outs, sums, scale, causal=layout.causal, mask=mask)
-        for total, part in zip(found, parts):
+        g_part, queries, keys, values, outs, sums = (x[index] for x in (g, q, k, v, out, lse))
+        parts = flash.backward(g_part, queries, keys, values, outs, sums, scale, causal=layout.causal, mask=mask)
+        for total, part in zip(gradients, parts):
             total[index] = part
-    return found
+    return gradients
 
 
 def _masks(layout: "Sorted", q: Tensor, keep: Tensor | None) -> Iterator[tuple[_Index, Tensor]]:
-    """Some sequences and heads at a time, and what is added to their scores: how often a pair is shown, as a log."""
+    """Some sequences and heads at a time, and the mask to add: the log of how often each pair is read."""
     length = q.shape[2]
     slots, own = layout.small(keep)
     furthest = torch.iinfo(slots.dtype).min + layout.before

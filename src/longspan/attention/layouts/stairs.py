@@ -1,4 +1,4 @@
-"""Keys that come into sight one after the other, every so many queries."""
+"""Stairs: every so many queries, one more key can be read (compressed memories)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -18,9 +18,9 @@ Number = TypeVar("Number", int, Tensor)
 class Stairs(Layout):
     """Query i reads the first (i + start) // stride + extra keys; there must be as many as the last query reads.
 
-    Queries go in strips of whole strides, so that the steps look the same at the end of every strip: one mask, shifted,
-    serves them all, and what no query of a strip reads is not computed. Taking the queries residue by residue (K5), as
-    triangles of the kernel's own, is exact too, but slower: a triangle of n / stride rows has the wider steps.
+    Queries go in strips of whole strides, so that the steps look the same at the end of every strip: one shifted mask
+    serves all, and keys that no query of a strip reads are skipped. Taking the queries residue by residue, with the
+    kernel's causal mask, is exact too but slower: a triangle of n / stride rows has wider steps.
     """
 
     stride: int
@@ -30,7 +30,7 @@ class Stairs(Layout):
 
     @property
     def rows(self) -> int:
-        """Queries of a strip; more waste work on keys out of sight, fewer waste calls."""
+        """Queries of a strip; more waste work on masked keys, fewer waste calls."""
         return max(1, 192 // self.stride) * self.stride
 
     def scores(self, q: Tensor, k: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float) -> Tensor:
@@ -70,20 +70,20 @@ class Stairs(Layout):
         return heads * sum((end - begin) * self.seen(end - 1) for begin, end in self._cuts(queries))
 
     def seen(self, query: Number) -> Number:
-        """How many keys a query reads."""
+        """The number of keys that a query reads."""
         return (query + self.start) // self.stride + self.extra
 
     def _cuts(self, queries: int) -> Iterator[tuple[int, int]]:
         return ((begin, min(begin + self.rows, queries)) for begin in range(0, queries, self.rows))
 
     def _strips(self, q: Tensor, keep: Tensor | None) -> Iterator[strips.Strip]:
-        """(queries, keys that the last of them reads, added mask); queries that read nothing are left out."""
+        """(queries, keys that the last of them reads, added mask); queries that read nothing are skipped."""
         queries = q.shape[2]
         most = self.seen(queries - 1)
-        # The first strip's steps, behind as many columns as the last strip sees in full.
+        # The first strip's steps, after as many columns as all queries of the last strip read.
         steps = torch.arange(self.seen(0), self.seen(self.rows - 1), device=q.device)
-        out_of_sight = steps >= self.seen(torch.arange(self.rows, device=q.device))[:, None]
-        tile = torch.cat([q.new_zeros(self.rows, most, dtype=wide(q.dtype)), blocked_where(out_of_sight, q)], dim=1)
+        hidden = steps >= self.seen(torch.arange(self.rows, device=q.device))[:, None]
+        tile = torch.cat([q.new_zeros(self.rows, most, dtype=wide(q.dtype)), blocked_where(hidden, q)], dim=1)
         for begin, end in self._cuts(queries):
             seen, by_all = self.seen(end - 1), self.seen(begin)
             if not seen:

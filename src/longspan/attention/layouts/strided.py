@@ -1,4 +1,4 @@
-"""Every stride-th key of the past (K5)."""
+"""Every stride-th past key (Sparse Transformer)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,16 +14,16 @@ from longspan.attention.layouts.base import Layout, blocked_where, ceil_div, pad
 
 @dataclass(frozen=True)
 class Strided(Layout):
-    """Query i reads the keys i - stride · m for every m >= skip (K5).
+    """Query i reads the keys i - stride · m for every m >= skip.
 
-    The last query stands at the last key, so keys of the past may come before those of the queries. This is what
-    `Residue` makes of a causal `Dense`, for one purpose and without a copy: the residues take the place of the kernel's
-    heads, which is a view of the sequence, and the kernel writes its results in the order in which it reads.
+    The last query is at the last key, so past keys may precede the queries' own. The same as a causal `Dense` in a
+    `Residue`, but without a copy: the residues are passed as the kernel's heads, which is a view of the sequence, and
+    the kernel writes its results in the order in which it reads.
     """
 
     stride: int
     skip: int = 0
-    rows = 256  # of a piece where a mask has to be made
+    rows = 256  # rows of a piece if a mask is needed
 
     @property
     def step(self) -> int:
@@ -51,18 +51,18 @@ class Strided(Layout):
         lead, rows, known = self._sizes(q, k)
         folded_q, folded_k, folded_v = self._fold(q, lead, rows), self._fold(k, 0, known), self._fold(v, 0, known)
         outs, lses = [], []
-        for own, keys, triangle, mask in self._pieces(q, k, keep):
+        for piece, keys, triangle, mask in self._pieces(q, k, keep):
             out, lse = flash.forward(
-                folded_q[:, :, own], folded_k[:, :, keys], folded_v[:, :, keys], scale, causal=triangle, mask=mask
+                folded_q[:, :, piece], folded_k[:, :, keys], folded_v[:, :, keys], scale, causal=triangle, mask=mask
             )
             outs.append(out)
             lses.append(lse)
         if not outs:
             return torch.zeros_like(q), q.new_full(q.shape[:3], BLOCKED, dtype=wide(q.dtype))
         out, lse = (parts[0] if len(parts) == 1 else torch.cat(parts, 2) for parts in (outs, lses))
-        blind = rows - out.shape[2]  # rows that stand too early to read anything
-        if blind:
-            out, lse = pad(out, (0, 0, blind, 0)), pad(lse, (blind, 0), value=BLOCKED)
+        idle = rows - out.shape[2]  # the first rows, which have nothing to read
+        if idle:
+            out, lse = pad(out, (0, 0, idle, 0)), pad(lse, (idle, 0), value=BLOCKED)
         return self._unfold(out, q, lead), self._unfold(lse[..., None], q, lead)[..., 0]
 
     def backward(
@@ -81,19 +81,19 @@ class Strided(Layout):
         g, folded_q, out, lse = (self._fold(x, lead, rows) for x in (g, q, out, lse[..., None]))
         folded_k, folded_v = self._fold(k, 0, known), self._fold(v, 0, known)
         dq, dk, dv = (self._zeros(x) for x in (folded_q, folded_k, folded_v))
-        for own, keys, triangle, mask in self._pieces(q, k, keep):
+        for piece, keys, triangle, mask in self._pieces(q, k, keep):
             dq_part, dk_part, dv_part = flash.backward(
-                g[:, :, own],
-                folded_q[:, :, own],
+                g[:, :, piece],
+                folded_q[:, :, piece],
                 folded_k[:, :, keys],
                 folded_v[:, :, keys],
-                out[:, :, own],
-                lse[:, :, own, 0],
+                out[:, :, piece],
+                lse[:, :, piece, 0],
                 scale,
                 causal=triangle,
                 mask=mask,
             )
-            dq[:, :, own] = dq_part
+            dq[:, :, piece] = dq_part
             dk[:, :, keys] += dk_part
             dv[:, :, keys] += dv_part
         return self._unfold(dq, q, lead), self._unfold(dk, k, 0), self._unfold(dv, v, 0)
@@ -108,15 +108,15 @@ class Strided(Layout):
         return heads * self.stride * sum((end - begin) * seen for begin, end, seen in spans)
 
     def _sizes(self, q: Tensor, k: Tensor) -> tuple[int, int, int]:
-        """Positions before the first query in its own row, rows of queries, rows of keys."""
+        """Positions before the first query in its row, rows of queries, rows of keys."""
         past = k.shape[2] - q.shape[2]
         lead = past % self.stride
         return lead, ceil_div(lead + q.shape[2], self.stride), ceil_div(k.shape[2], self.stride)
 
     def _fold(self, x: Tensor, lead: int, rows: int) -> Tensor:
-        """(batch · heads, stride, rows, width): a view where nothing is missing in the first row and the last.
+        """(batch · heads, stride, rows, width): a view if the first and the last row are full.
 
-        What is added on the right needs no mask: only queries that were added too stand late enough to read it.
+        Padding on the right needs no mask: only padded queries are late enough to read it.
         """
         behind = rows * self.stride - lead - x.shape[2]
         if torch.compiler.is_compiling() or lead or behind:
@@ -127,7 +127,7 @@ class Strided(Layout):
         """The inverse: (batch, heads, length of `like`, width)."""
         length = like.shape[2]
         x = x.transpose(1, 2).flatten(1, 2).unflatten(0, like.shape[:2])
-        if torch.compiler.is_compiling():  # whether a slice is the whole would tie an exported program to some lengths
+        if torch.compiler.is_compiling():  # a slice is specialised to lengths at which it is the whole tensor
             return x.index_select(2, torch.arange(lead, lead + length, device=x.device))
         return x if x.shape[2] == length else x[:, :, lead : lead + length].clone(memory_format=torch.contiguous_format)
 
@@ -140,20 +140,20 @@ class Strided(Layout):
         return self._fold(keep[:, None, :, None].expand(-1, heads, -1, -1), 0, known).mT
 
     def _later(self, begin: int, end: int, seen: int, past: int, device: torch.device) -> Tensor:
-        """Which of the first `seen` rows of keys come too late for the rows begin..end of queries."""
+        """Which of the first `seen` rows of keys are too late for the rows begin..end of queries."""
         at = torch.arange(begin, end, device=device)[:, None] + past - self.skip
         return torch.arange(seen, device=device) > at
 
     def _spans(self, rows: int, past: int) -> list[tuple[int, int, int]]:
-        """(first and last row of queries, rows of keys they may reach) of each fused call."""
-        if past <= self.skip:  # what is left is a square, and the kernel has a triangle of its own for that
+        """(first and last row of queries, rows of keys within reach) of each fused call."""
+        if past <= self.skip:  # the rest is a square, for which the kernel has a causal mask
             begin = self.skip - past
             return [(begin, rows, rows - begin)] if begin < rows else []
         pieces = ((begin, min(begin + self.rows, rows)) for begin in range(0, rows, self.rows))
         return [(begin, end, end + past - self.skip) for begin, end in pieces]
 
     def _pieces(self, q: Tensor, k: Tensor, keep: Tensor | None) -> Iterator[tuple[slice, slice, bool, Tensor | None]]:
-        """(rows of queries, rows of keys, whether the kernel's own triangle serves, added mask)"""
+        """(rows of queries, rows of keys, whether the kernel's causal mask applies, added mask)"""
         _, rows, known = self._sizes(q, k)
         past = known - rows
         padding = None if keep is None else blocked_where(~self._fold_keep(keep, q.shape[1], known), q)

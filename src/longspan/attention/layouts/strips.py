@@ -1,7 +1,4 @@
-"""Strips: runs of queries that each read a prefix of one list of keys, under a mask of their own.
-
-What layouts have in common whose lists differ and whose strips do not: summaries of blocks, and stairs.
-"""
+"""Fused calls over strips of queries that each read a prefix of one list of keys, for `Summaries` and `Stairs`."""
 
 from collections.abc import Iterable
 
@@ -12,11 +9,11 @@ from longspan.attention.kernels import flash
 from longspan.attention.kernels.flash_dropout import BLOCKED
 from longspan.attention.layouts.base import wide
 
-Strip = tuple[slice, int, Tensor | None]  # which queries, how many of the keys they read, and the mask to be added
+Strip = tuple[slice, int, Tensor | None]  # queries, number of keys they read, mask to add to the scores
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, strips: Iterable[Strip], scale: float) -> tuple[Tensor, Tensor]:
-    """Output and log-sum-exp; queries that are in no strip read nothing."""
+    """Output and log-sum-exp; queries in no strip read nothing."""
     out, lse = torch.zeros_like(q), q.new_full(q.shape[:3], BLOCKED, dtype=wide(q.dtype))
     for rows, seen, mask in strips:
         out[:, :, rows], lse[:, :, rows] = flash.forward(

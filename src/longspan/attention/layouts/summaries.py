@@ -1,4 +1,4 @@
-"""Summary columns: a few fixed positions of every block of the past."""
+"""Summary columns: a few fixed positions of every past block (Sparse Transformer, "fixed" pattern)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,11 +14,11 @@ from longspan.attention.layouts.base import Layout, add, blocked_where, ceil_div
 
 @dataclass(frozen=True)
 class Summaries(Layout):
-    """Head h reads, of every block of `stride` positions, the `count` keys from `columns[h]` on.
+    """Head h reads, from every block of `stride` positions, the `count` keys from `columns[h]` on.
 
-    Those are the blocks before the query's own, and with `own` also its own block up to itself. The last query stands
-    at the last key, so keys of the past may come before those of the queries. The keys are gathered once; queries go in
-    pieces of whole blocks, each against the part of them that it may reach.
+    It reads the blocks before the query's own and, with `own`, its own block up to itself. The last query is at the
+    last key, so past keys may precede the queries' own. The keys are gathered once; queries go in pieces of whole
+    blocks, each with the keys within its reach.
     """
 
     stride: int
@@ -73,7 +73,7 @@ class Summaries(Layout):
         return heads * sum((end - begin) * seen for begin, end, seen in self._spans(queries, keys - queries))
 
     def _at(self, k: Tensor) -> Tensor:
-        """Positions of the summaries of each head, oldest first: (heads, blocks · count); the last may be to come."""
+        """Positions of each head's summaries, oldest first: (heads, blocks · count); the last may be past the end."""
         blocks = torch.arange(ceil_div(k.shape[2], self.stride), device=k.device) * self.stride
         within = torch.tensor(self.columns, device=k.device)[:, None] + torch.arange(self.count, device=k.device)
         return (within[:, None, :] + blocks[:, None]).flatten(1)
@@ -87,9 +87,9 @@ class Summaries(Layout):
         return keep[:, at.clamp_max(keep.shape[1] - 1)][:, :, None]
 
     def _put_back(self, gradient: Tensor, like: Tensor, at: Tensor) -> Tensor:
-        """The gradient of the gathered keys where they came from; those to come, which nobody read, fall away."""
-        room = ceil_div(like.shape[2], self.stride) * self.stride
-        total = gradient.new_zeros(*like.shape[:2], room, like.shape[3])
+        """Scatter the gradient of the gathered keys back; columns past the end, which no query read, are dropped."""
+        padded = ceil_div(like.shape[2], self.stride) * self.stride
+        total = gradient.new_zeros(*like.shape[:2], padded, like.shape[3])
         total[:, torch.arange(like.shape[1], device=like.device)[:, None], at] = gradient
         return total[:, :, : like.shape[2]]
 
@@ -98,11 +98,11 @@ class Summaries(Layout):
         query = torch.arange(begin, end, device=at.device)[:, None] + past
         if self.own:
             return at[:, None] > query
-        # Each block before the query's own has `count` of them, whatever the head.
+        # Each block before the query's own has `count` summaries, in every head.
         return (torch.arange(at.shape[1], device=at.device) // self.count >= query // self.stride)[None]
 
     def _spans(self, queries: int, past: int) -> list[tuple[int, int, int]]:
-        """(first and last query, summaries they may reach) of each fused call; whoever can reach none is left out."""
+        """(first and last query, summaries within reach) of each fused call; queries that reach none are skipped."""
         size = self.stride * max(1, self.rows // self.stride)
         edges = [0, *range(size - past % size, queries, size), queries]
         spans = []
@@ -113,7 +113,7 @@ class Summaries(Layout):
         return spans
 
     def _pieces(self, q: Tensor, k: Tensor, keep: Tensor | None, at: Tensor) -> Iterator[strips.Strip]:
-        """(queries, how many summaries, added mask)"""
+        """(queries, number of summaries, added mask)"""
         past = k.shape[2] - q.shape[2]
         padding = None if keep is None else blocked_where(~self._gather_keep(keep, at), q)
         for begin, end, seen in self._spans(q.shape[2], past):

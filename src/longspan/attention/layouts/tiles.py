@@ -1,4 +1,4 @@
-"""Tiles: whole blocks of queries that share one stretch of keys (K1 without the edge that moves with each query)."""
+"""Tiles: the queries of a block all read the same stretch of keys."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,16 +12,16 @@ from longspan.attention.layouts import runs
 from longspan.attention.layouts.base import PIECE, Layout, blocked_where, ceil_div, first_rows, products
 from longspan.attention.layouts.runs import BlockRun, mask_of, portions
 
-ROWS = 128  # queries of one fused call under a triangle: more compute what is masked, fewer run slower
+ROWS = 128  # queries of one causal fused call: more compute masked scores, fewer run slower
 
 
 @dataclass(frozen=True)
 class Tiles(Layout):
-    """A query of the block a·block … (a + 1)·block - 1 reads the keys from a·block - before to the last of its block
-    and `after` more; with `causal`, none behind its own index. There are as many queries as keys.
+    """A query of block a reads the keys from `before` before the block to `after` after it; if causal, none after
+    itself. There are as many queries as keys.
 
-    The keys of a block are a view, cut off where the sequence ends, so only the triangle needs a mask. It is taken in
-    steps: the first rows of a block are not handed the keys that only later rows may read.
+    The keys of a block are a view, cut off where the sequence ends, so only causality needs a mask. A causal block goes
+    in steps, so that its first rows skip the keys that only later rows may read.
     """
 
     block: int
@@ -65,26 +65,26 @@ class Tiles(Layout):
         return self._span
 
     def pairs(self, heads: int, queries: int, keys: int) -> int:
-        return heads * sum(part.count * part.rows * part.span for part in self._parts(queries, keys))
+        return heads * sum(rows.count * rows.rows * rows.span for rows in self._block_rows(queries, keys))
 
     @property
     def _span(self) -> int:
         return self.before + self.block + (0 if self.causal else self.after)
 
     def _split(self, x: Tensor) -> Tensor:
-        """(batch, heads, blocks, block, width): one block to spare, because exporters treat a size of 1 apart."""
+        """(batch, heads, blocks, block, width): one extra block, because exporters specialise sizes of 1."""
         count = ceil_div(x.shape[2], self.block) + 1
         return pad(x, (0, 0, 0, count * self.block - x.shape[2])).unflatten(2, (count, self.block))
 
     def _windows(self, x: Tensor, queries: int) -> Tensor:
         """(batch, heads, blocks, span, width): the keys of each block of queries"""
         count = ceil_div(queries, self.block) + 1
-        room = (count - 1) * self.block + self._span
-        padded = pad(x, (0, 0, self.before, room - self.before - x.shape[2]))
+        length = (count - 1) * self.block + self._span
+        padded = pad(x, (0, 0, self.before, length - self.before - x.shape[2]))
         return padded.unfold(2, self._span, self.block).transpose(-1, -2)
 
-    def _parts(self, queries: int, keys: int) -> Iterator["_Part"]:
-        """Rows of blocks that are computed alike, block by block where the sequence cuts their keys off."""
+    def _block_rows(self, queries: int, keys: int) -> Iterator["_BlockRows"]:
+        """Rows of blocks that share one call; one call per block where the sequence cuts its keys off."""
         step = min(ROWS, self.block) if self.causal else self.block
         for begin in range(0, min(self.block, queries), step):
             whole = min(begin + step, self.block)
@@ -94,24 +94,24 @@ class Tiles(Layout):
             if begin < rest < whole:  # the last block ends within these rows
                 yield from self._cut(begin, rest, blocks, blocks + 1, keys)
 
-    def _cut(self, begin: int, end: int, first: int, last: int, keys: int) -> Iterator["_Part"]:
+    def _cut(self, begin: int, end: int, first: int, last: int, keys: int) -> Iterator["_BlockRows"]:
         """The rows begin … end of the blocks first … last."""
         behind = end if self.causal else self.block + self.after  # where their keys end, from the block's start
         inside = max(first, ceil_div(self.before, self.block))
         beyond = max(inside, min(last, (keys - behind) // self.block + 1))
         for block in [*range(first, min(inside, last)), *range(beyond, last)]:
             start, stop = max(0, block * self.block - self.before), min(keys, block * self.block + behind)
-            yield _Part(block * self.block + begin, 1, end - begin, start, stop - start)
+            yield _BlockRows(block * self.block + begin, 1, end - begin, start, stop - start)
         if beyond > inside:
             start = inside * self.block
-            yield _Part(start + begin, beyond - inside, end - begin, start - self.before, self.before + behind)
+            yield _BlockRows(start + begin, beyond - inside, end - begin, start - self.before, self.before + behind)
 
     def _runs(self, q: Tensor, k: Tensor, keep: Tensor | None) -> Iterator[BlockRun]:
-        """The fused calls, each for as many blocks and heads (or sequences) as stay in cache."""
+        """The fused calls, each for as many blocks and heads (or sequences) as fit in cache."""
         batch, heads, queries, width = q.shape
-        for part in self._parts(queries, k.shape[2]):
-            size = part.rows if self.causal else 1
-            most = part.count if keep is None else max(1, PIECE // (size * part.span))
+        for part in self._block_rows(queries, k.shape[2]):
+            mask_rows = part.rows if self.causal else 1
+            most = part.count if keep is None else max(1, PIECE // (mask_rows * part.span))
             for begin in range(0, part.count, most):
                 count, shift = min(most, part.count - begin), begin * self.block
                 first_query, first_key = part.first_query + shift, part.first_key + shift
@@ -123,17 +123,17 @@ class Tiles(Layout):
                     stop = first_key + (count - 1) * self.block + part.span
                     spans = blocked_where(~keep[:, first_key:stop], q).unfold(1, part.span, self.block)[:, :, None]
                     mask = spans if mask is None else mask + spans
-                together = max(1, PIECE // (count * part.span * width))
-                for portion in portions(batch, heads, together):
-                    own = None if mask is None else mask_of(mask, portion)
+                size = max(1, PIECE // (count * part.span * width))
+                for portion in portions(batch, heads, size):
+                    added = None if mask is None else mask_of(mask, portion)
                     yield BlockRun(
-                        portion, count, first_query, part.rows, self.block, first_key, part.span, self.block, own
+                        portion, count, first_query, part.rows, self.block, first_key, part.span, self.block, added
                     )
 
 
 @dataclass(frozen=True)
-class _Part:
-    """The same rows of `count` blocks in a row, and the keys that they read."""
+class _BlockRows:
+    """The same rows of `count` consecutive blocks, and the keys that they read."""
 
     first_query: int
     count: int
@@ -143,5 +143,5 @@ class _Part:
 
 
 def _later(rows: int, span: int, ahead: int, device: torch.device) -> Tensor:
-    """(rows, span): whether a key stands behind a query, `ahead` keys being before the first query's own."""
+    """(rows, span): whether a key comes after a query; `ahead` keys precede the first query's own."""
     return torch.arange(span, device=device) - ahead > torch.arange(rows, device=device)[:, None]

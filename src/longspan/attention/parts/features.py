@@ -1,12 +1,12 @@
-"""The feature maps φ that kernel attention stands on: exp(q·k) or another kernel is read as φ(q)·φ(k).
+"""Feature maps φ of linear attention, which replaces exp(q·k) or another kernel by φ(q)·φ(k).
 
-The engine (`scan.py`) calls a map on some positions at a time and throws the features away, so a map is three things:
-how to compute the features of a chunk (into a buffer when one is given, and as a plain differentiable expression when
-not), how to pull a gradient on the features back to the input, and what it costs.
+`kernels/linear_scan` applies a map to some positions at a time and does not store the features. So a map defines three
+things: the features of a chunk (written to a buffer if one is given, otherwise a plain differentiable expression), the
+gradient of the input from the gradient of the features, and the cost.
 
-Exponential maps give the *logarithms* of their features instead, so that the engine can choose the scale: a running
-maximum for keys, each row's own maximum for queries. A scale is a constant that cancels, or is put back, at the end; it
-never carries a gradient.
+Exponential maps return the *logarithms* of their features instead, so that the scan can choose the scale: a running
+maximum for keys, each row's own maximum for queries. A scale is a constant that cancels, or is multiplied back at the
+end; it never carries a gradient.
 """
 
 import math
@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from longspan.errors import InvalidInput, InvalidOption
 
-# A chunk of positions of every head of every example, folded into one axis: what `bmm` wants.
+# "folded": batch and heads in one axis, for `bmm`.
 Rows = Float[Tensor, "folded positions head_dim"]
 Features = Float[Tensor, "folded positions features"]
 Common = Float[Tensor, "folded positions 1"]
@@ -28,19 +28,19 @@ Projection = Float[Tensor, "features head_dim"]
 
 
 class FeatureMap(ABC):
-    """φ: features of a chunk, their gradient, their cost."""
+    """A map φ: the features of a chunk, their gradient, their cost."""
 
     @abstractmethod
     def width(self, head_dim: int) -> int:
-        """How many features a vector of `head_dim` numbers becomes."""
+        """The number of features of a vector of `head_dim` numbers."""
 
     @abstractmethod
     def features(self, x: Rows, out: Features | None = None) -> Features:
-        """φ(x). With `out`, written there if that saves an allocation; without, differentiable."""
+        """φ(x). With `out`, it may be written there to save an allocation; without, it is differentiable."""
 
     @abstractmethod
     def pull(self, x: Rows, features: Features, gradient: Features, out: Rows) -> None:
-        """The gradient on x, from that on the features, into `out`. Features and gradient may be overwritten."""
+        """Write the gradient of x to `out`, from the gradient of the features; both inputs may be overwritten."""
 
     def flops(self, positions: int, head_dim: int) -> int:
         """FLOPs of the matrix products in `features`."""
@@ -48,7 +48,7 @@ class FeatureMap(ABC):
 
     @property
     def learned(self) -> bool:
-        """Whether something besides x wants a gradient; `pull` cannot give it, so autograd has to see the map."""
+        """Whether the map has parameters; `pull` gives no gradient for them, so autograd must differentiate it."""
         return False
 
 
@@ -57,7 +57,7 @@ class ExponentialMap(FeatureMap):
 
     @abstractmethod
     def exponents(self, x: Rows, out: Features | None = None) -> Features:
-        """The part of log φ(x) that differs from feature to feature; written in `out` when that is given."""
+        """The part of log φ(x) that differs between features; written to `out` if given."""
 
     @abstractmethod
     def common(self, x: Rows) -> Common:
@@ -65,7 +65,7 @@ class ExponentialMap(FeatureMap):
 
     @abstractmethod
     def pull_exponents(self, x: Rows, features: Features, gradient: Features, out: Rows) -> None:
-        """As `pull`, where a factor on a whole row leaves the result as it is: the common part has no gradient then."""
+        """As `pull`, if a factor on a whole row cancels in the result: the common part then has no gradient."""
 
     def features(self, x: Rows, out: Features | None = None) -> Features:
         return torch.exp(self.exponents(x) + self.common(x))
@@ -78,15 +78,16 @@ class EluPlusOne(FeatureMap):
         return head_dim
 
     def features(self, x: Rows, out: Features | None = None) -> Features:
-        if out is None:  # exp(min(x, 0)) + max(x, 0): the same, but nearer to the true value below zero
+        if out is None:  # exp(min(x, 0)) + max(x, 0): the same, but more accurate below zero
             return torch.clamp(x, max=0.0).exp() + functional.relu(x)
-        # (max(x, 0) + 1) · elu'(x), where elu'(x) = exp(min(x, 0)) is one fused kernel: twice as fast as `exp`, and no
-        # buffer beside the one given.
+        # (max(x, 0) + 1) · elu'(x), where elu'(x) = exp(min(x, 0)) is one fused kernel: twice as fast as `exp`, and it
+        # needs no second buffer.
         above = torch.clamp(x, min=0.0, out=out).add_(1.0)
-        return torch.ops.aten.elu_backward.grad_input(above, 1.0, 1.0, 1.0, False, x, grad_input=out)
+        features: Tensor = torch.ops.aten.elu_backward.grad_input(above, 1.0, 1.0, 1.0, False, x, grad_input=out)
+        return features
 
     def pull(self, x: Rows, features: Features, gradient: Features, out: Rows) -> None:
-        # The slope is 1 above zero, and below it is the feature itself.
+        # The derivative is 1 above zero, and the feature itself below.
         torch.mul(gradient, features.clamp_(max=1.0), out=out)
 
 
@@ -120,7 +121,7 @@ class Relu(FeatureMap):
 
 
 class Identity(FeatureMap):
-    """φ(x) = x: retention, and any map that was applied beforehand."""
+    """φ(x) = x: for retention, and for features computed beforehand."""
 
     def width(self, head_dim: int) -> int:
         return head_dim
@@ -135,16 +136,16 @@ class Identity(FeatureMap):
 class PositiveExponential(ExponentialMap):
     """FAVOR+ (Choromanski et al. 2020, Lemma 1): φ(x) = m^(-1/2)·exp(Wy − ‖y‖²/2) with y = d^(-1/4)·x.
 
-    With rows of W from N(0, I), φ(q)·φ(k) is an unbiased estimate of exp(q·k/√d). The hyperbolic variant adds −W, so it
-    has two features a row. The projection is given: who draws it, and when, is the mechanism's business.
+    With rows of W from N(0, I), φ(q)·φ(k) is an unbiased estimate of exp(q·k/√d). The hyperbolic variant adds −W, so
+    each row of W gives two features. The mechanism draws the projection.
     """
 
     def __init__(self, projection: Projection, *, hyperbolic: bool = False) -> None:
         if projection.ndim != 2:
-            raise InvalidInput(f"a projection is (features, head_dim), got {tuple(projection.shape)}")
+            raise InvalidInput(f"expected a projection of shape (features, head_dim), got {tuple(projection.shape)}")
         self.scale = projection.shape[1] ** -0.25
         rows = torch.cat([projection, -projection]) if hyperbolic else projection
-        self.weight = rows.t() * self.scale  # the scale of x, folded in: (head_dim, features)
+        self.weight = rows.t() * self.scale  # includes the scale of x: (head_dim, features)
 
     def width(self, head_dim: int) -> int:
         return _projected(self.weight.t(), head_dim)
@@ -154,7 +155,8 @@ class PositiveExponential(ExponentialMap):
 
     def common(self, x: Rows) -> Common:
         norms = x.square().sum(-1, keepdim=True)
-        return norms * (-0.5 * self.scale**2) - 0.5 * math.log(self.weight.shape[1])
+        common: Tensor = norms * (-0.5 * self.scale**2) - 0.5 * math.log(self.weight.shape[1])
+        return common
 
     def pull_exponents(self, x: Rows, features: Features, gradient: Features, out: Rows) -> None:
         out.copy_(_project(gradient.mul_(features), self.weight.to(x.dtype).t(), None))
@@ -168,22 +170,22 @@ class PositiveExponential(ExponentialMap):
 
     @property
     def learned(self) -> bool:
-        return self.weight.requires_grad
+        return bool(self.weight.requires_grad)
 
 
 class CallableMap(FeatureMap):
-    """A map given as a function of (folded, positions, head_dim), position by position; autograd gives its gradient."""
+    """A map given as a function of (folded, positions, head_dim), position by position; autograd differentiates it."""
 
     def __init__(self, function: Callable[[Tensor], Tensor], sample: Rows) -> None:
-        """`sample` is probed once for what a function does not say of itself: its width, and whether it is learned."""
+        """Calls the function once on `sample`, to learn its width and whether it has parameters."""
         self.function = function
         with torch.enable_grad():
             probe = function(sample.detach())
         if probe.ndim != sample.ndim or probe.shape[:-1] != sample.shape[:-1]:
             shapes = f"{tuple(sample.shape)} to {tuple(probe.shape)}"
-            raise InvalidInput(f"a feature map may change the last size only; this one went from {shapes}")
+            raise InvalidInput(f"a feature map may only change the last dimension; this one went from {shapes}")
         self._width = probe.shape[-1]
-        self._learned = probe.requires_grad  # the sample asked for no gradient, so something inside the function does
+        self._learned = probe.requires_grad  # the sample requires no gradient, so a parameter does
 
     def width(self, head_dim: int) -> int:
         return self._width
@@ -203,17 +205,17 @@ class CallableMap(FeatureMap):
 
 
 def as_feature_map(value: FeatureMap | Callable[[Tensor], Tensor], sample: Rows) -> FeatureMap:
-    """The map itself, or the map that a plain function is; `sample` is any chunk of the right dtype and device."""
+    """A feature map from a feature map or a plain function; `sample` is any chunk of the right dtype and device."""
     return value if isinstance(value, FeatureMap) else CallableMap(value, sample)
 
 
 def _projected(projection: Projection, head_dim: int) -> int:
     features, expected = projection.shape
     if expected != head_dim:
-        raise InvalidInput(f"the projection is for heads of {expected}, these are of {head_dim}")
+        raise InvalidInput(f"the projection is for heads of {expected} dimensions, got {head_dim}")
     return features
 
 
 def _project(x: Tensor, weight: Tensor, out: Tensor | None) -> Tensor:
-    # `bmm`, because `matmul` would copy x when it is a slice of a longer sequence.
+    # `matmul` would copy x if it is a slice of a longer sequence; `bmm` does not.
     return torch.bmm(x, weight.expand(x.shape[0], -1, -1), out=out)

@@ -1,7 +1,7 @@
-"""What the mechanisms on the kernel engine share: they differ in φ, in ε and in what is forgotten.
+"""The base class of linear attention mechanisms, which differ in φ, ε and decay.
 
-`scan.py` is the engine. A mechanism names its map and writes its definition; from those follow the fast path, the cost
-and decoding, whose state has one size however long the text is.
+A mechanism gives its feature map and its definition. This class adds the fast path (`kernels/linear_scan`), the cost,
+and decoding with a state of constant size.
 """
 
 from abc import abstractmethod
@@ -24,18 +24,18 @@ class KernelAttention(Attention):
 
     exponent = 1.0
     epsilon: ClassVar[float] = 0.0  # added to the denominator
-    normalise: ClassVar[bool] = True  # whether a row is divided by the sum of its weights
+    normalise: ClassVar[bool] = True  # whether to divide a row by the sum of its weights
 
     @abstractmethod
     def feature_map(self) -> Map:
-        """φ, as it stands."""
+        """The current φ."""
 
     def next_map(self) -> Map:
-        """φ for a forward pass. A mechanism that draws its map anew does so here, and nowhere else."""
+        """φ for a forward pass. A mechanism that redraws its map does so here, and nowhere else."""
         return self.feature_map()
 
     def decay(self, device: torch.device) -> Decay | None:
-        """What each head's past is multiplied by at every step; None: nothing is forgotten."""
+        """The factor on each head's past at every step; None for no decay."""
         return None
 
     def attend(self, q: Queries, k: Keys, v: Values, extras: Extras) -> Output:
@@ -70,11 +70,11 @@ class KernelAttention(Attention):
         )
 
     def _probed_map(self) -> FeatureMap:
-        weight = next(self.parameters(), torch.empty(0))  # a learned map takes what it is made of
+        weight = next(self.parameters(), torch.empty(0))  # for the dtype and device of a learned map
         return as_feature_map(self.feature_map(), weight.new_zeros(1, 1, self.shape.head_dim))
 
     def kept_by_map(self, queries: int, keys: int) -> int:
-        """Numbers that the map itself makes in a call, and that live until its backward."""
+        """Numbers that the map itself stores in a call for its backward pass."""
         return 0
 
     def start(self, batch: int, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> State:
@@ -88,10 +88,7 @@ class KernelAttention(Attention):
 
 
 def normalised(similarity: Weights, keep: Tensor, epsilon: float = 0.0) -> Weights:
-    """Similarities of what may be read, divided by their sum + ε; a row with nothing to read is 0.
-
-    The definitions are written with it; the engine divides in its own way.
-    """
+    """Similarities of readable keys, divided by their sum + ε; a row with nothing to read is 0. For definitions."""
     similarity = similarity * keep
     total = similarity.sum(dim=-1, keepdim=True) + epsilon
     return similarity / total.masked_fill(total == 0, 1.0)

@@ -1,4 +1,4 @@
-"""Spherical k-means whose centroids follow the data by moving averages (Roy et al. 2020, section 4.1)."""
+"""Spherical k-means with centroids that are moving averages (Routing Transformer, Roy et al. 2020, section 4.1)."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from torch.nn.functional import layer_norm
 
 from longspan.attention.layouts.base import wide
 
-SMOOTH = 1e-5  # keeps a cluster that nobody chose from being divided by 0
+SMOOTH = 1e-5  # avoids a division by 0 for an empty cluster
 
 
 def on_sphere(x: Tensor) -> Tensor:
@@ -17,10 +17,10 @@ def on_sphere(x: Tensor) -> Tensor:
 
 
 class Centroids(nn.Module):
-    """Per head, `clusters` centroids. They are buffers: no optimiser moves them, and checkpoints hold them.
+    """`clusters` centroids per head. They are buffers: optimisers do not update them, and checkpoints contain them.
 
-    `sums` and `counts` are moving averages of what each cluster was given in a training step, and a centroid is their
-    ratio. At the start every centroid is one random point, counted once.
+    `sums` and `counts` are moving averages over training steps of the points assigned to each cluster, and a centroid
+    is their ratio. Every centroid starts as one random point, counted once.
     """
 
     def __init__(self, heads: int, clusters: int, width: int, decay: float) -> None:
@@ -36,14 +36,14 @@ class Centroids(nn.Module):
 
     def scores(self, x: Tensor, keep: Tensor | None = None) -> Tensor:
         """Products with the centroids, (batch, heads, clusters, length); -inf for masked tokens."""
-        found = self.means.to(wide(x.dtype)) @ x.to(wide(x.dtype)).mT
-        return found if keep is None else found.masked_fill(~keep[:, None, None, :], float("-inf"))
+        scores = self.means.to(wide(x.dtype)) @ x.to(wide(x.dtype)).mT
+        return scores if keep is None else scores.masked_fill(~keep[:, None, None, :], float("-inf"))
 
     @torch.no_grad()
     def update(self, points: Sequence[Tensor], clusters: Sequence[Tensor]) -> None:
-        """One step of the averages: points (batch, heads, length, width) and the cluster of each, -1 for none."""
+        """Update the averages with points (batch, heads, length, width) and the cluster of each, -1 for none."""
         heads, number, width = self.means.shape
-        rows = heads * (number + 1)  # one more for those that are left out
+        rows = heads * (number + 1)  # one more per head, for points without a cluster
         counts, sums = self.sums.new_zeros(rows), self.sums.new_zeros(rows, width)
         first = torch.arange(heads, device=sums.device)[:, None] * (number + 1)
         for x, cluster in zip(points, clusters):

@@ -1,4 +1,4 @@
-"""Hashing by random rotations: near vectors fall into the same bucket (Kitaev et al. 2020, section 2)."""
+"""Locality-sensitive hashing by random rotations (Reformer, Kitaev et al. 2020, section 2)."""
 
 from collections.abc import Sequence
 
@@ -10,11 +10,11 @@ from longspan.attention.layouts.base import wide
 
 
 def draw(shape: Shape, rounds: int, factors: Sequence[int], seed: int | None) -> Tensor:
-    """Rotations, (heads, rounds, head_dim, columns): of a product of hashes the columns of each, side by side."""
+    """Random rotations (heads, rounds, head_dim, columns); for several hash factors, their columns side by side."""
     columns = sum(factors) // 2
     if seed is None:
         return torch.randn(shape.heads, rounds, shape.head_dim, columns)
-    # In the order of Reformer's release, so that its hash_seed gives its rotations.
+    # Drawn in the order of Reformer's release, so that the same hash_seed gives the same rotations.
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(shape.heads, shape.head_dim, rounds, columns, generator=generator).transpose(1, 2).contiguous()
 
@@ -23,24 +23,25 @@ def buckets(q: Tensor, rotations: Tensor, factors: Sequence[int]) -> Tensor:
     """The bucket of each token in each round, (batch, heads, rounds, length)."""
     rounds, columns = rotations.shape[1], rotations.shape[3]
     rotations = rotations.to(wide(q.dtype)).transpose(1, 2).flatten(2)
-    turned = (q.to(wide(q.dtype)) @ rotations).unflatten(-1, (rounds, columns))
-    bucket, worth = None, 1
-    for part, factor in zip(turned.split([factor // 2 for factor in factors], dim=-1), factors):
+    rotated = (q.to(wide(q.dtype)) @ rotations).unflatten(-1, (rounds, columns))
+    bucket: Tensor | None = None
+    place_value = 1
+    for part, factor in zip(rotated.split([factor // 2 for factor in factors], dim=-1), factors):
         largest = part.abs().max(dim=-1, keepdim=True).indices
         digit = (largest + factor // 2 * (part.gather(-1, largest) < 0))[..., 0]
-        bucket = digit if bucket is None else bucket + worth * digit
-        worth *= factor
+        bucket = digit if bucket is None else bucket + place_value * digit
+        place_value *= factor
     assert bucket is not None
     return bucket.transpose(2, 3)
 
 
 def buckets_by_definition(q: Tensor, rotations: Tensor, factors: Sequence[int]) -> Tensor:
-    """One round, (batch, heads, length): argmax over [xR; -xR], the factors of a product of hashes being digits."""
-    turned = q.to(wide(q.dtype)) @ rotations.to(wide(q.dtype))
-    bucket, worth = torch.zeros(q.shape[:3], dtype=torch.long, device=q.device), 1
-    for part, factor in zip(turned.split([factor // 2 for factor in factors], dim=-1), factors):
-        bucket = bucket + worth * torch.cat([part, -part], dim=-1).argmax(dim=-1)
-        worth *= factor
+    """One round, (batch, heads, length): argmax over [xR; -xR]; several hash factors are the digits of one number."""
+    rotated = q.to(wide(q.dtype)) @ rotations.to(wide(q.dtype))
+    bucket, place_value = torch.zeros(q.shape[:3], dtype=torch.long, device=q.device), 1
+    for part, factor in zip(rotated.split([factor // 2 for factor in factors], dim=-1), factors):
+        bucket = bucket + place_value * torch.cat([part, -part], dim=-1).argmax(dim=-1)
+        place_value *= factor
     return bucket
 
 

@@ -1,10 +1,10 @@
-"""A band and a few global keys under one softmax, with a learned term for the label of each pair.
+"""A window and a few global keys under one softmax, with a learned term per relative position label (ETC).
 
-The fused kernel gives no gradient of the scores, which the terms need. So the scores are made by batched products, in
-pieces that stay in cache, and made again in the backward pass; nothing but the output and the log-sum-exp is kept.
+The fused kernel gives no gradient of the scores, which the terms need. So batched products compute the scores, in
+pieces that stay in cache, and recompute them in the backward pass; only the output and the log-sum-exp are stored.
 
-Labels of a band depend on the offset alone. Seen along its diagonals, the band is a view of the scores in which each
-offset is a column, so terms are added, and their gradients summed, column by column: nothing is gathered or scattered.
+Labels within the window depend on the offset alone. Viewed along its diagonals, the window is a matrix with one column
+per offset, so terms are added, and their gradients summed, column by column, without gather or scatter.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,25 +27,25 @@ PIECE = 1 << 21  # scores at a time
 
 @dataclass(frozen=True)
 class RelativeLabels:
-    """Which terms are added: offsets beyond ±clip share one; see `Etc.position_labels`."""
+    """Which term each pair gets; offsets beyond ±clip share one. See `EtcAttention.position_labels`."""
 
     radius: int
     clip: int
-    linked: Tensor | None  # (batch or 1, queries, global keys): which pairs have the last label; None for none
-    open: Tensor | None  # of that shape: which may be read; None for all
+    linked: Tensor | None  # (batch or 1, queries, global keys): pairs with the last label; None for none
+    open: Tensor | None  # of that shape: pairs that may be read; None for all
 
     @property
     def span(self) -> int:
         return BLOCK + 2 * self.radius
 
     def alone(self) -> Iterator[tuple[slice, slice, bool]]:
-        """(offsets along the diagonals, their labels, whether these fall) of those that share theirs with no other"""
+        """(columns of offsets, their labels, whether labels fall) for offsets that have a label to themselves"""
         clip, middle = min(self.clip, self.radius), self.radius
         yield slice(middle - clip + 1, middle), slice(self.clip + 1, self.clip + clip), True
         yield slice(middle, middle + clip), slice(0, clip), False
 
     def shared(self) -> Iterator[tuple[slice, int]]:
-        """(offsets along the diagonals, the label of them all)"""
+        """(columns of offsets, the label they share)"""
         clip, middle = min(self.clip, self.radius), self.radius
         yield slice(0, middle - clip + 1), self.clip + clip
         yield slice(middle + clip, 2 * middle + 1), clip
@@ -56,15 +56,16 @@ def attend(
     labels: RelativeLabels, scale: float,
 ) -> Tensor:  # fmt: skip
     """`begin` is the keys, values and mask of the global tokens; `terms` is (batch, heads, queries, labels)."""
-    return _Labelled.apply(labels, keep, begin[2], scale, q, k, v, begin[0], begin[1], terms)
+    out: Tensor = _Labelled.apply(labels, keep, begin[2], scale, q, k, v, begin[0], begin[1], terms)
+    return out
 
 
 def pairs(heads: int, queries: int, begin: int, radius: int) -> int:
-    """How many products of a query and a key are computed."""
+    """The number of query-key products."""
     return heads * ceil_div(queries, BLOCK) * BLOCK * (BLOCK + 2 * radius + begin)
 
 
-def _again(ctx: Any, saved: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor | None]]:
+def _recompute(ctx: Any, saved: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor | None]]:
     labels, keep, keep_begin, scale = ctx.given
     _, _, q, k, v, begin_k, begin_v, terms = saved
     band, places = Band(labels.radius, labels.radius), torch.arange(q.shape[2], device=q.device)[None]
@@ -90,60 +91,60 @@ class _Labelled(torch.autograd.Function):
         for head in _heads(labels, keep, keep_begin, scale, tensors):
             for piece in head.pieces():
                 near, far = head.scores(piece)
-                most = torch.maximum(near.amax(-1, keepdim=True), far.amax(-1, keepdim=True))
-                total = near.sub_(most).exp2_().sum(-1, keepdim=True)
-                total += far.sub_(most).exp2_().sum(-1, keepdim=True)
+                largest = torch.maximum(near.amax(-1, keepdim=True), far.amax(-1, keepdim=True))
+                total = near.sub_(largest).exp2_().sum(-1, keepdim=True)
+                total += far.sub_(largest).exp2_().sum(-1, keepdim=True)
                 mixed = torch.bmm(near, head.windows(head.values, piece))
                 _add_product(mixed.flatten(0, 1), far.flatten(0, 1), head.begin_values)
-                dead = most < DEAD
+                dead = largest < DEAD
                 mixed.mul_(total.reciprocal().masked_fill_(dead, 0.0))
-                # Against an endless log-sum-exp all weights are 0.
-                total = total.log2_().add_(most).masked_fill_(dead, -BLOCKED)
+                # An infinite log-sum-exp makes all weights 0.
+                total = total.log2_().add_(largest).masked_fill_(dead, -BLOCKED)
                 rows = head.rows(piece)
-                out[head.own][rows] = mixed.flatten(0, 1)[: rows.stop - rows.start]
-                lse[head.own][rows] = total.flatten()[: rows.stop - rows.start]
+                out[head.index][rows] = mixed.flatten(0, 1)[: rows.stop - rows.start]
+                lse[head.index][rows] = total.flatten()[: rows.stop - rows.start]
         ctx.save_for_backward(out, lse, *tensors)
         ctx.given = labels, keep, keep_begin, scale
         return out
 
     @staticmethod
-    @twice_differentiable(_again)
+    @twice_differentiable(_recompute)
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         out, lse, *tensors = ctx.saved_tensors
         labels, keep, keep_begin, scale = ctx.given
         gradients = [torch.empty(x.shape, dtype=x.dtype) for x in tensors]
         dq, dk, dv, dk_begin, dv_begin, dterms = gradients
         for head in _heads(labels, keep, keep_begin, scale, tensors):
-            own, length = head.own, dk.shape[2]
+            at, length = head.index, dk.shape[2]
             dkeys, dvalues = torch.zeros_like(head.keys), torch.zeros_like(head.values)
-            dk_begin[own].zero_()
-            dv_begin[own].zero_()
+            dk_begin[at].zero_()
+            dv_begin[at].zero_()
             for piece in head.pieces():
                 rows = head.rows(piece)
                 near, far = head.scores(piece)
-                g_part, out_part = head.part(g[own], piece), head.part(out[own], piece)
-                q_part, lse_part = head.part(head.q, piece), head.part(lse[own][:, None], piece)
+                g_part, out_part = head.part(g[at], piece), head.part(out[at], piece)
+                q_part, lse_part = head.part(head.q, piece), head.part(lse[at][:, None], piece)
                 inner = (g_part * out_part).sum(-1, keepdim=True)
                 near.sub_(lse_part).exp2_()
                 far.sub_(lse_part).exp2_()
-                towards = head.room("towards", near.shape)
-                torch.bmm(g_part, head.windows(head.values, piece).mT, out=towards)
+                dnear = head.buffer("dnear", near.shape)
+                torch.bmm(g_part, head.windows(head.values, piece).mT, out=dnear)
                 _fold(dvalues, torch.bmm(near.mT, g_part), piece)
-                towards.sub_(inner).mul_(near)
+                dnear.sub_(inner).mul_(near)
                 flat_g, flat_q = g_part.flatten(0, 1), q_part.flatten(0, 1)
-                towards_begin = (flat_g @ head.begin_values.mT).view(far.shape)
-                _add_product(dv_begin[own], far.flatten(0, 1).mT, flat_g)
-                towards_begin.sub_(inner).mul_(far)
-                dq_part = torch.bmm(towards, head.windows(head.keys, piece))
-                _add_product(dq_part.flatten(0, 1), towards_begin.flatten(0, 1), head.begin_keys)
-                dq[own][rows] = dq_part.flatten(0, 1)[: rows.stop - rows.start]
-                _fold(dkeys, torch.bmm(towards.mT, q_part), piece)
-                _add_product(dk_begin[own], towards_begin.flatten(0, 1).mT, flat_q)
-                found = head.term_gradients(towards, towards_begin, piece)
-                dterms[own][rows] = found.flatten(0, 1)[: rows.stop - rows.start]
+                dfar = (flat_g @ head.begin_values.mT).view(far.shape)
+                _add_product(dv_begin[at], far.flatten(0, 1).mT, flat_g)
+                dfar.sub_(inner).mul_(far)
+                dq_part = torch.bmm(dnear, head.windows(head.keys, piece))
+                _add_product(dq_part.flatten(0, 1), dfar.flatten(0, 1), head.begin_keys)
+                dq[at][rows] = dq_part.flatten(0, 1)[: rows.stop - rows.start]
+                _fold(dkeys, torch.bmm(dnear.mT, q_part), piece)
+                _add_product(dk_begin[at], dfar.flatten(0, 1).mT, flat_q)
+                of_terms = head.term_gradients(dnear, dfar, piece)
+                dterms[at][rows] = of_terms.flatten(0, 1)[: rows.stop - rows.start]
             inside = slice(labels.radius, labels.radius + length)
-            torch.mul(dkeys[inside], scale, out=dk[own])
-            dv[own].copy_(dvalues[inside])
+            torch.mul(dkeys[inside], scale, out=dk[at])
+            dv[at].copy_(dvalues[inside])
         dq.mul_(scale)
         dk_begin.mul_(scale)
         return None, None, None, None, *gradients
@@ -160,18 +161,18 @@ def _heads(
 
 
 class _Head:
-    """One head of one sequence; the buffers go on to the next."""
+    """One head of one sequence; all heads share the buffers."""
 
     def __init__(
         self,
-        own: tuple[int, int],
+        index: tuple[int, int],
         labels: RelativeLabels,
         masks: list[Tensor | None],
         scale: float,
         tensors: list[Tensor],
         buffers: dict[str, Tensor],
     ) -> None:
-        self.own, self.labels, self.scale, self.buffers = own, labels, scale, buffers
+        self.index, self.labels, self.scale, self._buffers = index, labels, scale, buffers
         self.q, keys, values, self.begin_keys, self.begin_values, self.terms = tensors
         self.count = ceil_div(len(self.q), BLOCK)
         self.keys, self.values = self._padded("keys", keys), self._padded("values", values)
@@ -188,7 +189,7 @@ class _Head:
             buffers["outside"] = torch.zeros(offsets.shape, dtype=keys.dtype).masked_fill_(outside, BLOCKED)
 
     def pieces(self) -> Iterator[tuple[int, int]]:
-        """(first block, behind the last), as even as can be"""
+        """(first block, one past the last), as even as possible"""
         calls = ceil_div(self.count * BLOCK * self.labels.span, PIECE)
         size = ceil_div(self.count, calls)
         for begin in range(0, self.count, size):
@@ -198,11 +199,11 @@ class _Head:
         return slice(piece[0] * BLOCK, min(piece[1] * BLOCK, len(self.q)))
 
     def part(self, x: Tensor, piece: tuple[int, int]) -> Tensor:
-        """(blocks, block, width) of what belongs to queries, with zeros for those that are not there"""
-        x, room = x[self.rows(piece)], (piece[1] - piece[0]) * BLOCK
-        if len(x) < room:
-            x = torch.cat([x, x.new_zeros(room - len(x), x.shape[1])])
-        return x.unflatten(0, (-1, BLOCK))
+        """The queries' rows of a piece, (blocks, block, width), padded with zeros"""
+        x, padded = x[self.rows(piece)], (piece[1] - piece[0]) * BLOCK
+        if len(x) < padded:
+            x = torch.cat([x, x.new_zeros(padded - len(x), x.shape[1])])
+        return x.view(-1, BLOCK, x.shape[1])
 
     def windows(self, x: Tensor, piece: tuple[int, int]) -> Tensor:
         """(blocks, span, width), a view in which spans overlap"""
@@ -210,16 +211,16 @@ class _Head:
         return x[begin:end].unfold(0, self.labels.span, BLOCK).mT
 
     def scores(self, piece: tuple[int, int]) -> tuple[Tensor, Tensor]:
-        """With the band and with the global keys, for base 2, hidden keys far below."""
+        """Scores with the window and with the global keys, for base 2, hidden keys at `BLOCKED`."""
         q, terms = self.part(self.q, piece), self.part(self.terms, piece) * LOG2_E
-        near = self.room("near", torch.Size([len(q), BLOCK, self.labels.span]))
+        near = self.buffer("near", torch.Size([len(q), BLOCK, self.labels.span]))
         by = self.scale * LOG2_E
-        torch.baddbmm(self.buffers["outside"], q, self.windows(self.keys, piece).mT, alpha=by, out=near)
+        torch.baddbmm(self._buffers["outside"], q, self.windows(self.keys, piece).mT, alpha=by, out=near)
         along = self._diagonals(near)
         for columns, label in self.labels.shared():
             along[..., columns] += terms[..., label, None]
-        for columns, own, falls in self.labels.alone():
-            along[..., columns] += terms[..., own].flip(-1) if falls else terms[..., own]
+        for columns, labels, falls in self.labels.alone():
+            along[..., columns] += terms[..., labels].flip(-1) if falls else terms[..., labels]
         reaches = piece[0] * BLOCK < self.labels.radius, piece[1] * BLOCK + self.labels.radius > len(self.q)
         if self.masked or any(reaches):
             near += self.windows(self.hidden[:, None], piece).mT
@@ -235,20 +236,20 @@ class _Head:
             far += self.hidden_begin
         return near, far
 
-    def term_gradients(self, towards: Tensor, towards_begin: Tensor, piece: tuple[int, int]) -> Tensor:
+    def term_gradients(self, dnear: Tensor, dfar: Tensor, piece: tuple[int, int]) -> Tensor:
         """(blocks, block, labels)"""
-        found = towards.new_zeros(*towards.shape[:2], self.terms.shape[1])
-        along = self._diagonals(towards)
+        gradients = dnear.new_zeros(*dnear.shape[:2], self.terms.shape[1])
+        along = self._diagonals(dnear)
         for columns, label in self.labels.shared():
-            found[..., label] = along[..., columns].sum(-1)
-        for columns, own, falls in self.labels.alone():
-            found[..., own] = along[..., columns].flip(-1) if falls else along[..., columns]
+            gradients[..., label] = along[..., columns].sum(-1)
+        for columns, labels, falls in self.labels.alone():
+            gradients[..., labels] = along[..., columns].flip(-1) if falls else along[..., columns]
         across, linked = 2 * self.labels.clip + 1, self._across(self.labels.linked, piece)
-        found[..., across] = towards_begin.sum(-1)
+        gradients[..., across] = dfar.sum(-1)
         if linked is not None:
-            found[..., across + 1] = (towards_begin * linked).sum(-1)
-            found[..., across] -= found[..., across + 1]
-        return found
+            gradients[..., across + 1] = (dfar * linked).sum(-1)
+            gradients[..., across] -= gradients[..., across + 1]
+        return gradients
 
     def _diagonals(self, near: Tensor) -> Tensor:
         """(blocks, block, offsets), a view"""
@@ -256,23 +257,23 @@ class _Head:
         return near.as_strided((len(near), BLOCK, 2 * self.labels.radius + 1), (BLOCK * span, span + 1, 1))
 
     def _across(self, x: Tensor | None, piece: tuple[int, int]) -> Tensor | None:
-        """(blocks, block, global keys) of what belongs to pairs with global keys"""
-        return None if x is None else self.part(x[self.own[0] % len(x)], piece)
+        """A tensor of pairs with global keys, as (blocks, block, global keys)"""
+        return None if x is None else self.part(x[self.index[0] % len(x)], piece)
 
     def _padded(self, name: str, x: Tensor) -> Tensor:
-        """With zeros in front and behind, so that every block has a whole span."""
-        radius, room = self.labels.radius, self.count * BLOCK + 2 * self.labels.radius
-        padded = self.buffers.get(name)
+        """x with zeros before and after, so that every block has a whole span."""
+        radius, length = self.labels.radius, self.count * BLOCK + 2 * self.labels.radius
+        padded = self._buffers.get(name)
         if padded is None:
-            padded = self.buffers[name] = x.new_zeros(room, x.shape[1])
+            padded = self._buffers[name] = x.new_zeros(length, x.shape[1])
         padded[radius : radius + len(x)] = x
         return padded
 
-    def room(self, name: str, shape: torch.Size) -> Tensor:
-        """A buffer that is used again and again: fresh memory costs more than what is done in it."""
-        buffer = self.buffers.get(name)
+    def buffer(self, name: str, shape: torch.Size) -> Tensor:
+        """A reused buffer: allocating fresh memory costs more than the arithmetic."""
+        buffer = self._buffers.get(name)
         if buffer is None or buffer.numel() < shape.numel():
-            buffer = self.buffers[name] = torch.empty(shape.numel(), dtype=self.q.dtype)
+            buffer = self._buffers[name] = torch.empty(shape.numel(), dtype=self.q.dtype)
         return buffer[: shape.numel()].view(shape)
 
 
@@ -286,4 +287,4 @@ def _fold(total: Tensor, part: Tensor, piece: tuple[int, int]) -> None:
 
 
 def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
-    torch.addmm(total, a, b, out=total)  # `addmm_` is not seen by torch's counter of operations
+    torch.addmm(total, a, b, out=total)  # torch's FLOP counter does not see `addmm_`

@@ -1,9 +1,8 @@
-"""Rows of a batch that go on from one past, such as the beams of a sentence: the past is kept once for all of them.
+"""The key cache of sequences that share a prefix, such as the beams of a sentence: the prefix is stored once.
 
-The keys of a family are one row of the buffer: first what all members have in common, then at each step one key of each
-member. What a member may read of it is a line of a mask that is added to its scores. A member that goes on from another
-one takes over that one's line, and no key moves; only when most keys are read by nobody any more are the others moved
-together.
+The keys of a group of beams are one row of the buffer: first the shared prefix, then at each step one key per member.
+Each member has one row of a mask, added to its scores, that says which keys it may read. A member that continues
+another one copies that one's mask row, and no key moves. Keys are compacted only when most are read by no member.
 """
 
 import torch
@@ -12,37 +11,37 @@ from torch import Tensor
 from longspan.attention.kernels.flash_dropout import BLOCKED
 from longspan.attention.state import Rows, Selection
 
-PATIENCE = 32  # steps between two looks for keys that nobody reads
+PATIENCE = 32  # steps between two checks for keys that no member reads
 
 
 class SharedPrefixCache:
-    """`size` members, side by side in the batch; `may` (families, size, keys, 1) is added to their scores."""
+    """Groups of `size` members, consecutive in the batch; `may` (families, size, keys, 1) is added to their scores."""
 
     def __init__(self, size: int, may: Rows, look: int) -> None:
         self.size, self._may = size, may
-        self._look = look  # from this many keys on it is worth while to look for some to drop
+        self._look = look  # the number of keys from which it is worth checking for unread ones
         self._next: SharedPrefixCache | None = None
         self._masks: dict[int, Tensor] = {}
 
     @classmethod
     def begin(cls, families: int, size: int, past: int, seen: Tensor | None, like: Tensor) -> "SharedPrefixCache":
-        """After `past` keys in common, of which those may be read that `seen` (families, past) says."""
+        """After a shared prefix of `past` keys; `seen` (families, past) says which of them may be read."""
         may = torch.zeros(families, size, past, 1, dtype=like.dtype, device=like.device)
         if seen is not None:
             may.masked_fill_(~seen[:, None, :, None], _blocked(may))
         return cls(size, Rows.empty(families).append(may), past + PATIENCE * size)
 
     def append(self) -> "SharedPrefixCache":
-        """A key more for each member, which the others do not read; all layers get the same answer."""
+        """One more key for each member, which the others do not read; all layers share the result."""
         if self._next is None:
             old = self._may.value
-            own = old.new_full((self.size, self.size), _blocked(old)).fill_diagonal_(0.0)
-            grown = self._may.append(own.expand(old.shape[0], -1, -1)[..., None])
+            new_keys = old.new_full((self.size, self.size), _blocked(old)).fill_diagonal_(0.0)
+            grown = self._may.append(new_keys.expand(old.shape[0], -1, -1)[..., None])
             self._next = SharedPrefixCache(self.size, grown, self._look)
         return self._next
 
     def select(self, selection: Selection, families: list[int], size: int) -> tuple["SharedPrefixCache", Tensor | None]:
-        """Those families, each with `size` members, and which keys (families, some) are left if not all are."""
+        """The selected groups, each with `size` members, and the keys that remain (families, some), or None for all."""
         rows = self._may.value[..., 0].flatten(0, 1).index_select(0, selection.rows)
         may = rows.view(len(families), size, -1)
         kept, look = None, self._look
@@ -56,13 +55,13 @@ class SharedPrefixCache:
         return SharedPrefixCache(size, Rows.empty(len(families)).append(may[..., None]), look), kept
 
     def mask(self, groups: int) -> Tensor:
-        """(families, 1, groups · size, keys), for the queries that `fold` makes."""
+        """(families, 1, groups · size, keys), for queries shaped by `fold`."""
         if groups not in self._masks:
             self._masks[groups] = self._may.value[..., 0].repeat(1, groups, 1)[:, None]
         return self._masks[groups]
 
     def seen(self) -> Tensor:
-        """(rows, keys): what each member may read."""
+        """(rows, keys): the keys that each member may read."""
         return (self._may.value[..., 0] == 0).flatten(0, 1)
 
     def fold(self, x: Tensor, heads: int) -> Tensor:
@@ -72,7 +71,7 @@ class SharedPrefixCache:
 
     def unfold(self, x: Tensor) -> Tensor:
         """The inverse of `fold`."""
-        parts = x.unflatten(2, (-1, self.size))
+        parts: Tensor = x.unflatten(2, (-1, self.size))
         return parts.permute(0, 3, 1, 2, 4).reshape(x.shape[0] * self.size, -1, 1, x.shape[3])
 
 

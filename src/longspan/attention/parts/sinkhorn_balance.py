@@ -1,4 +1,4 @@
-"""How a sort matrix over blocks comes about (Tay et al. 2020b): a network, Gumbel noise, Sinkhorn's balancing."""
+"""Soft sorting of blocks: a sort network, Gumbel noise, Sinkhorn balancing (Sparse Sinkhorn attention, Tay et al. 2020b)."""
 
 from collections.abc import Sequence
 from itertools import accumulate
@@ -15,12 +15,12 @@ from longspan.derivatives import twice_differentiable
 
 
 class Sorting(nn.Module):
-    """Sort scores of up to `most` blocks, one network for each head, and S of them."""
+    """The sort network: scores for up to `most` blocks per head, balanced to the sort matrix S."""
 
     def __init__(self, heads: int, width: int, most: int, options: Any, causal: bool) -> None:
         super().__init__()
         self.most, self.options, self.causal = most, options, causal
-        # Sums of `block` keys are about √block in size, and should make sort scores of about 1.
+        # Sums of `block` keys have a size of about √block, and should give sort scores of about 1.
         start = (width * options.block) ** -0.5
         if options.network == "mlp":
             self.inner = nn.Parameter(torch.randn(heads, width, width) * start)
@@ -30,26 +30,27 @@ class Sorting(nn.Module):
         self.sort_bias = nn.Parameter(torch.zeros(heads, most))
 
     def sums(self, keys: Tensor, before: Tensor | None) -> Tensor:
-        """What the sort network reads of each block, (batch, heads, blocks, width); `before` sums the earlier keys."""
+        """The input of the sort network for each block, (batch, heads, blocks, width); `before` sums earlier keys."""
         sums = keys.sum(3, dtype=wide(keys.dtype))
         if not self.causal:
             return sums
-        # Of its own block only the first token; the rest may not even be added and taken away again.
+        # Of its own block only the first token: adding the rest and subtracting it again would leave rounding errors.
         earlier = pad(sums, (0, 0, 1, 0)).cumsum(2).narrow(2, 0, keys.shape[2])
-        found = earlier + keys[:, :, :, 0]
-        return found if before is None else found + before[:, :, None]
+        causal_sums = earlier + keys[:, :, :, 0]
+        return causal_sums if before is None else causal_sums + before[:, :, None]
 
     def forward(self, sums: Tensor, allowed: Tensor | None, columns: Tensor | None) -> tuple[Tensor, Tensor]:
-        """S of these rows, and what the columns have given away then (see `balance_causal`)."""
+        """S for these rows, and the column sums after them (see `balance_causal`)."""
         noise = None
         if self.training and self.options.noise and columns is None:
             shape = (*sums.shape[:3], sums.shape[2])
             noise = -torch.rand(shape, dtype=sums.dtype, device=sums.device).clamp_min(1e-20).log().neg().log()
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            # The rounds of balancing are cheap to do again, and many times S to keep.
-            return checkpoint(
+            # The rounds of balancing are cheap to recompute, and storing them would take many times the size of S.
+            sorting, after = checkpoint(
                 self._balanced, sums, allowed, columns, noise, use_reentrant=False, preserve_rng_state=False
             )
+            return sorting, after
         return self._balanced(sums, allowed, columns, noise)
 
     def _balanced(
@@ -57,7 +58,7 @@ class Sorting(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         sources = sums.shape[2] if columns is None else columns.shape[3]
         sort, bias = (x.to(sums.dtype) for x in (self.sort, self.sort_bias))
-        # A spare block has no row in the network, and needs none: it is never a source.
+        # A padding block has no row in the network and needs none: it is never a source.
         at = torch.arange(sources, device=sums.device).clamp_max(self.most - 1)
         if self.options.network == "mlp":
             sums = (sums @ self.inner.to(sums.dtype).mT + self.inner_bias.to(sums.dtype)[:, None]).relu()
@@ -74,22 +75,22 @@ class Sorting(nn.Module):
 def may_give(
     first: int, rows: int, sources: int, alive: Tensor | None, causal: bool, device: torch.device
 ) -> Tensor | None:
-    """Which source block may give to which row (batch or 1, 1, rows, sources); None if all may.
+    """Which source blocks each row may take from (batch or 1, 1, rows, sources); None if from all.
 
-    Padded blocks neither give nor, since the balancing would then know of them, take. When causal they do take: whether
-    the rest of a block is padding is not known at its first token, and earlier rows never learn of it.
+    Padding blocks neither give nor take, or they would affect the balancing. If causal they do take: at its first token
+    it is unknown whether the rest of a block is padding, and earlier rows are not affected.
     """
     if not causal:
         return None if alive is None else (alive[:, :, None] & alive[:, None, :])[:, None]
-    places = torch.arange(sources, device=device)
-    earlier = (places < (torch.arange(rows, device=device) + first)[:, None])[None, None]
+    index = torch.arange(sources, device=device)
+    earlier = (index < (torch.arange(rows, device=device) + first)[:, None])[None, None]
     return earlier if alive is None else earlier & alive[:, None, None, :]
 
 
 def filled_slots(
     keep: Tensor | None, alive: Tensor | None, count: int, block: int, causal: bool, like: Tensor
 ) -> Tensor | None:
-    """Which slots of the sorted blocks hold anything, (batch, blocks, block); None if all do."""
+    """Which slots of the sorted blocks are filled, (batch, blocks, block); None if all are."""
     if causal:
         if keep is None:
             keep = torch.ones(like.shape[0], count, block, dtype=torch.bool, device=like.device)
@@ -101,7 +102,7 @@ def filled_slots(
 
 
 def balance(logs: Tensor, allowed: Tensor | None, iterations: int) -> Tensor:
-    """Sinkhorn's rounds in log space, as what is taken off each row and each column; S = exp(logs - rows - columns)."""
+    """Sinkhorn's rounds in log space, as row and column normalisers: S = exp(logs - rows - columns)."""
     logs = logs if allowed is None else logs.masked_fill(~allowed, BLOCKED)
     columns = logs.new_zeros(())
     rows = columns
@@ -112,39 +113,39 @@ def balance(logs: Tensor, allowed: Tensor | None, iterations: int) -> Tensor:
 
 
 def _log_sum(logs: Tensor, dim: int) -> Tensor:
-    """0 where there is nothing to add up: what is blocked then stays so."""
-    found = logs.logsumexp(dim, keepdim=True)
-    return found.masked_fill(found < DEAD, 0.0)
+    """The log-sum-exp, or 0 if all entries are blocked: they then stay blocked."""
+    sums = logs.logsumexp(dim, keepdim=True)
+    return sums.masked_fill(sums < DEAD, 0.0)
 
 
 def balance_causal(logs: Tensor, allowed: Tensor, columns: Tensor | None, iterations: int) -> tuple[Tensor, Tensor]:
-    """The same with columns that count only what rows up to the present one took.
+    """As `balance`, but each row's column sums only count rows up to itself.
 
-    `columns` (batch, heads, iterations, sources) is what earlier rows took in each round, for decoding; the second
-    result is the same after these rows.
+    `columns` (batch, heads, iterations, sources) has the column sums of earlier rows in each round, for decoding; the
+    second result has them after these rows.
     """
     if columns is None:
         columns = logs.new_full((*logs.shape[:2], iterations, logs.shape[3]), BLOCKED)
     after = []
     for before in columns.unbind(2):
         logs = (logs - logs.masked_fill(~allowed, BLOCKED).logsumexp(-1, keepdim=True)).masked_fill(~allowed, BLOCKED)
-        taken = torch.cat([before[:, :, None], logs], 2)
-        taken = _log_running_sum(taken).narrow(2, 1, logs.shape[2])
-        logs = (logs - taken).masked_fill(~allowed, BLOCKED)
-        after.append(taken[:, :, -1])
+        column_sums = torch.cat([before[:, :, None], logs], 2)
+        column_sums = _log_running_sum(column_sums).narrow(2, 1, logs.shape[2])
+        logs = (logs - column_sums).masked_fill(~allowed, BLOCKED)
+        after.append(column_sums[:, :, -1])
     return logs.exp(), torch.stack(after, 2)
 
 
 def _log_running_sum(logs: Tensor) -> Tensor:
-    """`logcumsumexp` over the rows; torch's own has NaN for a second derivative."""
+    """`logcumsumexp` over the rows; the second derivative of torch's own is NaN."""
     if torch.is_grad_enabled() and logs.requires_grad and not torch.compiler.is_compiling():
-        found: Tensor = _LogRunningSum.apply(logs)
-        return found
+        sums: Tensor = _LogRunningSum.apply(logs)
+        return sums
     return logs.logcumsumexp(2)
 
 
 def _row_by_row(ctx: Any, saved: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor]]:
-    # Not by `logaddexp`, which has NaN for a second derivative where the two are far apart.
+    # The second derivative of `logaddexp` is NaN where its arguments are far apart.
     sums = accumulate(saved[0].unbind(2), lambda before, row: torch.stack([before, row]).logsumexp(0))
     return torch.stack(list(sums), 2), saved[:1]
 
@@ -159,13 +160,15 @@ class _LogRunningSum(torch.autograd.Function):
     @staticmethod
     @twice_differentiable(_row_by_row)
     def backward(ctx: Any, towards: Tensor) -> Tensor:
-        """exp(logs_j) Σ_(i ≥ j) towards_i exp(-sums_i), of either sign by itself and in log space."""
+        """exp(logs_j) Σ_(i ≥ j) towards_i exp(-sums_i), in log space, positive and negative terms apart."""
         logs, sums = ctx.saved_tensors
         parts = (towards.clamp_min(0.0), towards.clamp_max(0.0).neg())
-        up, down = ((part.log() - sums).flip(2).logcumsumexp(2).flip(2).add_(logs).exp_() for part in parts)
-        return up.sub_(down)
+        positive, negative = ((part.log() - sums).flip(2).logcumsumexp(2).flip(2).add_(logs).exp_() for part in parts)
+        gradient: Tensor = positive.sub_(negative)
+        return gradient
 
 
 def mix(sorting: Tensor, blocks: Tensor) -> Tensor:
-    """Σ_j S_ij of whole blocks (batch, heads, blocks, block, width), at equal offsets."""
-    return (sorting.to(blocks.dtype) @ blocks.flatten(3)).unflatten(3, blocks.shape[3:])
+    """Σ_j S_ij block_j, of blocks (batch, heads, blocks, block, width)."""
+    mixed: Tensor = (sorting.to(blocks.dtype) @ blocks.flatten(3)).unflatten(3, blocks.shape[3:])
+    return mixed

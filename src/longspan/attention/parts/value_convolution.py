@@ -1,8 +1,7 @@
-"""A short filter for each head, over the positions of its values: out_i = Σ_t filter_t · v_(i + t − reach).
+"""A short convolution over the values of each head: out_i = Σ_t filter_t · v_(i + t − reach) (Nyströmformer).
 
-Convolutions of one channel by another are slow on CPUs, most of all backward. As a product of a band matrix with each
-block of positions and what lies around it, the same takes a quarter of the time, though half of its multiplications
-are by zero.
+Depthwise convolutions are slow on CPUs, above all their backward pass. The product of a band matrix with each block of
+positions and its surroundings takes a quarter of the time, although half of its multiplications are by zero.
 """
 
 from collections.abc import Sequence
@@ -18,15 +17,16 @@ from longspan.attention.layouts import ceil_div
 from longspan.derivatives import twice_differentiable
 from longspan.shapes import Output, Values
 
-BLOCK = 32  # positions of a product: fewer are slower to multiply, more are multiplied by more zeros
-WHOLE = (torch.float32, torch.float64)
-Filters = Float[Tensor, "heads kernel"]  # kernel: odd, its middle at the position itself
+BLOCK = 32  # positions of a product: fewer are slower, more multiply by more zeros
+BLOCK_DTYPES = (torch.float32, torch.float64)
+Filters = Float[Tensor, "heads kernel"]  # kernel: odd, centred on the position
 
 
 def convolve(v: Values, filters: Filters) -> Output:
-    """What every head's filter makes of its values; there are zeros past both ends."""
-    if _by_blocks(v.shape[2]) and on_cpu(v) and v.dtype in WHOLE:
-        return _Filtered.apply(v, filters)
+    """Each head's values convolved with its filter, with zeros past both ends."""
+    if _by_blocks(v.shape[2]) and on_cpu(v) and v.dtype in BLOCK_DTYPES:
+        out: Tensor = _Filtered.apply(v, filters)
+        return out
     return _plain(v, filters)
 
 
@@ -35,7 +35,7 @@ def _plain(v: Values, filters: Filters) -> Output:
 
 
 def flops(length: int, kernel: int, width: int) -> int:
-    """Of one head, forward."""
+    """FLOPs of one head's forward pass."""
     return 2 * length * width * (BLOCK + kernel - 1 if _by_blocks(length) else kernel)
 
 
@@ -43,7 +43,7 @@ def _by_blocks(length: int) -> bool:
     return not torch.compiler.is_compiling() and length > BLOCK
 
 
-def _again(ctx: Any, saved: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor]]:
+def _recompute(ctx: Any, saved: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor]]:
     v, filters = saved
     return _plain(v, filters), saved
 
@@ -55,49 +55,49 @@ class _Filtered(torch.autograd.Function):
         return _apply(v, filters)
 
     @staticmethod
-    @twice_differentiable(_again)
+    @twice_differentiable(_recompute)
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         v, filters = ctx.saved_tensors
         dv = _apply(g, filters.flip(1)) if ctx.needs_input_grad[0] else None
-        return dv, _towards_filters(g, v, filters.shape[1]) if ctx.needs_input_grad[1] else None
+        return dv, _filter_gradient(g, v, filters.shape[1]) if ctx.needs_input_grad[1] else None
 
 
 def _apply(x: Tensor, filters: Tensor) -> Tensor:
-    bands, room, out = _bands(filters.to(x.dtype)), _Room(x, filters.shape[1]), x.new_empty(x.shape)
+    bands, padded, out = _bands(filters.to(x.dtype)), _PaddedHead(x, filters.shape[1]), x.new_empty(x.shape)
     whole, rest = divmod(x.shape[2], BLOCK)
     border = whole * BLOCK
     for head, band in enumerate(bands):
-        for own, to in zip(x[:, head], out[:, head]):
-            windows = room.windows(own)
-            torch.bmm(band.expand(whole, -1, -1), windows[:whole], out=to[:border].unflatten(0, (whole, BLOCK)))
+        for values, target in zip(x[:, head], out[:, head]):
+            windows = padded.windows(values)
+            torch.bmm(band.expand(whole, -1, -1), windows[:whole], out=target[:border].unflatten(0, (whole, BLOCK)))
             if rest:
-                torch.mm(band[:rest], windows[whole], out=to[border:])
+                torch.mm(band[:rest], windows[whole], out=target[border:])
     return out
 
 
-def _towards_filters(g: Tensor, v: Tensor, kernel: int) -> Tensor:
-    """The products of each block's gradient with the values around it, whose diagonals are added up."""
-    around, own = _Room(v, kernel), _Room(g, 1)
+def _filter_gradient(g: Tensor, v: Tensor, kernel: int) -> Tensor:
+    """Sums of the diagonals of the products of each block's gradient with the values around it."""
+    around, blocks = _PaddedHead(v, kernel), _PaddedHead(g, 1)
     total = v.new_zeros(v.shape[1], BLOCK, around.reads)
-    for head, found in enumerate(total):
-        for towards, values in zip(g[:, head], v[:, head]):
-            # By place in the block, so that one product adds up all blocks.
-            left, right = (x.transpose(0, 1).flatten(1) for x in (own.windows(towards), around.windows(values)))
-            found.addmm_(left, right.mT)
-    slanted = pad(total.flatten(1), (0, BLOCK)).view(-1, BLOCK, around.reads + 1)
-    return slanted[..., :kernel].sum(1)
+    for head, products in enumerate(total):
+        for g_head, values in zip(g[:, head], v[:, head]):
+            # Grouped by index within the block, so that one product sums over all blocks.
+            left, right = (x.transpose(0, 1).flatten(1) for x in (blocks.windows(g_head), around.windows(values)))
+            products.addmm_(left, right.mT)
+    skewed = pad(total.flatten(1), (0, BLOCK)).view(-1, BLOCK, around.reads + 1)
+    return skewed[..., :kernel].sum(1)
 
 
 def _bands(filters: Tensor) -> Tensor:
-    """(heads, BLOCK, BLOCK + kernel − 1): each row the filter, one further to the right than in the row above."""
+    """(heads, BLOCK, BLOCK + kernel − 1): the filter in each row, one further to the right than in the row above."""
     heads, kernel = filters.shape
     rows = filters.new_zeros(heads, BLOCK, BLOCK + kernel)
     rows[..., :kernel] = filters[:, None]
     return rows.flatten(1)[:, :-BLOCK].view(heads, BLOCK, BLOCK + kernel - 1)
 
 
-class _Room:
-    """One head at a time with zeros around it, where the blocks can overlap."""
+class _PaddedHead:
+    """A reused buffer for one head with zeros around it, of which overlapping blocks are views."""
 
     def __init__(self, x: Tensor, kernel: int) -> None:
         self.length, self.width, self.before = x.shape[2], x.shape[3], kernel // 2
@@ -105,7 +105,7 @@ class _Room:
         self.rows = x.new_zeros(self.count * BLOCK + kernel - 1, self.width)
 
     def windows(self, x: Tensor) -> Tensor:
-        """(blocks, BLOCK + kernel − 1, width), until the next head comes."""
+        """(blocks, BLOCK + kernel − 1, width), valid until the next call."""
         self.rows[self.before : self.before + self.length] = x
         strides = (BLOCK * self.width, self.width, 1)
         return self.rows.as_strided((self.count, self.reads, self.width), strides)

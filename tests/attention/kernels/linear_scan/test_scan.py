@@ -433,7 +433,7 @@ def test_refusals():
     q, k, v = (x.detach() for x in inputs(6))
     with pytest.raises(InvalidInput, match="as many keys"):
         scan.causal(q[:, :, :3], k, v, EluPlusOne())
-    with pytest.raises(InvalidInput, match="go together"):
+    with pytest.raises(InvalidInput, match="do not match"):
         scan.full(q, k[:, :1], v, EluPlusOne())
     with pytest.raises(InvalidInput, match="batch, heads"):
         scan.full(q[0], k[0], v[0], EluPlusOne())

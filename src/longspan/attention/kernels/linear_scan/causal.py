@@ -1,12 +1,12 @@
-"""The causal form, without prefix sums of n×m×d numbers.
+"""Causal linear attention in chunks, without prefix sums of n×m×d numbers.
 
-1. Cut the sequence in chunks, and take a block of chunks at a time.
-2. Chunk states U_g = φ(k_g)ᵀ·v_g by one batched product; what they add up to before each chunk is its state S_g.
+1. Cut the sequence into chunks, and process a block of chunks at a time.
+2. Chunk states U_g = φ(k_g)ᵀ·v_g by one batched product; their sum before each chunk is its state S_g.
 3. out_g = tril(φ(q_g)·φ(k_g)ᵀ)·v_g + φ(q_g)·S_g, divided by the same sums with 1 for v_g.
-4. The backward takes the blocks in reverse, each from the state saved before it, with features computed again. The
-   gradient on the state goes through the chunks the other way by the recurrence of step 2.
+4. The backward pass takes the blocks in reverse, each from the state saved before it, and recomputes the features. The
+   gradient of the state runs through the chunks in reverse by the recurrence of step 2.
 
-The loop-free form takes the whole sequence as one block.
+The loop-free form, `batched`, takes the whole sequence as one block.
 """
 
 from collections.abc import Sequence
@@ -42,21 +42,21 @@ from longspan.derivatives import twice_differentiable
 from longspan.precision import full_precision
 from longspan.shapes import Keys, Output, Queries, Values
 
-# By chunk: the chunks of a block, of all heads of all examples, in one axis.
+# One axis holds the chunks of a block, of all heads of all sequences.
 ChunkFeatures = Float[Tensor, "chunks rows features"]
 ChunkValues = Float[Tensor, "chunks rows value_dim"]
 ChunkColumn = Float[Tensor, "chunks rows 1"]
-WholeSums = Float[Tensor, "folded features columns"]  # as a user holds them: z is the last column of S, when normalised
+WholeSums = Float[Tensor, "folded features columns"]  # as in `ScanState`: if normalised, z is the last column of S
 
 
 class CausalSums(NamedTuple):
-    """What the past amounts to, for every head or, of a block, before every chunk.
+    """The state of the past, for every head, or before every chunk of a block.
 
-    z is apart from S: products that are 65 numbers wide take a quarter longer than those of 64.
+    z is separate from S: products 65 numbers wide take a quarter longer than products 64 wide.
     """
 
     values: Float[Tensor, "folded features value_dim"]  # S
-    ones: Float[Tensor, "folded 1 features"] | None  # z, when normalised; a row, as products with a column are slow
+    ones: Float[Tensor, "folded 1 features"] | None  # z, if normalised; a row, as products with a column are slow
 
     @classmethod
     def of(cls, plan: ScanPlan, sums: WholeSums) -> "CausalSums":
@@ -67,16 +67,16 @@ class CausalSums(NamedTuple):
 
 
 class ScanBlock(NamedTuple):
-    """Steps 1 and 2: what a block is made of, by chunk, and the state that it leaves."""
+    """Steps 1 and 2: the rows of a block by chunk, and the states before and after."""
 
     queries: ChunkFeatures
     keys: ChunkFeatures
     values: ChunkValues
-    before: CausalSums  # of every chunk
+    before: CausalSums  # for every chunk
     after: CausalSums
     weights: Weights | None
-    scale: Column | None  # log of what the products of queries and keys were divided by; None: of no interest
-    offset: Offset  # that of `after`
+    scale: Column | None  # log of the factor that products of queries and keys were divided by; None if not needed
+    offset: Offset  # of `after`
 
 
 def block_of(
@@ -96,18 +96,17 @@ def block_of(
     chunk = plan.chunk if limit is not None else min(plan.chunk, length)
     count = length // chunk
     drop = plan.drop(length, limit)
-    queries, own = query_rows(plan, x, work)
+    queries, query_scale = query_rows(plan, x, work)
     keys, level, scale = key_rows(plan, y, hidden, offset, drop, work, still=still)
     weights = weigh(plan, level, offset, chunk)
     buffer = work("values", *z.shape)
-    values = z if buffer is None else buffer.copy_(z)  # a slice, which by chunk would be a fresh copy
+    values = z if buffer is None else buffer.copy_(z)  # z is a slice, and reshaping it would allocate a copy
 
     queries, keys, values = (rows.reshape(folded * count, chunk, rows.shape[2]) for rows in (queries, keys, values))
     before, after = chunk_states(keys, values, sums, weights, work)
-    both = None if own is None or scale is None else own + scale
-    return ScanBlock(
-        queries, keys, values, before, after, weights, both, offset if scale is None else scale[:, -1:].clone()
-    )
+    product_scale = None if query_scale is None or scale is None else query_scale + scale
+    end_offset = offset if scale is None else scale[:, -1:].clone()
+    return ScanBlock(queries, keys, values, before, after, weights, product_scale, end_offset)
 
 
 def chunk_states(
@@ -128,51 +127,51 @@ def chunk_states(
 def running(
     first: Tensor, states: Tensor, weights: Weights | None, work: Work, name: str, *, backwards: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """The state that each chunk finds, and the one that the last leaves. `first` is what the first one finds."""
+    """The state before each chunk, and after the last; `first` is the state before the first chunk."""
     folded = first.shape[0]
     states = states.unflatten(0, (folded, states.shape[0] // folded))
     if not isinstance(work, Workspace):
         return mixed(first, states, weights)
-    order, alone = list(range(states.shape[1])), states.shape[1] == 1  # a chunk each, as in decoding
-    found = first.unsqueeze(1) if alone else work(name, *states.shape)
+    order, single = list(range(states.shape[1])), states.shape[1] == 1  # one chunk, as in decoding
+    before = first.unsqueeze(1) if single else work(name, *states.shape)
     if backwards:
         order.reverse()
 
     def leave(chunk: int, out: Tensor | None = None) -> Tensor:
         if weights is None:
-            return torch.add(found[:, chunk], states[:, chunk], out=out)
-        return torch.addcmul(states[:, chunk], found[:, chunk], weights.keep[:, chunk], out=out)
+            return torch.add(before[:, chunk], states[:, chunk], out=out)
+        return torch.addcmul(states[:, chunk], before[:, chunk], weights.keep[:, chunk], out=out)
 
-    if not alone:
-        found[:, order[0]] = first
+    if not single:
+        before[:, order[0]] = first
     for chunk, following in pairwise(order):
-        leave(chunk, out=found[:, following])
-    return found.flatten(0, 1), leave(order[-1])
+        leave(chunk, out=before[:, following])
+    return before.flatten(0, 1), leave(order[-1])
 
 
 def mixed(
     first: Tensor, states: Float[Tensor, "folded chunks_of_each *of_a_state"], weights: Weights | None
 ) -> tuple[Tensor, Tensor]:
-    """The same without a loop."""
+    """The same as `running`, without a loop."""
     states = torch.cat([first.unsqueeze(1), states], 1)
     if weights is None:
         states = states.cumsum(1)
     else:
-        # A sum in one common scale would underflow, so every state weighs those before it in its own.
+        # A sum in one common scale would underflow, so every state weighs the earlier ones in its own scale.
         mix = (weights.ends.mT - weights.ends).exp().tril().to(states.dtype)
         states = torch.bmm(mix, states.flatten(2)).unflatten(2, states.shape[2:])
     return states[:, :-1].flatten(0, 1), states[:, -1]
 
 
 def within(products: Float[Tensor, "chunks rows rows"], weights: Weights | None) -> Float[Tensor, "chunks rows rows"]:
-    """Products of the rows of a chunk: weighed, and those with the rows up to them only."""
+    """Products within a chunk: weighted, and 0 for later keys."""
     if weights is not None:
         products = products.mul_(weights.inner)
     return products.tril_() if products.shape[1] > 1 else products
 
 
 def totals(block: ScanBlock, work: Work) -> tuple[ValueRows, Column | None]:
-    """Step 3, all but the division: what is divided, and by what."""
+    """Step 3 without the division: numerators and denominators."""
     queries, keys, values, before, after, weights, _, _ = block
     total = torch.bmm(queries, before.values, out=work("total", *values.shape))
     if weights is not None:
@@ -191,7 +190,7 @@ def totals(block: ScanBlock, work: Work) -> tuple[ValueRows, Column | None]:
 
 
 class Tape(NamedTuple):
-    """What the backward needs besides the inputs and the output."""
+    """What the backward pass needs besides the inputs and the output."""
 
     inverses: Column | None
     starts: list[CausalSums]
@@ -199,7 +198,7 @@ class Tape(NamedTuple):
 
 
 def sizes_of(plan: ScanPlan, length: int, folded: int, columns: int) -> list[int]:
-    """Step 1: blocks of whole chunks; what is left over is a block, and a chunk, of its own."""
+    """Step 1: lengths of blocks of whole chunks; the remainder is one short block."""
     step, rest = block_length(plan, folded, columns), length % plan.chunk
     sizes = [min(step, length - rest - start) for start in range(0, length - rest, step)]
     return [*sizes, rest] if rest else sizes
@@ -242,7 +241,7 @@ def forward(
     return out, sums.whole(), offset, tape
 
 
-def _again(ctx: Any, saved: Sequence[Any]) -> tuple[Sequence[Tensor], Sequence[Tensor | None]]:
+def _recompute(ctx: Any, saved: Sequence[Any]) -> tuple[Sequence[Tensor], Sequence[Tensor | None]]:
     q, k, v, hidden, first, _, _, offsets, values, ones, *_ = saved
     sums = CausalSums(values, ones).whole() if first is None else first
     with full_precision(q):
@@ -257,7 +256,7 @@ class CausalScan(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor]:
         out, after, offset, tape = forward(plan, q, k, v, hidden, sums, offset, record=True)
         starts = [tensor for start in tape.starts for tensor in start]
-        first = sums if ctx.needs_input_grad[5] else None  # otherwise it is the first of `starts`
+        first = sums if ctx.needs_input_grad[5] else None  # otherwise `starts` has it
         ctx.save_for_backward(q, k, v, hidden, first, out, tape.inverses, torch.stack(tape.offsets), *starts)
         ctx.plan = plan
         ctx.mark_non_differentiable(offset)
@@ -265,9 +264,9 @@ class CausalScan(torch.autograd.Function):
         return out, after, offset
 
     @staticmethod
-    @twice_differentiable(_again)
+    @twice_differentiable(_recompute)
     def backward(ctx: Any, gradient: Tensor | None, after: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
-        saved = ctx.saved_tensors  # once: a checkpoint hands each of them out a single time
+        saved = ctx.saved_tensors  # read once: activation checkpointing yields each saved tensor a single time
         with full_precision(saved[0]):
             return backward(ctx.plan, saved, gradient, after)
 
@@ -285,8 +284,8 @@ def backward(
     sizes = sizes_of(plan, q.shape[2], folded, columns_of_state)
     rows = (blocks(x, sizes, plan.dtype, backwards=True) for x in (q, k, v, gradient, out))
     more = (columns(x, sizes, backwards=True) for x in (inverses, hidden, *(x.flatten(0, 1) for x in results)))
-    found = zip(reversed(starts[::2]), reversed(starts[1::2]), offsets[:-1].flip(0), offsets[1:].flip(0))
-    for x, y, z, slope, output, inverse, masked, dx, dy, dz, (values, ones, offset, end) in zip(*rows, *more, found):
+    states = zip(reversed(starts[::2]), reversed(starts[1::2]), offsets[:-1].flip(0), offsets[1:].flip(0))
+    for x, y, z, slope, output, inverse, masked, dx, dy, dz, (values, ones, offset, end) in zip(*rows, *more, states):
         still = host_may_read(offset) and torch.equal(offset, end)
         block = block_of(plan, x, y, z, masked, CausalSums(values, ones), offset, work, still=still)
         slope, below = gradient_rows(plan, slope, output, inverse, work)
@@ -304,9 +303,9 @@ def backward(
 def pull_block(
     block: ScanBlock, slope: ChunkValues, below: ChunkColumn | None, after: CausalSums, work: Workspace
 ) -> tuple[ChunkFeatures, ChunkFeatures, ChunkValues, CausalSums]:
-    """Gradients on queries, keys and values of a block and on the state before it.
+    """Gradients of a block's queries, keys and values, and of the state before it.
 
-    They come from those on the totals, on what these are divided by, and on the state after the block.
+    They follow from the gradients of the numerators (`slope`), the denominators (`below`) and the state after it.
     """
     queries, keys, values, before, _, weights, _, _ = block
     products, slopes = (work(name, *queries.shape[:2], keys.shape[1]) for name in ("products", "slopes"))
@@ -340,9 +339,9 @@ def pull_block(
 def batched(
     plan: ScanPlan, q: Queries, k: Keys, v: Values, hidden: Hidden | None, sums: WholeSums, offset: Offset
 ) -> tuple[Output, WholeSums, Offset]:
-    """The loop-free form, for graphs and for maps that autograd has to see."""
-    # Padding and its removal go by index, not by slices, and there are two chunks at least: whatever compares one size
-    # with another, or with 1, would tie a graph of dynamic length to the length it was made with.
+    """The loop-free form, for traced graphs and for feature maps that autograd must differentiate."""
+    # Padding uses indices instead of slices, and there are at least two chunks: comparing a size with another size or
+    # with 1 would specialise a dynamic-length graph to the length it was traced with.
     length = q.shape[2]
     padded = torch.arange((length + 2 * plan.chunk - 1) // plan.chunk * plan.chunk, device=q.device)
     source = padded.clamp(max=length - 1)

@@ -1,10 +1,10 @@
-"""The full form: every query reads every key, so there is one state, and two passes.
+"""Linear attention in which every query reads every key: one state, two passes.
 
-Keys add up to the state; queries read it. The backward goes the same way: queries add up to the gradient on the state,
-and keys and values read theirs from it. Features are made block by block and never kept: to keep them saves little
-arithmetic, and the pages for them cost more.
+Keys are summed into the state, then queries read it. The backward pass mirrors this: queries are summed into the
+gradient of the state, then keys and values read theirs from it. Features are computed block by block and not stored:
+storing them would save little arithmetic and cost more in memory traffic.
 
-z is a state of its own and not a last column of S: then values are read where they are, and nothing is 65 numbers wide.
+z is separate from S, not its last column: values are then read in place, and no product is 65 numbers wide.
 """
 
 from collections.abc import Sequence
@@ -34,11 +34,11 @@ from longspan.derivatives import twice_differentiable
 from longspan.precision import full_precision
 from longspan.shapes import Keys, Output, Queries, Values
 
-FEATURES = 2**20  # alive at a time: twice those of the causal form, which is slower with as many
+FEATURES = 2**20  # features in memory at a time; twice the causal form's, which is slower with as many
 
 
 class FullSums(NamedTuple):
-    """What all keys amount to, but for a factor exp(offset)."""
+    """The state of all keys, without the factor exp(offset)."""
 
     values: Float[Tensor, "folded features value_dim"]  # S
     ones: Float[Tensor, "folded 1 features"]  # z, as a row: products with a single column are slow
@@ -55,7 +55,7 @@ def forward(
     for y, z, masked in zip(*(blocks(x, step, plan.dtype) for x in (k, v)), columns(hidden, step)):
         keys, level, _ = key_rows(plan, y, masked, offset, None, work)
         if level is not None:
-            end = level[:, -1:].clone()  # not a view, which would keep all levels alive
+            end = level[:, -1:].clone()  # a view would keep all levels in memory
             keys.mul_((level - end).exp())
             for sums in (values, ones):
                 sums.mul_((offset - end).exp())
@@ -67,16 +67,16 @@ def forward(
     inverses = q.new_empty(folded, q.shape[2], 1, dtype=plan.dtype)
     results = (columns(x, step) for x in (out.flatten(0, 1), inverses))
     for x, output, inverse in zip(blocks(q, step, plan.dtype), *results):
-        queries, own = query_rows(plan, x, work, buffer="keys")  # which are done with
+        queries, scale = query_rows(plan, x, work, buffer="keys")  # the keys' buffer is free by now
         denominator = torch.bmm(ones, queries.mT, out=work("denominator", folded, 1, x.shape[1]))
-        inverse.copy_(inverse_of(plan, denominator.view(inverse.shape), None if own is None else own + offset))
+        inverse.copy_(inverse_of(plan, denominator.view(inverse.shape), None if scale is None else scale + offset))
         total = torch.bmm(queries, values, out=work("total", *output.shape))
         torch.mul(total, inverse, out=output)
     return out, inverses, FullSums(values, ones, offset)
 
 
-def _again(ctx: Any, saved: Sequence[Any]) -> tuple[Tensor, Sequence[Tensor | None]]:
-    q, k, v, hidden, *_, offset = saved  # that of all keys, which serves from the first one on as well
+def _recompute(ctx: Any, saved: Sequence[Any]) -> tuple[Tensor, Sequence[Tensor | None]]:
+    q, k, v, hidden, *_, offset = saved  # the final offset, which is valid from the first key on too
     with full_precision(q):
         return batched(ctx.plan, q, k, v, hidden, offset), (None, q, k, v, None, None)
 
@@ -92,7 +92,7 @@ class FullScan(torch.autograd.Function):
         return out
 
     @staticmethod
-    @twice_differentiable(_again)
+    @twice_differentiable(_recompute)
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         with full_precision(gradient):
             return backward(ctx.plan, ctx.saved_tensors, gradient)
@@ -127,18 +127,19 @@ def backward(plan: ScanPlan, saved: tuple[Any, ...], gradient: Tensor) -> tuple[
 
 
 def batched(plan: ScanPlan, q: Queries, k: Keys, v: Values, hidden: Hidden | None, offset: Offset) -> Output:
-    """The loop-free form, for graphs and for maps that autograd has to see."""
+    """The loop-free form, for traced graphs and for feature maps that autograd must differentiate."""
     x, y, z = (rows.to(plan.dtype).flatten(0, 1) for rows in (q, k, v))
-    queries, own = query_rows(plan, x, no_buffer)
-    keys, scale = _in_one_scale(key_rows(plan, y, hidden, offset, None, no_buffer))
+    queries, query_scale = query_rows(plan, x, no_buffer)
+    keys, key_scale = _in_one_scale(key_rows(plan, y, hidden, offset, None, no_buffer))
     denominator = torch.bmm(keys.sum(1, keepdim=True), queries.mT)
-    inverse = inverse_of(plan, denominator.mT, None if own is None or scale is None else own + scale)
+    scale = None if query_scale is None or key_scale is None else query_scale + key_scale
+    inverse = inverse_of(plan, denominator.mT, scale)
     out = torch.bmm(queries, torch.bmm(keys.mT, z))
-    return (out if inverse is None else out * inverse).unflatten(0, q.shape[:2]).to(q.dtype)
+    return (out if inverse is None else out * inverse).view(*q.shape[:3], v.shape[3]).to(q.dtype)
 
 
 def _in_one_scale(rows: KeyRows) -> tuple[Tensor, Tensor | None]:
-    """Features in the scale of the last level, and its logarithm."""
+    """Features in the scale of the last level, and the log of that scale."""
     if rows.level is None or rows.scale is None:
         return rows.features, rows.scale
     return rows.features * (rows.level - rows.level[:, -1:]).exp(), rows.scale[:, -1:]

@@ -1,10 +1,10 @@
-"""What the causal and the full form of kernel attention share: rows of features, their scales, the division.
+"""What causal and full linear attention share: rows of features, their scales, the division.
 
-Scales. Exponential features overflow, so sums are kept divided by exp(c), where c bounds the exponents of the keys so
-far. A decay γ is the same thing seen from the other side: instead of shrinking the state by γ at every step, let the
-scale it is held in grow by 1/γ. Both meet in one number a row, its *level* b_i = c_i − i·log γ: it never falls, and
-key j weighs exp(b_j − b_i) ≤ 1 in row i. A row's level depends on no later row, so the future cannot change the past,
-not even its rounding. Scales are constants that cancel or are put back: they carry no gradient.
+Scales: exponential features overflow, so sums are stored divided by exp(c), where c bounds the exponents of the keys so
+far. A decay γ fits in too: instead of shrinking the state by γ at every step, its scale grows by 1/γ. Both combine to
+one number per row, its *level* b_i = c_i − i·log γ: it never falls, and key j weighs exp(b_j − b_i) ≤ 1 in row i. A
+row's level depends on no later row, so the future cannot change the past, not even its rounding. Scales are constants
+that cancel or are multiplied back, so they carry no gradient.
 """
 
 import math
@@ -20,33 +20,33 @@ from torch import Tensor
 from longspan.attention.devices import host_may_read
 from longspan.attention.parts.features import ExponentialMap, FeatureMap, Features, Rows
 
-# All positions of all heads of all examples: batch and heads are folded into one axis, for `bmm`.
+# "folded": batch and heads in one axis, for `bmm`.
 ValueRows = Float[Tensor, "folded positions value_dim"]
 Column = Float[Tensor, "folded positions 1"]
 Hidden = Bool[Tensor, "folded positions 1"]  # True: this key may not be read
 Offset = Float[Tensor, "folded 1 1"]
 
-# Levels are whole multiples of this, so that they change seldom: a chunk without a change needs no weights at all. The
-# price is that the largest feature may be e^-8 instead of 1, far from where float32 ends (e^-87).
+# Levels are multiples of this, so that they seldom change: a chunk without a change needs no weights. The price is that
+# the largest feature may be e^-8 instead of 1, far above the smallest float32 (e^-87).
 LEVEL_STEP = 8.0
 
 LOG2_E = math.log2(math.e)
 
-# How many features are alive at a time, in one buffer. Larger blocks cost cache misses, smaller ones calls.
+# Features in memory at a time, in one buffer. Larger blocks cost cache misses, smaller ones calls.
 BLOCK_FEATURES = 2**19
 
 
 @dataclass(frozen=True)
 class ScanPlan:
-    """What stays the same from block to block."""
+    """What all blocks share."""
 
     feature_map: FeatureMap
     width: int  # features
     chunk: int
     epsilon: float
     normalise: bool
-    dtype: torch.dtype  # of sums, features and everything between input and output
-    log_decay: Float[Tensor, "folded 1 1"] | None = None  # float64: it is multiplied by positions
+    dtype: torch.dtype  # of sums, features and everything else between input and output
+    log_decay: Float[Tensor, "folded 1 1"] | None = None  # float64, as it is multiplied by positions
 
     @property
     def exponential(self) -> bool:
@@ -54,14 +54,14 @@ class ScanPlan:
 
     @property
     def cancels(self) -> bool:
-        """Whether a factor on a query's features leaves the output as it is."""
+        """Whether a factor on a query's features cancels in the output."""
         return self.normalise and self.epsilon == 0
 
     def columns(self, value_dim: int) -> int:
         return value_dim + 1 if self.normalise else value_dim
 
     def drop(self, positions: int, limit: int | None = None) -> Column | None:
-        """log γ^i for i = 1, 2, …; positions past the limit are padding, where time stands still."""
+        """log γ^i for i = 1, 2, …; positions past the limit are padding and do not decay."""
         if self.log_decay is None:
             return None
         steps = torch.arange(1, positions + 1, device=self.log_decay.device)
@@ -75,7 +75,7 @@ class ScanPlan:
 
 
 class Workspace:
-    """Named buffers, shared by all blocks of a pass: fresh ones would cost more in page faults than the arithmetic."""
+    """Named buffers, shared by all blocks of a pass: page faults of fresh ones would cost more than the arithmetic."""
 
     def __init__(self, like: Tensor, dtype: torch.dtype) -> None:
         self.like, self.dtype = like, dtype
@@ -89,17 +89,17 @@ class Workspace:
 
 
 def no_buffer(name: str, *shape: int) -> None:
-    """The workspace of the loop-free forms: autograd keeps what it needs."""
+    """The workspace of the loop-free forms: none, as autograd stores what it needs."""
 
 
 Work = Workspace | Callable[..., None]
 
 
 def block_length(plan: ScanPlan, folded: int, columns: int, features: int = BLOCK_FEATURES) -> int:
-    """How many positions to take at a time: whole chunks.
+    """The number of positions to process at a time: whole chunks.
 
-    As many as the buffers of features and chunk states are meant for, but at least so many that the state saved for
-    them has half as many numbers as their features: what is kept for the backward stays below n·m a head.
+    As many as the buffers of features and chunk states are meant for, but enough that the saved state has at most half
+    as many numbers as their features: storage for the backward pass then stays below n·m per head.
     """
     states = max(1.0, columns / plan.chunk)
     positions = max(features / (folded * plan.width * states), 2 * columns)
@@ -107,14 +107,14 @@ def block_length(plan: ScanPlan, folded: int, columns: int, features: int = BLOC
 
 
 def blocks(x: Tensor, sizes: int | list[int], dtype: torch.dtype, *, backwards: bool = False) -> Iterator[Tensor]:
-    """(batch, heads, length, …) in folded blocks, made as they are asked for: views where the layout allows."""
+    """Folded blocks of (batch, heads, length, …), computed on demand: views where the layout allows."""
     parts: Sequence[Tensor] = x.split(sizes, 2)
     for part in reversed(parts) if backwards else parts:
         yield part.to(dtype).flatten(0, 1)
 
 
 def columns(x: Tensor | None, sizes: int | list[int], *, backwards: bool = False) -> Iterator[Any]:
-    """The same for what is folded already, or is not there."""
+    """The same for a tensor that is folded already, or for None."""
     if x is None:
         return repeat(None)
     parts: Sequence[Tensor] = x.split(sizes, 1)
@@ -122,32 +122,32 @@ def columns(x: Tensor | None, sizes: int | list[int], *, backwards: bool = False
 
 
 def query_rows(plan: ScanPlan, x: Rows, work: Work, buffer: str = "queries") -> tuple[Features, Column | None]:
-    """Features of queries, each row in a scale of its own, and the logarithm of that scale where it matters."""
+    """Features of queries, each row in its own scale, and the log of that scale where it matters."""
     shape = (*x.shape[:2], plan.width)
     if not isinstance(plan.feature_map, ExponentialMap):
         return plan.feature_map.features(x, work(buffer, *shape)), None
     exponents = plan.feature_map.exponents(x, work(buffer, *shape))
-    most = exponents.detach().amax(-1, keepdim=True)
-    if plan.cancels:  # the part that all features of a row share, too
-        return exponential_(exponents, -most), None
+    largest = exponents.detach().amax(-1, keepdim=True)
+    if plan.cancels:  # so does the part that all features of a row share
+        return exponential_(exponents, -largest), None
     common = plan.feature_map.common(x)
-    scale = most + common.detach()
+    scale = largest + common.detach()
     return exponential_(exponents, common - scale), scale
 
 
 def exponential_(exponents: Features, shift: Column) -> Features:
-    """exp(exponents + shift), in place: by exp2, which torch computes in half the time that `exp` takes."""
+    """exp(exponents + shift), in place, by exp2: torch computes it twice as fast as `exp`."""
     if exponents.requires_grad or torch.compiler.is_compiling():
         return (exponents + shift).exp()
-    # Finite, as it was: before the first key the scale is the lowest number, and a hidden key -inf.
+    # Keep it finite: before the first key the scale is the lowest number, and a hidden key is -inf.
     shift = (shift * LOG2_E).clamp_(max=torch.finfo(shift.dtype).max)
     return torch.add(shift, exponents, alpha=LOG2_E, out=exponents).exp2_()
 
 
 class KeyRows(NamedTuple):
     features: Features
-    level: Column | None  # None: every row has the level that the block began with
-    scale: Column | Offset | None  # log of what the features were divided by; None: 1
+    level: Column | None  # None: every row has the level at the start of the block
+    scale: Column | Offset | None  # log of the factor that the features were divided by; None: 1
 
 
 def key_rows(
@@ -160,11 +160,11 @@ def key_rows(
     *,
     still: bool = False,
 ) -> KeyRows:
-    """Features of keys, in the scale of their level. `still` says that no key here raises the level."""
+    """Features of keys in the scale of their level. `still` says that no key of the block raises the level."""
     buffer = work("keys", *x.shape[:2], plan.width)
     if not isinstance(plan.feature_map, ExponentialMap):
         features = plan.feature_map.features(x, buffer)
-        # Hidden after the map, because φ(0) need not be 0.
+        # Masked after the map, because φ(0) may not be 0.
         return KeyRows(
             features if hidden is None else features.masked_fill(hidden, 0.0), None if drop is None else -drop, None
         )
@@ -174,7 +174,7 @@ def key_rows(
     level, scale = None, offset
     if drop is not None or not still:
         rise = exponents.detach().amax(-1, keepdim=True) + common.detach()
-        # Where the host may not look at the numbers, the answer is always yes.
+        # If the host may not read the values, assume that some key raises the level.
         if drop is not None or work is no_buffer or not host_may_read(rise) or bool((rise > offset).any()):
             rise = rise if drop is None else rise - drop
             level = torch.maximum((rise / LEVEL_STEP).ceil() * LEVEL_STEP, offset).cummax(1).values
@@ -183,13 +183,13 @@ def key_rows(
 
 
 class Weights(NamedTuple):
-    """How rows and states of different level count for each other, chunk by chunk; at most 1, all of them."""
+    """Weights between rows and states of different level, chunk by chunk; all at most 1."""
 
-    carry: Float[Tensor, "chunks rows 1"]  # the incoming state, in each row
-    inner: Float[Tensor, "chunks rows keys"]  # each key, in each row that comes after it
-    leave: Float[Tensor, "chunks rows 1"]  # each key, in the outgoing state
-    keep: Float[Tensor, "folded chunks 1 1"]  # the incoming state, in the outgoing one
-    ends: Float[Tensor, "folded chunks_and_one 1"]  # the levels between chunks, from which the rest follows
+    carry: Float[Tensor, "chunks rows 1"]  # of the incoming state, in each row
+    inner: Float[Tensor, "chunks rows keys"]  # of each key, in each later row
+    leave: Float[Tensor, "chunks rows 1"]  # of each key, in the outgoing state
+    keep: Float[Tensor, "folded chunks 1 1"]  # of the incoming state, in the outgoing one
+    ends: Float[Tensor, "folded chunks_and_one 1"]  # levels between chunks, from which the weights follow
 
 
 def weigh(plan: ScanPlan, level: Column | None, offset: Offset, chunk: int) -> Weights | None:
@@ -197,7 +197,7 @@ def weigh(plan: ScanPlan, level: Column | None, offset: Offset, chunk: int) -> W
         return None
     ends = torch.cat([offset.to(level.dtype), level[:, chunk - 1 :: chunk]], 1)
     level, before, end = level.unflatten(1, (level.shape[1] // chunk, chunk)), ends[:, :-1, None], ends[:, 1:, None]
-    # Counted from the chunk's end, where the numbers are small: float32 is then enough.
+    # Relative to the chunk's end, where the numbers are small enough for float32.
     local, fall = (level - end).to(plan.dtype), (before - end).to(plan.dtype)
     return Weights(
         carry=(fall - local).exp().flatten(0, 1),
@@ -209,12 +209,12 @@ def weigh(plan: ScanPlan, level: Column | None, offset: Offset, chunk: int) -> W
 
 
 def inverse_of(plan: ScanPlan, denominator: Column | None, scale: Column | None) -> Column | None:
-    """What rows of φ(q)·S are multiplied by to become the output. `scale` is the log of what they were divided by."""
+    """The factor from φ(q)·S to the output. `scale` is the log of what the rows were divided by."""
     if denominator is None:
         return None if scale is None else scale.exp()
     if plan.epsilon:
         denominator = denominator + (plan.epsilon if scale is None else plan.epsilon * (-scale).exp())
-    # Nothing to read, or nothing left of it in this precision: 1/inf makes the row 0, and its gradient too.
+    # Nothing to read, or underflow: 1/inf makes the row 0, and its gradient too.
     lost = denominator.abs() < torch.finfo(denominator.dtype).tiny
     return denominator.masked_fill(lost, math.inf).reciprocal()
 
@@ -222,12 +222,12 @@ def inverse_of(plan: ScanPlan, denominator: Column | None, scale: Column | None)
 def gradient_rows(
     plan: ScanPlan, gradient: ValueRows, out: ValueRows, inverse: Column | None, work: Workspace
 ) -> tuple[ValueRows, Column | None]:
-    """The gradients on φ(q)·S and on what it was divided by, from that on the output."""
+    """Gradients of φ(q)·S and of its denominator, from the gradient of the output."""
     if inverse is None:
         return gradient, None
     rows = torch.mul(gradient, inverse, out=work("gradients", *gradient.shape))
     if not plan.normalise:
         return rows, None
-    # A quotient's: on the denominator, it is minus that on the numerator times the quotient.
+    # Quotient rule: the denominator's gradient is minus the numerator's times the quotient.
     product = torch.mul(rows, out, out=work("product", *rows.shape))
     return rows, product.sum(-1, keepdim=True).neg_()

@@ -1,13 +1,13 @@
-"""Kernel attention: the engine behind linear attention, Performer, retention and cosFormer.
+"""Linear attention with any feature map: the kernel of linear attention, Performer, retention and cosFormer.
 
     out_i = φ(q_i)·S_i / (φ(q_i)·z_i + ε)      S_i = Σ_j γ^(i−j) φ(k_j) v_jᵀ      z_i = Σ_j γ^(i−j) φ(k_j)
 
-`causal` sums over j ≤ i and is at once the parallel form and the decoding step: it takes a state and returns one, so a
-sequence may be cut anywhere. `full` sums over all keys, without decay. Memory is linear: the backward is left q, k, v,
-the output, one number a row and, when causal, a state every so many positions.
+`causal` sums over j ≤ i. It is both the parallel form and the decoding step: it takes a state and returns one, so a
+sequence can be cut anywhere. `full` sums over all keys, without decay. Memory is linear: the backward pass needs q, k,
+v, the output, one number per row and, if causal, a state every so many positions.
 
-While a graph is captured, and for maps that have parameters of their own, a loop-free form takes over, which autograd
-differentiates (and which keeps the features).
+Traced graphs, and feature maps with parameters, use a loop-free form that autograd differentiates (and that stores the
+features).
 """
 
 from collections.abc import Callable
@@ -17,14 +17,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from longspan.attention.devices import host_may_read
+from longspan.attention.devices import host_may_read, traced
 from longspan.attention.kernels.linear_scan import causal as causal_scan
 from longspan.attention.kernels.linear_scan import full as full_scan
 from longspan.attention.kernels.linear_scan.rows import ScanPlan
 from longspan.attention.parts.features import ExponentialMap, FeatureMap, as_feature_map
 from longspan.attention.state import State
 from longspan.errors import InvalidInput, InvalidOption
-from longspan.graphs import unreadable
 from longspan.precision import full_precision
 from longspan.shapes import KeyMask, Keys, Output, Queries, Values
 
@@ -36,9 +35,9 @@ Decay = Float[Tensor, " heads"]
 
 @dataclass(frozen=True)
 class ScanState(State):
-    """What the past amounts to; its size does not depend on how long that is. The true sums are sums · exp(offset)."""
+    """The state of the past, of constant size. The true sums are sums · exp(offset)."""
 
-    sums: Float[Tensor, "batch heads features columns"]  # S, and z as the last column when normalised
+    sums: Float[Tensor, "batch heads features columns"]  # S, and z as the last column if normalised
     offset: Float[Tensor, "batch heads"]
 
 
@@ -53,7 +52,7 @@ def start(
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
 ) -> ScanState:
-    """The state before the first token. `dtype` is that of the inputs; half precision is summed in float32."""
+    """The state before the first token. `dtype` is the inputs' dtype; half precision is summed in float32."""
     dtype = torch.promote_types(dtype or torch.get_default_dtype(), torch.float32)
     feature_map = as_feature_map(feature_map, torch.zeros(1, 1, head_dim, dtype=dtype, device=device))
     columns = value_dim + 1 if normalise else value_dim
@@ -64,7 +63,7 @@ def start(
 def _lowest(
     feature_map: FeatureMap, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | str | None
 ) -> Float[Tensor, "batch heads"]:
-    """Offsets before the first key: the lowest finite number, not -inf, because differences have to stay numbers."""
+    """Offsets before the first key: the lowest finite number, not -inf, whose differences would be NaN."""
     lowest = torch.finfo(dtype).min if isinstance(feature_map, ExponentialMap) else 0.0
     return torch.full(shape, lowest, dtype=dtype, device=device)
 
@@ -82,11 +81,11 @@ def causal(
     decay: Decay | None = None,
     state: ScanState | None = None,
 ) -> tuple[Output, ScanState]:
-    """Attention to what came before, and the state to go on from. Rows with nothing to read are 0."""
+    """Attention to earlier positions, and the state after them. Rows with nothing to read are 0."""
     _check(q, k, v, key_mask)
     if q.shape[2] != k.shape[2]:
         raise InvalidInput(
-            f"causal attention reads as many keys as queries, got {q.shape[2]} queries, {k.shape[2]} keys"
+            f"causal attention needs as many keys as queries, got {q.shape[2]} queries and {k.shape[2]} keys"
         )
     if chunk < 1:
         raise InvalidOption(f"chunk must be at least 1, got {chunk}")
@@ -98,7 +97,7 @@ def causal(
         raise InvalidInput(f"the state does not belong to this attention: expected sums of shape {shapes}")
     inputs = (plan, q, k, v, hidden, state.sums.flatten(0, 1), state.offset.reshape(-1, 1, 1))
     with full_precision(q):
-        if unreadable(q) or plan.feature_map.learned or (decay is not None and decay.requires_grad):
+        if traced(q) or plan.feature_map.learned or (decay is not None and decay.requires_grad):
             out, sums, offset = causal_scan.batched(*inputs)
         elif torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, state.sums)):
             out, sums, offset = causal_scan.CausalScan.apply(*inputs)
@@ -115,7 +114,7 @@ def full(
     plan, hidden = _prepare(q, feature_map, key_mask, CHUNK, epsilon, True, None)
     inputs = (plan, q, k, v, hidden, _lowest(plan.feature_map, q.shape[:2], plan.dtype, q.device).view(-1, 1, 1))
     with full_precision(q):
-        if unreadable(q) or plan.feature_map.learned:
+        if traced(q) or plan.feature_map.learned:
             return full_scan.batched(*inputs)
         if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
             return full_scan.FullScan.apply(*inputs)
@@ -134,7 +133,7 @@ def flops(
     chunk: int = CHUNK,
     normalise: bool = True,
 ) -> int:
-    """FLOPs of the matrix products in the forward of one example, a multiplication and an addition counted as two."""
+    """FLOPs of the matrix products in one sequence's forward pass; a multiply-add counts as two."""
     width, columns = feature_map.width(head_dim), value_dim + 1 if normalise else value_dim
     maps = feature_map.flops(queries, head_dim) + feature_map.flops(keys, head_dim)
     if not causal:
@@ -157,12 +156,12 @@ def kept(
     normalise: bool = True,
     decay: bool = False,
 ) -> int:
-    """Numbers kept for the backward of one example, beyond q, k, v and what the map itself holds."""
+    """Numbers stored for one sequence's backward pass, beyond q, k, v and what the feature map stores."""
     width, columns = feature_map.width(head_dim), value_dim + 1 if normalise else value_dim
     plan = ScanPlan(feature_map, width, chunk, 0.0, normalise, torch.float32)
     starts = len(causal_scan.sizes_of(plan, queries, heads, columns)) if causal else 1
     offsets = starts + 1 if causal else 1
-    rows = value_dim + 1 if plan.normalise or plan.exponential else value_dim  # the output, and what it was divided by
+    rows = value_dim + 1 if plan.normalise or plan.exponential else value_dim  # the output and its denominator
     return heads * (queries * rows + starts * width * columns + offsets + decay)
 
 
@@ -171,7 +170,7 @@ def _check(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> None:
     if not q.ndim == k.ndim == v.ndim == 4:
         raise InvalidInput(f"expected (batch, heads, length, head_dim), got {shapes}")
     if q.shape[:2] != k.shape[:2] or k.shape[:3] != v.shape[:3] or q.shape[3] != k.shape[3]:
-        raise InvalidInput(f"queries, keys and values do not go together: {shapes}")
+        raise InvalidInput(f"shapes of queries, keys and values do not match: {shapes}")
     if not q.dtype == k.dtype == v.dtype or not q.is_floating_point():
         raise InvalidInput(f"expected one floating-point dtype, got {q.dtype}, {k.dtype}, {v.dtype}")
     if key_mask is not None and (key_mask.dtype != torch.bool or key_mask.shape != (k.shape[0], k.shape[2])):
@@ -188,7 +187,7 @@ def _prepare(
     normalise: bool,
     decay: Tensor | None,
 ) -> tuple[ScanPlan, Tensor | None]:
-    """The plan, and the keys that may not be read, folded."""
+    """The plan, and the folded mask of keys that may not be read."""
     (batch, heads, _, head_dim), dtype = q.shape, torch.promote_types(q.dtype, torch.float32)
     if epsilon < 0:
         raise InvalidOption(f"epsilon must be at least 0, got {epsilon}")
@@ -196,7 +195,7 @@ def _prepare(
     log_decay = None
     if decay is not None:
         if decay.shape != (heads,):
-            raise InvalidInput(f"expected one decay a head, {heads} in all, got shape {tuple(decay.shape)}")
+            raise InvalidInput(f"expected one decay for each of {heads} heads, got shape {tuple(decay.shape)}")
         if host_may_read(decay) and not bool(((decay > 0) & (decay <= 1)).all()):
             raise InvalidInput(f"decays must be above 0 and at most 1, got {decay.tolist()}")
         log_decay = decay.double().log().repeat(batch).view(-1, 1, 1)
