@@ -14,6 +14,7 @@ from longspan.models.headed import Headed, build_heads
 from longspan.models.text import TextOptions
 from longspan.nn.global_tokens import mark, question
 from longspan.nn.heads import Head
+from longspan.nn.inputs import BlockInputs
 from longspan.shapes import Hidden
 
 
@@ -59,7 +60,7 @@ class Encoder(Headed):
             real = ids != self.options.padding
             positions = real.cumsum(1) * real - 1  # padding is at -1, the row before the first
         x = self.embedding(ids, positions=positions, segments=segments)
-        return self.stack(x, key_mask=key_mask, streams=streams, positions=positions)
+        return self.stack(x, BlockInputs(key_mask=key_mask, streams=streams, positions=positions))
 
     def outputs(
         self,
