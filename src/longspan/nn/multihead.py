@@ -19,7 +19,7 @@ from longspan.attention.registry import build
 from longspan.attention.state import Selection, State
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
 from longspan.nn.biases import DistanceBias
-from longspan.nn.linear import Linear, bring_together, fuse_storage, linear, together
+from longspan.nn.linear import Linear, ensure_fused, fuse_storage, fused_view, linear
 from longspan.nn.positions import Positions
 from longspan.nn.rotary import Rotary
 from longspan.precision import autocast_type, state_type
@@ -225,7 +225,7 @@ class MultiHead(nn.Module):
         if half is not None and dtype != torch.float64:
             dtype = half  # that of the heads
         if self.joins is not None and not torch.is_grad_enabled():
-            bring_together([*self.project.values()])  # weights from a file, or of a copied model, lie anywhere
+            ensure_fused([*self.project.values()])  # weights from a file, or of a copied model, lie anywhere
         return MultiHeadState(self.mechanism.start(batch, dtype=dtype, device=device), 0)
 
     def extend(
@@ -253,7 +253,7 @@ class MultiHead(nn.Module):
         """Queries, keys and values of tokens that are being decoded, by one product where that is possible."""
         # Where weights lie is nothing that a traced graph or one with gradients could hold on to.
         joins = None if torch.is_grad_enabled() or torch.compiler.is_compiling() else self.joins
-        whole = None if joins is None else together([*self.project.values()])
+        whole = None if joins is None else fused_view([*self.project.values()])
         if joins is None or whole is None:
             q, k, v, _ = self._heads(x, None, None)
             return (*self._rotate(q, k, None, start, positions), v)
