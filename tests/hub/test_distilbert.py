@@ -125,7 +125,7 @@ def test_it_has_no_segments(folder: Path) -> None:
     found = hub.load(folder)
     assert found.unused == []
     ids, _ = padded(40)
-    with pytest.raises(InvalidInput, match="this model has no segments"):
+    with pytest.raises(InvalidInput, match="this model has no segment embeddings"):
         found.model(ids, segments=torch.zeros_like(ids))
 
 

@@ -65,5 +65,5 @@ def test_what_cannot_be_is_said(tmp_path: Path) -> None:
         freeze(model, 3)
     with pytest.raises(InvalidOption, match="trained must be"):
         freeze(model, "some")
-    with pytest.raises(InvalidOption, match="2 names for 3 labels"):
+    with pytest.raises(InvalidOption, match="expected 3 names, one per label, got 2"):
         Head(labels=3, names=("a", "b"))

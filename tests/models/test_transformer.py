@@ -173,7 +173,7 @@ def test_what_does_not_fit_in_is_refused():
     _, state = model.extend(ids(length=60), model.start(2))
     with pytest.raises(InvalidInput, match="holds at most 64 tokens, and 65 were given"):
         model.extend(ids(length=5), state)
-    with pytest.raises(InvalidInput, match="got 11 in sample 0 at place 0"):
+    with pytest.raises(InvalidInput, match="got 11 in sample 0 at position 0"):
         model(torch.tensor([[11]]))
     with pytest.raises(InvalidInput, match="reads no source"):
         model.start(1, source=ids())

@@ -297,7 +297,7 @@ def test_an_adaptive_embedding_is_its_tables():
     close(own(ids()), rows[ids()] * 4)
     with pytest.raises(InvalidOption, match="cutoffs must rise from 1 to below the vocabulary 11"):
         AdaptiveEmbedding(11, 16, (8, 4))
-    with pytest.raises(InvalidInput, match="got 11 in sample 0 at place 1"):
+    with pytest.raises(InvalidInput, match="got 11 in sample 0 at position 1"):
         own(torch.tensor([[0, 11]]))
 
 
@@ -331,7 +331,7 @@ def test_what_does_not_fit_in_is_refused():
         model(layers=3)(ids(), memory)
     with pytest.raises(InvalidInput, match="rows must be boolean, one for each of the 2"):
         own.forget(memory, torch.tensor([1, 0]))
-    with pytest.raises(InvalidInput, match="got 11 in sample 0 at place 0"):
+    with pytest.raises(InvalidInput, match="got 11 in sample 0 at position 0"):
         own(torch.tensor([[11]]))
     with pytest.raises(InvalidInput, match="key_mask must be"):
         own(ids(), key_mask=torch.ones(2, 22, dtype=torch.bool))

@@ -135,7 +135,7 @@ def test_local_m_reads_around_its_own_place():
     torch.testing.assert_close(weights.sum(-1), torch.tensor([[1.0, 1, 1, 0], [1, 1, 0, 0]]).double())
     inside = own.scores(query, own.prepare(values))[0, 1, 2:7].softmax(-1)  # the softmax is taken inside the window
     torch.testing.assert_close(weights[0, 1, 2:7], inside)
-    with pytest.raises(InvalidInput, match="give time, the place of each query"):
+    with pytest.raises(InvalidInput, match="needs the position of each query: give time"):
         own(query, own.prepare(values, real))
 
 
@@ -202,7 +202,8 @@ def test_the_released_centre_stays_inside_the_sentence():
 
 def test_what_does_not_fit_is_refused():
     with pytest.raises(
-        InvalidOption, match=r"score dot compares vectors of one width.*6 and the encoder's 8; use general"
+        InvalidOption,
+        match=r"not 6 \(decoder\) and 8 \(encoder\); use general",
     ):
         Alignment(6, 8, score="dot")
     with pytest.raises(InvalidOption, match="score must be one of"):
@@ -210,6 +211,6 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(InvalidOption, match="give max_length, the longest source"):
         Alignment(6, 6, score="location")
     own = Alignment(6, 6, score="location", max_length=8)
-    with pytest.raises(InvalidInput, match="built for sources of at most 8 tokens, and one has 9"):
+    with pytest.raises(InvalidInput, match="built for sources of at most 8 tokens, one has 9"):
         own.prepare(torch.zeros(2, 9, 6))
     own.prepare(torch.zeros(2, 9, 6), torch.arange(9).expand(2, 9) < 8)  # padding takes no place

@@ -66,7 +66,7 @@ def test_dropout_only_in_training():
 def test_id_outside_the_vocabulary_names_id_size_and_sample(bad: int):
     ids = IDS.clone()
     ids[1, 2] = bad
-    with pytest.raises(InvalidInput, match=rf"0\.\.9 \(a vocabulary of 10\), got {bad} in sample 1 at place 2"):
+    with pytest.raises(InvalidInput, match=rf"0\.\.9 \(a vocabulary of 10\), got {bad} in sample 1 at position 2"):
         TokenEmbedding(10, 4)(ids)
 
 
@@ -111,11 +111,11 @@ def test_segments_add_their_row_and_0_is_meant_where_none_are_given() -> None:
     assert layer.segment is not None
     assert torch.equal(layer(ids, segments=segments), layer.weight[ids] + layer.segment[segments])
     assert torch.equal(layer(ids), layer(ids, segments=torch.zeros_like(ids)))
-    with pytest.raises(InvalidInput, match=r"segments in 0\.\.1 .* got 2 in sample 0 at place 1"):
+    with pytest.raises(InvalidInput, match=r"segments in 0\.\.1 .* got 2 in sample 0 at position 1"):
         layer(ids, segments=torch.tensor([[0, 2, 1]]))
     with pytest.raises(InvalidInput, match="a segment for each token"):
         layer(ids, segments=torch.tensor([[0, 1]]))
-    with pytest.raises(InvalidInput, match="no segments"):
+    with pytest.raises(InvalidInput, match="no segment embeddings"):
         TokenEmbedding(7, 4)(ids, segments=segments)
 
 

@@ -67,7 +67,7 @@ def test_recomputation_draws_the_same_dropout_mask():
 
     x = x.clone().requires_grad_()
     torch.manual_seed(2)
-    wanted = torch.cat([layer._whole(piece) for piece in x.split(3, dim=-2)], dim=-2)
+    wanted = torch.cat([layer._compute(piece) for piece in x.split(3, dim=-2)], dim=-2)
     wanted_gradients = torch.autograd.grad(wanted.sin().sum(), [x, *layer.parameters()])
     assert not torch.equal(wanted, build(chunk=3)(x))
     torch.testing.assert_close(out, wanted)

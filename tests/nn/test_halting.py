@@ -103,7 +103,7 @@ def test_the_cost_moves_the_unit():
 
 
 def test_what_does_not_fit_is_refused():
-    with pytest.raises(UnknownName, match="no way of halting is called 'sum'"):
+    with pytest.raises(UnknownName, match="no halting variant is called 'sum'"):
         Halting(4, combine="sum")
     with pytest.raises(InvalidOption, match="threshold must be above 0 and below 1"):
         Halting(4, threshold=1.0)

@@ -9,7 +9,7 @@ from torch.nn import functional
 from torch.nn.utils import parametrize
 
 from longspan.nn import linear as module
-from longspan.nn.linear import FEW, Linear, bring_together, fuse_storage, linear, together
+from longspan.nn.linear import FEW, Linear, ensure_fused, fuse_storage, fused_view, linear
 
 INPUTS = 256
 LARGE = module.LEAST // INPUTS  # outputs of a weight that is just large enough
@@ -74,7 +74,7 @@ def layers(request):
 
 
 def check(layers: nn.ModuleList) -> None:
-    whole = together(layers)
+    whole = fused_view(layers)
     assert whole is not None
     x = torch.randn(3, 8)
     expected = torch.cat([layer(x) for layer in layers], -1)
@@ -84,7 +84,7 @@ def check(layers: nn.ModuleList) -> None:
 def test_layers_that_lie_together_are_one(layers: nn.ModuleList):
     before = copy.deepcopy(layers.state_dict())
     parameters = list(layers.parameters())
-    assert together(layers) is None
+    assert fused_view(layers) is None
     fuse_storage(layers)
     check(layers)
     assert all(new is old for new, old in zip(layers.parameters(), parameters))
@@ -119,17 +119,17 @@ def test_layers_that_are_not_as_they_were_are_left_alone(layers: nn.ModuleList, 
         layers.double()
     else:
         layers = copy.deepcopy(layers)
-    assert together(layers) is None
+    assert fused_view(layers) is None
 
 
 def test_layers_are_brought_together_again(layers: nn.ModuleList):
     apart = copy.deepcopy(layers)
     x = torch.randn(2, layers[0].in_features)
-    assert together([*apart]) is None
+    assert fused_view([*apart]) is None
     before = [layer(x) for layer in apart]
     with torch.inference_mode():
-        bring_together([*apart])
-    whole = together([*apart])
+        ensure_fused([*apart])
+    whole = fused_view([*apart])
     assert whole is not None
     torch.testing.assert_close(linear(x, *whole), torch.cat(before, -1))
     sum(layer(x).sum() for layer in apart).backward()  # they can still be trained
@@ -144,5 +144,5 @@ def test_layers_that_do_more_stay_where_they_are(layers: nn.ModuleList, change: 
     else:
         apart[1].double()
     places = [parameter.data_ptr() for parameter in apart.parameters()]
-    bring_together([*apart])
+    ensure_fused([*apart])
     assert [parameter.data_ptr() for parameter in apart.parameters()] == places

@@ -134,7 +134,7 @@ def test_smoothing_that_makes_no_sense_is_refused():
     logits, targets = torch.zeros(1, 5), torch.tensor([2])
     with pytest.raises(InvalidOption, match="uniform or others"):
         smoothed_cross_entropy(logits, targets, smoothing=0.1, convention="other")
-    with pytest.raises(InvalidOption, match="say its id"):
+    with pytest.raises(InvalidOption, match="give its id as padding"):
         smoothed_cross_entropy(logits, targets, smoothing=0.1, convention="others_nopad")
     with pytest.raises(InvalidOption, match="below 1"):
         smoothed_cross_entropy(logits, targets, smoothing=1.0)

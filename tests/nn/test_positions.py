@@ -241,7 +241,7 @@ class TestRotaryOnAGrid:
 
     @pytest.mark.parametrize("axes", [(), (0, 3), (2, 2, 2)])
     def test_refusals(self, axes: tuple[int, ...]):
-        with pytest.raises(InvalidOption, match="share the 8 turned features in pairs"):
+        with pytest.raises(InvalidOption, match="divide the 8 rotated features into pairs"):
             Rotary(8, axes=axes)
 
 
@@ -375,7 +375,7 @@ class TestDistanceBiases:
         with pytest.raises(InvalidOption, match="even and at least 4, got 2"):
             RelativeBias(2, buckets=2)
         with pytest.raises(
-            InvalidOption, match="max_distance must be above 8, which 32 buckets hold one by one, got 8"
+            InvalidOption, match="max_distance must be above 8, up to which 32 buckets have one distance each, got 8"
         ):
             RelativeBias(2, max_distance=8)
         with pytest.raises(InvalidOption, match="reach must be at least 1, got 0"):

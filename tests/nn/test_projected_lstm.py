@@ -39,5 +39,5 @@ def test_nothing_leaves_the_bounds():
 
 
 def test_a_projection_wider_than_the_cells():
-    with pytest.raises(InvalidOption, match="a projection of 8 is wider than the 7 cells"):
+    with pytest.raises(InvalidOption, match=r"the projection \(8\) must not be wider than the 7 cells"):
         ProjectedLstm(5, 7, 8)

@@ -2,7 +2,7 @@
 
 import torch
 
-from longspan.nn.relative_multihead import twice
+from longspan.nn.relative_multihead import project_twice
 
 
 def test_first_and_second_derivatives_of_both_results() -> None:
@@ -20,4 +20,4 @@ def test_first_and_second_derivatives_of_both_results() -> None:
     with torch.no_grad():
         again.copy_(y)  # it has the values of y, but not its past
     expected = penalty(y @ weight.mT, again @ weight.mT)
-    torch.testing.assert_close(penalty(*twice(y, again, weight)), expected, rtol=0, atol=1e-10)
+    torch.testing.assert_close(penalty(*project_twice(y, again, weight)), expected, rtol=0, atol=1e-10)

@@ -13,6 +13,7 @@ from longspan.models.headed import Headed, build_heads
 from longspan.models.text import TextOptions
 from longspan.nn.feedforward import PLAIN
 from longspan.nn.heads import Head, Masked
+from longspan.nn.inputs import BlockInputs
 from longspan.nn.linear import Linear
 from longspan.shapes import Hidden
 
@@ -78,7 +79,7 @@ class Decoder(Headed, CausalModel):
         """The states that the output layer reads."""
         self._check_room(ids.shape[1])
         x = self.embedding(ids, positions=positions)
-        return self.stack(x, key_mask=key_mask, streams=streams, positions=positions)
+        return self.stack(x, BlockInputs(key_mask=key_mask, streams=streams, positions=positions))
 
     @property
     def table(self) -> Tensor:
@@ -122,7 +123,7 @@ class Decoder(Headed, CausalModel):
             self._check_room(state.length + ids.shape[1])
         start = state.length if positions is None else 0
         x = self.embedding(ids, start=start, positions=positions)
-        x, state = self.stack.extend(x, state, key_mask=key_mask, positions=positions)
+        x, state = self.stack.extend(x, state, BlockInputs(key_mask=key_mask, positions=positions))
         return self.logits(x[:, -1:] if last else x), state
 
 

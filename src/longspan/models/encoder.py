@@ -12,8 +12,9 @@ from longspan.models.base import Ids, Mask, Streams
 from longspan.models.body import build_stack, embedding, initialise, mechanisms
 from longspan.models.headed import Headed, build_heads
 from longspan.models.text import TextOptions
-from longspan.nn.global_tokens import mark, question
+from longspan.nn.global_tokens import global_mask, question_mask
 from longspan.nn.heads import Head
+from longspan.nn.inputs import BlockInputs
 from longspan.shapes import Hidden
 
 
@@ -59,7 +60,7 @@ class Encoder(Headed):
             real = ids != self.options.padding
             positions = real.cumsum(1) * real - 1  # padding is at -1, the row before the first
         x = self.embedding(ids, positions=positions, segments=segments)
-        return self.stack(x, key_mask=key_mask, streams=streams, positions=positions)
+        return self.stack(x, BlockInputs(key_mask=key_mask, streams=streams, positions=positions))
 
     def outputs(
         self,
@@ -75,9 +76,9 @@ class Encoder(Headed):
         tasks, separator = self.options.tasks or (), self.options.separator
         marks = sorted({head.global_tokens for head in tasks if head.global_tokens is not None})
         if marks and "global_mask" not in (streams or {}):
-            found = [mark(how, ids, key_mask, separator) for how in marks]
+            found = [global_mask(how, ids, key_mask, separator) for how in marks]
             streams = {**(streams or {}), "global_mask": torch.stack(found).any(0)}
-        asked = question(ids, separator) if any(head.question for head in tasks) else None
+        asked = question_mask(ids, separator) if any(head.question for head in tasks) else None
         if asked is not None and segments is None:
             segments = (~asked).long()
         x = self(ids, key_mask=key_mask, positions=positions, segments=segments, streams=streams)

@@ -1,8 +1,8 @@
-"""Embeddings and softmax for large vocabularies, where rare tokens cost less (Grave et al. 2017; Baevski & Auli 2019).
+"""Adaptive embedding and softmax: rare tokens of a large vocabulary cost less (Grave et al. 2017; Baevski & Auli 2019).
 
-Token ids must be sorted by frequency. `cutoffs` part them into a head and bands; band b is `divisor`^b times narrower.
-The head predicts its own tokens and, with one logit each, the bands; a token of a band has the band's probability
-times its own within it.
+Token ids must be sorted by frequency. `cutoffs` divide them into a head and bands; band b is `divisor`^b times
+narrower. The head predicts its own tokens and, with one logit each, the bands. The probability of a token in a band is
+that of the band times that of the token within it.
 """
 
 from collections.abc import Sequence
@@ -29,14 +29,14 @@ def bands(vocabulary: int, cutoffs: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def _narrow(width: int, band: int, divisor: int) -> int:
-    narrow = width // divisor**band
+    narrow: int = width // divisor**band
     if narrow < 1:
         raise InvalidOption(f"band {band} of width {width} / {divisor}^{band} has no column left; give fewer cutoffs")
     return narrow
 
 
 class AdaptiveEmbedding(nn.Module):
-    """A table for each band, and with a divisor above 1 a projection of each to the full width; all times √width."""
+    """A table per band and, if divisor > 1, a projection of each to the full width; the output is times √width."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class AdaptiveEmbedding(nn.Module):
         self.scale = width**0.5 if scale else 1.0
         widths = [_narrow(width, band, divisor) for band in range(len(self.bands))]
         self.tables = nn.ParameterList(torch.empty(high - low, own) for (low, high), own in zip(self.bands, widths))
-        # As released: with a divisor the head has a (square) projection too, without one no band has any.
+        # As in the released code: with a divisor the head has a (square) projection too, otherwise no band has one.
         self.projections = nn.ParameterList(torch.empty(width, own) for own in widths if divisor > 1)
         self.dropout = Dropout(dropout)
         for weight in self.parameters():
@@ -64,19 +64,20 @@ class AdaptiveEmbedding(nn.Module):
         flat = ids.flatten()
         x = self.tables[0].new_zeros(len(flat), self.width)
         for band, (low, high) in enumerate(self.bands):
-            mine = ((flat >= low) & (flat < high)).nonzero()[:, 0]
-            rows = functional.embedding(flat[mine] - low, self.tables[band])
+            chosen = ((flat >= low) & (flat < high)).nonzero()[:, 0]
+            rows = functional.embedding(flat[chosen] - low, self.tables[band])
             if len(self.projections):
                 rows = functional.linear(rows, self.projections[band])
-            x = x.index_copy(0, mine, rows)
-        return self.dropout(x.unflatten(0, ids.shape) * self.scale)
+            x = x.index_copy(0, chosen, rows)
+        out: Tensor = self.dropout(x.unflatten(0, ids.shape) * self.scale)
+        return out
 
 
 class AdaptiveSoftmax(nn.Module):
-    """Log-probabilities of all tokens, or only the loss of the right ones.
+    """Log-probabilities of all tokens, or only the loss of the targets.
 
-    Tied to an embedding it reads its tables and the projections of its bands; that of the head stays its own, as in
-    the release.
+    If tied to an embedding, it shares the tables and the projections of the bands; the projection of the head is not
+    shared, as in the released code.
     """
 
     def __init__(
@@ -91,18 +92,18 @@ class AdaptiveSoftmax(nn.Module):
         super().__init__()
         self.bands = bands(vocabulary, cutoffs)
         widths = [_narrow(width, band, divisor) for band in range(len(self.bands))]
-        made = AdaptiveEmbedding(vocabulary, width, cutoffs, divisor) if tied is None else tied
-        self.tables = made.tables
-        own = [nn.Parameter(torch.empty(width, widths[0]))] if divisor > 1 else []
-        self.projections = nn.ParameterList([*own, *list(made.projections)[1:]])
+        embedding = AdaptiveEmbedding(vocabulary, width, cutoffs, divisor) if tied is None else tied
+        self.tables = embedding.tables
+        head = [nn.Parameter(torch.empty(width, widths[0]))] if divisor > 1 else []
+        self.projections = nn.ParameterList([*head, *list(embedding.projections)[1:]])
         self.biases = nn.ParameterList(torch.zeros(high - low) for low, high in self.bands)
         self.choice = nn.Linear(widths[0], len(self.bands) - 1)
-        for weight in (*own, self.choice.weight):
+        for weight in (*head, self.choice.weight):
             nn.init.normal_(weight, std=width**-0.5)
         nn.init.zeros_(self.choice.bias)
 
     def log_probabilities(self, x: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch vocabulary"]:
-        """Of every token, so that they sum to 1: logits like any other for whoever decodes."""
+        """Of every token: the probabilities sum to 1, so decoding can use these as logits."""
         head = self._head(x).log_softmax(-1)
         first = self.bands[0][1]
         pieces = [head[..., :first]]
@@ -111,7 +112,7 @@ class AdaptiveSoftmax(nn.Module):
         return torch.cat(pieces, -1)
 
     def loss(self, x: Hidden, targets: Int[Tensor, "batch length"]) -> Float[Tensor, ""]:
-        """The mean cross-entropy over the targets that count; a band is computed only where it holds the target."""
+        """The mean cross-entropy over the targets that count; a band is computed only for targets in it."""
         rows, wanted = x.flatten(0, 1), targets.flatten()
         counted = (wanted != IGNORED).nonzero()[:, 0]
         rows, wanted = rows[counted], wanted[counted]
@@ -119,11 +120,11 @@ class AdaptiveSoftmax(nn.Module):
         in_head = wanted
         total = x.new_zeros(())
         for band, (low, high) in enumerate(self.bands[1:], start=1):
-            mine = ((wanted >= low) & (wanted < high)).nonzero()[:, 0]
-            in_head = in_head.index_fill(0, mine, first + band - 1)
-            if len(mine):
-                own = self._band(rows[mine], band)
-                total = total + functional.cross_entropy(own, wanted[mine] - low, reduction="sum")
+            chosen = ((wanted >= low) & (wanted < high)).nonzero()[:, 0]
+            in_head = in_head.index_fill(0, chosen, first + band - 1)
+            if len(chosen):
+                logits = self._band(rows[chosen], band)
+                total = total + functional.cross_entropy(logits, wanted[chosen] - low, reduction="sum")
         total = total + functional.cross_entropy(self._head(rows), in_head, reduction="sum")
         return total / max(1, len(counted))
 

@@ -1,10 +1,10 @@
-"""How a recurrent decoder reads its encoder: the six alignment scores, global and local (Luong et al. 2015).
+"""Attention of a recurrent decoder to its encoder: six alignment scores, global and local (Luong et al. 2015).
 
     e_i = score(s, h_i)    a = softmax of e over the real positions    c = Σ a_i h_i
 
-The same six scores are in `attention.softmax`, for heads of one width. Here a query and a key may differ in width (in
-Bahdanau et al. 2015 they are 1000 and 2000, compared in a third width), and the weights themselves are wanted, with
-their gradient: local attention multiplies them by a Gaussian. The tests hold the two to each other where both apply.
+`attention.mechanisms.softmax` has the same six scores for heads of one width. Here queries and keys may differ in
+width (in Bahdanau et al. 2015 they are 1000 and 2000, compared in a third width), and the caller needs the weights with
+their gradient: local attention multiplies them by a Gaussian. Tests check that the two agree where both apply.
 """
 
 from dataclasses import dataclass
@@ -25,22 +25,22 @@ from longspan.shapes import Hidden, KeyMask
 
 REACHES = ("global", "local_m", "local_p")
 CENTRES = ("paper", "released")
-Asked = Float[Tensor, "batch queries query_width"]
+Query = Float[Tensor, "batch queries query_width"]
 Attended = Float[Tensor, "batch queries keys"]
 Read = Float[Tensor, "batch queries key_width"]
 
 
 @dataclass(frozen=True)
 class AlignmentMemory(State):
-    """An encoder's states, made ready once to be read at every step."""
+    """The encoder's states and their keys, computed once and read at every step."""
 
     values: Tensor  # (batch, source, key width)
-    keys: Tensor | None  # as the score compares them; None: the values themselves
+    keys: Tensor | None  # projected for the score; None: the values themselves
     real: Tensor  # (batch, source), True where a token is real
 
     @property
     def position(self) -> Int[Tensor, "batch keys"]:
-        """The place of each real token among the real ones of its row, from 0."""
+        """The index of each real token among the real ones of its row, from 0."""
         return (self.real.cumsum(1) - 1).clamp_min(0)
 
     @property
@@ -50,12 +50,11 @@ class AlignmentMemory(State):
 
 
 class Alignment(nn.Module):
-    """Weights over the encoder's states, and what they read; any number of queries at once.
+    """Weights over the encoder's states, and their weighted sum, for any number of queries.
 
-    `width` is that of the additive comparison (the query's unless given); `max_length` is for the location score, which
-    has a row of weights for each place. `reach` is global; local_m, a window of `radius` positions on each side of the
-    place that the decoder itself stands at; or local_p, a window around a predicted place with a Gaussian of
-    σ = radius / 2 about it.
+    `width` is that of the additive score (default: the query's). The location score needs `max_length`, since it has a
+    row of weights per position. `reach` is `global`; `local_m`, a window of `radius` positions on each side of the
+    decoder's own position; or `local_p`, a window around a predicted position with a Gaussian of σ = radius / 2.
     """
 
     def __init__(
@@ -78,8 +77,8 @@ class Alignment(nn.Module):
                 raise InvalidOption(f"{what} must be one of {', '.join(known)}, not {value!r}")
         if score in ("dot", "scaled_dot", "cosine") and query_width != key_width:
             raise InvalidOption(
-                f"score {score} compares vectors of one width, and the decoder's is {query_width} and the encoder's "
-                f"{key_width}; use general or additive"
+                f"score {score} needs queries and keys of one width, not {query_width} (decoder) and "
+                f"{key_width} (encoder); use general or additive"
             )
         if score == "location" and max_length is None:
             raise InvalidOption("score location has one row per position: give max_length, the longest source")
@@ -106,7 +105,7 @@ class Alignment(nn.Module):
             self.place = nn.Linear(query_width, 1, bias=False)
 
     def prepare(self, values: Hidden, key_mask: KeyMask | None = None) -> AlignmentMemory:
-        """What depends on the source alone, computed once for a sentence."""
+        """Everything that depends on the source only, computed once per sentence."""
         if values.dim() != 3 or values.shape[-1] != self.key_width:
             raise InvalidInput(f"values must be (batch, length, width {self.key_width}), not {tuple(values.shape)}")
         if key_mask is not None:
@@ -116,48 +115,48 @@ class Alignment(nn.Module):
         return AlignmentMemory(values, self._keys(memory), real)
 
     def forward(
-        self, query: Asked, memory: AlignmentMemory, time: Int[Tensor, "batch queries"] | None = None
+        self, query: Query, memory: AlignmentMemory, time: Int[Tensor, "batch queries"] | None = None
     ) -> tuple[Read, Attended]:
-        """What is read, and with which weights; `time` is the query's own place, which local-m needs, from 0."""
+        """The weighted sum of the values, and the weights; local_m needs `time`, the position of each query from 0."""
         weights = self.weights(query, memory, time)
         return weights @ memory.values, weights
 
     def weights(
-        self, query: Asked, memory: AlignmentMemory, time: Int[Tensor, "batch queries"] | None = None
+        self, query: Query, memory: AlignmentMemory, time: Int[Tensor, "batch queries"] | None = None
     ) -> Attended:
-        """Rows sum to 1, but for local-p with a Gaussian behind the softmax; padding gets exactly 0.
+        """Rows sum to 1, except local_p with a Gaussian after the softmax; padding gets exactly 0.
 
-        A row whose window holds no token (local-m, far behind the end of a short source) is 0.
+        A row whose window contains no token (local_m, far past the end of a short source) is 0.
         """
         scores, keep = self.scores(query, memory), memory.real[:, None]
         if self.reach == "global":
             return masked_softmax(scores, keep)
         if self.reach == "local_m":
             if time is None:
-                raise InvalidInput("local-m looks where the decoder stands: give time, the place of each query")
+                raise InvalidInput("local_m needs the position of each query: give time")
             return masked_softmax(scores, keep & self._window(memory, time))
         # Luong et al. count source positions from 1, so p = 1 is the first token.
         centre = self.predict(query, memory)
         keep = keep & self._window(memory, centre.detach().floor().long() - 1)
         if not self.gaussian:
             return masked_softmax(scores, keep)
-        # About p itself and not its integer part: this is the only way that W_p and v_p get a gradient.
+        # Around p itself and not its integer part: only so do W_p and v_p get a gradient.
         distance = memory.position[:, None] + 1 - centre[..., None]
         exponent = -(distance**2) / (2 * (self.radius / 2) ** 2)
         if self.renormalise:
             return masked_softmax(scores + exponent, keep)
         return masked_softmax(scores, keep) * exponent.exp()
 
-    def predict(self, query: Asked, memory: AlignmentMemory) -> Float[Tensor, "batch queries"]:
-        """The place p_t that local-p looks at, a real number, counted from 1.
+    def predict(self, query: Query, memory: AlignmentMemory) -> Float[Tensor, "batch queries"]:
+        """The centre p_t of the window of local_p, a real number counted from 1.
 
-        The paper has S · sigmoid(·) with S the row's own length; released code 1 + (S - 1) · sigmoid(·).
+        Paper: S · sigmoid(·), where S is the length of the row. Released code: 1 + (S - 1) · sigmoid(·).
         """
-        share = self.place(self.place_hidden(query).tanh())[..., 0].sigmoid()
+        share: Tensor = self.place(self.place_hidden(query).tanh())[..., 0].sigmoid()
         length = memory.length[:, None].to(share.dtype)
         return length * share if self.centre == "paper" else 1 + (length - 1) * share
 
-    def scores(self, query: Asked, memory: AlignmentMemory) -> Attended:
+    def scores(self, query: Query, memory: AlignmentMemory) -> Attended:
         """e of every query and key, before any mask."""
         keys = memory.values if memory.keys is None else memory.keys
         if self.score == "additive":
@@ -168,10 +167,10 @@ class Alignment(nn.Module):
         return scores * self.key_width**-0.5 if self.score == "scaled_dot" else scores
 
     def _keys(self, memory: AlignmentMemory) -> Tensor | None:
-        if self.score == "general":
-            return self.change(memory.values)
-        if self.score == "additive":
-            return self.change_key(memory.values)
+        if self.score in ("general", "additive"):
+            project = self.change if self.score == "general" else self.change_key
+            keys: Tensor = project(memory.values)
+            return keys
         if self.score == "cosine":
             return normalize(memory.values, dim=-1, eps=EPSILON)
         if self.score == "location":
@@ -184,10 +183,10 @@ class Alignment(nn.Module):
         """Refuses a source that is longer than the table of the location score."""
         if self.score == "location" and longest > len(self.places):
             most = len(self.places)
-            raise InvalidInput(f"score location was built for sources of at most {most} tokens, and one has {longest}")
+            raise InvalidInput(f"score location was built for sources of at most {most} tokens, one has {longest}")
 
     def _additive(self, query: Tensor, keys: Tensor) -> Tensor:
-        """v · tanh(W_q s + W_k h); many queries in pieces, so that (queries, keys, width) never stands at once."""
+        """v · tanh(W_q s + W_k h), a few queries at a time so that (queries, keys, width) is never whole in memory."""
 
         def compare(piece: Tensor, _: int = 0) -> Tensor:
             return torch.tanh(piece.transpose(1, 2) + keys[:, None]).matmul(self.direction)[:, None]
@@ -196,7 +195,7 @@ class Alignment(nn.Module):
         return (compare(heads) if query.shape[1] == 1 else stream_queries(compare, heads, rows=16))[:, 0]
 
     def _window(self, memory: AlignmentMemory, centre: Tensor) -> Tensor:
-        """(batch, queries, keys): within `radius` of the centre; what lies beyond the sentence is just not there."""
+        """(batch, queries, keys): True within `radius` of the centre; positions outside the sentence do not exist."""
         return (memory.position[:, None] - centre[..., None]).abs() <= self.radius
 
 

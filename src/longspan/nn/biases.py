@@ -1,4 +1,4 @@
-"""Numbers added to scores, one per head and offset (key - query)."""
+"""Position biases added to attention scores, one number per head and offset (key - query)."""
 
 import math
 from abc import ABC, abstractmethod
@@ -46,18 +46,18 @@ class Alibi(DistanceBias):
 
 
 def _slopes(heads: int) -> list[float]:
-    """2^(-8/n), 2^(-16/n), … for n heads; past a power of two, every other one of the next, as in the authors' code."""
+    """2^(-8/n), 2^(-16/n), … for n heads; past a power of two, the rest are from 2n heads (authors' code)."""
     below = 1 << (heads.bit_length() - 1)
-    whole = [2 ** (-8 * k / below) for k in range(1, below + 1)]
+    slopes = [2 ** (-8 * k / below) for k in range(1, below + 1)]
     between = [2 ** (-4 * k / below) for k in range(1, 2 * below, 2)]
-    return whole + between[: heads - below]
+    return slopes + between[: heads - below]
 
 
 class RelativeBias(DistanceBias):
     """A trained number per bucket of offsets (Raffel et al. 2020, section 2.1).
 
-    Half of the buckets hold one distance each, the others are logarithmically wider up to `max_distance`, and the last
-    holds all beyond. `bidirectional` has buckets for both directions; otherwise the future shares bucket 0.
+    Half of the buckets are for one distance each; the others grow logarithmically up to `max_distance`, and the last is
+    for all distances beyond. `bidirectional` has buckets for both directions; otherwise the future shares bucket 0.
     """
 
     def __init__(self, heads: int, buckets: int = 32, max_distance: int = 128, bidirectional: bool = True) -> None:
@@ -67,13 +67,13 @@ class RelativeBias(DistanceBias):
             raise InvalidOption(f"buckets must be even and at least {least}, got {buckets}")
         if max_distance <= buckets // least:
             raise InvalidOption(
-                f"max_distance must be above {buckets // least}, which {buckets} buckets hold one by one, "
+                f"max_distance must be above {buckets // least}, up to which {buckets} buckets have one distance each, "
                 f"got {max_distance}"
             )
         self.buckets = buckets
         self.max_distance = max_distance
         self.bidirectional = bidirectional
-        self.weight = nn.Parameter(torch.randn(buckets, heads) * 0.02)  # this way round in T5's checkpoints
+        self.weight = nn.Parameter(torch.randn(buckets, heads) * 0.02)  # (buckets, heads), as in T5's checkpoints
 
     def bucket(self, offsets: Int[Tensor, "*places"]) -> Int[Tensor, "*places"]:
         """The bucket of each offset (key - query)."""
@@ -81,7 +81,7 @@ class RelativeBias(DistanceBias):
         first = count * (offsets > 0) if self.bidirectional else torch.zeros_like(offsets)
         distance = offsets.abs() if self.bidirectional else (-offsets).clamp(min=0)
         single = count // 2
-        # float32 on purpose: T5 rounds there, and a bucket's edge must not move for its trained weights.
+        # float32 on purpose, as in T5: other rounding would move bucket edges under its trained weights.
         growth = torch.log(distance.clamp(min=single).float() / single) / math.log(self.max_distance / single)
         wide = (single + (growth * (count - single)).long()).clamp(max=count - 1)
         return first + torch.where(distance < single, distance, wide)
@@ -94,7 +94,7 @@ class RelativeBias(DistanceBias):
 
 
 class ClippedBias(DistanceBias):
-    """A trained number per offset within `reach`; those beyond share the outermost (Shaw et al. 2018, section 3.2)."""
+    """A trained number per offset within `reach`; others share the outermost (Shaw et al. 2018, section 3.2)."""
 
     def __init__(self, heads: int, reach: int) -> None:
         super().__init__()

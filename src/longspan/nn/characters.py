@@ -1,6 +1,6 @@
-"""Vectors of words from their bytes (Kim et al. 2016; Jozefowicz et al. 2016, as ELMo has it): no word is unknown.
+"""Word vectors from bytes (Kim et al. 2016; Jozefowicz et al. 2016), as in ELMo: no word is unknown.
 
-The alphabet is the one of the released ELMo, so that its weights fit: 0 stands in words that are padding, byte b is
+The alphabet is that of the released ELMo, so its weights can be loaded: 0 is for words that are padding, byte b is
 b + 1, then come the marks. A word is its begin mark, its UTF-8 bytes, its end mark, and fill up to a fixed width.
 """
 
@@ -15,7 +15,7 @@ from longspan.errors import InvalidInput, InvalidOption
 
 BEGIN_SENTENCE, END_SENTENCE, BEGIN_WORD, END_WORD, FILL = 257, 258, 259, 260, 261
 ALPHABET = 262
-MARKS = {"<S>": BEGIN_SENTENCE, "</S>": END_SENTENCE}  # words that are one character of their own
+MARKS = {"<S>": BEGIN_SENTENCE, "</S>": END_SENTENCE}  # words with a character of their own
 
 Characters = Int[Tensor, "batch length characters"]
 
@@ -25,7 +25,7 @@ def encode_words(
 ) -> tuple[Characters, Bool[Tensor, "batch length"]]:
     """The characters of each word, and which words are real; sentences are padded on the right.
 
-    A word of more than `characters` - 2 bytes is cut, as in the release.
+    A word of more than `characters` - 2 bytes is cut, as in the released code.
     """
     if characters < 3:
         raise InvalidOption(f"characters must be at least 3, two marks and one byte, not {characters}")
@@ -52,7 +52,7 @@ def _code(word: str, width: int) -> list[int]:
 
 
 class Highway(nn.Module):
-    """T(x)·relu(Wx) + (1 - T(x))·x (Srivastava et al. 2015); the gate starts at -2, so that x is carried at first."""
+    """T(x)·relu(Wx) + (1 - T(x))·x (Srivastava et al. 2015); the gate starts at -2, so x passes through at first."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -69,8 +69,8 @@ class Highway(nn.Module):
 class CharacterEncoder(nn.Module):
     """Convolutions of widths 1, 2, … over a word's characters, their maximum over it, highway layers, a projection.
 
-    `filters[i]` is the number of maps of width i + 1. The vector of a word depends on nothing but the word, so each
-    different word of a batch is computed once. Padding gives whatever its zeros give.
+    `filters[i]` is the number of maps of width i + 1. The vector of a word depends on the word alone, so each
+    distinct word of a batch is computed once. Vectors of padding have no meaning.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class CharacterEncoder(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """As the release starts them, but for the rows of the embedding that padding reads, which are zero."""
+        """As in the released code, except that the embedding's row for padding is zero."""
         nn.init.uniform_(self.embedding.weight, -1, 1)
         with torch.no_grad():
             self.embedding.weight[0] = 0
@@ -101,16 +101,20 @@ class CharacterEncoder(nn.Module):
 
     def forward(self, characters: Characters) -> Float[Tensor, "batch length width"]:
         self._check(characters)
-        words, places = characters.flatten(0, 1).unique(dim=0, return_inverse=True)
+        words, inverse = characters.flatten(0, 1).unique(dim=0, return_inverse=True)
         x = self.embedding(self._cropped(words)).transpose(1, 2)
-        maps = [convolution(x).amax(-1) for convolution in self.convolutions]  # relu is monotone: it can come after
+        maps = [
+            convolution(x).amax(-1) for convolution in self.convolutions
+        ]  # relu is monotone, so it can come after the maximum
         x = torch.cat(maps, dim=-1).relu()
         for highway in self.highways:
             x = highway(x)
-        return self.projection(x)[places].unflatten(0, characters.shape[:2])
+        vectors: Tensor = self.projection(x)
+        out: Tensor = vectors[inverse].unflatten(0, characters.shape[:2])
+        return out
 
     def _cropped(self, words: Int[Tensor, "words characters"]) -> Int[Tensor, "words cropped"]:
-        """Without the fill that only repeats: one window of nothing but fill gives the maximum what all of them do."""
+        """Without redundant fill: one window of fill only contributes the same to the maximum as many do."""
         longest = int(((words != FILL) & (words != 0)).sum(1).max())
         return words[:, : longest + len(self.convolutions)]
 

@@ -1,7 +1,7 @@
-"""How a Compressive Transformer makes few memories of many (Rae et al. 2020, section 3.2).
+"""Compression functions of the Compressive Transformer (Rae et al. 2020, section 3.2).
 
-c neighbouring memories become one slot. What is left over at the end is dropped: the paper floors, and no zeros are
-added. A slot may be read if all memories that it was made of may.
+c neighbouring memories become one slot. A remainder of fewer than c is dropped, as the paper rounds down. A slot may
+be read if all memories that it was computed from may be read.
 """
 
 from typing import NamedTuple
@@ -19,7 +19,7 @@ DILATION = 2  # the paper names dilated convolutions and gives no rate
 
 
 class Slots(NamedTuple):
-    """What memories were compressed to."""
+    """Compressed memories."""
 
     value: Hidden
     keep: Bool[Tensor, "batch slots"] | None
@@ -27,12 +27,12 @@ class Slots(NamedTuple):
 
 
 class Compression(nn.Module):
-    """f_c of the paper, of `kind`, and with `decoder` also the g that leads back for the auto-encoding loss.
+    """f_c of the paper and, with `decoder`, the inverse g that the auto-encoding loss needs.
 
     - `convolution`: kernel and stride c, over all channels.
-    - `dilated`: the same, but a slot looks back over c memories that are two apart; before the first stands the first.
-    - `max`, `mean`: over each c.
-    - `most_used`: the memories that were read most while the last segment was, in their order in time.
+    - `dilated`: the same, but a slot reads c memories that are two apart; the first memory pads the front.
+    - `max`, `mean`: over each group of c.
+    - `most_used`: the memories with the largest attention in the last segment, in temporal order.
     """
 
     def __init__(self, width: int, ratio: int, kind: str = "convolution", *, decoder: bool = False) -> None:
@@ -59,27 +59,28 @@ class Compression(nn.Module):
         sources = self._sources(count, old.device)
         kept = None if keep is None else keep[:, sources].all(-1)
         if self.convolution is None:
-            parts = whole.unflatten(1, (count, self.ratio))
-            return Slots(parts.mean(2) if self.kind == "mean" else parts.amax(2), kept, newest)
+            groups = whole.unflatten(1, (count, self.ratio))
+            return Slots(groups.mean(2) if self.kind == "mean" else groups.amax(2), kept, newest)
         if self.kind == "dilated":
             back = (DILATION - 1) * (self.ratio - 1)
             whole = torch.cat([whole[:, :1].expand(-1, back, -1), whole], 1)
         return Slots(self.convolution(whole.mT).mT, kept, newest)
 
     def restore(self, slots: Hidden) -> Hidden:
-        """g: the memories that slots were made of, as well as it can."""
+        """g: an estimate of the memories that the slots were computed from."""
         assert self.decoder is not None
-        return self.decoder(slots.mT).mT
+        memories: Tensor = self.decoder(slots.mT)
+        return memories.mT
 
     def _sources(self, count: int, device: torch.device) -> Tensor:
-        """(slots, c): which memories each slot is made of."""
+        """(slots, c): the indices of the memories in each slot."""
         newest = torch.arange(1, count + 1, device=device) * self.ratio - 1
         step = DILATION if self.kind == "dilated" else 1
         return (newest[:, None] - step * torch.arange(self.ratio, device=device)).clamp_min(0)
 
     def _most_used(self, old: Tensor, keep: Tensor | None, usage: Tensor | None, count: int) -> Slots:
         if usage is None:
-            raise InvalidInput("most_used chooses by how much each memory was read: give usage")
+            raise InvalidInput("most_used selects by how much each memory was read: give usage")
         if keep is not None:
             usage = usage.masked_fill(~keep, -1.0)
         chosen = usage.topk(count, dim=1).indices.sort(dim=1).values
@@ -88,8 +89,8 @@ class Compression(nn.Module):
 
 
 def distance(one: Hidden, other: Hidden) -> Float[Tensor, " batch"]:
-    """The L2 norm of the difference, of each sequence by itself (not a mean of squares)."""
-    return (one - other).flatten(1).norm(dim=1)
+    """The L2 norm of the difference, per sequence (not a mean of squares)."""
+    return torch.linalg.vector_norm((one - other).flatten(1), dim=1)
 
 
 def content_attention(

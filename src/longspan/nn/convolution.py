@@ -1,7 +1,7 @@
-"""A transition that looks at neighbours: two separable convolutions over time with an activation between.
+"""Two separable convolutions over time with an activation between them, instead of a feed-forward layer.
 
-Dehghani et al. 2018, section 2.1, offer it instead of the feed-forward layer. The sizes are those of the authors'
-tensor2tensor: a depthwise kernel of 3 and a projection to `hidden`, one of 5 and a projection back.
+An alternative of the Universal Transformer (Dehghani et al. 2018, section 2.1). The sizes are those of the authors'
+tensor2tensor: a depthwise kernel of 3 and a projection to `hidden`, then a kernel of 5 and a projection back.
 """
 
 from dataclasses import dataclass
@@ -21,14 +21,14 @@ from longspan.shapes import Hidden, KeyMask
 
 @dataclass(frozen=True)
 class ConvolutionState(State):
-    """The last inputs of both convolutions, as many as their kernels look back: (batch, kernel - 1, width)."""
+    """The last inputs of both convolutions that the next tokens need: (batch, kernel - 1, width)."""
 
     first: Tensor
     second: Tensor
 
 
 class SeparableConvolution(nn.Module):
-    """`causal` looks back only, and streams; otherwise to both sides. Masked positions are zeros, as outside."""
+    """`causal` reads earlier tokens only and can decode; otherwise both sides. Masked positions count as zeros."""
 
     def __init__(
         self,
@@ -43,11 +43,11 @@ class SeparableConvolution(nn.Module):
     ) -> None:
         super().__init__()
         if activation not in PLAIN:
-            raise InvalidOption(f"a convolution has no gate: activation must be one of {', '.join(PLAIN)}")
+            raise InvalidOption(f"a convolution has no gate; activation must be one of {', '.join(PLAIN)}")
         if min(kernels) < 1 or not all(kernel % 2 for kernel in kernels):
             raise InvalidOption(f"kernels must be odd, so that they have a middle, not {kernels}")
         self.activation, self.causal, self.kernels = activation, causal, kernels
-        # One filter for each channel; the projections bring the biases.
+        # One filter per channel; the biases are in the projections.
         self.first = nn.Parameter(torch.empty(width, 1, kernels[0]))
         self.second = nn.Parameter(torch.empty(hidden, 1, kernels[1]))
         self.inner = Linear(width, hidden, bias=bias)
@@ -57,7 +57,7 @@ class SeparableConvolution(nn.Module):
 
     @torch.no_grad()
     def reset(self) -> None:
-        """Filters as torch draws them for one channel, Xavier for the projections."""
+        """torch's initialisation of one-channel filters; Xavier for the projections."""
         for filters, kernel in zip((self.first, self.second), self.kernels):
             nn.init.uniform_(filters, -(kernel**-0.5), kernel**-0.5)
         for linear in (self.inner, self.outer):
@@ -88,13 +88,13 @@ class SeparableConvolution(nn.Module):
     def _run(
         self, x: Tensor, state: ConvolutionState | None, key_mask: Tensor | None
     ) -> tuple[Tensor, ConvolutionState]:
-        seen, first = self._along(x, self.first, None if state is None else state.first, key_mask)
-        inner = self.dropout(PLAIN[self.activation](self.inner(seen)))
-        seen, second = self._along(inner, self.second, None if state is None else state.second, key_mask)
-        return self.outer(seen), ConvolutionState(first, second)
+        convolved, first = self._along(x, self.first, None if state is None else state.first, key_mask)
+        inner = self.dropout(PLAIN[self.activation](self.inner(convolved)))
+        convolved, second = self._along(inner, self.second, None if state is None else state.second, key_mask)
+        return self.outer(convolved), ConvolutionState(first, second)
 
     def _along(self, x: Tensor, filters: Tensor, past: Tensor | None, key_mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """x convolved over time, and the rows that the next tokens look back at."""
+        """x convolved over time, and the rows that the next tokens need."""
         if key_mask is not None:
             x = x.masked_fill(~key_mask[..., None], 0.0)
         back = filters.shape[-1] - 1

@@ -1,4 +1,4 @@
-"""Dropout that costs little: torch draws on one thread, and keeps a number for each of its own."""
+"""Fast dropout on CPUs: torch draws on one thread and keeps a mask for the backward pass."""
 
 from typing import Any
 
@@ -7,12 +7,12 @@ from torch import Tensor, nn
 
 from longspan.attention.parts.dropout_masks import DropoutMasks
 
-LEAST = 1 << 18  # numbers; fewer are as soon drawn by torch
-PIECE = 1 << 20  # numbers at a time: fewer wake the threads too often, more leave the cache
+LEAST = 1 << 18  # elements; below this torch is as fast
+PIECE = 1 << 20  # elements at a time: fewer start threads too often, more do not fit the cache
 
 
 class Dropout(nn.Dropout):
-    """As torch's; on CPUs drawn by a hash, and drawn again in the backward pass: about twice as fast with that.
+    """torch's dropout; on CPUs the mask is a hash of a seed, computed again in the backward pass: about twice as fast.
 
     The rate is rounded to 1/65,536.
     """
@@ -22,24 +22,26 @@ class Dropout(nn.Dropout):
             return super().forward(x)
         if x.device.type != "cpu" or x.numel() < LEAST or not x.is_floating_point() or torch.compiler.is_compiling():
             return super().forward(x)
-        return _Dropped.apply(x, self.p, int(torch.randint(1 << 62, ())))  # a seed from the user's generator
+        seed = int(torch.randint(1 << 62, ()))  # from the user's generator
+        out: Tensor = _SeededDropout.apply(x, self.p, seed)
+        return out
 
 
-class _Dropped(torch.autograd.Function):
-    """Nothing is kept but the seed."""
+class _SeededDropout(torch.autograd.Function):
+    """Keeps only the seed for the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, rate: float, seed: int) -> Tensor:
         ctx.rate, ctx.seed = rate, seed
-        draws, nothing = DropoutMasks(rate, seed), x.new_zeros(())
+        masks, zero = DropoutMasks(rate, seed), x.new_zeros(())
         out = torch.empty(x.shape, dtype=x.dtype)
-        for part, to in zip(x.reshape(-1).split(PIECE), out.view(-1).split(PIECE), strict=True):
-            torch.addcmul(nothing, part, draws.kept(part.shape, part.dtype), value=draws.scale, out=to)
+        for source, target in zip(x.reshape(-1).split(PIECE), out.view(-1).split(PIECE), strict=True):
+            torch.addcmul(zero, source, masks.kept(source.shape, source.dtype), value=masks.scale, out=target)
         return out
 
     @staticmethod
     def backward(ctx: Any, *towards: Tensor) -> tuple[Tensor, None, None]:
-        return _Dropped.apply(towards[0], ctx.rate, ctx.seed), None, None
+        return _SeededDropout.apply(towards[0], ctx.rate, ctx.seed), None, None
 
 
 __all__ = ["Dropout"]

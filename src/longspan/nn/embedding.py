@@ -1,4 +1,4 @@
-"""From tokens, or from numeric vectors, to hidden states; and for tokens, back again."""
+"""Embeddings of tokens and of numeric vectors, and the output layer tied to the token embedding."""
 
 import torch
 from jaxtyping import Float, Int
@@ -14,8 +14,8 @@ from longspan.shapes import Hidden
 
 
 class _Embedding(nn.Module):
-    """What both kinds end with: the position code, a norm where there is one (BERT, BART), dropout (Vaswani et al.
-    2017, section 5.4), and where the tables are narrower than the model, a projection (ALBERT, ELECTRA)."""
+    """The common end of both kinds: positions, optional norm (BERT, BART), dropout (Vaswani et al. 2017, section 5.4),
+    and a projection if the tables are narrower than the model (ALBERT, ELECTRA)."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class _Embedding(nn.Module):
         self.position, self.norm, self.project = position, norm, project
         self.dropout = Dropout(dropout)
 
-    def _place(self, x: Hidden, start: int, positions: Int[Tensor, "batch length"] | None) -> Hidden:
+    def _finish(self, x: Hidden, start: int, positions: Int[Tensor, "batch length"] | None) -> Hidden:
         if self.position is not None:
             x = self.position(x, start=start, positions=positions)
         x = self.dropout(x if self.norm is None else self.norm(x))
@@ -36,15 +36,14 @@ class _Embedding(nn.Module):
 
 
 class TokenEmbedding(_Embedding):
-    """A row per token, times √width if `scale`, plus the position, normed, then dropout; `logits` reads the same rows.
+    """A row per token, times √width if `scale`, plus positions, norm and dropout; `logits` uses the same rows.
 
-    Rows start with standard deviation width^-½, so that scaled embeddings have variance 1 and the logits of
-    normalised states have it too (Vaswani et al. 2017, section 3.4). The row of `padding` is zero and gets no
-    gradient from the embedding; a tied output layer still moves it, as every logit is part of the softmax.
+    Rows start with standard deviation width^-½, so that scaled embeddings and the logits of normalised states
+    have variance 1 (Vaswani et al. 2017, section 3.4). The row of `padding` is zero and gets no gradient
+    from the embedding; a tied output layer still trains it, as every logit is part of the softmax.
 
-    `segments` > 0 adds one of so many rows for the kind of each token, such as first or second sentence (BERT).
-    `out_width` makes all tables narrower than what comes out: a linear layer leads from one to the other, and with
-    `project` there is one even where both are of one width (ALBERT).
+    `segments` is the number of segment embeddings, such as first or second sentence (BERT). If `out_width` differs from
+    `width`, a linear layer projects the embedding to it; `project` adds that layer even if both are equal (ALBERT).
     """
 
     def __init__(
@@ -91,13 +90,13 @@ class TokenEmbedding(_Embedding):
         check_ids(ids, self.vocabulary)
         x = functional.embedding(ids, self.weight, padding_idx=self.padding)
         x = x * self.scale if self.scale != 1.0 else x
-        return self._place(self._kind(x, segments), start, positions)
+        return self._finish(self._add_segments(x, segments), start, positions)
 
-    def _kind(self, x: Hidden, segments: Int[Tensor, "batch length"] | None) -> Hidden:
+    def _add_segments(self, x: Hidden, segments: Int[Tensor, "batch length"] | None) -> Hidden:
         """Adds the row of each token's segment, 0 unless given."""
         if self.segment is None:
             if segments is not None:
-                raise InvalidInput("this model has no segments; leave them out")
+                raise InvalidInput("this model has no segment embeddings; leave out segments")
             return x
         if segments is None:
             return x + self.segment[0]
@@ -107,7 +106,7 @@ class TokenEmbedding(_Embedding):
         return x + functional.embedding(segments, self.segment)
 
     def logits(self, x: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch vocabulary"]:
-        """The output layer tied to the embedding; only the embedding is scaled, not this."""
+        """The output layer, tied to the embedding but not scaled."""
         return linear(x, self.weight)
 
     def extra_repr(self) -> str:
@@ -115,13 +114,12 @@ class TokenEmbedding(_Embedding):
 
 
 def check_ids(ids: Tensor, vocabulary: int, what: str = "token ids") -> None:
-    """Refuse ids that no row of an embedding belongs to.
+    """Refuses ids outside the vocabulary.
 
-    On an accelerator the device checks the range itself: to ask it would make the host wait.
+    On an accelerator the device checks the range, because reading it back would block the host.
     """
     if ids.ndim != 2 or ids.dtype not in (torch.int64, torch.int32):
-        came = f"{tuple(ids.shape)} of {ids.dtype}"
-        raise InvalidInput(f"expected {what} (batch, length) of int64 or int32, got {came}")
+        raise InvalidInput(f"expected {what} (batch, length) of int64 or int32, got {tuple(ids.shape)} of {ids.dtype}")
     if ids.is_cuda and not torch.compiler.is_compiling():
         inside = ((ids >= 0) & (ids < vocabulary)).all()
         torch._assert_async(inside, f"{what} outside 0..{vocabulary - 1}: were they made with this model's tokenizer?")
@@ -132,7 +130,7 @@ def check_ids(ids: Tensor, vocabulary: int, what: str = "token ids") -> None:
         row, column = outside.nonzero()[0].tolist()
         raise InvalidInput(
             f"expected {what} in 0..{vocabulary - 1} (a vocabulary of {vocabulary}), "
-            f"got {int(ids[row, column])} in sample {row} at place {column}; "
+            f"got {int(ids[row, column])} in sample {row} at position {column}; "
             "was it made with this model's tokenizer?"
         )
 
@@ -161,7 +159,7 @@ class FeatureEmbedding(_Embedding):
     ) -> Hidden:
         if x.ndim != 3 or x.shape[2] != self.linear.in_features:
             raise InvalidInput(f"expected (batch, length, {self.linear.in_features} features), got {tuple(x.shape)}")
-        return self._place(self.linear(x), start, positions)
+        return self._finish(self.linear(x), start, positions)
 
 
 __all__ = ["FeatureEmbedding", "TokenEmbedding", "check_ids"]

@@ -1,4 +1,4 @@
-"""The position-wise feed-forward layer, plain or gated, whole or a chunk of tokens at a time."""
+"""The position-wise feed-forward layer, plain or gated, optionally in chunks of tokens."""
 
 from collections.abc import Callable
 from functools import partial
@@ -41,11 +41,11 @@ GATED: dict[str, Activation] = {
 
 
 class FeedForward(nn.Module):
-    """outer(dropout(activation(inner(x)))), each token by itself.
+    """outer(dropout(activation(inner(x)))) for each token.
 
-    A gated layer holds both its inner projections in one matrix, the gate's rows first: one product is faster than
-    two. With `chunk` > 0 that many tokens go through at a time, which is exact, and the wide inner activations are
-    computed again in the backward pass, so that only one chunk of them is ever alive (Kitaev et al. 2020, section 3).
+    A gated layer keeps both inner projections in one matrix, the gate's rows first: one product is faster than two.
+    `chunk` > 0 processes that many tokens at a time, with the same result, and computes the wide inner activations
+    again in the backward pass, so that only one chunk of them is in memory (Kitaev et al. 2020, section 3).
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class FeedForward(nn.Module):
         if activation not in known:
             raise UnknownName(f"no activation is called {activation!r}; {suggest(activation, known)}")
         if chunk < 0:
-            raise InvalidOption(f"chunk must be 0 (the whole input at once) or a number of tokens, got {chunk}")
+            raise InvalidOption(f"chunk must be 0 (no chunks) or a number of tokens, got {chunk}")
         self.activation = activation
         self.chunk = chunk
         self.gated = activation in GATED
@@ -73,26 +73,27 @@ class FeedForward(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Float[Tensor, "*batch length width"]) -> Float[Tensor, "*batch length width"]:
-        # A loop over chunks would fix the length of a traced graph; the compiler bounds memory in its own way.
+        # A loop over chunks would fix the length in a traced graph.
         if not self.chunk or torch.compiler.is_compiling() or x.shape[-2] <= self.chunk:
-            return self._whole(x)
+            return self._compute(x)
         draws = self.training and self.dropout.p > 0
         pieces = [
-            checkpoint(self._whole, piece, use_reentrant=False, preserve_rng_state=draws)
+            checkpoint(self._compute, piece, use_reentrant=False, preserve_rng_state=draws)
             if torch.is_grad_enabled()
-            else self._whole(piece)
+            else self._compute(piece)
             for piece in x.split(self.chunk, dim=-2)
         ]
         return torch.cat(pieces, dim=-2)
 
-    def _whole(self, x: Tensor) -> Tensor:
+    def _compute(self, x: Tensor) -> Tensor:
         inner = self.inner(x)
         if self.gated:
             gate, value = inner.chunk(2, dim=-1)
             inner = self._activate(gate) * value
         else:
             inner = self._activate(inner)
-        return self.outer(self.dropout(inner) if self.training else inner)
+        out: Tensor = self.outer(self.dropout(inner) if self.training else inner)
+        return out
 
     def extra_repr(self) -> str:
         return f"activation={self.activation!r}, chunk={self.chunk}"

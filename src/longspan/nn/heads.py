@@ -1,7 +1,7 @@
-"""What stands on a body for a task: one vector or one number per label, for each text or for each token.
+"""Task heads on a body: logits of tokens, of labels per text, or of labels per token.
 
-Three shapes cover the tasks of BERT and its kin. `Masked` gives the logits of the token that stands at each place,
-`PerText` pools a text into one vector and reads labels from it, `PerToken` reads labels at every token.
+Three classes cover the tasks of BERT-like models. `Masked` gives the logits of the token at each position, `PerText`
+pools a text into one vector and classifies it, `PerToken` classifies every token.
 """
 
 from collections.abc import Mapping
@@ -42,7 +42,7 @@ ACTIVATIONS: dict[str, Activation] = {**PLAIN, "tanh": torch.tanh}
 
 @dataclass(frozen=True, kw_only=True)
 class Head(config.Options):
-    """A task and what its head is made of; in a configuration file `"masked"` or `{task = "classify", labels = 3}`."""
+    """A task and the layers of its head; in a configuration file `"masked"` or `{task = "classify", labels = 3}`."""
 
     task: str = option("classify", "what is asked of the model", choices=TASKS)
     labels: int = option(2, "number of labels, or of numbers to regress", low=1)
@@ -66,11 +66,11 @@ class Head(config.Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.question and self.task != "span":
-            raise InvalidOption(f"question is of the task 'span', whose answers lie behind it, not of {self.task!r}")
+            raise InvalidOption(f"question is an option of the task 'span', not of {self.task!r}")
         if self.names is not None and len(self.names) != self.labels:
-            raise InvalidOption(f"there are {len(self.names)} names for {self.labels} labels")
+            raise InvalidOption(f"expected {self.labels} names, one per label, got {len(self.names)}")
         if self.hidden is not None and self.task not in TOKEN_TASKS:
-            raise InvalidOption(f"hidden is of heads for each token ({', '.join(TOKEN_TASKS)}), not of {self.task!r}")
+            raise InvalidOption(f"hidden is an option of token tasks ({', '.join(TOKEN_TASKS)}), not of {self.task!r}")
 
     @classmethod
     def read(cls, value: Any) -> "Head":
@@ -83,13 +83,13 @@ class Head(config.Options):
 
 
 class _Head(nn.Module):
-    """What all heads may begin with: dropout, a layer and its activation."""
+    """The optional first layers of all heads: dropout, a linear layer and its activation."""
 
     def __init__(self, head: Head, width: int, inner: int | None = None) -> None:
         super().__init__()
         if head.inner is not None and head.activation is None:
-            raise InvalidOption("inner is the width of a layer in between, which a head without activation lacks")
-        self.width = width if head.activation is None else head.inner or inner or width  # of what the last layer reads
+            raise InvalidOption("inner needs an activation; give one, or leave out inner")
+        self.width = width if head.activation is None else head.inner or inner or width  # the last layer's input
         self.dense = None if head.activation is None else Linear(width, self.width)
         self._activate = ACTIVATIONS[head.activation or "relu"]
         self.before = Dropout(head.dropout if head.drop_input else 0.0)
@@ -99,18 +99,18 @@ class _Head(nn.Module):
 
 
 class Masked(_Head):
-    """The logits of the token at each place: a layer, its norm, and the embedding (or a table of its own) with a bias.
+    """The logits of the token at each position: a layer, its norm, and the embedding (or its own table) with a bias.
 
-    Without an activation it is the embedding alone. The states may be of any shape, so that training can give the
-    places that were masked and no others.
+    Without an activation it is the embedding alone. The states may have any shape, so that training can pass only the
+    masked positions.
     """
 
     def __init__(self, head: Head, width: int, *, vocabulary: int, table_width: int, norm: str, eps: float) -> None:
         if head.inner is not None:
-            raise InvalidOption("the layer before the tokens is as wide as their table; leave out inner")
+            raise InvalidOption("the inner layer of the task 'masked' is as wide as the embedding; leave out inner")
         super().__init__(head, width, table_width)
         if self.dense is None and head.tied and width != table_width:
-            raise InvalidOption(f"states of {width} cannot be read by a table of {table_width}; give an activation")
+            raise InvalidOption(f"an embedding of {table_width} cannot read states of {width}; give an activation")
         self.norm = build_norm("none" if self.dense is None else norm, table_width, eps)
         self.weight = None if head.tied else nn.Parameter(torch.empty(vocabulary, table_width if self.dense else width))
         self.bias = nn.Parameter(torch.zeros(vocabulary)) if head.bias else None
@@ -124,7 +124,7 @@ class Masked(_Head):
 
 
 class PerText(_Head):
-    """One vector for each text, and unless that is all that is asked for, the logits of its labels."""
+    """One vector for each text and, unless the task is `pool`, the logits of its labels."""
 
     def __init__(self, head: Head, width: int) -> None:
         super().__init__(head, width)
@@ -142,14 +142,14 @@ class PerText(_Head):
         vector = self.vector(x, key_mask)
         if self.out is None:
             return vector
-        logits = self.out(self.dropout(vector))
+        logits: Tensor = self.out(self.dropout(vector))
         return logits.squeeze(-1) if self.single else logits
 
 
 class PerToken(_Head):
     """The logits of the labels at every token: (batch, length, labels), or (batch, length) to detect tokens.
 
-    With `hidden` a whole feed-forward layer stands in between, with its residual and norm.
+    With `hidden` there is a feed-forward layer before it, with residual and norm.
     """
 
     def __init__(self, head: Head, width: int, *, norm: str, eps: float) -> None:
@@ -158,20 +158,21 @@ class PerToken(_Head):
         self.feedforward = self.around = None
         if head.hidden is not None:
             self.feedforward = FeedForward(width, head.hidden, head.activation or "relu")
-            self.around = Residual(width, norm=norm, place="post", dropout=head.dropout, eps=eps)
+            self.around = Residual(width, norm=norm, norm_position="post", dropout=head.dropout, eps=eps)
         self.dropout = Dropout(head.dropout if head.hidden is None else 0.0)
         labels = {"span": 2, "detect": 1}.get(head.task, head.labels)
         self.out = Linear(self.width, labels, bias=head.bias)
 
     def forward(self, x: Hidden, key_mask: KeyMask | None = None) -> Tensor:
-        logits = self.out(self.dropout(self._between(x)))
+        logits: Tensor = self.out(self.dropout(self._between(x)))
         return logits.squeeze(-1) if self.single else logits
 
     def _between(self, x: Tensor) -> Tensor:
         if self.feedforward is None or self.around is None:
             return super()._between(x)
         layer = self.feedforward
-        return self.around(x, lambda y: layer(self.before(y)))
+        out: Tensor = self.around(x, lambda y: layer(self.before(y)))
+        return out
 
 
 def pool(x: Hidden, key_mask: KeyMask | None, how: str) -> Float[Tensor, "batch width"]:
@@ -189,9 +190,9 @@ def pool(x: Hidden, key_mask: KeyMask | None, how: str) -> Float[Tensor, "batch 
         return (x * real).sum(1) / real.sum(1).clamp(min=1)
     if how == "max":
         return x.masked_fill(~key_mask[..., None], -torch.inf).amax(1)
-    places = torch.arange(x.shape[1], device=x.device)
-    found = (places * key_mask).argmax(1) if how == "last" else key_mask.int().argmax(1)
-    return x[torch.arange(len(x), device=x.device), found]
+    index = torch.arange(x.shape[1], device=x.device)
+    chosen = (index * key_mask).argmax(1) if how == "last" else key_mask.int().argmax(1)
+    return x[torch.arange(len(x), device=x.device), chosen]
 
 
 def build_head(
@@ -200,7 +201,7 @@ def build_head(
     """The module of a head on states of `width`."""
     if head.task == "masked":
         if vocabulary is None:
-            raise InvalidOption("a model without a vocabulary predicts no tokens; leave out the head 'masked'")
+            raise InvalidOption("the head 'masked' needs a model with a vocabulary; leave it out")
         return Masked(head, width, vocabulary=vocabulary, table_width=table_width, norm=norm, eps=eps)
     return PerText(head, width) if head.task in TEXT_TASKS else PerToken(head, width, norm=norm, eps=eps)
 

@@ -1,8 +1,8 @@
-"""A linear layer that is quick for few rows too, as decoding needs it.
+"""A linear layer that is also fast for few rows, as in decoding.
 
-For one row BLAS on a CPU uses one thread, and for a few it shares out the rows, of which there are too few: weights are
-read from memory at half the rate that it gives. So the weight goes left and in slices, one for each thread: then its
-rows are what the threads share out. The product is the same up to rounding, and the weight is read where it lies.
+BLAS on a CPU uses one thread for one row and splits a few rows among threads, which are too few: it then reads the
+weight at half the memory bandwidth. So the weight is the left operand, in one slice per thread, and the threads share
+its rows. The product is the same up to rounding, and the weight is not copied.
 """
 
 from collections.abc import Sequence
@@ -15,8 +15,8 @@ from torch.nn import functional
 
 from longspan.recompute import deciding
 
-FEW = 64  # rows up to which slices gain
-LEAST = 2**17  # numbers in a weight from which on they do: a smaller one is read faster than it is shared out
+FEW = 64  # slices are faster up to this many rows
+LEAST = 2**17  # and from this many elements of the weight
 
 
 def linear(
@@ -27,7 +27,7 @@ def linear(
         return functional.linear(x, weight, bias)
     outputs, inputs = weight.shape
     slices, rows = _slices(outputs, torch.get_num_threads()), x.numel() // inputs
-    # The strides are given, since BLAS goes by them and is four times slower for a single column that looks like a row.
+    # Explicit strides: BLAS is four times slower for a single column that looks like a row.
     columns = x.contiguous().as_strided((slices, inputs, rows), (0, 1, inputs))
     out = torch.bmm(weight.view(slices, -1, inputs), columns)
     out = (out if rows == 1 else out.view(outputs, rows).t()).reshape(*x.shape[:-1], outputs)
@@ -40,11 +40,11 @@ def _few(x: Tensor, weight: Tensor) -> bool:
     kind = x.dtype
     if not x.is_cpu or kind != weight.dtype or kind not in WHOLE or not weight.is_contiguous():
         return False
-    # The first run of a reversible layer is an exception: the second must repeat it to the bit.
+    # Not in the first run of a reversible layer: the second must repeat it bit by bit.
     return deciding.get() is None and not torch.is_autocast_enabled("cpu")
 
 
-PLAIN = (Tensor, nn.Parameter)  # what is more than these (quantised, sharded) knows best how it is multiplied
+PLAIN = (Tensor, nn.Parameter)  # other classes (quantised, sharded) have products of their own
 WHOLE = (torch.float32, torch.float64)
 
 
@@ -54,7 +54,7 @@ def _slices(outputs: int, threads: int) -> int:
 
 
 class Linear(nn.Linear):
-    """`nn.Linear`, quick for few rows."""
+    """`nn.Linear`, fast for few rows."""
 
     def forward(self, x: Tensor) -> Tensor:
         return linear(x, self.weight, self.bias)
@@ -62,31 +62,32 @@ class Linear(nn.Linear):
 
 @torch.no_grad()
 def fuse_storage(layers: Sequence[nn.Module]) -> None:
-    """Moves the weights of layers that read one input one behind the other in memory, so that `together` finds them."""
+    """Moves the weights of layers with a common input next to each other in memory, as `fused_view` needs them."""
     for name in ("weight", "bias"):
-        parts = [getattr(layer, name) for layer in layers]
-        if all(part is not None for part in parts):
-            pieces = torch.cat([part.data for part in parts]).split([len(part) for part in parts])
-            for part, piece in zip(parts, pieces):
-                part.data = piece
+        parameters = [getattr(layer, name) for layer in layers]
+        if all(parameter is not None for parameter in parameters):
+            pieces = torch.cat([parameter.data for parameter in parameters]).split([len(row) for row in parameters])
+            for parameter, piece in zip(parameters, pieces):
+                parameter.data = piece
 
 
-def bring_together(layers: Sequence[nn.Module]) -> None:
-    """Lays layers together again, where nothing but their place in memory stands against it."""
-    if together(layers) is not None or any(_changed(layer) for layer in layers):
+def ensure_fused(layers: Sequence[nn.Module]) -> None:
+    """Fuses the storage again if only the memory addresses prevent `fused_view`."""
+    if fused_view(layers) is not None or any(_changed(layer) for layer in layers):
         return
-    parts = [part for layer in layers for part in layer.parameters()]
-    alike = {(part.dtype, part.device) for part in parts}
-    if len(alike) > 1 or any(type(part) not in PLAIN or part.is_meta for part in parts):
+    weights = [weight for layer in layers for weight in layer.parameters()]
+    kinds = {(weight.dtype, weight.device) for weight in weights}
+    if len(kinds) > 1 or any(type(weight) not in PLAIN or weight.is_meta for weight in weights):
         return
-    with torch.inference_mode(False):  # what is made in inference mode could not be trained afterwards
+    with torch.inference_mode(False):  # tensors made in inference mode cannot be trained
         fuse_storage(layers)
 
 
-def together(layers: Sequence[nn.Module]) -> tuple[Tensor, Tensor | None] | None:
-    """The weights and the biases of all layers as one matrix and one vector: views, so that whatever is done to a layer
-    is seen at once. None where they do not lie together any more, or where a layer is not as it was: replaced,
-    parametrised, hooked.
+def fused_view(layers: Sequence[nn.Module]) -> tuple[Tensor, Tensor | None] | None:
+    """The weights and the biases of all layers as one matrix and one vector.
+
+    They are views, so any change of a layer shows at once. None if they are not adjacent in memory any more, or if a
+    layer was replaced, parametrised or hooked.
     """
     owned = []
     for layer in layers:
@@ -102,26 +103,26 @@ def together(layers: Sequence[nn.Module]) -> tuple[Tensor, Tensor | None] | None
 
 
 def _changed(layer: nn.Module) -> bool:
-    """Whether a layer may do more than multiply."""
+    """Whether a layer may do more than a matrix product."""
     hooked = bool(layer._forward_hooks or layer._forward_pre_hooks)
     return type(layer) is not Linear or hooked or "forward" in vars(layer)
 
 
-def _spanning(parts: Sequence[Tensor | None]) -> Tensor | None:
-    """One tensor over parts that follow on each other in memory; they are of one type, as layers of one module are."""
-    first = parts[0]
+def _spanning(tensors: Sequence[Tensor | None]) -> Tensor | None:
+    """One view of tensors that are adjacent in memory; they have one type, as layers of one module do."""
+    first = tensors[0]
     if first is None or type(first) not in PLAIN:
         return None
     begin, size, length = first.data_ptr(), first.element_size(), 0
-    place = begin
-    for part in parts:
-        if part is None or type(part) not in PLAIN or part.data_ptr() != place or not part.is_contiguous():
+    address = begin
+    for tensor in tensors:
+        if tensor is None or type(tensor) not in PLAIN or tensor.data_ptr() != address or not tensor.is_contiguous():
             return None
-        place += part.numel() * size
-        length += len(part)
-    if first.storage_offset() * size + place - begin > first.untyped_storage().nbytes():
-        return None  # neighbours by chance, in two storages
+        address += tensor.numel() * size
+        length += len(tensor)
+    if first.storage_offset() * size + address - begin > first.untyped_storage().nbytes():
+        return None  # adjacent by chance, in different storages
     return first.as_strided((length, *first.shape[1:]), first.stride())
 
 
-__all__ = ["Linear", "bring_together", "fuse_storage", "linear", "together"]
+__all__ = ["Linear", "ensure_fused", "fuse_storage", "fused_view", "linear"]

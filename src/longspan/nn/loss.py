@@ -1,5 +1,4 @@
-"""Token cross-entropy: in pieces, so that the logits of a long text and a large vocabulary never stand together; and
-with smoothed targets."""
+"""Token cross-entropy: in chunks, which saves the memory of the logits, and with label smoothing."""
 
 import math
 from typing import Any
@@ -24,10 +23,10 @@ def chunked_cross_entropy(
     *,
     chunk: int = 1024,
 ) -> Float[Tensor, ""]:
-    """The mean over the targets that count of the cross-entropy of x weightᵀ + bias; `chunk` tokens at a time.
+    """The mean cross-entropy of x weightᵀ + bias over the targets that count, `chunk` tokens at a time.
 
-    The value and the gradients are those of the whole (Kitaev et al. 2020, section 3): each piece of the logits is
-    computed again in the backward pass and thrown away.
+    Value and gradients equal those of the whole (Kitaev et al. 2020, section 3): each chunk of the logits is discarded
+    and computed again in the backward pass.
     """
     if chunk < 1:
         raise InvalidOption(f"chunk must be at least 1 token, not {chunk}")
@@ -35,8 +34,8 @@ def chunked_cross_entropy(
         raise InvalidInput(f"targets must be (batch, length) {tuple(x.shape[:-1])}, not {tuple(targets.shape)}")
     rows, wanted = x.flatten(0, 1), targets.flatten()
     total = rows.new_zeros((), dtype=torch.promote_types(x.dtype, torch.float32))
-    for part, own in zip(rows.split(chunk), wanted.split(chunk)):
-        total = total + checkpoint(_sum, part, weight, bias, own, use_reentrant=False)
+    for chunk_rows, chunk_targets in zip(rows.split(chunk), wanted.split(chunk)):
+        total = total + checkpoint(_sum, chunk_rows, weight, bias, chunk_targets, use_reentrant=False)
     return total / (wanted != IGNORED).sum().clamp_min(1)
 
 
@@ -57,12 +56,12 @@ def smoothed_cross_entropy(
     convention: str = "uniform",
     padding: int | None = None,
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-    """Cross-entropy with smoothed targets and, beside it, with plain ones: both are sums over the targets that count.
+    """Cross-entropy with smoothed and with plain targets, both as sums over the targets that count.
 
     Of the mass `smoothing`, every token gets 1/V (`uniform`: Szegedy et al. 2016, and PyTorch); every token but the
     target 1/(V-1) (`others`: tensor2tensor); or every token but the target and `padding` 1/(V-2) (`others_nopad`: the
-    Annotated Transformer). The Kullback–Leibler divergence, which some programs report, is less by a constant,
-    `smoothed_entropy` per target, and has the same gradients.
+    Annotated Transformer). The Kullback–Leibler divergence, which some programs report, is smaller by a
+    constant, `smoothed_entropy` per target, and has the same gradients.
     """
     share = _share(logits.shape[-1], smoothing, convention, padding)
     rows = logits.flatten(0, -2).to(torch.promote_types(logits.dtype, torch.float32))
@@ -78,8 +77,8 @@ def smoothed_cross_entropy(
 
 
 class _Smoothed(torch.autograd.Function):
-    """Both sums, with one table for the gradient, softmax less target: autograd's own way fills five of them, which
-    at a vocabulary of some thousands costs as much as a layer."""
+    """Both sums, with one matrix for the gradient, softmax minus target: autograd alone would need five of them, which
+    costs as much as a layer at a vocabulary of some thousands."""
 
     @staticmethod
     def forward(
@@ -90,7 +89,7 @@ class _Smoothed(torch.autograd.Function):
         spread = logs.sum(-1) - chosen
         if skipped is not None:
             spread = spread - logs[:, skipped]
-        # The logarithms are an output so that second derivatives find their way back through them.
+        # The logarithms are an output so that second derivatives can flow through them.
         ctx.save_for_backward(logs, wanted, real)
         ctx.set_materialize_grads(False)
         ctx.own, ctx.share, ctx.skipped = own, share, skipped
@@ -130,22 +129,22 @@ def _slope(
 
 
 def smoothed_entropy(vocabulary: int, *, smoothing: float, convention: str = "uniform") -> float:
-    """The entropy of a smoothed target, which no model's cross-entropy goes below."""
+    """The entropy of a smoothed target: a lower bound of the cross-entropy."""
     share = _share(vocabulary, smoothing, convention, 0)
     own = 1 - smoothing + (share if convention == "uniform" else 0.0)
     others = vocabulary - (2 if convention == "others_nopad" else 1)
-    return -sum(times * part * math.log(part) for times, part in ((1, own), (others, share)) if part > 0)
+    return -sum(count * p * math.log(p) for count, p in ((1, own), (others, share)) if p > 0)
 
 
 def _share(vocabulary: int, smoothing: float, convention: str, padding: int | None) -> float:
-    """What one token gets of the mass that is spread."""
+    """The share of one token in the smoothing mass."""
     if convention not in CONVENTIONS:
-        raise InvalidOption(f"the convention of label smoothing is {' or '.join(CONVENTIONS)}, not {convention!r}")
+        raise InvalidOption(f"the convention of label smoothing must be {' or '.join(CONVENTIONS)}, not {convention!r}")
     if not 0 <= smoothing < 1:
         raise InvalidOption(f"label smoothing must be 0 to below 1, not {smoothing!r}")
     if convention == "others_nopad" and padding is None:
-        raise InvalidOption("others_nopad leaves out the token of padding: say its id")
+        raise InvalidOption("others_nopad leaves out the padding token: give its id as padding")
     over = vocabulary - CONVENTIONS.index(convention)
     if over < 1:
-        raise InvalidOption(f"a vocabulary of {vocabulary} has no other tokens to spread over")
+        raise InvalidOption(f"a vocabulary of {vocabulary} has no other tokens for the smoothing mass")
     return smoothing / over

@@ -23,7 +23,7 @@ from longspan.attention.mechanisms import relative
 from longspan.attention.mechanisms.relative import Distances
 from longspan.attention.state import Rows, State
 from longspan.nn.compression import Compression, Slots, distance
-from longspan.nn.relative_multihead import RelativeAttention, twice
+from longspan.nn.relative_multihead import RelativeAttention, project_twice
 from longspan.nn.residual import Residual
 from longspan.shapes import Hidden, KeyMask
 
@@ -109,7 +109,7 @@ class MemoryLayer(nn.Module):
     ) -> tuple[Tensor, LayerMemory]:
         attention, sizes = self.attention, reach.pieces(x.shape[1], 0)
         queries = attention.split(attention.q(y)).split(sizes, 2)
-        own, later = twice(y, self._seen(x), attention.kv.weight)
+        own, later = project_twice(y, self._seen(x), attention.kv.weight)
         k, v = attention.keys(attention.kv(self._seen(torch.cat([held.slots, held.memory], 1))))
         parts = zip(queries, own.split(sizes, 1), later.split(sizes, 1), x.split(sizes, 1), _split(key_mask, sizes))
         outs = []
@@ -265,10 +265,10 @@ class MemoryLayer(nn.Module):
 
     def _seen(self, x: Tensor) -> Tensor:
         """What attention sees of the layer's inputs: with norms in front, memory is normed as the segment is."""
-        return self.around_attention.norm(x) if self.around_attention.place == "pre" else x
+        return self.around_attention.norm(x) if self.around_attention.norm_position == "pre" else x
 
     def _frozen(self, x: Tensor) -> Tensor:
-        if self.around_attention.place != "pre":
+        if self.around_attention.norm_position != "pre":
             return x
         norm = self.around_attention.norm
         return functional_call(norm, {name: weight.detach() for name, weight in norm.named_parameters()}, (x,))

@@ -1,7 +1,7 @@
-"""Normalisation per token, over the features: never over time, never over the batch.
+"""Norms by name: layer norm, RMS norm or none, per token over the features.
 
-torch's own modules are right as they are: the variance of LayerNorm is the biased one with epsilon inside the root
-(Ba et al. 2016), and both sum in float32 when the input is in half precision. So they are used, not rewritten.
+They are torch's: LayerNorm has the biased variance with epsilon inside the root (Ba et al. 2016), and both sum in
+float32 if the input is in half precision.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""From an image to hidden states: one token for each patch of it (Dosovitskiy et al. 2021, section 3.1)."""
+"""Patch embedding of images: one token per patch (Dosovitskiy et al. 2021, section 3.1)."""
 
 import math
 
@@ -18,11 +18,11 @@ Images = Float[Tensor, "batch channels height width"]
 
 
 class PatchEmbedding(nn.Module):
-    """The pixels of each patch through one linear layer, a class token before them, learned positions, dropout.
+    """One linear layer for the pixels of each patch, a class token in front, learned positions, dropout.
 
-    Pixels past the last whole patch are not read, as a convolution with the patch as its stride would not. There is a
-    position for each patch of an image of `image` pixels; for other images, where that is asked for, the grid of
-    positions is stretched to theirs (bicubic, corners not aligned), and that of the class token stays.
+    Pixels past the last whole patch are not read, as in a convolution with stride `patch`. There is one position per
+    patch of an image of size `image`. For other sizes, `interpolate=True` resizes the grid of positions (bicubic,
+    corners not aligned); the position of the class token stays the same.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class PatchEmbedding(nn.Module):
         self.image, self.patch, self.channels = image, patch, channels
         self.grid = (image[0] // patch[0], image[1] // patch[1])
         if 0 in self.grid:
-            raise InvalidOption(f"an image of {_spell(image)} has no whole patch of {_spell(patch)}; give smaller ones")
+            raise InvalidOption(f"an image of {_spell(image)} has no whole patch of {_spell(patch)}; make it smaller")
         self.linear = Linear(channels * math.prod(patch), width)
         self.token = nn.Parameter(torch.zeros(width)) if class_token else None
         self.position = LearnedPositions(self.tokens, width) if positions else None
@@ -50,7 +50,7 @@ class PatchEmbedding(nn.Module):
 
     @property
     def tokens(self) -> int:
-        """Of an image of the size that it is made for."""
+        """The number of tokens of an image of size `image`."""
         return math.prod(self.grid) + (self.token is not None)
 
     def forward(self, images: Images, *, interpolate: bool = False) -> Hidden:
@@ -61,17 +61,19 @@ class PatchEmbedding(nn.Module):
             x = torch.cat([self.token.expand(len(x), 1, -1), x], 1)
         if self.position is not None:
             x = x + self.positions((patches.shape[1], patches.shape[2]))
-        return self.dropout(x)
+        out: Tensor = self.dropout(x)
+        return out
 
     def cut(self, images: Images) -> Float[Tensor, "batch rows columns pixels"]:
-        """The patches, each with its channels one after the other and row by row within."""
+        """The patches; the pixels of each are ordered by channel, row, column."""
         (tall, broad), (height, width) = self.patch, images.shape[2:]
         rows, columns = height // tall, width // broad
         whole = images[..., : rows * tall, : columns * broad]
-        return whole.unflatten(3, (columns, broad)).unflatten(2, (rows, tall)).permute(0, 2, 4, 1, 3, 5).flatten(3)
+        tiles: Tensor = whole.unflatten(3, (columns, broad)).unflatten(2, (rows, tall))
+        return tiles.permute(0, 2, 4, 1, 3, 5).flatten(3)
 
     def positions(self, grid: Size) -> Float[Tensor, "tokens width"]:
-        """The codes for a grid of patches, the class token's first."""
+        """The positions of a grid of patches, the class token's first."""
         assert self.position is not None
         table = self.position.weight
         if grid == self.grid:
@@ -94,7 +96,7 @@ class PatchEmbedding(nn.Module):
         if self.position is not None and size != self.image and not interpolate:
             raise InvalidInput(
                 f"expected images of {_spell(self.image)} pixels, got {_spell(size)}; "
-                "resize them, or give interpolate=True to stretch the grid of positions"
+                "resize them, or give interpolate=True to resize the grid of positions"
             )
         if size[0] < self.patch[0] or size[1] < self.patch[1]:
             raise InvalidInput(f"expected images of at least one patch of {_spell(self.patch)}, got {_spell(size)}")

@@ -1,11 +1,10 @@
-"""Where a token stands, told to the model in three ways.
+"""Absolute position codes, added to the embedding: sinusoidal, learned and axial.
 
-- A code added to the embedding, here: `Sinusoidal`, `Learned`, `Axial`.
-- A rotation of queries and keys, whose product then depends on the offset alone: `nn.rotary`.
-- A number added to the score, one per offset (key - query): `nn.biases`.
+The other two ways to give positions to a model are rotations of queries and keys (`nn.rotary`) and biases of the scores
+(`nn.biases`).
 
-Positions count from 0. `start` is the position of the first token given, to go on decoding; `positions` gives each
-token its own, for left-padded or packed batches.
+Positions count from 0. `start` is the position of the first token, to continue decoding; `positions` gives each token
+its own, for left-padded or packed batches.
 """
 
 import math
@@ -27,7 +26,8 @@ SinusoidalLayout = Literal["interleaved", "split", "shifted_exponent"]
 Positions = Int[Tensor, "batch length"]
 
 
-def check_place(batch: int, length: int, start: int, positions: Tensor | None) -> None:
+def check_positions(batch: int, length: int, start: int, positions: Tensor | None) -> None:
+    """Refuses positions of a wrong shape or type, and `start` together with `positions`."""
     if start < 0:
         raise InvalidInput(f"expected start >= 0, got {start}")
     if positions is None:
@@ -47,20 +47,20 @@ def check_layout(layout: str, known: tuple[str, ...]) -> None:
 
 
 class Waves:
-    """Sines and cosines of the position: computed in float64, since float32 angles are off by 1e-3 at position 10^4.
+    """Cached sines and cosines of positions, computed in float64: float32 angles are off by 1e-3 at position 10^4.
 
-    Rows 0, 1, 2, … are kept and grow with the longest input. They are no buffer: a checkpoint must not fix their
-    number, and `module.half()` must not round them.
+    The rows 0, 1, 2, … are kept and grow with the longest input. They are not a buffer: a checkpoint must not fix
+    their number, and `module.half()` must not round them.
     """
 
-    KEPT = 1 << 16  # rows; one far position must not fill the memory with all the rows before it
+    KEPT = 1 << 16  # rows at most: one far position must not fill the memory with all rows before it
 
     def __init__(self, encode: Callable[[Tensor], Tensor]) -> None:
         self.encode = encode
         self.kept: dict[tuple[torch.device, torch.dtype], Tensor] = {}
 
     def __reduce__(self) -> tuple[type, tuple[Any, ...]]:
-        return Waves, (self.encode,)  # a copy, or a pickle, makes its own rows
+        return Waves, (self.encode,)  # a copy or a pickle computes its own rows
 
     def __call__(
         self, length: int, start: int, positions: Tensor | None, device: torch.device, dtype: torch.dtype
@@ -73,10 +73,10 @@ class Waves:
         kept = self.kept.get((device, dtype))
         if kept is None or len(kept) < stop:
             rows = 1 << (stop - 1).bit_length() if stop else 0
-            # A table made in inference mode could never be used for training afterwards.
+            # A tensor made in inference mode cannot be used for training.
             with torch.inference_mode(False):
                 kept = self._compute(torch.arange(rows, device=device), device, dtype)
-            if type(kept) is Tensor:  # not the stand-in of a shape-only run
+            if type(kept) is Tensor:  # not a fake tensor
                 self.kept[device, dtype] = kept
         return kept[start:stop]
 
@@ -89,7 +89,7 @@ class Waves:
 class AbsolutePositions(nn.Module, ABC):
     """A code per position, added to the input."""
 
-    fixed_length = False  # whether it is a table, and cannot go past its last position
+    fixed_length = False  # whether it is a table with a last position
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ class AbsolutePositions(nn.Module, ABC):
     def forward(self, x: Hidden, *, start: int = 0, positions: Positions | None = None) -> Hidden:
         if x.ndim != 3 or x.shape[2] != self.width:
             raise InvalidInput(f"expected (batch, length, {self.width}), got {tuple(x.shape)}")
-        check_place(x.shape[0], x.shape[1], start, positions)
+        check_positions(x.shape[0], x.shape[1], start, positions)
         return x + self.code(x, start, positions)
 
     @abstractmethod
@@ -113,10 +113,10 @@ class SinusoidalPositions(AbsolutePositions):
 
     - `interleaved`: the paper's. Columns 2i and 2i+1 are the sine and cosine of t·10000^(-2i/width).
     - `split`: tensor2tensor's. All sines, then all cosines, the slowest frequency being exactly 1/10000.
-    - `shifted_exponent`: the cosine takes 10000^(-(2i+1)/width), as teaching material often has it. No rotation leads
-      from one position to another, so the shift property is lost; it is here to be compared with.
+    - `shifted_exponent`: the cosine takes 10000^(-(2i+1)/width), as in much teaching material. No rotation maps one
+      position to another, so the shift property is lost; it is here for comparison.
 
-    An odd width is the even one below it and a column of zeros.
+    An odd width is the even width below it plus a column of zeros.
     """
 
     def __init__(self, width: int, layout: SinusoidalLayout = "interleaved") -> None:
@@ -141,12 +141,12 @@ def _sinusoids(positions: Tensor, *, width: int, layout: str) -> Tensor:
     shift = 0.5 / max(pairs, 1) if layout == "shifted_exponent" else 0.0
     sine = torch.sin(positions[..., None] * 10000.0**-exponents)
     cosine = torch.cos(positions[..., None] * 10000.0 ** -(exponents + shift))
-    together = torch.cat((sine, cosine), -1) if layout == "split" else torch.stack((sine, cosine), -1).flatten(-2)
-    return functional.pad(together, (0, width - 2 * pairs))
+    waves = torch.cat((sine, cosine), -1) if layout == "split" else torch.stack((sine, cosine), -1).flatten(-2)
+    return functional.pad(waves, (0, width - 2 * pairs))
 
 
 class _Table(AbsolutePositions):
-    """Trained codes for the positions 0..length-1, and for no others."""
+    """Trained codes for the positions 0..length-1 only."""
 
     fixed_length = True
     first = 0  # the lowest position that has a code
@@ -180,8 +180,8 @@ class _Table(AbsolutePositions):
 class LearnedPositions(_Table):
     """A trained vector per position (BERT, GPT).
 
-    `offset` rows stand before that of position 0, as in tables that were numbered together with padding (RoBERTa,
-    BART: 2); they belong to the positions -offset..-1.
+    `offset` rows come before that of position 0, for the positions -offset..-1: the tables of RoBERTa and BART number
+    positions after padding (offset 2).
     """
 
     def __init__(self, length: int, width: int, *, offset: int = 0, std: float = 0.02) -> None:
@@ -201,9 +201,9 @@ class AxialPositions(_Table):
     """Positions folded into a grid, with one short table per axis (Kitaev et al. 2020, as released).
 
     Position p of a grid (n1, n2) gets table1[p // n2] and table2[p % n2], side by side: n1·d1 + n2·d2 numbers instead
-    of n1·n2·(d1 + d2). The last axis moves fastest, for any number of axes. The released code draws with deviation 1.
+    of n1·n2·(d1 + d2). The last axis varies fastest, for any number of axes. The released code has std 1.
 
-    `summed` tables are all of the full width and are added up, not set side by side (Child et al. 2019, section 5.3:
+    `summed` tables all have the full width and are added instead of concatenated (Child et al. 2019, section 5.3:
     rows, columns and channels of an image, or rows and columns of a text folded at the stride of its attention).
     """
 
@@ -213,14 +213,14 @@ class AxialPositions(_Table):
                 f"expected one width for each axis, all at least 1, got shape {tuple(shape)} and widths {tuple(widths)}"
             )
         if summed and len(set(widths)) > 1:
-            raise InvalidOption(f"tables that are added up must be of one width, got {tuple(widths)}")
+            raise InvalidOption(f"summed tables must have one width, got {tuple(widths)}")
         super().__init__(math.prod(shape), widths[0] if summed else sum(widths))
         self.shape, self.summed = tuple(shape), summed
         self.tables = nn.ParameterList(torch.randn(size, width) * std for size, width in zip(shape, widths))
 
     def rows(self, positions: Int[Tensor, "*places"]) -> Float[Tensor, "*places width"]:
-        places = coordinates(positions, self.shape)
-        codes = [functional.embedding(place, table) for place, table in zip(places, self.tables)]
+        columns = coordinates(positions, self.shape)
+        codes = [functional.embedding(column, table) for column, table in zip(columns, self.tables)]
         return torch.stack(codes).sum(0) if self.summed else torch.cat(codes, -1)
 
     def extra_repr(self) -> str:
@@ -228,12 +228,12 @@ class AxialPositions(_Table):
 
 
 def coordinates(positions: Tensor, axes: Sequence[int]) -> list[Tensor]:
-    """Where positions stand on each side of a grid whose last axis moves fastest; the first goes on without end."""
-    found = []
+    """The coordinates of positions in a grid whose last axis varies fastest; the first axis is unbounded."""
+    inner = []
     for size in reversed(axes[1:]):
-        found.append(positions % size)
+        inner.append(positions % size)
         positions = positions // size
-    return [positions, *reversed(found)]
+    return [positions, *reversed(inner)]
 
 
 __all__ = [
@@ -244,6 +244,6 @@ __all__ = [
     "SinusoidalPositions",
     "Waves",
     "check_layout",
-    "check_place",
+    "check_positions",
     "coordinates",
 ]

@@ -82,7 +82,7 @@ class RelativeAttention(nn.Module):
         return content_attention(self.split(q), k, v, keep)
 
 
-def twice(y: Tensor, again: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+def project_twice(y: Tensor, again: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """y Wᵀ once, as two results: one for its own segment, and one for later ones, whose gradient goes to `again`.
 
     `again` has the values of y but not its past, so later segments train W and nothing before it.
@@ -112,4 +112,4 @@ class _Twice(torch.autograd.Function):
         return own @ weight, later @ weight if ctx.needs_input_grad[1] else None, by_weight
 
 
-__all__ = ["RelativeAttention", "twice"]
+__all__ = ["RelativeAttention", "project_twice"]

@@ -1,4 +1,4 @@
-"""Rotations of queries and keys by their position: their product depends on the offset alone."""
+"""Rotary position embedding: queries and keys are rotated by their position (Su et al. 2021)."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from longspan.errors import InvalidInput, InvalidOption
-from longspan.nn.positions import Positions, Waves, check_layout, check_place, coordinates
+from longspan.nn.positions import Positions, Waves, check_layout, check_positions, coordinates
 from longspan.nn.rotary_scaling import RotaryScaling, amplitude, frequencies
 
 RotaryLayout = Literal["half", "interleaved"]
@@ -17,16 +17,16 @@ Heads = Float[Tensor, "batch heads length head_dim"]
 
 
 class Rotary(nn.Module):
-    """Turns each pair of features of a query or key by position × frequency (Su et al. 2021, section 3.2).
+    """Rotates each pair of features of a query or key by position × frequency (Su et al. 2021, section 3.2).
 
-    The product of a turned query and a turned key depends on their offset alone. `half` pairs feature i with
+    The product of a rotated query and a rotated key depends on their offset alone. `half` pairs feature i with
     i + rotated/2 (GPT-NeoX, Llama), `interleaved` pairs 2i with 2i+1 (the paper, GPT-J): the same model only after
-    permuting its weights. The first `rotated` features are turned, by default all; `scaling` makes their frequencies
-    those of a longer text.
+    permuting its weights. The first `rotated` features are rotated (default: all); `scaling` changes their frequencies
+    for longer texts.
 
-    `axes` folds the sequence into a grid, as an image whose rows follow one another: each axis turns a share of the
-    pairs by its own coordinate (Heo et al. 2024, section 3.2, axial frequencies), so that pixels above and below are
-    as near as those beside. The first axis is as long as the sequence makes it.
+    `axes` folds the sequence into a grid, such as the rows of an image: each axis rotates a share of the pairs by its
+    own coordinate (Heo et al. 2024, section 3.2, axial frequencies), so that vertical neighbours are as near as
+    horizontal ones. The length of the first axis follows from the sequence.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Rotary(nn.Module):
         self.axes = None if axes is None else tuple(axes)
         if self.axes is not None and (not self.axes or min(self.axes) < 1 or rotated % (2 * len(self.axes))):
             raise InvalidOption(
-                f"axes must be sides of at least 1 that share the {rotated} turned features in pairs, not {self.axes}"
+                f"axes must be at least 1 and divide the {rotated} rotated features into pairs, not {self.axes}"
             )
         self.head_dim = head_dim
         self.rotated = rotated
@@ -54,29 +54,29 @@ class Rotary(nn.Module):
         self.layout = layout
         self.scaling = scaling
         self._waves = Waves(
-            partial(_turns, rotated=rotated, base=base, layout=layout, scaling=scaling, axes=self.axes or (1,))
+            partial(_rotation_waves, rotated=rotated, base=base, layout=layout, scaling=scaling, axes=self.axes or (1,))
         )
 
     def forward(self, x: Heads, *, start: int = 0, positions: Positions | None = None) -> Heads:
         if x.ndim != 4 or x.shape[3] != self.head_dim:
             raise InvalidInput(f"expected (batch, heads, length, {self.head_dim}), got {tuple(x.shape)}")
-        check_place(x.shape[0], x.shape[2], start, positions)
-        # Half precision turns in float32: a rounded angle is a wrong offset.
+        check_positions(x.shape[0], x.shape[2], start, positions)
+        # Half precision rotates in float32: a rounded angle is a wrong offset.
         precise = torch.promote_types(x.dtype, torch.float32)
         waves = self._waves(x.shape[2], start, positions, x.device, precise)
         if positions is not None:
             waves = waves[:, None]  # the same for every head
         cosine, sine = waves.chunk(2, -1)
-        turned, rest = (
+        rotated_part, rest = (
             (x, None) if self.rotated == self.head_dim else x.split((self.rotated, self.head_dim - self.rotated), -1)
         )
-        turned = turned.to(precise)
-        # Each feature by its cosine, and the other one of its pair by its sine: few calls, which decoding feels.
+        rotated_part = rotated_part.to(precise)
+        # Each feature times its cosine plus its partner times its sine: few calls, which matters when decoding.
         if self.layout == "half":
-            other = turned.roll(self.rotated // 2, -1)
+            other = rotated_part.roll(self.rotated // 2, -1)
         else:
-            other = turned.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
-        out = torch.addcmul(turned * cosine, other, sine).to(x.dtype)
+            other = rotated_part.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
+        out = torch.addcmul(rotated_part * cosine, other, sine).to(x.dtype)
         return out if rest is None else torch.cat((out, rest), -1)
 
     def extra_repr(self) -> str:
@@ -84,12 +84,12 @@ class Rotary(nn.Module):
         return shown if self.axes is None else f"{shown}, axes={self.axes}"
 
 
-def _turns(
+def _rotation_waves(
     positions: Tensor, *, rotated: int, base: float, layout: str, scaling: RotaryScaling | None, axes: tuple[int, ...]
 ) -> Tensor:
-    """The cosines of all features, then the sines; those of the first of each pair have the sign of a rotation."""
-    turns = frequencies(rotated // len(axes), base, scaling).to(positions.device)
-    angles = torch.cat([place[..., None] * turns for place in coordinates(positions, axes)], -1)
+    """The cosines of all features, then the sines, negated for the first of each pair."""
+    rates = frequencies(rotated // len(axes), base, scaling).to(positions.device)
+    angles = torch.cat([column[..., None] * rates for column in coordinates(positions, axes)], -1)
     cosine, sine = angles.cos(), angles.sin()
     if layout == "half":
         waves = torch.cat((cosine, cosine, -sine, sine), -1)

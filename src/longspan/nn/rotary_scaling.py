@@ -1,7 +1,7 @@
-"""Rotary frequencies for texts longer than those a model was first trained on.
+"""Rotary frequencies for texts longer than those of the first training.
 
-A frequency turns `original_length · frequency / 2π` times within the first texts. All three kinds divide slow ones by
-`factor`, so that a text that much longer turns them no further; `llama3` and `yarn` leave those alone that turn often.
+A frequency makes `original_length · frequency / 2π` turns in a text of the original length. All three kinds divide low
+frequencies by `factor`, so that a text `factor` times longer makes no more turns; `llama3` and `yarn` keep high ones.
 """
 
 import math
@@ -20,8 +20,8 @@ KINDS = ("linear", "llama3", "yarn")
 
 @dataclass(frozen=True, kw_only=True)
 class RotaryScaling(config.Options):
-    """`linear` (Chen et al. 2023) divides every frequency; `llama3` (Meta 2024) and `yarn` (Peng et al. 2023) go from
-    divided to whole between `low` and `high` turns, the former evenly by turns, the latter evenly by features."""
+    """`linear` (Chen et al. 2023) divides every frequency; `llama3` (Meta 2024) and `yarn` (Peng et al. 2023) blend
+    from divided to original between `low` and `high` turns, the former linearly in turns, the latter in features."""
 
     kind: str = option("linear", "which frequencies are divided", choices=KINDS)
     factor: float = option(1.0, "what they are divided by", low=1)
@@ -36,7 +36,7 @@ class RotaryScaling(config.Options):
         if self.kind == "linear":
             return
         if self.original_length is None:
-            raise InvalidOption(f"rotary scaling {self.kind} counts turns in a text: give original_length")
+            raise InvalidOption(f"rotary scaling {self.kind} counts turns in a text; give original_length")
         if not self.low < self.high:
             raise InvalidOption(f"rotary scaling {self.kind}: low {self.low:g} must be under high {self.high:g}")
 
@@ -53,14 +53,14 @@ def frequencies(rotated: int, base: float, scaling: RotaryScaling | None = None)
 
 
 def amplitude(scaling: RotaryScaling | None) -> float:
-    """What rotated queries and keys are multiplied by."""
+    """The factor of rotated queries and keys."""
     if scaling is None or scaling.kind != "yarn":
         return 1.0
     return 0.1 * math.log(scaling.factor) + 1 if scaling.amplitude is None else scaling.amplitude
 
 
 def _kept_by_turns(plain: Tensor, scaling: RotaryScaling) -> Tensor:
-    """How much of each frequency is left whole, 0 to 1."""
+    """The share of each frequency that is not divided, 0 to 1."""
     assert scaling.original_length is not None
     turns = scaling.original_length * plain / (2 * math.pi)
     return ((turns - scaling.low) / (scaling.high - scaling.low)).clamp(0, 1)
@@ -68,7 +68,7 @@ def _kept_by_turns(plain: Tensor, scaling: RotaryScaling) -> Tensor:
 
 def _kept_by_features(rotated: int, base: float, scaling: RotaryScaling) -> Tensor:
     def pair(turns: float) -> float:
-        """The pair, rarely a whole one, that turns so often."""
+        """The (fractional) index of the pair that makes this many turns."""
         assert scaling.original_length is not None
         return rotated * math.log(scaling.original_length / (turns * 2 * math.pi)) / (2 * math.log(base))
 
@@ -76,7 +76,7 @@ def _kept_by_features(rotated: int, base: float, scaling: RotaryScaling) -> Tens
     if scaling.whole:
         first, last = math.floor(first), math.ceil(last)
     first, last = max(first, 0), min(last, rotated - 1)
-    # The last bound counts features, not pairs, in the authors' code too; two equal bounds are a step.
+    # The last bound counts features, not pairs, as in the authors' code; two equal bounds are a step.
     ramp = (torch.arange(rotated // 2, dtype=torch.float64) - first) / (last - first or 0.001)
     return 1 - ramp.clamp(0, 1)
 

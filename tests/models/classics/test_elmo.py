@@ -241,7 +241,7 @@ def test_what_does_not_fit_is_refused():
         tiny(vocabulary=9).loss(characters, ids[:, :5])
     with pytest.raises(InvalidInput, match=r"key_mask \(1, 8\) of torch.bool"):
         tiny()(characters, key_mask=torch.ones(1, 8))
-    with pytest.raises(InvalidOption, match="a projection of 8 is wider than the 4 cells"):
+    with pytest.raises(InvalidOption, match=r"the projection \(8\) must not be wider than the 4 cells"):
         tiny(cells=4)
     with pytest.raises(InvalidOption, match="mixes must be at least 1"):
         ElmoVectors(tiny(), mixes=0)

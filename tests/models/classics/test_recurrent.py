@@ -112,7 +112,7 @@ def test_a_detached_state_keeps_the_graph_short():
 
 def test_bad_input():
     model = RecurrentLanguageModel.build(**TINY)
-    with pytest.raises(InvalidInput, match="got 11 in sample 0 at place 0"):
+    with pytest.raises(InvalidInput, match="got 11 in sample 0 at position 0"):
         model(torch.tensor([[11]]))
     with pytest.raises(InvalidInput, match="reads no source"):
         model.start(1, source=ids())

@@ -262,7 +262,7 @@ def test_bad_input():
         model.start(2, source=ids(length=13))
     with pytest.raises(InvalidInput, match="source_mask must be boolean"):
         model.start(2, source=ids(), source_mask=torch.ones(2, 8))
-    with pytest.raises(InvalidInput, match="got 11 in sample 0 at place 0"):
+    with pytest.raises(InvalidInput, match="got 11 in sample 0 at position 0"):
         model.start(1, source=torch.tensor([[11]]))
     with pytest.raises(InvalidInput, match="the state is of batch 2, and the new tokens of 3"):
         model.extend(ids(batch=3), model.start(2, source=ids()))
