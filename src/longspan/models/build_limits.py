@@ -21,11 +21,11 @@ RANGES = ("arange", "arange.start", "arange.start_step", "linspace", "randperm",
 LAYERS = 1024  # that may share their weights, so that the file does not show them
 
 
-class _Allowance(TorchDispatchMode):
+class _Allowance(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-ignore]  # torch has no types here
     """Counts the bytes of new tensors, and refuses the one that is too much before it is made."""
 
     def __init__(self, most: int, where: str) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call, unused-ignore]
         self.most, self.left, self.where = most, most, where
 
     def __torch_dispatch__(

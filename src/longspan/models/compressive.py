@@ -7,6 +7,7 @@ Used as Transformer-XL is. The compression learns from `auxiliary_loss` alone, a
 """
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -55,6 +56,8 @@ class CompressiveTransformer(TransformerXL):
                     f"ratio must be at most segment, {self.segment}, not {self.ratio}: no slot would come"
                 )
 
+    options: Options
+
     @property
     def reach(self) -> Reach:
         own = self.options
@@ -100,7 +103,7 @@ class CompressiveTransformer(TransformerXL):
         clamp: int | None = None,
     ) -> None:
         """Another cut or memory; no weight depends on them. enwik8: train with 1152 slots, evaluate with 3072."""
-        given = {"segment": segment, "memory": memory, "slots": slots, "clamp": clamp}
+        given: dict[str, Any] = {"segment": segment, "memory": memory, "slots": slots, "clamp": clamp}
         if slots is not None and bool(slots) != bool(self.options.slots):
             raise InvalidOption(
                 f"slots were {self.options.slots} and cannot be {slots}: the layers have a compression or not"

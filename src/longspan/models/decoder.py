@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from longspan.config import option
 from longspan.errors import InvalidOption
-from longspan.models.base import CausalModel, Ids, Logits, Mask, Streams
+from longspan.models.base import CausalModel, Ids, Logits, Mask, Streams, TextHeads
 from longspan.models.body import build_stack, embedding, initialise, mechanisms, table_width
 from longspan.models.headed import Headed, build_heads
 from longspan.models.text import TextOptions
@@ -17,7 +17,7 @@ from longspan.nn.linear import Linear
 from longspan.shapes import Hidden
 
 
-class Decoder(Headed, CausalModel):
+class Decoder(Headed, CausalModel, TextHeads):
     """A language model: the logits of the next token at every place (GPT and kin)."""
 
     name = "decoder"
@@ -33,6 +33,8 @@ class Decoder(Headed, CausalModel):
             None, "of a layer, with a norm, before the output layer; none: no such layer (BERT's)", choices=tuple(PLAIN)
         )
         zero_output: bool = option(False, "whether an output layer that is not tied starts at 0 (Child et al. 2019)")
+
+    options: Options
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
@@ -73,11 +75,17 @@ class Decoder(Headed, CausalModel):
         return self.logits(self.hidden(ids, key_mask=key_mask, positions=positions, streams=streams))
 
     def hidden(
-        self, ids: Ids, *, key_mask: Mask | None = None, positions: Ids | None = None, streams: Streams | None = None
+        self,
+        ids: Ids,
+        *,
+        key_mask: Mask | None = None,
+        positions: Ids | None = None,
+        segments: Ids | None = None,
+        streams: Streams | None = None,
     ) -> Hidden:
         """The states that the output layer reads."""
         self._check_room(ids.shape[1])
-        x = self.embedding(ids, positions=positions)
+        x = self.embedding(ids, positions=positions, segments=segments)
         return self.stack(x, key_mask=key_mask, streams=streams, positions=positions)
 
     @property
@@ -85,16 +93,25 @@ class Decoder(Headed, CausalModel):
         return self.embedding.weight
 
     def outputs(
-        self, ids: Ids, *, key_mask: Mask | None = None, positions: Ids | None = None, streams: Streams | None = None
+        self,
+        ids: Ids,
+        *,
+        key_mask: Mask | None = None,
+        positions: Ids | None = None,
+        segments: Ids | None = None,
+        streams: Streams | None = None,
+        chosen: Mask | None = None,
     ) -> dict[str, Tensor]:
-        """What each head says, by the name of its task."""
-        return self.read(self.hidden(ids, key_mask=key_mask, positions=positions, streams=streams), key_mask)
+        """The output of each head, by task."""
+        x = self.hidden(ids, key_mask=key_mask, positions=positions, segments=segments, streams=streams)
+        return self.read(x, key_mask, chosen)
 
     def logits(self, x: Hidden) -> Logits:
         """The output layer."""
-        if isinstance(self.head, Masked):
-            return self.head(x, self.table)
-        return self.embedding.logits(x) if self.head is None else self.head(x)
+        if self.head is None:
+            return self.embedding.logits(x)
+        logits: Tensor = self.head(x, self.table) if isinstance(self.head, Masked) else self.head(x)
+        return logits
 
     def start(
         self,

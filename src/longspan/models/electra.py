@@ -9,31 +9,19 @@ is an encoder of its own: `hub.save(model.discriminator, folder, family="electra
 from dataclasses import dataclass, fields
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional
 
 from longspan.config import option
 from longspan.errors import InvalidInput, InvalidOption
 from longspan.graphs import unreadable
-from longspan.models.base import Ids, Mask, Model
+from longspan.models.base import Detection, Ids, Mask, ReplacedTokenPair
 from longspan.models.body import INITS, POSITIONS, table_width
 from longspan.models.encoder import Encoder
 from longspan.models.text import TextOptions
 from longspan.nn.feedforward import GATED, PLAIN
 from longspan.nn.heads import Head
-
-
-@dataclass(frozen=True)
-class Detection:
-    """A pass of the pair: what the generator would put in the chosen places, and what is said of what it put there."""
-
-    proposals: Float[Tensor, "places vocabulary"]  # the generator's logits, at the chosen places in order
-    targets: Int[Tensor, " places"]  # what had stood there
-    ids: Ids  # the text with what was drawn: what the discriminator read
-    labels: Bool[Tensor, "batch length"]  # True: replaced; a token that was drawn as it had been is not
-    detections: Float[Tensor, "batch length"]  # the discriminator's logits that a token was replaced
-    real: Mask  # the tokens that are not padding
 
 
 @dataclass(frozen=True)
@@ -45,7 +33,7 @@ class ElectraLoss:
     detection: Float[Tensor, ""]  # of all real tokens
 
 
-class Electra(Model):
+class Electra(ReplacedTokenPair):
     """Generator and discriminator, trained together to detect replaced tokens.
 
     >>> found = model(ids, ids.masked_fill(chosen, mask), chosen, key_mask=real)
@@ -81,6 +69,10 @@ class Electra(Model):
         generator_heads: int | None = option(None, "heads of the generator; of 64 numbers each unless given", low=1)
         detection_weight: float = option(50.0, "of the discriminator's loss beside the generator's", low=0)
 
+    options: Options
+    discriminator: Encoder
+    generator: Encoder
+
     def __init__(self, options: Options) -> None:
         super().__init__(options)
         self.max_length = options.max_length
@@ -92,6 +84,10 @@ class Electra(Model):
         own, shared = self.generator.embedding, self.discriminator.embedding
         own.weight, own.segment = shared.weight, shared.segment
         own.position, own.norm = shared.position, shared.norm
+
+    @property
+    def detection_weight(self) -> float:
+        return self.options.detection_weight
 
     def forward(
         self,
@@ -113,15 +109,22 @@ class Electra(Model):
         chosen = chosen & real & (real.cumsum(1) != 1)
         proposals, targets = self.propose(masked, chosen, key_mask=key_mask, segments=segments), ids[chosen]
         corrupted = ids.masked_scatter(chosen, self.draw(proposals, generator).to(ids.dtype))
-        found = self.discriminator.outputs(corrupted, key_mask=key_mask, segments=segments)["detect"]
-        return Detection(proposals, targets, corrupted, corrupted != ids, found, real)
+        detections = self.detect(corrupted, key_mask=key_mask, segments=segments)
+        return Detection(proposals, targets, corrupted, corrupted != ids, detections, real)
 
     def propose(
         self, masked: Ids, chosen: Mask, *, key_mask: Mask | None = None, segments: Ids | None = None
     ) -> Float[Tensor, "places vocabulary"]:
         """The generator's logits at the chosen places, and at no others."""
         x = self.generator(masked, key_mask=key_mask, segments=segments)
-        return self.generator.heads["masked"](x[chosen], self.generator.table)
+        logits: Tensor = self.generator.heads["masked"](x[chosen], self.generator.table)
+        return logits
+
+    def detect(
+        self, ids: Ids, *, key_mask: Mask | None = None, segments: Ids | None = None
+    ) -> Float[Tensor, "batch length"]:
+        """The discriminator's logits that each token was replaced."""
+        return self.discriminator.outputs(ids, key_mask=key_mask, segments=segments)["detect"]
 
     @torch.no_grad()
     def draw(
@@ -140,7 +143,7 @@ class Electra(Model):
         masked = masked / max(1, len(found.targets))
         said, labels = found.detections.to(kind)[found.real], found.labels.to(kind)[found.real]
         detection = functional.binary_cross_entropy_with_logits(said, labels)
-        return ElectraLoss(masked + self.options.detection_weight * detection, masked, detection)
+        return ElectraLoss(masked + self.detection_weight * detection, masked, detection)
 
     def _check(self, ids: Ids, masked: Ids, chosen: Mask) -> None:
         for name, given in (("masked", masked), ("chosen", chosen)):
@@ -184,4 +187,4 @@ def _plain(options: TextOptions) -> str:
     return options.activation if options.activation in PLAIN else "gelu"
 
 
-__all__ = ["Detection", "Electra", "ElectraLoss"]
+__all__ = ["Electra", "ElectraLoss"]

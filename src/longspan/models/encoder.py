@@ -8,7 +8,7 @@ from torch import Tensor
 
 from longspan.config import option
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
-from longspan.models.base import Ids, Mask, Streams
+from longspan.models.base import Ids, Mask, Streams, TextHeads
 from longspan.models.body import build_stack, embedding, initialise, mechanisms
 from longspan.models.headed import Headed, build_heads
 from longspan.models.text import TextOptions
@@ -17,7 +17,7 @@ from longspan.nn.heads import Head
 from longspan.shapes import Hidden
 
 
-class Encoder(Headed):
+class Encoder(Headed, TextHeads):
     """Hidden states of a text, each of which has read all of it; with heads, what tasks ask of them (BERT and kin)."""
 
     name = "encoder"
@@ -29,6 +29,8 @@ class Encoder(Headed):
         tasks: tuple[Head, ...] | None = option(None, "the tasks that it has heads for")
         count_real: bool = option(False, "whether positions count the tokens that are not padding (RoBERTa)")
         separator: int | None = option(None, "the id of the token between two texts", low=0)
+
+    options: Options
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
@@ -55,8 +57,9 @@ class Encoder(Headed):
         segments: Ids | None = None,
         streams: Streams | None = None,
     ) -> Hidden:
-        if positions is None and self.options.count_real:
-            real = ids != self.options.padding
+        padding = self.options.padding
+        if positions is None and self.options.count_real and padding is not None:
+            real = ids.ne(padding)
             positions = real.cumsum(1) * real - 1  # padding is at -1, the row before the first
         x = self.embedding(ids, positions=positions, segments=segments)
         return self.stack(x, key_mask=key_mask, streams=streams, positions=positions)
@@ -69,6 +72,7 @@ class Encoder(Headed):
         positions: Ids | None = None,
         segments: Ids | None = None,
         streams: Streams | None = None,
+        chosen: Mask | None = None,
     ) -> dict[str, Tensor]:
         """What each head says, by the name of its task; what tasks know of a text is put in where it is not given:
         which tokens are global (`Head.global_tokens`), and which are a question (`Head.question`)."""
@@ -81,7 +85,7 @@ class Encoder(Headed):
         if asked is not None and segments is None:
             segments = (~asked).long()
         x = self(ids, key_mask=key_mask, positions=positions, segments=segments, streams=streams)
-        out = self.read(x, key_mask)
+        out = self.read(x, key_mask, chosen)
         if asked is not None:
             asked[:, 0] = False  # to point to the first token is to say that there is no answer
             out["span"] = out["span"] - 1e6 * asked[..., None]
@@ -104,7 +108,7 @@ class Encoder(Headed):
             raise InvalidInput(f"expected token ids (batch, choices, length), got {tuple(ids.shape)}")
         mask, kinds = (None if given is None else given.flatten(0, 1) for given in (key_mask, segments))
         scores = self.outputs(ids.flatten(0, 1), key_mask=mask, segments=kinds)["choose"]
-        return scores.unflatten(0, ids.shape[:2])
+        return torch.unflatten(scores, 0, ids.shape[:2])
 
 
 __all__ = ["Encoder"]

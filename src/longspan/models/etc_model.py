@@ -94,6 +94,8 @@ class EtcModel(Model):
         )
         sharing: str = option("none", "of attention between the inputs", choices=("none", "projections", "all"))
 
+    options: Options
+
     def __init__(self, options: Options) -> None:
         super().__init__(options)
         if options.reversible:

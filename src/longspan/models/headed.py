@@ -1,4 +1,4 @@
-"""Models with heads for tasks on their states: classification, tagging, masked tokens and the like."""
+"""Task heads on the states of a model: classification, tagging, answers, masked tokens."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -14,19 +14,20 @@ from longspan.shapes import Hidden
 
 
 class Headed(Model):
-    """A model that has `heads`, one for each task of its option `tasks`."""
+    """A model with `heads`, one for each task of its option `tasks`, on its hidden states."""
 
     heads: nn.ModuleDict
 
     @property
     @abstractmethod
     def table(self) -> Tensor:
-        """The embedding's rows, which the head for masked tokens reads."""
+        """The embedding matrix, which the head for masked tokens multiplies by."""
 
-    def read(self, x: Hidden, key_mask: Mask | None = None) -> dict[str, Tensor]:
-        """What each head makes of the states, by the name of its task."""
+    def read(self, x: Hidden, key_mask: Mask | None = None, chosen: Mask | None = None) -> dict[str, Tensor]:
+        """The output of each head on the states, by task; masked tokens at the `chosen` places only, if given."""
+        places = x if chosen is None else x[chosen]
         return {
-            task: head(x, self.table) if isinstance(head, Masked) else head(x, key_mask)
+            task: head(places, self.table) if isinstance(head, Masked) else head(x, key_mask)
             for task, head in self.heads.items()
         }
 

@@ -13,23 +13,21 @@ from torch import Tensor
 from longspan.attention.config import AttentionConfig
 from longspan.config import option
 from longspan.errors import InvalidInput
-from longspan.models.base import CausalModel, Ids, Logits, Mask, Streams
+from longspan.models.base import EncoderDecoder, Ids, Logits, Mask, Streams
 from longspan.models.body import BodyOptions, build_stack, embedding, initialise, mechanisms
 from longspan.models.headed import Headed, build_heads
 from longspan.models.text import DENSE
 from longspan.nn.heads import Head
 from longspan.nn.linear import Linear
-from longspan.nn.loss import IGNORED
 from longspan.shapes import Hidden
 
 
-class Transformer(Headed, CausalModel):
+class Transformer(Headed, EncoderDecoder):
     """An encoder, and a decoder that reads it: the model of the paper, for translation and the like."""
 
     name = "transformer"
     paper = "Vaswani et al. 2017"
     _embed, _stack = staticmethod(embedding), staticmethod(build_stack)
-    reads_source = True
 
     @dataclass(frozen=True, kw_only=True)
     class Options(BodyOptions):
@@ -52,6 +50,8 @@ class Transformer(Headed, CausalModel):
             None, "inner width of the decoder's feed-forward layer; as `hidden` unless given", low=1
         )
         logit_bias: bool = option(False, "whether constants, which are not trained, are added to the logits (BART)")
+
+    options: Options
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
@@ -140,8 +140,8 @@ class Transformer(Headed, CausalModel):
 
     def logits(self, x: Hidden) -> Logits:
         """The output layer."""
-        found = self.target.logits(x) if self.head is None else self.head(x)
-        return found if self.logit_bias is None else found + self.logit_bias
+        logits: Tensor = self.target.logits(x) if self.head is None else self.head(x)
+        return logits if self.logit_bias is None else logits + self.logit_bias
 
     def start(
         self,
@@ -177,17 +177,4 @@ class Transformer(Headed, CausalModel):
         return self.logits(x[:, -1:] if last else x), state
 
 
-def shift_right(ids: Ids, start: int, *, padding: int | None = None) -> Ids:
-    """What a decoder reads to predict `ids`: the token that texts start with, then all of `ids` but the last.
-
-    BART's starts with the end of a text, 2. Targets that do not count (-100) are read as `padding`.
-    """
-    shifted = torch.cat([torch.full_like(ids[:, :1], start), ids[:, :-1]], 1)
-    if bool((shifted == IGNORED).any()):
-        if padding is None:
-            raise InvalidInput(f"some targets are {IGNORED}, which no token is: say by `padding` as what they are read")
-        shifted = shifted.masked_fill(shifted == IGNORED, padding)
-    return shifted
-
-
-__all__ = ["Transformer", "shift_right"]
+__all__ = ["Transformer"]

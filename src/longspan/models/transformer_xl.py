@@ -8,6 +8,7 @@ Nothing has an absolute position, so the memory can be longer in evaluation than
 """
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -113,6 +114,8 @@ class TransformerXL(CausalModel):
                     "with same_length a token reads as many tokens as memory has: give memory at least 1"
                 )
 
+    options: MemoryOptions
+
     def __init__(self, options: MemoryOptions) -> None:
         super().__init__(options)
         self.vocabulary = options.vocabulary
@@ -162,7 +165,7 @@ class TransformerXL(CausalModel):
         same_length: bool | None = None,
     ) -> None:
         """Another cut, memory or visibility: no weight depends on them, and the paper evaluates with longer memory."""
-        given = {"segment": segment, "memory": memory, "clamp": clamp, "same_length": same_length}
+        given: dict[str, Any] = {"segment": segment, "memory": memory, "clamp": clamp, "same_length": same_length}
         self.options = replace(self.options, **{key: value for key, value in given.items() if value is not None})
 
     def _head_dim(self) -> int:
@@ -231,6 +234,14 @@ class TransformerXL(CausalModel):
         x, memory = self.hidden(ids, memory, key_mask=key_mask)
         return self.logits(x), memory
 
+    def text_logits(self, ids: Ids) -> Logits:
+        logits, _ = self.segment_logits(ids)
+        return logits
+
+    def segment_logits(self, ids: Ids, memory: SegmentMemory | None = None) -> tuple[Logits, SegmentMemory]:
+        logits, memory = self(ids, memory)
+        return logits, memory
+
     def hidden(
         self, ids: Ids, memory: SegmentMemory | None = None, *, key_mask: Mask | None = None
     ) -> tuple[Hidden, SegmentMemory]:
@@ -250,7 +261,8 @@ class TransformerXL(CausalModel):
         if isinstance(self.head, AdaptiveSoftmax):
             return self.head.log_probabilities(x)
         if self.head is not None:
-            return self.head(x)
+            logits: Tensor = self.head(x)
+            return logits
         assert isinstance(self.embedding, TokenEmbedding) and self.bias is not None
         return self.embedding.logits(x) + self.bias
 

@@ -114,6 +114,8 @@ class UniversalEncoder(Encoder):
     class Options(RecurrenceOptions, Encoder.Options):
         pass
 
+    options: Options
+
 
 class UniversalDecoder(Decoder):
     """A language model."""
@@ -126,6 +128,8 @@ class UniversalDecoder(Decoder):
     class Options(RecurrenceOptions, Decoder.Options):
         pass
 
+    options: Options
+
 
 class UniversalTransformer(Transformer):
     """An encoder, and a decoder that reads its final states; each has one block and halts by itself."""
@@ -137,6 +141,8 @@ class UniversalTransformer(Transformer):
     @dataclass(frozen=True, kw_only=True)
     class Options(RecurrenceOptions, Transformer.Options):
         pass
+
+    options: Options
 
 
 __all__ = ["RecurrenceOptions", "UniversalDecoder", "UniversalEncoder", "UniversalTransformer"]

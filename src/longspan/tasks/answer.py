@@ -136,12 +136,14 @@ class Answer(Task):
         share: float = option(0.2, "of the articles that is held out, where it has no file", low=0, high=0.9)
         batch: int = option(16, "windows of a batch", low=1)
 
-    def prepare(self, place: DataPaths, tokenizer: Tokenizer | None = None) -> Prepared:
+    options: Options
+
+    def prepare(self, folders: DataPaths, tokenizer: Tokenizer | None = None) -> Prepared:
         options = with_set(self.options, self.name)
-        found = {split: questions(path, options.encoding) for split, path in files(options, place).items()}
+        found = {split: questions(path, options.encoding) for split, path in files(options, folders).items()}
         if "held_out" not in found:
             found["train"], found["held_out"] = by_article(found["train"], options.share)
-        found["train"] = limited(found["train"], options.limit, place.seed)
+        found["train"] = limited(found["train"], options.limit, folders.seed)
         texts = [part for each in found["train"] for part in (each.text, each.passage)]
         tokenizer = tokenizer_for(options, tokenizer, texts)
         asked = [each for table in found.values() for each in table]
@@ -163,7 +165,7 @@ class Answer(Task):
                 )
                 number += 1
             splits[split] = made
-        data = data_of(splits, options, tokenizer, place.seed)
+        data = data_of(splits, options, tokenizer, folders.seed)
         facts = {
             **{f"{split} questions": len(table) for split, table in found.items()},
             **padding_facts(data),

@@ -72,7 +72,7 @@ def bleu(
 def counter(tokenize: str = "13a") -> Any:
     """What counts BLEU; asked for before training too, so that a missing package does not end a run at its end."""
     try:
-        from sacrebleu.metrics import BLEU
+        from sacrebleu.metrics.bleu import BLEU
     except ImportError:
         raise Unsupported("BLEU is counted by sacrebleu, which is not installed: pip install longspan[train]") from None
     return BLEU(tokenize=tokenize, force=True)  # `force`: not to warn of texts that look cut into words already

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -34,8 +35,8 @@ class Choices(Examples):
         flat = Examples([each for group in chosen for each in group], 1, padding=self.padding, shuffle=False)
         found = dict(flat.load(range(len(flat.examples)), epoch))
         shape = (len(chosen), len(chosen[0]))
-        made = {name: found[name].unflatten(0, shape) for name in ("ids", "mask", "segments")}
-        return {**made, "label": found["label"].unflatten(0, shape)[:, 0]}
+        made = {name: torch.unflatten(found[name], 0, shape) for name in ("ids", "mask", "segments")}
+        return {**made, "label": torch.unflatten(found["label"], 0, shape)[:, 0]}
 
     def fingerprint(self) -> str:
         flat = Examples([each for group in self.groups for each in group], self.batch, seed=self.seed)
@@ -63,7 +64,7 @@ class ChoiceObjective(Objective):
 def scores(model: Model, batch: Batch) -> Tensor:
     """A score for each choice: every one is a row of its own to the model."""
     flat = {name: batch[name].flatten(0, 1) for name in ("ids", "mask", "segments")}
-    return read(model, flat, "choose").float().unflatten(0, batch["ids"].shape[:2])
+    return torch.unflatten(read(model, flat, "choose").float(), 0, batch["ids"].shape[:2])
 
 
 class Choose(Task):
@@ -79,20 +80,22 @@ class Choose(Task):
         label: str = option("label", "the column of the right one's number")
         first: int = option(0, "the number of the first choice", low=0, high=1)
 
-    def prepare(self, place: DataPaths, tokenizer: Tokenizer | None = None) -> Prepared:
+    options: Options
+
+    def prepare(self, folders: DataPaths, tokenizer: Tokenizer | None = None) -> Prepared:
         options = self.options
         if len(options.choices) < 2:
             raise InvalidOption("choices are two at least; name their columns")
         wanted = [options.text, *options.choices, options.label]
         found = {
             split: list(rows(path, wanted, options.columns, options.encoding))
-            for split, path in files(options, place).items()
+            for split, path in files(options, folders).items()
         }
         if "held_out" not in found:
-            train, held = split_off(len(found["train"]), options.share, place.seed)
+            train, held = split_off(len(found["train"]), options.share, folders.seed)
             whole = found["train"]
             found["train"], found["held_out"] = [whole[each] for each in train], [whole[each] for each in held]
-        found["train"] = limited(found["train"], options.limit, place.seed)
+        found["train"] = limited(found["train"], options.limit, folders.seed)
         texts = [row.fields[name] for row in found["train"] for name in wanted[:-1]]
         tokenizer = tokenizer_for(options, tokenizer, texts)
         made = {
@@ -100,7 +103,7 @@ class Choose(Task):
                 [_group(row, options, tokenizer) for row in table],
                 options.batch,
                 padding=tokenizer.pad or 0,
-                seed=place.seed,
+                seed=folders.seed,
                 shuffle=split == "train",
             )
             for split, table in found.items()

@@ -87,19 +87,21 @@ class Classify(Task):
         both_orders: bool = option(False, "whether pairs are trained on in both orders, where the order means nothing")
         shuffled_labels: bool = option(False, "for a control: labels of the training texts change places")
 
-    def prepare(self, place: DataPaths, tokenizer: Tokenizer | None = None) -> Prepared:
+    options: Options
+
+    def prepare(self, folders: DataPaths, tokenizer: Tokenizer | None = None) -> Prepared:
         options = with_set(self.options, self.name)
-        found = self._rows(options, place)
+        found = self._rows(options, folders)
         names = [] if options.regression else label_names(found["train"], options)
-        found["train"] = limited(found["train"], options.limit, place.seed)  # a few texts may not have all labels
+        found["train"] = limited(found["train"], options.limit, folders.seed)  # a few texts may not have all labels
         texts = [row.fields[name] for row in found["train"] for name in _columns(options)]
         tokenizer = tokenizer_for(options, tokenizer, texts)
         splits = {split: _examples(table, options, tokenizer, names) for split, table in found.items()}
         if options.both_orders and options.second is not None:
             splits["train"] += _examples(found["train"], options, tokenizer, names, swap=True)
         if options.shuffled_labels:
-            splits["train"] = _shuffled(splits["train"], place.seed)
-        made = data_of(splits, options, tokenizer, place.seed)
+            splits["train"] = _shuffled(splits["train"], folders.seed)
+        made = data_of(splits, options, tokenizer, folders.seed)
         task = "regress" if options.regression else "classify"
         count = 1 if options.regression else len(names)
         head = Head(task=task, labels=count, names=tuple(names) or None)
@@ -119,9 +121,9 @@ class Classify(Task):
             facts=facts,
         )
 
-    def _rows(self, options: Any, place: DataPaths) -> dict[str, list[TableRow]]:
+    def _rows(self, options: Any, folders: DataPaths) -> dict[str, list[TableRow]]:
         wanted = [*_columns(options), options.label]
-        paths = files(options, place)
+        paths = files(options, folders)
         found = {split: list(rows(path, wanted, options.columns, options.encoding)) for split, path in paths.items()}
         for table in found.values():
             for row in table:
@@ -129,7 +131,7 @@ class Classify(Task):
                     if not row.fields[name].strip():
                         raise InvalidInput(f"{row.where}: {name} is empty")
         if "held_out" not in found:
-            train, held = split_off(len(found["train"]), options.share, place.seed)
+            train, held = split_off(len(found["train"]), options.share, folders.seed)
             whole = found["train"]
             found["train"], found["held_out"] = [whole[each] for each in train], [whole[each] for each in held]
         return found

@@ -17,8 +17,7 @@ from longspan.data.text.corpora import Corpus
 from longspan.data.text.noise import Noise
 from longspan.data.text.sentence_pairs import Span
 from longspan.data.tokenizers.tokenizer import Tokenizer
-from longspan.models.base import Model
-from longspan.models.transformer import shift_right
+from longspan.models.base import EncoderDecoder, Model, shift_right
 from longspan.nn.loss import IGNORED
 from longspan.tasks.base import DataPaths, Metrics, Objective, Prepared, TaskLoss
 from longspan.tasks.pretraining import Planned, Pretraining, SpecialTokens
@@ -127,8 +126,10 @@ class WholeText(Objective):
         return DenoiseMetrics(float(_nats(logits, batch["targets"])), int(right), self.count(batch)), None
 
     def _read(self, model: Model, batch: Batch) -> Tensor:
-        # The padding of the decoder stands on the right, where no real token reads it.
-        return model(batch["source"], batch["ids"], source_mask=batch["source_mask"])
+        # The decoder's padding is on the right, where no real token reads it: it needs no mask.
+        pair = EncoderDecoder.require(model, Denoise.name)
+        logits: Tensor = pair(batch["source"], batch["ids"], source_mask=batch["source_mask"])
+        return logits
 
 
 def _nats(logits: Tensor, targets: Tensor) -> Tensor:
@@ -137,7 +138,7 @@ def _nats(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 class Denoise(Pretraining):
-    """Restoring spoiled texts, with the model `transformer`."""
+    """Restoring spoiled texts, with an encoder–decoder."""
 
     name = "denoise"
 
@@ -146,9 +147,11 @@ class Denoise(Pretraining):
         short: float = option(0.0, "of the texts that is drawn shorter", low=0, high=1)
         noise: Noise = option(Noise, "how texts are spoiled")
 
-    def prepare(self, place: DataPaths, tokenizer: Tokenizer | None = None) -> Prepared:
+    options: Options
+
+    def prepare(self, folders: DataPaths, tokenizer: Tokenizer | None = None) -> Prepared:
         own = self.options
-        corpora, tokenizer = self._corpora(place, tokenizer)
+        corpora, tokenizer = self._corpora(folders, tokenizer)
         data = {
             split: SpoiledTexts(
                 corpus,
@@ -157,7 +160,7 @@ class Denoise(Pretraining):
                 noise=own.noise,
                 tokenizer=tokenizer,
                 short=own.short,
-                seed=place.seed,
+                seed=folders.seed,
                 shuffle=split == "train",
             )
             for split, corpus in corpora.items()

@@ -16,8 +16,7 @@ from longspan.data.base import Batch
 from longspan.data.text.masking import Masking
 from longspan.data.tokenizers.tokenizer import Tokenizer
 from longspan.errors import InvalidInput
-from longspan.models.base import Model
-from longspan.models.electra import Detection, Electra
+from longspan.models.base import Detection, Model, ReplacedTokenPair
 from longspan.nn.loss import IGNORED
 from longspan.tasks.base import DataPaths, Metrics, Objective, Prepared, TaskLoss
 from longspan.tasks.pretraining import MaskedPretraining
@@ -83,42 +82,43 @@ class ReplacedTokens(Objective):
         return int((batch["labels"] != IGNORED).sum())
 
     def loss(self, model: Model, batch: Batch, carried: Any = None) -> TaskLoss:
-        assert isinstance(model, Electra)
+        pair = ReplacedTokenPair.require(model, Detect.name)
         ids, chosen = _original(batch)
-        found = model(ids, batch["ids"], chosen, key_mask=batch["real"], segments=_segments(model, batch))
-        masked, detection = _sums(found)
-        second = model.options.detection_weight * self.share * detection
+        detection: Detection = pair(ids, batch["ids"], chosen, key_mask=batch["real"], segments=_segments(pair, batch))
+        masked, detected = _sums(detection)
+        second = pair.detection_weight * self.share * detected
         return TaskLoss(masked + second, {"masked": masked.detach(), "detection": second.detach()})
 
     def measure(self, model: Model, batch: Batch, carried: Any = None) -> tuple[DetectionMetrics, Any]:
-        assert isinstance(model, Electra)
-        found = self._drawn(model, batch)
-        masked, detection = (float(each) for each in _sums(found))
-        said, labels = (found.detections > 0)[found.real], found.labels[found.real]
-        figures = DetectionMetrics(
-            model.options.detection_weight,
-            masked,
-            int((found.proposals.argmax(-1) == found.targets).sum()),
-            len(found.targets),
-            detection,
+        pair = ReplacedTokenPair.require(model, Detect.name)
+        detection = self._drawn(pair, batch)
+        masked_nats, detection_nats = (float(nats) for nats in _sums(detection))
+        real = detection.real
+        said, labels = (detection.detections > 0)[real], detection.labels[real]
+        metrics = DetectionMetrics(
+            pair.detection_weight,
+            masked_nats,
+            int((detection.proposals.argmax(-1) == detection.targets).sum()),
+            len(detection.targets),
+            detection_nats,
             int((said == labels).sum()),
             len(labels),
             int((said & labels).sum()),
             int(said.sum()),
             int(labels.sum()),
         )
-        return figures, None
+        return metrics, None
 
-    def _drawn(self, model: Electra, batch: Batch) -> Detection:
-        """A pass whose draws are each example's own, so that figures do not depend on batches or processes."""
+    def _drawn(self, model: ReplacedTokenPair, batch: Batch) -> Detection:
+        """A pass with a seed of its own for each example, so that metrics do not depend on batches or processes."""
         ids, chosen = _original(batch)
         real, segments = batch["real"], _segments(model, batch)
         proposals = model.propose(batch["ids"], chosen, key_mask=real, segments=segments)
         drawn = []
-        for number, rows in zip(batch["number"].tolist(), proposals.split(chosen.sum(1).tolist())):
+        for number, rows in zip(batch["number"].tolist(), torch.split(proposals, chosen.sum(1).tolist())):
             drawn.append(model.draw(rows, torch.Generator(proposals.device).manual_seed(number)))
         corrupted = ids.masked_scatter(chosen, torch.cat(drawn).to(ids.dtype))
-        detections = model.discriminator.outputs(corrupted, key_mask=real, segments=segments)["detect"]
+        detections = model.detect(corrupted, key_mask=real, segments=segments)
         return Detection(proposals, ids[chosen], corrupted, corrupted != ids, detections, real)
 
 
@@ -127,8 +127,8 @@ def _original(batch: Batch) -> tuple[Tensor, Tensor]:
     return torch.where(chosen, batch["labels"], batch["ids"]), chosen
 
 
-def _segments(model: Electra, batch: Batch) -> Tensor | None:
-    return batch["segments"] if model.options.segments > 1 else None
+def _segments(model: ReplacedTokenPair, batch: Batch) -> Tensor | None:
+    return batch["segments"] if model.segment_kinds > 1 else None
 
 
 def _sums(found: Detection) -> tuple[Tensor, Tensor]:
@@ -140,7 +140,7 @@ def _sums(found: Detection) -> tuple[Tensor, Tensor]:
 
 
 class Detect(MaskedPretraining):
-    """Replaced-token detection on documents, with the model `electra`."""
+    """Replaced-token detection on documents, with a generator and a discriminator such as `electra`."""
 
     name = "detect"
 
@@ -149,8 +149,10 @@ class Detect(MaskedPretraining):
         pairs: str = option("none", "what a text is: one span, or two", choices=("none", "next", "order"))
         masking: Masking = option(_paper(), "which tokens are hidden from the generator, and by what")
 
-    def prepare(self, place: DataPaths, tokenizer: Tokenizer | None = None) -> Prepared:
-        data, tokenizer = self._data(place, tokenizer)
+    options: Options
+
+    def prepare(self, folders: DataPaths, tokenizer: Tokenizer | None = None) -> Prepared:
+        data, tokenizer = self._data(folders, tokenizer)
         if self.options.masking.random:
             raise InvalidInput("[task.masking] random must be 0: the generator draws what tokens are replaced by")
         first = data["train"].load(range(min(256, len(data["train"].plan(0)))), 0)

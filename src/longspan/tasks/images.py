@@ -15,11 +15,10 @@ from longspan.data.images.image_files import ImageData, Pictures, read_pictures
 from longspan.data.order import Shuffled
 from longspan.data.sets import named as named_sets
 from longspan.data.tokenizers.tokenizer import Tokenizer
-from longspan.errors import InvalidInput, InvalidOption, Unsupported
-from longspan.models.base import Model
-from longspan.models.vision.vit import VisionTransformer
+from longspan.errors import InvalidInput, InvalidOption
+from longspan.models.base import ImageHeads, Model
 from longspan.nn.heads import Head
-from longspan.tasks.base import DataPaths, Metrics, Objective, Prepared, Task, TaskLoss
+from longspan.tasks.base import DataPaths, Metrics, Objective, Prepared, Task, TaskLoss, head_output
 
 TASK = "classify"
 
@@ -66,9 +65,8 @@ class ImageLabel(Objective):
 
 
 def _logits(model: Model, images: Tensor) -> Tensor:
-    if not isinstance(model, VisionTransformer):
-        raise Unsupported(f"{model.name} does not read images; the task 'images' needs the model 'vit'")
-    logits = model.outputs(images)[TASK]
+    reader = ImageHeads.require(model, Images.name)
+    logits = head_output(reader, reader.outputs(images), TASK)
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
@@ -90,9 +88,11 @@ class Images(Task):
         flip: bool = option(False, "whether every other image is mirrored, while it trains")
         smoothing: float = option(0.0, "of the labels", low=0, high=0.999)
 
-    def prepare(self, place: DataPaths, tokenizer: Tokenizer | None = None) -> Prepared:
+    options: Options
+
+    def prepare(self, folders: DataPaths, tokenizer: Tokenizer | None = None) -> Prepared:
         options = self.options
-        found = self._read(place)
+        found = self._read(folders)
         first = found["train"]
         for each in found.values():
             if (each.size, each.channels, len(each.names)) != (first.size, first.channels, len(first.names)):
@@ -106,7 +106,7 @@ class Images(Task):
                 options.batch,
                 mean=mean,
                 deviation=deviation,
-                seed=place.seed,
+                seed=folders.seed,
                 shuffle=train,
                 crop=options.crop if train else 0,
                 flip=options.flip and train,
@@ -130,14 +130,14 @@ class Images(Task):
             },
         )
 
-    def _read(self, place: DataPaths) -> dict[str, Pictures]:
+    def _read(self, folders: DataPaths) -> dict[str, Pictures]:
         options = self.options
         if (options.set is None) == (options.train is None):
             raise InvalidOption("[task] names a set, or a file to train on: one of the two")
         if options.set is not None:
             if named_sets.find(options.set).kind != self.name:
                 raise InvalidOption(f"{options.set} has no images; `longspan data list` says what each set is for")
-            files = named_sets.files(options.set, place.data)
+            files = named_sets.files(options.set, folders.data)
         else:
             given = {"train": options.train, "held_out": options.held_out, "test": options.test}
             files = {split: Path(name) for split, name in given.items() if name is not None}
@@ -146,7 +146,7 @@ class Images(Task):
             for split, path in files.items()
             if not split.endswith(".labels")
         }
-        order = np.asarray(Shuffled(len(found["train"]), place.seed)[:])
+        order = np.asarray(Shuffled(len(found["train"]), folders.seed)[:])
         if "held_out" not in found:
             cut = round(len(order) * options.share)
             if not 0 < cut < len(order):

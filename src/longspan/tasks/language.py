@@ -20,9 +20,8 @@ from longspan.data.text.corpora import READERS, TITLE
 from longspan.data.text.token_files import TokenFile, Tokens, write_tokens
 from longspan.data.tokenizers.learn import TokenizerOptions, learn
 from longspan.data.tokenizers.tokenizer import Tokenizer
-from longspan.errors import InvalidInput, InvalidOption
+from longspan.errors import InvalidInput, InvalidOption, Unsupported
 from longspan.models.base import CausalModel, Model
-from longspan.models.transformer_xl import TransformerXL
 from longspan.nn.loss import IGNORED
 from longspan.tasks.base import DataPaths, Metrics, Objective, Prepared, Task, TaskLoss
 
@@ -82,15 +81,10 @@ class NextToken(Objective):
         return LanguageMetrics(nats, self.count(batch), self.bytes_per_token, self.words_per_token), carried
 
     def _read(self, model: Model, ids: Tensor, carried: Any) -> tuple[Tensor, Any]:
-        if not self.streams:
-            found = model(ids)
-            return (found[0] if isinstance(found, tuple) else found), None
-        if isinstance(model, TransformerXL):
-            return model(ids, carried)
-        assert isinstance(model, CausalModel)
-        state = model.start(len(ids)) if carried is None else carried
-        logits, state = model.extend(ids, state)
-        return logits, state.detach()
+        causal = CausalModel.require(model, Language.name)
+        if causal.reads_source:
+            raise Unsupported(f"the task 'language' gives no source, which {model.name!r} needs")
+        return causal.segment_logits(ids, carried) if self.streams else (causal.text_logits(ids), None)
 
 
 def _nats(logits: Tensor, targets: Tensor) -> Tensor:
@@ -116,10 +110,12 @@ class Language(Task):
         tokens: str | None = option(None, "a folder that `longspan data prepare NAME --out` made, instead of texts")
         streams: bool = option(False, "whether rows go on from batch to batch, for models with a memory")
 
-    def prepare(self, place: DataPaths, tokenizer: Tokenizer | None = None) -> Prepared:
+    options: Options
+
+    def prepare(self, folders: DataPaths, tokenizer: Tokenizer | None = None) -> Prepared:
         if self.options.tokens is not None:
-            return self._of_tokens(place, tokenizer)
-        found = self._texts(place)
+            return self._of_tokens(self.options.tokens, folders, tokenizer)
+        found = self._texts(folders)
         if tokenizer is None:
             tokenizer = learn(self.options.tokenizer, found["train"].pieces())
         files: dict[str, TokenFile] = {}
@@ -129,20 +125,20 @@ class Language(Task):
             # Of a set of documents, the token file keeps where each begins.
             title = TITLE if self.options.set in READERS else None
             ids = _encoded(content.pieces(title), tokenizer, sizes[split])
-            files[split] = write_tokens(place.work / split, ids, vocabulary=tokenizer.size)
+            files[split] = write_tokens(folders.work / split, ids, vocabulary=tokenizer.size)
             if not len(files[split]):
                 raise InvalidInput(f"{content.path} is empty")
-        return self._prepared(files, sizes, tokenizer, place.seed)
+        return self._prepared(files, sizes, tokenizer, folders.seed)
 
-    def _of_tokens(self, place: DataPaths, given: Tokenizer | None) -> Prepared:
-        """From token files, of any size."""
+    def _of_tokens(self, folder: str, folders: DataPaths, given: Tokenizer | None) -> Prepared:
+        """From the token files of a folder, of any size."""
         options = self.options
         if options.set is not None or options.train is not None:
             raise InvalidOption("[task] names tokens, a set or files: one of them")
-        files, sizes, tokenizer = read_prepared(Path(options.tokens), options.share)
+        files, sizes, tokenizer = read_prepared(Path(folder), options.share)
         if given is not None and fingerprint(given) != fingerprint(tokenizer):
-            raise InvalidInput(f"{options.tokens} was made with another tokenizer than the model's; prepare it by that")
-        return self._prepared(files, sizes, tokenizer, place.seed)
+            raise InvalidInput(f"{folder} was prepared with a tokenizer other than the model's; prepare it again")
+        return self._prepared(files, sizes, tokenizer, folders.seed)
 
     def _prepared(
         self, files: Mapping[str, Tokens], sizes: Mapping[str, Sizes], tokenizer: Tokenizer, seed: int
@@ -175,14 +171,14 @@ class Language(Task):
             return Streams(file, self.options.length, self.options.batch)
         return TokenBlocks(file, self.options.length, self.options.batch, seed=seed, shuffle=shuffle)
 
-    def _texts(self, place: DataPaths) -> dict[str, text_files.Part]:
+    def _texts(self, folders: DataPaths) -> dict[str, text_files.Part]:
         """The text of each split."""
         options = self.options
         if (options.set is None) == (options.train is None):
             raise InvalidOption("[task] names a set, or a file to train on: one of the two")
         paths: dict[str, Path | None] = {"train": None, "held_out": None, "test": None}
         if options.set is not None:
-            paths.update(named_sets.files(options.set, place.data))
+            paths.update(named_sets.files(options.set, folders.data))
         else:
             given = {"train": options.train, "held_out": options.held_out, "test": options.test}
             paths.update({split: None if name is None else Path(name) for split, name in given.items()})

@@ -10,12 +10,11 @@ from torch.nn.functional import cross_entropy
 
 from longspan.data.base import Batch
 from longspan.data.tokenizers.tokenizer import Tokenizer
-from longspan.errors import InvalidInput
-from longspan.models.base import Model
-from longspan.models.headed import Headed
+from longspan.errors import InvalidInput, Unsupported
+from longspan.models.base import CausalModel, Model, TextHeads
 from longspan.nn.heads import Head
 from longspan.nn.loss import IGNORED
-from longspan.tasks.base import DataPaths, Metrics, Objective, Prepared, TaskLoss
+from longspan.tasks.base import DataPaths, Metrics, Objective, Prepared, TaskLoss, head_output
 from longspan.tasks.pretraining import MaskedPretraining, MaskedTexts
 
 HEAD = Head(task="masked", activation="gelu")
@@ -95,13 +94,15 @@ class HiddenTokens(Objective):
 
     def _read(self, model: Model, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
         """The logits at the chosen places and no others, what stood there, and those of the pairs."""
-        assert isinstance(model, Headed)
-        segments = batch["segments"] if getattr(model.options, "segments", 0) > 1 else None
-        x = model(batch["ids"], key_mask=batch["real"], segments=segments)
+        reader = TextHeads.require(model, MaskedLanguage.name)
+        if isinstance(reader, CausalModel):
+            raise Unsupported(
+                f"the task 'masked' needs a model that reads both ways; {model.name!r} reads left to right"
+            )
+        segments = batch["segments"] if reader.segment_kinds > 1 else None
         chosen = batch["labels"] != IGNORED
-        logits = model.heads["masked"](x[chosen], model.table)
-        pair = model.heads["pair"](x, batch["real"]) if "pair" in model.heads else None
-        return logits, batch["labels"][chosen], pair
+        outputs = reader.outputs(batch["ids"], key_mask=batch["real"], segments=segments, chosen=chosen)
+        return head_output(reader, outputs, "masked"), batch["labels"][chosen], outputs.get("pair")
 
 
 def _wide(logits: Tensor) -> Tensor:
@@ -127,8 +128,8 @@ class MaskedLanguage(MaskedPretraining):
 
     name = "masked"
 
-    def prepare(self, place: DataPaths, tokenizer: Tokenizer | None = None) -> Prepared:
-        data, tokenizer = self._data(place, tokenizer)
+    def prepare(self, folders: DataPaths, tokenizer: Tokenizer | None = None) -> Prepared:
+        data, tokenizer = self._data(folders, tokenizer)
         paired = self.options.pairs != "none"
         return Prepared(
             data["train"],

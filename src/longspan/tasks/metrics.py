@@ -52,7 +52,8 @@ def ranks(values: Sequence[float]) -> list[float]:
     """The rank of each value, from 1."""
     _, inverse, counts = np.unique(np.asarray(values, dtype=float), return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
-    return (last - (counts - 1) / 2)[inverse].tolist()
+    mean_ranks = last - (counts - 1) / 2  # equal values share the mean of their ranks
+    return [float(rank) for rank in mean_ranks[inverse]]
 
 
 # Tags

@@ -166,11 +166,13 @@ class Pretraining(Task):
         batch: int = option(32, "texts of a batch", low=1)
         short: float = option(0.1, "of the texts that is drawn shorter", low=0, high=1)
 
-    def _corpora(self, place: DataPaths, tokenizer: Tokenizer | None) -> tuple[dict[str, Corpus], Tokenizer]:
+    options: Options
+
+    def _corpora(self, folders: DataPaths, tokenizer: Tokenizer | None) -> tuple[dict[str, Corpus], Tokenizer]:
         """The documents of each split as ids, by the tokenizer that is given or learned from the first split."""
         own = self.options
         given = {"train": own.train, "held_out": own.held_out, "test": own.test}
-        found = read_documents(own.set, given, place.data, own.share)
+        found = read_documents(own.set, given, folders.data, own.share)
 
         def texts() -> Iterator[str]:
             for document in found["train"]():
@@ -180,7 +182,7 @@ class Pretraining(Task):
             tokenizer = learn(own.tokenizer, texts())
         SpecialTokens.of(tokenizer)
         corpora = {
-            split: write_corpus(place.work / split, read(), tokenizer, own.set or str(given[split] or own.train))
+            split: write_corpus(folders.work / split, read(), tokenizer, own.set or str(given[split] or own.train))
             for split, read in found.items()
         }
         return corpora, tokenizer
@@ -208,9 +210,11 @@ class MaskedPretraining(Pretraining):
         )
         masking: Masking = option(Masking, "which tokens are hidden, and by what")
 
-    def _data(self, place: DataPaths, tokenizer: Tokenizer | None) -> tuple[dict[str, MaskedTexts], Tokenizer]:
+    options: Options
+
+    def _data(self, folders: DataPaths, tokenizer: Tokenizer | None) -> tuple[dict[str, MaskedTexts], Tokenizer]:
         own = self.options
-        corpora, tokenizer = self._corpora(place, tokenizer)
+        corpora, tokenizer = self._corpora(folders, tokenizer)
         made = {
             split: MaskedTexts(
                 corpus,
@@ -220,7 +224,7 @@ class MaskedPretraining(Pretraining):
                 masking=own.masking,
                 tokenizer=tokenizer,
                 short=own.short,
-                seed=place.seed,
+                seed=folders.seed,
                 shuffle=split == "train",
             )
             for split, corpus in corpora.items()

@@ -176,22 +176,24 @@ class Tag(Task):
         word_column: int = option(0, "the column of the word; negative ones count from the end")
         tag_column: int = option(-1, "the column of the tag")
 
-    def prepare(self, place: DataPaths, tokenizer: Tokenizer | None = None) -> Prepared:
+    options: Options
+
+    def prepare(self, folders: DataPaths, tokenizer: Tokenizer | None = None) -> Prepared:
         options = with_set(self.options, self.name)
         found = {
             split: sentences(path, options.word_column, options.tag_column, options.encoding)
-            for split, path in files(options, place).items()
+            for split, path in files(options, folders).items()
         }
         if "held_out" not in found:
-            train, held = split_off(len(found["train"]), options.share, place.seed)
+            train, held = split_off(len(found["train"]), options.share, folders.seed)
             whole = found["train"]
             found["train"], found["held_out"] = [whole[each] for each in train], [whole[each] for each in held]
         names = tag_names(found["train"])
-        found["train"] = limited(found["train"], options.limit, place.seed)  # a few sentences may not have all tags
+        found["train"] = limited(found["train"], options.limit, folders.seed)  # a few sentences may not have all tags
         tokenizer = tokenizer_for(options, tokenizer, [" ".join(each.words) for each in found["train"]])
         edge = around(tokenizer, pair=False)
         splits = {split: _windows(table, names, tokenizer, edge, options.length) for split, table in found.items()}
-        made = data_of(splits, options, tokenizer, place.seed)
+        made = data_of(splits, options, tokenizer, folders.seed)
         usual = baselines.usual_tags(*([(each.words, each.tags) for each in found[s]] for s in ("train", "held_out")))
         facts = {
             **padding_facts(made),

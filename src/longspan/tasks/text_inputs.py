@@ -14,11 +14,9 @@ from longspan.data.examples import Example, Examples
 from longspan.data.sets import named as named_sets
 from longspan.data.tokenizers.learn import TokenizerOptions, learn
 from longspan.data.tokenizers.tokenizer import Tokenizer
-from longspan.errors import InvalidInput, InvalidOption, Unsupported
-from longspan.models.base import Model
-from longspan.models.decoder import Decoder
-from longspan.models.encoder import Encoder
-from longspan.tasks.base import DataPaths, Task
+from longspan.errors import InvalidInput, InvalidOption
+from longspan.models.base import Model, TextHeads
+from longspan.tasks.base import DataPaths, Task, head_output
 
 WORDS = TokenizerOptions(kind="wordpiece", size=8192, lowercase=True)
 
@@ -54,12 +52,12 @@ def with_set(options: Any, kind: str) -> Any:
     return replace(options, **found.options)
 
 
-def files(options: Any, place: DataPaths) -> dict[str, Path]:
+def files(options: Any, folders: DataPaths) -> dict[str, Path]:
     """The files by split."""
     if (options.set is None) == (options.train is None):
         raise InvalidOption("[task] names a set, or a file to train on: one of the two")
     if options.set is not None:
-        return named_sets.files(options.set, place.data)
+        return named_sets.files(options.set, folders.data)
     given = {"train": options.train, "held_out": options.held_out, "test": options.test}
     return {split: Path(name) for split, name in given.items() if name is not None}
 
@@ -101,13 +99,10 @@ def data_of(
 
 
 def read(model: Model, batch: Batch, task: str) -> Tensor:
-    """What the head for a task says of a batch."""
-    if isinstance(model, Encoder):
-        kinds = batch["segments"] if model.options.segments else None
-        return model.outputs(batch["ids"], key_mask=batch["mask"], segments=kinds)[task]
-    if not isinstance(model, Decoder):
-        raise Unsupported(f"a {model.name} has no heads for tasks; take an encoder or a decoder")
-    return model.outputs(batch["ids"], key_mask=batch["mask"])[task]
+    """The output of the head for `task` on a batch."""
+    reader = TextHeads.require(model, task)
+    segments = batch["segments"] if reader.segment_kinds else None
+    return head_output(reader, reader.outputs(batch["ids"], key_mask=batch["mask"], segments=segments), task)
 
 
 def padding_facts(made: Mapping[str, Examples]) -> dict[str, Any]:

@@ -117,8 +117,8 @@ def activation_width(name: str) -> int:
 
 @singledispatch
 def products(layer: Any, rows: int) -> int:
-    """The operations of a linear layer on so many rows."""
-    return 2 * rows * layer.in_features * layer.out_features
+    """The operations of a linear layer on `rows` rows."""
+    return 2 * rows * int(layer.in_features) * int(layer.out_features)
 
 
 @singledispatch

@@ -12,6 +12,7 @@ from torch import Tensor
 from longspan.attention.config import AttentionConfig
 from longspan.config import option
 from longspan.errors import InvalidOption, Unsupported
+from longspan.models.base import ImageHeads
 from longspan.models.body import BodyOptions, build_stack, initialise
 from longspan.models.headed import Headed, build_heads
 from longspan.nn.feedforward import GATED, PLAIN
@@ -22,7 +23,7 @@ from longspan.shapes import Hidden
 DENSE = (AttentionConfig("softmax"),)
 
 
-class VisionTransformer(Headed):
+class VisionTransformer(Headed, ImageHeads):
     """Hidden states of the patches of an image, the class token's first; with heads, what tasks ask of them.
 
     >>> model = build("vit", image_size=32, patch_size=4, tasks=[{"task": "classify", "labels": 10}])
@@ -50,6 +51,8 @@ class VisionTransformer(Headed):
         class_token: bool = option(True, "whether a learned token stands before the patches")
         attention: tuple[AttentionConfig, ...] = option(DENSE, "mechanism of each layer, repeated from the bottom up")
         tasks: tuple[Head, ...] | None = option(None, "the tasks that it has heads for")
+
+    options: Options
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
