@@ -137,7 +137,7 @@ class Language(Task):
             raise InvalidOption("[task] names tokens, a set or files: one of them")
         files, sizes, tokenizer = read_prepared(Path(folder), options.share)
         if given is not None and fingerprint(given) != fingerprint(tokenizer):
-            raise InvalidInput(f"{folder} was prepared with a tokenizer other than the model's; prepare it again")
+            raise InvalidInput(f"{folder} was prepared with another tokenizer than the model's; prepare it again")
         return self._prepared(files, sizes, tokenizer, folders.seed)
 
     def _prepared(
