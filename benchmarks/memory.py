@@ -26,7 +26,7 @@ def layer_case(length: int, segment: int, memory: int) -> Subject:
     width = HEADS * WIDTH
     u, w = (nn.Parameter(torch.randn(HEADS, WIDTH)) for _ in range(2))
     attention = RelativeAttention(width, HEADS, WIDTH, u, w)
-    layer = MemoryLayer(attention, nn.Identity(), residual=partial(Residual, width, place="none"))
+    layer = MemoryLayer(attention, nn.Identity(), residual=partial(Residual, width, norm_position="none"))
     reach = Reach(segment=segment, memory=memory, furthest=segment + memory - 1)
     none = torch.zeros(1, 0, width)
 

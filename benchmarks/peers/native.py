@@ -36,7 +36,7 @@ def our_encoder(size: Size) -> Side:
     def block() -> Block:
         mixer = MultiHead(size.width, build("softmax", heads=size.heads, head_dim=size.head_dim))
         change = FeedForward(size.width, 4 * size.width)
-        return Block(mixer, change, residual=partial(Residual, size.width, place="post"))
+        return Block(mixer, change, residual=partial(Residual, size.width, norm_position="post"))
 
     module = Stack([block() for _ in range(LAYERS)], nn.Identity())
     return Side(module, (hidden(size),), module)

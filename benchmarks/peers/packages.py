@@ -101,7 +101,7 @@ def our_compressive(size: Size) -> Side:
     layer = MemoryLayer(
         attention,
         nn.Identity(),
-        residual=partial(Residual, size.width, place="none"),
+        residual=partial(Residual, size.width, norm_position="none"),
         compression=Compression(size.width, RATIO),
         loss="attention",
     )

@@ -8,6 +8,7 @@ from longspan.attention import build
 from longspan.errors import InvalidInput
 from longspan.nn.block import Block
 from longspan.nn.feedforward import FeedForward
+from longspan.nn.inputs import BlockInputs
 from longspan.nn.multihead import MultiHead
 from longspan.nn.residual import Residual
 
@@ -24,7 +25,7 @@ def block(*, place: str = "post", causal: bool = False, cross: bool = False, nam
         mixer(name, causal),
         FeedForward(WIDTH, 32, "relu"),
         cross=mixer() if cross else None,
-        residual=lambda: Residual(WIDTH, place=place),
+        residual=lambda: Residual(WIDTH, norm_position=place),
     ).double()
 
 
@@ -41,7 +42,7 @@ def test_a_post_norm_encoder_block_equals_torch():
         outer.load_state_dict(theirs.linear2.state_dict())
     x = torch.randn(2, 9, WIDTH, dtype=torch.float64)
     mask = torch.arange(9) < torch.tensor([[9], [5]])
-    torch.testing.assert_close(ours(x, key_mask=mask), theirs(x, src_key_padding_mask=~mask))
+    torch.testing.assert_close(ours(x, BlockInputs(key_mask=mask)), theirs(x, src_key_padding_mask=~mask))
 
 
 def test_a_pre_norm_block_is_the_identity_when_its_outputs_are_zero():
@@ -51,7 +52,7 @@ def test_a_pre_norm_block_is_the_identity_when_its_outputs_are_zero():
         nn.init.zeros_(linear.weight)
         nn.init.zeros_(linear.bias)
     x = torch.randn(2, 9, WIDTH, dtype=torch.float64)
-    assert torch.equal(module(x, torch.randn(2, 4, WIDTH, dtype=torch.float64)), x)
+    assert torch.equal(module(x, BlockInputs(context=torch.randn(2, 4, WIDTH, dtype=torch.float64))), x)
 
 
 @pytest.mark.parametrize("place", ["pre", "post", "none"])
@@ -60,14 +61,15 @@ def test_decoding_with_another_sequence_equals_the_parallel_pass(name, place):
     module = block(place=place, causal=True, cross=True, name=name)
     x, context = (torch.randn(2, n, WIDTH, dtype=torch.float64) for n in (9, 5))
     context_mask = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
-    expected = module(x, context, context_mask=context_mask)
-    state, outs = module.start(2, context, context_mask=context_mask), []
+    inputs = BlockInputs(context=context, context_mask=context_mask)
+    expected = module(x, inputs)
+    state, outs = module.start(2, inputs), []
     for part in x.split([3, 1, 5], 1):
         out, state = module.extend(part, state)
         outs.append(out)
     torch.testing.assert_close(torch.cat(outs, 1), expected)
     rows = torch.tensor([1, 0])
-    swapped, _ = module.extend(x[rows, :1], module.start(2, context, context_mask=context_mask).select(rows))
+    swapped, _ = module.extend(x[rows, :1], module.start(2, inputs).select(rows))
     torch.testing.assert_close(swapped, expected[rows, :1])
 
 
@@ -75,5 +77,5 @@ def test_context_is_wanted_or_refused():
     x = torch.randn(2, 9, WIDTH, dtype=torch.float64)
     with pytest.raises(InvalidInput, match="give context"):
         block(cross=True)(x)
-    with pytest.raises(InvalidInput, match="no other sequence"):
-        block()(x, x)
+    with pytest.raises(InvalidInput, match="no cross-attention"):
+        block()(x, BlockInputs(context=x))

@@ -6,10 +6,12 @@ import pytest
 import torch
 from torch import nn
 
+import longspan
 from longspan import config
 from longspan.attention import build
 from longspan.attention.base import Attention, Cost, Shape, Side, Stream, Supports, masked_softmax
-from longspan.errors import InvalidInput, InvalidOption, Unsupported
+from longspan.attention.config import AttentionConfig
+from longspan.errors import InvalidInput, InvalidOption, UnknownName, Unsupported
 from longspan.nn.biases import Alibi, RelativeBias
 from longspan.nn.multihead import MultiHead
 from longspan.nn.rotary import Rotary
@@ -231,3 +233,77 @@ def test_sources_that_are_shared_are_selected_once_more():
     assert same.k is prepared.k and same.copies == 2
     fewer = prepared.select(torch.tensor([4, 5, 1, 1]))  # sentences that are done are dropped
     torch.testing.assert_close(mixer(x, fewer), mixer(x, context[[2, 2, 0, 0]]), rtol=0, atol=1e-12)
+
+
+def same_weights(*layers: MultiHead) -> bool:
+    first, *rest = (layer.state_dict() for layer in layers)
+    return all(first.keys() == other.keys() and all(torch.equal(first[n], other[n]) for n in first) for other in rest)
+
+
+def test_a_name_a_config_and_a_built_mechanism_give_the_same_layer():
+    def seeded(make_layer) -> MultiHead:
+        torch.manual_seed(3)
+        return make_layer().double()
+
+    shape = {"heads": 3, "causal": True, "max_length": 32}
+    layers = [
+        seeded(lambda: longspan.MultiHead(12, attention="window", window=4, **shape)),
+        seeded(lambda: MultiHead(12, "longspan.attention.mechanisms.window:WindowAttention", window=4, **shape)),
+        seeded(lambda: MultiHead(12, AttentionConfig("window", window=4), **shape)),
+        seeded(lambda: MultiHead(12, build("window", head_dim=4, window=4, **shape))),
+    ]
+    assert same_weights(*layers)
+    for layer in layers:
+        mechanism = layer.mechanism
+        assert (mechanism.name, mechanism.causal, mechanism.options.window) == ("window", True, 4)
+        assert (mechanism.shape.heads, mechanism.shape.head_dim, mechanism.shape.max_length) == (3, 4, 32)
+        assert torch.equal(layer(hidden()), layers[0](hidden()))
+
+
+def test_softmax_is_the_default_and_head_dim_and_dropout_can_be_chosen():
+    layer = MultiHead(12, heads=4, head_dim=5, dropout=0.25)
+    assert (layer.mechanism.name, layer.mechanism.dropout) == ("softmax", 0.25)
+    assert (layer.head_dim, layer.out.in_features, layer.out.out_features) == (5, 20, 12)
+    assert MultiHead(12, AttentionConfig("softmax", dropout=0.5), heads=4, dropout=0.25).mechanism.dropout == 0.5
+
+
+def test_an_option_of_the_mechanism_may_be_called_width():
+    assert MultiHead(12, "axial", heads=2, width=5, axis=1).mechanism.options.width == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "error"),
+    [
+        ((12,), {}, "give the number of heads: MultiHead(12, 'softmax', heads=8)"),
+        ((12, "window"), {"window": 4}, "give the number of heads: MultiHead(12, 'window', heads=8)"),
+        ((12,), {"heads": 5}, "heads must divide the width: 12 is not a multiple of 5; or give head_dim"),
+        ((12,), {"heads": 0}, "heads must divide the width: 12 is not a multiple of 0; or give head_dim"),
+        (
+            (12, 7),
+            {"heads": 4},
+            "attention must be a name, an AttentionConfig or a built mechanism, not 7",
+        ),
+        (
+            (12, AttentionConfig("window")),
+            {"heads": 4, "window": 4},
+            "window: put options of window into its AttentionConfig",
+        ),
+        (
+            (12, build("window", heads=4, head_dim=3)),
+            {"heads": 4, "causal": True, "window": 4},
+            "heads, causal, window: the mechanism given to MultiHead is already built; "
+            "build window with this, or give its name as attention",
+        ),
+    ],
+)
+def test_what_the_constructor_refuses(arguments, options, error):
+    with pytest.raises(InvalidOption) as raised:
+        MultiHead(*arguments, **options)
+    assert str(raised.value) == error
+
+
+def test_unknown_options_and_names_are_refused_as_by_build():
+    with pytest.raises(InvalidOption, match="widow"):
+        MultiHead(12, "window", heads=4, widow=3)
+    with pytest.raises(UnknownName, match="window"):
+        MultiHead(12, "windw", heads=4)

@@ -17,7 +17,7 @@ def double(x: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("norm", ["layer", "rms", "none"])
 def test_the_three_places(x: torch.Tensor, norm: str):
-    pre, post, none = (Residual(8, norm=norm, place=place) for place in ("pre", "post", "none"))
+    pre, post, none = (Residual(8, norm=norm, norm_position=place) for place in ("pre", "post", "none"))
     torch.testing.assert_close(pre(x, double), x + 2 * pre.norm(x))
     torch.testing.assert_close(post(x, double), post.norm(x + 2 * x))
     torch.testing.assert_close(none(x, double), 3 * x)
@@ -25,13 +25,13 @@ def test_the_three_places(x: torch.Tensor, norm: str):
 
 
 def test_post_output_is_normalised_and_pre_keeps_the_stream(x: torch.Tensor):
-    out = Residual(8, place="post")(x, double)
+    out = Residual(8, norm_position="post")(x, double)
     torch.testing.assert_close(out.mean(-1), torch.zeros(2, 3), atol=1e-6, rtol=0)
-    assert torch.equal(Residual(8, place="pre")(x, torch.zeros_like), x)
+    assert torch.equal(Residual(8, norm_position="pre")(x, torch.zeros_like), x)
 
 
 def test_dropout_is_on_the_branch_only(x: torch.Tensor):
-    residual = Residual(8, place="none", dropout=0.5)
+    residual = Residual(8, norm_position="none", dropout=0.5)
     torch.manual_seed(0)
     added = residual(x, torch.ones_like) - x
     assert set(added.round(decimals=4).unique().tolist()) == {0.0, 2.0}
@@ -44,6 +44,6 @@ def test_the_sublayer_may_be_a_module(x: torch.Tensor):
 
 def test_unknown_place_and_norm():
     with pytest.raises(UnknownName, match=r"'prr'.*did you mean 'pre'"):
-        Residual(8, place="prr")
+        Residual(8, norm_position="prr")
     with pytest.raises(UnknownName, match=r"'batch'.*known: layer, none, rms"):
         Residual(8, norm="batch")

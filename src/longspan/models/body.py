@@ -256,7 +256,7 @@ def _residual(options: BodyOptions) -> Callable[[], Residual]:
     return lambda: Residual(
         options.width,
         norm=options.norm,
-        place=options.place,
+        norm_position=options.place,
         dropout=options.dropout,
         eps=options.eps,
     )

@@ -13,6 +13,7 @@ from longspan.models.headed import Headed, build_heads
 from longspan.models.text import TextOptions
 from longspan.nn.feedforward import PLAIN
 from longspan.nn.heads import Head, Masked
+from longspan.nn.inputs import BlockInputs
 from longspan.nn.linear import Linear
 from longspan.shapes import Hidden
 
@@ -86,7 +87,8 @@ class Decoder(Headed, CausalModel, TextHeads):
         """The states that the output layer reads."""
         self._check_room(ids.shape[1])
         x = self.embedding(ids, positions=positions, segments=segments)
-        return self.stack(x, key_mask=key_mask, streams=streams, positions=positions)
+        states: Tensor = self.stack(x, BlockInputs(key_mask=key_mask, streams=streams, positions=positions))
+        return states
 
     @property
     def table(self) -> Tensor:
@@ -139,7 +141,7 @@ class Decoder(Headed, CausalModel, TextHeads):
             self._check_room(state.length + ids.shape[1])
         start = state.length if positions is None else 0
         x = self.embedding(ids, start=start, positions=positions)
-        x, state = self.stack.extend(x, state, key_mask=key_mask, positions=positions)
+        x, state = self.stack.extend(x, state, BlockInputs(key_mask=key_mask, positions=positions))
         return self.logits(x[:, -1:] if last else x), state
 
 

@@ -14,6 +14,7 @@ from longspan.models.headed import Headed, build_heads
 from longspan.models.text import TextOptions
 from longspan.nn.global_tokens import mark, question
 from longspan.nn.heads import Head
+from longspan.nn.inputs import BlockInputs
 from longspan.shapes import Hidden
 
 
@@ -62,7 +63,8 @@ class Encoder(Headed, TextHeads):
             real = ids.ne(padding)
             positions = real.cumsum(1) * real - 1  # padding is at -1, the row before the first
         x = self.embedding(ids, positions=positions, segments=segments)
-        return self.stack(x, key_mask=key_mask, streams=streams, positions=positions)
+        states: Tensor = self.stack(x, BlockInputs(key_mask=key_mask, streams=streams, positions=positions))
+        return states
 
     def outputs(
         self,

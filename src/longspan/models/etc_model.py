@@ -24,6 +24,7 @@ from longspan.models.body import BodyOptions, build_stack, embedding, initialise
 from longspan.models.encoder import Encoder
 from longspan.nn.block import Block
 from longspan.nn.dropout import Dropout
+from longspan.nn.inputs import BlockInputs
 from longspan.nn.linear import Linear
 from longspan.nn.norm import build_norm
 from longspan.nn.stack import Stack
@@ -184,7 +185,7 @@ class EtcModel(Model):
                 f"expected types in 0..{self.options.types - 1}, got {int(kinds.min())}..{int(kinds.max())}"
             )
         x = self.embedding(self._joined(global_ids, ids, "ids", global_ids, ids, 0)) + self.types(kinds)
-        x = self.stack(self.dropout(self.norm(x)), key_mask=mask, streams=streams)
+        x = self.stack(self.dropout(self.norm(x)), BlockInputs(key_mask=mask, streams=streams))
         return x[:, room:], x[:, :count]
 
     def _joined(

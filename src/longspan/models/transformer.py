@@ -18,6 +18,7 @@ from longspan.models.body import BodyOptions, build_stack, embedding, initialise
 from longspan.models.headed import Headed, build_heads
 from longspan.models.text import DENSE
 from longspan.nn.heads import Head
+from longspan.nn.inputs import BlockInputs
 from longspan.nn.linear import Linear
 from longspan.shapes import Hidden
 
@@ -93,7 +94,8 @@ class Transformer(Headed, EncoderDecoder):
         if most is not None and source.shape[1] > most:
             raise InvalidInput(f"this {self.name} reads at most {most} source tokens, and {source.shape[1]} were given")
         x = (self.target if self.source is None else self.source)(source)
-        return self.encoder(x, key_mask=source_mask, streams=streams)
+        states: Tensor = self.encoder(x, BlockInputs(key_mask=source_mask, streams=streams))
+        return states
 
     def forward(
         self,
@@ -119,7 +121,9 @@ class Transformer(Headed, EncoderDecoder):
         """The decoder's states, which the output layer reads."""
         self._check_room(ids.shape[1])
         context = self.encode(source, source_mask=source_mask, streams=streams)
-        return self.decoder(self.target(ids), context, key_mask=key_mask, context_mask=source_mask)
+        inputs = BlockInputs(context=context, context_mask=source_mask, key_mask=key_mask)
+        states: Tensor = self.decoder(self.target(ids), inputs)
+        return states
 
     @property
     def table(self) -> Tensor:
@@ -157,9 +161,8 @@ class Transformer(Headed, EncoderDecoder):
         if len(source) != batch:
             raise InvalidInput(f"the source has {len(source)} rows for a batch of {batch}")
         context = self.encode(source, source_mask=source_mask, streams=source_streams)
-        return self.decoder.start(
-            batch, context, context_mask=source_mask, align=align, dtype=self.dtype, device=self.device
-        )
+        inputs = BlockInputs(context=context, context_mask=source_mask, align=align)
+        return self.decoder.start(batch, inputs, dtype=self.dtype, device=self.device)
 
     def extend(
         self,
@@ -173,7 +176,7 @@ class Transformer(Headed, EncoderDecoder):
         self._check_room(state.length + ids.shape[1])
         start = state.length if positions is None else 0
         x = self.target(ids, start=start, positions=positions)
-        x, state = self.decoder.extend(x, state, key_mask=key_mask, positions=positions)
+        x, state = self.decoder.extend(x, state, BlockInputs(key_mask=key_mask, positions=positions))
         return self.logits(x[:, -1:] if last else x), state
 
 

@@ -189,7 +189,7 @@ class TransformerXL(CausalModel):
 
     def _residual(self) -> Residual:
         own = self.options
-        return Residual(own.width, norm=own.norm, place=own.place, dropout=own.dropout, eps=own.eps)
+        return Residual(own.width, norm=own.norm, norm_position=own.place, dropout=own.dropout, eps=own.eps)
 
     @torch.no_grad()
     def _initialise(self) -> None:

@@ -158,7 +158,7 @@ class PerToken(_Head):
         self.feedforward = self.around = None
         if head.hidden is not None:
             self.feedforward = FeedForward(width, head.hidden, head.activation or "relu")
-            self.around = Residual(width, norm=norm, place="post", dropout=head.dropout, eps=eps)
+            self.around = Residual(width, norm=norm, norm_position="post", dropout=head.dropout, eps=eps)
         self.dropout = Dropout(head.dropout if head.hidden is None else 0.0)
         labels = {"span": 2, "detect": 1}.get(head.task, head.labels)
         self.out = Linear(self.width, labels, bias=head.bias)

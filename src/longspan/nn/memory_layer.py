@@ -265,10 +265,10 @@ class MemoryLayer(nn.Module):
 
     def _seen(self, x: Tensor) -> Tensor:
         """What attention sees of the layer's inputs: with norms in front, memory is normed as the segment is."""
-        return self.around_attention.norm(x) if self.around_attention.place == "pre" else x
+        return self.around_attention.norm(x) if self.around_attention.norm_position == "pre" else x
 
     def _frozen(self, x: Tensor) -> Tensor:
-        if self.around_attention.place != "pre":
+        if self.around_attention.norm_position != "pre":
             return x
         norm = self.around_attention.norm
         return functional_call(norm, {name: weight.detach() for name, weight in norm.named_parameters()}, (x,))

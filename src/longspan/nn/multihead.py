@@ -7,13 +7,15 @@ decoding needs.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from longspan.attention.base import Attention, Side, check_some, share_heads
+from longspan.attention.config import AttentionConfig
+from longspan.attention.registry import build
 from longspan.attention.state import Selection, State
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
 from longspan.nn.biases import DistanceBias
@@ -73,21 +75,38 @@ class Context(State):
 class MultiHead(nn.Module):
     """Multi-head attention by any mechanism, over one sequence or from one to another.
 
-    >>> mixer = MultiHead(512, build("window", heads=8, head_dim=64, causal=True, window=256))
-    >>> y = mixer(x, key_mask=mask)
+    >>> layer = MultiHead(512, heads=8, attention="window", causal=True, window=256)
+    >>> y = layer(x, key_mask=mask)
 
-    `kv_heads` under the mechanism's heads makes grouped queries (1: multi-query); `context_width` is the width of the
-    other sequence, and `out_width` that of what comes out, where they differ; `bias` is for the projections in,
-    `out_bias` (the same unless given) for that out. `key_dim` makes queries and keys narrower than the mechanism's
-    head_dim, which is then that of the values (the "half-size" queries and keys of Child et al. 2019): zeros are
-    appended to both, which the fused kernels prefer to two widths, and the scale is 1/√key_dim.
+    `attention` is one of:
+
+    - a name: built in, of a plugin, or `package.module:Name`. `heads` is required, `head_dim` is width / heads unless
+      given, and further keywords are the mechanism's options (see `longspan show NAME`);
+    - an `AttentionConfig`, which has the options already;
+    - a built mechanism, which has heads, head_dim, causal, max_length and dropout already:
+
+    >>> layer = MultiHead(512, build("window", heads=8, head_dim=64, causal=True, window=256))
+
+    `kv_heads` below `heads` gives grouped-query attention (1: multi-query). `context_width` is the width of the other
+    sequence and `out_width` the width of the output, if they differ from `width`. `bias` is for the input projections
+    and `out_bias` (default: the same) for the output projection. `key_dim` makes queries and keys narrower than
+    head_dim, which is then the width of the values (the half-size queries and keys of Child et al. 2019): both are
+    padded with zeros, because the fused kernels want one width, and the scale is 1/√key_dim.
+
+    `width` is positional only, so that `width=` can be an option of the mechanism (axial has one).
     """
 
     def __init__(
         self,
         width: int,
-        mechanism: Attention,
+        /,
+        attention: str | AttentionConfig | Attention = "softmax",
         *,
+        heads: int | None = None,
+        head_dim: int | None = None,
+        causal: bool = False,
+        max_length: int | None = None,
+        dropout: float = 0.0,
         kv_heads: int | None = None,
         key_dim: int | None = None,
         context_width: int | None = None,
@@ -95,8 +114,11 @@ class MultiHead(nn.Module):
         position: Position | None = None,
         bias: bool = True,
         out_bias: bool | None = None,
+        **options: Any,
     ) -> None:
         super().__init__()
+        shape = {"heads": heads, "head_dim": head_dim, "causal": causal, "max_length": max_length, "dropout": dropout}
+        mechanism = _mechanism(width, attention, shape, options)
         heads, head_dim = mechanism.shape.heads, mechanism.shape.head_dim
         kv_heads = heads if kv_heads is None else kv_heads
         if kv_heads < 1 or heads % kv_heads:
@@ -328,3 +350,32 @@ class MultiHead(nn.Module):
 
     def _bias(self, reach: int) -> Tensor | None:
         return self.position.table(reach) if isinstance(self.position, DistanceBias) else None
+
+
+def _mechanism(
+    width: int, attention: str | AttentionConfig | Attention, shape: dict[str, Any], options: Mapping[str, Any]
+) -> Attention:
+    """The mechanism that `MultiHead` was given, or a new one by its name or configuration."""
+    if isinstance(attention, Attention):
+        extra = [*(name for name, value in shape.items() if value not in (None, False, 0.0)), *options]
+        if extra:
+            raise InvalidOption(
+                f"{', '.join(extra)}: the mechanism given to MultiHead is already built; "
+                f"build {attention.name} with this, or give its name as attention"
+            )
+        return attention
+    if not isinstance(attention, str | AttentionConfig):
+        raise InvalidOption(f"attention must be a name, an AttentionConfig or a built mechanism, not {attention!r}")
+    if isinstance(attention, AttentionConfig) and options:
+        raise InvalidOption(f"{', '.join(options)}: put options of {attention.name} into its AttentionConfig")
+    heads = shape["heads"]
+    if heads is None:
+        name = attention if isinstance(attention, str) else attention.name
+        raise InvalidOption(f"give the number of heads: MultiHead({width}, {name!r}, heads=8)")
+    if shape["head_dim"] is None:
+        if heads < 1 or width % heads:
+            raise InvalidOption(f"heads must divide the width: {width} is not a multiple of {heads}; or give head_dim")
+        shape = {**shape, "head_dim": width // heads}
+    if isinstance(attention, AttentionConfig):
+        return attention.build(**shape)
+    return build(attention, **shape, **options)

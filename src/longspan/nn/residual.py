@@ -1,4 +1,4 @@
-"""The residual connection around a sub-layer, with the norm before it, after the sum, or nowhere."""
+"""The residual connection around a sub-layer, with the norm before it, after the sum, or left out."""
 
 from collections.abc import Callable
 
@@ -9,35 +9,39 @@ from longspan.nn.dropout import Dropout
 from longspan.nn.norm import build_norm
 from longspan.shapes import Hidden
 
-PLACES = ("pre", "post", "none")
+NORM_POSITIONS = ("pre", "post", "none")
 
 
 class Residual(nn.Module):
     """`pre`: x + drop(f(norm(x))). `post`: norm(x + drop(f(x))), as in Vaswani et al. 2017. `none`: x + drop(f(x)).
 
-    A stack of `pre` blocks needs one more norm at its end; that belongs to the stack, as only it knows where it ends.
+    A stack of `pre` blocks needs one more norm at its end; the stack adds it.
     """
 
     def __init__(
-        self, width: int, *, norm: str = "layer", place: str = "pre", dropout: float = 0.0, eps: float = 1e-5
+        self, width: int, *, norm: str = "layer", norm_position: str = "pre", dropout: float = 0.0, eps: float = 1e-5
     ) -> None:
         super().__init__()
-        if place not in PLACES:
-            raise UnknownName(f"no place for the norm is called {place!r}; {suggest(place, PLACES)}")
-        self.place = place
-        self.norm = build_norm("none" if place == "none" else norm, width, eps)
+        if norm_position not in NORM_POSITIONS:
+            raise UnknownName(f"no norm position is called {norm_position!r}; {suggest(norm_position, NORM_POSITIONS)}")
+        self.norm_position = norm_position
+        self.norm = build_norm("none" if norm_position == "none" else norm, width, eps)
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Hidden, function: Callable[[Hidden], Hidden]) -> Hidden:
-        if self.place == "pre":
+        if self.norm_position == "pre":
             return x + self._drop(function(self.norm(x)))
-        return self.norm(x + self._drop(function(x)))
+        out: Hidden = self.norm(x + self._drop(function(x)))
+        return out
 
     def _drop(self, x: Hidden) -> Hidden:
-        return self.dropout(x) if self.training else x  # a call less, which decoding feels
+        if not self.training:
+            return x  # saves a call per sub-layer, which is measurable when decoding
+        out: Hidden = self.dropout(x)
+        return out
 
     def extra_repr(self) -> str:
-        return f"place={self.place!r}"
+        return f"norm_position={self.norm_position!r}"
 
 
-__all__ = ["PLACES", "Residual"]
+__all__ = ["NORM_POSITIONS", "Residual"]

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from longspan.attention.state import State
 from longspan.errors import InvalidInput, UnknownName, suggest
 from longspan.nn.dropout import Dropout
+from longspan.nn.inputs import NO_INPUTS, BlockInputs
 from longspan.nn.multihead import MultiHead, MultiHeadState
 from longspan.nn.norm import build_norm
 from longspan.nn.positions import Positions
@@ -45,22 +46,17 @@ class _Mix(nn.Module):
     def forward(
         self, x: Hidden, key_mask: KeyMask | None, positions: Positions | None, *streams: Tensor | None
     ) -> Hidden:
-        own = self._own(dict(zip(self.names, streams)))
-        return self.dropout(self.mixer(self.norm(x), key_mask=key_mask, streams=own, positions=positions))
+        named = self._read_here(dict(zip(self.names, streams)))
+        return self.dropout(self.mixer(self.norm(x), key_mask=key_mask, streams=named, positions=positions))
 
-    def extend(
-        self,
-        x: Hidden,
-        state: MultiHeadState,
-        key_mask: KeyMask | None,
-        positions: Positions | None,
-        streams: Mapping[str, Tensor],
-    ) -> tuple[Hidden, MultiHeadState]:
-        own = self._own(streams)
-        out, after = self.mixer.extend(self.norm(x), state, key_mask=key_mask, streams=own, positions=positions)
+    def extend(self, x: Hidden, state: MultiHeadState, inputs: BlockInputs) -> tuple[Hidden, MultiHeadState]:
+        streams = self._read_here(inputs.streams or {})
+        out, after = self.mixer.extend(
+            self.norm(x), state, key_mask=inputs.key_mask, streams=streams, positions=inputs.positions
+        )
         return self.dropout(out), after
 
-    def _own(self, streams: Mapping[str, Tensor | None]) -> dict[str, Tensor]:
+    def _read_here(self, streams: Mapping[str, Tensor | None]) -> dict[str, Tensor]:
         read = {stream.name for stream in self.mixer.mechanism.streams}
         return {name: tensor for name, tensor in streams.items() if tensor is not None and name in read}
 
@@ -104,49 +100,33 @@ class ReversibleBody(Body):
         )
         self.norm = build_norm(norm, self.out_width, eps)
 
-    def forward(
-        self,
-        x: Hidden,
-        context: Hidden | None = None,
-        *,
-        key_mask: KeyMask | None = None,
-        context_mask: KeyMask | None = None,
-        streams: Mapping[str, Tensor] | None = None,
-        positions: Positions | None = None,
-    ) -> Hidden:
-        self._check(context, streams)
-        given = streams or {}
-        return self._merged(*self.stack(x, x, key_mask, positions, *(given.get(name) for name in self.names)))
+    def forward(self, x: Hidden, inputs: BlockInputs = NO_INPUTS) -> Hidden:
+        self._check(inputs)
+        streams = inputs.streams or {}
+        tensors = (inputs.key_mask, inputs.positions, *(streams.get(name) for name in self.names))
+        return self._merged(*self.stack(x, x, *tensors))
 
     def start(
         self,
         batch: int,
-        context: Hidden | None = None,
+        inputs: BlockInputs = NO_INPUTS,
         *,
-        context_mask: KeyMask | None = None,
-        align: bool = False,
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> ReversibleState:
         """The state before the first token."""
-        self._check(context, None)
-        self._check_align(context, align)
+        self._check(inputs)
+        self._check_align(inputs)
         return ReversibleState(tuple(mix.mixer.start(batch, dtype=dtype, device=device) for mix, _ in self.pairs()), 0)
 
     def extend(
-        self,
-        x: Hidden,
-        state: ReversibleState,
-        *,
-        key_mask: KeyMask | None = None,
-        streams: Mapping[str, Tensor] | None = None,
-        positions: Positions | None = None,
+        self, x: Hidden, state: ReversibleState, inputs: BlockInputs = NO_INPUTS
     ) -> tuple[Hidden, ReversibleState]:
         """The next tokens, any number of them, and the state after them."""
-        self._check(None, streams)
+        self._check(inputs)
         x1, x2, layers = x, x, []
         for (mix, change), before in zip(self.pairs(), state.layers):
-            mixed, after = mix.extend(x2, before, key_mask, positions, streams or {})
+            mixed, after = mix.extend(x2, before, inputs)
             x1 = x1 + mixed
             x2 = x2 + change(x1)
             layers.append(after)
@@ -158,10 +138,10 @@ class ReversibleBody(Body):
     def _merged(self, x1: Tensor, x2: Tensor) -> Tensor:
         return self.norm(torch.cat([x1, x2], -1) if self.merge == "concat" else (x1 + x2) / 2)
 
-    def _check(self, context: Tensor | None, streams: Mapping[str, Tensor] | None) -> None:
-        if context is not None:
-            raise InvalidInput("a reversible body reads no other sequence than its own")
-        check_streams((mix.mixer.mechanism for mix, _ in self.pairs()), streams)
+    def _check(self, inputs: BlockInputs) -> None:
+        if inputs.context is not None:
+            raise InvalidInput("reversible layers have no cross-attention: leave out context")
+        check_streams((mix.mixer.mechanism for mix, _ in self.pairs()), inputs.streams)
 
 
 __all__ = ["MERGES", "ReversibleBody", "ReversibleState"]

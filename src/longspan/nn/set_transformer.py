@@ -68,8 +68,8 @@ class MAB(nn.Module):
             self.attention.out = nn.Identity()
         self.projected = variant == "released" or x_width != width
         self.feedforward = row_wise(width, variant, hidden)
-        self.around_attention = Residual(width, norm=norm, place="post")
-        self.around_feedforward = Residual(width, norm=norm, place="post")
+        self.around_attention = Residual(width, norm=norm, norm_position="post")
+        self.around_feedforward = Residual(width, norm=norm, norm_position="post")
 
     def forward(self, x: Hidden, y: Hidden, *, key_mask: KeyMask | None = None) -> Hidden:
         """(batch, rows of x, width); `key_mask` says which rows of y are there."""

@@ -1,8 +1,8 @@
-"""Blocks one on another: the body of every Transformer, forward and step by step."""
+"""A stack of blocks: the body of every Transformer, in parallel or step by step."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,13 +12,13 @@ from longspan.attention.base import Attention
 from longspan.attention.state import State
 from longspan.errors import InvalidInput
 from longspan.nn.block import Block, BlockState
-from longspan.nn.positions import Positions
-from longspan.shapes import Hidden, KeyMask
+from longspan.nn.inputs import NO_INPUTS, BlockInputs
+from longspan.shapes import Hidden
 
 
 @dataclass(frozen=True)
 class StackState(State):
-    """The state of each block, and how many tokens were read."""
+    """The state of each block, and the number of tokens read so far."""
 
     blocks: tuple[BlockState, ...]
     length: int
@@ -27,60 +27,40 @@ class StackState(State):
 
 
 class Body(nn.Module, ABC):
-    """What stands between embedding and output layer: a `Stack`, or something that is used as one."""
+    """The layers between embedding and output layer: a `Stack`, or a class with the same methods."""
 
     def __init__(self, out_width: int) -> None:
         super().__init__()
-        self.out_width = out_width  # of the states that come out
+        self.out_width = out_width  # width of the output
 
     @abstractmethod
-    def forward(
-        self,
-        x: Hidden,
-        context: Hidden | None = None,
-        *,
-        key_mask: KeyMask | None = None,
-        context_mask: KeyMask | None = None,
-        streams: Mapping[str, Tensor] | None = None,
-        positions: Positions | None = None,
-    ) -> Hidden:
+    def forward(self, x: Hidden, inputs: BlockInputs = NO_INPUTS) -> Hidden:
         """All tokens at once."""
 
     @abstractmethod
     def start(
         self,
         batch: int,
-        context: Hidden | None = None,
+        inputs: BlockInputs = NO_INPUTS,
         *,
-        context_mask: KeyMask | None = None,
-        align: bool = False,
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> Any:
-        """The state before the first token; it has `length`, and with `align`, `alignment` after each step."""
+        """The state before the first token; it has `length` and, after each step with `align`, `alignment`."""
 
     @abstractmethod
-    def extend(
-        self,
-        x: Hidden,
-        state: Any,
-        *,
-        key_mask: KeyMask | None = None,
-        streams: Mapping[str, Tensor] | None = None,
-        positions: Positions | None = None,
-    ) -> tuple[Hidden, Any]:
+    def extend(self, x: Hidden, state: Any, inputs: BlockInputs = NO_INPUTS) -> tuple[Hidden, Any]:
         """The next tokens, any number of them, and the state after them."""
 
-    def _check_align(self, context: Hidden | None, align: bool) -> None:
-        if align and context is None:
-            raise InvalidInput("without another sequence there is nothing to be aligned with; leave out align")
+    def _check_align(self, inputs: BlockInputs) -> None:
+        if inputs.align and inputs.context is None:
+            raise InvalidInput("alignment needs cross-attention: give context, or leave out align")
 
 
 class Stack(Body):
-    """`blocks` in order, then `norm`. Streams from the user go to the blocks whose mechanism reads them.
+    """`blocks` in order, then `norm`. Each block receives the streams that its mechanism reads.
 
-    `order` says which block each layer is, where layers share their weights (ALBERT): 0, 0, 1, 1 for four layers of
-    two blocks.
+    `order` gives the block of each layer if layers share weights (ALBERT): 0, 0, 1, 1 for four layers of two blocks.
     """
 
     def __init__(self, blocks: Sequence[Block], norm: nn.Module, order: Sequence[int] | None = None) -> None:
@@ -88,70 +68,39 @@ class Stack(Body):
         self.blocks, self.norm = nn.ModuleList(blocks), norm
         self.order = tuple(range(len(blocks)) if order is None else order)
 
-    def forward(
-        self,
-        x: Hidden,
-        context: Hidden | None = None,
-        *,
-        key_mask: KeyMask | None = None,
-        context_mask: KeyMask | None = None,
-        streams: Mapping[str, Tensor] | None = None,
-        positions: Positions | None = None,
-    ) -> Hidden:
-        check_streams((block.mixer.mechanism for block in self.layers()), streams)
+    def forward(self, x: Hidden, inputs: BlockInputs = NO_INPUTS) -> Hidden:
+        check_streams((block.mixer.mechanism for block in self.layers()), inputs.streams)
         for block in self.layers():
-            x = block(
-                x,
-                context,
-                key_mask=key_mask,
-                context_mask=context_mask,
-                streams=_read_by(block, streams),
-                positions=positions,
-            )
+            x = block(x, _inputs_of(block, inputs))
         return self.norm(x)
 
     def start(
         self,
         batch: int,
-        context: Hidden | None = None,
+        inputs: BlockInputs = NO_INPUTS,
         *,
-        context_mask: KeyMask | None = None,
-        align: bool = False,
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> StackState:
-        """The state before the first token; with `align`, each step says what it was aligned with in the context."""
-        self._check_align(context, align)
-        states = (
-            block.start(batch, context, context_mask=context_mask, dtype=dtype, device=device)
-            for block in self.layers()
-        )
-        return StackState(tuple(states), 0, align)
+        """The state before the first token; with `align`, each step keeps the last block's alignment."""
+        self._check_align(inputs)
+        states = (block.start(batch, inputs, dtype=dtype, device=device) for block in self.layers())
+        return StackState(tuple(states), 0, inputs.align)
 
-    def extend(
-        self,
-        x: Hidden,
-        state: StackState,
-        *,
-        key_mask: KeyMask | None = None,
-        streams: Mapping[str, Tensor] | None = None,
-        positions: Positions | None = None,
-    ) -> tuple[Hidden, StackState]:
+    def extend(self, x: Hidden, state: StackState, inputs: BlockInputs = NO_INPUTS) -> tuple[Hidden, StackState]:
         """The next tokens, any number of them, and the state after them."""
-        check_streams((block.mixer.mechanism for block in self.layers()), streams)
-        length, after, alignment = state.length + x.shape[1], [], None
+        check_streams((block.mixer.mechanism for block in self.layers()), inputs.streams)
+        length, blocks = state.length + x.shape[1], []
+        last, alignment = len(state.blocks) - 1, None
         for index, (block, before) in enumerate(zip(self.layers(), state.blocks)):
-            last = state.align and index == len(state.blocks) - 1
-            x, new, alignment = block.step(
-                x,
-                before,
-                key_mask=key_mask,
-                streams=_read_by(block, streams),
-                positions=positions,
-                align=last,
-            )
-            after.append(new)
-        return self.norm(x), StackState(tuple(after), length, state.align, alignment)
+            block_inputs = _inputs_of(block, inputs)
+            if state.align and index == last:
+                block_inputs = replace(block_inputs, align=True)
+            x, after = block.extend(x, before, block_inputs)
+            if after.alignment is not None:
+                after, alignment = replace(after, alignment=None), after.alignment
+            blocks.append(after)
+        return self.norm(x), StackState(tuple(blocks), length, state.align, alignment)
 
     def layers(self) -> Iterator[Block]:
         """The block of each layer, bottom up."""
@@ -162,7 +111,7 @@ class Stack(Body):
 
 
 def check_streams(mechanisms: Iterable[Attention], streams: Mapping[str, Tensor] | None) -> None:
-    """A stream that no layer reads is a mistake."""
+    """Refuses a stream that no layer reads."""
     if not streams:
         return
     known = {stream.name for mechanism in mechanisms for stream in mechanism.streams}
@@ -171,9 +120,12 @@ def check_streams(mechanisms: Iterable[Attention], streams: Mapping[str, Tensor]
             raise InvalidInput(f"no layer reads a stream {name!r}; they read: {', '.join(sorted(known)) or 'none'}")
 
 
-def _read_by(block: Block, streams: Mapping[str, Tensor] | None) -> dict[str, Tensor] | None:
-    own = {stream.name for stream in block.mixer.mechanism.streams}
-    return {name: tensor for name, tensor in streams.items() if name in own} if streams else None
+def _inputs_of(block: Block, inputs: BlockInputs) -> BlockInputs:
+    """The inputs with only the streams that the block's mechanism reads."""
+    if not inputs.streams:
+        return inputs
+    names = {stream.name for stream in block.mixer.mechanism.streams}
+    return replace(inputs, streams={name: tensor for name, tensor in inputs.streams.items() if name in names})
 
 
 __all__ = ["Body", "Stack", "StackState", "check_streams"]

@@ -10,7 +10,6 @@ that comes so far reads it there. So a token's state then *waits* below the firs
 it together with the first later token that does: a text costs as many steps as its slowest token so far, not T.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
@@ -22,10 +21,11 @@ from longspan.attention.state import Rows, State, append_mask
 from longspan.errors import InvalidInput, UnknownName, suggest
 from longspan.nn.block import Block, BlockState
 from longspan.nn.halting import Halting, HaltingProgress
+from longspan.nn.inputs import NO_INPUTS, BlockInputs
 from longspan.nn.multihead import Context
 from longspan.nn.positions import AbsolutePositions, LearnedPositions, Positions, SinusoidalPositions
 from longspan.nn.stack import Body, check_streams
-from longspan.shapes import Hidden, KeyMask
+from longspan.shapes import Hidden
 
 StepCode = Literal["sinusoidal", "learned", "none"]
 
@@ -104,26 +104,18 @@ class UniversalStack(Body):
         # Of a training pass: ponder time, and what the mechanisms add at each step.
         self.auxiliary_loss: Tensor | None = None
 
-    def forward(
-        self,
-        x: Hidden,
-        context: Hidden | None = None,
-        *,
-        key_mask: KeyMask | None = None,
-        context_mask: KeyMask | None = None,
-        streams: Mapping[str, Tensor] | None = None,
-        positions: Positions | None = None,
-    ) -> Hidden:
-        check_streams([self.block.mixer.mechanism], streams)
-        prepared = self.block.prepare(context, context_mask)
-        places = self.signal.places(x, 0, positions)
+    def forward(self, x: Hidden, inputs: BlockInputs = NO_INPUTS) -> Hidden:
+        check_streams([self.block.mixer.mechanism], inputs.streams)
+        key_mask = inputs.key_mask
+        block_inputs = replace(inputs, context=self.block.prepare(inputs), context_mask=None)
+        places = self.signal.places(x, 0, inputs.positions)
         progress = None if self.halting is None else self.halting.start(x, key_mask)
         losses: list[Tensor] = []
         for step in range(1, self.steps + 1):
             if progress is not None and progress.done:
                 break
             marked = self.signal(x, step, places)
-            after = self.block(marked, prepared, key_mask=key_mask, streams=streams, positions=positions)
+            after = self.block(marked, block_inputs)
             x, progress = self._halt(progress, marked, x, after, step)
             losses += self._take_losses()
         if self.training:
@@ -135,36 +127,29 @@ class UniversalStack(Body):
     def start(
         self,
         batch: int,
-        context: Hidden | None = None,
+        inputs: BlockInputs = NO_INPUTS,
         *,
-        context_mask: KeyMask | None = None,
-        align: bool = False,
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> UniversalState:
-        """The state before the first token; with `align`, each step says what it was aligned with in the context."""
-        self._check_align(context, align)
-        first = self.block.start(batch, context, context_mask=context_mask, dtype=dtype, device=device)
+        """The state before the first token; with `align`, each token keeps the alignment of its last step."""
+        self._check_align(inputs)
+        first = self.block.start(batch, inputs, dtype=dtype, device=device)
         steps = (replace(first, context=None),) * self.steps
-        return UniversalState(steps, (None,) * self.steps, first.context, 0, align)
+        return UniversalState(steps, (None,) * self.steps, first.context, 0, inputs.align)
 
     def extend(
-        self,
-        x: Hidden,
-        state: UniversalState,
-        *,
-        key_mask: KeyMask | None = None,
-        streams: Mapping[str, Tensor] | None = None,
-        positions: Positions | None = None,
+        self, x: Hidden, state: UniversalState, inputs: BlockInputs = NO_INPUTS
     ) -> tuple[Hidden, UniversalState]:
         """The next tokens, any number of them, and the state after them."""
+        streams = inputs.streams
         check_streams([self.block.mixer.mechanism], streams)
         if streams and any(state.waiting):
             raise InvalidInput("tokens wait without the streams that are given now; give them from the first token on")
-        new, flow = x.shape[1], _Flow(x, key_mask, positions)
+        new, flow = x.shape[1], _Flow(x, inputs.key_mask, inputs.positions)
         steps, waiting, alignments = list(state.steps), list(state.waiting), []
-        places = self.signal.places(x, state.length, positions)
-        progress = None if self.halting is None else self.halting.start(x, key_mask)
+        places = self.signal.places(x, state.length, inputs.positions)
+        progress = None if self.halting is None else self.halting.start(x, inputs.key_mask)
         for index in range(self.steps):
             asleep = waiting[index]
             if progress is not None and progress.done and not streams:
@@ -174,17 +159,13 @@ class UniversalStack(Body):
                 waiting[index], flow = None, _wake(asleep, flow, state.length)
                 places = self.signal.places(flow.x, 0, flow.positions)
             marked = self.signal(flow.x, index + 1, places)
-            out, after, alignment = self.block.step(
-                marked,
-                replace(steps[index], context=state.context),
-                key_mask=flow.key_mask,
-                streams=streams,
-                positions=flow.positions,
-                align=state.align,
+            block_inputs = BlockInputs(
+                key_mask=flow.key_mask, streams=streams, positions=flow.positions, align=state.align
             )
-            steps[index] = replace(after, context=None)
-            if alignment is not None:
-                alignments.append(alignment[:, -new:])
+            out, after = self.block.extend(marked, replace(steps[index], context=state.context), block_inputs)
+            steps[index] = replace(after, context=None, alignment=None)
+            if after.alignment is not None:
+                alignments.append(after.alignment[:, -new:])
             own, progress = self._halt(progress, marked[:, -new:], flow.x[:, -new:], out[:, -new:], index + 1)
             # Those that were woken have halted long ago.
             woken = flow.x if self.halting is not None and self.halting.halted == "copy" else out

@@ -23,11 +23,12 @@ from longspan.nn.dropout import Dropout
 from longspan.nn.embedding import check_ids
 from longspan.nn.feedforward import FeedForward
 from longspan.nn.heads import pool
+from longspan.nn.inputs import BlockInputs
 from longspan.nn.linear import Linear
 from longspan.nn.multihead import MultiHead
 from longspan.nn.recurrent import Recurrent
 from longspan.nn.residual import Residual
-from longspan.shapes import Hidden, KeyMask
+from longspan.shapes import Hidden
 
 POOLS = ("cls", "mean", "max", "first")
 INPUTS = ("tokens", "values")
@@ -151,7 +152,7 @@ class ArenaEncoder(Model):
                 key_mask = torch.cat([front, key_mask], 1)
         x = self.embedding(ids)
         x = self.dropout(x if self.position is None else self.position(x))
-        return self.stack(x, key_mask=key_mask, streams=self._streams(ids)), key_mask
+        return self.stack(x, BlockInputs(key_mask=key_mask, streams=self._streams(ids))), key_mask
 
     def _streams(self, ids: Ids) -> Streams | None:
         """The first position, which is that in front where there is one, is global where a mechanism knows such."""
@@ -206,9 +207,9 @@ class _RecurrentStack(nn.Module):
         self.blocks = nn.ModuleList(_RecurrentBlock(options) for _ in range(options.layers))
         self.norm = last_norm(options)
 
-    def forward(self, x: Hidden, *, key_mask: KeyMask | None = None, streams: Streams | None = None) -> Hidden:
+    def forward(self, x: Hidden, inputs: BlockInputs) -> Hidden:
         for block in self.blocks:
-            x = block(x, key_mask)
+            x = block(x, inputs.key_mask)
         return self.norm(x)
 
 
@@ -223,7 +224,8 @@ class _RecurrentBlock(nn.Module):
         self.out = Linear(2 * inner, width, bias=False)
         self.feedforward = FeedForward(width, options.hidden, options.activation, dropout=options.hidden_dropout)
         self.around_mixer, self.around_feedforward = (
-            Residual(width, norm=options.norm, place="pre", dropout=options.dropout, eps=options.eps) for _ in range(2)
+            Residual(width, norm=options.norm, norm_position="pre", dropout=options.dropout, eps=options.eps)
+            for _ in range(2)
         )
         nn.init.xavier_uniform_(self.out.weight)
 

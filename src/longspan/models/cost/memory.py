@@ -55,7 +55,7 @@ def _attention(
             told=told if by_age else None,
         )
         tally.add("attention", *found)
-    if layer.around_attention.place == "pre":
+    if layer.around_attention.norm_position == "pre":
         tally.norm(layer.around_attention.norm, past, width)
     tally.add("attention: projections", flops, floats)
 

@@ -17,6 +17,7 @@ from longspan.models.body import BodyOptions, build_stack, initialise
 from longspan.models.headed import Headed, build_heads
 from longspan.nn.feedforward import GATED, PLAIN
 from longspan.nn.heads import Head
+from longspan.nn.inputs import BlockInputs
 from longspan.nn.patches import Images, PatchEmbedding, pair
 from longspan.shapes import Hidden
 
@@ -82,7 +83,8 @@ class VisionTransformer(Headed, ImageHeads):
         self, images: Images, *, interpolate: bool = False, streams: Mapping[str, Tensor] | None = None
     ) -> Hidden:
         """The states; with `interpolate`, of images of any size, for which the grid of positions is stretched."""
-        return self.stack(self.embedding(images, interpolate=interpolate), streams=streams)
+        states: Tensor = self.stack(self.embedding(images, interpolate=interpolate), BlockInputs(streams=streams))
+        return states
 
     def outputs(
         self, images: Images, *, interpolate: bool = False, streams: Mapping[str, Tensor] | None = None
