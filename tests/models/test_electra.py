@@ -1,4 +1,4 @@
-"""ELECTRA's pair (Clark et al. 2020; section 24 of the spec)."""
+"""ELECTRA's pair (Clark et al. 2020)."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""The Transformer's decoder by itself: GPT and its kin, with any registered mechanism in each layer."""
+"""The decoder of the Transformer by itself: GPT, Llama and similar models, with any attention in each layer."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +19,7 @@ from longspan.shapes import Hidden
 
 
 class Decoder(Headed, CausalModel, TextHeads):
-    """A language model: the logits of the next token at every place (GPT and kin)."""
+    """A language model: the logits of the next token after every token (GPT, Llama, …)."""
 
     name = "decoder"
     paper = "Radford et al. 2018"
@@ -27,7 +27,7 @@ class Decoder(Headed, CausalModel, TextHeads):
 
     @dataclass(frozen=True, kw_only=True)
     class Options(TextOptions):
-        tasks: tuple[Head, ...] | None = option(None, "the tasks that it has heads for, beside the next token")
+        tasks: tuple[Head, ...] | None = option(None, "tasks that it has heads for, besides the next token")
         tied: bool = option(True, "whether the output layer is the embedding")
         head_bias: bool = option(False, "whether the output layer has a bias (Reformer)")
         head_activation: str | None = option(
@@ -41,15 +41,15 @@ class Decoder(Headed, CausalModel, TextHeads):
         super().__init__(options)
         self.vocabulary, self.max_length = options.vocabulary, options.max_length
         self.embedding = self._embed(options, options.vocabulary, options.padding)
-        self.stack = self._stack(options, options.attention, place="decoder", causal=True)
+        self.stack = self._stack(options, options.attention, stack_name="decoder", causal=True)
         plain = options.head_activation is None
         if options.tied and plain and self.stack.out_width != table_width(options):
             raise InvalidOption(
-                f"the embedding is {table_width(options)} wide and the states {self.stack.out_width}, so that they "
-                "cannot be tied: give tied=False, or merge='mean'"
+                f"the embedding is {table_width(options)} wide and the states {self.stack.out_width}: they "
+                "cannot be tied; give tied=False, or merge='mean'"
             )
         if options.tied and plain and options.head_bias:
-            raise InvalidOption("an output layer that is the embedding has no bias; give tied=False or no head_bias")
+            raise InvalidOption("a tied output layer has no bias; give tied=False, or leave out head_bias")
         self.head = self._build_head(options)
         self.heads = build_heads(options, self.stack.out_width, options.vocabulary)
         self.left_padding = all(mechanism.supports.left_padding for mechanism in mechanisms(self))
@@ -62,7 +62,7 @@ class Decoder(Headed, CausalModel, TextHeads):
             nn.init.zeros_(self.head.weight)
 
     def _build_head(self, options: Options) -> Linear | Masked | None:
-        """None: the embedding alone."""
+        """The output layer; None if it is the embedding alone."""
         width = self.stack.out_width
         if options.head_activation is None:
             return None if options.tied else Linear(width, options.vocabulary, bias=options.head_bias)

@@ -1,4 +1,4 @@
-"""The Transformer's encoder by itself: BERT and its kin, with any registered mechanism in each layer."""
+"""The encoder of the Transformer by itself: BERT and similar models, with any attention in each layer."""
 
 from dataclasses import dataclass
 
@@ -19,11 +19,11 @@ from longspan.shapes import Hidden
 
 
 class Encoder(Headed, TextHeads):
-    """Hidden states of a text, each of which has read all of it; with heads, what tasks ask of them (BERT and kin)."""
+    """Hidden states of a text, each of which has read all of it, and task heads on them (BERT, RoBERTa, ALBERT, …)."""
 
     name = "encoder"
     paper = "Vaswani et al. 2017"
-    _embed, _stack = staticmethod(embedding), staticmethod(build_stack)  # what a family may do in its own way
+    _embed, _stack = staticmethod(embedding), staticmethod(build_stack)  # subclasses may replace them
 
     @dataclass(frozen=True, kw_only=True)
     class Options(TextOptions):
@@ -36,9 +36,9 @@ class Encoder(Headed, TextHeads):
     def __init__(self, options: Options) -> None:
         super().__init__(options)
         if options.count_real and options.padding is None:
-            raise InvalidOption("count_real counts what is not padding: give padding, its id")
+            raise InvalidOption("count_real counts the tokens that are not padding: give padding, its id")
         self.embedding = self._embed(options, options.vocabulary, options.padding)
-        self.stack = self._stack(options, options.attention, place="encoder", causal=False)
+        self.stack = self._stack(options, options.attention, stack_name="encoder", causal=False)
         self.heads = build_heads(options, self.stack.out_width, options.vocabulary)
         reads = {stream.name for mechanism in mechanisms(self) for stream in mechanism.streams}
         if any(head.global_tokens for head in options.tasks or ()) and "global_mask" not in reads:
@@ -76,21 +76,24 @@ class Encoder(Headed, TextHeads):
         streams: Streams | None = None,
         chosen: Mask | None = None,
     ) -> dict[str, Tensor]:
-        """What each head says, by the name of its task; what tasks know of a text is put in where it is not given:
-        which tokens are global (`Head.global_tokens`), and which are a question (`Head.question`)."""
+        """The output of each head, by task.
+
+        Heads may derive missing inputs from the text: which tokens are global (`Head.global_tokens`), and which belong
+        to a question (`Head.question`). With `chosen`, the head for masked tokens reads these tokens only.
+        """
         tasks, separator = self.options.tasks or (), self.options.separator
         marks = sorted({head.global_tokens for head in tasks if head.global_tokens is not None})
         if marks and "global_mask" not in (streams or {}):
-            found = [mark(how, ids, key_mask, separator) for how in marks]
-            streams = {**(streams or {}), "global_mask": torch.stack(found).any(0)}
-        asked = question(ids, separator) if any(head.question for head in tasks) else None
-        if asked is not None and segments is None:
-            segments = (~asked).long()
+            masks = [mark(how, ids, key_mask, separator) for how in marks]
+            streams = {**(streams or {}), "global_mask": torch.stack(masks).any(0)}
+        in_question = question(ids, separator) if any(head.question for head in tasks) else None
+        if in_question is not None and segments is None:
+            segments = (~in_question).long()
         x = self(ids, key_mask=key_mask, positions=positions, segments=segments, streams=streams)
         out = self.read(x, key_mask, chosen)
-        if asked is not None:
-            asked[:, 0] = False  # to point to the first token is to say that there is no answer
-            out["span"] = out["span"] - 1e6 * asked[..., None]
+        if in_question is not None:
+            in_question[:, 0] = False  # a span at the first token means that there is no answer
+            out["span"] = out["span"] - 1e6 * in_question[..., None]
         return out
 
     def choose(
@@ -100,15 +103,16 @@ class Encoder(Headed, TextHeads):
         key_mask: Bool[Tensor, "batch choices length"] | None = None,
         segments: Int[Tensor, "batch choices length"] | None = None,
     ) -> Float[Tensor, "batch choices"]:
-        """The score of each of several texts, of which one is right; a softmax over them gives their probabilities.
+        """The score of each choice, of which one is right; a softmax over them gives their probabilities.
 
-        To `outputs` each choice is a row of its own, and so is its score.
+        `outputs` reads each choice as a row of its own.
         """
         if "choose" not in self.heads:
             raise Unsupported(f"this {self.name} has no head for 'choose'; it has {', '.join(self.heads) or 'none'}")
         if ids.ndim != 3:
             raise InvalidInput(f"expected token ids (batch, choices, length), got {tuple(ids.shape)}")
-        mask, kinds = (None if given is None else given.flatten(0, 1) for given in (key_mask, segments))
+        rows = (None if tensor is None else tensor.flatten(0, 1) for tensor in (key_mask, segments))
+        mask, kinds = rows
         scores = self.outputs(ids.flatten(0, 1), key_mask=mask, segments=kinds)["choose"]
         return torch.unflatten(scores, 0, ids.shape[:2])
 

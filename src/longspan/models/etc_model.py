@@ -77,7 +77,7 @@ class EtcModel(Model):
         hidden: int = option(3072, "inner width of the feed-forward layer", low=1)
         activation: str = option("gelu", "of the feed-forward layer", choices=("gelu", "gelu_tanh", "relu", "silu"))
         eps: float = option(1e-12, "added to the variance in norms", low=0)
-        position: str = option("none", "positions are told by labels alone", choices=("none",))
+        position: str = option("none", "positions are encoded by labels alone", choices=("none",))
         scale: bool = option(False, "whether embeddings are multiplied by the root of the width")
         init: str = option("normal", "xavier: Glorot; normal: N(0, init_std)", choices=("xavier", "normal"))
         vocabulary: int = option(30522, "number of token ids, of both inputs", low=1)
@@ -116,7 +116,7 @@ class EtcModel(Model):
         norm = options.norm if options.embedding_norm else "none"
         self.norm = build_norm(norm, options.width, options.eps)
         self.dropout = Dropout(options.dropout)
-        self.stack = build_stack(options, (setting,), place="encoder", causal=False)
+        self.stack = build_stack(options, (setting,), stack_name="encoder", causal=False)
         for block in self._blocks() if options.sharing != "all" else ():
             self._unshare(block)
         initialise(self, options)

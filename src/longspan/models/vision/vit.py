@@ -43,14 +43,14 @@ class VisionTransformer(Headed, ImageHeads):
         heads: int = option(12, "attention heads", low=1)
         hidden: int = option(3072, "inner width of the feed-forward layer", low=1)
         activation: str = option("gelu", "of the feed-forward layer", choices=(*PLAIN, *GATED))
-        place: str = option("pre", "where the norm stands", choices=("post", "pre"))
+        place: str = option("pre", "position of the norm: after each sub-layer, or before it", choices=("post", "pre"))
         eps: float = option(1e-6, "added to the variance in norms", low=0)
-        position: str = option("learned", "how positions are told", choices=("learned", "none"))
+        position: str = option("learned", "kind of position encoding", choices=("learned", "none"))
         image_size: int | tuple[int, ...] = option(224, "pixels of a side, or height and width", low=1)
         patch_size: int | tuple[int, ...] = option(16, "pixels of a patch's side, or its height and width", low=1)
         channels: int = option(3, "numbers of a pixel: 3 colours, 1 grey", low=1)
         class_token: bool = option(True, "whether a learned token stands before the patches")
-        attention: tuple[AttentionConfig, ...] = option(DENSE, "mechanism of each layer, repeated from the bottom up")
+        attention: tuple[AttentionConfig, ...] = option(DENSE, "attention of each layer, repeated from the bottom up")
         tasks: tuple[Head, ...] | None = option(None, "the tasks that it has heads for")
 
     options: Options
@@ -71,7 +71,7 @@ class VisionTransformer(Headed, ImageHeads):
         )
         # Mechanisms whose weights are for a longest input are built for an image of the size given.
         sized = replace(options, max_length=options.max_length or self.embedding.tokens)
-        self.stack = build_stack(sized, options.attention, place="encoder", causal=False)
+        self.stack = build_stack(sized, options.attention, stack_name="encoder", causal=False)
         self.heads = build_heads(options, self.stack.out_width, None)
         initialise(self, options)
 
