@@ -158,7 +158,7 @@ def test_a_mechanism_in_a_place_it_does_not_fit():
         Decoder.build(**TINY, attention=["softmax", "linformer"])
     with pytest.raises(Unsupported, match=r"^decoder cross-attention, layer 0: window cannot read a context"):
         Transformer.build(**TINY, cross_attention="window")
-    with pytest.raises(Unsupported, match="cosformer compares places in two sequences"):
+    with pytest.raises(Unsupported, match="cosformer compares positions of two sequences"):
         Transformer.build(**TINY, cross_attention="cosformer")
     with pytest.raises(Unsupported, match="layer 0: linear takes no bias on its scores, which alibi positions need"):
         Decoder.build(**TINY, attention="linear", position="alibi")

@@ -52,18 +52,12 @@ class BodyOptions(config.Options):
     query_bias: bool | None = option(
         None, "whether the query, key and value layers have biases; as `bias` unless given"
     )
-    output_bias: bool | None = option(
-        None, "whether attention's output layer has a bias; as `bias` unless given"
-    )
+    output_bias: bool | None = option(None, "whether attention's output layer has a bias; as `bias` unless given")
     dropout: float = option(0.1, "on embeddings and on the output of each sub-layer", low=0, high=0.999)
     embedding_dropout: float | None = option(None, "on embeddings, if it differs from dropout", low=0, high=0.999)
     embedding_norm: bool = option(False, "whether embeddings are normalised before dropout (BERT, BART)")
-    embedding_width: int | None = option(
-        None, "width of the tables, if not `width` (ALBERT, ELECTRA)", low=1
-    )
-    embedding_projection: bool = option(
-        False, "whether a layer follows tables of equal width too (ALBERT)"
-    )
+    embedding_width: int | None = option(None, "width of the tables, if not `width` (ALBERT, ELECTRA)", low=1)
+    embedding_projection: bool = option(False, "whether a layer follows tables of equal width too (ALBERT)")
     segments: int = option(0, "kinds of segments, such as first and second sentence: 2 (BERT)", low=0)
     attention_dropout: float = option(0.0, "on attention weights, if the mechanism has any", low=0, high=0.999)
     hidden_dropout: float = option(0.0, "inside the feed-forward layer", low=0, high=0.999)

@@ -33,12 +33,12 @@ class Headed(Model):
 
 
 def build_heads(options: Any, width: int, vocabulary: int | None) -> nn.ModuleDict:
-    """The heads that `options.tasks` names, on states of `width`."""
+    """The heads for `options.tasks`, on states of `width`."""
     tasks: Sequence[Head] = options.tasks or ()
     if len({head.task for head in tasks}) < len(tasks):
-        raise InvalidOption(f"a task has one head; tasks are {', '.join(head.task for head in tasks)}")
+        raise InvalidOption(f"each task has one head; tasks are {', '.join(head.task for head in tasks)}")
     if not hasattr(options, "separator") and any(head.global_tokens or head.question for head in tasks):
-        raise InvalidOption("only an encoder's heads say which tokens are global or a question")
+        raise InvalidOption("global_tokens and question are for the heads of an encoder")
     return nn.ModuleDict(
         {
             head.task: build_head(

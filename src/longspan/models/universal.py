@@ -72,9 +72,7 @@ def _stack(
 ) -> UniversalStack:
     """The stack: one block with its step signal and halting; `layers` is the number of steps."""
     if options.reversible:
-        raise Unsupported(
-            f"{stack_name}: a block that is applied repeatedly is not reversible; leave out reversible"
-        )
+        raise Unsupported(f"{stack_name}: a block that is applied repeatedly is not reversible; leave out reversible")
     steps = options.layers if layers is None else layers
     steps = (options.max_steps or 2 * steps) if options.halting else steps
     mixer = spread(settings, 1, f"{stack_name} self-attention")[0]

@@ -1,4 +1,4 @@
-"""Multiple choice: several endings of a text, each scored by one shared head, of which one is right (SWAG)."""
+"""Multiple choice: one of several endings of a text is right (SWAG); one head scores each ending."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from longspan.tasks.text_inputs import TextTaskOptions, files, limited, padding_
 
 
 class Choices(Examples):
-    """Examples that are several texts; each batch has (examples, choices, tokens)."""
+    """Examples of several texts each; batches are (examples, choices, tokens)."""
 
     def __init__(self, groups: Sequence[Sequence[Example]], batch: int, **given: Any) -> None:
         self.groups = groups
@@ -44,7 +44,7 @@ class Choices(Examples):
 
 
 class ChoiceObjective(Objective):
-    """The cross-entropy of the right one among the choices."""
+    """The cross-entropy of the right choice."""
 
     def __init__(self, choices: int) -> None:
         self.choices = choices
@@ -62,7 +62,7 @@ class ChoiceObjective(Objective):
 
 
 def scores(model: Model, batch: Batch) -> Tensor:
-    """A score for each choice: every one is a row of its own to the model."""
+    """A score for each choice; the model reads each as a row of its own."""
     flat = {name: batch[name].flatten(0, 1) for name in ("ids", "mask", "segments")}
     return torch.unflatten(read(model, flat, "choose").float(), 0, batch["ids"].shape[:2])
 
@@ -74,10 +74,10 @@ class Choose(Task):
 
     @dataclass(frozen=True, kw_only=True)
     class Options(TextTaskOptions):
-        columns: tuple[str, ...] | None = option(None, "what the columns are, where the first line does not say it")
+        columns: tuple[str, ...] | None = option(None, "names of the columns, if the first line does not have them")
         text: str = option("text", "the column of the text")
         choices: tuple[str, ...] = option(("choice0", "choice1"), "the columns of the choices")
-        label: str = option("label", "the column of the right one's number")
+        label: str = option("label", "the column with the number of the right choice")
         first: int = option(0, "the number of the first choice", low=0, high=1)
 
     options: Options
@@ -85,7 +85,7 @@ class Choose(Task):
     def prepare(self, folders: DataPaths, tokenizer: Tokenizer | None = None) -> Prepared:
         options = self.options
         if len(options.choices) < 2:
-            raise InvalidOption("choices are two at least; name their columns")
+            raise InvalidOption("give at least two choices, by their columns")
         wanted = [options.text, *options.choices, options.label]
         found = {
             split: list(rows(path, wanted, options.columns, options.encoding))

@@ -1,7 +1,7 @@
-"""Replaced-token detection (Clark et al. 2020): a generator fills in hidden tokens, a discriminator finds them.
+"""Replaced-token detection (Clark et al. 2020): a generator fills in masked tokens, a discriminator detects them.
 
-The result of a run is the pair, in `RUN/model`, and the discriminator by itself, which is what is fine-tuned, in
-`RUN/discriminator`: an encoder with its head for detection.
+A run writes the pair to `RUN/model`, and the discriminator by itself, which is then fine-tuned, to
+`RUN/discriminator`: an encoder with a head for detection.
 """
 
 from dataclasses import dataclass
@@ -23,22 +23,22 @@ from longspan.tasks.pretraining import MaskedPretraining
 
 
 def _paper() -> Masking:
-    """All chosen tokens are hidden from the generator."""
+    """The paper's masking: all chosen tokens are masked."""
     return Masking(mask=1.0, random=0.0)
 
 
 @dataclass
 class DetectionMetrics(Metrics):
-    """Of both halves: over chosen places, and over real tokens; and of those that were replaced."""
+    """Of the generator over chosen tokens, and of the discriminator over real tokens."""
 
     weight: float
     nats: float = 0.0
     right: int = 0
     places: int = 0
     detection_nats: float = 0.0
-    detected: int = 0  # tokens of which it was said rightly whether they were replaced
+    detected: int = 0  # tokens that were classified correctly
     tokens: int = 0
-    found: int = 0  # replaced, and said so
+    found: int = 0  # replaced, and detected
     said: int = 0
     replaced: int = 0
 
@@ -67,10 +67,10 @@ class DetectionMetrics(Metrics):
 
 
 class ReplacedTokens(Objective):
-    """The generator's mean over chosen places, and `detection_weight` times the discriminator's over real tokens.
+    """The generator's mean over chosen tokens, plus `detection_weight` times the discriminator's over real tokens.
 
-    What is summed is divided by the number of chosen places: a real token counts as `share` of one, a constant, which
-    makes micro-batches and processes add up.
+    The sum is divided by the number of chosen tokens, so a real token counts as `share` of one: a constant, so that
+    micro-batches and processes add up.
     """
 
     results = ("discriminator",)
@@ -131,12 +131,12 @@ def _segments(model: ReplacedTokenPair, batch: Batch) -> Tensor | None:
     return batch["segments"] if model.segment_kinds > 1 else None
 
 
-def _sums(found: Detection) -> tuple[Tensor, Tensor]:
+def _sums(detection: Detection) -> tuple[Tensor, Tensor]:
     """The generator's cross-entropy and the discriminator's, summed."""
-    kind = torch.promote_types(found.detections.dtype, torch.float32)
-    masked = cross_entropy(found.proposals.to(kind), found.targets, reduction="sum")
-    said, labels = found.detections.to(kind)[found.real], found.labels.to(kind)[found.real]
-    return masked, binary_cross_entropy_with_logits(said, labels, reduction="sum")
+    dtype = torch.promote_types(detection.detections.dtype, torch.float32)
+    masked = cross_entropy(detection.proposals.to(dtype), detection.targets, reduction="sum")
+    logits, labels = detection.detections.to(dtype)[detection.real], detection.labels.to(dtype)[detection.real]
+    return masked, binary_cross_entropy_with_logits(logits, labels, reduction="sum")
 
 
 class Detect(MaskedPretraining):
@@ -146,19 +146,19 @@ class Detect(MaskedPretraining):
 
     @dataclass(frozen=True, kw_only=True)
     class Options(MaskedPretraining.Options):
-        pairs: str = option("none", "what a text is: one span, or two", choices=("none", "next", "order"))
-        masking: Masking = option(_paper(), "which tokens are hidden from the generator, and by what")
+        pairs: str = option("none", "whether a text is one span (none) or two", choices=("none", "next", "order"))
+        masking: Masking = option(_paper(), "which tokens are masked for the generator, and how")
 
     options: Options
 
     def prepare(self, folders: DataPaths, tokenizer: Tokenizer | None = None) -> Prepared:
         data, tokenizer = self._data(folders, tokenizer)
         if self.options.masking.random:
-            raise InvalidInput("[task.masking] random must be 0: the generator draws what tokens are replaced by")
+            raise InvalidInput("[task.masking] random must be 0: the generator draws the replacements")
         first = data["train"].load(range(min(256, len(data["train"].plan(0)))), 0)
         share = float((first["labels"] != IGNORED).sum() / first["real"].sum())
         if not share:
-            raise InvalidInput("no places were chosen; raise [task.masking] share")
+            raise InvalidInput("no tokens were chosen; raise [task.masking] share")
         needs = {"vocabulary": tokenizer.size, "padding": tokenizer.pad, "mask": tokenizer.mask}
         facts = self._facts(dict(data), tokenizer)
         return Prepared(

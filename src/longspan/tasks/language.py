@@ -1,4 +1,4 @@
-"""Language models: the next token, from all before it in the block or, for models with a memory, in the stream."""
+"""Language modelling: the next token, given the block so far or, with a memory, the whole stream so far."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -28,12 +28,12 @@ from longspan.tasks.base import DataPaths, Metrics, Objective, Prepared, Task, T
 
 @dataclass
 class LanguageMetrics(Metrics):
-    """Of a text: nats over tokens, and what they make per word or byte of it."""
+    """Loss and perplexity per token, bits per byte and perplexity per word."""
 
     nats: float = 0.0
     tokens: int = 0
-    bytes_per_token: float | None = None  # of the text as it was before it was cut into tokens
-    words_per_token: float | None = None  # between spaces, the end of a line being one, as WikiText counts them
+    bytes_per_token: float | None = None  # of the text before tokenization
+    words_per_token: float | None = None  # separated by spaces, counting the end of a line as a word, as WikiText does
 
     def add(self, other: Metrics) -> None:
         assert isinstance(other, LanguageMetrics)
@@ -41,19 +41,18 @@ class LanguageMetrics(Metrics):
 
     def result(self) -> dict[str, float]:
         mean = self.nats / max(self.tokens, 1)
-        found = {"loss": mean, "perplexity": math.exp(min(mean, 700.0))}
+        metrics = {"loss": mean, "perplexity": math.exp(min(mean, 700.0))}
         if self.bytes_per_token:
-            found["bits_per_byte"] = mean / math.log(2) / self.bytes_per_token
+            metrics["bits_per_byte"] = mean / math.log(2) / self.bytes_per_token
         if self.words_per_token:
-            found["word_perplexity"] = math.exp(min(mean / self.words_per_token, 700.0))
-        return found
+            metrics["word_perplexity"] = math.exp(min(mean / self.words_per_token, 700.0))
+        return metrics
 
 
 class NextToken(Objective):
-    """The cross-entropy of each id that follows; batches are `ids` and `targets` (-100: does not count).
+    """The cross-entropy of each next token; batches have `ids` and `targets` (-100: ignored).
 
-    What a model remembers is carried from one batch to the next where `streams` are read: its state is cut off from
-    the graph, so that gradients end at the block's beginning.
+    With `streams` the model's memory is carried from one batch to the next, without gradients.
     """
 
     def __init__(
@@ -68,7 +67,7 @@ class NextToken(Objective):
         logits, carried = self._read(model, batch["ids"], carried)
         total = _nats(logits, batch["targets"])
         extra = model.auxiliary_loss()
-        if extra is not None:  # a mean already: it is weighted as the batch is
+        if extra is not None:  # a mean: multiplied by the count to be a sum
             count = self.count(batch)
             return TaskLoss(
                 total + extra * count, {"auxiliary": extra.detach() * count, "text": total.detach()}, carried
@@ -93,36 +92,36 @@ def _nats(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 class Language(Task):
-    """Language modelling on a named set or on files of one's own."""
+    """Language modelling on a named set or on your own files."""
 
     name = "language"
 
     @dataclass(frozen=True, kw_only=True)
     class Options(Task.Options):
-        set: str | None = option(None, "a named set; `longspan data list` has them")
-        train: str | None = option(None, "a file of text, where no set is named")
-        held_out: str | None = option(None, "another file; the end of the first unless given")
-        test: str | None = option(None, "a third file")
-        share: float = option(0.1, "of the text that is held out, where it has no file of its own", low=0, high=0.9)
-        tokenizer: TokenizerOptions = option(TokenizerOptions, "how text is cut into tokens")
-        length: int = option(128, "tokens of a block", low=1)
-        batch: int = option(16, "blocks of a batch", low=1)
-        tokens: str | None = option(None, "a folder that `longspan data prepare NAME --out` made, instead of texts")
-        streams: bool = option(False, "whether rows go on from batch to batch, for models with a memory")
+        set: str | None = option(None, "a named data set; see `longspan data list`")
+        train: str | None = option(None, "a text file, if no set is named")
+        held_out: str | None = option(None, "a held-out file; the end of the first unless given")
+        test: str | None = option(None, "a test file")
+        share: float = option(0.1, "share of the text to hold out, if held_out is not given", low=0, high=0.9)
+        tokenizer: TokenizerOptions = option(TokenizerOptions, "the tokenizer to learn")
+        length: int = option(128, "tokens per block", low=1)
+        batch: int = option(16, "blocks per batch", low=1)
+        tokens: str | None = option(None, "a folder that `longspan data prepare NAME --out` wrote, instead of texts")
+        streams: bool = option(False, "whether rows continue from batch to batch, for models with a memory")
 
     options: Options
 
     def prepare(self, folders: DataPaths, tokenizer: Tokenizer | None = None) -> Prepared:
         if self.options.tokens is not None:
             return self._of_tokens(self.options.tokens, folders, tokenizer)
-        found = self._texts(folders)
+        texts = self._texts(folders)
         if tokenizer is None:
-            tokenizer = learn(self.options.tokenizer, found["train"].pieces())
+            tokenizer = learn(self.options.tokenizer, texts["train"].pieces())
         files: dict[str, TokenFile] = {}
         sizes: dict[str, Sizes] = {}
-        for split, content in found.items():
+        for split, content in texts.items():
             sizes[split] = Sizes()
-            # Of a set of documents, the token file keeps where each begins.
+            # The token file of a set of documents keeps where each document begins.
             title = TITLE if self.options.set in READERS else None
             ids = _encoded(content.pieces(title), tokenizer, sizes[split])
             files[split] = write_tokens(folders.work / split, ids, vocabulary=tokenizer.size)
@@ -143,8 +142,8 @@ class Language(Task):
     def _prepared(
         self, files: Mapping[str, Tokens], sizes: Mapping[str, Sizes], tokenizer: Tokenizer, seed: int
     ) -> Prepared:
-        made = {split: self._data(file, seed, shuffle=split == "train") for split, file in files.items()}
-        # Of a text that is cut into characters or bytes, nobody asks for the perplexity of a word.
+        data = {split: self._data(file, seed, shuffle=split == "train") for split, file in files.items()}
+        # The perplexity of a word is not reported for tokens that are characters or bytes.
         in_words = not tokenizer.single_characters
         objectives = {
             split: NextToken(
@@ -156,10 +155,10 @@ class Language(Task):
         }
         facts = {f"{split} tokens": len(file) for split, file in files.items()}
         return Prepared(
-            made["train"],
-            made["held_out"],
+            data["train"],
+            data["held_out"],
             objectives["held_out"],
-            made.get("test"),
+            data.get("test"),
             tokenizer,
             needs={"vocabulary": tokenizer.size},
             facts={**facts, "vocabulary": tokenizer.size},
@@ -196,7 +195,7 @@ class Language(Task):
 
 
 def _encoded(pieces: Iterator[str], tokenizer: Tokenizer, sizes: Sizes) -> Iterator[list[int]]:
-    """The ids of each piece; `sizes` adds up."""
+    """The ids of each piece; `sizes` counts bytes and words."""
     for piece in pieces:
         sizes.add(piece)
         yield tokenizer.encode(piece, special=False).ids

@@ -23,7 +23,7 @@ PAIR = Head(task="pair", activation="tanh", dropout=0.0)
 
 @dataclass
 class MaskedMetrics(Metrics):
-    """Over all chosen places, and over all pairs."""
+    """Loss, perplexity and accuracy of masked tokens, and of pairs."""
 
     nats: float = 0.0
     right: int = 0
@@ -58,10 +58,10 @@ class MaskedMetrics(Metrics):
 
 
 class HiddenTokens(Objective):
-    """The cross-entropy of what stood at the chosen places, and of whether the second span follows the first.
+    """The cross-entropy of what was at the chosen tokens, and of whether the second span follows the first.
 
-    Both are means that are added without weights. What is summed here is divided by the number of chosen places, so
-    that a pair counts as `places_per_text` of them: a constant, which makes micro-batches and processes add up.
+    The two means are added. The sum here is divided by the number of chosen tokens, so a pair counts as
+    `places_per_text` tokens: a constant, so that micro-batches and processes add up.
     """
 
     def __init__(self, places_per_text: float) -> None:
@@ -78,7 +78,7 @@ class HiddenTokens(Objective):
             second = self.places_per_text * _pair_nats(pair, batch)
             total, parts["pair"] = total + second, second.detach()
         extra = model.auxiliary_loss()
-        if extra is not None:  # a mean already: it is weighted as the batch is
+        if extra is not None:  # a mean: multiplied by the count to be a sum
             total, parts["auxiliary"] = total + extra * self.count(batch), extra.detach() * self.count(batch)
         return TaskLoss(total, parts)
 
@@ -93,7 +93,7 @@ class HiddenTokens(Objective):
         return found, None
 
     def _read(self, model: Model, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
-        """The logits at the chosen places and no others, what stood there, and those of the pairs."""
+        """The logits of the chosen tokens, their targets, and the logits of the pairs."""
         reader = TextHeads.require(model, MaskedLanguage.name)
         if isinstance(reader, CausalModel):
             raise Unsupported(
@@ -114,12 +114,12 @@ def _pair_nats(logits: Tensor, batch: Batch) -> Tensor:
 
 
 def places_per_text(data: MaskedTexts, texts: int = 256) -> float:
-    """How many places are chosen of a text, over the first ones."""
+    """The mean number of chosen tokens per text, over the first texts."""
     count = min(texts, len(data.plan(0)))
     labels = data.load(range(count), 0)["labels"]
     found = float((labels != IGNORED).sum()) / count
     if not found:
-        raise InvalidInput(f"no places were chosen in {count} texts; raise [task.masking] share")
+        raise InvalidInput(f"no tokens were chosen in {count} texts; raise [task.masking] share")
     return found
 
 

@@ -1,4 +1,4 @@
-"""Metrics as their communities define them, each from its definition: the tests hold them to the usual packages."""
+"""Metrics by their usual definitions; tests compare them with the packages that the field uses."""
 
 import re
 import string

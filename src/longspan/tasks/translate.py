@@ -1,4 +1,4 @@
-"""Sequence to sequence: a sentence in one language from one in another, by an encoder–decoder of any kind."""
+"""Translation from sentence to sentence, by any encoder–decoder."""
 
 import math
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ Texts = tuple[list[str], list[str]]
 
 @dataclass
 class TranslationMetrics(Metrics):
-    """Nats and hits over real target tokens and, where some sentences were translated, their BLEU."""
+    """Loss and accuracy over real target tokens and, if sentences were translated, their BLEU."""
 
     nats: float
     right: int
@@ -59,10 +59,9 @@ class TranslationMetrics(Metrics):
 
 
 class Translation(Objective):
-    """The cross-entropy of the target with smoothed labels; held-out figures are of plain ones.
+    """The cross-entropy of the target with smoothed labels; held-out metrics are without smoothing.
 
-    Of the first `sample` held-out sentences the best tokens, one by one, are taken as translations, and compared with
-    the targets as the tokenizer spells them.
+    The first `sample` held-out sentences are translated greedily, and compared with their decoded targets.
     """
 
     def __init__(
@@ -91,7 +90,7 @@ class Translation(Objective):
         )
         parts = {"nll": plain.detach()}
         extra = model.auxiliary_loss()
-        if extra is not None:  # a mean already: it is weighted as the batch is
+        if extra is not None:  # a mean: multiplied by the count to be a sum
             count = self.count(batch)
             smoothed, parts["auxiliary"] = smoothed + extra * count, extra.detach() * count
         return TaskLoss(smoothed, parts)
@@ -104,7 +103,7 @@ class Translation(Objective):
 
     def final(self, model: Model, data: Data, batches: Sequence[Sequence[int]]) -> Bleu | None:
         assert isinstance(data, Parallel)
-        if not data.references:  # what was trained on is not compared
+        if not data.references:  # training data has no references
             return None
         numbers = [number for batch in batches for number in batch]
         decoding = EncoderDecoder.require(model, Translate.name)
@@ -138,30 +137,34 @@ class Translation(Objective):
 
 
 class Translate(Task):
-    """Translation on a named set or on pairs of one's own: NAME.en and NAME.de, or NAME.tsv with two columns."""
+    """Translation on a named set or on your own pairs: NAME.en and NAME.de, or NAME.tsv with two columns."""
 
     name = "translate"
 
     @dataclass(frozen=True, kw_only=True)
     class Options(Task.Options):
-        set: str | None = option(None, "a named set; `longspan data list` has them")
-        source: str = option("en", "the language that is read: how the name of its file ends")
-        target: str = option("de", "the language that is written")
-        train: str | None = option(None, "files of pairs by the name they share, or a .tsv, where no set is named")
-        held_out: str | None = option(None, "others; the end of the first unless given")
-        test: str | None = option(None, "a third pair of files or, of a named set, which test (2016, 2017, mscoco)")
-        share: float = option(0.05, "of the pairs that is held out, where they have no files", low=0, high=0.9)
-        tokenizer: TokenizerOptions = option(TokenizerOptions, "how sentences are cut into tokens")
-        shared: bool = option(True, "whether both languages have one tokenizer, learned on both")
-        max_tokens: int | None = option(None, "most tokens of a batch on each side, with padding; 4096", low=1)
-        batch: int | None = option(None, "pairs of a batch, where max_tokens is not given", low=1)
-        longest: int = option(256, "tokens of a sentence; longer pairs are not trained on", low=2)
-        smoothing: float = option(0.1, "mass of the target that goes to other tokens", low=0, high=0.999)
-        convention: str = option("uniform", "to which: all, all others, or those but padding", choices=CONVENTIONS)
-        beams: int = option(5, "hypotheses of the search for the last BLEU", low=1)
-        alpha: float = option(0.6, "power of its length penalty", low=0)
-        sample: int = option(0, "held-out sentences of which each evaluation gives the BLEU of greedy search", low=0)
-        bleu: str = option("13a", "how sacrebleu cuts words; none where the text is cut already", choices=TOKENIZERS)
+        set: str | None = option(None, "a named data set; see `longspan data list`")
+        source: str = option("en", "the source language: the ending of its file's name")
+        target: str = option("de", "the target language")
+        train: str | None = option(None, "the shared name of the two files, or a .tsv, if no set is named")
+        held_out: str | None = option(None, "held-out pairs; the end of the first unless given")
+        test: str | None = option(None, "test pairs or, of a named set, the name of a test (2016, 2017, mscoco)")
+        share: float = option(0.05, "share of the pairs to hold out, if held_out is not given", low=0, high=0.9)
+        tokenizer: TokenizerOptions = option(TokenizerOptions, "the tokenizer to learn")
+        shared: bool = option(True, "whether both languages share a tokenizer, learned on both")
+        max_tokens: int | None = option(None, "most tokens per batch and side, with padding; 4096", low=1)
+        batch: int | None = option(None, "pairs per batch, instead of max_tokens", low=1)
+        longest: int = option(256, "most tokens of a sentence; longer pairs are not trained on", low=2)
+        smoothing: float = option(0.1, "label smoothing", low=0, high=0.999)
+        convention: str = option(
+            "uniform",
+            "tokens that it spreads to",
+            choices=CONVENTIONS,
+        )
+        beams: int = option(5, "beams of the search for the final BLEU", low=1)
+        alpha: float = option(0.6, "exponent of its length penalty", low=0)
+        sample: int = option(0, "held-out sentences to translate greedily for BLEU at each evaluation", low=0)
+        bleu: str = option("13a", "sacrebleu's tokenizer; none for tokenized texts", choices=TOKENIZERS)
 
     options: Options
 
@@ -218,7 +221,7 @@ class Translate(Task):
             both = _ending(learn(options.tokenizer, [*texts[0], *texts[1]])) if given is None else given
             ends_of(both)
             return both, both
-        # The one that a model brings is the target's; the source's lies where it was prepared.
+        # A pretrained model brings the target's tokenizer; the source's is in the work folder.
         path = folders.work / SOURCE_TOKENIZER
         if given is not None and path.is_file():
             return Tokenizer(read_inner(path), given.special), given
@@ -229,7 +232,7 @@ class Translate(Task):
         return source, target
 
     def _texts(self, folders: DataPaths) -> tuple[dict[str, str], dict[str, Texts]]:
-        """The sentences of each split, and what its files are called."""
+        """The names of each split's files, and its sentences."""
         options = self.options
         if (options.set is None) == (options.train is None):
             raise InvalidOption("[task] names a set, or files to train on: one of the two")
@@ -285,7 +288,7 @@ def ends_of(tokenizer: Tokenizer) -> tuple[int, int]:
 
 
 def _ending(tokenizer: Tokenizer) -> Tokenizer:
-    """A tokenizer whose texts, as an encoder reads them, end with their token; that is written in its file."""
+    """The tokenizer, changed so that texts end with the end token; its file keeps this."""
     _, end = ends_of(tokenizer)
     if tokenizer.cls is None:
         token = tokenizer.token(end)

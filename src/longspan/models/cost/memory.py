@@ -1,4 +1,4 @@
-"""What models with memory cost, once that is full: before it is, they do less."""
+"""The cost of models with a memory, once it is full: before, they do less."""
 
 from longspan.attention.mechanisms import relative
 from longspan.models.compressive import CompressiveTransformer

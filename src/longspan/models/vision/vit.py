@@ -1,7 +1,6 @@
 """The Vision Transformer (Dosovitskiy et al. 2021): an encoder whose tokens are the patches of an image.
 
-Around the patches it is `Encoder` with its norms in front: the blocks come from the same options, with any registered
-mechanism, and the same heads read what comes out.
+Apart from the patches it is `Encoder` with pre-norm: the same blocks with any attention, and the same task heads.
 """
 
 from collections.abc import Mapping
@@ -25,7 +24,7 @@ DENSE = (AttentionConfig("softmax"),)
 
 
 class VisionTransformer(Headed, ImageHeads):
-    """Hidden states of the patches of an image, the class token's first; with heads, what tasks ask of them.
+    """Hidden states of the class token and of the patches of an image, and task heads on them.
 
     >>> model = build("vit", image_size=32, patch_size=4, tasks=[{"task": "classify", "labels": 10}])
     >>> model.outputs(images)["classify"]
@@ -48,8 +47,8 @@ class VisionTransformer(Headed, ImageHeads):
         position: str = option("learned", "kind of position encoding", choices=("learned", "none"))
         image_size: int | tuple[int, ...] = option(224, "pixels of a side, or height and width", low=1)
         patch_size: int | tuple[int, ...] = option(16, "pixels of a patch's side, or its height and width", low=1)
-        channels: int = option(3, "numbers of a pixel: 3 colours, 1 grey", low=1)
-        class_token: bool = option(True, "whether a learned token stands before the patches")
+        channels: int = option(3, "channels of a pixel: 3 for colour, 1 for grey", low=1)
+        class_token: bool = option(True, "whether a learned token precedes the patches")
         attention: tuple[AttentionConfig, ...] = option(DENSE, "attention of each layer, repeated from the bottom up")
         tasks: tuple[Head, ...] | None = option(None, "the tasks that it has heads for")
 
@@ -69,7 +68,7 @@ class VisionTransformer(Headed, ImageHeads):
             positions=options.position == "learned",
             dropout=dropout,
         )
-        # Mechanisms whose weights are for a longest input are built for an image of the size given.
+        # Mechanisms that need a longest input are built for an image of `image_size`.
         sized = replace(options, max_length=options.max_length or self.embedding.tokens)
         self.stack = build_stack(sized, options.attention, stack_name="encoder", causal=False)
         self.heads = build_heads(options, self.stack.out_width, None)
@@ -77,19 +76,19 @@ class VisionTransformer(Headed, ImageHeads):
 
     @property
     def table(self) -> Tensor:
-        raise Unsupported("vit reads images: it has no table of tokens")
+        raise Unsupported("vit reads images: it has no token embedding")
 
     def forward(
         self, images: Images, *, interpolate: bool = False, streams: Mapping[str, Tensor] | None = None
     ) -> Hidden:
-        """The states; with `interpolate`, of images of any size, for which the grid of positions is stretched."""
+        """The states. With `interpolate` images may have any size: the grid of positions is interpolated."""
         states: Tensor = self.stack(self.embedding(images, interpolate=interpolate), BlockInputs(streams=streams))
         return states
 
     def outputs(
         self, images: Images, *, interpolate: bool = False, streams: Mapping[str, Tensor] | None = None
     ) -> dict[str, Tensor]:
-        """What each head says, by the name of its task."""
+        """The output of each head, by task."""
         return self.read(self(images, interpolate=interpolate, streams=streams))
 
 
