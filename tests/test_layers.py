@@ -47,8 +47,8 @@ ROWS = [
 RANK = {layer: rank for rank, row in enumerate(ROWS) for layer in row}
 
 
-def imported(path: Path, root: Path) -> list[tuple[int, str]]:
-    """(line, layer) of every import of longspan in a file, wherever in the file it stands."""
+def imported_names(path: Path, root: Path) -> list[tuple[int, str]]:
+    """(line, full name) of every import in a file, wherever in the file it is."""
     package = ["longspan", *path.relative_to(root).parent.parts]
     found = []
     for node in ast.walk(ast.parse(path.read_text())):
@@ -59,11 +59,18 @@ def imported(path: Path, root: Path) -> list[tuple[int, str]]:
             base = package[: len(package) - node.level + 1] if node.level else []
             module = ".".join([*base, *([node.module] if node.module else [])])
             names = [f"{module}.{alias.name}" for alias in node.names]
-        for name in names:
-            parts = name.split(".")
-            if parts[0] == "longspan" and len(parts) > 1 and not parts[1].startswith("__"):
-                found.append((node.lineno, parts[1]))
+        found.extend((node.lineno, name) for name in names)
     return found
+
+
+def imported(path: Path, root: Path) -> list[tuple[int, str]]:
+    """(line, layer) of every import of longspan in a file."""
+    split = ((line, name.split(".")) for line, name in imported_names(path, root))
+    return [
+        (line, parts[1])
+        for line, parts in split
+        if parts[0] == "longspan" and len(parts) > 1 and not parts[1].startswith("__")
+    ]
 
 
 def layer_of(path: Path, root: Path) -> str:
@@ -84,6 +91,42 @@ def offences(root: Path) -> list[str]:
             elif RANK[layer] > RANK[own]:
                 wrong.append(f"{where}:{line}: {own} imports {layer}, a row below it")
     return wrong
+
+
+# What tasks may import of models: base classes, names and files, but no model. A task asks for an ability of
+# `models.base`, so that a new model can join it without an edit.
+MODELS_IN_TASKS = {"base", "registry", "presets", "folder"}
+
+
+def models_in_tasks(root: Path) -> list[str]:
+    """Every import of a model, instead of an ability, in a task."""
+    wrong = []
+    for path in sorted((root / "tasks").rglob("*.py")):
+        for line, name in imported_names(path, root):
+            module = name.removeprefix("longspan.models").removeprefix(".").partition(".")[0]
+            if name.startswith("longspan.models") and module not in MODELS_IN_TASKS:
+                wrong.append(f"{path.relative_to(root)}:{line}: {name} is a model; ask for an ability of models.base")
+    return wrong
+
+
+def test_tasks_see_models_by_their_abilities_only():
+    assert models_in_tasks(SOURCE) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("from longspan.models.electra import Electra", "longspan.models.electra.Electra"),
+        ("from longspan.models.vision.vit import VisionTransformer", "longspan.models.vision.vit.VisionTransformer"),
+        ("from longspan.models import encoder", "longspan.models.encoder"),
+        ("import longspan.models.transformer_xl", "longspan.models.transformer_xl"),
+        ("from ..models.decoder import Decoder", "longspan.models.decoder.Decoder"),
+    ],
+)
+def test_a_made_up_model_in_a_task_is_found(tmp_path: Path, line: str, name: str):
+    (tmp_path / "tasks").mkdir()
+    (tmp_path / "tasks/made_up.py").write_text(f"from longspan.models.base import Model\n{line}\n")
+    assert models_in_tasks(tmp_path) == [f"tasks/made_up.py:2: {name} is a model; ask for an ability of models.base"]
 
 
 def test_no_layer_imports_from_one_below_it():

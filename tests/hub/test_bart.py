@@ -15,7 +15,7 @@ from transformers.models.mbart import modeling_mbart as theirs_mbart
 
 from longspan import hub
 from longspan.errors import InvalidInput, Unsupported
-from longspan.models.transformer import shift_right
+from longspan.models.base import shift_right
 from longspan.nn.recorder import recording
 
 # The two sides differ in everything that they can differ in.

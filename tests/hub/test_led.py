@@ -13,7 +13,7 @@ from transformers.models.led import modeling_led as theirs_led
 
 from longspan import hub
 from longspan.errors import InvalidInput, Unsupported
-from longspan.models.transformer import shift_right
+from longspan.models.base import shift_right
 from longspan.nn.recorder import recording
 
 SMALL: dict[str, Any] = {

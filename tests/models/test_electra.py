@@ -1,4 +1,4 @@
-"""ELECTRA's pair (Clark et al. 2020; section 24 of the spec)."""
+"""ELECTRA's pair (Clark et al. 2020)."""
 
 from pathlib import Path
 from typing import Any
@@ -177,7 +177,7 @@ def test_training_lowers_both_losses() -> None:
 def test_wrong_input_is_named() -> None:
     model = pair()
     ids, chosen, _ = text()
-    with pytest.raises(InvalidInput, match="text 0 is hidden or changed at place 0, which was not chosen"):
+    with pytest.raises(InvalidInput, match="text 0 differs at token 0, which was not chosen"):
         model(ids, torch.full_like(ids, MASK), torch.zeros_like(chosen))
     with pytest.raises(InvalidInput, match=r"expected chosen of the text's shape \(4, 40\), got \(4, 39\)"):
         model(ids, ids, chosen[:, 1:])

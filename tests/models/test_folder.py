@@ -108,5 +108,5 @@ def test_a_configuration_that_cannot_be_read(folder: Path):
     path.unlink()
     with pytest.raises(InvalidInput, match=r"it has no config\.json"):
         load(folder)
-    with pytest.raises(InvalidInput, match="is no model of longspan"):
+    with pytest.raises(InvalidInput, match="is not a model of longspan"):
         load(folder / "nowhere")

@@ -183,9 +183,9 @@ def test_without_gradients_it_is_the_same_model():
 def test_what_does_not_fit_is_refused():
     with pytest.raises(InvalidOption, match="decoder: reversible blocks have their norms inside each branch; give"):
         Decoder.build(**{**TINY, "place": "post"}, reversible=True)
-    with pytest.raises(InvalidOption, match="the embedding is 16 wide and the states 32, so that they cannot be tied"):
+    with pytest.raises(InvalidOption, match="the embedding is 16 wide and the states 32: they cannot be tied"):
         Decoder.build(**TINY, reversible=True)
-    with pytest.raises(Unsupported, match="decoder: reversible blocks read no other sequence"):
+    with pytest.raises(Unsupported, match="decoder: reversible blocks cannot read a context"):
         Transformer.build(**TINY, reversible=True)
     with pytest.raises(InvalidOption, match="merge must be one of concat, mean"):
         Decoder.build(**TINY, reversible=True, merge="sum")

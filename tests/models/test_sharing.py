@@ -1,4 +1,4 @@
-"""Layers that share their weights, and tables narrower than the states (Lan et al. 2020; section 29 of the spec)."""
+"""Layers that share their weights, and tables narrower than the states (Lan et al. 2020)."""
 
 import copy
 from pathlib import Path

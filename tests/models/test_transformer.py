@@ -156,11 +156,11 @@ def test_streams_go_to_the_layers_that_read_them():
 def test_a_mechanism_in_a_place_it_does_not_fit():
     with pytest.raises(Unsupported, match=r"^decoder self-attention, layer 1: linformer has no causal form"):
         Decoder.build(**TINY, attention=["softmax", "linformer"])
-    with pytest.raises(Unsupported, match=r"^decoder cross-attention, layer 0: window cannot read another sequence"):
+    with pytest.raises(Unsupported, match=r"^decoder cross-attention, layer 0: window cannot read a context"):
         Transformer.build(**TINY, cross_attention="window")
-    with pytest.raises(Unsupported, match="cosformer compares places in two sequences"):
+    with pytest.raises(Unsupported, match="cosformer compares positions of two sequences"):
         Transformer.build(**TINY, cross_attention="cosformer")
-    with pytest.raises(Unsupported, match="layer 0: linear takes no bias on its scores, which alibi positions are"):
+    with pytest.raises(Unsupported, match="layer 0: linear takes no bias on its scores, which alibi positions need"):
         Decoder.build(**TINY, attention="linear", position="alibi")
     with pytest.raises(InvalidOption, match="3 heads do not divide the width 16; give head_dim"):
         Decoder.build(**{**TINY, "heads": 3})

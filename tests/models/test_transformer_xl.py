@@ -325,7 +325,7 @@ def test_a_folder_holds_the_whole_model(tmp_path: Path, options: dict[str, Any])
 def test_what_does_not_fit_in_is_refused():
     own = model(segment=4, memory=6)
     _, memory = own(ids())
-    with pytest.raises(InvalidInput, match="the memory is of batch 2, and the ids of 3"):
+    with pytest.raises(InvalidInput, match="the memory has 2 batch rows, and the ids 3"):
         own(ids(batch=3), memory)
     with pytest.raises(InvalidInput, match="of 2 layers of width 16, and the model has 3 of 16"):
         model(layers=3)(ids(), memory)

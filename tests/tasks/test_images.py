@@ -85,7 +85,7 @@ def test_what_does_not_fit_is_said(place: DataPaths, tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="too few to hold some out"):
         build("images", train=one, share=0.0).prepare(place)
     found = build("images", train=one, share=0.5).prepare(place)
-    with pytest.raises(Unsupported, match="does not read images"):
+    with pytest.raises(Unsupported, match="needs a model of images"):
         model = build_model("decoder", vocabulary=5, width=8, layers=1, heads=1, hidden=8)
         found.objective.loss(model, found.train.load([0], 0))
 

@@ -1,7 +1,14 @@
-"""What every model has: options that are its whole description, parts that can be counted, and a folder on disk.
+"""The base classes of models: `Model`, and a class for each ability that tasks and decoding ask for.
 
-A model that reads left to right is `Causal`: `start` gives the state before the first token, and `extend` reads the
-next ones, any number of them. That is all that `longspan.decode` needs of it.
+    Model              options, parts that can be counted, a folder on disk
+    CausalModel        reads left to right and predicts the next token: language modelling, generation
+    EncoderDecoder     predicts the next token of a target given a source: translation, denoising
+    TextHeads          reads a text and has task heads: classification, tagging, answers, masked tokens
+    ImageHeads         reads images and has task heads
+    ReplacedTokenPair  a generator and a discriminator (ELECTRA): replaced-token detection
+
+A task never names a model class. It asks for an ability, `TextHeads.require(model, "classify")`, so a model from
+outside the package joins a task by subclassing the ability.
 """
 
 from abc import ABC, abstractmethod
@@ -16,20 +23,27 @@ from torch import Tensor, nn
 
 from longspan import config
 from longspan.attention.state import State
-from longspan.errors import InvalidInput
+from longspan.errors import InvalidInput, Unsupported
+from longspan.nn.loss import IGNORED
 
 Ids = Int[Tensor, "batch length"]
-Logits = Float[Tensor, "batch places vocabulary"]  # as many places as tokens or, with `last`, one
+Logits = Float[Tensor, "batch places vocabulary"]  # one place for each token or, with `last`, one in all
 Mask = Bool[Tensor, "batch length"]
-Streams = Mapping[str, Tensor]  # what a mechanism reads beside the tokens, such as which of them are global
+Streams = Mapping[str, Tensor]  # inputs of a mechanism besides the tokens, such as which tokens are global
 
 
 class Model(nn.Module, ABC):
-    """The base of every model; `Model.build(width=512, …)` makes one from its options."""
+    """The base of every model; `Model.build(width=512, …)` makes one from its options.
 
-    name: ClassVar[str]  # the same as in the registry and in config.json
+    A subclass declares its `Options`, and `options: Options` below them, so that type checkers know their fields.
+    """
+
+    name: ClassVar[str]  # as in the registry and in config.json
     paper: ClassVar[str]  # "Vaswani et al. 2017"
-    files: ClassVar[tuple[str, ...]] = ()  # the names of what `write_files` writes
+    files: ClassVar[tuple[str, ...]] = ()  # names of the files that `write_files` writes
+    ability: ClassVar[str] = "a model"  # what a task asks for, in the words of an error message
+
+    options: Any
 
     @dataclass(frozen=True, kw_only=True)
     class Options(config.Options):
@@ -37,60 +51,76 @@ class Model(nn.Module, ABC):
 
     def __init__(self, options: Any) -> None:
         super().__init__()
-        self.options: Any = options
+        self.options = options
 
     @classmethod
     def build(cls, **options: Any) -> Self:
-        """From options as Python or as a configuration file has them."""
+        """A model from its options, as Python values or as a configuration file spells them."""
         return cls(config.make(cls.Options, options, cls.name))
+
+    @classmethod
+    def require(cls, model: "Model", task: str) -> Self:
+        """`model`, if it has the ability that `task` needs; otherwise an error that names the models that do."""
+        if isinstance(model, cls):
+            return model
+        from longspan.models.registry import MODELS  # imports this file
+
+        able = [name for name in [*MODELS.entries, *MODELS.registered] if issubclass(MODELS.find(name), cls)]
+        raise Unsupported(
+            f"the task {task!r} needs {cls.ability}, and {model.name!r} is not one; choose from: {', '.join(able)}"
+        )
 
     @property
     def device(self) -> torch.device:
-        """Where its parameters are."""
+        """The device of its parameters."""
         return next(self.parameters()).device
 
     @property
     def dtype(self) -> torch.dtype:
-        """What its parameters are."""
+        """The precision of its parameters."""
         return next(self.parameters()).dtype
 
     def parts(self) -> Mapping[str, nn.Module | nn.Parameter]:
-        """The parts that a reader knows from the paper; what is counted part by part. Tied weights count once."""
+        """The parts as the paper names them, for parameter counts. Tied weights count once."""
         return dict(self.named_children())
 
     def auxiliary_loss(self) -> Tensor | None:
         """What the last training pass adds to the task's loss (commitment, reconstruction, ponder time), or None."""
-        found = [getattr(module, "auxiliary_loss", None) for module in self.modules() if module is not self]
-        losses = [loss for loss in found if isinstance(loss, Tensor)]
+        candidates = [getattr(module, "auxiliary_loss", None) for module in self.modules() if module is not self]
+        losses = [loss for loss in candidates if isinstance(loss, Tensor)]
         return torch.stack(losses).sum() if losses else None
 
     def save(self, folder: Path | str, *, tokenizer: str | None = None) -> None:
-        """Writes `config.json`, `model.safetensors` and, given its text, `tokenizer.json`."""
-        from longspan.models.folder import save  # it knows the models, and they this file
+        """Writes `config.json`, `model.safetensors` and, if its text is given, `tokenizer.json`."""
+        from longspan.models.folder import save  # imports this file
 
         save(self, Path(folder), tokenizer=tokenizer)
 
     def write_files(self, folder: Path) -> None:
-        """What the model keeps in its folder beside options and weights, such as its words; nothing unless said."""
+        """Writes what the model keeps in its folder besides options and weights, such as its words."""
 
     def read_files(self, folder: Path) -> None:
-        """Reads back what `write_files` wrote."""
+        """Reads what `write_files` wrote."""
 
 
 class CausalModel(Model):
     """A model that reads left to right and gives the logits of the next token.
 
-    `key_mask` (True: real) and `positions` speak of the tokens given. Where `left_padding` is True, a row with padding
-    on its left gives what the row alone gives, if `positions` count its real tokens from 0.
+    `start` gives the state before the first token, and `extend` reads the next tokens, any number of them: that is all
+    that `longspan.decode` needs. `forward(ids)` gives the logits of a whole text, for training.
+
+    `key_mask` (True: real) and `positions` are those of the given tokens. If `left_padding` is True, a row padded on
+    its left gives the same logits as the row alone, provided that `positions` count its real tokens from 0.
     """
 
+    ability = "a model that predicts the next token"
     vocabulary: int
     max_length: int | None = None  # the longest text it can hold; None: any
-    # Whether tables end at max_length. Otherwise it is only what the model was made for, and `extend(…, beyond=True)`
-    # reads on past it.
+    # Whether tables end at max_length. If not, max_length is only what the model was trained for, and
+    # `extend(…, beyond=True)` reads past it.
     fixed_length: bool = True
     left_padding: bool = False
-    reads_source: bool = False  # an encoder–decoder: start() wants a source
+    reads_source: bool = False  # an encoder–decoder: start() needs a source
 
     @abstractmethod
     def start(
@@ -102,7 +132,7 @@ class CausalModel(Model):
         source_streams: Streams | None = None,
         align: bool = False,
     ) -> State:
-        """The state before the first token, after reading the source, and its streams, where there is one.
+        """The state before the first token, after reading the source (and its streams) if the model reads one.
 
         With `align`, the state after each `extend` has `alignment` (batch, new tokens, source tokens).
         """
@@ -119,6 +149,20 @@ class CausalModel(Model):
     ) -> tuple[Logits, Any]:
         """The logits after each of the next tokens (with `last`, after the last one only), and the state after them."""
 
+    def text_logits(self, ids: Ids) -> Logits:
+        """The logits after each token of a whole text."""
+        logits: Tensor = self(ids)
+        return logits
+
+    def segment_logits(self, ids: Ids, memory: Any = None) -> tuple[Logits, Any]:
+        """The logits after each token of a segment, and the memory for the next segment, without gradients.
+
+        `memory` is what the previous segment left; None before the first one.
+        """
+        state = self.start(len(ids)) if memory is None else memory
+        logits, state = self.extend(ids, state)
+        return logits, state.detach()
+
     def _refuse_source(self, source: Tensor | None, align: bool) -> None:
         if source is not None or align:
             raise InvalidInput(f"{self.name} reads no source; leave out source and align")
@@ -128,4 +172,132 @@ class CausalModel(Model):
             raise InvalidInput(f"this {self.name} holds at most {self.max_length} tokens, and {length} were given")
 
 
-__all__ = ["CausalModel", "Ids", "Logits", "Mask", "Model", "Streams"]
+class EncoderDecoder(CausalModel):
+    """A model that reads a source, and predicts each next token of a target."""
+
+    ability = "an encoder–decoder, which reads a source and writes a target"
+    reads_source = True
+
+    @abstractmethod
+    def forward(self, source: Ids, ids: Ids, *, source_mask: Mask | None = None) -> Logits:
+        """The logits after each token of the target `ids`."""
+
+
+class TextHeads(Model):
+    """A model that reads a text and has `heads`, one for each task of its option `tasks`."""
+
+    ability = "a model of text with task heads"
+    heads: nn.ModuleDict
+
+    @property
+    def segment_kinds(self) -> int:
+        """How many kinds of segments it tells apart, such as first and second sentence; 0: none."""
+        return int(getattr(self.options, "segments", 0))
+
+    @abstractmethod
+    def outputs(
+        self, ids: Ids, *, key_mask: Mask | None = None, segments: Ids | None = None, chosen: Mask | None = None
+    ) -> dict[str, Tensor]:
+        """The output of each head, by task. The head for masked tokens reads the `chosen` tokens only, if given."""
+
+
+class ImageHeads(Model):
+    """A model that reads images and has `heads`, one for each task of its option `tasks`."""
+
+    ability = "a model of images with task heads"
+    heads: nn.ModuleDict
+
+    @abstractmethod
+    def outputs(self, images: Float[Tensor, "batch channels height width"]) -> dict[str, Tensor]:
+        """The output of each head, by task."""
+
+
+@dataclass(frozen=True)
+class Detection:
+    """A pass of a `ReplacedTokenPair`: what the generator proposed, and what the discriminator says of its draws."""
+
+    proposals: Float[Tensor, "places vocabulary"]  # the generator's logits at the chosen tokens, in order
+    targets: Int[Tensor, " places"]  # the original ids of the chosen tokens
+    ids: Ids  # the text with the drawn tokens: what the discriminator read
+    labels: Bool[Tensor, "batch length"]  # True: replaced; False where the original token was drawn again
+    detections: Float[Tensor, "batch length"]  # the discriminator's logits that a token was replaced
+    real: Mask  # the tokens that are not padding
+
+
+class ReplacedTokenPair(Model):
+    """A generator that fills in masked tokens, and a discriminator that detects which tokens it replaced."""
+
+    ability = "a generator and a discriminator that are trained together"
+    discriminator: Model  # what is kept after pre-training
+
+    @property
+    @abstractmethod
+    def detection_weight(self) -> float:
+        """The weight of the discriminator's loss relative to the generator's."""
+
+    @property
+    def segment_kinds(self) -> int:
+        """How many kinds of segments it tells apart, such as first and second sentence; 0: none."""
+        return int(getattr(self.options, "segments", 0))
+
+    @abstractmethod
+    def propose(
+        self, masked: Ids, chosen: Mask, *, key_mask: Mask | None = None, segments: Ids | None = None
+    ) -> Float[Tensor, "places vocabulary"]:
+        """The generator's logits at the chosen tokens only."""
+
+    @abstractmethod
+    def draw(
+        self, proposals: Float[Tensor, "places vocabulary"], generator: torch.Generator | None = None
+    ) -> Int[Tensor, " places"]:
+        """A token for each row of logits, drawn from their softmax."""
+
+    @abstractmethod
+    def detect(
+        self, ids: Ids, *, key_mask: Mask | None = None, segments: Ids | None = None
+    ) -> Float[Tensor, "batch length"]:
+        """The discriminator's logits that each token was replaced."""
+
+    @abstractmethod
+    def forward(
+        self,
+        ids: Ids,
+        masked: Ids,
+        chosen: Mask,
+        *,
+        key_mask: Mask | None = None,
+        segments: Ids | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Detection:
+        """Draws tokens for the `chosen` ones, which `masked` hides, and says of every token whether it was replaced."""
+
+
+def shift_right(ids: Ids, start: int, *, padding: int | None = None) -> Ids:
+    """What a decoder reads to predict `ids`: the start token, then `ids` without its last token.
+
+    BART's start token is the one that ends a text, 2. Ignored targets (-100) become `padding`.
+    """
+    shifted = torch.cat([torch.full_like(ids[:, :1], start), ids[:, :-1]], 1)
+    if bool((shifted == IGNORED).any()):
+        if padding is None:
+            raise InvalidInput(
+                f"some targets are {IGNORED}, which is not a token: give `padding`, the id to read there"
+            )
+        shifted = shifted.masked_fill(shifted == IGNORED, padding)
+    return shifted
+
+
+__all__ = [
+    "CausalModel",
+    "Detection",
+    "EncoderDecoder",
+    "Ids",
+    "ImageHeads",
+    "Logits",
+    "Mask",
+    "Model",
+    "ReplacedTokenPair",
+    "Streams",
+    "TextHeads",
+    "shift_right",
+]

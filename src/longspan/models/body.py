@@ -1,4 +1,4 @@
-"""From options to a stack of blocks: what the Transformers of this package have in common."""
+"""From options to a stack of blocks: the parts that all Transformers of this package share."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -45,49 +45,51 @@ class BodyOptions(config.Options):
     kv_heads: int | None = option(None, "key and value heads, each shared by several query heads", low=1)
     hidden: int = option(2048, "inner width of the feed-forward layer", low=1)
     activation: str = option("relu", "of the feed-forward layer", choices=(*PLAIN, *GATED))
-    place: str = option("post", "where the norm stands", choices=("post", "pre"))
+    place: str = option("post", "position of the norm: after each sub-layer, or before it", choices=("post", "pre"))
     norm: str = option("layer", "kind of norm", choices=tuple(NORMS))
     eps: float = option(1e-5, "added to the variance in norms", low=0)
     bias: bool = option(True, "whether the linear layers of the blocks have biases")
-    query_bias: bool | None = option(None, "whether the projections into attention have; as `bias` unless given")
-    output_bias: bool | None = option(None, "whether the projection out of attention has; as `bias` unless given")
-    dropout: float = option(0.1, "on embeddings and on what each sub-layer adds", low=0, high=0.999)
-    embedding_dropout: float | None = option(None, "on embeddings, where it differs from dropout", low=0, high=0.999)
-    embedding_norm: bool = option(False, "whether embeddings are normed before dropout (BERT, BART)")
-    embedding_width: int | None = option(None, "width of the tables, where it is another (ALBERT, ELECTRA)", low=1)
-    embedding_projection: bool = option(False, "whether a layer follows tables of the states' width too (ALBERT)")
-    segments: int = option(0, "kinds of tokens, such as first and second sentence: 2 (BERT)", low=0)
-    attention_dropout: float = option(0.0, "on attention weights, where there are any", low=0, high=0.999)
+    query_bias: bool | None = option(
+        None, "whether the query, key and value layers have biases; as `bias` unless given"
+    )
+    output_bias: bool | None = option(None, "whether attention's output layer has a bias; as `bias` unless given")
+    dropout: float = option(0.1, "on embeddings and on the output of each sub-layer", low=0, high=0.999)
+    embedding_dropout: float | None = option(None, "on embeddings, if it differs from dropout", low=0, high=0.999)
+    embedding_norm: bool = option(False, "whether embeddings are normalised before dropout (BERT, BART)")
+    embedding_width: int | None = option(None, "width of the tables, if not `width` (ALBERT, ELECTRA)", low=1)
+    embedding_projection: bool = option(False, "whether a layer follows tables of equal width too (ALBERT)")
+    segments: int = option(0, "kinds of segments, such as first and second sentence: 2 (BERT)", low=0)
+    attention_dropout: float = option(0.0, "on attention weights, if the mechanism has any", low=0, high=0.999)
     hidden_dropout: float = option(0.0, "inside the feed-forward layer", low=0, high=0.999)
-    feedforward_chunk: int = option(0, "tokens per piece of the feed-forward layer; 0: all at once", low=0)
-    reversible: bool = option(False, "whether the blocks are reversible: their activations take the memory of one")
+    feedforward_chunk: int = option(0, "tokens per chunk of the feed-forward layer; 0: all at once", low=0)
+    reversible: bool = option(False, "whether the blocks are reversible: all of them keep the activations of one")
     merge: str = option("concat", "of the two streams of reversible blocks", choices=MERGES)
-    groups: int | None = option(None, "sets of weights that the layers share between them; none: each its own", low=1)
-    share: str = option("all", "what layers of a group share", choices=SHARES)
-    position: str = option("sinusoidal", "how positions are told", choices=POSITIONS)
+    groups: int | None = option(None, "groups of layers that share weights; none: each layer has its own", low=1)
+    share: str = option("all", "which weights the layers of a group share", choices=SHARES)
+    position: str = option("sinusoidal", "kind of position encoding", choices=POSITIONS)
     position_offset: int = option(0, "learned: rows of the table before position 0 (RoBERTa, BART: 2)", low=0)
-    rotary_base: float = option(10000.0, "rotary: the base of the wave lengths", low=1)
-    rotary_scaling: RotaryScaling | None = option(None, "rotary: slower turns, for longer texts (Llama 3.1)")
+    rotary_base: float = option(10000.0, "rotary: base of the wavelengths", low=1)
+    rotary_scaling: RotaryScaling | None = option(None, "rotary: scaled frequencies, for longer texts (Llama 3.1)")
     axes: tuple[int, ...] | None = option(None, "axial, rotary_grid: the sides of the grid", low=1)
     axis_widths: tuple[int, ...] | None = option(None, "axial: the width of each table, side by side", low=1)
-    max_length: int | None = option(None, "the longest text; needed where a table is fixed", low=1)
+    max_length: int | None = option(None, "the longest text; required by fixed-size tables", low=1)
     scale: bool = option(True, "whether embeddings are multiplied by the root of the width")
     init: str = option(
         "xavier", "xavier: Glorot; normal: N(0, init_std); fan_in: N(0, init_std/√inputs)", choices=INITS
     )
-    init_std: float = option(0.02, "deviation of normal initial weights", low=0)
+    init_std: float = option(0.02, "standard deviation of normal initial weights", low=0)
     residual_init: bool = option(False, "whether the last layer of each branch starts 1/√(2·layers) smaller (GPT-2)")
 
 
-def spread(settings: Sequence[AttentionConfig], layers: int, place: str) -> list[AttentionConfig]:
-    """One setting for each layer: the given ones repeated from the bottom up."""
+def spread(settings: Sequence[AttentionConfig], layers: int, stack_name: str) -> list[AttentionConfig]:
+    """One configuration for each layer: the given ones, repeated from the bottom up."""
     if len(settings) > layers:
-        raise InvalidOption(f"{place} has {len(settings)} settings for {layers} layers; give at most one for each")
+        raise InvalidOption(f"{stack_name} has {len(settings)} settings for {layers} layers; give at most one for each")
     return [settings[layer % len(settings)] for layer in range(layers)]
 
 
 def embedding(options: BodyOptions, vocabulary: int, padding: int | None = None) -> TokenEmbedding:
-    """Token rows with the positions that are added to them."""
+    """The token embedding, with the positions that are added to it."""
     width = table_width(options)
     return TokenEmbedding(
         vocabulary,
@@ -104,12 +106,12 @@ def embedding(options: BodyOptions, vocabulary: int, padding: int | None = None)
 
 
 def table_width(options: BodyOptions) -> int:
-    """Of the tables of tokens, positions and segments."""
+    """The width of the tables of tokens, positions and segments."""
     return options.embedding_width or options.width
 
 
 def absolute_position(options: BodyOptions) -> AbsolutePositions | None:
-    """Positions that are added to the embedding, where they are of that kind."""
+    """The positions that are added to the embedding, or None if `position` is not of that kind."""
     width = table_width(options)
     if options.position == "sinusoidal":
         return SinusoidalPositions(width)
@@ -129,7 +131,7 @@ def absolute_position(options: BodyOptions) -> AbsolutePositions | None:
 
 
 def _within(options: BodyOptions, head_dim: int, causal: bool) -> Position | None:
-    """Positions that belong inside attention; one module for all layers."""
+    """The positions that are applied inside attention, or None; one module for all layers."""
     if options.position == "rotary":
         return Rotary(head_dim, base=options.rotary_base, scaling=options.rotary_scaling)
     if options.position == "rotary_grid":
@@ -145,44 +147,46 @@ def build_stack(
     options: BodyOptions,
     settings: Sequence[AttentionConfig],
     *,
-    place: str,
+    stack_name: str,
     causal: bool,
     layers: int | None = None,
     cross: Sequence[AttentionConfig] | None = None,
     cross_length: int | None = None,
 ) -> Body:
-    """The blocks, each with its own mechanism; `place` is how errors call this stack ("encoder", "decoder").
+    """The stack of blocks, each with its own attention. Errors name it by `stack_name` ("encoder", "decoder").
 
-    `cross_length` is the longest other sequence, where it is other than `max_length`.
+    `cross_length` is the longest context, if it differs from `max_length`.
     """
     layers = options.layers if layers is None else layers
     if options.reversible and (cross is not None or options.place != "pre"):
         if cross is not None:
-            raise Unsupported(f"{place}: reversible blocks read no other sequence; leave out reversible")
-        raise InvalidOption(f"{place}: reversible blocks have their norms inside each branch; give place='pre'")
+            raise Unsupported(f"{stack_name}: reversible blocks cannot read a context; leave out reversible")
+        raise InvalidOption(f"{stack_name}: reversible blocks have their norms inside each branch; give place='pre'")
     position = _within(options, _head_dim(options), causal)
-    own = spread(settings, layers, f"{place} self-attention")
-    others = None if cross is None else spread(cross, layers, f"{place} cross-attention")
-    order, share = _groups(options, layers, place), "none" if options.groups is None else options.share
+    mixer_configs = spread(settings, layers, f"{stack_name} self-attention")
+    reader_configs = None if cross is None else spread(cross, layers, f"{stack_name} cross-attention")
+    order, share = _groups(options, layers, stack_name), "none" if options.groups is None else options.share
     mixers: list[MultiHead] = []
     readers: list[MultiHead | None] = []
     changes: list[FeedForward] = []
     for layer, group in enumerate(order):
         first = order.index(group)
-        again = share if first < layer else "none"
-        if again != "none" and own[layer] != own[first]:
-            raise InvalidOption(f"{place}: layers that share their weights have one attention; give one setting")
-        if again == "all":
+        shared = share if first < layer else "none"
+        if shared != "none" and mixer_configs[layer] != mixer_configs[first]:
+            raise InvalidOption(f"{stack_name}: layers that share weights have the same attention; give one setting")
+        if shared == "all":
             continue
-        if again == "attention":
+        if shared == "attention":
             mixers.append(mixers[first])
             readers.append(readers[first])
         else:
-            where = f"{place} self-attention, layer {layer}"
-            mixers.append(_mixer(options, own[layer], where, causal=causal, position=position))
-            where = f"{place} cross-attention, layer {layer}"
-            readers.append(None if others is None else _reader(options, others[layer], where, cross_length))
-        changes.append(changes[first] if again == "feedforward" else _feedforward(options))
+            where = f"{stack_name} self-attention, layer {layer}"
+            mixers.append(_mixer(options, mixer_configs[layer], where, causal=causal, position=position))
+            where = f"{stack_name} cross-attention, layer {layer}"
+            readers.append(
+                None if reader_configs is None else _reader(options, reader_configs[layer], where, cross_length)
+            )
+        changes.append(changes[first] if shared == "feedforward" else _feedforward(options))
     stack: Body
     if options.reversible:
         stack = ReversibleBody(
@@ -203,13 +207,13 @@ def build_stack(
     return stack
 
 
-def _groups(options: BodyOptions, layers: int, place: str) -> list[int]:
-    """The group of each layer, all of one size or nearly: a layer is its own group unless weights are shared."""
+def _groups(options: BodyOptions, layers: int, stack_name: str) -> list[int]:
+    """The group of each layer, of equal sizes or nearly. Without sharing, each layer is a group of its own."""
     groups = options.groups or layers
     if groups > layers:
-        raise InvalidOption(f"{place}: {groups} groups for {layers} layers; give at most one for each")
+        raise InvalidOption(f"{stack_name}: {groups} groups for {layers} layers; give at most one for each")
     if options.reversible and options.groups is not None:
-        raise Unsupported(f"{place}: reversible blocks share no weights; leave out groups")
+        raise Unsupported(f"{stack_name}: reversible blocks cannot share weights; leave out groups")
     return [layer * groups // layers for layer in range(layers)]
 
 
@@ -217,21 +221,21 @@ def build_block(
     options: BodyOptions,
     setting: AttentionConfig,
     *,
-    place: str,
+    stack_name: str,
     causal: bool,
     cross: AttentionConfig | None = None,
     cross_length: int | None = None,
     change: nn.Module | None = None,
 ) -> Block:
-    """One block alone; `change` stands instead of the feed-forward layer."""
+    """One block; `change` replaces the feed-forward layer."""
     position = _within(options, _head_dim(options), causal)
-    mixer = _mixer(options, setting, f"{place} self-attention", causal=causal, position=position)
-    reader = None if cross is None else _reader(options, cross, f"{place} cross-attention", cross_length)
+    mixer = _mixer(options, setting, f"{stack_name} self-attention", causal=causal, position=position)
+    reader = None if cross is None else _reader(options, cross, f"{stack_name} cross-attention", cross_length)
     return Block(mixer, change or _feedforward(options), cross=reader, residual=_residual(options))
 
 
 def last_norm(options: BodyOptions) -> nn.Module:
-    """The norm at the end of a stack, which blocks with their norms in front need."""
+    """The norm at the end of a stack: needed if the blocks have their norms before each sub-layer."""
     return build_norm(options.norm if options.place == "pre" else "none", options.width, options.eps)
 
 
@@ -280,11 +284,13 @@ def _mixer(
             dropout=options.attention_dropout,
         )
         if cross and not mechanism.supports.cross:
-            raise Unsupported(f"{setting.name} cannot read another sequence than its own")
+            raise Unsupported(f"{setting.name} cannot read a context, only its own sequence")
         if cross and not mechanism.supports.cross_rows:
-            raise Unsupported(f"{setting.name} compares places in two sequences, so a decoder cannot go step by step")
+            raise Unsupported(
+                f"{setting.name} compares positions of two sequences: a decoder cannot use it step by step"
+            )
         if isinstance(position, (Alibi, RelativeBias)) and not mechanism.supports.bias:
-            raise Unsupported(f"{setting.name} takes no bias on its scores, which {options.position} positions are")
+            raise Unsupported(f"{setting.name} takes no bias on its scores, which {options.position} positions need")
         kv_heads = options.kv_heads if mechanism.projects == ("q", "k", "v") else None
         return MultiHead(
             options.width,
@@ -300,7 +306,7 @@ def _mixer(
 
 
 def _reader(options: BodyOptions, setting: AttentionConfig, where: str, longest: int | None = None) -> MultiHead:
-    """By which a decoder reads another sequence, of at most `longest` tokens where that is other than its own limit."""
+    """Cross-attention on a context of at most `longest` tokens, if that differs from `max_length`."""
     options = options if longest is None else replace(options, max_length=longest)
     return _mixer(options, setting, where, causal=False, position=None, cross=True)
 
@@ -312,9 +318,9 @@ def mechanisms(model: nn.Module) -> list[Attention]:
 
 @torch.no_grad()
 def initialise(model: nn.Module, options: BodyOptions) -> None:
-    """Initial weights; what mechanisms own keeps the start that their papers give it.
+    """Draws the initial weights; the weights of mechanisms keep the start that their papers give.
 
-    `fan_in` is that of Child et al. 2019, section 6: N(0, 0.125/√inputs) for layers and tokens, and for each of t
+    `fan_in` is the start of Child et al. 2019, section 6: N(0, 0.125/√inputs) for layers and tokens, and for each of t
     tables of positions N(0, 0.125/√(width·t)). A later release reads 0.125/inputs as the variance: init_std = √0.125.
     """
     if options.init in ("normal", "fan_in"):
@@ -338,7 +344,7 @@ def initialise(model: nn.Module, options: BodyOptions) -> None:
                     nn.init.normal_(table, std=options.init_std * (options.width * len(tables)) ** -0.5)
             elif isinstance(module, Halting):
                 halting.append(module)
-        for module in halting:  # its bias has a meaning
+        for module in halting:  # its bias sets how soon positions stop
             module.reset()
     else:
         for module in model.modules():

@@ -1,7 +1,6 @@
-"""Build a model that a file describes, if the file is large enough to hold it.
+"""Refuse configurations that describe a model far larger than its weight file, before memory is allocated.
 
-A configuration is text: a billion layers cost as many letters as ten. What the model would take is compared with what
-its weights are, before the memory is taken.
+A configuration is text: a billion layers take as few letters as ten. A damaged or hostile file must not exhaust memory.
 """
 
 import math
@@ -15,17 +14,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from longspan.errors import InvalidInput
 
-# A model may be wider in memory than in its file (float16 to float32, ties that are broken) and has tables beside it.
+# A model may be larger in memory than in its file (float16 to float32, untied weights), and it has other tables.
 TIMES, BESIDE = 8, 1 << 28
 RANGES = ("arange", "arange.start", "arange.start_step", "linspace", "randperm", "randperm.generator")
-LAYERS = 1024  # that may share their weights, so that the file does not show them
+LAYERS = 1024  # layers may share weights, so that the file does not show their number
 
 
-class _Allowance(TorchDispatchMode):
-    """Counts the bytes of new tensors, and refuses the one that is too much before it is made."""
+class _Allowance(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-ignore]  # torch has no types here
+    """Counts the bytes of new tensors, and refuses the one that exceeds the allowance before it is made."""
 
     def __init__(self, most: int, where: str) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call, unused-ignore]
         self.most, self.left, self.where = most, most, where
 
     def __torch_dispatch__(
@@ -43,7 +42,7 @@ class _Allowance(TorchDispatchMode):
 
 
 def _numbers(name: str, args: tuple[Any, ...]) -> int:
-    """How many numbers a function makes that is given no tensor: those of a shape, or of a range."""
+    """How many numbers a function creates from a shape or a range."""
     for each in args:
         if isinstance(each, (list, tuple)):
             return math.prod(each) if all(isinstance(size, int) for size in each) else 0
@@ -54,20 +53,20 @@ def _numbers(name: str, args: tuple[Any, ...]) -> int:
 
 @contextmanager
 def allowance(weights: int, where: Path | str) -> Iterator[None]:
-    """What is built inside may take some times the bytes of its weights and no more."""
+    """What is built inside may take at most a few times the bytes of its weights."""
     with _Allowance(TIMES * weights + BESIDE, str(where)):
         yield
 
 
 def check_layers(values: Mapping[str, Any], tensors: int, where: Path | str) -> None:
-    """Refuses numbers of layers, by the names of their options, that so many tensors cannot hold."""
+    """Refuses numbers of layers (options by name) that the given number of tensors cannot hold."""
     for name, value in values.items():
         if isinstance(value, int) and value > max(LAYERS, tensors):
             raise InvalidInput(f"{where}: {name} is {value}, and the file has {tensors} tensors for all of them")
 
 
 def counts(options: Any) -> dict[str, Any]:
-    """The options that say how many layers, or groups of them, a model has."""
+    """The options that set the number of layers, or of groups of layers."""
     return {name: value for name, value in vars(options).items() if name.endswith("layers") or name == "groups"}
 
 

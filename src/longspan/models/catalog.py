@@ -1,4 +1,4 @@
-"""Everything that has a name, described: mechanisms, models and presets; what `longspan list` and `show` print."""
+"""Descriptions of mechanisms, models and presets, as `longspan list` and `longspan show` print them."""
 
 from collections.abc import Sequence
 from importlib import import_module
@@ -10,13 +10,13 @@ from longspan.models import presets, registry
 from longspan.models.base import CausalModel, Model
 from longspan.models.cost import blank, cost, count, longest
 
-LENGTHS = (1024, 4096, 16384)  # at which every model that can hold them is costed, beside the paper's own
+LENGTHS = (1024, 4096, 16384)  # costs are given at these, if the model can hold them, and at the paper's own
 
 
 def describe(name: str, lengths: Sequence[int] = ()) -> dict[str, Any]:
-    """A mechanism, a model or a preset, ready for JSON; `kind` says which. `lengths` are for presets."""
+    """Describes a mechanism, a model or a preset, ready for JSON; `kind` says which. `lengths` are for presets."""
     if lengths and name not in presets.PRESETS:
-        raise InvalidInput(f"lengths are for presets, which {name!r} is not; leave them out")
+        raise InvalidInput(f"lengths are for presets, and {name!r} is not a preset; leave them out")
     if name in attention.names():
         return {"kind": "attention", **attention.describe(name)}
     if name in registry.MODELS:
@@ -32,21 +32,21 @@ def known() -> list[str]:
 
 
 def describe_model(name: str) -> dict[str, Any]:
-    """What a model is, and its options with their help and limits."""
-    found = registry.find(name)
+    """A model: its paper, its abilities, and its options with their help and limits."""
+    model = registry.find(name)
     return {
         "name": name,
-        "summary": _summary(found),
-        "paper": found.paper,
-        "decodes": issubclass(found, CausalModel),
-        "reads_source": getattr(found, "reads_source", False),
+        "summary": _summary(model),
+        "paper": model.paper,
+        "decodes": issubclass(model, CausalModel),
+        "reads_source": getattr(model, "reads_source", False),
         "presets": [preset for preset, row in presets.PRESETS.items() if row.model == name],
-        "options": [{**row, "default": config.plain(row["default"])} for row in config.describe(found.Options)],
+        "options": [{**row, "default": config.plain(row["default"])} for row in config.describe(model.Options)],
     }
 
 
 def list_presets() -> list[dict[str, Any]]:
-    """What the papers say of every preset; nothing is built."""
+    """Every preset as its paper describes it; nothing is built."""
     return [
         {
             "name": name,
@@ -61,7 +61,7 @@ def list_presets() -> list[dict[str, Any]]:
 
 
 def describe_preset(name: str, lengths: Sequence[int] = ()) -> dict[str, Any]:
-    """What a preset weighs by part and costs by length, beside what its paper says."""
+    """A preset: parameters by part and costs by length, next to what its paper prints."""
     row = presets.find(name)
     with blank():
         model = registry.build(name)
@@ -88,28 +88,28 @@ def describe_preset(name: str, lengths: Sequence[int] = ()) -> dict[str, Any]:
     }
 
 
-def _costs(model: Model, asked: Sequence[int], own: Sequence[int]) -> tuple[list[dict[str, Any]], list[str]]:
-    """At the lengths asked for, or else at the paper's and at some that all models can be compared at; and notes."""
+def _costs(model: Model, requested: Sequence[int], printed: Sequence[int]) -> tuple[list[dict[str, Any]], list[str]]:
+    """Costs at the requested lengths, or else at the paper's and at `LENGTHS`; and notes."""
     most = longest(model)
-    wanted = asked or [length for length in sorted({*own, *LENGTHS}) if most is None or length <= most]
+    lengths = requested or [length for length in sorted({*printed, *LENGTHS}) if most is None or length <= most]
     try:
-        found = [cost(model, length) for length in wanted]
+        costs = [cost(model, length) for length in lengths]
     except Unsupported as error:
         return [], [str(error)]
     rows = [
         {
-            "length": each.length,
-            "flops": each.flops,
-            "attention_flops": sum(part.flops for name, part in each.parts.items() if name.endswith("attention")),
-            "activation_bytes": each.bytes,
+            "length": total.length,
+            "flops": total.flops,
+            "attention_flops": sum(part.flops for name, part in total.parts.items() if name.endswith("attention")),
+            "activation_bytes": total.bytes,
         }
-        for each in found
+        for total in costs
     ]
-    return rows, list(dict.fromkeys(note for each in found for note in each.notes))
+    return rows, list(dict.fromkeys(note for total in costs for note in total.notes))
 
 
-def _summary(found: type[Model]) -> str:
-    return (found.__doc__ or import_module(found.__module__).__doc__ or "").strip().splitlines()[0]
+def _summary(model: type[Model]) -> str:
+    return (model.__doc__ or import_module(model.__module__).__doc__ or "").strip().splitlines()[0]
 
 
 __all__ = ["describe", "describe_model", "describe_preset", "known", "list_presets"]

@@ -1,12 +1,13 @@
 """The Compressive Transformer (Rae et al. 2020): Transformer-XL whose oldest memories are compressed, not dropped.
 
-Used as Transformer-XL is. The compression learns from `auxiliary_loss` alone, and nothing else learns from that:
+It is used like Transformer-XL. Only the compression learns from `auxiliary_loss`, and from nothing else:
 
     logits, memory = model(ids, memory)
     (cross_entropy + model.auxiliary_loss()).backward()
 """
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -38,22 +39,24 @@ class CompressiveTransformer(TransformerXL):
         reconstruction: str = option(
             "attention", "what the compression learns from", choices=("attention", "autoencoding", "none")
         )
-        mask_empty: bool = option(False, "whether memory not yet filled is hidden; in the paper it is zeros, and read")
+        mask_empty: bool = option(False, "whether empty memory is hidden; in the paper it is zeros, and is read")
         time: str = option(
-            "slot", "where a slot stands: by its place, or at its newest token", choices=("slot", "true")
+            "slot", "position of a slot: its index, or that of its newest token", choices=("slot", "true")
         )
 
         def __post_init__(self) -> None:
             super().__post_init__()
             if self.memory < self.segment:
                 raise InvalidOption(
-                    f"a segment of {self.segment} pushes as many memories out, and memory has {self.memory}; "
+                    f"a segment of {self.segment} pushes out as many memories, and memory is {self.memory}; "
                     "give memory at least segment"
                 )
             if self.ratio > self.segment:
                 raise InvalidOption(
-                    f"ratio must be at most segment, {self.segment}, not {self.ratio}: no slot would come"
+                    f"ratio must be at most segment, {self.segment}, not {self.ratio}: a segment would fill no slot"
                 )
+
+    options: Options
 
     @property
     def reach(self) -> Reach:
@@ -83,7 +86,7 @@ class CompressiveTransformer(TransformerXL):
             torch.zeros(batch, own.slots + own.memory, dtype=torch.bool, device=self.device) if own.mask_empty else None
         )
         ages = None
-        if own.time == "true" and own.slots:  # zeros that are read stand where slots would
+        if own.time == "true" and own.slots:  # empty slots are read as zeros at the positions of full ones
             steps = torch.arange(own.slots, 0, -1, device=self.device) * own.ratio
             ages = (own.memory + steps).clamp_max(self.reach.furthest - own.segment).expand(batch, -1).contiguous()
         return SegmentMemory(tuple(LayerMemory(memory, slots, keep, ages) for _ in self.layers))
@@ -99,8 +102,8 @@ class CompressiveTransformer(TransformerXL):
         slots: int | None = None,
         clamp: int | None = None,
     ) -> None:
-        """Another cut or memory; no weight depends on them. enwik8: train with 1152 slots, evaluate with 3072."""
-        given = {"segment": segment, "memory": memory, "slots": slots, "clamp": clamp}
+        """Changes segment or memory; no weight depends on them. enwik8: train with 1152 slots, evaluate with 3072."""
+        given: dict[str, Any] = {"segment": segment, "memory": memory, "slots": slots, "clamp": clamp}
         if slots is not None and bool(slots) != bool(self.options.slots):
             raise InvalidOption(
                 f"slots were {self.options.slots} and cannot be {slots}: the layers have a compression or not"
@@ -118,8 +121,8 @@ class CompressiveTransformer(TransformerXL):
             )
         return memory
 
-    def _told(self, held: LayerMemory, length: int) -> int:
-        return self.reach.furthest + 1 if held.ages is not None else super()._told(held, length)
+    def _distance_count(self, held: LayerMemory, length: int) -> int:
+        return self.reach.furthest + 1 if held.ages is not None else super()._distance_count(held, length)
 
     def _needed(self, state: SegmentState, new: int) -> int:
         return self.reach.furthest + 1

@@ -1,4 +1,4 @@
-"""The Transformer's decoder by itself: GPT and its kin, with any registered mechanism in each layer."""
+"""The decoder of the Transformer by itself: GPT, Llama and similar models, with any attention in each layer."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from longspan.config import option
 from longspan.errors import InvalidOption
-from longspan.models.base import CausalModel, Ids, Logits, Mask, Streams
+from longspan.models.base import CausalModel, Ids, Logits, Mask, Streams, TextHeads
 from longspan.models.body import build_stack, embedding, initialise, mechanisms, table_width
 from longspan.models.headed import Headed, build_heads
 from longspan.models.text import TextOptions
@@ -18,8 +18,8 @@ from longspan.nn.linear import Linear
 from longspan.shapes import Hidden
 
 
-class Decoder(Headed, CausalModel):
-    """A language model: the logits of the next token at every place (GPT and kin)."""
+class Decoder(Headed, CausalModel, TextHeads):
+    """A language model: the logits of the next token after every token (GPT, Llama, …)."""
 
     name = "decoder"
     paper = "Radford et al. 2018"
@@ -27,7 +27,7 @@ class Decoder(Headed, CausalModel):
 
     @dataclass(frozen=True, kw_only=True)
     class Options(TextOptions):
-        tasks: tuple[Head, ...] | None = option(None, "the tasks that it has heads for, beside the next token")
+        tasks: tuple[Head, ...] | None = option(None, "tasks that it has heads for, besides the next token")
         tied: bool = option(True, "whether the output layer is the embedding")
         head_bias: bool = option(False, "whether the output layer has a bias (Reformer)")
         head_activation: str | None = option(
@@ -35,19 +35,21 @@ class Decoder(Headed, CausalModel):
         )
         zero_output: bool = option(False, "whether an output layer that is not tied starts at 0 (Child et al. 2019)")
 
+    options: Options
+
     def __init__(self, options: Options) -> None:
         super().__init__(options)
         self.vocabulary, self.max_length = options.vocabulary, options.max_length
         self.embedding = self._embed(options, options.vocabulary, options.padding)
-        self.stack = self._stack(options, options.attention, place="decoder", causal=True)
+        self.stack = self._stack(options, options.attention, stack_name="decoder", causal=True)
         plain = options.head_activation is None
         if options.tied and plain and self.stack.out_width != table_width(options):
             raise InvalidOption(
-                f"the embedding is {table_width(options)} wide and the states {self.stack.out_width}, so that they "
-                "cannot be tied: give tied=False, or merge='mean'"
+                f"the embedding is {table_width(options)} wide and the states {self.stack.out_width}: they "
+                "cannot be tied; give tied=False, or merge='mean'"
             )
         if options.tied and plain and options.head_bias:
-            raise InvalidOption("an output layer that is the embedding has no bias; give tied=False or no head_bias")
+            raise InvalidOption("a tied output layer has no bias; give tied=False, or leave out head_bias")
         self.head = self._build_head(options)
         self.heads = build_heads(options, self.stack.out_width, options.vocabulary)
         self.left_padding = all(mechanism.supports.left_padding for mechanism in mechanisms(self))
@@ -60,7 +62,7 @@ class Decoder(Headed, CausalModel):
             nn.init.zeros_(self.head.weight)
 
     def _build_head(self, options: Options) -> Linear | Masked | None:
-        """None: the embedding alone."""
+        """The output layer; None if it is the embedding alone."""
         width = self.stack.out_width
         if options.head_activation is None:
             return None if options.tied else Linear(width, options.vocabulary, bias=options.head_bias)
@@ -74,28 +76,44 @@ class Decoder(Headed, CausalModel):
         return self.logits(self.hidden(ids, key_mask=key_mask, positions=positions, streams=streams))
 
     def hidden(
-        self, ids: Ids, *, key_mask: Mask | None = None, positions: Ids | None = None, streams: Streams | None = None
+        self,
+        ids: Ids,
+        *,
+        key_mask: Mask | None = None,
+        positions: Ids | None = None,
+        segments: Ids | None = None,
+        streams: Streams | None = None,
     ) -> Hidden:
         """The states that the output layer reads."""
         self._check_room(ids.shape[1])
-        x = self.embedding(ids, positions=positions)
-        return self.stack(x, BlockInputs(key_mask=key_mask, streams=streams, positions=positions))
+        x = self.embedding(ids, positions=positions, segments=segments)
+        states: Tensor = self.stack(x, BlockInputs(key_mask=key_mask, streams=streams, positions=positions))
+        return states
 
     @property
     def table(self) -> Tensor:
         return self.embedding.weight
 
     def outputs(
-        self, ids: Ids, *, key_mask: Mask | None = None, positions: Ids | None = None, streams: Streams | None = None
+        self,
+        ids: Ids,
+        *,
+        key_mask: Mask | None = None,
+        positions: Ids | None = None,
+        segments: Ids | None = None,
+        streams: Streams | None = None,
+        chosen: Mask | None = None,
     ) -> dict[str, Tensor]:
-        """What each head says, by the name of its task."""
-        return self.read(self.hidden(ids, key_mask=key_mask, positions=positions, streams=streams), key_mask)
+        """The output of each head, by task."""
+        x = self.hidden(ids, key_mask=key_mask, positions=positions, segments=segments, streams=streams)
+        return self.read(x, key_mask, chosen)
 
     def logits(self, x: Hidden) -> Logits:
         """The output layer."""
-        if isinstance(self.head, Masked):
-            return self.head(x, self.table)
-        return self.embedding.logits(x) if self.head is None else self.head(x)
+        if self.head is None:
+            return self.embedding.logits(x)
+        logits: Tensor = self.head(x, self.table) if isinstance(self.head, Masked) else self.head(x)
+        return logits
 
     def start(
         self,

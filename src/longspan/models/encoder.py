@@ -1,4 +1,4 @@
-"""The Transformer's encoder by itself: BERT and its kin, with any registered mechanism in each layer."""
+"""The encoder of the Transformer by itself: BERT and similar models, with any attention in each layer."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from longspan.config import option
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
-from longspan.models.base import Ids, Mask, Streams
+from longspan.models.base import Ids, Mask, Streams, TextHeads
 from longspan.models.body import build_stack, embedding, initialise, mechanisms
 from longspan.models.headed import Headed, build_heads
 from longspan.models.text import TextOptions
@@ -18,12 +18,12 @@ from longspan.nn.inputs import BlockInputs
 from longspan.shapes import Hidden
 
 
-class Encoder(Headed):
-    """Hidden states of a text, each of which has read all of it; with heads, what tasks ask of them (BERT and kin)."""
+class Encoder(Headed, TextHeads):
+    """Hidden states of a text, each of which has read all of it, and task heads on them (BERT, RoBERTa, ALBERT, …)."""
 
     name = "encoder"
     paper = "Vaswani et al. 2017"
-    _embed, _stack = staticmethod(embedding), staticmethod(build_stack)  # what a family may do in its own way
+    _embed, _stack = staticmethod(embedding), staticmethod(build_stack)  # subclasses may replace them
 
     @dataclass(frozen=True, kw_only=True)
     class Options(TextOptions):
@@ -31,12 +31,14 @@ class Encoder(Headed):
         count_real: bool = option(False, "whether positions count the tokens that are not padding (RoBERTa)")
         separator: int | None = option(None, "the id of the token between two texts", low=0)
 
+    options: Options
+
     def __init__(self, options: Options) -> None:
         super().__init__(options)
         if options.count_real and options.padding is None:
-            raise InvalidOption("count_real counts what is not padding: give padding, its id")
+            raise InvalidOption("count_real counts the tokens that are not padding: give padding, its id")
         self.embedding = self._embed(options, options.vocabulary, options.padding)
-        self.stack = self._stack(options, options.attention, place="encoder", causal=False)
+        self.stack = self._stack(options, options.attention, stack_name="encoder", causal=False)
         self.heads = build_heads(options, self.stack.out_width, options.vocabulary)
         reads = {stream.name for mechanism in mechanisms(self) for stream in mechanism.streams}
         if any(head.global_tokens for head in options.tasks or ()) and "global_mask" not in reads:
@@ -56,11 +58,13 @@ class Encoder(Headed):
         segments: Ids | None = None,
         streams: Streams | None = None,
     ) -> Hidden:
-        if positions is None and self.options.count_real:
-            real = ids != self.options.padding
+        padding = self.options.padding
+        if positions is None and self.options.count_real and padding is not None:
+            real = ids.ne(padding)
             positions = real.cumsum(1) * real - 1  # padding is at -1, the row before the first
         x = self.embedding(ids, positions=positions, segments=segments)
-        return self.stack(x, BlockInputs(key_mask=key_mask, streams=streams, positions=positions))
+        states: Tensor = self.stack(x, BlockInputs(key_mask=key_mask, streams=streams, positions=positions))
+        return states
 
     def outputs(
         self,
@@ -70,22 +74,26 @@ class Encoder(Headed):
         positions: Ids | None = None,
         segments: Ids | None = None,
         streams: Streams | None = None,
+        chosen: Mask | None = None,
     ) -> dict[str, Tensor]:
-        """What each head says, by the name of its task; what tasks know of a text is put in where it is not given:
-        which tokens are global (`Head.global_tokens`), and which are a question (`Head.question`)."""
+        """The output of each head, by task.
+
+        Heads may derive missing inputs from the text: which tokens are global (`Head.global_tokens`), and which belong
+        to a question (`Head.question`). With `chosen`, the head for masked tokens reads these tokens only.
+        """
         tasks, separator = self.options.tasks or (), self.options.separator
         marks = sorted({head.global_tokens for head in tasks if head.global_tokens is not None})
         if marks and "global_mask" not in (streams or {}):
-            found = [global_mask(how, ids, key_mask, separator) for how in marks]
-            streams = {**(streams or {}), "global_mask": torch.stack(found).any(0)}
-        asked = question_mask(ids, separator) if any(head.question for head in tasks) else None
-        if asked is not None and segments is None:
-            segments = (~asked).long()
+            masks = [global_mask(how, ids, key_mask, separator) for how in marks]
+            streams = {**(streams or {}), "global_mask": torch.stack(masks).any(0)}
+        in_question = question_mask(ids, separator) if any(head.question for head in tasks) else None
+        if in_question is not None and segments is None:
+            segments = (~in_question).long()
         x = self(ids, key_mask=key_mask, positions=positions, segments=segments, streams=streams)
-        out = self.read(x, key_mask)
-        if asked is not None:
-            asked[:, 0] = False  # to point to the first token is to say that there is no answer
-            out["span"] = out["span"] - 1e6 * asked[..., None]
+        out = self.read(x, key_mask, chosen)
+        if in_question is not None:
+            in_question[:, 0] = False  # a span at the first token means that there is no answer
+            out["span"] = out["span"] - 1e6 * in_question[..., None]
         return out
 
     def choose(
@@ -95,17 +103,18 @@ class Encoder(Headed):
         key_mask: Bool[Tensor, "batch choices length"] | None = None,
         segments: Int[Tensor, "batch choices length"] | None = None,
     ) -> Float[Tensor, "batch choices"]:
-        """The score of each of several texts, of which one is right; a softmax over them gives their probabilities.
+        """The score of each choice, of which one is right; a softmax over them gives their probabilities.
 
-        To `outputs` each choice is a row of its own, and so is its score.
+        `outputs` reads each choice as a row of its own.
         """
         if "choose" not in self.heads:
             raise Unsupported(f"this {self.name} has no head for 'choose'; it has {', '.join(self.heads) or 'none'}")
         if ids.ndim != 3:
             raise InvalidInput(f"expected token ids (batch, choices, length), got {tuple(ids.shape)}")
-        mask, kinds = (None if given is None else given.flatten(0, 1) for given in (key_mask, segments))
+        rows = (None if tensor is None else tensor.flatten(0, 1) for tensor in (key_mask, segments))
+        mask, kinds = rows
         scores = self.outputs(ids.flatten(0, 1), key_mask=mask, segments=kinds)["choose"]
-        return scores.unflatten(0, ids.shape[:2])
+        return torch.unflatten(scores, 0, ids.shape[:2])
 
 
 __all__ = ["Encoder"]

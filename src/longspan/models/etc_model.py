@@ -1,12 +1,12 @@
-"""ETC as a whole model (Ainslie et al. 2020): an encoder of a long input and of a short global one beside it.
+"""ETC (Ainslie et al. 2020): an encoder of a long input and a short global input.
 
-The two go through the blocks as one sequence, the global input first, by the mechanism `etc`. What the model adds is
-what the paper does not share between the inputs: output projections and attention norms. Token embeddings and
-feed-forward layers are the same for both. There are no absolute positions.
+Both go through the blocks as one sequence, the global input first, with the attention `etc`. The model adds what the
+paper does not share between the inputs: output projections and attention norms. Token embeddings and feed-forward
+layers are shared. There are no absolute positions.
 
 `sharing` says what the two inputs share in attention: "none" is the paper's 2 projections of queries, 4 of keys and
 values and 2 of outputs; "projections" the released configuration, one of queries, keys and values and 2 of outputs;
-"all" one of everything, which is BERT where radius, labels and masks take nothing away.
+"all" one of everything, which is BERT if radius, labels and masks hide nothing.
 """
 
 from dataclasses import dataclass, replace
@@ -30,7 +30,7 @@ from longspan.nn.norm import build_norm
 from longspan.nn.stack import Stack
 from longspan.shapes import Hidden
 
-LONG = ("q", "k", "v", "g2l_k", "g2l_v")  # unshared projections that are read at long tokens; the others at global ones
+LONG = ("q", "k", "v", "g2l_k", "g2l_v")  # unshared projections of long tokens; the others are of global tokens
 
 
 class PerInput(nn.Module):
@@ -45,7 +45,7 @@ class PerInput(nn.Module):
 
 
 class OfOneInput(Linear):
-    """A projection that is read at the rows of one input only; the others are not computed but 0."""
+    """A projection of the rows of one input only; the other rows are 0, and not computed."""
 
     def __init__(self, like: nn.Linear, count: int, long: bool) -> None:
         super().__init__(like.in_features, like.out_features, bias=like.bias is not None)
@@ -77,7 +77,7 @@ class EtcModel(Model):
         hidden: int = option(3072, "inner width of the feed-forward layer", low=1)
         activation: str = option("gelu", "of the feed-forward layer", choices=("gelu", "gelu_tanh", "relu", "silu"))
         eps: float = option(1e-12, "added to the variance in norms", low=0)
-        position: str = option("none", "positions are told by labels alone", choices=("none",))
+        position: str = option("none", "positions are encoded by labels alone", choices=("none",))
         scale: bool = option(False, "whether embeddings are multiplied by the root of the width")
         init: str = option("normal", "xavier: Glorot; normal: N(0, init_std)", choices=("xavier", "normal"))
         vocabulary: int = option(30522, "number of token ids, of both inputs", low=1)
@@ -95,11 +95,13 @@ class EtcModel(Model):
         )
         sharing: str = option("none", "of attention between the inputs", choices=("none", "projections", "all"))
 
+    options: Options
+
     def __init__(self, options: Options) -> None:
         super().__init__(options)
         if options.reversible:
             raise Unsupported("etc_model has two norms around its attention; leave out reversible")
-        setting = AttentionConfig(
+        attention = AttentionConfig(
             "etc",
             global_tokens=options.global_tokens,
             radius=options.radius,
@@ -108,13 +110,13 @@ class EtcModel(Model):
             hard=options.hard,
             shared=options.sharing != "none",
         )
-        plain = replace(options, dropout=0.0, embedding_norm=False)  # which come after the types were added
+        plain = replace(options, dropout=0.0, embedding_norm=False)  # they follow the addition of types
         self.embedding = embedding(plain, options.vocabulary, options.padding)
         self.types = nn.Embedding(options.types, options.width)
         norm = options.norm if options.embedding_norm else "none"
         self.norm = build_norm(norm, options.width, options.eps)
         self.dropout = Dropout(options.dropout)
-        self.stack = build_stack(options, (setting,), place="encoder", causal=False)
+        self.stack = build_stack(options, (attention,), stack_name="encoder", causal=False)
         for block in self._blocks() if options.sharing != "all" else ():
             self._unshare(block)
         initialise(self, options)
@@ -129,7 +131,7 @@ class EtcModel(Model):
         options, mixer, around = self.options, block.mixer, block.around_mixer
         outs = [Linear(mixer.out.in_features, options.width, bias=options.bias) for _ in range(2)]  # type: ignore[arg-type]
         for out in outs:
-            out.load_state_dict(mixer.out.state_dict())  # the inputs start alike
+            out.load_state_dict(mixer.out.state_dict())  # both inputs start with the same weights
         mixer.out = PerInput(options.global_tokens, *outs)
         norms = (build_norm(options.norm, options.width, options.eps) for _ in range(2))
         around.norm = PerInput(options.global_tokens, *norms)
@@ -152,10 +154,10 @@ class EtcModel(Model):
         examples: Ids | None = None,
         global_examples: Ids | None = None,
     ) -> tuple[Hidden, Hidden]:
-        """The states of the long input and of the global one, which may be shorter than its room.
+        """The states of the long input and of the global one, which may be shorter than `global_tokens`.
 
-        `segments` are the sentences of long tokens, `global_segments` those that global tokens stand for (-1: none);
-        `examples` and `global_examples` number the examples where several are packed, which then do not see each other.
+        `segments` number the sentences of long tokens, `global_segments` those that global tokens represent (-1: none).
+        `examples` and `global_examples` number packed examples, which then do not read each other.
         """
         count, room = global_ids.shape[1], self.options.global_tokens
         if count > room or not ids.shape[1]:
@@ -189,7 +191,7 @@ class EtcModel(Model):
     def _joined(
         self, of_global: Tensor, of_long: Tensor, what: str, global_ids: Tensor, ids: Tensor, filling: int
     ) -> Tensor:
-        """The global part, filled up to its room, and the long part behind it."""
+        """The global part, padded to `global_tokens`, followed by the long part."""
         for tensor, like, name in ((of_global, global_ids, f"global {what}"), (of_long, ids, what)):
             if tensor.shape != like.shape or len(ids) != len(global_ids):
                 raise InvalidInput(f"{name} must be {(len(ids), like.shape[1])}, not {tuple(tensor.shape)}")
@@ -204,16 +206,16 @@ SIZES = ("width", "layers", "heads", "head_dim", "hidden", "activation", "place"
 def lift(encoder: Encoder, model: EtcModel) -> EtcModel:
     """`model` with the weights of a BERT-like encoder in both of its inputs (section 3.4).
 
-    Absolute positions are dropped, labels stay as they started, and what the encoder does not have (types) is 0.
+    Absolute positions are dropped, labels keep their initial values, and types, which the encoder lacks, are 0.
     """
     for name in (*SIZES, "vocabulary"):
-        own, given = getattr(model.options, name), getattr(encoder.options, name)
-        if own != given:
-            raise InvalidInput(f"the encoder has {name} {given} and etc_model {own}; build the one like the other")
+        ours, theirs = getattr(model.options, name), getattr(encoder.options, name)
+        if ours != theirs:
+            raise InvalidInput(f"the encoder has {name} {theirs} and etc_model {ours}; build both with the same {name}")
     if model.options.embedding_norm:
         raise InvalidInput("the encoder does not normalise its embeddings; build etc_model with embedding_norm=False")
     if not isinstance(encoder.stack, Stack):
-        raise Unsupported("a reversible encoder has two streams of its own; only ordinary blocks can be lifted")
+        raise Unsupported("a reversible encoder has two streams; only ordinary blocks can be lifted")
     model.embedding.weight.copy_(encoder.embedding.weight)
     nn.init.zeros_(model.types.weight)
     model.stack.norm.load_state_dict(encoder.stack.norm.state_dict())  # type: ignore[union-attr]

@@ -1,7 +1,7 @@
-"""Models on disk: a folder with `config.json`, `model.safetensors` and, where there is one, `tokenizer.json`.
+"""Save and load a model: a folder with `config.json`, `model.safetensors` and, if there is one, `tokenizer.json`.
 
-No pickle is read or written. Tied weights are written once, under the first of their names. `manifest.json` has the
-checksums of all files, which loading checks; a folder without it is loaded as it is.
+No pickle is read or written. Tied weights are written once, under the first of their names. `manifest.json` has
+the checksums of all files. `load` checks them; a folder without a manifest is loaded unchecked.
 """
 
 import json
@@ -30,12 +30,12 @@ CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json
 def save(
     model: Model, folder: Path, *, tokenizer: str | None = None, weights: Mapping[str, Tensor] | None = None
 ) -> None:
-    """Writes the model, its weights after all it needs, and the checksums last.
+    """Writes the configuration, the weights after it, and the checksums last.
 
-    `weights` stand instead of the model's own, as an average of several, or those of a model that is split.
+    `weights` replace the model's own, such as an average of checkpoints, or the gathered weights of a sharded model.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / MANIFEST).unlink(missing_ok=True)  # of what was here before
+    (folder / MANIFEST).unlink(missing_ok=True)  # of the model that was here before
     record = {"model": model.name, "longspan": __version__, "options": config.plain(model.options)}
     plugins = _plugins(model)
     if plugins:
@@ -44,13 +44,13 @@ def save(
     if tokenizer is not None:
         (folder / TOKENIZER).write_text(tokenizer, encoding="utf-8")
     model.write_files(folder)
-    own = {name: tensor.contiguous() for name, tensor in (weights or unique(model)).items()}
-    files.write_tensors(folder / WEIGHTS, own, {"format": "pt"})
+    tensors = {name: tensor.contiguous() for name, tensor in (weights or unique(model)).items()}
+    files.write_tensors(folder / WEIGHTS, tensors, {"format": "pt"})
     write_manifest(folder, [CONFIG, WEIGHTS, *model.files, *([] if tokenizer is None else [TOKENIZER])])
 
 
 def load(folder: Path | str) -> Model:
-    """The model of a folder, in evaluation mode and in the precision it was saved in."""
+    """Loads a model from its folder, in evaluation mode and in the precision it was saved in."""
     folder = Path(folder)
     record = _record(folder)
     _check_whole(folder)
@@ -71,13 +71,13 @@ def load(folder: Path | str) -> Model:
 
 
 def fill(model: nn.Module, weights: Mapping[str, Tensor], source: str) -> None:
-    """Copies weights into a model; tensors that are missing, unknown or of another shape are named."""
+    """Copies weights into a model; an error names tensors that are missing, unknown or of another shape."""
     wanted = unique(model)
     missing = [name for name in wanted if name not in weights]
     unknown = [name for name in weights if name not in wanted]
     if missing or unknown:
-        said = [f"{what} {_some(names)}" for what, names in (("lacks", missing), ("has unknown", unknown)) if names]
-        raise InvalidInput(f"{source} {' and '.join(said)}; it is of another model, or of another version")
+        faults = [f"{what} {_some(names)}" for what, names in (("lacks", missing), ("has unknown", unknown)) if names]
+        raise InvalidInput(f"{source} {' and '.join(faults)}; it is of another model, or of another version")
     for name, tensor in wanted.items():
         if tensor.shape != weights[name].shape:
             raise InvalidInput(
@@ -88,15 +88,15 @@ def fill(model: nn.Module, weights: Mapping[str, Tensor], source: str) -> None:
 
 
 def unique(model: nn.Module) -> dict[str, Tensor]:
-    """Everything that is saved, each storage under its first name."""
-    found: dict[tuple[int, Any], str] = {}
-    kept = {}
+    """The state dict with each storage once, under its first name."""
+    seen: set[tuple[int, tuple[int, ...]]] = set()
+    tensors = {}
     for name, tensor in model.state_dict(keep_vars=False).items():
-        place = (tensor.data_ptr(), tuple(tensor.shape)) if tensor.numel() else (id(tensor), ())
-        if place not in found:
-            found[place] = name
-            kept[name] = tensor
-    return kept
+        storage = (tensor.data_ptr(), tuple(tensor.shape)) if tensor.numel() else (id(tensor), ())
+        if storage not in seen:
+            seen.add(storage)
+            tensors[name] = tensor
+    return tensors
 
 
 def _plugins(model: Model) -> dict[str, str]:
@@ -124,19 +124,19 @@ def _require_plugins(plugins: Any, folder: Path) -> None:
 def _record(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG
     if not path.is_file():
-        raise InvalidInput(f"{folder} is no model of longspan: it has no {CONFIG}")
+        raise InvalidInput(f"{folder} is not a model of longspan: it has no {CONFIG}")
     record = read_json(path)
     if (
         not isinstance(record, dict)
         or not isinstance(record.get("model"), str)
         or not isinstance(record.get("options"), dict)
     ):
-        raise InvalidInput(f"{path} is no model of longspan: it names no model and options")
+        raise InvalidInput(f"{path} is not a model of longspan: it names no model and options")
     return record
 
 
 def _check_whole(folder: Path) -> None:
-    if (folder / WEIGHTS).is_file():  # otherwise there is more to say
+    if (folder / WEIGHTS).is_file():  # if not, loading raises a clearer error
         try:
             check_manifest(folder)
         except InvalidInput as error:

@@ -1,4 +1,4 @@
-"""Models with heads for tasks on their states: classification, tagging, masked tokens and the like."""
+"""Task heads on the states of a model: classification, tagging, answers, masked tokens."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -14,30 +14,31 @@ from longspan.shapes import Hidden
 
 
 class Headed(Model):
-    """A model that has `heads`, one for each task of its option `tasks`."""
+    """A model with `heads`, one for each task of its option `tasks`, on its hidden states."""
 
     heads: nn.ModuleDict
 
     @property
     @abstractmethod
     def table(self) -> Tensor:
-        """The embedding's rows, which the head for masked tokens reads."""
+        """The embedding matrix, which the head for masked tokens multiplies by."""
 
-    def read(self, x: Hidden, key_mask: Mask | None = None) -> dict[str, Tensor]:
-        """What each head makes of the states, by the name of its task."""
+    def read(self, x: Hidden, key_mask: Mask | None = None, chosen: Mask | None = None) -> dict[str, Tensor]:
+        """The output of each head on the states, by task; masked tokens at the `chosen` places only, if given."""
+        places = x if chosen is None else x[chosen]
         return {
-            task: head(x, self.table) if isinstance(head, Masked) else head(x, key_mask)
+            task: head(places, self.table) if isinstance(head, Masked) else head(x, key_mask)
             for task, head in self.heads.items()
         }
 
 
 def build_heads(options: Any, width: int, vocabulary: int | None) -> nn.ModuleDict:
-    """The heads that `options.tasks` names, on states of `width`."""
+    """The heads for `options.tasks`, on states of `width`."""
     tasks: Sequence[Head] = options.tasks or ()
     if len({head.task for head in tasks}) < len(tasks):
-        raise InvalidOption(f"a task has one head; tasks are {', '.join(head.task for head in tasks)}")
+        raise InvalidOption(f"each task has one head; tasks are {', '.join(head.task for head in tasks)}")
     if not hasattr(options, "separator") and any(head.global_tokens or head.question for head in tasks):
-        raise InvalidOption("only an encoder's heads say which tokens are global or a question")
+        raise InvalidOption("global_tokens and question are for the heads of an encoder")
     return nn.ModuleDict(
         {
             head.task: build_head(

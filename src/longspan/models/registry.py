@@ -1,4 +1,4 @@
-"""The table of models. To add one: its file, and its line here."""
+"""The table of models, and `build`. To add a model, write its file and its line here."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ names, find = MODELS.names, MODELS.find
 
 
 def build(name: str, **options: Any) -> Model:
-    """A model, or a preset of one, by its name, with options by theirs; given ones go before those of a preset.
+    """Builds a model or a preset by its name. `options` override those of a preset.
 
     >>> model = build("decoder", vocabulary=256, width=128, layers=2, attention=["softmax", "window"])
     >>> model = build("gpt2", dropout=0.0)

@@ -1,7 +1,7 @@
-"""The Transformer (Vaswani et al. 2017) with any registered mechanism in each place.
+"""The Transformer (Vaswani et al. 2017), an encoder–decoder with any attention in each layer.
 
-It has three forms: `Encoder` reads both ways, `Decoder` is a language model, `Transformer` is an encoder and a decoder
-that reads it. A family that differs from these by its mechanism only is a row of `models.presets`, not a class.
+`encoder.Encoder` and `decoder.Decoder` are its halves by themselves. A model that differs from these three only by its
+attention or its sizes is a preset of `models.presets`, not a class.
 """
 
 from dataclasses import dataclass, replace
@@ -13,60 +13,60 @@ from torch import Tensor
 from longspan.attention.config import AttentionConfig
 from longspan.config import option
 from longspan.errors import InvalidInput
-from longspan.models.base import CausalModel, Ids, Logits, Mask, Streams
+from longspan.models.base import EncoderDecoder, Ids, Logits, Mask, Streams
 from longspan.models.body import BodyOptions, build_stack, embedding, initialise, mechanisms
 from longspan.models.headed import Headed, build_heads
 from longspan.models.text import DENSE
 from longspan.nn.heads import Head
 from longspan.nn.inputs import BlockInputs
 from longspan.nn.linear import Linear
-from longspan.nn.loss import IGNORED
 from longspan.shapes import Hidden
 
 
-class Transformer(Headed, CausalModel):
-    """An encoder, and a decoder that reads it: the model of the paper, for translation and the like."""
+class Transformer(Headed, EncoderDecoder):
+    """An encoder, and a decoder that reads its states: for translation, summaries and denoising (BART, LED)."""
 
     name = "transformer"
     paper = "Vaswani et al. 2017"
     _embed, _stack = staticmethod(embedding), staticmethod(build_stack)
-    reads_source = True
 
     @dataclass(frozen=True, kw_only=True)
     class Options(BodyOptions):
-        vocabulary: int = option(256, "number of token ids, of the source too unless said", low=1)
-        source_vocabulary: int | None = option(None, "number of source ids, where the two differ", low=1)
+        vocabulary: int = option(256, "number of token ids, of the source too unless source_vocabulary is given", low=1)
+        source_vocabulary: int | None = option(None, "number of source ids, if it differs", low=1)
         padding: int | None = option(None, "the id of padding, whose embedding is zero", low=0)
         tied: bool = option(True, "whether both embeddings and the output layer are one matrix")
         source_length: int | None = option(
-            None, "the longest source, where it has positions, a norm and a limit of its own (BART, LED)", low=1
+            None, "the longest source, if it has an embedding of its own: positions, norm and limit (BART, LED)", low=1
         )
         decoder_layers: int | None = option(None, "blocks of the decoder; as many as `layers` unless given", low=1)
-        encoder_attention: tuple[AttentionConfig, ...] = option(DENSE, "mechanism of each encoder layer")
-        decoder_attention: tuple[AttentionConfig, ...] = option(DENSE, "mechanism of each decoder layer, causal")
+        encoder_attention: tuple[AttentionConfig, ...] = option(DENSE, "attention of each encoder layer")
+        decoder_attention: tuple[AttentionConfig, ...] = option(DENSE, "causal attention of each decoder layer")
         cross_attention: tuple[AttentionConfig, ...] = option(
-            DENSE, "mechanism by which each decoder layer reads the encoder"
+            DENSE, "attention by which each decoder layer reads the encoder"
         )
-        tasks: tuple[Head, ...] | None = option(None, "the tasks that its decoder has heads for (BART)")
+        tasks: tuple[Head, ...] | None = option(None, "tasks that its decoder has heads for (BART)")
         decoder_heads: int | None = option(None, "attention heads of the decoder; as `heads` unless given", low=1)
         decoder_hidden: int | None = option(
             None, "inner width of the decoder's feed-forward layer; as `hidden` unless given", low=1
         )
-        logit_bias: bool = option(False, "whether constants, which are not trained, are added to the logits (BART)")
+        logit_bias: bool = option(False, "whether untrained constants are added to the logits (BART)")
+
+    options: Options
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
         self.vocabulary, self.max_length = options.vocabulary, options.max_length
-        own = options.source_vocabulary or options.vocabulary
-        shared = options.tied and own == options.vocabulary
+        source_vocabulary = options.source_vocabulary or options.vocabulary
+        shared = options.tied and source_vocabulary == options.vocabulary
         reading = replace(options, max_length=options.source_length or options.max_length)
         self.target = self._embed(options, options.vocabulary, options.padding)
-        # One matrix needs no second embedding where the two have the same positions and dropout as well.
-        alike = shared and options.source_length is None
-        self.source = None if alike else self._embed(reading, own, options.padding)
+        # One embedding serves both sides if they share the matrix, positions and dropout.
+        same = shared and options.source_length is None
+        self.source = None if same else self._embed(reading, source_vocabulary, options.padding)
         if self.source is not None and shared:
             self.source.weight = self.target.weight
-        self.encoder = self._stack(reading, options.encoder_attention, place="encoder", causal=False)
+        self.encoder = self._stack(reading, options.encoder_attention, stack_name="encoder", causal=False)
         writing = replace(
             options,
             heads=options.decoder_heads or options.heads,
@@ -75,7 +75,7 @@ class Transformer(Headed, CausalModel):
         self.decoder = self._stack(
             writing,
             options.decoder_attention,
-            place="decoder",
+            stack_name="decoder",
             causal=True,
             layers=options.decoder_layers,
             cross=options.cross_attention,
@@ -94,7 +94,8 @@ class Transformer(Headed, CausalModel):
         if most is not None and source.shape[1] > most:
             raise InvalidInput(f"this {self.name} reads at most {most} source tokens, and {source.shape[1]} were given")
         x = (self.target if self.source is None else self.source)(source)
-        return self.encoder(x, BlockInputs(key_mask=source_mask, streams=streams))
+        states: Tensor = self.encoder(x, BlockInputs(key_mask=source_mask, streams=streams))
+        return states
 
     def forward(
         self,
@@ -105,7 +106,7 @@ class Transformer(Headed, CausalModel):
         key_mask: Mask | None = None,
         streams: Streams | None = None,
     ) -> Logits:
-        """The logits of the target's next token at each of its places; `streams` are for the encoder."""
+        """The logits after each token of the target; `streams` are for the encoder."""
         return self.logits(self.hidden(source, ids, source_mask=source_mask, key_mask=key_mask, streams=streams))
 
     def hidden(
@@ -121,7 +122,8 @@ class Transformer(Headed, CausalModel):
         self._check_room(ids.shape[1])
         context = self.encode(source, source_mask=source_mask, streams=streams)
         inputs = BlockInputs(context=context, context_mask=source_mask, key_mask=key_mask)
-        return self.decoder(self.target(ids), inputs)
+        states: Tensor = self.decoder(self.target(ids), inputs)
+        return states
 
     @property
     def table(self) -> Tensor:
@@ -136,14 +138,14 @@ class Transformer(Headed, CausalModel):
         key_mask: Mask | None = None,
         streams: Streams | None = None,
     ) -> dict[str, Tensor]:
-        """What each head says of the decoder's states, by the name of its task."""
+        """The output of each head on the decoder's states, by task."""
         x = self.hidden(source, ids, source_mask=source_mask, key_mask=key_mask, streams=streams)
         return self.read(x, key_mask)
 
     def logits(self, x: Hidden) -> Logits:
         """The output layer."""
-        found = self.target.logits(x) if self.head is None else self.head(x)
-        return found if self.logit_bias is None else found + self.logit_bias
+        logits: Tensor = self.target.logits(x) if self.head is None else self.head(x)
+        return logits if self.logit_bias is None else logits + self.logit_bias
 
     def start(
         self,
@@ -178,17 +180,4 @@ class Transformer(Headed, CausalModel):
         return self.logits(x[:, -1:] if last else x), state
 
 
-def shift_right(ids: Ids, start: int, *, padding: int | None = None) -> Ids:
-    """What a decoder reads to predict `ids`: the token that texts start with, then all of `ids` but the last.
-
-    BART's starts with the end of a text, 2. Targets that do not count (-100) are read as `padding`.
-    """
-    shifted = torch.cat([torch.full_like(ids[:, :1], start), ids[:, :-1]], 1)
-    if bool((shifted == IGNORED).any()):
-        if padding is None:
-            raise InvalidInput(f"some targets are {IGNORED}, which no token is: say by `padding` as what they are read")
-        shifted = shifted.masked_fill(shifted == IGNORED, padding)
-    return shifted
-
-
-__all__ = ["Transformer", "shift_right"]
+__all__ = ["Transformer"]

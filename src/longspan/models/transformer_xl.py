@@ -1,13 +1,14 @@
-"""Transformer-XL (Dai et al. 2019): a language model that carries what its layers saw from one segment to the next.
+"""Transformer-XL (Dai et al. 2019): a language model with a memory of the previous segments.
 
     memory = None
-    for ids in segments:                      # of one stream per batch row, in order
+    for ids in segments:                      # in order, one stream per batch row
         logits, memory = model(ids, memory)   # gradients stop at memory
 
-Nothing has an absolute position, so the memory can be longer in evaluation than in training: `set_reach`.
+There are no absolute positions, so the memory can be longer in evaluation than in training: `set_reach`.
 """
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -34,7 +35,7 @@ from longspan.shapes import Hidden
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryOptions(config.Options):
-    """What models with memory have in common; the defaults are those for enwik8 with 12 layers."""
+    """Options that models with a memory share; the defaults are the 12-layer model for enwik8."""
 
     vocabulary: int = option(256, "number of token ids", low=1)
     width: int = option(512, "width of the hidden states", low=2)
@@ -44,18 +45,18 @@ class MemoryOptions(config.Options):
     hidden: int = option(2048, "inner width of the feed-forward layer", low=1)
     activation: str = option("relu", "of the feed-forward layer", choices=(*PLAIN, *GATED))
     place: str = option(
-        "post", "where the norm stands; pre: memory is normed with the segment", choices=("post", "pre")
+        "post", "position of the norm; pre: the memory is normalised with the segment", choices=("post", "pre")
     )
     norm: str = option("layer", "kind of norm", choices=tuple(NORMS))
     eps: float = option(1e-5, "added to the variance in norms", low=0)
     dropout: float = option(
-        0.1, "on embeddings, distance codes, what each sub-layer adds, and outputs", low=0, high=0.999
+        0.1, "on embeddings, distance encodings, the output of each sub-layer, and the output", low=0, high=0.999
     )
     attention_dropout: float = option(0.0, "on attention weights", low=0, high=0.999)
     hidden_dropout: float = option(0.1, "inside the feed-forward layer", low=0, high=0.999)
     segment: int = option(512, "tokens of a segment: gradients reach no further back", low=1)
-    memory: int = option(512, "inputs of each layer that are kept of what was before", low=0)
-    clamp: int | None = option(None, "distance from which on all are told alike", low=1)
+    memory: int = option(512, "past inputs that each layer keeps", low=0)
+    clamp: int | None = option(None, "distance beyond which all are encoded alike", low=1)
     untie: bool = option(False, "whether each layer has its own u and w (the released large models)")
     scale: bool = option(True, "whether embeddings are multiplied by the root of the width")
     tied: bool = option(True, "whether the output layer is the embedding")
@@ -63,12 +64,12 @@ class MemoryOptions(config.Options):
         None, "first ids of the rarer bands: adaptive embedding and softmax", low=1
     )
     divisor: int = option(1, "how much narrower each band is than the one before", low=1)
-    init_std: float = option(0.02, "deviation of initial weights", low=0)
+    init_std: float = option(0.02, "standard deviation of initial weights", low=0)
 
 
 @dataclass(frozen=True)
 class SegmentMemory(State):
-    """What the layers remember of the text before, without its gradient."""
+    """The memory of each layer after a text, without gradients."""
 
     layers: tuple[LayerMemory, ...]
 
@@ -76,27 +77,27 @@ class SegmentMemory(State):
 @stored
 @dataclass(frozen=True)
 class Tables:
-    """W_R r_t of each layer; the same for all rows of a batch, and so no part of what a state counts or selects."""
+    """W_R r_t of each layer. It is the same for all batch rows, so states neither count nor select it."""
 
     rows: tuple[Tensor, ...]
 
 
 @dataclass(frozen=True)
 class SegmentState(State):
-    """What decoding remembers."""
+    """The state of decoding."""
 
     layers: tuple[LayerState, ...]
     length: int  # tokens read
-    begun: int  # those of them in the segment at hand
+    begun: int  # tokens of them in the current segment
     tables: Tables
 
 
 class TransformerXL(CausalModel):
-    """A language model that reads segments, and remembers the layers' inputs of those before.
+    """A language model that reads segments, and keeps the layers' inputs of previous segments.
 
-    What a token reads, in `forward` and in `extend` alike: the text is cut every `segment` tokens from where memory
-    stands, and a token reads its segment up to itself and the last `memory` tokens before the segment. With
-    `same_length` it reads the last `memory` tokens, itself among them, and cuts make no difference.
+    In `forward` and in `extend` the text is cut every `segment` tokens, counted from the memory on. A token reads its
+    segment up to itself, and the last `memory` tokens before the segment. With `same_length` it reads the last `memory`
+    tokens including itself, and the cuts make no difference.
     """
 
     name = "transformer_xl"
@@ -109,9 +110,9 @@ class TransformerXL(CausalModel):
         def __post_init__(self) -> None:
             super().__post_init__()
             if self.same_length and self.memory < 1:
-                raise InvalidOption(
-                    "with same_length a token reads as many tokens as memory has: give memory at least 1"
-                )
+                raise InvalidOption("with same_length a token reads `memory` tokens: give memory at least 1")
+
+    options: MemoryOptions
 
     def __init__(self, options: MemoryOptions) -> None:
         super().__init__(options)
@@ -142,12 +143,12 @@ class TransformerXL(CausalModel):
 
     @property
     def left_padding(self) -> bool:  # type: ignore[override]
-        """Segments are cut alike in all rows, so a row moved by padding is cut elsewhere; `same_length` has no cuts."""
+        """Only with `same_length`: otherwise a row that padding shifts is cut at other tokens."""
         return self.reach.same_length
 
     @property
     def reach(self) -> Reach:
-        """How the text is cut and what is kept."""
+        """How the text is cut, and how much of it is kept."""
         own = self.options
         furthest = own.memory + own.segment - 1
         same_length = getattr(own, "same_length", False)
@@ -161,8 +162,8 @@ class TransformerXL(CausalModel):
         clamp: int | None = None,
         same_length: bool | None = None,
     ) -> None:
-        """Another cut, memory or visibility: no weight depends on them, and the paper evaluates with longer memory."""
-        given = {"segment": segment, "memory": memory, "clamp": clamp, "same_length": same_length}
+        """Changes segment, memory or visibility. No weight depends on them; the paper evaluates with more memory."""
+        given: dict[str, Any] = {"segment": segment, "memory": memory, "clamp": clamp, "same_length": same_length}
         self.options = replace(self.options, **{key: value for key, value in given.items() if value is not None})
 
     def _head_dim(self) -> int:
@@ -210,12 +211,10 @@ class TransformerXL(CausalModel):
         return SegmentMemory(tuple(LayerMemory(none, none) for _ in self.layers))
 
     def forget(self, memory: SegmentMemory, rows: Bool[Tensor, " batch"]) -> SegmentMemory:
-        """The memory of which the batch rows `rows` have lost theirs, because another document begins there."""
+        """The memory after clearing the batch rows `rows`, where another document begins."""
         if rows.dtype != torch.bool or rows.shape != memory.layers[0].memory.shape[:1]:
             batch = len(memory.layers[0].memory)
-            raise InvalidInput(
-                f"rows must be boolean, one for each of the {batch} of the batch, not {tuple(rows.shape)}"
-            )
+            raise InvalidInput(f"rows must be boolean, one for each of the {batch} batch rows, not {tuple(rows.shape)}")
         return SegmentMemory(tuple(self._forget(held, rows) for held in memory.layers))
 
     def _forget(self, held: LayerMemory, rows: Tensor) -> LayerMemory:
@@ -224,12 +223,20 @@ class TransformerXL(CausalModel):
     def forward(
         self, ids: Ids, memory: SegmentMemory | None = None, *, key_mask: Mask | None = None
     ) -> tuple[Logits, SegmentMemory]:
-        """The logits of the next token at each place, and the memory after the text.
+        """The logits after each token, and the memory after the text.
 
-        The text may be of any length: it is cut into segments, and gradients stop at the cuts.
+        The text may have any length: it is cut into segments, and gradients stop at the cuts.
         """
         x, memory = self.hidden(ids, memory, key_mask=key_mask)
         return self.logits(x), memory
+
+    def text_logits(self, ids: Ids) -> Logits:
+        logits, _ = self.segment_logits(ids)
+        return logits
+
+    def segment_logits(self, ids: Ids, memory: SegmentMemory | None = None) -> tuple[Logits, SegmentMemory]:
+        logits, memory = self(ids, memory)
+        return logits, memory
 
     def hidden(
         self, ids: Ids, memory: SegmentMemory | None = None, *, key_mask: Mask | None = None
@@ -240,7 +247,7 @@ class TransformerXL(CausalModel):
         memory = self.begin(len(ids)) if memory is None else self._fit(memory, len(ids))
         reach, after = self.reach, []
         for layer, held in zip(self._all(), memory.layers):
-            rows = self._told(held, ids.shape[1])
+            rows = self._distance_count(held, ids.shape[1])
             x, kept = layer(x, held, reach, layer.attention.distances(rows, self.options.clamp), key_mask)
             after.append(kept)
         return self.dropout(self.norm(x)), SegmentMemory(tuple(after))
@@ -250,12 +257,13 @@ class TransformerXL(CausalModel):
         if isinstance(self.head, AdaptiveSoftmax):
             return self.head.log_probabilities(x)
         if self.head is not None:
-            return self.head(x)
+            logits: Tensor = self.head(x)
+            return logits
         assert isinstance(self.embedding, TokenEmbedding) and self.bias is not None
         return self.embedding.logits(x) + self.bias
 
     def loss(self, x: Hidden, targets: Ids) -> Float[Tensor, ""]:
-        """The mean cross-entropy of the states from `hidden`, without ever holding all logits."""
+        """The mean cross-entropy of the states from `hidden`, without holding all logits at once."""
         if isinstance(self.head, AdaptiveSoftmax):
             return self.head.loss(x, targets)
         if self.head is not None:
@@ -263,8 +271,8 @@ class TransformerXL(CausalModel):
         assert isinstance(self.embedding, TokenEmbedding)
         return chunked_cross_entropy(x, self.embedding.weight, targets, self.bias)
 
-    def _told(self, held: LayerMemory, length: int) -> int:
-        """How many distances there are in a text of `length` tokens after what is held."""
+    def _distance_count(self, held: LayerMemory, length: int) -> int:
+        """The number of distances in a text of `length` tokens after the memory `held`."""
         reach, rows = self.reach, held.memory.shape[1]
         return reach.slots + min(rows + length, reach.memory + reach.segment)
 
@@ -278,15 +286,15 @@ class TransformerXL(CausalModel):
             raise InvalidInput(f"key_mask must be boolean, one for each of the ids {tuple(ids.shape)}, not {came}")
 
     def _fit(self, memory: SegmentMemory, batch: int) -> SegmentMemory:
-        """The memory, if it is of such a model and batch; no more of it than is kept now."""
+        """The memory, cut to what is kept now; an error if it is of another model or batch."""
         first = memory.layers[0].memory
         if len(memory.layers) != len(self.layers) or first.shape[2] != self.options.width:
             raise InvalidInput(
-                f"the memory is of {len(memory.layers)} layers of width {first.shape[2]}, and the model has "
+                f"the memory has {len(memory.layers)} layers of width {first.shape[2]}, and the model has "
                 f"{len(self.layers)} of {self.options.width}; start with memory=None"
             )
         if len(first) != batch:
-            raise InvalidInput(f"the memory is of batch {len(first)}, and the ids of {batch}; select its rows")
+            raise InvalidInput(f"the memory has {len(first)} batch rows, and the ids {batch}; select its rows")
         return SegmentMemory(tuple(trim(held, self.reach) for held in memory.layers))
 
     # Step by step
@@ -301,7 +309,7 @@ class TransformerXL(CausalModel):
         align: bool = False,
         memory: SegmentMemory | None = None,
     ) -> SegmentState:
-        """The state before the first token, or after the text that `memory` is of."""
+        """The state before the first token, or after the text that left `memory`."""
         self._refuse_source(source, align)
         held = (self.begin(batch) if memory is None else self._fit(memory, batch)).layers
         states = tuple(layer.start(own) for layer, own in zip(self._all(), held))
@@ -316,7 +324,7 @@ class TransformerXL(CausalModel):
         positions: Ids | None = None,
         last: bool = False,
     ) -> tuple[Logits, SegmentState]:
-        """As in `Causal`; `positions` change nothing, since only distances are told."""
+        """As in `CausalModel`; `positions` have no effect, because only distances are encoded."""
         self._check(ids, key_mask)
         x, reach, after = self.embedding(ids), self.reach, []
         tables = self._tables(state, reach, ids.shape[1])
@@ -330,7 +338,7 @@ class TransformerXL(CausalModel):
         )
 
     def _tables(self, state: SegmentState, reach: Reach, new: int) -> Tables:
-        """Distances enough for the next tokens; made once, and anew with double room where there are too few."""
+        """Enough distances for the next tokens; computed again with double the room if there are too few."""
         most = reach.memory + relative.ROWS if reach.same_length else reach.furthest + 1
         needed = min(most, self._needed(state, new))
         if state.tables.rows and state.tables.rows[0].shape[1] >= needed:

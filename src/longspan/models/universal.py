@@ -1,8 +1,8 @@
-"""The Universal Transformer (Dehghani et al. 2018) in its three forms: one block, applied until it is enough.
+"""The Universal Transformer (Dehghani et al. 2018): one block, applied several times.
 
-It is the Transformer with another body: `layers` says how often the one block is applied, P^t is added before each of
-these steps instead of positions once (`nn/universal_stack.py`), and with `halting` each position stops by itself,
-after at most `max_steps` (`nn/halting.py`). Encoder and decoder share nothing.
+It is the Transformer with another body. `layers` is how often the block is applied; P^t, which encodes position and
+step, is added before each step instead of positions once (`nn/universal_stack.py`). With `halting` each position stops
+by itself, after at most `max_steps` (`nn/halting.py`). Encoder and decoder share no weights.
 """
 
 from collections.abc import Sequence
@@ -25,12 +25,12 @@ from longspan.nn.universal_stack import StepSignal, UniversalStack
 
 @dataclass(frozen=True, kw_only=True)
 class RecurrenceOptions(config.Options):
-    """What a body has that applies one block again and again."""
+    """Options of a body that applies one block repeatedly."""
 
-    layers: int = option(6, "how often the block is applied; with halting, what max_steps is twice of", low=1)
+    layers: int = option(6, "how often the block is applied; with halting, half of the default max_steps", low=1)
     step_signal: str = option(
         "sinusoidal",
-        "how the step is told: the paper's sinusoids, or learned rows as released",
+        "encoding of the step: the paper's sinusoids, or learned rows as released",
         choices=("sinusoidal", "learned", "none"),
     )
     transition: str = option(
@@ -38,45 +38,45 @@ class RecurrenceOptions(config.Options):
         "what follows attention: a feed-forward layer, or two separable convolutions",
         choices=("feedforward", "convolution"),
     )
-    halting: bool = option(False, "whether each position decides by itself after how many steps it is done")
+    halting: bool = option(False, "whether each position decides by itself after how many steps it stops")
     max_steps: int | None = option(None, "halting: the most steps; 2 · layers unless given", low=1)
-    threshold: float = option(0.99, "halting: the sum of probabilities past which a position is done", low=0, high=1)
+    threshold: float = option(0.99, "halting: the sum of probabilities at which a position stops", low=0, high=1)
     combine: str = option(
         "listing",
-        "halting: what comes out, the listing's running average or Graves's sum",
+        "halting: the output, the running average of the paper's listing or Graves's sum",
         choices=("listing", "accumulate"),
     )
     halted: str = option(
         "evolve",
-        "halting: whether what others read of a halted position goes on changing, or is copied",
+        "halting: whether the state that others read of a halted position keeps changing, or is copied",
         choices=("evolve", "copy"),
     )
-    force_remainder: bool = option(False, "halting: whether the last possible step gets all weight that is left")
+    force_remainder: bool = option(False, "halting: whether the last possible step gets all remaining weight")
     ponder: float = option(0.01, "halting: weight of the mean ponder time in the loss", low=0)
 
 
 def _embed(options: BodyOptions, vocabulary: int, padding: int | None = None) -> TokenEmbedding:
-    """Token rows alone: positions are added at every step."""
+    """Token embeddings without positions, which are added at every step."""
     return embedding(replace(options, position="none"), vocabulary, padding)
 
 
 def _stack(
-    options: Any,  # of a body, and of its recurrence
+    options: Any,  # BodyOptions and RecurrenceOptions
     settings: Sequence[AttentionConfig],
     *,
-    place: str,
+    stack_name: str,
     causal: bool,
     layers: int | None = None,
     cross: Sequence[AttentionConfig] | None = None,
     cross_length: int | None = None,
 ) -> UniversalStack:
-    """The one block, with its signal and its halting; `layers` is the number of steps."""
+    """The stack: one block with its step signal and halting; `layers` is the number of steps."""
     if options.reversible:
-        raise Unsupported(f"{place}: reversible blocks are different ones, not one applied again; leave out reversible")
+        raise Unsupported(f"{stack_name}: a block that is applied repeatedly is not reversible; leave out reversible")
     steps = options.layers if layers is None else layers
     steps = (options.max_steps or 2 * steps) if options.halting else steps
-    own = spread(settings, 1, f"{place} self-attention")[0]
-    reader = None if cross is None else spread(cross, 1, f"{place} cross-attention")[0]
+    mixer = spread(settings, 1, f"{stack_name} self-attention")[0]
+    reader = None if cross is None else spread(cross, 1, f"{stack_name} cross-attention")[0]
     change = halting = None
     if options.transition == "convolution":
         change = SeparableConvolution(
@@ -98,13 +98,13 @@ def _stack(
         )
     signal = StepSignal(options.width, steps, position=absolute_position(options), step=options.step_signal)
     block = build_block(
-        options, own, place=place, causal=causal, cross=reader, cross_length=cross_length, change=change
+        options, mixer, stack_name=stack_name, causal=causal, cross=reader, cross_length=cross_length, change=change
     )
     return UniversalStack(block, last_norm(options), width=options.width, steps=steps, signal=signal, halting=halting)
 
 
 class UniversalEncoder(Encoder):
-    """Hidden states of a text: the form for classification and question answering."""
+    """The Universal Transformer's encoder, for classification and question answering."""
 
     name = "universal_encoder"
     paper = "Dehghani et al. 2018"
@@ -114,9 +114,11 @@ class UniversalEncoder(Encoder):
     class Options(RecurrenceOptions, Encoder.Options):
         pass
 
+    options: Options
+
 
 class UniversalDecoder(Decoder):
-    """A language model."""
+    """The Universal Transformer as a language model."""
 
     name = "universal_decoder"
     paper = "Dehghani et al. 2018"
@@ -126,9 +128,11 @@ class UniversalDecoder(Decoder):
     class Options(RecurrenceOptions, Decoder.Options):
         pass
 
+    options: Options
+
 
 class UniversalTransformer(Transformer):
-    """An encoder, and a decoder that reads its final states; each has one block and halts by itself."""
+    """The Universal Transformer: an encoder and a decoder of one block each, which halt independently."""
 
     name = "universal"
     paper = "Dehghani et al. 2018"
@@ -137,6 +141,8 @@ class UniversalTransformer(Transformer):
     @dataclass(frozen=True, kw_only=True)
     class Options(RecurrenceOptions, Transformer.Options):
         pass
+
+    options: Options
 
 
 __all__ = ["RecurrenceOptions", "UniversalDecoder", "UniversalEncoder", "UniversalTransformer"]

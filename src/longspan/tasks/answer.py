@@ -1,4 +1,4 @@
-"""Answers that are spans of a passage, as in SQuAD (Rajpurkar et al. 2016; Devlin et al. 2018, section 4.2)."""
+"""Question answering by spans of a passage, as in SQuAD (Rajpurkar et al. 2016; Devlin et al. 2018, section 4.2)."""
 
 import json
 import re
@@ -37,7 +37,7 @@ from longspan.tasks.text_inputs import (
 
 @dataclass(frozen=True)
 class SpanQuestion:
-    """A question on a passage; without answers, none is in it."""
+    """A question on a passage; without answers, it has none in the passage."""
 
     text: str
     passage: str
@@ -51,19 +51,19 @@ class SpanQuestion:
 
 
 def questions(path: Path, encoding: str | None = None) -> list[SpanQuestion]:
-    """Those of a file in SQuAD's JSON, v1.1 or v2."""
+    """The questions of a file in SQuAD's JSON format, v1.1 or v2."""
     try:
-        found = json.loads(text_files.whole(path, encoding))
+        content = json.loads(text_files.whole(path, encoding))
     except json.JSONDecodeError as error:
         raise InvalidInput(f"{path}, line {error.lineno}: not JSON: {error.msg}") from None
     except InvalidInput:
         raise
     except (RecursionError, ValueError) as error:  # nested too deep, or a number of thousands of digits
-        raise InvalidInput(f"{path} is not JSON that can be read: {error}") from None
-    articles = found.get("data") if isinstance(found, dict) else None
+        raise InvalidInput(f"{path} is not readable JSON: {error}") from None
+    articles = content.get("data") if isinstance(content, dict) else None
     if not isinstance(articles, list):
-        raise InvalidInput(f"{path} is not of SQuAD's form: it has no list of data")
-    made: list[SpanQuestion] = []
+        raise InvalidInput(f"{path} is not in SQuAD's format: it has no list called data")
+    parsed: list[SpanQuestion] = []
     for number, article in enumerate(articles):
         try:
             for paragraph in article["paragraphs"]:
@@ -71,28 +71,30 @@ def questions(path: Path, encoding: str | None = None) -> list[SpanQuestion]:
                     given = [] if each.get("is_impossible") else each["answers"]
                     answers = tuple((str(one["text"]), int(one["answer_start"])) for one in given)
                     where = f"{path}, question {each['id']}"
-                    made.append(SpanQuestion(str(each["question"]), str(paragraph["context"]), answers, number, where))
+                    parsed.append(
+                        SpanQuestion(str(each["question"]), str(paragraph["context"]), answers, number, where)
+                    )
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            last = made[-1].where if made else f"{path}, its beginning"
-            raise InvalidInput(f"{path}, article {number}: not of SQuAD's form after {last}: {error!r}") from None
-    for one in made:
+            last = parsed[-1].where if parsed else f"{path}, its beginning"
+            raise InvalidInput(f"{path}, article {number}: not in SQuAD's format after {last}: {error!r}") from None
+    for one in parsed:
         for answer, start in one.answers:
             if one.passage[start : start + len(answer)] != answer:
-                raise InvalidInput(f"{one.where}: {answer[:40]!r} does not stand at character {start} of its passage")
+                raise InvalidInput(f"{one.where}: {answer[:40]!r} is not at character {start} of its passage")
         if not one.passage.strip() or not one.text.strip():
             raise InvalidInput(f"{one.where}: the question or its passage is empty")
-    if not made:
+    if not parsed:
         raise InvalidInput(f"{path} has no questions")
-    return made
+    return parsed
 
 
 class Spans(Objective):
-    """The mean cross-entropy of where an answer starts and ends."""
+    """The mean cross-entropy of an answer's start and end."""
 
     def __init__(
-        self, asked: Sequence[SpanQuestion], passages: dict[str, Passage], *, keep: int = 20, longest: int = 30
+        self, questions: Sequence[SpanQuestion], passages: dict[str, Passage], *, keep: int = 20, longest: int = 30
     ) -> None:
-        self.asked, self.passages, self.keep, self.longest = asked, passages, keep, longest
+        self.questions, self.passages, self.keep, self.longest = questions, passages, keep, longest
 
     def count(self, batch: Batch) -> int:
         return len(batch["start"])
@@ -103,16 +105,16 @@ class Spans(Objective):
 
     def measure(self, model: Model, batch: Batch, carried: Any = None) -> tuple[Metrics, Any]:
         logits = masked(read(model, batch, "span").float(), batch["places"])
-        found = AnswerMetrics(nats=float(_nats(logits, batch)), windows=len(logits), keep=self.keep)
+        metrics = AnswerMetrics(nats=float(_nats(logits, batch)), windows=len(logits), keep=self.keep)
         for row, number in enumerate(batch["question"].tolist()):
             null, spans = best_spans(
                 logits[row], batch["places"][row], batch["leads"][row], keep=self.keep, longest=self.longest
             )
-            question = self.asked[number]
+            question = self.questions[number]
             passage = self.passages[question.passage]
             texts = [(score, passage.cut(first, last)) for score, first, last in spans]
-            found.add(AnswerMetrics({number: Answered(question.gold, null, texts)}, keep=self.keep))
-        return found, None
+            metrics.add(AnswerMetrics({number: Answered(question.gold, null, texts)}, keep=self.keep))
+        return metrics, None
 
 
 def _nats(logits: Tensor, batch: Batch) -> Tensor:
@@ -122,26 +124,28 @@ def _nats(logits: Tensor, batch: Batch) -> Tensor:
 
 
 class Answer(Task):
-    """Questions and passages in SQuAD's JSON; where no file is held out, the last articles are."""
+    """Questions on passages in SQuAD's JSON format; without a held-out file, the last articles are held out."""
 
     name = "answer"
 
     @dataclass(frozen=True, kw_only=True)
     class Options(TextTaskOptions):
         length: int = option(384, "most tokens of a window, the question's included", low=8)
-        step: int = option(128, "tokens between the beginnings of windows (BERT's doc stride)", low=1)
-        question_length: int = option(64, "most tokens of a question; the rest is cut", low=1)
-        answer_length: int = option(30, "most tokens of an answer that is given", low=1)
-        keep: int = option(20, "starts and ends that are looked at, and answers that are kept", low=1)
-        share: float = option(0.2, "of the articles that is held out, where it has no file", low=0, high=0.9)
-        batch: int = option(16, "windows of a batch", low=1)
+        step: int = option(128, "tokens from one window to the next (BERT's doc stride)", low=1)
+        question_length: int = option(64, "most tokens of a question; the rest is cut off", low=1)
+        answer_length: int = option(30, "most tokens of a predicted answer", low=1)
+        keep: int = option(20, "best starts and ends to combine, and best answers to keep", low=1)
+        share: float = option(0.2, "share of the articles to hold out, if held_out is not given", low=0, high=0.9)
+        batch: int = option(16, "windows per batch", low=1)
 
-    def prepare(self, place: DataPaths, tokenizer: Tokenizer | None = None) -> Prepared:
+    options: Options
+
+    def prepare(self, folders: DataPaths, tokenizer: Tokenizer | None = None) -> Prepared:
         options = with_set(self.options, self.name)
-        found = {split: questions(path, options.encoding) for split, path in files(options, place).items()}
+        found = {split: questions(path, options.encoding) for split, path in files(options, folders).items()}
         if "held_out" not in found:
             found["train"], found["held_out"] = by_article(found["train"], options.share)
-        found["train"] = limited(found["train"], options.limit, place.seed)
+        found["train"] = limited(found["train"], options.limit, folders.seed)
         texts = [part for each in found["train"] for part in (each.text, each.passage)]
         tokenizer = tokenizer_for(options, tokenizer, texts)
         asked = [each for table in found.values() for each in table]
@@ -163,7 +167,7 @@ class Answer(Task):
                 )
                 number += 1
             splits[split] = made
-        data = data_of(splits, options, tokenizer, place.seed)
+        data = data_of(splits, options, tokenizer, folders.seed)
         facts = {
             **{f"{split} questions": len(table) for split, table in found.items()},
             **padding_facts(data),
@@ -182,16 +186,16 @@ class Answer(Task):
 
 
 def by_article(asked: Sequence[SpanQuestion], share: float) -> tuple[list[SpanQuestion], list[SpanQuestion]]:
-    """The first articles, and the last ones that are held out: no passage is in both."""
+    """The questions of the first articles, and of the held-out last ones: no passage is in both."""
     count = 1 + max(each.article for each in asked)
     cut = count - max(1, round(count * share))
     if cut < 1:
-        raise InvalidInput("there is one article, and none to hold out; give held_out a file")
+        raise InvalidInput("there is one article, and none to hold out; give a held_out file")
     return [each for each in asked if each.article < cut], [each for each in asked if each.article >= cut]
 
 
 def nearest_sentence(asked: Sequence[SpanQuestion]) -> dict[str, float]:
-    """The sentence of the passage that shares most words with the question, as the answer."""
+    """Scores of a baseline: the sentence of the passage that shares most words with the question."""
     exact = f1 = 0.0
     for each in asked:
         words = {*metrics.normalise(each.text).split()}

@@ -1,7 +1,9 @@
-"""What is asked of a model: a task prepares its data, and has an objective with a loss and figures.
+"""The base classes of tasks: `Task` prepares data, `Objective` is a loss and its metrics on batches of that data.
 
-Losses are sums with the number of things they are over, never means: only so are micro-batches and processes with
-different numbers of real tokens added up rightly.
+A loss is a sum, together with the number of items it is over (tokens, texts), never a mean. Only sums add up correctly
+over micro-batches and processes with different numbers of real tokens.
+
+An objective asks for an ability of `longspan.models.base`, never for a class of model, so that new models can join.
 """
 
 import os
@@ -9,13 +11,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from torch import Tensor
 
 from longspan import config
 from longspan.data.base import Batch, Data
 from longspan.data.tokenizers.tokenizer import Tokenizer
+from longspan.errors import Unsupported
 from longspan.models.base import Model
 
 FILES = ("train", "held_out", "test", "tokens")  # options of tasks that are paths
@@ -27,103 +30,118 @@ class TaskLoss:
 
     total: Tensor
     parts: Mapping[str, Tensor]
-    carried: Any = None  # what the model remembers for the next batch, where it does
+    carried: Any = None  # the memory for the next batch, if the model has one
 
 
 class Metrics(ABC):
-    """Counts that add up over batches and processes, and the figures they make."""
+    """Counts that add up over batches and processes, and the metrics that follow from them."""
 
     @abstractmethod
     def add(self, other: "Metrics") -> None:
-        """Takes in those of another batch or process."""
+        """Adds the counts of another batch or process."""
 
     @abstractmethod
     def result(self) -> dict[str, float]:
-        """The figures, by name."""
+        """The metrics, by name."""
 
     def table(self) -> list[dict[str, Any]]:
-        """Rows for whoever wants to know more, such as what was said of each label."""
+        """Rows with details, such as the predictions for each label."""
         return []
 
 
 class Objective(ABC):
-    """An objective on a kind of batch."""
+    """A loss, and metrics, on batches of one kind."""
 
-    results: ClassVar[tuple[str, ...]] = ()  # parts of the model that are saved by themselves too, under their names
+    results: ClassVar[tuple[str, ...]] = ()  # attributes of the model that are also saved by themselves
 
     @abstractmethod
     def count(self, batch: Batch) -> int:
-        """How many things the loss of a batch is over, such as real targets."""
+        """The number of items that the loss of a batch is over, such as real targets."""
 
     @abstractmethod
     def loss(self, model: Model, batch: Batch, carried: Any = None) -> TaskLoss:
-        """The loss of a batch; `carried` is what the last one left."""
+        """The loss of a batch; `carried` is the memory after the previous batch."""
 
     @abstractmethod
     def measure(self, model: Model, batch: Batch, carried: Any = None) -> tuple[Metrics, Any]:
-        """The figures of a batch, in evaluation mode and without gradients; and what is carried on."""
+        """The metrics of a batch, in evaluation mode and without gradients; and the memory for the next batch."""
 
     def final(self, model: Model, data: Data, batches: Sequence[Sequence[int]]) -> Metrics | None:
-        """What is measured once, of the trained model, since it takes long (BLEU of a search); None: nothing is.
+        """Metrics that are too slow for every evaluation, such as BLEU of beam search: of the trained model, once.
 
-        `batches` are those of `data.batches(0)` that this process takes.
+        `batches` are the batches of `data.batches(0)` for this process. None: there are no such metrics.
         """
         return None
 
 
 @dataclass(frozen=True)
 class DataPaths:
-    """Where a task finds and keeps things."""
+    """The folders that a task reads from and writes to, and the seed of its order."""
 
     data: Path | None  # the folder of data sets: --data, or LONGSPAN_DATA
-    work: Path  # what was prepared, such as token files
+    work: Path  # for prepared data, such as token files
     seed: int = 0
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A task that is ready to be trained on."""
+    """A task that is ready to train on."""
 
     train: Data
     held_out: Data
     objective: Objective
     test: Data | None = None
     tokenizer: Tokenizer | None = None
-    needs: Mapping[str, Any] = field(default_factory=dict)  # options that a model for it must have: vocabulary, tasks
+    needs: Mapping[str, Any] = field(default_factory=dict)  # options that its model must have: vocabulary, tasks
     facts: Mapping[str, Any] = field(default_factory=dict)  # for the reader: sizes, labels, padding, baselines
-    objectives: Mapping[str, Objective] = field(default_factory=dict)  # of splits that need another than `objective`
+    objectives: Mapping[str, Objective] = field(default_factory=dict)  # by split, where it differs from `objective`
 
 
 class Task(ABC):
-    """A kind of data with its objective; a recipe's table `[task]` names it and gives its options."""
+    """A kind of data with its objective; the table `[task]` of a recipe gives its name and options.
+
+    A subclass declares its `Options`, and `options: Options` below them, so that type checkers know their fields.
+    """
 
     name: ClassVar[str]
+
+    options: Any
 
     @dataclass(frozen=True, kw_only=True)
     class Options(config.Options):
         pass
 
     def __init__(self, options: Any) -> None:
-        self.options: Any = options
+        self.options = options
 
     @abstractmethod
-    def prepare(self, place: DataPaths, tokenizer: Tokenizer | None = None) -> Prepared:
-        """Reads the data, and cuts it into tokens; `tokenizer` is that of a model which is trained further.
+    def prepare(self, folders: DataPaths, tokenizer: Tokenizer | None = None) -> Prepared:
+        """Reads and tokenizes the data; `tokenizer` is given where a pretrained model is trained further.
 
-        What is wrong with the files is said here, by file and line, before training starts.
+        Errors in the files are raised here, with file and line, before training starts.
         """
 
 
-def located(options: Any) -> Any:
+TaskOptions = TypeVar("TaskOptions", bound=config.Options)
+
+
+def located(options: TaskOptions) -> TaskOptions:
     """The options of a task with absolute paths, so that a run finds its files from any folder.
 
-    Where a set is named, the files are its own, and `test` may be a name.
+    If the options name a data set, they have no paths, and `test` may be a name.
     """
     if getattr(options, "set", None) is not None:
         return options
     paths = {name: getattr(options, name, None) for name in FILES}
-    given = {name: path for name, path in paths.items() if path is not None}
-    return replace(options, **{name: os.path.abspath(path) for name, path in given.items()})  # noqa: PTH100
+    absolute = {name: os.path.abspath(path) for name, path in paths.items() if path is not None}  # noqa: PTH100
+    return replace(options, **absolute)
 
 
-__all__ = ["DataPaths", "Metrics", "Objective", "Prepared", "Task", "TaskLoss", "located"]
+def head_output(model: Model, outputs: Mapping[str, Tensor], task: str) -> Tensor:
+    """The output of the head for `task`, or an error that says which heads the model has."""
+    if task not in outputs:
+        raise Unsupported(f"this {model.name} has no head for {task!r}; it has {', '.join(outputs) or 'none'}")
+    return outputs[task]
+
+
+__all__ = ["DataPaths", "Metrics", "Objective", "Prepared", "Task", "TaskLoss", "head_output", "located"]

@@ -1,4 +1,4 @@
-"""What can be had without a model: every score is printed beside these."""
+"""Baselines without a neural network, printed next to every score."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from longspan.tasks.metric_sums import ClassMetrics, entity_scores
 
 
 def majority(true: Sequence[int], held_out: Sequence[int], labels: int) -> dict[str, float]:
-    """Always the label that training texts have most often."""
+    """Predicts the most frequent label of the training texts."""
     most = Counter(true).most_common(1)[0][0]
     return _scores(ClassMetrics.of(held_out, [most] * len(held_out), labels))
 
@@ -29,14 +29,14 @@ def bag_of_words(train: Sequence[Example], held_out: Sequence[Example], labels: 
     return _scores(ClassMetrics.of([int(each.whole["label"]) for each in held_out], said, labels))
 
 
-def _scores(figures: ClassMetrics) -> dict[str, float]:
-    return {name: value for name, value in figures.result().items() if name != "loss"}
+def _scores(metrics: ClassMetrics) -> dict[str, float]:
+    return {name: value for name, value in metrics.result().items() if name != "loss"}
 
 
 def usual_tags(
     train: Sequence[tuple[Sequence[str], Sequence[str]]], held_out: Sequence[tuple[Sequence[str], Sequence[str]]]
 ) -> dict[str, float]:
-    """The tag that a word had most often in training, O where it was not seen."""
+    """Predicts the most frequent tag of each word in training; O for unseen words."""
     seen: dict[str, Counter[str]] = {}
     for words, tags in train:
         for word, tag in zip(words, tags):

@@ -1,4 +1,4 @@
-"""BLEU (Papineni et al. 2002) as sacrebleu has it (Post 2018), in counts that add up over processes."""
+"""BLEU (Papineni et al. 2002) by sacrebleu (Post 2018), in counts that add up over processes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ TOKENIZERS = ("13a", "intl", "zh", "char", "none")
 
 @dataclass
 class Bleu(Metrics):
-    """n-grams found and made, and the lengths of both sides: corpus BLEU is a function of these alone."""
+    """Counts of matched and produced n-grams, and the lengths of both sides: corpus BLEU follows from these."""
 
     found: list[int] = field(default_factory=lambda: [0] * ORDER)
     made: list[int] = field(default_factory=lambda: [0] * ORDER)
@@ -27,7 +27,7 @@ class Bleu(Metrics):
 
     @classmethod
     def of(cls, texts: Sequence[str], references: Sequence[str], tokenize: str = "13a") -> "Bleu":
-        """Of translations and one reference for each; cased, cut into words as sacrebleu's `tokenize` does."""
+        """Counts for translations with one reference each: case-sensitive, tokenized by sacrebleu's `tokenize`."""
         if not texts:
             return cls()
         score = counter(tokenize).corpus_score(list(texts), [list(references)])
@@ -41,7 +41,7 @@ class Bleu(Metrics):
         self.sentences += other.sentences
 
     def result(self) -> dict[str, float]:
-        """Of 100; orders that nothing was found of are smoothed by sacrebleu's default (`exp`)."""
+        """BLEU out of 100; n-gram orders without a match are smoothed by sacrebleu's default (`exp`)."""
         if not self.sentences:
             return {}
         score = counter().compute_bleu(self.found, self.made, self.length, self.reference, smooth_method="exp")
@@ -58,7 +58,7 @@ def bleu(
     numbers: Sequence[int] | None = None,
     tokens: int = 1024,
 ) -> Bleu:
-    """BLEU of what beam search makes of the sources of `data`, or of those with these numbers.
+    """BLEU of beam search on the sources of `data`, or on those with the given numbers.
 
     >>> bleu(model, prepared.test, prepared.tokenizer, beam=Beam(beams=5)).result()["bleu"]
     """
@@ -70,12 +70,12 @@ def bleu(
 
 
 def counter(tokenize: str = "13a") -> Any:
-    """What counts BLEU; asked for before training too, so that a missing package does not end a run at its end."""
+    """sacrebleu's scorer. It is also built before training, so that a missing package fails early."""
     try:
-        from sacrebleu.metrics import BLEU
+        from sacrebleu.metrics.bleu import BLEU
     except ImportError:
         raise Unsupported("BLEU is counted by sacrebleu, which is not installed: pip install longspan[train]") from None
-    return BLEU(tokenize=tokenize, force=True)  # `force`: not to warn of texts that look cut into words already
+    return BLEU(tokenize=tokenize, force=True)  # `force`: no warning about texts that look tokenized
 
 
 __all__ = ["TOKENIZERS", "Bleu", "bleu", "counter"]

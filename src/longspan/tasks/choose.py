@@ -1,9 +1,10 @@
-"""Multiple choice: several endings of a text, each scored by one shared head, of which one is right (SWAG)."""
+"""Multiple choice: one of several endings of a text is right (SWAG); one head scores each ending."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -22,7 +23,7 @@ from longspan.tasks.text_inputs import TextTaskOptions, files, limited, padding_
 
 
 class Choices(Examples):
-    """Examples that are several texts; each batch has (examples, choices, tokens)."""
+    """Examples of several texts each; batches are (examples, choices, tokens)."""
 
     def __init__(self, groups: Sequence[Sequence[Example]], batch: int, **given: Any) -> None:
         self.groups = groups
@@ -34,8 +35,8 @@ class Choices(Examples):
         flat = Examples([each for group in chosen for each in group], 1, padding=self.padding, shuffle=False)
         found = dict(flat.load(range(len(flat.examples)), epoch))
         shape = (len(chosen), len(chosen[0]))
-        made = {name: found[name].unflatten(0, shape) for name in ("ids", "mask", "segments")}
-        return {**made, "label": found["label"].unflatten(0, shape)[:, 0]}
+        made = {name: torch.unflatten(found[name], 0, shape) for name in ("ids", "mask", "segments")}
+        return {**made, "label": torch.unflatten(found["label"], 0, shape)[:, 0]}
 
     def fingerprint(self) -> str:
         flat = Examples([each for group in self.groups for each in group], self.batch, seed=self.seed)
@@ -43,7 +44,7 @@ class Choices(Examples):
 
 
 class ChoiceObjective(Objective):
-    """The cross-entropy of the right one among the choices."""
+    """The cross-entropy of the right choice."""
 
     def __init__(self, choices: int) -> None:
         self.choices = choices
@@ -61,9 +62,9 @@ class ChoiceObjective(Objective):
 
 
 def scores(model: Model, batch: Batch) -> Tensor:
-    """A score for each choice: every one is a row of its own to the model."""
+    """A score for each choice; the model reads each as a row of its own."""
     flat = {name: batch[name].flatten(0, 1) for name in ("ids", "mask", "segments")}
-    return read(model, flat, "choose").float().unflatten(0, batch["ids"].shape[:2])
+    return torch.unflatten(read(model, flat, "choose").float(), 0, batch["ids"].shape[:2])
 
 
 class Choose(Task):
@@ -73,26 +74,28 @@ class Choose(Task):
 
     @dataclass(frozen=True, kw_only=True)
     class Options(TextTaskOptions):
-        columns: tuple[str, ...] | None = option(None, "what the columns are, where the first line does not say it")
+        columns: tuple[str, ...] | None = option(None, "names of the columns, if the first line does not have them")
         text: str = option("text", "the column of the text")
         choices: tuple[str, ...] = option(("choice0", "choice1"), "the columns of the choices")
-        label: str = option("label", "the column of the right one's number")
+        label: str = option("label", "the column with the number of the right choice")
         first: int = option(0, "the number of the first choice", low=0, high=1)
 
-    def prepare(self, place: DataPaths, tokenizer: Tokenizer | None = None) -> Prepared:
+    options: Options
+
+    def prepare(self, folders: DataPaths, tokenizer: Tokenizer | None = None) -> Prepared:
         options = self.options
         if len(options.choices) < 2:
-            raise InvalidOption("choices are two at least; name their columns")
+            raise InvalidOption("give at least two choices, by their columns")
         wanted = [options.text, *options.choices, options.label]
         found = {
             split: list(rows(path, wanted, options.columns, options.encoding))
-            for split, path in files(options, place).items()
+            for split, path in files(options, folders).items()
         }
         if "held_out" not in found:
-            train, held = split_off(len(found["train"]), options.share, place.seed)
+            train, held = split_off(len(found["train"]), options.share, folders.seed)
             whole = found["train"]
             found["train"], found["held_out"] = [whole[each] for each in train], [whole[each] for each in held]
-        found["train"] = limited(found["train"], options.limit, place.seed)
+        found["train"] = limited(found["train"], options.limit, folders.seed)
         texts = [row.fields[name] for row in found["train"] for name in wanted[:-1]]
         tokenizer = tokenizer_for(options, tokenizer, texts)
         made = {
@@ -100,7 +103,7 @@ class Choose(Task):
                 [_group(row, options, tokenizer) for row in table],
                 options.batch,
                 padding=tokenizer.pad or 0,
-                seed=place.seed,
+                seed=folders.seed,
                 shuffle=split == "train",
             )
             for split, table in found.items()

@@ -1,4 +1,4 @@
-"""A label, or a number, for each text or pair of texts (Devlin et al. 2018, section 4.1)."""
+"""Text classification and regression: a label or a number for a text or a pair (Devlin et al. 2018, section 4.1)."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -49,11 +49,16 @@ class LabelObjective(Objective):
     def measure(self, model: Model, batch: Batch, carried: Any = None) -> tuple[Metrics, Any]:
         logits = read(model, batch, "classify").float()
         nats = float(cross_entropy(logits, batch["label"], reduction="sum"))
-        sure, said = logits.softmax(-1).max(-1)
-        found = ClassMetrics.of(
-            batch["label"].tolist(), said.tolist(), len(self.names), nats, names=self.names, confidence=sure.tolist()
+        confidence, predicted = logits.softmax(-1).max(-1)
+        metrics = ClassMetrics.of(
+            batch["label"].tolist(),
+            predicted.tolist(),
+            len(self.names),
+            nats,
+            names=self.names,
+            confidence=confidence.tolist(),
         )
-        return found, None
+        return metrics, None
 
 
 class NumberObjective(Objective):
@@ -63,65 +68,67 @@ class NumberObjective(Objective):
         return len(batch["number"])
 
     def loss(self, model: Model, batch: Batch, carried: Any = None) -> TaskLoss:
-        found = read(model, batch, "regress").flatten()
-        return TaskLoss(((found - batch["number"].to(found.dtype)) ** 2).sum(), {})
+        predicted = read(model, batch, "regress").flatten()
+        return TaskLoss(((predicted - batch["number"].to(predicted.dtype)) ** 2).sum(), {})
 
     def measure(self, model: Model, batch: Batch, carried: Any = None) -> tuple[Metrics, Any]:
-        found = read(model, batch, "regress").flatten()
-        return NumberMetrics(batch["number"].tolist(), found.tolist()), None
+        predicted = read(model, batch, "regress").flatten()
+        return NumberMetrics(batch["number"].tolist(), predicted.tolist()), None
 
 
 class Classify(Task):
-    """Texts or pairs from CSV, tab-separated or JSON-lines files; labels may be called anything."""
+    """Texts or pairs from CSV, tab-separated or JSON-lines files, with labels of any name."""
 
     name = "classify"
 
     @dataclass(frozen=True, kw_only=True)
     class Options(TextTaskOptions):
-        columns: tuple[str, ...] | None = option(None, "what the columns are, where the first line does not say it")
+        columns: tuple[str, ...] | None = option(None, "names of the columns, if the first line does not have them")
         text: str = option("text", "the column of the text")
-        second: str | None = option(None, "the column of the second text, where there are pairs")
+        second: str | None = option(None, "the column of the second text, if texts come in pairs")
         label: str = option("label", "the column of the label or number")
         names: tuple[str, ...] | None = option(None, 'what labels of the file mean, as in "0=negative"')
-        regression: bool = option(False, "whether labels are numbers to be told")
-        both_orders: bool = option(False, "whether pairs are trained on in both orders, where the order means nothing")
-        shuffled_labels: bool = option(False, "for a control: labels of the training texts change places")
+        regression: bool = option(False, "whether labels are numbers to predict")
+        both_orders: bool = option(False, "whether to train on both orders of a pair, if the order means nothing")
+        shuffled_labels: bool = option(False, "a control: shuffles the labels of the training texts")
 
-    def prepare(self, place: DataPaths, tokenizer: Tokenizer | None = None) -> Prepared:
+    options: Options
+
+    def prepare(self, folders: DataPaths, tokenizer: Tokenizer | None = None) -> Prepared:
         options = with_set(self.options, self.name)
-        found = self._rows(options, place)
-        names = [] if options.regression else label_names(found["train"], options)
-        found["train"] = limited(found["train"], options.limit, place.seed)  # a few texts may not have all labels
-        texts = [row.fields[name] for row in found["train"] for name in _columns(options)]
+        tables = self._rows(options, folders)
+        names = [] if options.regression else label_names(tables["train"], options)
+        tables["train"] = limited(tables["train"], options.limit, folders.seed)  # a few texts may not have all labels
+        texts = [row.fields[name] for row in tables["train"] for name in _columns(options)]
         tokenizer = tokenizer_for(options, tokenizer, texts)
-        splits = {split: _examples(table, options, tokenizer, names) for split, table in found.items()}
+        splits = {split: _examples(table, options, tokenizer, names) for split, table in tables.items()}
         if options.both_orders and options.second is not None:
-            splits["train"] += _examples(found["train"], options, tokenizer, names, swap=True)
+            splits["train"] += _examples(tables["train"], options, tokenizer, names, swap=True)
         if options.shuffled_labels:
-            splits["train"] = _shuffled(splits["train"], place.seed)
-        made = data_of(splits, options, tokenizer, place.seed)
+            splits["train"] = _shuffled(splits["train"], folders.seed)
+        data = data_of(splits, options, tokenizer, folders.seed)
         task = "regress" if options.regression else "classify"
         count = 1 if options.regression else len(names)
         head = Head(task=task, labels=count, names=tuple(names) or None)
         facts = {
-            **padding_facts(made),
+            **padding_facts(data),
             "cut": sum(len(example) >= options.length for example in splits["train"]),
             **({} if options.regression else {"labels": ", ".join(names)}),
-            "baselines": _baselines(splits, found["held_out"], options, count),
+            "baselines": _baselines(splits, tables["held_out"], options, count),
         }
         return Prepared(
-            made["train"],
-            made["held_out"],
+            data["train"],
+            data["held_out"],
             NumberObjective() if options.regression else LabelObjective(names),
-            made.get("test"),
+            data.get("test"),
             tokenizer,
             needs={"vocabulary": tokenizer.size, "tasks": (head,)},
             facts=facts,
         )
 
-    def _rows(self, options: Any, place: DataPaths) -> dict[str, list[TableRow]]:
+    def _rows(self, options: "Classify.Options", folders: DataPaths) -> dict[str, list[TableRow]]:
         wanted = [*_columns(options), options.label]
-        paths = files(options, place)
+        paths = files(options, folders)
         found = {split: list(rows(path, wanted, options.columns, options.encoding)) for split, path in paths.items()}
         for table in found.values():
             for row in table:
@@ -129,17 +136,17 @@ class Classify(Task):
                     if not row.fields[name].strip():
                         raise InvalidInput(f"{row.where}: {name} is empty")
         if "held_out" not in found:
-            train, held = split_off(len(found["train"]), options.share, place.seed)
+            train, held = split_off(len(found["train"]), options.share, folders.seed)
             whole = found["train"]
             found["train"], found["held_out"] = [whole[each] for each in train], [whole[each] for each in held]
         return found
 
 
-def _columns(options: Any) -> list[str]:
+def _columns(options: "Classify.Options") -> list[str]:
     return [options.text] if options.second is None else [options.text, options.second]
 
 
-def _renamed(options: Any) -> dict[str, str]:
+def _renamed(options: "Classify.Options") -> dict[str, str]:
     found = {}
     for each in options.names or ():
         label, sign, name = each.partition("=")
@@ -149,11 +156,11 @@ def _renamed(options: Any) -> dict[str, str]:
     return found
 
 
-def label_names(table: Sequence[TableRow], options: Any) -> list[str]:
-    """The labels that training texts have, numbers by their value and all others by the alphabet; as they are named."""
+def label_names(table: Sequence[TableRow], options: "Classify.Options") -> list[str]:
+    """The names of the labels in training texts: numbers sorted by value, others alphabetically."""
     found = {row.fields[options.label] for row in table}
     if len(found) < 2:
-        raise InvalidInput(f"{table[0].path}: all labels are {found.pop()!r}; two at least are needed")
+        raise InvalidInput(f"{table[0].path}: all labels are {found.pop()!r}; at least two are needed")
     if len(found) > 1000:
         raise InvalidInput(
             f"{table[0].path}: {options.label!r} has {len(found)} values; are they numbers (regression)?"
@@ -164,7 +171,12 @@ def label_names(table: Sequence[TableRow], options: Any) -> list[str]:
 
 
 def _examples(
-    table: Sequence[TableRow], options: Any, tokenizer: Tokenizer, names: Sequence[str], *, swap: bool = False
+    table: Sequence[TableRow],
+    options: "Classify.Options",
+    tokenizer: Tokenizer,
+    names: Sequence[str],
+    *,
+    swap: bool = False,
 ) -> list[Example]:
     columns = _columns(options)[::-1] if swap else _columns(options)
     pairs = None if options.second is None else [row.fields[columns[1]] for row in table]
@@ -180,7 +192,7 @@ def _examples(
         else:
             name = renamed.get(label, label)
             if name not in numbers:
-                raise InvalidInput(f"{row.where}: the label {label!r} is in no training text; they have {_some(names)}")
+                raise InvalidInput(f"{row.where}: no training text has the label {label!r}; they have {_some(names)}")
             whole = {"label": numbers[name]}
         if not each.ids:
             raise InvalidInput(f"{row.where}: the text has no tokens")
@@ -194,7 +206,7 @@ def _number(label: str, row: TableRow) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise InvalidInput(f"{row.where}: {label!r} is no number")
+        raise InvalidInput(f"{row.where}: {label!r} is not a number")
     return value
 
 
@@ -208,7 +220,7 @@ def _shuffled(examples: list[Example], seed: int) -> list[Example]:
 
 
 def _baselines(
-    splits: Mapping[str, Sequence[Example]], held_out: Sequence[TableRow], options: Any, labels: int
+    splits: Mapping[str, Sequence[Example]], held_out: Sequence[TableRow], options: "Classify.Options", labels: int
 ) -> dict[str, dict[str, float]]:
     train, held = splits["train"], splits["held_out"]
     if not options.regression:
@@ -227,7 +239,7 @@ def _baselines(
 
 
 def _overlap(one: str, other: str) -> float:
-    """Of the words of two texts, the share that both have."""
+    """The share of words that two texts have in common (Jaccard)."""
     first, second = {*one.lower().split()}, {*other.lower().split()}
     return len(first & second) / max(1, len(first | second))
 

@@ -1,4 +1,4 @@
-"""Denoising (BART, Lewis et al. 2020): an encoder reads a spoiled text, and a decoder writes the whole one."""
+"""Denoising (BART, Lewis et al. 2020): an encoder reads a corrupted text, and a decoder writes the original."""
 
 import math
 from collections.abc import Sequence
@@ -17,16 +17,15 @@ from longspan.data.text.corpora import Corpus
 from longspan.data.text.noise import Noise
 from longspan.data.text.sentence_pairs import Span
 from longspan.data.tokenizers.tokenizer import Tokenizer
-from longspan.models.base import Model
-from longspan.models.transformer import shift_right
+from longspan.models.base import EncoderDecoder, Model, shift_right
 from longspan.nn.loss import IGNORED
 from longspan.tasks.base import DataPaths, Metrics, Objective, Prepared, TaskLoss
 from longspan.tasks.pretraining import Planned, Pretraining, SpecialTokens
 
 
 class SpoiledTexts(Planned):
-    """`source` is a spoiled text and `source_mask` its real tokens, `targets` the whole text (-100: padding), `ids`
-    what the decoder reads: the targets shifted right behind the token that ends texts."""
+    """Batches: `source` is a corrupted text and `source_mask` its real tokens, `targets` the original (-100: padding),
+    and `ids` the decoder's input: the targets shifted right, after the token that ends texts."""
 
     def __init__(
         self,
@@ -61,7 +60,7 @@ class SpoiledTexts(Planned):
         spoiled = self.noise.apply(
             np.split(whole, inner - span.start), generator, mask=around.mask, drawn_from=self.drawn_from
         )
-        # Spans of length 0 may make a text longer than the whole one.
+        # Spans of length 0 may make the corrupted text longer than the original.
         spoiled = spoiled[: self.length - 2]
         return _enclosed(spoiled, around), _enclosed(whole, around)
 
@@ -80,14 +79,14 @@ def _enclosed(ids: np.ndarray, around: SpecialTokens) -> np.ndarray:
 
 def _table(rows: Sequence[np.ndarray], value: int) -> Tensor:
     table = np.full((len(rows), max(map(len, rows))), value, dtype=np.int64)
-    for place, row in enumerate(rows):
-        table[place, : len(row)] = row
+    for index, row in enumerate(rows):
+        table[index, : len(row)] = row
     return torch.from_numpy(table)
 
 
 @dataclass
 class DenoiseMetrics(Metrics):
-    """Of the whole text, each token given those before it."""
+    """Of the original text, each token given the previous ones."""
 
     nats: float = 0.0
     right: int = 0
@@ -108,7 +107,7 @@ class DenoiseMetrics(Metrics):
 
 
 class WholeText(Objective):
-    """The cross-entropy of each token of the text as it was."""
+    """The cross-entropy of each token of the original text."""
 
     def count(self, batch: Batch) -> int:
         return int((batch["targets"] != IGNORED).sum())
@@ -116,7 +115,7 @@ class WholeText(Objective):
     def loss(self, model: Model, batch: Batch, carried: Any = None) -> TaskLoss:
         total = _nats(self._read(model, batch), batch["targets"])
         extra = model.auxiliary_loss()
-        if extra is not None:  # a mean already: it is weighted as the batch is
+        if extra is not None:  # a mean: multiplied by the count to be a sum
             count = self.count(batch)
             return TaskLoss(total + extra * count, {"auxiliary": extra.detach() * count, "text": total.detach()})
         return TaskLoss(total, {})
@@ -127,8 +126,10 @@ class WholeText(Objective):
         return DenoiseMetrics(float(_nats(logits, batch["targets"])), int(right), self.count(batch)), None
 
     def _read(self, model: Model, batch: Batch) -> Tensor:
-        # The padding of the decoder stands on the right, where no real token reads it.
-        return model(batch["source"], batch["ids"], source_mask=batch["source_mask"])
+        # The decoder's padding is on the right, where no real token reads it: it needs no mask.
+        pair = EncoderDecoder.require(model, Denoise.name)
+        logits: Tensor = pair(batch["source"], batch["ids"], source_mask=batch["source_mask"])
+        return logits
 
 
 def _nats(logits: Tensor, targets: Tensor) -> Tensor:
@@ -137,18 +138,20 @@ def _nats(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 class Denoise(Pretraining):
-    """Restoring spoiled texts, with the model `transformer`."""
+    """Restoring corrupted texts, with an encoder–decoder."""
 
     name = "denoise"
 
     @dataclass(frozen=True, kw_only=True)
     class Options(Pretraining.Options):
-        short: float = option(0.0, "of the texts that is drawn shorter", low=0, high=1)
-        noise: Noise = option(Noise, "how texts are spoiled")
+        short: float = option(0.0, "share of texts that are shorter, of random length", low=0, high=1)
+        noise: Noise = option(Noise, "how texts are corrupted")
 
-    def prepare(self, place: DataPaths, tokenizer: Tokenizer | None = None) -> Prepared:
+    options: Options
+
+    def prepare(self, folders: DataPaths, tokenizer: Tokenizer | None = None) -> Prepared:
         own = self.options
-        corpora, tokenizer = self._corpora(place, tokenizer)
+        corpora, tokenizer = self._corpora(folders, tokenizer)
         data = {
             split: SpoiledTexts(
                 corpus,
@@ -157,7 +160,7 @@ class Denoise(Pretraining):
                 noise=own.noise,
                 tokenizer=tokenizer,
                 short=own.short,
-                seed=place.seed,
+                seed=folders.seed,
                 shuffle=split == "train",
             )
             for split, corpus in corpora.items()

@@ -1,7 +1,7 @@
-"""Replaced-token detection (Clark et al. 2020): a generator fills in hidden tokens, a discriminator finds them.
+"""Replaced-token detection (Clark et al. 2020): a generator fills in masked tokens, a discriminator detects them.
 
-The result of a run is the pair, in `RUN/model`, and the discriminator by itself, which is what is fine-tuned, in
-`RUN/discriminator`: an encoder with its head for detection.
+A run writes the pair to `RUN/model`, and the discriminator by itself, which is then fine-tuned, to
+`RUN/discriminator`: an encoder with a head for detection.
 """
 
 from dataclasses import dataclass
@@ -16,30 +16,29 @@ from longspan.data.base import Batch
 from longspan.data.text.masking import Masking
 from longspan.data.tokenizers.tokenizer import Tokenizer
 from longspan.errors import InvalidInput
-from longspan.models.base import Model
-from longspan.models.electra import Detection, Electra
+from longspan.models.base import Detection, Model, ReplacedTokenPair
 from longspan.nn.loss import IGNORED
 from longspan.tasks.base import DataPaths, Metrics, Objective, Prepared, TaskLoss
 from longspan.tasks.pretraining import MaskedPretraining
 
 
 def _paper() -> Masking:
-    """All chosen tokens are hidden from the generator."""
+    """The paper's masking: all chosen tokens are masked."""
     return Masking(mask=1.0, random=0.0)
 
 
 @dataclass
 class DetectionMetrics(Metrics):
-    """Of both halves: over chosen places, and over real tokens; and of those that were replaced."""
+    """Of the generator over chosen tokens, and of the discriminator over real tokens."""
 
     weight: float
     nats: float = 0.0
     right: int = 0
     places: int = 0
     detection_nats: float = 0.0
-    detected: int = 0  # tokens of which it was said rightly whether they were replaced
+    detected: int = 0  # tokens that were classified correctly
     tokens: int = 0
-    found: int = 0  # replaced, and said so
+    found: int = 0  # replaced, and detected
     said: int = 0
     replaced: int = 0
 
@@ -68,10 +67,10 @@ class DetectionMetrics(Metrics):
 
 
 class ReplacedTokens(Objective):
-    """The generator's mean over chosen places, and `detection_weight` times the discriminator's over real tokens.
+    """The generator's mean over chosen tokens, plus `detection_weight` times the discriminator's over real tokens.
 
-    What is summed is divided by the number of chosen places: a real token counts as `share` of one, a constant, which
-    makes micro-batches and processes add up.
+    The sum is divided by the number of chosen tokens, so a real token counts as `share` of one: a constant, so that
+    micro-batches and processes add up.
     """
 
     results = ("discriminator",)
@@ -83,42 +82,43 @@ class ReplacedTokens(Objective):
         return int((batch["labels"] != IGNORED).sum())
 
     def loss(self, model: Model, batch: Batch, carried: Any = None) -> TaskLoss:
-        assert isinstance(model, Electra)
+        pair = ReplacedTokenPair.require(model, Detect.name)
         ids, chosen = _original(batch)
-        found = model(ids, batch["ids"], chosen, key_mask=batch["real"], segments=_segments(model, batch))
-        masked, detection = _sums(found)
-        second = model.options.detection_weight * self.share * detection
+        detection: Detection = pair(ids, batch["ids"], chosen, key_mask=batch["real"], segments=_segments(pair, batch))
+        masked, detected = _sums(detection)
+        second = pair.detection_weight * self.share * detected
         return TaskLoss(masked + second, {"masked": masked.detach(), "detection": second.detach()})
 
     def measure(self, model: Model, batch: Batch, carried: Any = None) -> tuple[DetectionMetrics, Any]:
-        assert isinstance(model, Electra)
-        found = self._drawn(model, batch)
-        masked, detection = (float(each) for each in _sums(found))
-        said, labels = (found.detections > 0)[found.real], found.labels[found.real]
-        figures = DetectionMetrics(
-            model.options.detection_weight,
-            masked,
-            int((found.proposals.argmax(-1) == found.targets).sum()),
-            len(found.targets),
-            detection,
+        pair = ReplacedTokenPair.require(model, Detect.name)
+        detection = self._drawn(pair, batch)
+        masked_nats, detection_nats = (float(nats) for nats in _sums(detection))
+        real = detection.real
+        said, labels = (detection.detections > 0)[real], detection.labels[real]
+        metrics = DetectionMetrics(
+            pair.detection_weight,
+            masked_nats,
+            int((detection.proposals.argmax(-1) == detection.targets).sum()),
+            len(detection.targets),
+            detection_nats,
             int((said == labels).sum()),
             len(labels),
             int((said & labels).sum()),
             int(said.sum()),
             int(labels.sum()),
         )
-        return figures, None
+        return metrics, None
 
-    def _drawn(self, model: Electra, batch: Batch) -> Detection:
-        """A pass whose draws are each example's own, so that figures do not depend on batches or processes."""
+    def _drawn(self, model: ReplacedTokenPair, batch: Batch) -> Detection:
+        """A pass with a seed of its own for each example, so that metrics do not depend on batches or processes."""
         ids, chosen = _original(batch)
         real, segments = batch["real"], _segments(model, batch)
         proposals = model.propose(batch["ids"], chosen, key_mask=real, segments=segments)
         drawn = []
-        for number, rows in zip(batch["number"].tolist(), proposals.split(chosen.sum(1).tolist())):
+        for number, rows in zip(batch["number"].tolist(), torch.split(proposals, chosen.sum(1).tolist())):
             drawn.append(model.draw(rows, torch.Generator(proposals.device).manual_seed(number)))
         corrupted = ids.masked_scatter(chosen, torch.cat(drawn).to(ids.dtype))
-        detections = model.discriminator.outputs(corrupted, key_mask=real, segments=segments)["detect"]
+        detections = model.detect(corrupted, key_mask=real, segments=segments)
         return Detection(proposals, ids[chosen], corrupted, corrupted != ids, detections, real)
 
 
@@ -127,36 +127,38 @@ def _original(batch: Batch) -> tuple[Tensor, Tensor]:
     return torch.where(chosen, batch["labels"], batch["ids"]), chosen
 
 
-def _segments(model: Electra, batch: Batch) -> Tensor | None:
-    return batch["segments"] if model.options.segments > 1 else None
+def _segments(model: ReplacedTokenPair, batch: Batch) -> Tensor | None:
+    return batch["segments"] if model.segment_kinds > 1 else None
 
 
-def _sums(found: Detection) -> tuple[Tensor, Tensor]:
+def _sums(detection: Detection) -> tuple[Tensor, Tensor]:
     """The generator's cross-entropy and the discriminator's, summed."""
-    kind = torch.promote_types(found.detections.dtype, torch.float32)
-    masked = cross_entropy(found.proposals.to(kind), found.targets, reduction="sum")
-    said, labels = found.detections.to(kind)[found.real], found.labels.to(kind)[found.real]
-    return masked, binary_cross_entropy_with_logits(said, labels, reduction="sum")
+    dtype = torch.promote_types(detection.detections.dtype, torch.float32)
+    masked = cross_entropy(detection.proposals.to(dtype), detection.targets, reduction="sum")
+    logits, labels = detection.detections.to(dtype)[detection.real], detection.labels.to(dtype)[detection.real]
+    return masked, binary_cross_entropy_with_logits(logits, labels, reduction="sum")
 
 
 class Detect(MaskedPretraining):
-    """Replaced-token detection on documents, with the model `electra`."""
+    """Replaced-token detection on documents, with a generator and a discriminator such as `electra`."""
 
     name = "detect"
 
     @dataclass(frozen=True, kw_only=True)
     class Options(MaskedPretraining.Options):
-        pairs: str = option("none", "what a text is: one span, or two", choices=("none", "next", "order"))
-        masking: Masking = option(_paper(), "which tokens are hidden from the generator, and by what")
+        pairs: str = option("none", "whether a text is one span (none) or two", choices=("none", "next", "order"))
+        masking: Masking = option(_paper(), "which tokens are masked for the generator, and how")
 
-    def prepare(self, place: DataPaths, tokenizer: Tokenizer | None = None) -> Prepared:
-        data, tokenizer = self._data(place, tokenizer)
+    options: Options
+
+    def prepare(self, folders: DataPaths, tokenizer: Tokenizer | None = None) -> Prepared:
+        data, tokenizer = self._data(folders, tokenizer)
         if self.options.masking.random:
-            raise InvalidInput("[task.masking] random must be 0: the generator draws what tokens are replaced by")
+            raise InvalidInput("[task.masking] random must be 0: the generator draws the replacements")
         first = data["train"].load(range(min(256, len(data["train"].plan(0)))), 0)
         share = float((first["labels"] != IGNORED).sum() / first["real"].sum())
         if not share:
-            raise InvalidInput("no places were chosen; raise [task.masking] share")
+            raise InvalidInput("no tokens were chosen; raise [task.masking] share")
         needs = {"vocabulary": tokenizer.size, "padding": tokenizer.pad, "mask": tokenizer.mask}
         facts = self._facts(dict(data), tokenizer)
         return Prepared(

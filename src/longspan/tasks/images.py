@@ -1,4 +1,4 @@
-"""Images and what is on them: a label for each, by a model that reads images."""
+"""Image classification: a label for each image."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,18 +15,17 @@ from longspan.data.images.image_files import ImageData, Pictures, read_pictures
 from longspan.data.order import Shuffled
 from longspan.data.sets import named as named_sets
 from longspan.data.tokenizers.tokenizer import Tokenizer
-from longspan.errors import InvalidInput, InvalidOption, Unsupported
-from longspan.models.base import Model
-from longspan.models.vision.vit import VisionTransformer
+from longspan.errors import InvalidInput, InvalidOption
+from longspan.models.base import ImageHeads, Model
 from longspan.nn.heads import Head
-from longspan.tasks.base import DataPaths, Metrics, Objective, Prepared, Task, TaskLoss
+from longspan.tasks.base import DataPaths, Metrics, Objective, Prepared, Task, TaskLoss, head_output
 
 TASK = "classify"
 
 
 @dataclass
 class ImageMetrics(Metrics):
-    """Of labels: nats, and how many were right."""
+    """Loss and accuracy."""
 
     nats: float = 0.0
     right: int = 0
@@ -42,7 +41,7 @@ class ImageMetrics(Metrics):
 
 
 class ImageLabel(Objective):
-    """The cross-entropy of an image's label; batches are `images` and `labels`."""
+    """The cross-entropy of an image's label; batches have `images` and `labels`."""
 
     def __init__(self, smoothing: float = 0.0) -> None:
         self.smoothing = smoothing
@@ -56,7 +55,7 @@ class ImageLabel(Objective):
         extra = model.auxiliary_loss()
         if extra is None:
             return TaskLoss(total, {})
-        count = self.count(batch)  # it is a mean already: it is weighted as the batch is
+        count = self.count(batch)  # the auxiliary loss is a mean: times the count it is a sum
         return TaskLoss(total + extra * count, {"auxiliary": extra.detach() * count, "label": total.detach()})
 
     def measure(self, model: Model, batch: Batch, carried: Any = None) -> tuple[ImageMetrics, Any]:
@@ -66,47 +65,50 @@ class ImageLabel(Objective):
 
 
 def _logits(model: Model, images: Tensor) -> Tensor:
-    if not isinstance(model, VisionTransformer):
-        raise Unsupported(f"{model.name} does not read images; the task 'images' needs the model 'vit'")
-    logits = model.outputs(images)[TASK]
+    reader = ImageHeads.require(model, Images.name)
+    logits = head_output(reader, reader.outputs(images), TASK)
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 class Images(Task):
-    """The labels of the images of a named set, or of files of one's own."""
+    """Labels of the images of a named set, or of your own files."""
 
     name = "images"
 
     @dataclass(frozen=True, kw_only=True)
     class Options(Task.Options):
-        set: str | None = option(None, "a named set; `longspan data list` has them")
-        train: str | None = option(None, "an .npz file with x (bytes: image, height, width, channel) and y, or no set")
-        held_out: str | None = option(None, "another file; a share of the first unless given")
-        test: str | None = option(None, "a third file")
-        share: float = option(0.1, "of the images that is held out, where they have no file", low=0, high=0.9)
-        limit: int | None = option(None, "at most so many images to train on, drawn by the seed", low=1)
-        batch: int = option(64, "images of a batch", low=1)
-        crop: int = option(0, "pixels by which images are moved at most, while it trains", low=0)
-        flip: bool = option(False, "whether every other image is mirrored, while it trains")
-        smoothing: float = option(0.0, "of the labels", low=0, high=0.999)
+        set: str | None = option(None, "a named data set; see `longspan data list`")
+        train: str | None = option(None, "an .npz file with x (bytes: image, height, width, channel) and y")
+        held_out: str | None = option(None, "a held-out file; a share of the first unless given")
+        test: str | None = option(None, "a test file")
+        share: float = option(0.1, "share of the images to hold out, if held_out is not given", low=0, high=0.9)
+        limit: int | None = option(None, "most images to train on, drawn by the seed", low=1)
+        batch: int = option(64, "images per batch", low=1)
+        crop: int = option(0, "most pixels by which training images are shifted", low=0)
+        flip: bool = option(False, "whether half of the training images are mirrored")
+        smoothing: float = option(0.0, "label smoothing", low=0, high=0.999)
 
-    def prepare(self, place: DataPaths, tokenizer: Tokenizer | None = None) -> Prepared:
+    options: Options
+
+    def prepare(self, folders: DataPaths, tokenizer: Tokenizer | None = None) -> Prepared:
         options = self.options
-        found = self._read(place)
-        first = found["train"]
-        for each in found.values():
-            if (each.size, each.channels, len(each.names)) != (first.size, first.channels, len(first.names)):
-                raise InvalidInput(f"{each.source} has images of {_spell(each)}, and {first.source} of {_spell(first)}")
+        splits = self._read(folders)
+        first = splits["train"]
+        for other in splits.values():
+            if (other.size, other.channels, len(other.names)) != (first.size, first.channels, len(first.names)):
+                raise InvalidInput(
+                    f"{other.source} has images of {_spell(other)}, and {first.source} of {_spell(first)}"
+                )
         mean, deviation = first.moments()
 
         def data(split: str) -> ImageData:
             train = split == "train"
             return ImageData(
-                found[split],
+                splits[split],
                 options.batch,
                 mean=mean,
                 deviation=deviation,
-                seed=place.seed,
+                seed=folders.seed,
                 shuffle=train,
                 crop=options.crop if train else 0,
                 flip=options.flip and train,
@@ -116,28 +118,28 @@ class Images(Task):
             data("train"),
             data("held_out"),
             ImageLabel(options.smoothing),
-            data("test") if "test" in found else None,
+            data("test") if "test" in splits else None,
             needs={
                 "image_size": first.size,
                 "channels": first.channels,
                 "tasks": (Head(task=TASK, labels=len(first.names)),),
             },
             facts={
-                **{f"{split} images": len(each) for split, each in found.items()},
+                **{f"{split} images": len(images) for split, images in splits.items()},
                 "labels": first.names,
                 "mean": mean.round(4).tolist(),
                 "deviation": deviation.round(4).tolist(),
             },
         )
 
-    def _read(self, place: DataPaths) -> dict[str, Pictures]:
+    def _read(self, folders: DataPaths) -> dict[str, Pictures]:
         options = self.options
         if (options.set is None) == (options.train is None):
             raise InvalidOption("[task] names a set, or a file to train on: one of the two")
         if options.set is not None:
             if named_sets.find(options.set).kind != self.name:
                 raise InvalidOption(f"{options.set} has no images; `longspan data list` says what each set is for")
-            files = named_sets.files(options.set, place.data)
+            files = named_sets.files(options.set, folders.data)
         else:
             given = {"train": options.train, "held_out": options.held_out, "test": options.test}
             files = {split: Path(name) for split, name in given.items() if name is not None}
@@ -146,7 +148,7 @@ class Images(Task):
             for split, path in files.items()
             if not split.endswith(".labels")
         }
-        order = np.asarray(Shuffled(len(found["train"]), place.seed)[:])
+        order = np.asarray(Shuffled(len(found["train"]), folders.seed)[:])
         if "held_out" not in found:
             cut = round(len(order) * options.share)
             if not 0 < cut < len(order):

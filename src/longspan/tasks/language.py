@@ -1,4 +1,4 @@
-"""Language models: the next token, from all before it in the block or, for models with a memory, in the stream."""
+"""Language modelling: the next token, given the block so far or, with a memory, the whole stream so far."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -20,21 +20,20 @@ from longspan.data.text.corpora import READERS, TITLE
 from longspan.data.text.token_files import TokenFile, Tokens, write_tokens
 from longspan.data.tokenizers.learn import TokenizerOptions, learn
 from longspan.data.tokenizers.tokenizer import Tokenizer
-from longspan.errors import InvalidInput, InvalidOption
+from longspan.errors import InvalidInput, InvalidOption, Unsupported
 from longspan.models.base import CausalModel, Model
-from longspan.models.transformer_xl import TransformerXL
 from longspan.nn.loss import IGNORED
 from longspan.tasks.base import DataPaths, Metrics, Objective, Prepared, Task, TaskLoss
 
 
 @dataclass
 class LanguageMetrics(Metrics):
-    """Of a text: nats over tokens, and what they make per word or byte of it."""
+    """Loss and perplexity per token, bits per byte and perplexity per word."""
 
     nats: float = 0.0
     tokens: int = 0
-    bytes_per_token: float | None = None  # of the text as it was before it was cut into tokens
-    words_per_token: float | None = None  # between spaces, the end of a line being one, as WikiText counts them
+    bytes_per_token: float | None = None  # of the text before tokenization
+    words_per_token: float | None = None  # separated by spaces, counting the end of a line as a word, as WikiText does
 
     def add(self, other: Metrics) -> None:
         assert isinstance(other, LanguageMetrics)
@@ -42,19 +41,18 @@ class LanguageMetrics(Metrics):
 
     def result(self) -> dict[str, float]:
         mean = self.nats / max(self.tokens, 1)
-        found = {"loss": mean, "perplexity": math.exp(min(mean, 700.0))}
+        metrics = {"loss": mean, "perplexity": math.exp(min(mean, 700.0))}
         if self.bytes_per_token:
-            found["bits_per_byte"] = mean / math.log(2) / self.bytes_per_token
+            metrics["bits_per_byte"] = mean / math.log(2) / self.bytes_per_token
         if self.words_per_token:
-            found["word_perplexity"] = math.exp(min(mean / self.words_per_token, 700.0))
-        return found
+            metrics["word_perplexity"] = math.exp(min(mean / self.words_per_token, 700.0))
+        return metrics
 
 
 class NextToken(Objective):
-    """The cross-entropy of each id that follows; batches are `ids` and `targets` (-100: does not count).
+    """The cross-entropy of each next token; batches have `ids` and `targets` (-100: ignored).
 
-    What a model remembers is carried from one batch to the next where `streams` are read: its state is cut off from
-    the graph, so that gradients end at the block's beginning.
+    With `streams` the model's memory is carried from one batch to the next, without gradients.
     """
 
     def __init__(
@@ -69,7 +67,7 @@ class NextToken(Objective):
         logits, carried = self._read(model, batch["ids"], carried)
         total = _nats(logits, batch["targets"])
         extra = model.auxiliary_loss()
-        if extra is not None:  # a mean already: it is weighted as the batch is
+        if extra is not None:  # a mean: multiplied by the count to be a sum
             count = self.count(batch)
             return TaskLoss(
                 total + extra * count, {"auxiliary": extra.detach() * count, "text": total.detach()}, carried
@@ -82,15 +80,10 @@ class NextToken(Objective):
         return LanguageMetrics(nats, self.count(batch), self.bytes_per_token, self.words_per_token), carried
 
     def _read(self, model: Model, ids: Tensor, carried: Any) -> tuple[Tensor, Any]:
-        if not self.streams:
-            found = model(ids)
-            return (found[0] if isinstance(found, tuple) else found), None
-        if isinstance(model, TransformerXL):
-            return model(ids, carried)
-        assert isinstance(model, CausalModel)
-        state = model.start(len(ids)) if carried is None else carried
-        logits, state = model.extend(ids, state)
-        return logits, state.detach()
+        causal = CausalModel.require(model, Language.name)
+        if causal.reads_source:
+            raise Unsupported(f"the task 'language' gives no source, which {model.name!r} needs")
+        return causal.segment_logits(ids, carried) if self.streams else (causal.text_logits(ids), None)
 
 
 def _nats(logits: Tensor, targets: Tensor) -> Tensor:
@@ -99,56 +92,58 @@ def _nats(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 class Language(Task):
-    """Language modelling on a named set or on files of one's own."""
+    """Language modelling on a named set or on your own files."""
 
     name = "language"
 
     @dataclass(frozen=True, kw_only=True)
     class Options(Task.Options):
-        set: str | None = option(None, "a named set; `longspan data list` has them")
-        train: str | None = option(None, "a file of text, where no set is named")
-        held_out: str | None = option(None, "another file; the end of the first unless given")
-        test: str | None = option(None, "a third file")
-        share: float = option(0.1, "of the text that is held out, where it has no file of its own", low=0, high=0.9)
-        tokenizer: TokenizerOptions = option(TokenizerOptions, "how text is cut into tokens")
-        length: int = option(128, "tokens of a block", low=1)
-        batch: int = option(16, "blocks of a batch", low=1)
-        tokens: str | None = option(None, "a folder that `longspan data prepare NAME --out` made, instead of texts")
-        streams: bool = option(False, "whether rows go on from batch to batch, for models with a memory")
+        set: str | None = option(None, "a named data set; see `longspan data list`")
+        train: str | None = option(None, "a text file, if no set is named")
+        held_out: str | None = option(None, "a held-out file; the end of the first unless given")
+        test: str | None = option(None, "a test file")
+        share: float = option(0.1, "share of the text to hold out, if held_out is not given", low=0, high=0.9)
+        tokenizer: TokenizerOptions = option(TokenizerOptions, "the tokenizer to learn")
+        length: int = option(128, "tokens per block", low=1)
+        batch: int = option(16, "blocks per batch", low=1)
+        tokens: str | None = option(None, "a folder that `longspan data prepare NAME --out` wrote, instead of texts")
+        streams: bool = option(False, "whether rows continue from batch to batch, for models with a memory")
 
-    def prepare(self, place: DataPaths, tokenizer: Tokenizer | None = None) -> Prepared:
+    options: Options
+
+    def prepare(self, folders: DataPaths, tokenizer: Tokenizer | None = None) -> Prepared:
         if self.options.tokens is not None:
-            return self._of_tokens(place, tokenizer)
-        found = self._texts(place)
+            return self._of_tokens(self.options.tokens, folders, tokenizer)
+        texts = self._texts(folders)
         if tokenizer is None:
-            tokenizer = learn(self.options.tokenizer, found["train"].pieces())
+            tokenizer = learn(self.options.tokenizer, texts["train"].pieces())
         files: dict[str, TokenFile] = {}
         sizes: dict[str, Sizes] = {}
-        for split, content in found.items():
+        for split, content in texts.items():
             sizes[split] = Sizes()
-            # Of a set of documents, the token file keeps where each begins.
+            # The token file of a set of documents keeps where each document begins.
             title = TITLE if self.options.set in READERS else None
             ids = _encoded(content.pieces(title), tokenizer, sizes[split])
-            files[split] = write_tokens(place.work / split, ids, vocabulary=tokenizer.size)
+            files[split] = write_tokens(folders.work / split, ids, vocabulary=tokenizer.size)
             if not len(files[split]):
                 raise InvalidInput(f"{content.path} is empty")
-        return self._prepared(files, sizes, tokenizer, place.seed)
+        return self._prepared(files, sizes, tokenizer, folders.seed)
 
-    def _of_tokens(self, place: DataPaths, given: Tokenizer | None) -> Prepared:
-        """From token files, of any size."""
+    def _of_tokens(self, folder: str, folders: DataPaths, given: Tokenizer | None) -> Prepared:
+        """From the token files of a folder, of any size."""
         options = self.options
         if options.set is not None or options.train is not None:
             raise InvalidOption("[task] names tokens, a set or files: one of them")
-        files, sizes, tokenizer = read_prepared(Path(options.tokens), options.share)
+        files, sizes, tokenizer = read_prepared(Path(folder), options.share)
         if given is not None and fingerprint(given) != fingerprint(tokenizer):
-            raise InvalidInput(f"{options.tokens} was made with another tokenizer than the model's; prepare it by that")
-        return self._prepared(files, sizes, tokenizer, place.seed)
+            raise InvalidInput(f"{folder} was prepared with another tokenizer than the model's; prepare it again")
+        return self._prepared(files, sizes, tokenizer, folders.seed)
 
     def _prepared(
         self, files: Mapping[str, Tokens], sizes: Mapping[str, Sizes], tokenizer: Tokenizer, seed: int
     ) -> Prepared:
-        made = {split: self._data(file, seed, shuffle=split == "train") for split, file in files.items()}
-        # Of a text that is cut into characters or bytes, nobody asks for the perplexity of a word.
+        data = {split: self._data(file, seed, shuffle=split == "train") for split, file in files.items()}
+        # The perplexity of a word is not reported for tokens that are characters or bytes.
         in_words = not tokenizer.single_characters
         objectives = {
             split: NextToken(
@@ -160,10 +155,10 @@ class Language(Task):
         }
         facts = {f"{split} tokens": len(file) for split, file in files.items()}
         return Prepared(
-            made["train"],
-            made["held_out"],
+            data["train"],
+            data["held_out"],
             objectives["held_out"],
-            made.get("test"),
+            data.get("test"),
             tokenizer,
             needs={"vocabulary": tokenizer.size},
             facts={**facts, "vocabulary": tokenizer.size},
@@ -175,14 +170,14 @@ class Language(Task):
             return Streams(file, self.options.length, self.options.batch)
         return TokenBlocks(file, self.options.length, self.options.batch, seed=seed, shuffle=shuffle)
 
-    def _texts(self, place: DataPaths) -> dict[str, text_files.Part]:
+    def _texts(self, folders: DataPaths) -> dict[str, text_files.Part]:
         """The text of each split."""
         options = self.options
         if (options.set is None) == (options.train is None):
             raise InvalidOption("[task] names a set, or a file to train on: one of the two")
         paths: dict[str, Path | None] = {"train": None, "held_out": None, "test": None}
         if options.set is not None:
-            paths.update(named_sets.files(options.set, place.data))
+            paths.update(named_sets.files(options.set, folders.data))
         else:
             given = {"train": options.train, "held_out": options.held_out, "test": options.test}
             paths.update({split: None if name is None else Path(name) for split, name in given.items()})
@@ -200,7 +195,7 @@ class Language(Task):
 
 
 def _encoded(pieces: Iterator[str], tokenizer: Tokenizer, sizes: Sizes) -> Iterator[list[int]]:
-    """The ids of each piece; `sizes` adds up."""
+    """The ids of each piece; `sizes` counts bytes and words."""
     for piece in pieces:
         sizes.add(piece)
         yield tokenizer.encode(piece, special=False).ids

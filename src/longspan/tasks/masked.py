@@ -10,12 +10,11 @@ from torch.nn.functional import cross_entropy
 
 from longspan.data.base import Batch
 from longspan.data.tokenizers.tokenizer import Tokenizer
-from longspan.errors import InvalidInput
-from longspan.models.base import Model
-from longspan.models.headed import Headed
+from longspan.errors import InvalidInput, Unsupported
+from longspan.models.base import CausalModel, Model, TextHeads
 from longspan.nn.heads import Head
 from longspan.nn.loss import IGNORED
-from longspan.tasks.base import DataPaths, Metrics, Objective, Prepared, TaskLoss
+from longspan.tasks.base import DataPaths, Metrics, Objective, Prepared, TaskLoss, head_output
 from longspan.tasks.pretraining import MaskedPretraining, MaskedTexts
 
 HEAD = Head(task="masked", activation="gelu")
@@ -24,7 +23,7 @@ PAIR = Head(task="pair", activation="tanh", dropout=0.0)
 
 @dataclass
 class MaskedMetrics(Metrics):
-    """Over all chosen places, and over all pairs."""
+    """Loss, perplexity and accuracy of masked tokens, and of pairs."""
 
     nats: float = 0.0
     right: int = 0
@@ -59,10 +58,10 @@ class MaskedMetrics(Metrics):
 
 
 class HiddenTokens(Objective):
-    """The cross-entropy of what stood at the chosen places, and of whether the second span follows the first.
+    """The cross-entropy of what was at the chosen tokens, and of whether the second span follows the first.
 
-    Both are means that are added without weights. What is summed here is divided by the number of chosen places, so
-    that a pair counts as `places_per_text` of them: a constant, which makes micro-batches and processes add up.
+    The two means are added. The sum here is divided by the number of chosen tokens, so a pair counts as
+    `places_per_text` tokens: a constant, so that micro-batches and processes add up.
     """
 
     def __init__(self, places_per_text: float) -> None:
@@ -79,7 +78,7 @@ class HiddenTokens(Objective):
             second = self.places_per_text * _pair_nats(pair, batch)
             total, parts["pair"] = total + second, second.detach()
         extra = model.auxiliary_loss()
-        if extra is not None:  # a mean already: it is weighted as the batch is
+        if extra is not None:  # a mean: multiplied by the count to be a sum
             total, parts["auxiliary"] = total + extra * self.count(batch), extra.detach() * self.count(batch)
         return TaskLoss(total, parts)
 
@@ -94,14 +93,16 @@ class HiddenTokens(Objective):
         return found, None
 
     def _read(self, model: Model, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
-        """The logits at the chosen places and no others, what stood there, and those of the pairs."""
-        assert isinstance(model, Headed)
-        segments = batch["segments"] if getattr(model.options, "segments", 0) > 1 else None
-        x = model(batch["ids"], key_mask=batch["real"], segments=segments)
+        """The logits of the chosen tokens, their targets, and the logits of the pairs."""
+        reader = TextHeads.require(model, MaskedLanguage.name)
+        if isinstance(reader, CausalModel):
+            raise Unsupported(
+                f"the task 'masked' needs a model that reads both ways; {model.name!r} reads left to right"
+            )
+        segments = batch["segments"] if reader.segment_kinds > 1 else None
         chosen = batch["labels"] != IGNORED
-        logits = model.heads["masked"](x[chosen], model.table)
-        pair = model.heads["pair"](x, batch["real"]) if "pair" in model.heads else None
-        return logits, batch["labels"][chosen], pair
+        outputs = reader.outputs(batch["ids"], key_mask=batch["real"], segments=segments, chosen=chosen)
+        return head_output(reader, outputs, "masked"), batch["labels"][chosen], outputs.get("pair")
 
 
 def _wide(logits: Tensor) -> Tensor:
@@ -113,12 +114,12 @@ def _pair_nats(logits: Tensor, batch: Batch) -> Tensor:
 
 
 def places_per_text(data: MaskedTexts, texts: int = 256) -> float:
-    """How many places are chosen of a text, over the first ones."""
+    """The mean number of chosen tokens per text, over the first texts."""
     count = min(texts, len(data.plan(0)))
     labels = data.load(range(count), 0)["labels"]
     found = float((labels != IGNORED).sum()) / count
     if not found:
-        raise InvalidInput(f"no places were chosen in {count} texts; raise [task.masking] share")
+        raise InvalidInput(f"no tokens were chosen in {count} texts; raise [task.masking] share")
     return found
 
 
@@ -127,8 +128,8 @@ class MaskedLanguage(MaskedPretraining):
 
     name = "masked"
 
-    def prepare(self, place: DataPaths, tokenizer: Tokenizer | None = None) -> Prepared:
-        data, tokenizer = self._data(place, tokenizer)
+    def prepare(self, folders: DataPaths, tokenizer: Tokenizer | None = None) -> Prepared:
+        data, tokenizer = self._data(folders, tokenizer)
         paired = self.options.pairs != "none"
         return Prepared(
             data["train"],

@@ -1,4 +1,4 @@
-"""Figures of tasks with labels, numbers and tags: they keep what their metrics need, exactly, and add up."""
+"""Metrics of labels, numbers, tags and answers, in exact counts that add up over batches and processes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,12 +9,12 @@ import numpy as np
 from longspan.tasks import metrics
 from longspan.tasks.base import Metrics
 
-BINS, PARTS = 10, 10**6  # of confidence (Guo et al. 2017), and what a probability is counted in
+BINS, PARTS = 10, 10**6  # bins of confidence (Guo et al. 2017), and the unit in which probabilities are counted
 
 
 @dataclass
 class ClassMetrics(Metrics):
-    """Of labels: how often each was meant and said, and the nats of the right ones."""
+    """Of labels: the confusion matrix, and the nats of the right labels."""
 
     confusion: np.ndarray  # (true, predicted)
     nats: float = 0.0
@@ -32,15 +32,15 @@ class ClassMetrics(Metrics):
         names: Sequence[str] = (),
         confidence: Sequence[float] | None = None,
     ) -> "ClassMetrics":
-        """`confidence` is the probability that was given to what was predicted."""
-        meant, said = np.asarray(true, dtype=int), np.asarray(predicted, dtype=int)
-        made = cls(np.zeros((labels, labels), dtype=np.int64), nats, tuple(names))
-        np.add.at(made.confusion, (meant, said), 1)
+        """`confidence` is the probability of the predicted label."""
+        right, guessed = np.asarray(true, dtype=int), np.asarray(predicted, dtype=int)
+        metrics = cls(np.zeros((labels, labels), dtype=np.int64), nats, tuple(names))
+        np.add.at(metrics.confusion, (right, guessed), 1)
         if confidence is not None:
             parts = np.round(np.asarray(confidence) * PARTS).astype(np.int64)  # whole numbers add up exactly
-            rows = np.stack([np.ones_like(parts), meant == said, parts], 1)
-            np.add.at(made.sure, np.minimum(parts * BINS // PARTS, BINS - 1), rows)
-        return made
+            rows = np.stack([np.ones_like(parts), right == guessed, parts], 1)
+            np.add.at(metrics.sure, np.minimum(parts * BINS // PARTS, BINS - 1), rows)
+        return metrics
 
     def add(self, other: Metrics) -> None:
         assert isinstance(other, ClassMetrics)
@@ -59,7 +59,7 @@ class ClassMetrics(Metrics):
         return found
 
     def table(self) -> list[dict[str, Any]]:
-        """For each label how many there were, and what was said of them."""
+        """For each label: how often it occurs, and what was predicted for it."""
         return [
             {"label": name, "support": int(row.sum()), "said": dict(zip(self.names, map(int, row)))}
             for name, row in zip(self.names, self.confusion)
@@ -68,7 +68,7 @@ class ClassMetrics(Metrics):
 
 @dataclass
 class NumberMetrics(Metrics):
-    """Of numbers: all of them, since correlations of ranks need them all."""
+    """Of numbers: all of them, because rank correlations need them."""
 
     true: list[float] = field(default_factory=list)
     predicted: list[float] = field(default_factory=list)
@@ -92,7 +92,7 @@ class NumberMetrics(Metrics):
 
 @dataclass
 class TagMetrics(Metrics):
-    """Of tags: by sentence and word the true and the predicted one, so that windows of one sentence come together."""
+    """Of tags: the true and predicted tag by sentence and word, so that windows of a sentence are joined."""
 
     tags: dict[int, dict[int, tuple[str, str]]] = field(default_factory=dict)
     nats: float = 0.0
@@ -104,7 +104,7 @@ class TagMetrics(Metrics):
         self.nats += other.nats
 
     def result(self) -> dict[str, float]:
-        sentences = [[words[place] for place in sorted(words)] for _, words in sorted(self.tags.items())]
+        sentences = [[words[index] for index in sorted(words)] for _, words in sorted(self.tags.items())]
         pairs = [pair for sentence in sentences for pair in sentence]
         found = {
             "loss": self.nats / max(len(pairs), 1),
@@ -131,14 +131,14 @@ def entity_scores(sentences: Sequence[Sequence[Sequence[str]]], *, strict: bool 
 
 @dataclass
 class Answered:
-    """What was said to one question: texts with their scores, best first, and the score of saying nothing."""
+    """The answers to one question with their scores, best first, and the score of "no answer"."""
 
     gold: tuple[str, ...]
     null: float
     texts: list[tuple[float, str]]
 
     def best(self, threshold: float | None) -> str:
-        """The answer; `threshold` is by how much nothing must score better than it, None: never."""
+        """The best answer, or "" if "no answer" scores better by more than `threshold` (None: never)."""
         if not self.texts:
             return ""
         score, text = self.texts[0]
@@ -147,7 +147,7 @@ class Answered:
 
 @dataclass
 class AnswerMetrics(Metrics):
-    """Of answers: what was said to each question in any of its windows."""
+    """Of answers: the best ones to each question over all of its windows."""
 
     answers: dict[int, Answered] = field(default_factory=dict)
     nats: float = 0.0
@@ -159,7 +159,7 @@ class AnswerMetrics(Metrics):
         self.nats, self.windows = self.nats + other.nats, self.windows + other.windows
         for number, answered in other.answers.items():
             mine = self.answers.setdefault(number, Answered(answered.gold, answered.null, []))
-            # A window without the answer says "nothing"; only where all windows say so is there nothing.
+            # A window without the answer says "no answer"; it holds only if all windows say so.
             mine.null = min(mine.null, answered.null)
             mine.texts = sorted([*mine.texts, *answered.texts], key=lambda pair: (-pair[0], pair[1]))[: self.keep]
 
@@ -191,17 +191,17 @@ def best_threshold(answers: Sequence[Answered]) -> tuple[float, float]:
         (answered.null - answered.texts[0][0] if answered.texts else float("inf"), number)
         for number, answered in enumerate(answers)
     )
-    total = sum(metrics.answer_f1("", answered.gold) for answered in answers)  # nothing is said to any question
+    total = sum(metrics.answer_f1("", answered.gold) for answered in answers)  # with "no answer" to every question
     gains = {
         number: metrics.answer_f1(answers[number].best(None), answers[number].gold)
         - metrics.answer_f1("", answers[number].gold)
         for _, number in scored
     }
     best, threshold = total, scored[0][0] - 1.0 if scored else 0.0
-    for place, (margin, number) in enumerate(scored):
+    for index, (margin, number) in enumerate(scored):
         total += gains[number]
-        last = place + 1 == len(scored)
-        if total > best and np.isfinite(margin) and (last or scored[place + 1][0] > margin):
+        last = index + 1 == len(scored)
+        if total > best and np.isfinite(margin) and (last or scored[index + 1][0] > margin):
             best, threshold = total, margin
     at_zero = _answer_scores(answers, 0.0)["f1"]
     found = 100 * best / max(len(answers), 1)

@@ -1,4 +1,4 @@
-"""Metrics as their communities define them, each from its definition: the tests hold them to the usual packages."""
+"""Metrics by their usual definitions; tests compare them with the packages that the field uses."""
 
 import re
 import string
@@ -52,7 +52,8 @@ def ranks(values: Sequence[float]) -> list[float]:
     """The rank of each value, from 1."""
     _, inverse, counts = np.unique(np.asarray(values, dtype=float), return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
-    return (last - (counts - 1) / 2)[inverse].tolist()
+    mean_ranks = last - (counts - 1) / 2  # equal values share the mean of their ranks
+    return [float(rank) for rank in mean_ranks[inverse]]
 
 
 # Tags

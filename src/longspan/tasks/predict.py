@@ -1,4 +1,4 @@
-"""What a trained model says of texts: labels, numbers, choices, tags and answers; one for each line, in its order."""
+"""Predictions of a trained model for texts: labels, numbers, choices, tags and answers, one for each line."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -18,13 +18,13 @@ from longspan.tasks.spans import Passage, best_spans, masked, question_windows
 from longspan.tasks.text_inputs import read
 
 TASKS = ("classify", "regress", "choose", "tag", "span")
-UNLIMITED = 512  # tokens of a window for models that can read any number
+UNLIMITED = 512  # tokens per window for models without a limit
 STEP = 128
 
 
 @torch.inference_mode()
 def predict(
-    found: Pretrained,
+    pretrained: Pretrained,
     lines: Sequence[str],
     *,
     truncate: bool = False,
@@ -32,64 +32,64 @@ def predict(
     top: int = 1,
     batch: int = 32,
 ) -> list[dict[str, Any]]:
-    """An answer for each line, by the head that the model has.
+    """A prediction for each line, by the head that the model has.
 
-    A line is a text, or by tabs a pair of texts, a text and its choices, or a question and its passage; to be tagged,
-    words with spaces between. One that is longer than the model reads is read in windows for tags and answers, and else
-    refused or, with `truncate`, cut. `threshold` lets a question have no answer where "nothing" scores so much better.
+    A line is a text, or separated by tabs a pair of texts, a text and its choices, or a question and its passage; for
+    tags, words separated by spaces. Lines that are too long for the model are read in windows for tags and answers, and
+    otherwise refused or, with `truncate`, cut. A question has no answer if "no answer" scores better by `threshold`.
 
     >>> predict(hub.load("run/model"), ["A charming journey."])[0]["label"]
     """
-    heads = getattr(found.model, "heads", {})
+    heads = getattr(pretrained.model, "heads", {})
     task = next((name for name in TASKS if name in heads), None)
     if task is None:
         raise Unsupported(
-            f"this {found.family or found.model.name} has no head that says something of a text ({', '.join(TASKS)}); "
-            f"it has: {', '.join(heads) or 'none'}"
+            f"this {pretrained.family or pretrained.model.name} has no head for predictions on texts "
+            f"({', '.join(TASKS)}); it has: {', '.join(heads) or 'none'}"
         )
     if isinstance(lines, str) or not lines:
-        raise InvalidInput("expected a list of texts, one at least")
+        raise InvalidInput("expected a list of at least one text")
     if top < 1 or batch < 1:
         raise InvalidOption(f"top and batch must be at least 1, not {top} and {batch}")
     if threshold is not None and not math.isfinite(threshold):
         raise InvalidOption(f"threshold must be a finite number, not {threshold}")
-    found.model.eval()
+    pretrained.model.eval()
     if task == "tag":
-        return _tags(found, lines, batch)
+        return _tags(pretrained, lines, batch)
     if task == "span":
-        return _answers(found, lines, batch, threshold, top)
+        return _answers(pretrained, lines, batch, threshold, top)
     rows = [line.split("\t") for line in lines]
     if task == "choose":
-        return _choices(found, rows, truncate, batch)
+        return _choices(pretrained, rows, truncate, batch)
     for number, row in enumerate(rows, start=1):
         if len(row) > 2:
             raise InvalidInput(f"line {number} has {len(row) - 1} tabs; expected a text, or two with a tab between")
-    made = _encoded(found, [(row[0], row[1] if len(row) == 2 else None) for row in rows], truncate)
-    logits = _read(found, made, task, batch)
+    made = _encoded(pretrained, [(row[0], row[1] if len(row) == 2 else None) for row in rows], truncate)
+    logits = _read(pretrained, made, task, batch)
     if task == "regress":
         return [{"value": float(each[0])} for each in logits]
-    return [_labelled(found, each.softmax(-1).tolist()) for each in logits]
+    return [_labelled(pretrained, each.softmax(-1).tolist()) for each in logits]
 
 
-def label_names(found: Pretrained, count: int) -> list[str]:
-    """What the labels are called: as the folder says, or by their numbers."""
-    return found.labels if len(found.labels) == count else [f"LABEL_{number}" for number in range(count)]
+def label_names(pretrained: Pretrained, count: int) -> list[str]:
+    """The names of the labels: those of the folder, or LABEL_0, LABEL_1, …"""
+    return pretrained.labels if len(pretrained.labels) == count else [f"LABEL_{number}" for number in range(count)]
 
 
-def _labelled(found: Pretrained, chances: list[float]) -> dict[str, Any]:
-    names = label_names(found, len(chances))
+def _labelled(pretrained: Pretrained, chances: list[float]) -> dict[str, Any]:
+    names = label_names(pretrained, len(chances))
     best = max(range(len(chances)), key=chances.__getitem__)
     return {"label": names[best], "probability": chances[best], "probabilities": dict(zip(names, chances))}
 
 
-def _choices(found: Pretrained, rows: Sequence[Sequence[str]], truncate: bool, batch: int) -> list[dict[str, Any]]:
+def _choices(pretrained: Pretrained, rows: Sequence[Sequence[str]], truncate: bool, batch: int) -> list[dict[str, Any]]:
     pairs: list[tuple[str, str, int]] = []
     for number, row in enumerate(rows, start=1):
         if len(row) < 3:
             raise InvalidInput(f"line {number} has {len(row) - 1} tabs; expected a text and two choices at least")
         pairs.extend((row[0], choice, number) for choice in row[1:])
-    made = _encoded(found, [pair[:2] for pair in pairs], truncate, [pair[2] for pair in pairs])
-    scores = iter(_read(found, made, "choose", batch))
+    made = _encoded(pretrained, [pair[:2] for pair in pairs], truncate, [pair[2] for pair in pairs])
+    scores = iter(_read(pretrained, made, "choose", batch))
     answers = []
     for row in rows:
         chances = torch.stack([next(scores).reshape(()) for _ in row[1:]]).softmax(0).tolist()
@@ -99,12 +99,12 @@ def _choices(found: Pretrained, rows: Sequence[Sequence[str]], truncate: bool, b
 
 
 def _encoded(
-    found: Pretrained,
+    pretrained: Pretrained,
     pairs: Sequence[tuple[str, str | None]],
     truncate: bool,
     numbers: Sequence[int] | None = None,
 ) -> list[Example]:
-    tokenizer, longest = tokenizer_of(found), longest_text(found)
+    tokenizer, longest = tokenizer_of(pretrained), longest_text(pretrained)
     made = []
     for place, (text, second) in enumerate(pairs):
         line = place + 1 if numbers is None else numbers[place]
@@ -124,27 +124,27 @@ def _encoded(
 
 
 def _outputs(
-    found: Pretrained, examples: Sequence[Example], task: str, batch: int
+    pretrained: Pretrained, examples: Sequence[Example], task: str, batch: int
 ) -> Iterator[tuple[Sequence[int], Tensor, dict[str, Tensor]]]:
-    """The numbers of some examples, what the head says of them, and their batch."""
-    own, said = found.model.options, tokenizer_of(found)
-    padding = next((each for each in (getattr(own, "padding", None), said.pad) if each is not None), 0)
+    """The numbers of the examples of each batch, the outputs of the head, and the batch."""
+    candidates = (getattr(pretrained.model.options, "padding", None), tokenizer_of(pretrained).pad)
+    padding = next((id_ for id_ in candidates if id_ is not None), 0)
     data = Examples(examples, batch, padding=padding, shuffle=False)
     for numbers in data.batches(0):
-        loaded = {name: tensor.to(found.model.device) for name, tensor in data.load(numbers, 0).items()}
-        yield numbers, read(found.model, loaded, task).float(), loaded
+        loaded = {name: tensor.to(pretrained.model.device) for name, tensor in data.load(numbers, 0).items()}
+        yield numbers, read(pretrained.model, loaded, task).float(), loaded
 
 
-def _read(found: Pretrained, examples: Sequence[Example], task: str, batch: int) -> list[Tensor]:
+def _read(pretrained: Pretrained, examples: Sequence[Example], task: str, batch: int) -> list[Tensor]:
     results: list[Tensor | None] = [None] * len(examples)
-    for numbers, logits, _ in _outputs(found, examples, task, batch):
+    for numbers, logits, _ in _outputs(pretrained, examples, task, batch):
         for number, row in zip(numbers, logits):
             results[number] = row.cpu()
     return [row for row in results if row is not None]
 
 
-def _tags(found: Pretrained, lines: Sequence[str], batch: int) -> list[dict[str, Any]]:
-    tokenizer, length = tokenizer_of(found), longest_text(found) or UNLIMITED
+def _tags(pretrained: Pretrained, lines: Sequence[str], batch: int) -> list[dict[str, Any]]:
+    tokenizer, length = tokenizer_of(pretrained), longest_text(pretrained) or UNLIMITED
     edge = around(tokenizer, pair=False)
     sentences = [line.split() for line in lines]
     said: list[list[str]] = [["O"] * len(words) for words in sentences]
@@ -155,8 +155,8 @@ def _tags(found: Pretrained, lines: Sequence[str], batch: int) -> list[dict[str,
         for window in tagging.examples(words, [0] * len(words), number, tokenizer, edge, length)
     ]
     if windows:
-        for _, logits, loaded in _outputs(found, windows, "tag", batch):
-            names = label_names(found, logits.shape[-1])
+        for _, logits, loaded in _outputs(pretrained, windows, "tag", batch):
+            names = label_names(pretrained, logits.shape[-1])
             best = logits.argmax(-1)
             for row, place in (loaded["words"] >= 0).nonzero().tolist():
                 sentence, word = int(loaded["sentence"][row]), int(loaded["words"][row, place])
@@ -165,9 +165,9 @@ def _tags(found: Pretrained, lines: Sequence[str], batch: int) -> list[dict[str,
 
 
 def _answers(
-    found: Pretrained, lines: Sequence[str], batch: int, threshold: float | None, top: int
+    pretrained: Pretrained, lines: Sequence[str], batch: int, threshold: float | None, top: int
 ) -> list[dict[str, Any]]:
-    tokenizer, length = tokenizer_of(found), min(longest_text(found) or UNLIMITED, UNLIMITED)
+    tokenizer, length = tokenizer_of(pretrained), min(longest_text(pretrained) or UNLIMITED, UNLIMITED)
     edge = around(tokenizer, pair=True)
     passages: list[Passage] = []
     windows: list[Example] = []
@@ -179,16 +179,16 @@ def _answers(
         ids = tokenizer.encode(question, special=False).ids[:64]
         step = max(1, min(STEP, (length - len(ids) - edge.size) // 2))
         windows.extend(question_windows(ids, passages[-1], number, edge, length=length, step=step))
-    figures = AnswerMetrics()
-    for _, logits, loaded in _outputs(found, windows, "span", batch):
+    metrics = AnswerMetrics()
+    for _, logits, loaded in _outputs(pretrained, windows, "span", batch):
         places, leads = loaded["places"], loaded["leads"]
         for row, number in enumerate(loaded["question"].tolist()):
             null, spans = best_spans(masked(logits, places)[row], places[row], leads[row], keep=20, longest=30)
             texts = [(score, passages[number].cut(first, last)) for score, first, last in spans]
-            figures.add(AnswerMetrics({number: Answered((), null, texts)}))
+            metrics.add(AnswerMetrics({number: Answered((), null, texts)}))
     results = []
     for number in range(len(lines)):
-        answered = figures.answers[number]
+        answered = metrics.answers[number]
         best = [{"text": text, "score": score} for score, text in answered.texts[:top]]
         results.append({"answer": answered.best(threshold), "null": answered.null, "best": best})
     return results

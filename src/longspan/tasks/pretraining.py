@@ -1,4 +1,4 @@
-"""What the objectives on documents have in common: a corpus, the texts that are cut from it, and their masks."""
+"""What pre-training tasks share: a corpus of documents, the texts cut from it, and their masks."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from longspan.tasks.base import DataPaths, Task
 
 @dataclass(frozen=True)
 class SpecialTokens:
-    """The ids that stand around texts, hide tokens and fill up."""
+    """The ids of the begin, end, mask and padding tokens."""
 
     begin: int
     end: int
@@ -43,26 +43,26 @@ class SpecialTokens:
 
 
 class Planned(Data):
-    """Texts that are planned for an epoch; how they are drawn and made is of those who come after."""
+    """Texts that are planned anew for each epoch; subclasses load them."""
 
     def __init__(
         self, corpus: Corpus, kind: str, length: int, batch: int, *, short: float, seed: int, shuffle: bool
     ) -> None:
         self.corpus, self.kind, self.length, self.batch = corpus, kind, length, batch
         self.short, self.seed, self.shuffle = short, seed, shuffle
-        self._plans: dict[int, sentence_pairs.SpanPlan] = {}  # the last one: it is asked for batch by batch
+        self._plans: dict[int, sentence_pairs.SpanPlan] = {}  # the last one only; every batch asks for it
 
     def visit(self, epoch: int) -> int:
-        """The epoch that texts are drawn for."""
+        """The epoch whose draws are used."""
         return epoch
 
     def plan(self, epoch: int) -> sentence_pairs.SpanPlan:
         visit = self.visit(epoch)
         if visit not in self._plans:
-            found = sentence_pairs.plan(
+            plan = sentence_pairs.plan(
                 self.corpus, self.kind, self.length, short=self.short, seed=self.seed, epoch=visit
             )
-            self._plans = {visit: found}
+            self._plans = {visit: plan}
         return self._plans[visit]
 
     def batches(self, epoch: int) -> Sequence[Sequence[int]]:
@@ -76,9 +76,9 @@ class Planned(Data):
 
 
 class MaskedTexts(Planned):
-    """`ids` with places hidden, `labels` that say what had stood there (-100 elsewhere), `real`, `segments`, `pair`.
+    """Batches: `ids` with masked tokens, `labels` with their originals (-100 elsewhere), `real`, `segments`, `pair`.
 
-    `number` is that of each example: whoever draws for it while evaluating draws the same in any batch.
+    `number` identifies an example, so that random draws in evaluation are the same in any batch.
     """
 
     def __init__(
@@ -106,16 +106,16 @@ class MaskedTexts(Planned):
         rows = [self._example(number, epoch) for number in numbers]
         longest = max(len(row["ids"]) for row in rows)
         fill = {"ids": self.around.padding, "labels": IGNORED, "real": 0, "segments": 0}
-        found: dict[str, Any] = {}
+        batch: dict[str, Any] = {}
         for name, value in fill.items():
             table = np.full((len(rows), longest), value, dtype=np.int64)
-            for place, row in enumerate(rows):
-                table[place, : len(row[name])] = row[name]
-            found[name] = torch.from_numpy(table)
-        found["real"] = found["real"].bool()
-        found["pair"] = torch.tensor([row["pair"] for row in rows])
-        found["number"] = torch.tensor(list(numbers))
-        return found
+            for index, row in enumerate(rows):
+                table[index, : len(row[name])] = row[name]
+            batch[name] = torch.from_numpy(table)
+        batch["real"] = batch["real"].bool()
+        batch["pair"] = torch.tensor([row["pair"] for row in rows])
+        batch["number"] = torch.tensor(list(numbers))
+        return batch
 
     def _example(self, number: int, epoch: int) -> dict[str, Any]:
         generator = draws(self.seed, self.visit(epoch), number)
@@ -132,7 +132,7 @@ class MaskedTexts(Planned):
             segments += [1] * (len(second) + 1)
         ids = np.concatenate(parts).astype(np.int64)
         starts = np.concatenate(begins).astype(bool)
-        # A cut may fall inside a word: what is left of it is a word of its own, not a part of the one before.
+        # A cut may split a word: its rest is a word of its own, not part of the previous one.
         starts[[1, *([len(first) + 2] if paired else [])]] = True
         words = starts.cumsum()
         candidates = np.ones(len(ids), dtype=bool)
@@ -152,25 +152,27 @@ class MaskedTexts(Planned):
 
 
 class Pretraining(Task):
-    """A task on documents of sentences: a named set, or files of one's own."""
+    """A task on documents of sentences, of a named set or of your own files."""
 
     @dataclass(frozen=True, kw_only=True)
     class Options(Task.Options):
-        set: str | None = option(None, "a named set; `longspan data list` has them")
-        train: str | None = option(None, "a file with a sentence a line and an empty line between documents, else")
-        held_out: str | None = option(None, "another such file; the last documents of the first unless given")
-        test: str | None = option(None, "a third file")
-        share: float = option(0.1, "of the documents that is held out, where it has no file", low=0, high=0.9)
-        tokenizer: TokenizerOptions = option(TokenizerOptions, "how text is cut into tokens")
-        length: int = option(128, "tokens of a text at most, with those around it", low=4)
-        batch: int = option(32, "texts of a batch", low=1)
-        short: float = option(0.1, "of the texts that is drawn shorter", low=0, high=1)
+        set: str | None = option(None, "a named data set; see `longspan data list`")
+        train: str | None = option(None, "a file with a sentence per line and an empty line between documents")
+        held_out: str | None = option(None, "a held-out file; the last documents of the first unless given")
+        test: str | None = option(None, "a test file")
+        share: float = option(0.1, "share of the documents to hold out, if held_out is not given", low=0, high=0.9)
+        tokenizer: TokenizerOptions = option(TokenizerOptions, "the tokenizer to learn")
+        length: int = option(128, "most tokens of a text, with special tokens", low=4)
+        batch: int = option(32, "texts per batch", low=1)
+        short: float = option(0.1, "share of texts that are shorter, of random length", low=0, high=1)
 
-    def _corpora(self, place: DataPaths, tokenizer: Tokenizer | None) -> tuple[dict[str, Corpus], Tokenizer]:
-        """The documents of each split as ids, by the tokenizer that is given or learned from the first split."""
+    options: Options
+
+    def _corpora(self, folders: DataPaths, tokenizer: Tokenizer | None) -> tuple[dict[str, Corpus], Tokenizer]:
+        """The documents of each split as ids, and the tokenizer: the given or a learned one."""
         own = self.options
         given = {"train": own.train, "held_out": own.held_out, "test": own.test}
-        found = read_documents(own.set, given, place.data, own.share)
+        found = read_documents(own.set, given, folders.data, own.share)
 
         def texts() -> Iterator[str]:
             for document in found["train"]():
@@ -180,7 +182,7 @@ class Pretraining(Task):
             tokenizer = learn(own.tokenizer, texts())
         SpecialTokens.of(tokenizer)
         corpora = {
-            split: write_corpus(place.work / split, read(), tokenizer, own.set or str(given[split] or own.train))
+            split: write_corpus(folders.work / split, read(), tokenizer, own.set or str(given[split] or own.train))
             for split, read in found.items()
         }
         return corpora, tokenizer
@@ -197,20 +199,22 @@ class Pretraining(Task):
 
 
 class MaskedPretraining(Pretraining):
-    """A task on texts with masks."""
+    """A task on masked texts."""
 
     @dataclass(frozen=True, kw_only=True)
     class Options(Pretraining.Options):
         pairs: str = option(
             "next",
-            "what a text is: two spans that follow each other or do not (next), in order or not (order), or one (none)",
+            "a text is two spans, consecutive or not (next), in order or swapped (order), or one span (none)",
             choices=sentence_pairs.KINDS,
         )
-        masking: Masking = option(Masking, "which tokens are hidden, and by what")
+        masking: Masking = option(Masking, "which tokens are masked, and how")
 
-    def _data(self, place: DataPaths, tokenizer: Tokenizer | None) -> tuple[dict[str, MaskedTexts], Tokenizer]:
+    options: Options
+
+    def _data(self, folders: DataPaths, tokenizer: Tokenizer | None) -> tuple[dict[str, MaskedTexts], Tokenizer]:
         own = self.options
-        corpora, tokenizer = self._corpora(place, tokenizer)
+        corpora, tokenizer = self._corpora(folders, tokenizer)
         made = {
             split: MaskedTexts(
                 corpus,
@@ -220,7 +224,7 @@ class MaskedPretraining(Pretraining):
                 masking=own.masking,
                 tokenizer=tokenizer,
                 short=own.short,
-                seed=place.seed,
+                seed=folders.seed,
                 shuffle=split == "train",
             )
             for split, corpus in corpora.items()

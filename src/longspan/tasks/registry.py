@@ -1,4 +1,4 @@
-"""The table of tasks. To add one: its file, and its line here."""
+"""The table of tasks, and `build`. To add a task, write its file and its line here."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ names, find = TASKS.names, TASKS.find
 
 
 def build(name: str, **options: Any) -> Task:
-    """A task by its name, with options by theirs."""
+    """Builds a task by its name from its options."""
     cls = find(name)
     return cls(config.make(cls.Options, options, f"task {name}"))
 

@@ -1,7 +1,7 @@
-"""A tag for each word, such as the entity it belongs to (Devlin et al. 2018, section 5.3).
+"""Tagging: a tag for each word, such as the entity it belongs to (Devlin et al. 2018, section 5.3).
 
-The first piece of a word stands for it. A sentence that is longer than the model reads is cut into windows that
-overlap, and each word is read in the one where it has most context, so that every word has exactly one tag.
+The tag of a word is read at its first token. A sentence that is too long for the model is cut into overlapping windows,
+and each word is tagged in the window where it has the most context: every word gets exactly one tag.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,7 +42,7 @@ OUTSIDE = "O"
 
 @dataclass(frozen=True)
 class TaggedSentence:
-    """Words and their tags, and the line of the file on which the first stands."""
+    """Words and their tags, and the line of the file with the first word."""
 
     words: list[str]
     tags: list[str]
@@ -51,15 +51,15 @@ class TaggedSentence:
 
 
 def sentences(path: Path, word: int = 0, tag: int = -1, encoding: str | None = None) -> list[TaggedSentence]:
-    """Those of a CoNLL file: a word a line with its columns, an empty line behind each sentence; tags become IOB2."""
-    found: list[TaggedSentence] = []
+    """The sentences of a CoNLL file: a word and its columns per line, an empty line between sentences; tags as IOB2."""
+    parsed: list[TaggedSentence] = []
     held: list[tuple[str, str]] = []
     number = start = 0
 
     def close() -> None:
         if held:
             words, tags = [each for each, _ in held], to_iob2([each for _, each in held])
-            found.append(TaggedSentence(words, tags, path, start))
+            parsed.append(TaggedSentence(words, tags, path, start))
             held.clear()
 
     for number, line in enumerate(text_files.lines(path, encoding), start=1):
@@ -74,30 +74,30 @@ def sentences(path: Path, word: int = 0, tag: int = -1, encoding: str | None = N
         if len(fields) < 2 or not all(pair):
             raise InvalidInput(f"{path}, line {number}: expected a word and its tag, got {line[:60]!r}")
         if pair[1] != OUTSIDE and pair[1][:2] not in ("B-", "I-"):
-            raise InvalidInput(f"{path}, line {number}: {pair[1]!r} is no tag; they are O, B-TYPE and I-TYPE")
+            raise InvalidInput(f"{path}, line {number}: {pair[1]!r} is not a tag; tags are O, B-TYPE and I-TYPE")
         if not held:
             start = number
         held.append(pair)
     close()
-    if not found:
+    if not parsed:
         raise InvalidInput(f"{path} has no sentences")
-    return found
+    return parsed
 
 
 def pieces(words: Sequence[str], tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
-    """The ids of a sentence, and the word that each begins, -1 where it goes on with one.
+    """The ids of a sentence, and the word that each id begins (-1: it continues a word).
 
-    Words are parted by spaces, as the tokenizer learned it; one that it makes nothing of is unknown.
+    Words are joined by spaces before they are tokenized. A word without tokens becomes the unknown token.
     """
-    found = tokenizer.encode(" ".join(words), special=False)
-    starts: list[int] = []  # of each character, its word; of a space, the word before it
-    for number, each in enumerate(words):
-        starts.extend([number] * (len(each) + 1))
+    encoded = tokenizer.encode(" ".join(words), special=False)
+    starts: list[int] = []  # the word of each character; of a space, the word before it
+    for number, text in enumerate(words):
+        starts.extend([number] * (len(text) + 1))
     ids: list[int] = []
     begins: list[int] = []
     last = -1
-    for number, (start, stop) in zip(found.ids, found.offsets):
-        word = starts[stop - 1] if stop > start else last  # some tokens have the space before their word
+    for number, (start, stop) in zip(encoded.ids, encoded.offsets):
+        word = starts[stop - 1] if stop > start else last  # some tokens include the space before their word
         for lost in range(last + 1, word):
             ids.append(_unknown(tokenizer))
             begins.append(lost)
@@ -118,14 +118,14 @@ def _unknown(tokenizer: Tokenizer) -> int:
 def examples(
     words: Sequence[str], tags: Sequence[int], number: int, tokenizer: Tokenizer, edge: Around, length: int
 ) -> list[Example]:
-    """The windows of a sentence; each word's target stands in one of them."""
+    """The windows of a sentence; each word has its target in one of them."""
     ids, begins = pieces(words, tokenizer)
     room = length - edge.size
     spans = windows(len(ids), room, max(1, room // 2))
-    own = [most_context(place, spans) if word >= 0 else -1 for place, word in enumerate(begins)]
+    best_window = [most_context(index, spans) if word >= 0 else -1 for index, word in enumerate(begins)]
     found = []
     for window, (start, stop) in enumerate(spans):
-        mine = [begins[place] if own[place] == window else -1 for place in range(start, stop)]
+        mine = [begins[index] if best_window[index] == window else -1 for index in range(start, stop)]
         before, after = len(edge.before[0]), len(edge.after[0])
         held = [-1] * before + mine + [-1] * after
         found.append(
@@ -157,13 +157,13 @@ class Tags(Objective):
         logits = read(model, batch, "tag").float()
         targets = batch["targets"]
         nats = cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="sum")
-        found = TagMetrics(nats=float(nats))
-        said = logits.argmax(-1)
-        for row, place in (targets != IGNORED).nonzero().tolist():
-            words = found.tags.setdefault(int(batch["sentence"][row]), {})
-            pair = self.names[int(targets[row, place])], self.names[int(said[row, place])]
-            words[int(batch["words"][row, place])] = pair
-        return found, None
+        metrics = TagMetrics(nats=float(nats))
+        predicted = logits.argmax(-1)
+        for row, index in (targets != IGNORED).nonzero().tolist():
+            words = metrics.tags.setdefault(int(batch["sentence"][row]), {})
+            pair = self.names[int(targets[row, index])], self.names[int(predicted[row, index])]
+            words[int(batch["words"][row, index])] = pair
+        return metrics, None
 
 
 class Tag(Task):
@@ -176,22 +176,24 @@ class Tag(Task):
         word_column: int = option(0, "the column of the word; negative ones count from the end")
         tag_column: int = option(-1, "the column of the tag")
 
-    def prepare(self, place: DataPaths, tokenizer: Tokenizer | None = None) -> Prepared:
+    options: Options
+
+    def prepare(self, folders: DataPaths, tokenizer: Tokenizer | None = None) -> Prepared:
         options = with_set(self.options, self.name)
         found = {
             split: sentences(path, options.word_column, options.tag_column, options.encoding)
-            for split, path in files(options, place).items()
+            for split, path in files(options, folders).items()
         }
         if "held_out" not in found:
-            train, held = split_off(len(found["train"]), options.share, place.seed)
+            train, held = split_off(len(found["train"]), options.share, folders.seed)
             whole = found["train"]
             found["train"], found["held_out"] = [whole[each] for each in train], [whole[each] for each in held]
         names = tag_names(found["train"])
-        found["train"] = limited(found["train"], options.limit, place.seed)  # a few sentences may not have all tags
+        found["train"] = limited(found["train"], options.limit, folders.seed)  # a few sentences may not have all tags
         tokenizer = tokenizer_for(options, tokenizer, [" ".join(each.words) for each in found["train"]])
         edge = around(tokenizer, pair=False)
         splits = {split: _windows(table, names, tokenizer, edge, options.length) for split, table in found.items()}
-        made = data_of(splits, options, tokenizer, place.seed)
+        made = data_of(splits, options, tokenizer, folders.seed)
         usual = baselines.usual_tags(*([(each.words, each.tags) for each in found[s]] for s in ("train", "held_out")))
         facts = {
             **padding_facts(made),
@@ -212,10 +214,10 @@ class Tag(Task):
 
 
 def tag_names(table: Sequence[TaggedSentence]) -> list[str]:
-    """The tags of training sentences, O first; an I- without its B- gets it, and the other way round."""
+    """The tags of training sentences, O first; each type has both B- and I-."""
     seen = {tag[2:] for sentence in table for tag in sentence.tags if tag != OUTSIDE}
     if not seen:
-        raise InvalidInput(f"{table[0].path} has no tag but {OUTSIDE}")
+        raise InvalidInput(f"{table[0].path} has no tag other than {OUTSIDE}")
     return [OUTSIDE, *(f"{prefix}-{kind}" for kind in sorted(seen) for prefix in "BI")]
 
 
@@ -225,9 +227,9 @@ def _windows(
     numbers: Mapping[str, int] = {name: number for number, name in enumerate(names)}
     found = []
     for number, sentence in enumerate(table):
-        for place, tag in enumerate(sentence.tags):
+        for offset, tag in enumerate(sentence.tags):
             if tag not in numbers:
-                raise InvalidInput(f"{sentence.path}, line {sentence.line + place}: no training sentence has {tag!r}")
+                raise InvalidInput(f"{sentence.path}, line {sentence.line + offset}: no training sentence has {tag!r}")
         tags = [numbers[tag] for tag in sentence.tags]
         found.extend(examples(sentence.words, tags, number, tokenizer, edge, length))
     return found

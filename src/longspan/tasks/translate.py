@@ -1,4 +1,4 @@
-"""Sequence to sequence: a sentence in one language from one in another, by an encoder–decoder of any kind."""
+"""Translation from sentence to sentence, by any encoder–decoder."""
 
 import math
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from longspan.data.tokenizers.tokenizer_files import read_inner
 from longspan.decode import Beam, beam_search
 from longspan.errors import InvalidInput, InvalidOption, suggest
 from longspan.hub.use.translate import SOURCE_TOKENIZER
-from longspan.models.base import CausalModel, Model
+from longspan.models.base import EncoderDecoder, Model
 from longspan.nn.loss import CONVENTIONS, IGNORED, smoothed_cross_entropy
 from longspan.tasks.base import DataPaths, Metrics, Objective, Prepared, Task, TaskLoss
 from longspan.tasks.bleu import TOKENIZERS, Bleu, bleu, counter
@@ -31,7 +31,7 @@ Texts = tuple[list[str], list[str]]
 
 @dataclass
 class TranslationMetrics(Metrics):
-    """Nats and hits over real target tokens and, where some sentences were translated, their BLEU."""
+    """Loss and accuracy over real target tokens and, if sentences were translated, their BLEU."""
 
     nats: float
     right: int
@@ -59,10 +59,9 @@ class TranslationMetrics(Metrics):
 
 
 class Translation(Objective):
-    """The cross-entropy of the target with smoothed labels; held-out figures are of plain ones.
+    """The cross-entropy of the target with smoothed labels; held-out metrics are without smoothing.
 
-    Of the first `sample` held-out sentences the best tokens, one by one, are taken as translations, and compared with
-    the targets as the tokenizer spells them.
+    The first `sample` held-out sentences are translated greedily, and compared with their decoded targets.
     """
 
     def __init__(
@@ -91,7 +90,7 @@ class Translation(Objective):
         )
         parts = {"nll": plain.detach()}
         extra = model.auxiliary_loss()
-        if extra is not None:  # a mean already: it is weighted as the batch is
+        if extra is not None:  # a mean: multiplied by the count to be a sum
             count = self.count(batch)
             smoothed, parts["auxiliary"] = smoothed + extra * count, extra.detach() * count
         return TaskLoss(smoothed, parts)
@@ -103,25 +102,27 @@ class Translation(Objective):
         return TranslationMetrics(float(plain), right, self.count(batch), self._sampled(model, batch)), None
 
     def final(self, model: Model, data: Data, batches: Sequence[Sequence[int]]) -> Bleu | None:
-        assert isinstance(data, Parallel) and isinstance(model, CausalModel)
-        if not data.references:  # what was trained on is not compared
+        assert isinstance(data, Parallel)
+        if not data.references:  # training data has no references
             return None
         numbers = [number for batch in batches for number in batch]
-        return bleu(model, data, self.tokenizer, beam=self.beam, tokenize=self.tokenize, numbers=numbers)
+        decoding = EncoderDecoder.require(model, Translate.name)
+        return bleu(decoding, data, self.tokenizer, beam=self.beam, tokenize=self.tokenize, numbers=numbers)
 
     def _read(self, model: Model, batch: Batch) -> Tensor:
-        """Padding stands on the right of the target, where nothing that counts can see it: it needs no mask."""
+        """The logits of the target. Its padding is on the right, where no real token reads it: it needs no mask."""
         mask = batch["source_mask"]
-        return model(batch["source"], batch["ids"], source_mask=None if bool(mask.all()) else mask)
+        pair = EncoderDecoder.require(model, Translate.name)
+        logits: Tensor = pair(batch["source"], batch["ids"], source_mask=None if bool(mask.all()) else mask)
+        return logits
 
     def _sampled(self, model: Model, batch: Batch) -> Bleu | None:
         rows = batch["number"] < self.sample
         if not bool(rows.any()):
             return None
-        assert isinstance(model, CausalModel)
         end = self.tokenizer.sep if self.tokenizer.eos is None else self.tokenizer.eos
         made = beam_search(
-            model,
+            EncoderDecoder.require(model, Translate.name),
             batch["ids"][rows, :1],
             options=Beam(beams=1),
             eos=end,
@@ -136,53 +137,59 @@ class Translation(Objective):
 
 
 class Translate(Task):
-    """Translation on a named set or on pairs of one's own: NAME.en and NAME.de, or NAME.tsv with two columns."""
+    """Translation on a named set or on your own pairs: NAME.en and NAME.de, or NAME.tsv with two columns."""
 
     name = "translate"
 
     @dataclass(frozen=True, kw_only=True)
     class Options(Task.Options):
-        set: str | None = option(None, "a named set; `longspan data list` has them")
-        source: str = option("en", "the language that is read: how the name of its file ends")
-        target: str = option("de", "the language that is written")
-        train: str | None = option(None, "files of pairs by the name they share, or a .tsv, where no set is named")
-        held_out: str | None = option(None, "others; the end of the first unless given")
-        test: str | None = option(None, "a third pair of files or, of a named set, which test (2016, 2017, mscoco)")
-        share: float = option(0.05, "of the pairs that is held out, where they have no files", low=0, high=0.9)
-        tokenizer: TokenizerOptions = option(TokenizerOptions, "how sentences are cut into tokens")
-        shared: bool = option(True, "whether both languages have one tokenizer, learned on both")
-        max_tokens: int | None = option(None, "most tokens of a batch on each side, with padding; 4096", low=1)
-        batch: int | None = option(None, "pairs of a batch, where max_tokens is not given", low=1)
-        longest: int = option(256, "tokens of a sentence; longer pairs are not trained on", low=2)
-        smoothing: float = option(0.1, "mass of the target that goes to other tokens", low=0, high=0.999)
-        convention: str = option("uniform", "to which: all, all others, or those but padding", choices=CONVENTIONS)
-        beams: int = option(5, "hypotheses of the search for the last BLEU", low=1)
-        alpha: float = option(0.6, "power of its length penalty", low=0)
-        sample: int = option(0, "held-out sentences of which each evaluation gives the BLEU of greedy search", low=0)
-        bleu: str = option("13a", "how sacrebleu cuts words; none where the text is cut already", choices=TOKENIZERS)
+        set: str | None = option(None, "a named data set; see `longspan data list`")
+        source: str = option("en", "the source language: the ending of its file's name")
+        target: str = option("de", "the target language")
+        train: str | None = option(None, "the shared name of the two files, or a .tsv, if no set is named")
+        held_out: str | None = option(None, "held-out pairs; the end of the first unless given")
+        test: str | None = option(None, "test pairs or, of a named set, the name of a test (2016, 2017, mscoco)")
+        share: float = option(0.05, "share of the pairs to hold out, if held_out is not given", low=0, high=0.9)
+        tokenizer: TokenizerOptions = option(TokenizerOptions, "the tokenizer to learn")
+        shared: bool = option(True, "whether both languages share a tokenizer, learned on both")
+        max_tokens: int | None = option(None, "most tokens per batch and side, with padding; 4096", low=1)
+        batch: int | None = option(None, "pairs per batch, instead of max_tokens", low=1)
+        longest: int = option(256, "most tokens of a sentence; longer pairs are not trained on", low=2)
+        smoothing: float = option(0.1, "label smoothing", low=0, high=0.999)
+        convention: str = option(
+            "uniform",
+            "tokens that it spreads to",
+            choices=CONVENTIONS,
+        )
+        beams: int = option(5, "beams of the search for the final BLEU", low=1)
+        alpha: float = option(0.6, "exponent of its length penalty", low=0)
+        sample: int = option(0, "held-out sentences to translate greedily for BLEU at each evaluation", low=0)
+        bleu: str = option("13a", "sacrebleu's tokenizer; none for tokenized texts", choices=TOKENIZERS)
 
-    def prepare(self, place: DataPaths, tokenizer: Tokenizer | None = None) -> Prepared:
+    options: Options
+
+    def prepare(self, folders: DataPaths, tokenizer: Tokenizer | None = None) -> Prepared:
         options = self.options
         if options.max_tokens is not None and options.batch is not None:
             raise InvalidOption("[task] gives max_tokens or batch: one of the two")
         counter(options.bleu)
-        names, found = self._texts(place)
-        source, target = self._tokenizers(place, found["train"], tokenizer)
+        names, found = self._texts(folders)
+        source, target = self._tokenizers(folders, found["train"], tokenizer)
         begin, end = ends_of(target)
         made: dict[str, Parallel] = {}
         for split, (firsts, seconds) in found.items():
             ids = [text.ids for text in source.encode_many(firsts)]
             wanted = [text.ids for text in target.encode_many(seconds, special=False)]
             made[split] = Parallel(
-                write_tokens(place.work / f"{split}-source", ids, vocabulary=source.size),
-                write_tokens(place.work / f"{split}-target", wanted, vocabulary=target.size),
+                write_tokens(folders.work / f"{split}-source", ids, vocabulary=source.size),
+                write_tokens(folders.work / f"{split}-target", wanted, vocabulary=target.size),
                 begin=begin,
                 end=end,
                 padding=target.pad or 0,
                 batch=options.batch,
                 max_tokens=4096 if options.max_tokens is None and options.batch is None else options.max_tokens,
                 longest=options.longest if split == "train" else None,
-                seed=place.seed,
+                seed=folders.seed,
                 shuffle=split == "train",
                 references=() if split == "train" else seconds,
                 name=names[split],
@@ -208,14 +215,14 @@ class Translate(Task):
             facts=_facts(made, source, target),
         )
 
-    def _tokenizers(self, place: DataPaths, texts: Texts, given: Tokenizer | None) -> tuple[Tokenizer, Tokenizer]:
+    def _tokenizers(self, folders: DataPaths, texts: Texts, given: Tokenizer | None) -> tuple[Tokenizer, Tokenizer]:
         options = self.options
         if options.shared:
             both = _ending(learn(options.tokenizer, [*texts[0], *texts[1]])) if given is None else given
             ends_of(both)
             return both, both
-        # The one that a model brings is the target's; the source's lies where it was prepared.
-        path = place.work / SOURCE_TOKENIZER
+        # A pretrained model brings the target's tokenizer; the source's is in the work folder.
+        path = folders.work / SOURCE_TOKENIZER
         if given is not None and path.is_file():
             return Tokenizer(read_inner(path), given.special), given
         source = _ending(learn(options.tokenizer, texts[0]))
@@ -224,12 +231,12 @@ class Translate(Task):
         files.write_text(path, source.to_json())
         return source, target
 
-    def _texts(self, place: DataPaths) -> tuple[dict[str, str], dict[str, Texts]]:
-        """The sentences of each split, and what its files are called."""
+    def _texts(self, folders: DataPaths) -> tuple[dict[str, str], dict[str, Texts]]:
+        """The names of each split's files, and its sentences."""
         options = self.options
         if (options.set is None) == (options.train is None):
             raise InvalidOption("[task] names a set, or files to train on: one of the two")
-        paths = self._of_set(place) if options.set is not None else self._of_files()
+        paths = self._of_set(options.set, folders) if options.set is not None else self._of_files()
         names = {split: str(source) for split, (source, _) in paths.items()}
         found = {split: read_pairs(*pair) for split, pair in paths.items()}
         if "held_out" not in found:
@@ -248,23 +255,23 @@ class Translate(Task):
             split: find_pair(name, options.source, options.target) for split, name in given.items() if name is not None
         }
 
-    def _of_set(self, place: DataPaths) -> dict[str, tuple[Path, Path]]:
+    def _of_set(self, name: str, folders: DataPaths) -> dict[str, tuple[Path, Path]]:
         options = self.options
-        files = named_sets.files(options.set, place.data)
+        files = named_sets.files(name, folders.data)
         languages = sorted({split.rpartition(".")[2] for split in files if "." in split})
         if not languages:
-            raise InvalidInput(f"{options.set} is no set of pairs; `longspan data list` says what each is for")
+            raise InvalidInput(f"{name} is not a set of pairs; `longspan data list` says what each set is for")
         for language in (options.source, options.target):
             if language not in languages:
-                raise InvalidOption(f"{options.set} has no language {language!r}: {suggest(language, languages)}")
+                raise InvalidOption(f"{name} has no language {language!r}: {suggest(language, languages)}")
         tests = {split.partition(".")[0].partition("_")[2]: split for split in files if split.startswith("test")}
         chosen = next(iter(tests)) if options.test is None else options.test
         if chosen not in tests:
-            raise InvalidOption(f"{options.set} has no test {chosen!r}: {suggest(chosen, tests)}")
+            raise InvalidOption(f"{name} has no test {chosen!r}: {suggest(chosen, tests)}")
         splits = {"train": "train", "held_out": "held_out", "test": tests[chosen].partition(".")[0]}
         return {
-            split: (files[f"{name}.{options.source}"], files[f"{name}.{options.target}"])
-            for split, name in splits.items()
+            split: (files[f"{prefix}.{options.source}"], files[f"{prefix}.{options.target}"])
+            for split, prefix in splits.items()
         }
 
 
@@ -281,7 +288,7 @@ def ends_of(tokenizer: Tokenizer) -> tuple[int, int]:
 
 
 def _ending(tokenizer: Tokenizer) -> Tokenizer:
-    """A tokenizer whose texts, as an encoder reads them, end with their token; that is written in its file."""
+    """The tokenizer, changed so that texts end with the end token; its file keeps this."""
     _, end = ends_of(tokenizer)
     if tokenizer.cls is None:
         token = tokenizer.token(end)

@@ -22,9 +22,7 @@ from longspan.hub.locate import PACKAGE, locate
 from longspan.models import folder as model_folder
 from longspan.models import presets
 from longspan.models import registry as models
-from longspan.models.base import Model
-from longspan.models.decoder import Decoder
-from longspan.models.encoder import Encoder
+from longspan.models.base import Model, TextHeads
 from longspan.nn.heads import Head
 from longspan.parsing import read_toml
 from longspan.tasks import registry as tasks
@@ -77,7 +75,7 @@ class Recipe:
             freeze(model, trained)
         # A model must hold the longest example: that is said now, and not by the batch that has it.
         longest, room = getattr(self.build_task().options, "length", None), getattr(model.options, "max_length", None)
-        if isinstance(model, (Encoder, Decoder)) and longest is not None and room is not None and longest > room:
+        if isinstance(model, TextHeads) and longest is not None and room is not None and longest > room:
             raise InvalidOption(f"{self.source}: [task] length is {longest}, and the model holds {room} tokens")
         return model
 

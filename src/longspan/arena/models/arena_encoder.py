@@ -76,7 +76,7 @@ class ArenaEncoder(Model):
         self.position = absolute_position(options)
         self.dropout = Dropout(options.dropout)
         self.stack: nn.Module = (
-            build_stack(options, options.attention, place="encoder", causal=False)
+            build_stack(options, options.attention, stack_name="encoder", causal=False)
             if options.recurrent is None
             else _RecurrentStack(options)
         )

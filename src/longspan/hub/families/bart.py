@@ -1,6 +1,6 @@
 """BART (Lewis et al. 2020) and mBART (Liu et al. 2020): an encoder and a decoder that share one table of tokens.
 
-Whole texts are judged by the decoder, which reads the text as well: `shift_right(ids, start)` of `models.transformer`.
+Whole texts are judged by the decoder, which reads the text as well: `shift_right(ids, start)` of `models.base`.
 """
 
 from collections.abc import Sequence

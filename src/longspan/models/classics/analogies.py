@@ -31,8 +31,9 @@ def scores(
         raise UnknownName(f"no method of analogy is called {method!r}: {suggest(method, METHODS)}")
     a, b, c = (unit[column] for column in questions.unbind(1))
     if method == "add":
-        target = b - a + c
-        return target / target.norm(dim=-1, keepdim=True).clamp_min(1e-12) @ unit.T
+        target: Tensor = b - a + c
+        lengths: Tensor = target.norm(dim=-1, keepdim=True)
+        return target / lengths.clamp_min(1e-12) @ unit.T
     near_a, near_b, near_c = ((x @ unit.T + 1) / 2 for x in (a, b, c))
     return near_b * near_c / (near_a + EPSILON)
 
@@ -125,7 +126,7 @@ def _sections(path: Path, lower: bool) -> Iterator[tuple[str, list[Question]]]:
 def _section(unit: Tensor, vocabulary: Vocabulary, name: str, questions: list[Question], method: str) -> Section:
     known = [[vocabulary.ids[word] for word in words] for words in questions if all(w in vocabulary for w in words)]
     correct = correct_unexcluded = own_words = 0
-    for piece in torch.tensor(known, dtype=torch.long).view(-1, 4).split(PIECE):
+    for piece in torch.split(torch.tensor(known, dtype=torch.long).view(-1, 4), PIECE):
         given, wanted = piece[:, :3].to(unit.device), piece[:, 3].to(unit.device)
         found = scores(unit, given, method)
         answer = found.argmax(1)

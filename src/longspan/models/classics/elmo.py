@@ -128,6 +128,8 @@ class Elmo(Model):
             None, "words that training compares with (8192 in the paper); none: the whole vocabulary", low=1
         )
 
+    options: Options
+
     def __init__(self, options: Options) -> None:
         super().__init__(options)
         self.tokens = CharacterEncoder(
@@ -292,7 +294,8 @@ class ElmoMix(nn.Module):
             raise InvalidInput(f"this mixes {len(self.weight)} layers, and {layers.shape[1]} were given")
         if self.norm:
             layers = layer_norm(layers, layers.shape[-1:])
-        return self.dropout(self.gamma * torch.einsum("j,bjld->bld", self.weight.softmax(0), layers))
+        mixed: Tensor = self.dropout(self.gamma * torch.einsum("j,bjld->bld", self.weight.softmax(0), layers))
+        return mixed
 
     def extra_repr(self) -> str:
         return f"layers={len(self.weight)}, norm={self.norm}, penalty={self.penalty}"

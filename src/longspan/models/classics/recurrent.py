@@ -79,6 +79,8 @@ class RecurrentLanguageModel(CausalModel):
         embedding: int | None = option(None, "width of the embedding; `width` unless given", low=1)
         tied: bool = option(False, "whether the output layer is the embedding; their widths must then be equal")
 
+    options: Options
+
     def __init__(self, options: Options) -> None:
         super().__init__(options)
         embedding = options.width if options.embedding is None else options.embedding
@@ -95,7 +97,8 @@ class RecurrentLanguageModel(CausalModel):
 
     def hidden(self, ids: Ids, *, key_mask: Mask | None = None) -> Hidden:
         """The states that the output layer reads."""
-        return self.recurrent(self.embedding(ids), key_mask=key_mask)[0]
+        states: Tensor = self.recurrent(self.embedding(ids), key_mask=key_mask)[0]
+        return states
 
     def logits(self, x: Hidden) -> Logits:
         """The output layer."""
@@ -189,6 +192,8 @@ class SeriesRegressor(Model):
         values: int = option(1, "how many numbers a time has that are predicted", low=1)
         known: int = option(0, "how many more are known of each time beforehand", low=0)
 
+    options: Options
+
     mean: Tensor
     deviation: Tensor
 
@@ -219,7 +224,7 @@ class SeriesRegressor(Model):
         """Mean squared error one step ahead, in scaled units, over the targets that are real."""
         if series.dim() == 3 and series.shape[1] < 2:
             raise InvalidInput(f"a next value needs a series of 2 at least, not {series.shape[1]}")
-        guess = self(series[:, :-1], None if known is None else known[:, :-1], key_mask=_but_last(key_mask))
+        guess: Tensor = self(series[:, :-1], None if known is None else known[:, :-1], key_mask=_but_last(key_mask))
         squares = ((guess - series[:, 1:]) / self.deviation[: self.options.values]) ** 2
         if key_mask is None:
             return squares.mean()

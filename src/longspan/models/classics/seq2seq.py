@@ -15,7 +15,7 @@ from longspan import config
 from longspan.attention.mechanisms.softmax import SCORES
 from longspan.config import option
 from longspan.errors import InvalidInput, InvalidOption
-from longspan.models.base import CausalModel, Ids, Logits, Mask, Streams
+from longspan.models.base import EncoderDecoder, Ids, Logits, Mask, Streams
 from longspan.nn.alignment import CENTRES, REACHES, Alignment
 from longspan.nn.embedding import TokenEmbedding
 from longspan.nn.recurrent import (
@@ -35,7 +35,7 @@ SourceMask = Bool[Tensor, "batch source"]
 DECODERS = ("plain", "bahdanau", "luong")
 
 
-class Seq2Seq(CausalModel):
+class Seq2Seq(EncoderDecoder):
     """An encoder that reads the source, and a recurrent decoder that starts from where it ended.
 
     Padding may stand anywhere in source and target; it is skipped. `positions` are not read: recurrent layers know
@@ -44,7 +44,6 @@ class Seq2Seq(CausalModel):
 
     name = "seq2seq"
     paper = "Sutskever et al. 2014"
-    reads_source = True
     left_padding = True
 
     @dataclass(frozen=True, kw_only=True)
@@ -73,6 +72,8 @@ class Seq2Seq(CausalModel):
         teacher_forcing: float = option(1.0, "in training, the share of tokens that are given", low=0, high=1)
         init: str = option("uniform", "uniform: all in ±init_bound", choices=("uniform", "bahdanau"))
         init_bound: float = option(0.08, "bound of uniform initial weights", low=0)
+
+    options: Options
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
@@ -134,7 +135,8 @@ class Seq2Seq(CausalModel):
         if ratio < 1:
             return self._free(ids, state, key_mask, ratio)
         x, _ = self.decoder(self.target(ids), state, key_mask=key_mask, parallel=parallel)
-        return self.head(x)
+        logits: Tensor = self.head(x)
+        return logits
 
     def _free(self, ids: Tensor, state: DecoderState, key_mask: Tensor | None, ratio: float) -> Tensor:
         """Step by step, reading own tokens; the first real one of a row is always the given one."""
@@ -245,7 +247,7 @@ class _Bridge(nn.Module):
         return RecurrentState(self._cross(last.hidden, self.hidden), cell)
 
     def _cross(self, ends: Tensor, lines: nn.ModuleList) -> Tensor:
-        pairs = ends.unflatten(1, (-1, 2))  # (batch, layers, directions, width)
+        pairs = torch.unflatten(ends, 1, (-1, 2))  # (batch, layers, directions, width)
         read = pairs[:, :, 1] if self.backward_only else pairs.flatten(2)
         return torch.stack([line(read[:, layer]).tanh() for layer, line in enumerate(lines)], 1)
 
@@ -256,7 +258,7 @@ def _initialise_bahdanau(model: Seq2Seq) -> None:
     for name, parameter in model.named_parameters():
         last = name.rpartition(".")[2]
         if last.startswith("weight_hh"):
-            for gate in parameter.split(model.options.width):
+            for gate in torch.split(parameter, model.options.width):
                 nn.init.orthogonal_(gate)
         elif last.startswith("bias") or last == "direction":
             nn.init.zeros_(parameter)

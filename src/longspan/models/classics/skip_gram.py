@@ -106,7 +106,7 @@ def update(
     answers = torch.cat([context[:, None], negatives], dim=1)  # the first is the true one
     flat = answers.flatten()
     # On CPU index_select copies whole rows, several times as fast as indexing does.
-    v, u = inputs.index_select(0, centre), outputs.index_select(0, flat).unflatten(0, answers.shape)
+    v, u = inputs.index_select(0, centre), outputs.index_select(0, flat).view(*answers.shape, -1)
     slope = -torch.einsum("pd,pnd->pn", v, u).sigmoid_()
     slope[:, 0] += 1
     slope[:, 1:] *= negatives != context[:, None]

@@ -55,6 +55,8 @@ class Word2Vec(Model):
         batch: int = option(1024, "pairs per step; fewer for small vocabularies", low=1)
         seed: int = option(0, "of the vectors' start and of everything that is drawn", low=0)
 
+    options: Options
+
     def __init__(self, options: Options) -> None:
         super().__init__(options)
         self.words: Vocabulary | None = None

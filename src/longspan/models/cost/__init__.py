@@ -1,15 +1,15 @@
-"""What a model weighs and does: unique parameters by part, and the operations and memory of a pass at a length.
+"""Parameters, operations and memory of a model, by part, without running it.
 
-Nothing is run and no weight is allocated: `blank` builds a model without numbers, the mechanisms declare their own
-cost, and what stands around them is counted here. Counts are for one sequence:
+No weight is allocated: `blank` builds a model on torch's meta device. Mechanisms declare their own cost; everything
+around them is counted here. Counts are for one sequence:
 
 - operations: multiplications and additions of the matrix products, forward, as `torch.utils.flop_counter` counts them;
   a backward pass takes about twice as many;
-- memory: float32 numbers that are alive after the forward pass for the backward one, without dropout (whose masks are
-  not numbers), and the output itself; neither weights nor gradients nor the optimiser's state.
+- memory: float32 numbers that the forward pass keeps for the backward pass, without dropout masks, and the output;
+  neither weights nor gradients nor the optimiser's state.
 
-`tally` adds up, and has the layers that all kinds of models are made of. The other files register how each family is
-read: where what a model does depends on what it is given, it is the most that it can do, and a note says so.
+`tally` adds up, and counts the layers that all models use. The other files register how each family of models is
+counted. If the work of a model depends on its input, the most that it can do is counted, and a note says so.
 """
 
 from longspan.errors import InvalidInput

@@ -1,4 +1,4 @@
-"""What models with memory cost, once that is full: before it is, they do less."""
+"""The cost of models with a memory, once it is full: before, they do less."""
 
 from longspan.attention.mechanisms import relative
 from longspan.models.compressive import CompressiveTransformer
@@ -13,7 +13,7 @@ from longspan.nn.relative_multihead import RelativeAttention
 @read.register
 def _(model: TransformerXL, length: int, tally: Tally) -> None:
     own, reach = model.options, model.reach
-    by_age = isinstance(model, CompressiveTransformer) and own.time == "true" and own.slots > 0
+    by_age = isinstance(model, CompressiveTransformer) and model.options.time == "true" and model.options.slots > 0
     told = reach.furthest + 1 if by_age else reach.slots + reach.memory + min(length, reach.segment)
     if isinstance(model.embedding, AdaptiveEmbedding):
         _embed(model.embedding, tally, length)

@@ -1,4 +1,4 @@
-"""What recurrent models cost."""
+"""The cost of recurrent models."""
 
 from functools import singledispatch
 

@@ -1,4 +1,4 @@
-"""Adding up what a pass costs, part by part; and the layers that all kinds of models are made of."""
+"""Adds up the cost of a pass, part by part, and counts the layers that all models use."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ BYTES = 4  # of a float32
 
 @dataclass(frozen=True)
 class ModelCost:
-    """The cost of one sequence; `parts` adds up to the whole, and `notes` say under what conditions."""
+    """The cost of one sequence; `parts` add up to the whole, and `notes` state conditions."""
 
     length: int
     parts: Mapping[str, Cost]
@@ -36,7 +36,7 @@ class ModelCost:
 
 
 class Tally:
-    """Adds up what each part costs."""
+    """The cost of each part, added up."""
 
     def __init__(self) -> None:
         self.parts: dict[str, Cost] = {}
@@ -51,19 +51,19 @@ class Tally:
         self.parts[part] = Cost(before.flops + flops, before.floats + floats)
 
     def add_all(self, other: "Tally", *, kept: bool = True) -> None:
-        """What another tally counted; not `kept`: its operations alone."""
-        for part, found in other.parts.items():
-            self.add(part, found.flops, found.floats if kept else 0)
+        """Adds another tally; if not `kept`, its operations alone."""
+        for part, cost in other.parts.items():
+            self.add(part, cost.flops, cost.floats if kept else 0)
 
     def norm(self, norm: nn.Module, tokens: int, width: int) -> None:
-        """What the norm reads, and its statistics; what it gives is counted with whoever reads that."""
+        """A norm: its input and its statistics. Its output is counted with the layer that reads it."""
         if isinstance(norm, RMSNorm):  # torch composes it of several steps, and keeps the one before the gain
             self.add("norms", 0, tokens * (2 * width + 1))
         elif any(isinstance(part, LayerNorm) for part in norm.modules()):
             self.add("norms", 0, tokens * (width + 2))
 
     def mixer(self, mixer: MultiHead, part: str, queries: int, keys: int, *, again: bool = False) -> None:
-        """Attention; `again`: to keys and values that were projected before."""
+        """Attention; `again`: the keys and values are projected already."""
         mechanism, heads = mixer.mechanism, mixer.mechanism.shape.heads
         flops = floats = 0
         for name, linear in mixer.project.items():
@@ -74,16 +74,16 @@ class Tally:
             read = heads if not mechanism.supports.grouped else mixer.heads[name]  # as the mechanism is given them
             floats += tokens * read * mixer.head_dim
         for stream in mechanism.streams:
-            # Those beside another stream are made where that is given, which `cost` does not count either.
-            own = stream.kind == "heads" and stream.beside is None
-            if own and mixer.extra[stream.name] is not mixer.project[mixer.likes[stream.name]]:
+            # A stream beside another one depends on its input, which `cost` does not count either.
+            projected = stream.kind == "heads" and stream.beside is None
+            if projected and mixer.extra[stream.name] is not mixer.project[mixer.likes[stream.name]]:
                 flops += products(mixer.extra[stream.name], queries)
                 floats += queries * heads * mixer.head_dim
         self.add(f"{part}: projections", flops + products(mixer.out, queries), floats + queries * mixer.width)
         self.add(part, *mechanism.cost(queries, keys))
 
     def transition(self, layer: nn.Module, tokens: int) -> None:
-        """What follows attention in a block."""
+        """The layer that follows attention in a block."""
         if isinstance(layer, SeparableConvolution):
             self._convolution(layer, tokens)
             return
@@ -99,7 +99,7 @@ class Tally:
         first, second = layer.kernels
         flops = products(layer.inner, tokens) + products(layer.outer, tokens)
         flops += 2 * tokens * (first * width + second * hidden)
-        # Each convolution keeps its padded input, and each projection what it reads.
+        # Each convolution keeps its padded input, and each projection its input.
         padded = (tokens + first - 1) * width + (tokens + second - 1) * hidden
         activated = activation_width(layer.activation) - (
             layer.activation != "relu"
@@ -111,14 +111,14 @@ class Tally:
 
 
 def activation_width(name: str) -> int:
-    """How often its width an activation keeps: its input or its output, and what the outer layer reads."""
+    """How many times its width an activation keeps: its input or output, and the input of the outer layer."""
     return {"relu": 1, "gelu_sigmoid": 3}.get(name, 2)
 
 
 @singledispatch
 def products(layer: Any, rows: int) -> int:
-    """The operations of a linear layer on so many rows."""
-    return 2 * rows * layer.in_features * layer.out_features
+    """The operations of a linear layer on `rows` rows."""
+    return 2 * rows * int(layer.in_features) * int(layer.out_features)
 
 
 @singledispatch

@@ -1,4 +1,4 @@
-"""What the Transformers cost: the bodies that they can have, and what stands around those."""
+"""The cost of Transformers: their bodies, and the layers around them."""
 
 from functools import singledispatch
 
@@ -23,7 +23,7 @@ from longspan.nn.universal_stack import UniversalStack
 
 @singledispatch
 def pass_through(body: Body, tally: Tally, tokens: int, context: int = 0) -> None:
-    """Adds what a body costs; `context` is the length of the other sequence where it reads one."""
+    """Adds the cost of a body; `context` is the length of the context, if it reads one."""
     raise AssertionError(f"no cost of {type(body).__name__}")
 
 
@@ -36,7 +36,7 @@ def _(body: Stack, tally: Tally, tokens: int, context: int = 0) -> None:
 
 @pass_through.register
 def _(body: ReversibleBody, tally: Tally, tokens: int, context: int = 0) -> None:
-    """Two streams, and of all sub-layers the largest: the backward pass computes them again, one by one."""
+    """Two streams, and the largest sub-layer: the backward pass recomputes sub-layers one by one."""
     halves = []
     for mix, change in body.pairs():
         halves += [Tally(), Tally()]
@@ -50,7 +50,7 @@ def _(body: ReversibleBody, tally: Tally, tokens: int, context: int = 0) -> None
     width = body.out_width if body.merge == "concat" else 2 * body.out_width
     tally.add("streams", 0, tokens * width)
     tally.norm(body.norm, tokens, body.out_width)
-    tally.notes.append("the memory includes the one sub-layer that the backward pass computes again at a time")
+    tally.notes.append("the memory includes the largest sub-layer, since the backward pass recomputes one at a time")
 
 
 @pass_through.register
@@ -59,7 +59,7 @@ def _(body: UniversalStack, tally: Tally, tokens: int, context: int = 0) -> None
     for step in range(body.steps):
         _block(body.block, tally, tokens, context, again=step > 0)
         if body.halting is not None:
-            # The average that comes out, and what it was made of: the states after the step, and the average before.
+            # The new average, and what it is computed from: the states after the step and the old average.
             averaged = 1 if body.halting.combine == "accumulate" else 2
             tally.add("halting", products(body.halting.unit, tokens), tokens * (averaged * width + 4))
     if body.halting is not None:
@@ -117,7 +117,7 @@ def _(model: Transformer, length: int, tally: Tally) -> None:
     tally.add("output", 0, length * model.options.width)  # what the decoder reads
     pass_through(model.decoder, tally, target, length)
     tally.output(model.options.width, model.vocabulary, target)
-    tally.notes.append("source and target are of the length, or as long as they can be")
+    tally.notes.append("source and target have this length, or their longest")
 
 
 @read.register
@@ -127,7 +127,7 @@ def _(model: EtcModel, length: int, tally: Tally) -> None:
         tally.norm(nn.Identity() if norm is None else norm, tokens, width)
     pass_through(model.stack, tally, tokens)
     tally.add("output", 0, tokens * width)
-    tally.notes.append(f"the length is that of the long input; {model.options.global_tokens} global tokens beside it")
+    tally.notes.append(f"the length is that of the long input, besides {model.options.global_tokens} global tokens")
 
 
 @read.register
@@ -137,7 +137,7 @@ def _(model: VisionTransformer, length: int, tally: Tally) -> None:
     tally.add("embedding", products(layer, patches), patches * layer.in_features)
     pass_through(model.stack, tally, length)
     tally.add("output", 0, length * model.stack.out_width)
-    tally.notes.append("the length is the number of patches, and of the class token")
+    tally.notes.append("the length counts the patches and the class token")
 
 
 @read.register

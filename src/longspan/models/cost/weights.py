@@ -1,4 +1,4 @@
-"""Models without numbers, and how many numbers they would have."""
+"""Models without allocated weights, and their parameter counts."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,9 +18,9 @@ from longspan.nn.positions import AbsolutePositions
 
 
 class _NoNumbers(TorchFunctionMode):
-    """Weights without numbers are neither drawn nor changed: torch would load its compiler to find their shape."""
+    """Skips initialisation on the meta device, for which torch would load its compiler to find shapes."""
 
-    # Of tensors, of torch.nn.init and of torch.nn.functional: what changes numbers and no shape.
+    # Functions of tensors, torch.nn.init and torch.nn.functional that change values and no shape.
     CHANGES = ("normal_", "uniform_", "xavier_uniform_", "kaiming_uniform_", "orthogonal_", "layer_norm")
     SCALES = (Tensor.mul, Tensor.mul_)
     MAKES = (torch.rand, torch.randn)
@@ -40,7 +40,7 @@ class _NoNumbers(TorchFunctionMode):
 
 @contextmanager
 def blank() -> Iterator[None]:
-    """Models built inside have shapes and no numbers, so that the largest takes a second and no memory.
+    """Models built inside have shapes but no values, so that the largest takes a second and no memory.
 
     >>> with blank():
     ...     model = build("gpt3-175b")
@@ -62,7 +62,7 @@ def count(model: nn.Module) -> dict[str, int]:
     return parts
 
 
-# What a reader calls a part, innermost first: a parameter belongs to the first of these that holds it.
+# Names of parts, innermost first: a parameter belongs to the first of these modules that contains it.
 _NAMES: tuple[tuple[type, str], ...] = (
     (Attention, "mechanism"),
     (AbsolutePositions, "positions"),

@@ -1,10 +1,16 @@
-"""The models of the papers, by name: rows of a table, each a model of the registry with its options.
+"""The models of the papers, by name: a preset is a model of the registry with the paper's options.
 
-`longspan.models.build("gpt2", dropout=0.0)` makes one, `longspan show gpt2` says what it weighs and costs. A family
-that differs from the Transformer by its mechanism only is a row here, not a file.
+`longspan.models.build("gpt2", dropout=0.0)` builds one, and `longspan show gpt2` prints its parameters and costs. A
+model that differs from the Transformer only by its attention is a preset here, not a class.
 
-`parameters` is what the paper prints; `exact` is the count that its own description adds up to, which the tests hold
-this package to; `remarks` say where the two differ, what was chosen where the paper is silent, and what is left out.
+    classics    the Transformer, GPT, GPT-2, GPT-3        llama       Llama and models of its architecture
+    encoders    BERT, RoBERTa, …                          albert      ALBERT, ELECTRA
+    bart        BART                                      vision      ViT
+    patterns    fixed patterns: Sparse, Longformer, …     learned     learned patterns, low rank, kernels
+    recurrence  Transformer-XL, Universal, LSTM, ELMo     small       small copies, for tests
+
+`parameters` is the count that the paper prints. `exact` is the count that follows from the paper's description; tests
+check it. `remarks` explain differences between the two, choices where the paper is silent, and what is left out.
 """
 
 from longspan.errors import UnknownName, suggest
@@ -21,7 +27,6 @@ PRESETS: dict[str, Preset] = {
     **recurrence.ROWS,
     **patterns.ROWS,
     **learned.ROWS,
-    **albert.ROWS,
     **vision.ROWS,
 }
 

@@ -1,4 +1,4 @@
-"""What a row says, and the sizes and bodies that several papers share."""
+"""The type of a preset, and the sizes and options that several papers share."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -11,20 +11,20 @@ Options = Mapping[str, Any]
 class Preset:
     """One model of one paper."""
 
-    model: str  # a name of the registry
+    model: str  # its name in the registry
     options: Options
     paper: str
     parameters: str = ""  # as printed
     exact: int | None = None
-    lengths: tuple[int, ...] = ()  # in training, and in evaluation where that is another
+    lengths: tuple[int, ...] = ()  # of training, and of evaluation if it differs
     remarks: str = ""
 
 
 def rows(base: Preset, table: Mapping[str, Options]) -> dict[str, Preset]:
-    """Rows that differ from `base` by what is given; `options` are added to its options."""
+    """Presets that change fields of `base`; their `options` are added to those of `base`."""
     return {
-        name: replace(base, **{**given, "options": {**base.options, **given.get("options", {})}})
-        for name, given in table.items()
+        name: replace(base, **{**changes, "options": {**base.options, **changes.get("options", {})}})
+        for name, changes in table.items()
     }
 
 
@@ -32,7 +32,7 @@ def sizes(layers: int, width: int, heads: int, hidden: int | None = None) -> dic
     return {"layers": layers, "width": width, "heads": heads, "hidden": hidden or 4 * width}
 
 
-# How GPT and BERT begin, and what they drop
+# Initial weights and dropout of GPT and BERT
 
 WEIGHTS: Options = {
     "activation": "gelu_tanh",
@@ -43,7 +43,7 @@ WEIGHTS: Options = {
 }
 DROPOUT: Options = {"dropout": 0.1, "attention_dropout": 0.1}
 
-# BERT's and RoBERTa's body, for the encoders that start from their weights
+# RoBERTa's body, for encoders that start from its weights
 
 ROBERTA: Options = {
     **sizes(12, 768, 12),
@@ -55,7 +55,7 @@ ROBERTA: Options = {
 }
 BART: Options = {**ROBERTA, "max_length": 1024, "source_length": 1024}
 
-# The base model of the Transformer, for papers that change its mechanism only
+# The Transformer's base model, for papers that change only its attention
 
 BASE = Preset(model="decoder", paper="", options={**sizes(6, 512, 8, 2048), "vocabulary": 32000})
 

@@ -1,4 +1,4 @@
-"""Small copies of presets, for tests and tries."""
+"""Small copies of presets, for tests and quick experiments."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,7 @@ from typing import Any
 
 from longspan.models.presets.row import Preset
 
-# What a small copy has at most, by the name of the option; widths and tables follow from these.
+# The largest value of each option in a small copy; widths and tables follow from these.
 SMALL: dict[str, int] = {
     "vocabulary": 11,
     "layers": 4,
@@ -39,21 +39,21 @@ SMALL: dict[str, int] = {
     "embedding_width": 16,
     "mask": 1,
 }
-# What a small copy of a model without heads has.
+# Options of small copies of models without attention heads.
 WITHOUT_HEADS: dict[str, dict[str, Any]] = {
     "recurrent": {"vocabulary": 11, "width": 16},
     "seq2seq": {"vocabulary": 11, "source_vocabulary": 11, "embedding": 12, "width": 16, "maxout": 6},
     "elmo": {"cells": 24, "projection": 8, "filters": (4, 4, 6), "character_width": 5, "characters": 12},
 }
-# What a small copy of a model without tokens has instead of a vocabulary.
+# Options of small copies of models without tokens.
 WITHOUT_TOKENS: dict[str, dict[str, Any]] = {"vit": {"image_size": (8, 12), "patch_size": 4}}
 HEAD, LONGEST = 8, 64  # width of a head and longest text of a small copy
 
 
 def shrink(preset: Preset) -> Preset:
-    """The same architecture at a size for tests and tries: a few layers, heads of 8, texts of up to 64 tokens.
+    """The same architecture at a size for tests: a few layers, heads of 8, texts of up to 64 tokens.
 
-    Layers that differ stay different: of many settings the first, the last and those between at even steps are kept.
+    Layers that differ stay different: of many attention configurations the first, the last and some between are kept.
     """
     options = dict(preset.options)
     changed: dict[str, Any]

@@ -1,7 +1,6 @@
 """The Vision Transformer (Dosovitskiy et al. 2021): an encoder whose tokens are the patches of an image.
 
-Around the patches it is `Encoder` with its norms in front: the blocks come from the same options, with any registered
-mechanism, and the same heads read what comes out.
+Apart from the patches it is `Encoder` with pre-norm: the same blocks with any attention, and the same task heads.
 """
 
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ from torch import Tensor
 from longspan.attention.config import AttentionConfig
 from longspan.config import option
 from longspan.errors import InvalidOption, Unsupported
+from longspan.models.base import ImageHeads
 from longspan.models.body import BodyOptions, build_stack, initialise
 from longspan.models.headed import Headed, build_heads
 from longspan.nn.feedforward import GATED, PLAIN
@@ -23,8 +23,8 @@ from longspan.shapes import Hidden
 DENSE = (AttentionConfig("softmax"),)
 
 
-class VisionTransformer(Headed):
-    """Hidden states of the patches of an image, the class token's first; with heads, what tasks ask of them.
+class VisionTransformer(Headed, ImageHeads):
+    """Hidden states of the class token and of the patches of an image, and task heads on them.
 
     >>> model = build("vit", image_size=32, patch_size=4, tasks=[{"task": "classify", "labels": 10}])
     >>> model.outputs(images)["classify"]
@@ -42,15 +42,17 @@ class VisionTransformer(Headed):
         heads: int = option(12, "attention heads", low=1)
         hidden: int = option(3072, "inner width of the feed-forward layer", low=1)
         activation: str = option("gelu", "of the feed-forward layer", choices=(*PLAIN, *GATED))
-        place: str = option("pre", "where the norm stands", choices=("post", "pre"))
+        place: str = option("pre", "position of the norm: after each sub-layer, or before it", choices=("post", "pre"))
         eps: float = option(1e-6, "added to the variance in norms", low=0)
-        position: str = option("learned", "how positions are told", choices=("learned", "none"))
+        position: str = option("learned", "kind of position encoding", choices=("learned", "none"))
         image_size: int | tuple[int, ...] = option(224, "pixels of a side, or height and width", low=1)
         patch_size: int | tuple[int, ...] = option(16, "pixels of a patch's side, or its height and width", low=1)
-        channels: int = option(3, "numbers of a pixel: 3 colours, 1 grey", low=1)
-        class_token: bool = option(True, "whether a learned token stands before the patches")
-        attention: tuple[AttentionConfig, ...] = option(DENSE, "mechanism of each layer, repeated from the bottom up")
+        channels: int = option(3, "channels of a pixel: 3 for colour, 1 for grey", low=1)
+        class_token: bool = option(True, "whether a learned token precedes the patches")
+        attention: tuple[AttentionConfig, ...] = option(DENSE, "attention of each layer, repeated from the bottom up")
         tasks: tuple[Head, ...] | None = option(None, "the tasks that it has heads for")
+
+    options: Options
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
@@ -66,26 +68,27 @@ class VisionTransformer(Headed):
             positions=options.position == "learned",
             dropout=dropout,
         )
-        # Mechanisms whose weights are for a longest input are built for an image of the size given.
+        # Mechanisms that need a longest input are built for an image of `image_size`.
         sized = replace(options, max_length=options.max_length or self.embedding.tokens)
-        self.stack = build_stack(sized, options.attention, place="encoder", causal=False)
+        self.stack = build_stack(sized, options.attention, stack_name="encoder", causal=False)
         self.heads = build_heads(options, self.stack.out_width, None)
         initialise(self, options)
 
     @property
     def table(self) -> Tensor:
-        raise Unsupported("vit reads images: it has no table of tokens")
+        raise Unsupported("vit reads images: it has no token embedding")
 
     def forward(
         self, images: Images, *, interpolate: bool = False, streams: Mapping[str, Tensor] | None = None
     ) -> Hidden:
-        """The states; with `interpolate`, of images of any size, for which the grid of positions is stretched."""
-        return self.stack(self.embedding(images, interpolate=interpolate), BlockInputs(streams=streams))
+        """The states. With `interpolate` images may have any size: the grid of positions is interpolated."""
+        states: Tensor = self.stack(self.embedding(images, interpolate=interpolate), BlockInputs(streams=streams))
+        return states
 
     def outputs(
         self, images: Images, *, interpolate: bool = False, streams: Mapping[str, Tensor] | None = None
     ) -> dict[str, Tensor]:
-        """What each head says, by the name of its task."""
+        """The output of each head, by task."""
         return self.read(self(images, interpolate=interpolate, streams=streams))
 
 
