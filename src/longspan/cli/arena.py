@@ -195,7 +195,7 @@ def _arguments(
     from longspan.arena.runs import speed
     from longspan.arena.runs.grid import Arguments, duration
     from longspan.arena.tasks.registry import TASKS, DataFolders, build, find
-    from longspan.data.sets.cache import cache
+    from longspan.files import cache
 
     seconds = None if budget is None else duration(budget)
     usual = WITHOUT_DATA if data is None else WITH_DATA

@@ -6,10 +6,10 @@ predicts masked tokens, `embed` makes vectors of texts.
 
 from longspan.hub.conversion import convert
 from longspan.hub.describe import describe
-from longspan.hub.folder import save
 from longspan.hub.load_checkpoint import load
 from longspan.hub.locate import locate
 from longspan.hub.pretrained import Pretrained
+from longspan.hub.save_checkpoint import save
 from longspan.hub.use.chat import Chat
 from longspan.hub.use.embed import embed
 from longspan.hub.use.fill import MaskGuess, fill

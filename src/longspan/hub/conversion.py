@@ -7,12 +7,13 @@ import torch
 
 from longspan.errors import InvalidInput, InvalidOption, UnknownName, Unsupported, suggest
 from longspan.hub import sidecar_files
-from longspan.hub.folder import CONFIG, save
 from longspan.hub.formats import gguf, readers
 from longspan.hub.formats.gguf_vocabulary import metadata
 from longspan.hub.load_checkpoint import load
 from longspan.hub.locate import locate
 from longspan.hub.pretrained import Pretrained
+from longspan.hub.save_checkpoint import save
+from longspan.models.folder import CONFIG
 
 KINDS = ("huggingface", "longspan", "gguf")
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64}
