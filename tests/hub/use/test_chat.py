@@ -170,7 +170,7 @@ def test_turns_that_are_left_out_are_said(
         (b"x" * 200, [], "say less"),
         (b"Hi", ["--system", "no"], "does not take this conversation: no system"),
         (b"Hi", ["--samples", "2"], "one answer, not 2 samples"),
-        (b"Hi", ["--max-new", "0"], "max_new must be at least 1"),
+        (b"Hi", ["--max-new", "0"], "--max-new must be at least 1"),
     ],
 )
 def test_wrong_input_is_one_line(
