@@ -19,7 +19,7 @@ from longspan.arena.runs.grid import Arguments
 from longspan.arena.runs.results import Folder
 from longspan.arena.tasks import shards
 from longspan.arena.tasks.examples import LabelledSequences
-from longspan.data.sets.prepared import Sizes, fingerprint, write_sizes
+from longspan.data.sets.prepared_tokens import Sizes, fingerprint, write_sizes
 from longspan.data.text.token_files import write_shards, write_tokens
 from longspan.data.tokenizers.learn import TokenizerOptions, learn
 from longspan.measure.case import Case, Measured

@@ -31,7 +31,7 @@ from longspan.arena.tasks.pathfinder import folders as pathfinder_folders
 from longspan.data import read_tokenizer
 from longspan.data.images.image_files import read_pictures
 from longspan.data.sets.prepare import count
-from longspan.data.sets.prepared import read_prepared
+from longspan.data.sets.prepared_tokens import read_prepared
 from longspan.data.text import tables, text_files
 from longspan.data.text.parallel import read_pairs
 from longspan.hub import generation_config

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from longspan.data import Tokenizer
-from longspan.hub.sentence_vectors import SentencePooling
+from longspan.hub.sentence_pooling import SentencePooling
 from longspan.models.base import Model
 from longspan.nn.heads import Head
 

@@ -13,7 +13,7 @@ from longspan.hub.formats.gguf_file import GgufFile
 from longspan.hub.formats.gguf_tokenizer import build
 from longspan.hub.formats.gguf_vocabulary import CHAT, PREFIX
 from longspan.hub.pretrained import Pretrained
-from longspan.hub.sentence_vectors import read_sentence
+from longspan.hub.sentence_pooling import read_sentence
 from longspan.parsing import refusing
 
 GENERATION = "generation_config.json"

@@ -86,7 +86,7 @@ def to_ours(match: Match, tensors: Sequence[Tensor], sizes: Mapping[str, torch.S
     rows = [size[0] for size in wanted]
     if whole.shape[0] != sum(rows):
         raise InvalidInput(_misfit(match, whole.shape, torch.Size((sum(rows), *wanted[0][1:]))))
-    pieces = zip(match.ours, whole.split(rows), wanted)
+    pieces = zip(match.ours, torch.split(whole, rows), wanted)
     return {name: _fitting(piece, size, match) for name, piece, size in pieces}
 
 

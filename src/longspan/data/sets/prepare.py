@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from longspan.data.arrays import read_npz
+from longspan.data.npz_files import read_npz
 from longspan.data.sets import download
 from longspan.data.sets import named as named_sets
-from longspan.data.sets.prepared import Sizes, fingerprint, write_sizes
+from longspan.data.sets.prepared_tokens import Sizes, fingerprint, write_sizes
 from longspan.data.sets.sources import sources
 from longspan.data.text import text_files
 from longspan.data.text.pieces import pieces
