@@ -1,4 +1,4 @@
-"""Two orders of rotary pairs: feature i with i + half (Hugging Face, longspan), or 2i with 2i + 1 (llama.cpp, llama2.c).
+"""Two orders of rotary pairs: i with i + half (Hugging Face, longspan), or 2i with 2i + 1 (llama.cpp, llama2.c).
 
 Reordering the outputs of the query and key layers turns a model of one order into the same model of the other.
 """
