@@ -19,7 +19,7 @@ from torch.nn.functional import cross_entropy
 from longspan.arena.tasks import registry as arena_tasks
 from longspan.arena.tasks.examples import LabelledSequences, Splits
 from longspan.arena.tasks.registry import ArenaTask, DataFolders
-from longspan.data.sets.cache import cache
+from longspan.files import cache
 
 DILATIONS = (1, 2, 4, 8, 1, 2, 4, 8)
 BATCH, RATE = 64, 2e-3

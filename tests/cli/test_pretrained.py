@@ -198,7 +198,7 @@ def test_a_folder_is_converted(capsys, folders, tmp_path):
     code, out, _ = run(capsys, "convert", folders / "bare", tmp_path / "own", "--to", "longspan")
     assert code == 0 and "no tokenizer" in out
     code, _, err = run(capsys, "convert", folders / "bert", tmp_path / "own")
-    assert code == 2 and "is there already" in err
+    assert code == 2 and "exists already" in err
     assert run(capsys, "convert", folders / "bert", tmp_path / "own", "--overwrite", "--shard-size", "4KB")[0] == 0
 
 

@@ -14,9 +14,12 @@ import numpy as np
 from PIL import Image
 from toy import trainer  # of tests/train; this is imported by a script
 
+from longspan.arena.runs.cell import Cell, Record
+from longspan.arena.runs.grid import Arguments
+from longspan.arena.runs.results import Folder
 from longspan.arena.tasks import shards
 from longspan.arena.tasks.examples import LabelledSequences
-from longspan.data.sets.prepared import Sizes, fingerprint, write_sizes
+from longspan.data.sets.prepared_tokens import Sizes, fingerprint, write_sizes
 from longspan.data.text.token_files import write_shards, write_tokens
 from longspan.data.tokenizers.learn import TokenizerOptions, learn
 from longspan.measure.case import Case, Measured
@@ -145,6 +148,17 @@ def a_store(folder: Path) -> None:
     folder.mkdir(exist_ok=True)
     rows = [Measured(case=Case(mechanism=name, length=8), state="done", seconds=(0.1, 0.2), gemm=1e9) for name in "ab"]
     (folder / "store.jsonl").write_text("".join(json.dumps(asdict(row)) + "\n" for row in rows))
+
+
+def an_arena(folder: Path) -> None:
+    """The folder of a grid with two cells, one of which has ended."""
+    arguments = Arguments(setting="small", models=("dense", "window"), tasks=("listops",))
+    cells = [Cell(task="listops", model=name, seed=0, steps=2) for name in arguments.models]
+    held = Folder(folder)
+    held.begin(arguments, cells)
+    curve = ({"step": 1.0, "seconds": 0.5, "loss": 2.0, "held_out": 0.2},)
+    held.append(Record(cell=cells[0], state="done", accuracy=0.5, held_out=0.4, steps=2, seconds=1.0, curve=curve))
+    held.append(Record(cell=cells[1], state="failed", error="out of patience"))
 
 
 def make_some(options: Any, seed: int, number: int, count: int) -> LabelledSequences:

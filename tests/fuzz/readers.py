@@ -6,26 +6,39 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data_files import a_recipe, a_release, a_run, a_store, a_table, generated, prepared, some_images, some_texts
+from data_files import (
+    a_recipe,
+    a_release,
+    a_run,
+    a_store,
+    a_table,
+    an_arena,
+    generated,
+    prepared,
+    some_images,
+    some_texts,
+)
 from model_files import HF, fairseq, llama_gguf, old_pickled, own, pickled, sharded, stories, theirs, universal
 from tokenizer_files import bpe, byte_pairs, learned, unigram, whole_words
 from toy import trainer  # of tests/train; this is imported by a script
 
 from longspan import hub
 from longspan.arena.runs import process
+from longspan.arena.runs.results import Folder, left
 from longspan.arena.tasks import cifar, listops_expressions, shards
 from longspan.arena.tasks.data_files import byte_rows
 from longspan.arena.tasks.pathfinder import folders as pathfinder_folders
 from longspan.data import read_tokenizer
 from longspan.data.images.image_files import read_pictures
 from longspan.data.sets.prepare import count
-from longspan.data.sets.prepared import read_prepared
+from longspan.data.sets.prepared_tokens import read_prepared
 from longspan.data.text import tables, text_files
 from longspan.data.text.parallel import read_pairs
 from longspan.hub import generation_config
 from longspan.hub.locate import locate
 from longspan.measure.store import Store
 from longspan.models.classics.word2vec import Word2Vec
+from longspan.report import results as report
 from longspan.tasks import answer, tag
 from longspan.train import checkpoint, recipe, saving
 from longspan.train.run import Run
@@ -107,6 +120,12 @@ def _store(folder: Path) -> None:
             assert row.least > 0
 
 
+def _arena(folder: Path) -> None:
+    held = Folder(folder)
+    left(held.planned(), held.records(mend=False))
+    report.read(folder)
+
+
 READERS = [
     Reader("gguf", llama_gguf, ["model.gguf"], lambda at: _load(at / "model.gguf")),
     Reader("gguf-bpe", lambda at: llama_gguf(at, "gpt2"), ["model.gguf"], lambda at: _load(at / "model.gguf")),
@@ -140,6 +159,7 @@ READERS = [
         ["config.json", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"],
         _load,
     ),
+    Reader("own-manifest", own, ["manifest.json"], lambda at: hub.load(at, tokenizer=False)),
     Reader("own-transformer", universal, ["config.json"], lambda at: hub.load(at, tokenizer=False)),
     Reader("generation", theirs, ["generation_config.json"], generation_config.read),
     Reader("pickles", pickled, ["pytorch_model.bin", "config.json"], lambda at: _convert(at, "")),
@@ -183,6 +203,7 @@ READERS = [
     ),
     Reader("squad", some_texts, ["squad.json"], lambda at: answer.questions(at / "squad.json")),
     Reader("listops", some_texts, ["listops.tsv"], lambda at: listops_expressions.read_file(at / "listops.tsv")),
+    Reader("arena", an_arena, ["results.jsonl", "results.jsonl", "grid.json"], _arena),
     Reader("cell", some_texts, ["cell.json"], lambda at: process.read(at / "cell.json")),
     Reader("cifar-npz", some_images, ["cifar.npz"], lambda at: cifar.read_arrays(at / "cifar.npz")),
     Reader("cifar-binary", some_images, ["batch.bin"], lambda at: cifar.read_binary(at / "batch.bin")),

@@ -14,8 +14,8 @@ from tests.fuzz.tokenizer_files import CONTROLS, byte_pairs, entry, learned, sen
 
 from longspan import hub
 from longspan.data import read_tokenizer
-from longspan.data.arrays import read_npz
 from longspan.data.images.image_files import read_pictures
+from longspan.data.npz_files import read_npz
 from longspan.data.text import tables, text_files
 from longspan.errors import InvalidInput
 from longspan.models.classics.word2vec import Word2Vec

@@ -21,6 +21,7 @@ from transformers import (
 from longspan import hub
 from longspan.attention import names
 from longspan.errors import InvalidInput, LongspanError, Unsupported
+from longspan.models import build
 
 SMALL: dict[str, Any] = {
     "vocab_size": 40,
@@ -165,6 +166,61 @@ def test_other_options_that_the_file_has_nothing_for(theirs: Path) -> None:
         hub.load(theirs, options={"layers": 3})
     with pytest.raises(Unsupported, match=r"the options ask for .*, and the file has nothing for it"):
         hub.load(theirs, options={"embedding_projection": True})
+
+
+# Folders of longspan and files
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("encoder")
+    sizes = {"vocabulary": 40, "width": 24, "layers": 2, "heads": 4, "hidden": 40, "max_length": 12}
+    build("encoder", **sizes, position="learned").save(folder)
+    return folder
+
+
+def test_options_of_our_own_folders(ours: Path) -> None:
+    plain = hub.load(ours, dtype=torch.float64).model
+    ids = torch.arange(1, 11)[None]
+    wide = {"attention": {"name": "longformer", "window": 12}, "max_length": 30}
+    model = hub.load(ours, dtype=torch.float64, options=wide).model
+    assert model.options.max_length == 30 and not model.training
+    with torch.no_grad():
+        torch.testing.assert_close(model(ids), plain(ids), atol=1e-12, rtol=0)
+    rows, table = model.embedding.position.weight, plain.embedding.position.weight
+    assert all(torch.equal(rows[at], table[at % 12]) for at in range(30))
+
+
+def test_what_mechanisms_draw_is_the_same_at_every_load_of_our_own_folders(ours: Path) -> None:
+    options = {"attention": {"name": "performer", "features": 8}}
+    ids = torch.arange(1, 11)[None]
+    torch.manual_seed(1)
+    first = hub.load(ours, options=options).model
+    torch.manual_seed(2)
+    with torch.no_grad():
+        assert torch.equal(first(ids), hub.load(ours, options=options).model(ids))
+
+
+def test_options_that_our_own_folders_have_nothing_for(ours: Path) -> None:
+    said = "the file has stack.blocks.1..*, and with the options layers the model has no place for it"
+    with pytest.raises(Unsupported, match=f"{ours}.*{said}"):
+        hub.load(ours, options={"layers": 1})
+    with pytest.raises(Unsupported, match="linformer has weights of its own that the file has nothing for"):
+        hub.load(ours, options={"attention": {"name": "linformer", "rank": 4}})
+    with pytest.raises(InvalidInput, match=r"is \(40, 24\) there, and \(50, 24\) with these options"):
+        hub.load(ours, options={"vocabulary": 50})
+
+
+def test_options_of_a_gguf_file(tmp_path: Path) -> None:
+    sizes = {"vocabulary": 40, "width": 24, "layers": 2, "heads": 4, "hidden": 40, "max_length": 12}
+    hub.save(build("llama3-8b", **sizes, kv_heads=2, rotary_scaling=None), tmp_path / "llama", family="llama")
+    hub.convert(tmp_path / "llama", tmp_path / "model.gguf", to="gguf")
+    ids = torch.arange(1, 11)[None]
+    model = hub.load(tmp_path / "model.gguf", options={"attention": {"name": "window", "window": 4}}).model
+    expected = hub.load(tmp_path / "llama", options={"attention": {"name": "window", "window": 4}}).model
+    with torch.no_grad():
+        torch.testing.assert_close(model(ids), expected(ids), atol=1e-5, rtol=0)
+        assert not torch.allclose(model(ids), hub.load(tmp_path / "model.gguf").model(ids), atol=1e-3)
 
 
 @pytest.mark.weights

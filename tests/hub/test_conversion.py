@@ -58,7 +58,7 @@ def test_what_is_not_converted(folder: Path, tmp_path: Path) -> None:
     for target, given, words in (
         (folder, {}, "is the source itself"),
         (tmp_path / "file", {}, "is a file"),
-        (tmp_path / "there", {}, "is there already"),
+        (tmp_path / "there", {}, "exists already"),
         (tmp_path / "new", {"to": "hugginface"}, "did you mean 'huggingface'"),
         (tmp_path / "new", {"dtype": "float15"}, "did you mean 'float16'"),
         (tmp_path / "new", {"shard_size": "5 bananas"}, "such as 500MB or 5GB, not '5 bananas'"),

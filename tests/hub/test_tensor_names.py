@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from longspan.errors import InvalidInput
-from longspan.hub.tensor_names import match, rename, speaks_of, to_ours, to_theirs
+from longspan.hub.tensor_names import covers, match, rename, to_ours, to_theirs
 
 
 def numbers(*size: int) -> Tensor:
@@ -21,8 +21,8 @@ def test_a_module_stands_for_its_weight_and_bias_and_a_star_for_a_number() -> No
         ("table.weight", "words.weight"),
     ]
     assert left == ["other", "blocks.x.q.weight"]
-    assert speaks_of(rules, "layer.3.query.bias") and not speaks_of(rules, "layer.3.queries.bias")
-    assert not speaks_of(rules, "layer.3.query.bias.more") and not speaks_of(rules, "xlayer.3.query.bias")
+    assert covers(rules, "layer.3.query.bias") and not covers(rules, "layer.3.queries.bias")
+    assert not covers(rules, "layer.3.query.bias.more") and not covers(rules, "xlayer.3.query.bias")
 
 
 def test_points_are_points() -> None:
@@ -30,7 +30,7 @@ def test_points_are_points() -> None:
     assert not found and left == ["axb.weight"]
 
 
-def test_the_first_rule_that_speaks_of_a_tensor_has_it() -> None:
+def test_the_first_rule_that_covers_a_tensor_has_it() -> None:
     found, left = match([rename("a", "first"), rename("a", "second")], ["a.weight"])
     assert [each.theirs for each in found] == [("first.weight",)] and not left
 

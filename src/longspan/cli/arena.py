@@ -199,7 +199,7 @@ def _arguments(
     from longspan.arena.runs.grid import Arguments, duration
     from longspan.arena.tasks.registry import TASKS, DataFolders, build, find
     from longspan.attention.registry import ATTENTION
-    from longspan.data.sets.cache import cache
+    from longspan.files import cache
 
     seconds = None if budget is None else duration(budget)
     usual = WITHOUT_DATA if data is None else WITH_DATA

@@ -1,7 +1,7 @@
-"""What training reads: examples with numbers, in batches whose order is a function of the seed and the epoch.
+"""`Data`: numbered examples in batches, whose order is a function of the seed and the epoch.
 
-Nothing is drawn while reading on: batch b of epoch e is the same however one got there, so that a run can stop and go
-on anywhere, with any number of processes.
+Reading has no random state: batch b of epoch e is always the same, so a run can resume anywhere, with any number of
+processes.
 """
 
 from abc import ABC, abstractmethod
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-Batch = Mapping[str, Tensor]  # each with the examples first
+Batch = Mapping[str, Tensor]  # the first dimension is the example
 
 
 class Data(ABC):
@@ -21,11 +21,11 @@ class Data(ABC):
 
     @abstractmethod
     def load(self, numbers: Sequence[int], epoch: int) -> Batch:
-        """These examples side by side; what is drawn for one is a function of the seed, the epoch and its number."""
+        """A batch of these examples; what is drawn for one depends on the seed, the epoch and its number only."""
 
     @abstractmethod
     def fingerprint(self) -> str:
-        """What a run that goes on must find again: a short text that changes when the examples or their order do."""
+        """A short text that changes when the examples or their order do; a resumed run checks it."""
 
 
 __all__ = ["Batch", "Data"]

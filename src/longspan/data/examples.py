@@ -1,4 +1,4 @@
-"""Texts of different lengths as examples, in batches of nearly equal ones, so that little of a batch is padding."""
+"""Texts of different lengths, in batches of similar lengths, so that little of a batch is padding."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -11,13 +11,13 @@ from longspan.data.base import Batch, Data
 from longspan.data.order import Shuffled, draws
 from longspan.errors import InvalidInput
 
-POOL = 50  # batches that are sorted by length together: enough for little padding, few enough for a random order
-FILLED = {"targets": -100, "segments": 0}  # what stands behind the end, by field; -1 unless said
+POOL = 50  # batches sorted by length together: enough for little padding, few enough for a random order
+PADDING = {"targets": -100, "segments": 0}  # padding values by field; others have -1
 
 
 @dataclass(frozen=True)
 class Example:
-    """One text: its tokens, numbers for the whole of it, and lists with a number for each token."""
+    """One text: its tokens, numbers for the whole text, and lists with a number for each token."""
 
     ids: Sequence[int]
     segments: Sequence[int]
@@ -31,8 +31,8 @@ class Example:
 class Examples(Data):
     """Batches `ids`, `mask` (True: real), `segments`, and the fields of the examples.
 
-    An epoch is shuffled, sorted by length within pools of some batches, cut, and the batches shuffled again; without
-    `shuffle` all is sorted, and cut.
+    An epoch is shuffled, sorted by length within pools of `POOL` batches, cut into batches, and these are shuffled.
+    Without `shuffle` everything is sorted by length and cut.
     """
 
     def __init__(
@@ -54,27 +54,27 @@ class Examples(Data):
         order = np.arange(count)
         if self.shuffle:
             order = np.array(Shuffled(count, self.seed, epoch)[:])
-        found: list[list[int]] = []
+        batches: list[list[int]] = []
         for start in range(0, count, pool):
-            part = order[start : start + pool]
-            part = part[np.argsort(self.lengths[part], kind="stable")]
-            found.extend(part[at : at + size].tolist() for at in range(0, len(part), size))
+            numbers = order[start : start + pool]
+            numbers = numbers[np.argsort(self.lengths[numbers], kind="stable")]
+            batches.extend(numbers[at : at + size].tolist() for at in range(0, len(numbers), size))
         if self.shuffle:
-            found = [found[place] for place in draws(self.seed, epoch, 0xFFFFFFFF).permutation(len(found))]
-        return found
+            batches = [batches[index] for index in draws(self.seed, epoch, 0xFFFFFFFF).permutation(len(batches))]
+        return batches
 
     def load(self, numbers: Sequence[int], epoch: int) -> Batch:
         chosen = [self.examples[number] for number in numbers]
-        found = {
-            "ids": _filled([each.ids for each in chosen], self.padding),
-            "mask": _filled([[1] * len(each) for each in chosen], 0).bool(),
-            "segments": _filled([each.segments for each in chosen], 0),
+        batch = {
+            "ids": _padded([example.ids for example in chosen], self.padding),
+            "mask": _padded([[1] * len(example) for example in chosen], 0).bool(),
+            "segments": _padded([example.segments for example in chosen], 0),
         }
         for name in chosen[0].each:
-            found[name] = _filled([each.each[name] for each in chosen], FILLED.get(name, -1))
+            batch[name] = _padded([example.each[name] for example in chosen], PADDING.get(name, -1))
         for name in chosen[0].whole:
-            found[name] = torch.tensor([each.whole[name] for each in chosen])
-        return found
+            batch[name] = torch.tensor([example.whole[name] for example in chosen])
+        return batch
 
     def waste(self) -> float:
         """The share of padding in all batches of an epoch."""
@@ -82,21 +82,21 @@ class Examples(Data):
         return float(1 - self.lengths.sum() / max(1, whole))
 
     def fingerprint(self) -> str:
-        seen = hashlib.sha256()
+        digest = hashlib.sha256()
         for example in self.examples:
-            seen.update(np.array(example.ids, dtype=np.int64).tobytes())
-            seen.update(repr(sorted(example.whole.items())).encode())
+            digest.update(np.array(example.ids, dtype=np.int64).tobytes())
+            digest.update(repr(sorted(example.whole.items())).encode())
             for name, numbers in sorted(example.each.items()):
-                seen.update(name.encode() + np.array(numbers, dtype=np.int64).tobytes())
+                digest.update(name.encode() + np.array(numbers, dtype=np.int64).tobytes())
         order = f"shuffled by {self.seed}" if self.shuffle else "in order"
-        return f"{len(self.examples)} examples {seen.hexdigest()[:16]}, batches of {self.batch}, {order}"
+        return f"{len(self.examples)} examples {digest.hexdigest()[:16]}, batches of {self.batch}, {order}"
 
 
-def _filled(rows: Sequence[Sequence[int]], value: int) -> torch.Tensor:
-    found = np.full((len(rows), max(map(len, rows))), value, dtype=np.int64)
+def _padded(rows: Sequence[Sequence[int]], value: int) -> torch.Tensor:
+    padded = np.full((len(rows), max(map(len, rows))), value, dtype=np.int64)
     for number, row in enumerate(rows):
-        found[number, : len(row)] = row
-    return torch.from_numpy(found)
+        padded[number, : len(row)] = row
+    return torch.from_numpy(padded)
 
 
 __all__ = ["Example", "Examples"]

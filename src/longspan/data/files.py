@@ -1,4 +1,4 @@
-"""Files of text and of JSON, with errors that name them."""
+"""Read JSON and text files, with errors that name them."""
 
 from pathlib import Path
 from typing import Any
@@ -8,12 +8,12 @@ from longspan.parsing import read_text as read_any_text
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The table in a file; none where there is no file."""
+    """The table of a JSON file; an empty one if there is no file."""
     return read_json_table(path) if path.is_file() else {}
 
 
 def read_text(path: Path) -> str:
-    """The text of a file of settings or of a vocabulary; its line ends stay as they are."""
+    """The text of a settings or vocabulary file, with its line ends unchanged."""
     return read_any_text(path, MOST_TEXT)
 
 

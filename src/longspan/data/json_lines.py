@@ -1,7 +1,7 @@
 """JSON lines from a file that may be damaged: every line is checked before it is used.
 
-`parse` raises `InvalidInput` for any damaged line, `fields_of` checks the types of a record's fields. A reader skips
-damaged lines and reports them with `skipped`.
+`parse` turns any fault of a line into an `InvalidInput`; `fields_of` checks the types of a record's fields. A reader
+skips a faulty line, counts it, and reports it with `skipped`.
 """
 
 import json
@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from longspan.errors import InvalidInput
 from longspan.parsing import parse_json
 
-DEEPEST = 40  # levels of objects and lists; records have five
+DEEPEST = 40  # levels of nesting; records have five
 LARGEST = 2**63
 
 
@@ -27,14 +27,14 @@ def parse(line: bytes | str) -> Any:
 
 
 def fields_of(cls: type, values: Any, what: str) -> dict[str, Any]:
-    """The values of a dataclass, each of the type of its field; lists become tuples where the field has them."""
+    """The values for a dataclass, each checked against the type of its field; lists become tuples."""
     if not isinstance(values, Mapping):
         raise InvalidInput(f"{what} is an object, not {_short(values)}")
     hints = _hints(cls)
     unknown = sorted(set(values) - set(hints))
     if unknown:
         raise InvalidInput(f"{what} has no {', '.join(unknown)}"[:200])
-    needed = [each.name for each in fields(cls) if each.default is MISSING and each.default_factory is MISSING]
+    needed = [item.name for item in fields(cls) if item.default is MISSING and item.default_factory is MISSING]
     lacking = [name for name in needed if name not in values]
     if lacking:
         raise InvalidInput(f"{what} lacks {', '.join(lacking)}")
@@ -45,7 +45,7 @@ def fields_of(cls: type, values: Any, what: str) -> dict[str, Any]:
 
 
 def skipped(name: str, reasons: Sequence[tuple[int, str]]) -> str:
-    """One line about the lines that were skipped, each given by its number and what is wrong with it."""
+    """One line about skipped lines, each given by its number and its fault."""
     number, reason = reasons[0]
     if len(reasons) == 1:
         return f"line {number} of {name} is not usable and was skipped: {reason}"
@@ -86,7 +86,7 @@ def _fits(value: Any, kind: Any) -> bool:
     if origin is tuple:
         return isinstance(value, list | tuple) and all(_fits(part, inside[0]) for part in value)
     if origin is not None:  # a mapping
-        # A curve's numbers that were none are null in the file.
+        # A number that was not finite is null in the file.
         part = inside[1] | None if inside[1] is float else inside[1]
         return isinstance(value, Mapping) and all(_fits(each, part) for each in value.values())
     if kind is Any:

@@ -1,4 +1,4 @@
-"""Shuffled orders that are computed, not stored: the place of any element is found by itself, in no memory."""
+"""Shuffled orders that are computed, not stored: any element of the order can be found without the others."""
 
 from collections.abc import Iterator, Sequence
 from typing import overload
@@ -12,8 +12,8 @@ ODD = np.uint64(0x9E3779B97F4A7C15)
 class Shuffled(Sequence[int]):
     """The numbers 0..size-1 in an order drawn from `seed` and `epoch`.
 
-    A Feistel network permutes the numbers of an even number of bits; those that fall outside the size are permuted
-    again until they are inside, which keeps it a permutation (Black & Rogaway 2002, "cycle walking").
+    A Feistel network permutes all numbers of an even number of bits; results outside the range are permuted again
+    until they are inside, which keeps it a permutation (Black & Rogaway 2002, "cycle walking").
     """
 
     def __init__(self, size: int, seed: int, epoch: int = 0) -> None:
@@ -31,21 +31,21 @@ class Shuffled(Sequence[int]):
     def __getitem__(self, index: slice) -> list[int]: ...
     def __getitem__(self, index: int | slice) -> int | list[int]:
         if isinstance(index, slice):
-            return self.at(np.arange(*index.indices(self.size))).tolist()
+            return [int(number) for number in self.at(np.arange(*index.indices(self.size)))]
         if not -self.size <= index < self.size:
-            raise IndexError(f"place {index} of {self.size}")
+            raise IndexError(f"index {index} of {self.size}")
         return int(self.at(np.array([index % self.size]))[0])
 
     def __iter__(self) -> Iterator[int]:
         for start in range(0, self.size, 1 << 16):
             yield from self[start : start + (1 << 16)]
 
-    def at(self, places: np.ndarray) -> np.ndarray:
-        """The elements at many places at once."""
-        found = self._permute(places.astype(np.uint64))
-        while (outside := found >= self.size).any():
-            found[outside] = self._permute(found[outside])
-        return found.astype(np.int64)
+    def at(self, indices: np.ndarray) -> np.ndarray:
+        """The elements at many indices at once."""
+        numbers = self._permute(indices.astype(np.uint64))
+        while (outside := numbers >= self.size).any():
+            numbers[outside] = self._permute(numbers[outside])
+        return numbers.astype(np.int64)
 
     def _permute(self, numbers: np.ndarray) -> np.ndarray:
         half, mask = np.uint64(self._half), np.uint64((1 << self._half) - 1)
@@ -56,16 +56,16 @@ class Shuffled(Sequence[int]):
 
 
 def _mix(numbers: np.ndarray) -> np.ndarray:
-    """A hash whose every bit depends on every bit (splitmix64's finaliser, Steele et al. 2014)."""
+    """A hash in which every output bit depends on every input bit (splitmix64's finaliser, Steele et al. 2014)."""
     with np.errstate(over="ignore"):
         numbers = numbers * ODD
         numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return numbers ^ (numbers >> np.uint64(31))
+        return np.asarray(numbers ^ (numbers >> np.uint64(31)))
 
 
 def draws(seed: int, epoch: int, number: int) -> np.random.Generator:
-    """The random numbers of one example in one epoch, whatever batch or process it is in."""
+    """A random generator for one example in one epoch, independent of batch and process."""
     return np.random.Generator(np.random.Philox(np.random.SeedSequence((seed, epoch, number))))
 
 

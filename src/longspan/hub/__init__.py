@@ -1,15 +1,32 @@
-"""Checkpoints of Hugging Face and others, in and out: `load` reads a folder or file, `save` writes a folder.
+"""Load, use and save checkpoints of Hugging Face, llama.cpp and longspan.
 
-What is loaded can be used in one line: `generate` and `stream` write text, `translate` translates, `fill`
-predicts masked tokens, `embed` makes vectors of texts.
+load_checkpoint    `load`: a folder or file to a `Pretrained`
+save_checkpoint    `save`: a folder that Hugging Face reads
+pretrained         `Pretrained`: a model with its tokenizer and settings
+conversion         `convert`: one checkpoint format to another
+describe           what `longspan show FOLDER` prints
+locate             find a model by its name: folder, run, file or package
+finetune           new heads on a pretrained model; frozen parameters
+
+weight_mapping     move tensors between a checkpoint and a model
+tensor_names       rules that rename tensors, in both directions
+skip_init          build a model without initialising its parameters
+changed_options    load weights into a model with another attention or length
+sidecar_files      tokenizer, generation settings and sentence pooling
+generation_config  generation_config.json as search options
+sentence_pooling   pooling settings of sentence-transformers
+
+families/          architectures of Hugging Face
+formats/           file formats
+use/               generate, chat, translate, fill, embed
 """
 
 from longspan.hub.conversion import convert
 from longspan.hub.describe import describe
-from longspan.hub.folder import save
 from longspan.hub.load_checkpoint import load
 from longspan.hub.locate import locate
 from longspan.hub.pretrained import Pretrained
+from longspan.hub.save_checkpoint import save
 from longspan.hub.use.chat import Chat
 from longspan.hub.use.embed import embed
 from longspan.hub.use.fill import MaskGuess, fill

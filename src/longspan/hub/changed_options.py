@@ -1,70 +1,125 @@
-"""Weights of a checkpoint in a model whose options were changed: another attention, or another length.
+"""Load weights into a model whose options were changed: another attention, or another maximum length.
 
-Further projections of a mechanism (Longformer's for global tokens) start as copies of those they are like. Tables of
-positions are made longer by repeating them. Beltagy et al. 2020 (section 5) made RoBERTa a Longformer so.
+Extra projections of a mechanism (Longformer's for global tokens) start as copies of the ordinary ones, and position
+tables grow by repeating themselves, as Beltagy et al. 2020 (section 5) turned RoBERTa into a Longformer.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Container, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from longspan import config
 from longspan.attention.base import Attention
 from longspan.errors import InvalidInput, Unsupported
+from longspan.models.base import Model
+from longspan.models.folder import unique
 from longspan.nn.multihead import MultiHead
 from longspan.nn.positions import LearnedPositions
 
 
+def rebuild(
+    model: Model, changed: Mapping[str, Any], where: Path | str, *, new_heads: Container[str] = ()
+) -> tuple[Model, list[str]]:
+    """A model of the same class with `changed` options and the weights of `model`; also the names left untrained.
+
+    Only heads for the tasks `new_heads` may be untrained. Anything else that the weights do not fit is an error.
+    """
+    cls = type(model)
+    options = config.make(cls.Options, {**config.plain(model.options), **changed}, str(where))
+    rebuilt = cls(options).to(model.dtype)
+    try:
+        fresh = _copy_weights(model, rebuilt, changed, new_heads)
+    except (InvalidInput, Unsupported) as error:
+        raise type(error)(f"{where}: {error}") from None
+    return rebuilt.train(model.training), fresh
+
+
+def _copy_weights(source: Model, target: Model, changed: Mapping[str, Any], new_heads: Container[str]) -> list[str]:
+    tensors, buffers = source.state_dict(), dict(target.named_buffers())
+    fresh: list[str] = []
+    missing: list[str] = []
+    for name, tensor in unique(target).items():
+        head = re.match(r"heads\.(\w+)\.", name)
+        if head is not None and head[1] in new_heads:
+            fresh.append(name)
+            continue
+        if name in tensors:
+            value = resize_positions(target, name, tensors[name], changed)
+            if value.shape == tensor.shape:
+                tensor.copy_(value)
+                continue
+            if name not in buffers:
+                raise InvalidInput(
+                    f"{name} is {tuple(value.shape)} there, and {tuple(tensor.shape)} with these options"
+                )
+        if name not in buffers:  # a buffer keeps what the new model drew
+            missing.append(name)
+    kept = target.state_dict()
+    dropped = [name for name, _ in source.named_parameters() if name not in kept]
+    if "tasks" in changed:
+        dropped = [name for name in dropped if not name.startswith("heads.")]
+    if dropped:
+        raise Unsupported(leftover_message(target, first_names(dropped), changed))
+    refuse_unfilled(target, copy_projections(target, missing))
+    return fresh
+
+
 def copy_projections(model: nn.Module, names: Iterable[str]) -> list[str]:
-    """Fills further projections of mechanisms from those that they are like; the names that are no such projections."""
+    """Fills extra projections of mechanisms from the ordinary ones; returns the names that are no such projections."""
     left = dict.fromkeys(names)
-    for place, module in model.named_modules():
+    for path, module in model.named_modules():
         if not isinstance(module, MultiHead):
             continue
         for extra, like in module.likes.items():
             for leaf, parameter in module.extra[extra].named_parameters():
-                name = f"{place}.extra.{extra}.{leaf}"
+                name = f"{path}.extra.{extra}.{leaf}"
                 if name not in left:
                     continue
                 source = module.project[like].get_parameter(leaf)
                 if source.shape != parameter.shape:
-                    mechanism = module.mechanism.name
-                    came, wanted = tuple(source.shape), tuple(parameter.shape)
-                    raise Unsupported(f"{name} of {mechanism} is {wanted}, and what it would start from {came}")
+                    raise Unsupported(
+                        f"{name} of {module.mechanism.name} is {tuple(parameter.shape)}, "
+                        f"and the projection to copy is {tuple(source.shape)}"
+                    )
                 parameter.data = source.data.clone()
                 del left[name]
     return list(left)
 
 
-def refuse(model: nn.Module, names: Sequence[str]) -> None:
-    """Refuses parameters that no tensor of a file belongs to."""
+def refuse_unfilled(model: nn.Module, names: Sequence[str]) -> None:
+    """Raises if there are parameters that no tensor of the file belongs to."""
     if not names:
         return
-    for place, module in model.named_modules():
-        own = [name for name in names if name.startswith(f"{place}.")] if isinstance(module, Attention) else []
-        if own:
+    for path, module in model.named_modules():
+        if not isinstance(module, Attention):
+            continue
+        inside = [name for name in names if name.startswith(f"{path}.")]
+        if inside:
             raise Unsupported(
-                f"{module.name} has weights of its own that the file has nothing for: {own[0]}; "
+                f"{module.name} has weights of its own that the file has nothing for: {inside[0]}; "
                 "choose an attention without, or train one from the start"
             )
     raise Unsupported(f"the options ask for {names[0]}, and the file has nothing for it; leave those options out")
 
 
-def misfit(model: nn.Module, names: str, given: Iterable[str]) -> str:
-    """What is wrong where a file has tensors that a model of other options has no place for."""
-    if not any(key.endswith("attention") for key in given):
-        return f"the file has {names}, and with the options {', '.join(given)} the model has no place for it"
+def leftover_message(model: nn.Module, names: str, changed: Iterable[str]) -> str:
+    """The error for tensors of a file that a model with changed options has no use for."""
+    if not any(key.endswith("attention") for key in changed):
+        return f"the file has {names}, and with the options {', '.join(changed)} the model has no place for it"
     chosen = dict.fromkeys(module.name for module in model.modules() if isinstance(module, Attention))
     return f"the file has {names}, and with the attention {', '.join(chosen)} the model has no place for it"
 
 
-def resized(model: nn.Module, name: str, tensor: Tensor, given: Mapping[str, Any]) -> Tensor:
-    """A table of positions at the length that the options ask for: cut, or repeated; any other tensor as it is."""
+def resize_positions(model: nn.Module, name: str, tensor: Tensor, changed: Mapping[str, Any]) -> Tensor:
+    """A position table at the length that changed options ask for, cut or repeated; any other tensor as it is."""
     owner = model.get_submodule(name.rpartition(".")[0])
     if (
         not isinstance(owner, LearnedPositions)
-        or not given.keys() & {"max_length", "source_length"}
+        or not changed.keys() & {"max_length", "source_length"}
         or tensor.dim() != 2
     ):
         return tensor
@@ -76,4 +131,16 @@ def resized(model: nn.Module, name: str, tensor: Tensor, given: Mapping[str, Any
     return torch.cat([before, rows.repeat(-(-owner.length // len(rows)), 1)[: owner.length]])
 
 
-__all__ = ["copy_projections", "misfit", "refuse", "resized"]
+def first_names(names: Sequence[str]) -> str:
+    """The first few names, for an error."""
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+
+__all__ = [
+    "copy_projections",
+    "first_names",
+    "leftover_message",
+    "rebuild",
+    "refuse_unfilled",
+    "resize_positions",
+]

@@ -1,4 +1,4 @@
-"""From one kind of checkpoint to another: read by `load`, written by the kind's own writer."""
+"""Convert a checkpoint from one format to another."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -7,12 +7,13 @@ import torch
 
 from longspan.errors import InvalidInput, InvalidOption, UnknownName, Unsupported, suggest
 from longspan.hub import sidecar_files
-from longspan.hub.folder import CONFIG, save
 from longspan.hub.formats import gguf, readers
 from longspan.hub.formats.gguf_vocabulary import metadata
 from longspan.hub.load_checkpoint import load
 from longspan.hub.locate import locate
 from longspan.hub.pretrained import Pretrained
+from longspan.hub.save_checkpoint import save
+from longspan.models.folder import CONFIG
 
 KINDS = ("huggingface", "longspan", "gguf")
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64}
@@ -28,10 +29,10 @@ def convert(
     shard_size: int | str = "5GB",
     overwrite: bool = False,
 ) -> Pretrained:
-    """Reads a checkpoint and writes it as another kind, tokenizer and all; gives back what was read.
+    """Read a checkpoint and write it in another format, with its tokenizer; returns what was read.
 
-    Pickles are read here and nowhere else, as far as they hold tensors and nothing that runs. A GGUF file has float32
-    unless `dtype` is float16; the other kinds are folders, in the precision of the source.
+    Only this function reads pickles, and only those that hold tensors and no code. A GGUF file is float32 unless
+    `dtype` is float16; the other formats are folders, in the precision of the source.
 
     >>> convert("old-bert", "new-bert", dtype="bfloat16")
     """
@@ -42,20 +43,20 @@ def convert(
         raise UnknownName(f"dtype cannot be {dtype!r}: {suggest(dtype, DTYPES)}")
     size = read_size(shard_size)
     _check_target(source, target, to, overwrite)
-    with TemporaryDirectory() as place:
+    with TemporaryDirectory() as temporary:
         if readers.reads(source):
-            readers.convert(source, Path(place) / "model")
-            source = Path(place) / "model"
-        found = load(source, dtype=None if dtype is None else DTYPES[dtype])
+            readers.convert(source, Path(temporary) / "model")
+            source = Path(temporary) / "model"
+        pretrained = load(source, dtype=None if dtype is None else DTYPES[dtype])
         if to == "huggingface":
-            save(found, target, shard_bytes=size)
+            save(pretrained, target, shard_bytes=size)
         elif to == "longspan":
             target.mkdir(parents=True, exist_ok=True)
-            found.model.save(target)
-            sidecar_files.write(found, target)
+            pretrained.model.save(target)
+            sidecar_files.write(pretrained, target)
         else:
-            _write_gguf(found, target, dtype)
-    return found
+            _write_gguf(pretrained, target, dtype)
+    return pretrained
 
 
 def _check_target(source: Path, target: Path, to: str, overwrite: bool) -> None:
@@ -70,17 +71,15 @@ def _check_target(source: Path, target: Path, to: str, overwrite: bool) -> None:
         raise InvalidInput(f"{target} is a file; give a folder to write to")
     there = target if to == "gguf" else target / CONFIG
     if there.exists() and not overwrite:
-        raise InvalidInput(
-            f"{target} is there already; give another name, or say that it is to be overwritten (--overwrite)"
-        )
+        raise InvalidInput(f"{target} exists already; give another name, or overwrite it (--overwrite)")
 
 
-def _write_gguf(found: Pretrained, target: Path, dtype: str | None) -> None:
+def _write_gguf(pretrained: Pretrained, target: Path, dtype: str | None) -> None:
     if dtype not in (None, "float16", "float32"):
         raise Unsupported(f"a GGUF file is written in float32 or float16 here, not in {dtype}")
-    rows = found.model.options.vocabulary
-    held = None if found.tokenizer is None else metadata(found.tokenizer, rows)
-    gguf.write(found, target, half=dtype == "float16", tokenizer=held)
+    rows = pretrained.model.options.vocabulary
+    held = None if pretrained.tokenizer is None else metadata(pretrained.tokenizer, rows)
+    gguf.write(pretrained, target, half=dtype == "float16", tokenizer=held)
 
 
 def read_size(size: int | str) -> int:

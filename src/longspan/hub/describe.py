@@ -1,4 +1,4 @@
-"""What a checkpoint is, in words and numbers: what `longspan show FOLDER` prints."""
+"""Describe a checkpoint: what `longspan show FOLDER` prints."""
 
 from pathlib import Path
 from typing import Any
@@ -8,29 +8,29 @@ from longspan.hub.load_checkpoint import load
 from longspan.hub.pretrained import Pretrained
 from longspan.models.cost import count
 
-# Options that describe a model whatever their values; of the others those that are no defaults.
+# Options that are always shown; of the others, only those that differ from their defaults.
 SIZES = ("vocabulary", "layers", "encoder_layers", "decoder_layers", "heads", "kv_heads", "width", "hidden")
 
 
-def describe(found: Pretrained | Path | str) -> dict[str, Any]:
+def describe(pretrained: Pretrained | Path | str) -> dict[str, Any]:
     """Family, options, parameters, heads and tokenizer, ready for JSON."""
-    if not isinstance(found, Pretrained):
-        found = load(found)
-    model, tokenizer = found.model, found.tokenizer
+    if not isinstance(pretrained, Pretrained):
+        pretrained = load(pretrained)
+    model, tokenizer = pretrained.model, pretrained.tokenizer
     parts = count(model)
     return {
         "kind": "checkpoint",
-        "path": None if found.path is None else str(found.path),
-        "family": found.family,
-        "architecture": (found.config.get("architectures") or [None])[0],
+        "path": None if pretrained.path is None else str(pretrained.path),
+        "family": pretrained.family,
+        "architecture": (pretrained.config.get("architectures") or [None])[0],
         "model": model.name,
         "tasks": list(getattr(model, "heads", {})),
-        "labels": found.labels,
+        "labels": pretrained.labels,
         "dtype": str(model.dtype).removeprefix("torch."),
         "parameters": sum(parts.values()),
         "parts": parts,
         "max_length": getattr(model.options, "max_length", None),
-        "unused": found.unused,
+        "unused": pretrained.unused,
         "tokenizer": None
         if tokenizer is None
         else {

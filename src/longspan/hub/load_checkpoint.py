@@ -1,84 +1,191 @@
-"""A checkpoint with all that belongs to it, from wherever it is."""
+"""Load a model from disk: a folder of Hugging Face's or of longspan's, a .gguf file, or a .bin of llama2.c.
 
-from collections.abc import Mapping, Sequence
+`load` finds the checkpoint (`locate`), reads its configuration and opens its tensors (`formats/`), builds the model
+without initialising it (`skip_init`), fills it (`weight_mapping`), and adds tokenizer and settings (`sidecar_files`).
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from longspan.data import Tokenizer
-from longspan.data.tokenizers.tokenizer import ROLES
-from longspan.errors import InvalidInput, Unsupported
-from longspan.hub import folder, sidecar_files
-from longspan.hub.families.base import Asked
+from longspan import config
+from longspan.data.files import read_json
+from longspan.errors import InvalidInput, InvalidOption, Unsupported
+from longspan.hub import families, sidecar_files
+from longspan.hub.changed_options import rebuild
+from longspan.hub.families.base import Family, HeadRequest, label_names
 from longspan.hub.formats import gguf, llama2c
-from longspan.hub.formats.gguf_file import GgufFile
-from longspan.hub.formats.gguf_tokenizer import build
-from longspan.hub.formats.gguf_vocabulary import CHAT, PREFIX
-from longspan.hub.locate import NAMES, locate
-from longspan.hub.pretrained import Pretrained
+from longspan.hub.formats.safetensors_files import Tensors
+from longspan.hub.locate import NAMES, RECIPE, locate
+from longspan.hub.pretrained import Pretrained, head_labels
+from longspan.hub.skip_init import DTYPES, common_dtype, skip_init
+from longspan.hub.tensor_names import covers
+from longspan.hub.weight_mapping import fill_weights, modern_name, strip_prefix
+from longspan.models import build_limits, registry
+from longspan.models import folder as own_folder
+from longspan.models.base import Model
+from longspan.models.folder import CONFIG
 from longspan.parsing import refusing
 
-FILES = {".gguf": gguf.load, ".bin": llama2c.load}
-VOCABULARIES = ("tokenizer.bin", "tok*.bin")  # beside a file of llama2.c
+FILES = {".gguf": gguf.read, ".bin": llama2c.read}  # each gives a configuration and tensors, named as Hugging Face does
 
 
 def load(
     path: Path | str,
     *,
-    tasks: Sequence[Asked] | None = None,
+    tasks: Sequence[HeadRequest] | None = None,
     dtype: torch.dtype | None = None,
     tokenizer: bool = True,
     options: Mapping[str, Any] | None = None,
 ) -> Pretrained:
-    """The model of a folder or file, in evaluation mode, its weights mapped from the file where that can be.
+    """Load the model of a folder or file, in evaluation mode; weights are mapped from the file where possible.
 
-    `path` is the folder of a model, of longspan or Hugging Face, the folder of a run, a .gguf file, a .bin of llama2.c,
-    or `package:NAME` for the model inside an installed package.
+    `path` is the folder of a model (longspan's or Hugging Face's), the folder of a run, a .gguf file, a .bin of
+    llama2.c, or `package:NAME` for the model inside an installed package.
 
-    `tasks` asks for other heads than the file's: those it lacks start untrained and are listed in `fresh`. `dtype` is
-    that of the file unless given; GGUF files give float32. Without `tokenizer` that is not looked at. `options` of the
-    model go before those that the configuration of a folder says.
+    `tasks` chooses other heads than the file's: those it lacks start untrained and are listed in `fresh`. `dtype` is
+    the file's unless given; files (GGUF, llama2.c) give float32. `tokenizer=False` skips the tokenizer. `options`
+    override what the checkpoint's configuration says: another attention, another max_length.
     """
     path = locate(path)
-    if path.is_dir():
-        found = folder.load(path, tasks=tasks, dtype=dtype, options=options)
-    elif path.suffix not in FILES:
+    _check_dtype(dtype)
+    if _is_own_folder(path):
+        pretrained = _load_own_folder(path, tasks, dtype, options or {})
+    else:
+        record, tensors = _read_folder(path) if path.is_dir() else _read_file(path)
+        if dtype is None and path.is_file():
+            dtype = torch.float32
+        pretrained = _build_and_fill(path, record, tensors, tasks, dtype, options or {})
+    pretrained.path = path
+    sidecar_files.attach(pretrained, path, tokenizer=tokenizer)
+    return pretrained
+
+
+def _check_dtype(dtype: torch.dtype | None) -> None:
+    if dtype is not None and dtype not in DTYPES:
+        raise InvalidInput(f"dtype must be one of {', '.join(str(known) for known in DTYPES)}, not {dtype}")
+
+
+# Folders of longspan
+
+
+def _is_own_folder(path: Path) -> bool:
+    return path.is_dir() and "model_type" not in _read_config(path)
+
+
+def _load_own_folder(
+    path: Path, tasks: Sequence[HeadRequest] | None, dtype: torch.dtype | None, options: Mapping[str, Any]
+) -> Pretrained:
+    if tasks is not None:
+        raise Unsupported("tasks can be chosen for folders of Hugging Face's; this one is longspan's own")
+    model = own_folder.load(path)
+    if options:
+        with _same_draws():
+            model, _ = rebuild(model, options, path / CONFIG)
+        model.read_files(path)
+    return Pretrained(model if dtype is None else model.to(dtype), labels=head_labels(model))
+
+
+# Folders of Hugging Face and files
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    path = folder / CONFIG
+    if not path.is_file():
+        raise InvalidInput(
+            f"{folder} is no model: it has no {CONFIG} (a model), no {RECIPE} (a run) and no .gguf file; give {NAMES}"
+        )
+    record = read_json(path)
+    if not ("model_type" in record or "model" in record):
+        raise InvalidInput(f"{path} says neither model_type (Hugging Face's) nor model (longspan's)")
+    return record
+
+
+def _read_folder(folder: Path) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
+    record = _read_config(folder)
+    families.of_config(record, folder)  # an unknown family is a better answer than a missing weight file
+    with refusing(folder, "has weights that cannot be read"):
+        return record, Tensors(folder)
+
+
+def _read_file(path: Path) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
+    if path.suffix not in FILES:
         raise Unsupported(f"{path} is no model: of files, {' and '.join(FILES)} are read; give {NAMES}")
-    elif options is not None:
-        raise Unsupported(f"options can be chosen for folders, and {path} is a file")
-    else:
-        found = FILES[path.suffix](path, tasks=tasks, dtype=dtype)
-    found.path = path
-    if path.is_dir():
-        sidecar_files.read(found, path, tokenizer=tokenizer)
-    elif tokenizer:
-        with refusing(path, "has a tokenizer that cannot be read"):
-            found.tokenizer = _of_file(found, path)
-        sidecar_files.check_tokenizer(found, path)
-    return found
+    return FILES[path.suffix](path)
 
 
-def _of_file(found: Pretrained, path: Path) -> Tokenizer | None:
-    """The tokenizer in a GGUF file, or beside one of llama2.c; the configuration says what its tokens are for."""
-    record: dict[str, Any] = {}
-    if path.suffix == ".gguf":
-        held = GgufFile(path).metadata
-        if f"{PREFIX}tokens" not in held:
-            return None
-        inner = build(held, path)
-        if CHAT in held:
-            if not isinstance(held[CHAT], str):
-                raise InvalidInput(f"{path}: {CHAT} must be a text, not {held[CHAT]!r:.60}")
-            record["chat_template"] = held[CHAT]
-    else:
-        beside = [file for pattern in VOCABULARIES for file in sorted(path.parent.glob(pattern)) if file != path]
-        if not beside:
-            return None
-        inner = llama2c.tokenizer(beside[0])
-    ids = {role: found.config.get(f"{role}_token_id") for role in ROLES}
-    named = {role: inner.id_to_token(number) for role, number in ids.items() if isinstance(number, int)}
-    return Tokenizer(inner, {role: token for role, token in named.items() if token is not None}, record)
+def _build_and_fill(
+    path: Path,
+    record: dict[str, Any],
+    tensors: Mapping[str, Tensor],
+    tasks: Sequence[HeadRequest] | None,
+    dtype: torch.dtype | None,
+    changed: Mapping[str, Any],
+) -> Pretrained:
+    """The model that a configuration describes, filled with the tensors; `changed` options override the record's."""
+    family = families.of_config(record, path)
+    with _naming(path, family):
+        _check_supported(record, family, tensors)
+        heads = _tasks_in_file(family, record, tensors) if tasks is None else tasks
+        options = {**family.options(record, heads), **changed}
+        dtype = dtype or common_dtype(tensors)
+        model = _build_unfilled(family, options, tensors, dtype)
+        unused, fresh = fill_weights(
+            model, tensors, family, record, dtype, heads_chosen=tasks is not None, changed=changed
+        )
+        labels = label_names(record)
+    if len(labels) not in {head.labels for head in options.get("tasks", ())}:
+        labels = []
+    return Pretrained(model.eval(), family.name, record, labels, unused, fresh)
+
+
+@contextmanager
+def _naming(path: Path, family: Family) -> Iterator[None]:
+    """Makes every error name the checkpoint and, for a bad option, the key of config.json that it came from."""
+    try:
+        with refusing(path, f"has a {CONFIG}, or weights, that cannot be read"):
+            yield
+    except InvalidOption as error:
+        keys = [field.theirs for field in family.fields if f"option {field.ours} " in str(error)]
+        raise InvalidOption(f"{path}: {CONFIG}: {''.join(f'{key}: ' for key in keys)}{error}") from None
+    except (InvalidInput, Unsupported) as error:
+        raise type(error)(str(error) if str(path) in str(error) else f"{path}: {error}") from None
+
+
+def _check_supported(record: Mapping[str, Any], family: Family, tensors: Mapping[str, Tensor]) -> None:
+    if record.get("quantization_config"):
+        raise Unsupported(f"{CONFIG}: weights with a quantization_config are not read; convert them to float16")
+    layers = {field.theirs: field.read(record) for field in family.fields if field.ours.endswith("layers")}
+    build_limits.check_layers(layers, len(tensors), CONFIG)
+
+
+def _tasks_in_file(family: Family, record: Mapping[str, Any], names: Iterable[str]) -> list[str]:
+    """The tasks of the configuration's architecture; a pooler that the file lacks is left out."""
+    tasks, rules = list(family.tasks(record)), family.rules("pool")
+    if "pool" in tasks and not any(covers(rules, strip_prefix(modern_name(name), family.base)) for name in names):
+        tasks.remove("pool")
+    return tasks
+
+
+def _build_unfilled(
+    family: Family, options: Mapping[str, Any], tensors: Mapping[str, Tensor], dtype: torch.dtype
+) -> Model:
+    cls = registry.find(family.model)
+    size = getattr(tensors, "nbytes", None) or sum(tensors[name].nbytes for name in tensors)
+    with skip_init(dtype), build_limits.allowance(size, "the configuration"), _same_draws():
+        return cls(config.make(cls.Options, options, family.name))
+
+
+@contextmanager
+def _same_draws() -> Iterator[None]:
+    """What mechanisms draw when they are built (random blocks, random features) is the same at every load."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)
+        yield
 
 
 __all__ = ["load"]

@@ -68,7 +68,7 @@ def match(rules: Iterable[Rule], names: Iterable[str]) -> tuple[list[Match], lis
     return found, list(left)
 
 
-def speaks_of(rules: Iterable[Rule], name: str) -> bool:
+def covers(rules: Iterable[Rule], name: str) -> bool:
     """Whether a tensor of theirs belongs to one of the rules."""
     return any(_pattern(part).fullmatch(name) for rule in rules for part in rule.theirs)
 
@@ -86,7 +86,7 @@ def to_ours(match: Match, tensors: Sequence[Tensor], sizes: Mapping[str, torch.S
     rows = [size[0] for size in wanted]
     if whole.shape[0] != sum(rows):
         raise InvalidInput(_misfit(match, whole.shape, torch.Size((sum(rows), *wanted[0][1:]))))
-    pieces = zip(match.ours, whole.split(rows), wanted)
+    pieces = zip(match.ours, torch.split(whole, rows), wanted)
     return {name: _fitting(piece, size, match) for name, piece, size in pieces}
 
 
@@ -145,4 +145,4 @@ def _fill(text: str, numbers: Sequence[str], leaf: str) -> str:
     return text + leaf
 
 
-__all__ = ["Match", "Rule", "match", "rename", "speaks_of", "to_ours", "to_theirs"]
+__all__ = ["Match", "Rule", "covers", "match", "rename", "to_ours", "to_theirs"]

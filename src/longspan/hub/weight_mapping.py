@@ -1,4 +1,4 @@
-"""A family's tensors into a model, and a model's tensors out to the family's names."""
+"""Map tensors between a family's checkpoint and a model: `fill_weights` reads, `export_weights` writes."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -8,115 +8,182 @@ import torch
 from torch import Tensor, nn
 
 from longspan.errors import InvalidInput, Unsupported
-from longspan.hub.changed_options import copy_projections, misfit, refuse, resized
+from longspan.hub.changed_options import (
+    copy_projections,
+    first_names,
+    leftover_message,
+    refuse_unfilled,
+    resize_positions,
+)
 from longspan.hub.families.base import LABELLED, Family
-from longspan.hub.skip_init import draw, put
-from longspan.hub.tensor_names import Rule, match, speaks_of, to_ours, to_theirs
-from longspan.models import folder as own_folder
+from longspan.hub.skip_init import initialise, set_tensor
+from longspan.hub.tensor_names import Match, Rule, covers, match, to_ours, to_theirs
 from longspan.models.base import Model
+from longspan.models.folder import unique
 
-DRAWS = "longspan_draws"  # of config.json: what mechanisms drew when the model was made (Big Bird's random blocks)
+DRAWS = "longspan_draws"  # key of config.json: integers drawn when the model was built (Big Bird's random blocks)
 
 
-def fill(
+def fill_weights(
     model: Model,
-    found: Mapping[str, Tensor],
+    tensors: Mapping[str, Tensor],
     family: Family,
     record: Mapping[str, Any],
     dtype: torch.dtype,
     *,
-    chosen: bool = False,
-    given: Mapping[str, Any] | None = None,
+    heads_chosen: bool = False,
+    changed: Mapping[str, Any] | None = None,
 ) -> tuple[list[str], list[str]]:
-    """Puts their tensors into a model: those of heads that it has not, and those of its heads that were not there.
+    """Moves a checkpoint's tensors into a model.
 
-    `given` are options of the model that differ from what the file's configuration says.
+    Returns the file's names that were not used (heads the model lacks) and the model's names that start untrained
+    (heads the file lacks). `heads_chosen` says that the user chose the heads, `changed` which options differ from the
+    file's configuration.
     """
-    files = {modern_name(name): name for name in found if not any(re.fullmatch(each, name) for each in family.ignored)}
-    named = family.named(record)
-    base = family.bases.get(named, family.base)
-    tied = bool(record.get("tie_word_embeddings", family.tied))
-    ties = {name: of for name, of in family.ties.items() if tied or name not in family.untied}
-    sizes = {name: tensor.shape for name, tensor in own_folder.unique(model).items()}
-    matches, kept = match(_rules(model, family), sizes)
-    # Heads that were asked for may be of another make than this family's: then no file has their tensors.
-    unruled = _without_rule(model, kept)
-    fresh = [name for name in unruled if chosen and name.startswith("heads.")]
-    _put_draws(model, kept, record)
-    others = _of_other_heads(model, family, record) if chosen else set()
+    changed = changed or {}
+    file = _Checkpoint(tensors, family, record)
+    sizes = {name: tensor.shape for name, tensor in unique(model).items()}
+    matches, unmatched = match(_rules(model, family), sizes)
+    _restore_draws(model, unmatched, record)
+    # A head that the user chose may be of a kind that this family does not have: then no file has its tensors.
+    unruled = _parameters(model, unmatched)
+    fresh = [name for name in unruled if heads_chosen and name.startswith("heads.")]
+    replaced = _rules_of_other_heads(model, family, record) if heads_chosen else set()
     missing: list[str] = []
-    taken: set[str] = set()
-    for each in matches:
-        names = [_find(files, _spellings(name, family, ties, tied), base) for name in each.theirs]
-        if each.rule in others:
-            fresh.extend(each.ours)
-            continue
-        if None in names:
-            # Heads that were asked for may be new, and so may an output layer, where the file's class has none.
-            asked = chosen and each.ours[0].startswith("heads.")
-            silent = not chosen if family.speakers is None else not family.speaks(named)
-            optional = asked or (each.rule in family.output and silent)
-            lacking = [wanted for wanted, name in zip(each.theirs, names) if name is None]
-            (fresh if optional else missing).extend(each.ours if optional else lacking)
-            continue
-        present = [name for name in names if name is not None]
-        # Two heads may begin with one tensor of the file (BERT's pooler); trained further, each has its own.
-        parts = [found[files[name]].clone() if name in taken else found[files[name]] for name in present]
-        taken.update(present)
-        parts = [resized(model, each.ours[0], part, given or {}) for part in parts] if len(parts) == 1 else parts
-        for name, tensor in to_ours(each, parts, sizes).items():
-            put(model, name, tensor, dtype, " and ".join(present))
-    left = [name for name in files if name not in taken]
-    left = [name for name in left if not _repeats(name, ties, files, found, base)]
-    heads = [*family.output, *(rule for task in family.heads for rule in family.rules(task))]
-    unknown = [name for name in left if not speaks_of(heads, strip_prefix(name, base))]
-    if unknown and not missing and given:
-        raise Unsupported(misfit(model, some(unknown), given))
+    for pair in matches:
+        names = [file.find(name) for name in pair.theirs]
+        if pair.rule in replaced:
+            fresh.extend(pair.ours)
+        elif None in names:
+            if file.may_lack(pair, heads_chosen):
+                fresh.extend(pair.ours)
+            else:
+                missing.extend(wanted for wanted, name in zip(pair.theirs, names) if name is None)
+        else:
+            present = [name for name in names if name is not None]
+            values = [file.take(name) for name in present]
+            if len(values) == 1:
+                values = [resize_positions(model, pair.ours[0], values[0], changed)]
+            for name, tensor in to_ours(pair, values, sizes).items():
+                set_tensor(model, name, tensor, dtype, " and ".join(present))
+    unused = file.unused()
+    unknown = file.unknown(unused)
+    if unknown and not missing and changed:
+        raise Unsupported(leftover_message(model, first_names(unknown), changed))
     if missing or unknown:
-        said = [f"{what} {some(names)}" for what, names in (("lacks", missing), ("has unknown", unknown)) if names]
-        what = "config.json and these options say" if given else "config.json says"
-        raise InvalidInput(f"the file {' and '.join(said)}; it is of another architecture than {what}")
-    refuse(model, copy_projections(model, [name for name in unruled if name not in fresh]))
-    draw(model, fresh, model.options.init_std)
-    return left, fresh
+        faults = [
+            f"{what} {first_names(names)}" for what, names in (("lacks", missing), ("has unknown", unknown)) if names
+        ]
+        what = "config.json and these options say" if changed else "config.json says"
+        raise InvalidInput(f"the file {' and '.join(faults)}; it is of another architecture than {what}")
+    refuse_unfilled(model, copy_projections(model, [name for name in unruled if name not in fresh]))
+    initialise(model, fresh, model.options.init_std)
+    return unused, fresh
 
 
-def export(model: Model, family: Family, record: Mapping[str, Any]) -> dict[str, Tensor]:
-    """A model's tensors under their names."""
-    own, named = own_folder.unique(model), record["architectures"][0]
-    matches, kept = match(_rules(model, family), own)
-    unnamed = _without_rule(model, kept)
+class _Checkpoint:
+    """A file's tensors under their modern names, with the prefixes and ties of its family."""
+
+    def __init__(self, tensors: Mapping[str, Tensor], family: Family, record: Mapping[str, Any]) -> None:
+        self.tensors, self.family = tensors, family
+        kept = [name for name in tensors if not any(re.fullmatch(pattern, name) for pattern in family.ignored)]
+        self.names = {modern_name(name): name for name in kept}  # modern name -> name in the file
+        self.architecture = family.named(record)
+        self.prefix = family.bases.get(self.architecture, family.base)
+        self.tied = bool(record.get("tie_word_embeddings", family.tied))
+        self.ties = {name: of for name, of in family.ties.items() if self.tied or name not in family.untied}
+        self._taken: set[str] = set()
+
+    def find(self, name: str) -> str | None:
+        """The modern name under which the file has a tensor: its own, or that of one it is tied to."""
+        instead = [] if self.tied or name not in self.family.instead else [self.family.instead[name]]
+        spellings = [*instead, name, *(other for other, of in self.ties.items() if of == name)]
+        candidates = (candidate for spelling in spellings for candidate in (self.prefix + spelling, spelling))
+        return next((candidate for candidate in candidates if candidate in self.names), None)
+
+    def take(self, name: str) -> Tensor:
+        tensor = self.tensors[self.names[name]]
+        # Two heads may start from one tensor of the file (BERT's pooler); in training, they must not share it.
+        tensor = tensor.clone() if name in self._taken else tensor
+        self._taken.add(name)
+        return tensor
+
+    def may_lack(self, pair: Match, heads_chosen: bool) -> bool:
+        """Whether tensors may start untrained: a head that was chosen, or an output layer the file's class lacks."""
+        if heads_chosen and pair.ours[0].startswith("heads."):
+            return True
+        family = self.family
+        without_output = not heads_chosen if family.speakers is None else not family.has_output(self.architecture)
+        return pair.rule in family.output and without_output
+
+    def unused(self) -> list[str]:
+        left = [name for name in self.names if name not in self._taken]
+        return [name for name in left if not self._repeats_another(name)]
+
+    def unknown(self, names: Sequence[str]) -> list[str]:
+        """Of the names, those that belong to no head and no output layer of the family."""
+        family = self.family
+        rules = [*family.output, *(rule for task in family.heads for rule in family.rules(task))]
+        return [name for name in names if not covers(rules, strip_prefix(name, self.prefix))]
+
+    def _repeats_another(self, name: str) -> bool:
+        """Whether a tensor is a second copy of one it is tied to; copies that differ are an error."""
+        first = self.ties.get(strip_prefix(name, self.prefix))
+        candidates = () if first is None else (self.prefix + first, first)
+        other = next((candidate for candidate in candidates if candidate in self.names), None)
+        if other is None:
+            return False
+        if not torch.equal(self.tensors[self.names[name]], self.tensors[self.names[other]]):
+            raise InvalidInput(
+                f"{name} and {other} differ, and by tie_word_embeddings they are one; "
+                "mend the file, or set tie_word_embeddings to false in config.json"
+            )
+        return True
+
+
+def export_weights(model: Model, family: Family, record: Mapping[str, Any]) -> dict[str, Tensor]:
+    """A model's tensors under the family's names."""
+    ours, architecture = unique(model), record["architectures"][0]
+    matches, unmatched = match(_rules(model, family), ours)
+    unnamed = _parameters(model, unmatched)
     if unnamed:
-        raise Unsupported(f"a {family.name} of Hugging Face has no place for {some(unnamed)}")
-    bodies = {*family.body}
-    found = {}
-    for each in matches:
-        if each.rule in family.output and not family.speaks(named):
+        raise Unsupported(f"a {family.name} of Hugging Face has no place for {first_names(unnamed)}")
+    body = {*family.body}
+    theirs: dict[str, Tensor] = {}
+    for pair in matches:
+        if pair.rule in family.output and not family.has_output(architecture):
             continue
-        prefix = family.prefix(named) if each.rule in bodies or each.rule.inside else ""
-        for name, tensor in to_theirs(each, [own[name] for name in each.ours], model.options).items():
-            found[prefix + name] = tensor
+        prefix = family.prefix(architecture) if pair.rule in body or pair.rule.inside else ""
+        for name, tensor in to_theirs(pair, [ours[name] for name in pair.ours], model.options).items():
+            theirs[prefix + name] = tensor
     if not record.get("tie_word_embeddings", family.tied):
-        found.update({name: found[of] for of, name in family.instead.items() if of in found})
-    return found
+        theirs.update({name: theirs[of] for of, name in family.instead.items() if of in theirs})
+    return theirs
 
 
-def _of_other_heads(model: Model, family: Family, record: Mapping[str, Any]) -> set[Rule]:
-    """Rules by whose names the file means another head: one for other labels, or BERT's `classifier` of anything."""
-    there = family.tasks(record) if (record.get("architectures") or [None])[0] in family.architectures else ()
-    meant = {name for task in there for rule in family.rules(task) if not rule.inside for name in rule.theirs}
-    found: set[Rule] = set()
+def _rules_of_other_heads(model: Model, family: Family, record: Mapping[str, Any]) -> set[Rule]:
+    """Rules whose names mean another head in this file: one with other labels, or another task's `classifier`."""
+    known = (record.get("architectures") or [None])[0] in family.architectures
+    tasks = family.tasks(record) if known else ()
+    in_file = {name for task in tasks for rule in family.rules(task) if not rule.inside for name in rule.theirs}
+    rules: set[Rule] = set()
     for head in model.options.tasks or ():
-        same = head.task not in LABELLED or head.labels == family.count(record, head.task)
-        if head.task not in there or not same:
-            found.update(rule for rule in family.rules(head.task) if not rule.inside and meant & {*rule.theirs})
-    return found
+        same_labels = head.task not in LABELLED or head.labels == family.count(record, head.task)
+        if head.task not in tasks or not same_labels:
+            rules.update(rule for rule in family.rules(head.task) if not rule.inside and in_file & {*rule.theirs})
+    return rules
 
 
 def _rules(model: nn.Module, family: Family) -> list[Rule]:
-    """Those that speak of a model's tensors."""
+    """The rules for a model's tensors."""
     heads = [rule for task in getattr(model, "heads", {}) for rule in family.rules(task)]
     return [*family.body, *family.output, *heads]
+
+
+def _parameters(model: nn.Module, names: Sequence[str]) -> list[str]:
+    """Of the names, those of parameters; buffers that a mechanism draws are in no checkpoint of Hugging Face."""
+    buffers = dict(model.named_buffers())
+    return [name for name in names if name not in buffers]
 
 
 # Names
@@ -127,62 +194,26 @@ def modern_name(name: str) -> str:
     return re.sub(r"(?<=LayerNorm\.)(gamma|beta)$", lambda old: {"gamma": "weight", "beta": "bias"}[old[0]], name)
 
 
-def _spellings(name: str, family: Family, ties: Mapping[str, str], tied: bool) -> list[str]:
-    """The names under which a tensor may be in a file, the one that counts first."""
-    found = [] if tied or name not in family.instead else [family.instead[name]]
-    return [*found, name, *(other for other, of in ties.items() if of == name)]
+def strip_prefix(name: str, prefix: str) -> str:
+    return name.removeprefix(prefix)
 
 
-def _find(files: Mapping[str, str], names: Sequence[str], base: str) -> str | None:
-    return next((each for name in names for each in (base + name, name) if each in files), None)
+# Integers that mechanisms drew: few, so config.json can hold them
 
 
-def strip_prefix(name: str, base: str) -> str:
-    return name.removeprefix(base)
+def integer_buffers(model: Model, family: Family) -> dict[str, Any]:
+    """The integers that mechanisms drew when the model was built, as an entry of config.json."""
+    ours = unique(model)
+    _, unmatched = match(_rules(model, family), ours)
+    draws = {name: ours[name].tolist() for name in unmatched if not ours[name].is_floating_point()}
+    return {DRAWS: draws} if draws else {}
 
 
-def _repeats(
-    name: str, ties: Mapping[str, str], files: Mapping[str, str], found: Mapping[str, Tensor], base: str
-) -> bool:
-    """Whether a tensor is another one once more, as it must be where the two are tied."""
-    first = ties.get(strip_prefix(name, base))
-    if first is None:
-        return False
-    other = _find(files, [first], base)
-    if other is None:
-        return False
-    if not torch.equal(found[files[name]], found[files[other]]):
-        raise InvalidInput(
-            f"{name} and {other} differ, and by tie_word_embeddings they are one; "
-            "mend the file, or set tie_word_embeddings to false in config.json"
-        )
-    return True
-
-
-def some(names: Sequence[str]) -> str:
-    """The first few names."""
-    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
-
-
-def _without_rule(model: nn.Module, names: Sequence[str]) -> list[str]:
-    """Of the names that no rule speaks of, those of parameters; a mechanism's own draws are in no checkpoint there."""
-    buffers = dict(model.named_buffers())
-    return [name for name in names if name not in buffers]
-
-
-def draws(model: Model, family: Family) -> dict[str, Any]:
-    """What mechanisms drew, as far as it is integers: those are few, one for each head."""
-    own = own_folder.unique(model)
-    _, kept = match(_rules(model, family), own)
-    found = {name: own[name].tolist() for name in kept if not own[name].is_floating_point()}
-    return {DRAWS: found} if found else {}
-
-
-def _put_draws(model: Model, kept: Sequence[str], record: Mapping[str, Any]) -> None:
+def _restore_draws(model: Model, names: Sequence[str], record: Mapping[str, Any]) -> None:
     for name, numbers in record.get(DRAWS, {}).items():
-        if name not in kept or torch.tensor(numbers).shape != model.get_buffer(name).shape:
+        if name not in names or torch.tensor(numbers).shape != model.get_buffer(name).shape:
             raise InvalidInput(f"config.json: {DRAWS} of {name} are not of this model; leave them out to draw others")
         model.get_buffer(name).copy_(torch.tensor(numbers))
 
 
-__all__ = ["draws", "export", "fill", "modern_name", "some", "strip_prefix"]
+__all__ = ["export_weights", "fill_weights", "integer_buffers", "modern_name", "strip_prefix"]

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 from longspan.data.json_lines import parse
-from longspan.data.sets.cache import cache
 from longspan.errors import InvalidInput
+from longspan.files import cache
 from longspan.measure import machine
 from longspan.measure.case import Case, Kind, Measured
 

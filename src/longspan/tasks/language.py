@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 from longspan.config import option
 from longspan.data.base import Batch, Data
 from longspan.data.sets import named as named_sets
-from longspan.data.sets.prepared import Sizes, fingerprint, read_prepared
+from longspan.data.sets.prepared_tokens import Sizes, fingerprint, read_prepared
 from longspan.data.text import text_files
 from longspan.data.text.blocks import Streams, TokenBlocks
 from longspan.data.text.corpora import READERS, TITLE

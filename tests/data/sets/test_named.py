@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from longspan.data.sets import named as named_sets
 from longspan.data.sets import prepare
 from longspan.data.sets.generated import MAKERS, file_names
-from longspan.data.sets.sources import SOURCES, TERMS, DataSource
+from longspan.data.sets.sources import DataSource, sources, terms
 from longspan.data.text.pieces import pieces
 from longspan.data.text.text_files import whole
 from longspan.data.text.token_files import open_tokens
@@ -30,15 +31,23 @@ def test_every_set_has_terms_and_checksums(name: str) -> None:
     found = named_sets.find(name)
     assert found.kind and found.what and found.files and "train" in {split.partition(".")[0] for split in found.files}
     for file in found.files.values():
-        assert file.partition("/")[0] in TERMS
-        assert named_sets.is_generated(found) or len(SOURCES[file].sha256) == 64
+        assert file.partition("/")[0] in terms()
+        assert named_sets.is_generated(found) or len(sources()[file].sha256) == 64
 
 
-@pytest.mark.parametrize("path", SOURCES)
+def test_sources_toml_is_whole() -> None:
+    for path, source in sources().items():
+        assert re.fullmatch("[0-9a-f]{64}", source.sha256), path
+        assert path.partition("/")[0] in terms()
+        assert source.member is None or source.url is not None
+    assert len({source.sha256 for source in sources().values()}) == len(sources())  # no file is listed twice
+
+
+@pytest.mark.parametrize("path", sources())
 def test_addresses_are_https(path: str) -> None:
-    url = SOURCES[path].url
+    url = sources()[path].url
     assert url is None or url.startswith("https://")
-    assert (SOURCES[path].member is not None) == (url is not None and url.endswith(".zip"))
+    assert (sources()[path].member is not None) == (url is not None and url.endswith(".zip"))
 
 
 @pytest.mark.data
@@ -104,7 +113,7 @@ def test_what_is_missing_is_fetched_and_what_is_wrong_refused(tmp_path: Path, mo
 
     monkeypatch.setattr("longspan.data.sets.download.fetch", fetch)
     (found,) = prepare.obtain("tinyshakespeare", tmp_path)
-    assert asked == [SOURCES["tinyshakespeare/input.txt"].url]
+    assert asked == [sources()["tinyshakespeare/input.txt"].url]
     assert found.counts == {"lines": 2, "words": 6, "characters": 22}
     with pytest.raises(InvalidInput, match=r"input\.txt is not the file that is known"):
         prepare.obtain("tinyshakespeare", tmp_path)

@@ -8,6 +8,7 @@ from tests.hub.folders import letters
 from transformers import AutoTokenizer
 
 from longspan.data import encode_chat, read_tokenizer
+from longspan.data.tokenizers import template_sandbox
 from longspan.data.tokenizers.chat_template import render
 from longspan.errors import InvalidInput, Unsupported
 
@@ -76,6 +77,24 @@ def test_a_template_that_refuses_or_reaches_out(folder: Path, template: str, wor
         encode_chat(read_tokenizer(folder), TALK)
 
 
+@pytest.mark.parametrize("error", [OverflowError, ZeroDivisionError, KeyError, IndexError, RecursionError, MemoryError])
+def test_every_exception_of_a_template_is_one_clear_error(error: type[Exception]) -> None:
+    def fails() -> None:
+        raise error("of\nseveral lines")
+
+    words = f"the tokenizer's template for chats does not take this conversation: {error.__name__}: .*of.*several lines"
+    with pytest.raises(InvalidInput, match=words) as caught:
+        template_sandbox.render("{{ fails() }}", {"fails": fails})
+    assert "\n" not in str(caught.value)
+
+
+def test_a_template_that_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(template_sandbox, "SECONDS", 0.0)
+    for template in ("{% for a in range(9) %}{% endfor %}", "{{ 'a' | upper }}", "{{ 'a'.upper() }}"):
+        with pytest.raises(InvalidInput, match="it takes more than 0 seconds"):
+            template_sandbox.render(template, {})
+
+
 LOOP = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
 TWICE = "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}"
 GROWS = "{% set all = namespace(text='ab') %}{% for a in range(60) %}{% set all.text = GROWTH %}{% endfor %}"
@@ -97,6 +116,9 @@ GROWS = "{% set all = namespace(text='ab') %}{% for a in range(60) %}{% set all.
         ("{{ '%*d' % (10000000000, 1) }}", "more than 10000000"),
         ("{{ '{:10000000000}'.format(1) }}", "6 digits of width"),
         ("{{ '%10000000000d' | format(1) }}", "6 digits of width"),
+        ("{{ ('a' * 9999999) | wordwrap(1) }}", "it gives more than 20000 characters to wordwrap"),
+        ("{{ ('<!---->' * 99999) | striptags }}", "it gives more than 20000 characters to striptags"),
+        ("{{ ('a.com ' * 99999) | urlize }}", "it gives more than 20000 characters to urlize"),
         ("{{ lipsum(n=1000000) }}", "'lipsum' is undefined"),
         ("{{ messages | tojson(indent=100000000) }}", "more than 10000000"),
         (GROWS.replace("GROWTH", "all.text ~ all.text"), "more than 10000000 items"),

@@ -177,7 +177,7 @@ def test_broken_files_are_named(pickled: tuple[Any, Path], tmp_path: Path) -> No
 
 def test_targets_and_sources_that_do_not_fit(pickled: tuple[Any, Path], tmp_path: Path) -> None:
     model, folder = pickled
-    with pytest.raises(InvalidInput, match="is there already; give the name of a new folder"):
+    with pytest.raises(InvalidInput, match="exists already; give the name of a new folder"):
         convert(folder, folder)
     (tmp_path / "empty").mkdir()
     convert(folder, tmp_path / "empty")

@@ -17,8 +17,8 @@ from typing import Any
 from longspan import files
 from longspan.arena.runs.cell import KINDS, Cell, Record, out_of_memory_at
 from longspan.arena.tasks.registry import DataFolders
-from longspan.data.sets.cache import cache
 from longspan.errors import InvalidInput, LongspanError
+from longspan.files import cache
 from longspan.measure.footprint import out_of_memory
 from longspan.parsing import read_json, refusing
 

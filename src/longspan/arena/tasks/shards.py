@@ -23,7 +23,7 @@ from numpy.lib.format import open_memmap
 
 from longspan import files
 from longspan.arena.tasks.examples import LabelledSequences
-from longspan.data.arrays import read_npz
+from longspan.data.npz_files import read_npz
 from longspan.errors import InvalidInput, InvalidOption
 from longspan.parsing import read_json_table, refusing
 from longspan.pools import Pool

@@ -1,4 +1,4 @@
-"""Images with labels, read from files.
+"""Images with labels.
 
-- `image_files`: readers of image folders and arrays, and batches of them.
+image_files     read .npz and idx files; normalised batches with random crops and flips
 """

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from longspan.data.arrays import read_npz
 from longspan.data.base import Batch, Data
+from longspan.data.npz_files import read_npz
 from longspan.data.order import Shuffled, draws
 from longspan.data.text.blocks import Batches
 from longspan.data.text.text_files import DAMAGED, open_bytes

@@ -1,7 +1,9 @@
-"""Named data sets: where they come from, and how they are prepared.
+"""Named data sets.
 
-- `named`: the known sets and their files; `sources`: addresses and checksums.
-- `download`: checked downloads; `cache`: where longspan stores files of its own.
-- `prepare`, `prepared`: tokenise a set to disk; find it again for training.
-- `generated`: small synthetic data for each kind of task.
+named             the catalogue: what each set is, and where its files are
+sources           checksums, addresses and licences (sources.toml)
+download          https downloads with size, speed and checksum limits
+prepare           check, count and tokenise the files of a set
+prepared_tokens   read what `longspan data prepare --out` wrote
+generated         small data sets that longspan makes itself
 """

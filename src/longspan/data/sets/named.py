@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from longspan.data.sets import generated
-from longspan.data.sets.cache import cache
-from longspan.data.sets.sources import SOURCES, TERMS
+from longspan.data.sets import generated, sources
 from longspan.errors import InvalidInput, UnknownName, suggest
+from longspan.files import cache
 
 
 @dataclass(frozen=True)
@@ -203,12 +202,13 @@ def paths(name: str, root: Path | None) -> dict[str, Path]:
 
 def terms(found: DataSet) -> str:
     """The licence of a set and whom it asks to cite."""
-    return TERMS.get(next(iter(found.files.values())).partition("/")[0], "none known")
+    return sources.terms().get(next(iter(found.files.values())).partition("/")[0], "none known")
 
 
 def can_download(found: DataSet) -> bool:
     """Whether all files of a set have an address."""
-    return all(file in SOURCES and SOURCES[file].url is not None for file in found.files.values())
+    known = sources.sources()
+    return all(file in known and known[file].url is not None for file in found.files.values())
 
 
 def files(name: str, root: Path | None) -> dict[str, Path]:

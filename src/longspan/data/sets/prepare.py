@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from longspan.data.arrays import read_npz
+from longspan.data.npz_files import read_npz
 from longspan.data.sets import download
 from longspan.data.sets import named as named_sets
-from longspan.data.sets.prepared import Sizes, fingerprint, write_sizes
-from longspan.data.sets.sources import SOURCES
+from longspan.data.sets.prepared_tokens import Sizes, fingerprint, write_sizes
+from longspan.data.sets.sources import sources
 from longspan.data.text import text_files
 from longspan.data.text.pieces import pieces
 from longspan.data.text.text_files import DAMAGED, open_bytes
@@ -42,7 +42,7 @@ def obtain(name: str, root: Path | None, *, show: download.Show = lambda came, t
         named_sets.files(name, root)
     counted = []
     for split, path in here.items():
-        source = SOURCES.get(found.files[split])
+        source = sources().get(found.files[split])
         if not path.is_file():
             assert source is not None
             download.fetch(source, path, show=show)

@@ -1,8 +1,14 @@
-"""Text for training: files, token files and the examples cut from them.
+"""Text on its way to a model.
 
-- `text_files`, `tables`, `parallel`: plain text, CSV and JSON lines, sentence pairs in two languages.
-- `token_files`, `pieces`, `blocks`: token ids on disk, tokenised piece by piece, cut into training blocks.
-- `corpora`, `sentence_pairs`: documents of sentences; pairs of spans for BERT-like pre-training.
-- `masking`, `noise`: masked tokens (BERT, RoBERTa); text corruption (BART).
-- `windows`: long texts in overlapping windows.
+text_files      plain and compressed files, by lines, documents or blocks
+tables          CSV, tab-separated and JSON lines, row by row
+parallel        sentence pairs of two languages, in batches of similar lengths
+corpora         documents of sentences, for pre-training
+pieces          a text larger than memory in pieces, cut between words
+token_files     ids on disk, mapped into memory; shards
+blocks          blocks of a token file for language models, shuffled or in streams
+windows         texts that are longer than a model reads
+sentence_pairs  spans for next-sentence and sentence-order prediction
+masking         masked language modelling
+noise           BART's noise: infilling, deletion, permutation, rotation
 """

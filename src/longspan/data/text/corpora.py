@@ -1,9 +1,9 @@
-"""Documents of sentences, as pre-training reads them: what is in the files, and the ids on disk.
+"""Corpora for pre-training: documents of sentences, read from text files and stored as ids.
 
-A file of one's own has one sentence a line, and an empty line between documents. WikiText has paragraphs between
-headings: a document is an article, which begins at a heading of the first level between empty lines; headings are
-left out; a paragraph ends a sentence at a token `.`, `!` or `?`, with the closing quote or bracket after it. Its marks
-inside words (`role @-@ playing`) are undone, and its `<unk>` becomes the tokenizer's unknown token.
+A user's file has one sentence per line and an empty line between documents. In WikiText a document is an article: it
+begins at a first-level heading between empty lines. Headings are dropped. A sentence ends at a token `.`, `!` or `?`,
+with the closing quote or bracket after it. Marks inside words (`role @-@ playing`) are undone, and `<unk>` becomes the
+tokenizer's unknown token.
 """
 
 import re
@@ -26,11 +26,11 @@ TITLE = re.compile(r"= [^=].*[^=] =|= [^=] =")
 MARK = re.compile(r" @(.)@ ")
 ENDS, CLOSING = {".", "!", "?"}, {")", "'", "''", "]"}
 WORDS, DOCUMENTS = ".words", ".documents"
-MANY = 2048  # sentences that are encoded together
+MANY = 2048  # sentences encoded together
 
 
 def plain_documents(path: Path) -> Iterator[Document]:
-    """One sentence a line, an empty line between documents."""
+    """One sentence per line, an empty line between documents."""
     for document in text_files.documents(path):
         yield [line.strip() for line in document.split("\n")]
 
@@ -41,7 +41,7 @@ def wikitext_documents(path: Path) -> Iterator[Document]:
     before, line = "", ""
     for after in chain(text_files.lines(path), [""]):
         after = after.strip()
-        # A line of an article may look like a heading; a heading stands between empty lines.
+        # A line of an article may look like a heading; real headings are between empty lines.
         if HEADING.fullmatch(line) and not before and not after:
             if TITLE.fullmatch(line) and held:
                 yield held
@@ -54,18 +54,18 @@ def wikitext_documents(path: Path) -> Iterator[Document]:
 
 
 def sentences(paragraph: str) -> Document:
-    """The sentences of a paragraph whose tokens stand between spaces."""
+    """The sentences of a paragraph whose tokens are separated by spaces."""
     words = MARK.sub(r"\1", f" {paragraph} ").split()
     found: Document = []
     begin, quotes, ended = 0, 0, False
-    for place, word in enumerate(words):
+    for index, word in enumerate(words):
         closes = word in CLOSING or (word == '"' and quotes % 2 == 1)
         if ended and not closes:
-            found.append(" ".join(words[begin:place]))
-            begin, quotes, ended = place, 0, False
+            found.append(" ".join(words[begin:index]))
+            begin, quotes, ended = index, 0, False
         quotes += word == '"'
         # `c . 1200` and initials end no sentence.
-        ended = ended or (word in ENDS and place > begin and not (word == "." and len(words[place - 1]) == 1))
+        ended = ended or (word in ENDS and index > begin and not (word == "." and len(words[index - 1]) == 1))
     if begin < len(words):
         found.append(" ".join(words[begin:]))
     return found
@@ -75,13 +75,13 @@ READERS: dict[str, Callable[[Path], Iterator[Document]]] = {"wikitext2": wikitex
 
 
 class Corpus:
-    """The ids of sentences one after the other, where words and documents begin."""
+    """The ids of all sentences, and where words and documents begin."""
 
     def __init__(self, path: Path) -> None:
         self.tokens = TokenFile(path)  # its borders are those of sentences
         self.begins = np.memmap(path.with_suffix(WORDS), np.uint8, "r")  # 1: a word begins at this id
         self.documents = np.fromfile(path.with_suffix(DOCUMENTS), dtype="<u8").astype(np.int64)  # first sentences
-        # Where each sentence begins, and where the last one ends; and the same of documents, in sentences.
+        # The starts of sentences and the end of the last one; the same for documents, counted in sentences.
         self.borders = np.append(self.tokens.borders, len(self.tokens))
         self.firsts = np.append(self.documents, len(self.tokens.borders))
 
@@ -93,7 +93,7 @@ class Corpus:
 
 
 def write_corpus(path: Path, documents: Iterable[Document], tokenizer: Tokenizer, source: str) -> Corpus:
-    """Cuts documents into ids as they come; `source` is named where there is nothing in them."""
+    """Tokenises documents as they come; an error names `source` if they are empty."""
     firsts: list[int] = []
     count = 0
 
@@ -141,16 +141,16 @@ def _known(sentence: str, tokenizer: Tokenizer) -> str:
 
 
 def _begins(words: list[int | None]) -> bytes:
-    """1 for each token that is the first of its word; a token without a word, such as the unknown one, is its own."""
-    return bytes(word is None or place == 0 or word != words[place - 1] for place, word in enumerate(words))
+    """1 for each token that begins a word; a token without a word, such as the unknown one, is its own word."""
+    return bytes(word is None or at == 0 or word != words[at - 1] for at, word in enumerate(words))
 
 
 def read_documents(
     name: str | None, given: dict[str, str | None], root: Path | None, share: float
 ) -> dict[str, Callable[[], Iterator[Document]]]:
-    """The documents of each split of a set, or of files of one's own; what is held out are the last ones unless given.
+    """The documents of each split of a set, or of the user's files; by default the last ones are held out.
 
-    They come as functions, so that a file can be read twice (to learn a tokenizer, and to be cut by it) and is never
+    They come as functions, so that a file can be read twice (to learn a tokenizer, and to tokenise it) and is never
     whole in memory.
     """
     if (name is None) == (given["train"] is None):

@@ -161,8 +161,8 @@ class Parallel(Data):
         }
 
     def sentence(self, number: int) -> list[int]:
-        """The ids of a source."""
-        return self._sentence(self.source, number).tolist()
+        """The ids of a source sentence."""
+        return [int(token) for token in self._sentence(self.source, number)]
 
     def _sentence(self, file: TokenFile, number: int) -> np.ndarray:
         stop = file.borders[number + 1] if number + 1 < len(file.borders) else len(file)

@@ -1,4 +1,4 @@
-"""A text larger than memory in pieces, cut where tokens end."""
+"""Read a text larger than memory in pieces, cut between words."""
 
 import re
 from collections.abc import Iterator
@@ -6,11 +6,11 @@ from pathlib import Path
 
 from longspan.data.text.text_files import blocks
 
-PIECE = 1 << 20  # characters that are cut into tokens at once
+PIECE = 1 << 20  # characters tokenised at once
 
 
 def pieces(path: Path, size: int = PIECE) -> Iterator[str]:
-    """A text in pieces of about `size` characters, cut where tokens end: before a space, or the end of a line."""
+    """A text in pieces of about `size` characters, cut before a space or a line end."""
     held = ""
     for part in blocks(path, size):
         held += part
@@ -25,7 +25,7 @@ def pieces(path: Path, size: int = PIECE) -> Iterator[str]:
 
 def _border(held: str) -> int:
     for pattern in (r"\S (?=\S)", r"\S(?=\s)"):
-        # Looked for in the last part first: almost always it is there.
+        # Search the last part first: almost always there is one.
         for start in (max(0, len(held) - 1000), 0):
             found = [match.start() + 1 for match in re.finditer(pattern, held[start:])]
             if found:

@@ -1,9 +1,8 @@
-"""Texts cut from documents for pre-training: two spans that follow each other or do not, or one (spec: Devlin et al.
-2019, Lan et al. 2020, Liu et al. 2019).
+"""Spans for pre-training: pairs for next-sentence prediction (Devlin et al. 2019), pairs for sentence-order prediction
+(Lan et al. 2020), or single spans (Liu et al. 2019).
 
-An epoch is planned by the lengths of sentences alone, in ranges of the corpus: a function of (seed, epoch, document).
-Where the released code draws a shorter target once a document, here each text draws its own, so that it is a tenth of
-the texts and not of the documents.
+The plan of an epoch depends on sentence lengths, seed, epoch and document only. The released code draws a shorter
+target once per document; here each text draws its own, so that a tenth of the texts is short, not of the documents.
 """
 
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ from longspan.errors import InvalidInput
 from longspan.nn.loss import IGNORED
 
 KINDS = ("next", "order", "none")
-PLANNING = 1 << 40  # apart from the numbers of examples, so that plans and masks are drawn independently
+PLANNING = 1 << 40  # separates these random numbers from those of examples, so that plans and masks are independent
 
 
 @dataclass(frozen=True)
@@ -47,13 +46,13 @@ class SpanPlan:
 
     @property
     def negatives(self) -> float:
-        """The share of pairs whose second does not follow the first: one-sentence chunks push it above a half."""
+        """The share of pairs whose second does not follow the first; one-sentence chunks push it above one half."""
         labels = self.rows[:, 4]
         return float((labels == 1).sum() / max(1, (labels != IGNORED).sum()))
 
 
 def plan(corpus: Corpus, kind: str, length: int, *, short: float, seed: int, epoch: int) -> SpanPlan:
-    """All texts of an epoch, of at most `length` tokens with those around them once they are cut."""
+    """All texts of an epoch, of at most `length` tokens with special tokens, once they are cut."""
     if kind == "next" and len(corpus) < 2:
         raise InvalidInput(
             f"{corpus.tokens.path} holds one document, and next-sentence pairs need another one; "
@@ -61,7 +60,7 @@ def plan(corpus: Corpus, kind: str, length: int, *, short: float, seed: int, epo
         )
     around = 2 if kind == "none" else 3
     if length < around + 2:
-        raise InvalidInput(f"texts of {length} tokens have no room beside the {around} that stand around them")
+        raise InvalidInput(f"texts of {length} tokens leave no room beside {around} special tokens")
     make = {"next": _next, "order": _order, "none": _single}[kind]
     rows: list[tuple[int, ...]] = []
     for document in range(len(corpus)):
@@ -71,7 +70,7 @@ def plan(corpus: Corpus, kind: str, length: int, *, short: float, seed: int, epo
 
 
 class _Target:
-    """How long a text is to be: `room`, or now and then less."""
+    """Draws the length of a text: `room`, or less with probability `short`."""
 
     def __init__(self, room: int, short: float, generator: np.random.Generator) -> None:
         self.room, self.short, self.generator = room, short, generator
@@ -95,20 +94,20 @@ def _next(corpus: Corpus, document: int, target: _Target, generator: np.random.G
             left = wanted - int(borders[middle] - borders[begin])
             until = _fill(borders, start, last, left)
             yield int(borders[begin]), int(borders[middle]), int(borders[start]), int(borders[until]), 1
-            begin = middle  # what was not used of the chunk is put back
+            begin = middle  # the unused rest of the chunk is used again
         else:
             yield int(borders[begin]), int(borders[middle]), int(borders[middle]), int(borders[stop]), 0
             begin = stop
 
 
 def _order(corpus: Corpus, document: int, target: _Target, generator: np.random.Generator) -> Iterator[tuple[int, ...]]:
-    """Two spans of one chunk, in their order or swapped; a document of one sentence is no pair."""
+    """Two spans of one chunk, in order or swapped; a document of one sentence gives no pair."""
     borders, begin, end = corpus.borders, int(corpus.firsts[document]), int(corpus.firsts[document + 1])
     if end - begin == 1:
         yield int(borders[begin]), int(borders[end]), 0, 0, IGNORED
         return
     while begin < end:
-        # A last sentence by itself has nothing to follow, and takes along the one before it.
+        # A single last sentence makes no pair, so it takes the one before it.
         begin = min(begin, end - 2)
         stop = max(begin + 2, _fill(borders, begin, end, target.draw()))
         middle = int(generator.integers(begin + 1, stop))
@@ -123,7 +122,7 @@ def _order(corpus: Corpus, document: int, target: _Target, generator: np.random.
 def _single(
     corpus: Corpus, document: int, target: _Target, generator: np.random.Generator
 ) -> Iterator[tuple[int, ...]]:
-    """Whole sentences of a document, as many as fit; one that is longer than a text goes on in the next."""
+    """As many whole sentences of a document as fit; a sentence longer than a text continues in the next text."""
     borders, begin, end = corpus.borders, int(corpus.firsts[document]), int(corpus.firsts[document + 1])
     while begin < end:
         wanted = target.draw()
@@ -138,19 +137,19 @@ def _single(
 
 
 def _fill(borders: np.ndarray, begin: int, end: int, wanted: int) -> int:
-    """Behind the sentence with which a chunk from `begin` has `wanted` ids or more, or all there are; one at least."""
+    """The end of a chunk from `begin` with at least `wanted` ids, or all there are; at least one sentence."""
     reached = int(np.searchsorted(borders[begin + 1 : end + 1], borders[begin] + wanted, side="left")) + begin + 1
     return min(reached, end)
 
 
 def cut(first: Span, second: Span, room: int, generator: np.random.Generator) -> tuple[Span, Span]:
-    """Both in `room` ids: the longer one loses one after the other, each at its front or back with equal chance."""
+    """Cuts both spans to `room` ids: the longer one loses ids, at its front or back with equal chance."""
     over = len(first) + len(second) - room
     if over <= 0:
         return first, second
     apart = min(over, abs(len(first) - len(second)))
     rest = over - apart
-    # Once they are equally long the second gives first, as in the released code.
+    # Once they are equally long the second is cut first, as in the released code.
     gives = [rest // 2, rest - rest // 2]
     gives[0 if len(first) > len(second) else 1] += apart
     found = []

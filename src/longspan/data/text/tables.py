@@ -1,4 +1,4 @@
-"""Tables in text files: CSV, tab-separated and JSON lines, row by row with the line each stands on."""
+"""Read tables row by row, with line numbers: CSV, tab-separated and JSON lines."""
 
 import csv
 import json
@@ -31,10 +31,10 @@ class TableRow:
 def rows(
     path: Path, wanted: Sequence[str], columns: Sequence[str] | None = None, encoding: str | None = None
 ) -> Iterator[TableRow]:
-    """The rows of a file, by how its name ends: .csv, .jsonl, or else tabs between fields, where quotes are letters.
+    """The rows of a file: .csv, .jsonl, or else tab-separated, where quotes have no meaning.
 
-    `wanted` are the columns that must be there. `columns` names them where the first line does not. What separates the
-    fields of a .csv is a comma or, where the first line has all columns only by another of `SEPARATORS`, that one.
+    `wanted` are the required columns. `columns` names them if the first line does not. The separator of a .csv is a
+    comma or, if only another of `SEPARATORS` gives all columns in the first line, that one.
     """
     kind = Path(path.stem).suffix if path.suffix in text_files.PACKED else path.suffix
     if kind.lower() in JSON_LINES:
@@ -57,7 +57,7 @@ def rows(
 
 
 def _lines(path: Path, encoding: str | None) -> Iterator[str]:
-    """Lines of text; what is in another encoding says how to name it."""
+    """Lines of text; a decoding error suggests the option `encoding`."""
     try:
         yield from text_files.lines(path, encoding)
     except InvalidInput as error:
@@ -88,7 +88,7 @@ def _csv(
 
 
 def _separator(first: str, wanted: Sequence[str], columns: Sequence[str] | None) -> str:
-    """What separates the fields of a file, by its first line; a comma where that does not say."""
+    """The separator of a CSV file, from its first line; a comma if unclear."""
     for separator in SEPARATORS:
         fields = _names(next(csv.reader([first], delimiter=separator), []))
         if set(wanted) <= set(fields) if columns is None else len(fields) == len(columns) > 1:

@@ -1,4 +1,4 @@
-"""Texts that are longer than a model reads, in windows; and what a tokenizer puts around each."""
+"""Split texts that are longer than a model reads into windows, and find the special tokens around each."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from longspan.errors import InvalidOption
 
 @dataclass(frozen=True)
 class Around:
-    """The tokens before a text, between two and behind them, each with its segment; and the segments of the texts."""
+    """The special tokens before, between and after texts, with their segments; and the segments of the texts."""
 
     before: tuple[list[int], list[int]]
     between: tuple[list[int], list[int]]
@@ -21,13 +21,13 @@ class Around:
 
 
 def around(tokenizer: Tokenizer, *, pair: bool) -> Around:
-    """What the tokenizer puts around a text or a pair, learned from one that is short."""
+    """The special tokens that a tokenizer puts around a text or a pair, found by encoding a short one."""
     found = tokenizer.encode("a", "a") if pair else tokenizer.encode("a")
     parts: list[tuple[list[int], list[int]]] = [([], [])]
     texts: list[int] = []
     inside = False
     for number, segment, added, offset in zip(found.ids, found.segments, found.added, found.offsets):
-        # Where nothing stands between two texts, the second begins where characters are counted from 0 again.
+        # If no token separates two texts, the second begins where character offsets restart at 0.
         if added:
             parts[-1][0].append(number)
             parts[-1][1].append(segment)
@@ -43,7 +43,7 @@ def around(tokenizer: Tokenizer, *, pair: bool) -> Around:
 
 
 def windows(count: int, room: int, step: int) -> list[tuple[int, int]]:
-    """Where windows of `room` tokens begin and end in `count`; `step` is between their beginnings (BERT's doc stride).
+    """Start and stop of windows of `room` tokens in `count`; `step` is between starts (BERT's doc stride).
 
     >>> windows(10, 6, 3)
     [(0, 6), (3, 9), (6, 10)]
@@ -57,14 +57,14 @@ def windows(count: int, room: int, step: int) -> list[tuple[int, int]]:
     return found
 
 
-def most_context(place: int, spans: list[tuple[int, int]]) -> int:
-    """The window in which a token has most context on its poorer side; of two such, the longer (BERT, run_squad)."""
+def most_context(position: int, spans: list[tuple[int, int]]) -> int:
+    """The window in which a token has the most context on its shorter side; if equal, the longer (BERT, run_squad)."""
 
     def score(number: int) -> float:
         start, stop = spans[number]
-        return min(place - start, stop - 1 - place) + 0.01 * (stop - start)
+        return min(position - start, stop - 1 - position) + 0.01 * (stop - start)
 
-    holding = [number for number, (start, stop) in enumerate(spans) if start <= place < stop]
+    holding = [number for number, (start, stop) in enumerate(spans) if start <= position < stop]
     return max(holding, key=lambda number: (score(number), -number))
 
 

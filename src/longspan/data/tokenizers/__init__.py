@@ -1,7 +1,11 @@
-"""Tokenizers: text to token ids and back.
+"""Text to token ids and back.
 
-- `tokenizer`: the tokenizer class; `learn`: learn one from text (BPE, WordPiece, Unigram, words, characters, bytes).
-- `tokenizer_files`, `vocabularies`, `sentencepiece`: read the files of model folders.
-- `chat_template`, `template_sandbox`: chat templates, and the sandbox they run in.
-- `statistics`: how a tokenizer splits a text.
+tokenizer         `Tokenizer`: encode, decode, pad, save
+tokenizer_files   read the tokenizer of a folder, whatever files it has
+vocabularies      tokenizers from vocab.txt, vocab.json with merges.txt, or SentencePiece files
+sentencepiece     the protocol buffer of SentencePiece files
+learn             learn a tokenizer from text
+chat_template     conversations as a model was trained on them
+template_sandbox  run the Jinja template of a stranger with limits
+statistics        how a tokenizer cuts a text
 """

@@ -1,7 +1,7 @@
-"""Conversations as the text that a model was trained on, by the template that its tokenizer carries.
+"""Chat templates: turn a conversation into the text or token ids that a model was trained on.
 
-A template is a small program of Jinja's. It is run in a sandbox with limits. What users say is not part of it: names of
-special tokens there stay text.
+The template comes with the tokenizer. It is a Jinja program and runs in a sandbox (`template_sandbox`). Special tokens
+that a user writes in a message stay plain text.
 """
 
 import secrets
@@ -16,40 +16,40 @@ Message = Mapping[str, str]  # {"role": "user", "content": "…"}
 
 
 def template(tokenizer: Tokenizer) -> str:
-    """The tokenizer's template; of several the one called default."""
-    found: Any = tokenizer.record.get("chat_template")
-    if isinstance(found, list):
-        named = {each.get("name"): each.get("template") for each in found if isinstance(each, Mapping)}
-        found = named.get("default")
-    if not isinstance(found, str):
+    """The tokenizer's template; if it has several, the one called default."""
+    source: Any = tokenizer.record.get("chat_template")
+    if isinstance(source, list):
+        by_name = {entry.get("name"): entry.get("template") for entry in source if isinstance(entry, Mapping)}
+        source = by_name.get("default")
+    if not isinstance(source, str):
         raise Unsupported("this tokenizer has no template for chats; give the prompt as text")
-    return found
+    return source
 
 
 def render(tokenizer: Tokenizer, messages: Sequence[Message], *, answer: bool = True) -> str:
-    """The text of a conversation; with `answer`, up to where the model's answer begins."""
+    """The text of a conversation; with `answer`, up to the point where the model's answer begins."""
     special = {f"{role}_token": token for role, token in tokenizer.special.items()}
-    said = {"messages": [dict(each) for each in messages], "add_generation_prompt": answer, **special}
-    return template_sandbox.render(template(tokenizer), said)
+    names = {"messages": [dict(message) for message in messages], "add_generation_prompt": answer, **special}
+    return template_sandbox.render(template(tokenizer), names)
 
 
 def encode_chat(tokenizer: Tokenizer, messages: Sequence[Message], *, answer: bool = True) -> list[int]:
-    """The ids of a conversation: special tokens of the template are tokens, those in messages are text.
+    """The token ids of a conversation: special tokens count in the template only; in messages they are text.
 
     >>> encode_chat(tokenizer, [{"role": "user", "content": "What is the capital of France?"}])
     """
     names = tokenizer.specials
-    risky = [any(name in each["content"] for name in names) for each in messages]
+    risky = [any(name in message["content"] for name in names) for message in messages]
     if not any(risky):
         return tokenizer.encode(render(tokenizer, messages, answer=answer), special=False, allow="all").ids
-    # What could be taken for a token goes in afterwards, by itself.
-    marks = {f"\ufdd0{secrets.token_hex(8)}": each["content"] for each, unsafe in zip(messages, risky) if unsafe}
-    places = iter(marks)
-    safe = [{**each, "content": next(places)} if unsafe else each for each, unsafe in zip(messages, risky)]
+    # Messages that contain a special token are rendered as placeholders, and encoded separately as plain text.
+    placeholders = {f"\ufdd0{secrets.token_hex(8)}": m["content"] for m, unsafe in zip(messages, risky) if unsafe}
+    unused = iter(placeholders)
+    safe = [{**m, "content": next(unused)} if unsafe else m for m, unsafe in zip(messages, risky)]
     text, ids = render(tokenizer, safe, answer=answer), []
-    for mark, content in marks.items():
-        before, found, text = text.partition(mark)
-        if not found:
+    for placeholder, content in placeholders.items():
+        before, present, text = text.partition(placeholder)
+        if not present:
             raise InvalidInput("a message has the name of a special token in it, and the template changes what it says")
         ids += tokenizer.encode(before, special=False, allow="all").ids
         ids += tokenizer.encode(content, special=False).ids

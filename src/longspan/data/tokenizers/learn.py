@@ -1,7 +1,7 @@
-"""Tokenizers that are learned from text: byte-level BPE, WordPiece, Unigram, words, characters; and bytes.
+"""Learn a tokenizer from text: byte-level BPE, WordPiece, Unigram, words, characters; or plain bytes.
 
-The pieces of WordPiece are learned as by BPE, by how often two stand together; the first WordPiece (Schuster & Nakajima
-2012) took the pair that made the text likelier, freq(ab) / (freq(a) freq(b)). How a text is then cut is the same.
+WordPiece is trained as BPE, by the frequency of pairs; the original (Schuster & Nakajima 2012) chose the pair that
+raised the likelihood most, freq(ab) / (freq(a) freq(b)). Both tokenise in the same way.
 """
 
 import json
@@ -19,24 +19,22 @@ from longspan.data.tokenizers.tokenizer import Tokenizer, sound
 from longspan.errors import InvalidInput, InvalidOption
 
 KINDS = ("bytes", "characters", "words", "bpe", "wordpiece", "unigram")
-# Cut by these, a text can have what no token stands for; so they have one for that, whatever else they lack.
-UNSURE = ("words", "wordpiece", "unigram")
-# The names that each kind's families gave their special tokens.
+# Kinds that can meet unknown text, so they always have a token for it.
+WITH_UNKNOWN = ("words", "wordpiece", "unigram")
+# Names of special tokens, as the papers of each kind have them.
 BERT = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 PLAIN = {"pad": "<pad>", "unk": "<unk>", "bos": "<s>", "eos": "</s>", "mask": "<mask>"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizerOptions(config.Options):
-    """What is learned, of a recipe's table `[task.tokenizer]`."""
+    """The table `[task.tokenizer]` of a recipe."""
 
-    kind: str = option("bpe", "how text is cut", choices=KINDS)
-    size: int = option(
-        8000, "most tokens of the vocabulary, special ones included; bytes and characters need none", low=1
-    )
-    lowercase: bool = option(False, "whether upper case is made lower, and accents are dropped")
-    frequency: int = option(2, "how often a pair must be seen to be merged, or a word to be kept", low=1)
-    special: bool = option(True, "whether there are tokens for beginning, end, padding and mask")
+    kind: str = option("bpe", "how text is split", choices=KINDS)
+    size: int = option(8000, "largest vocabulary, with special tokens; bytes and characters ignore it", low=1)
+    lowercase: bool = option(False, "lower-case the text and drop accents")
+    frequency: int = option(2, "how often a pair must occur to be merged, or a word to be kept", low=1)
+    special: bool = option(True, "add tokens for beginning, end, padding and mask")
 
 
 def learn(options: TokenizerOptions, texts: Iterable[str]) -> Tokenizer:
@@ -45,7 +43,7 @@ def learn(options: TokenizerOptions, texts: Iterable[str]) -> Tokenizer:
     if options.kind in ("bytes", "bpe"):
         del names["unk"]  # nothing is unknown
     if not options.special:
-        names = {role: name for role, name in names.items() if role == "unk" and options.kind in UNSURE}
+        names = {role: name for role, name in names.items() if role == "unk" and options.kind in WITH_UNKNOWN}
     if options.kind == "bytes":
         inner = _bytes(list(names.values()))
         inner.normalizer = _normalizer(options)
@@ -62,17 +60,17 @@ def learn(options: TokenizerOptions, texts: Iterable[str]) -> Tokenizer:
 
 def _normalizer(options: TokenizerOptions) -> normalizers.Normalizer | None:
     if options.kind == "wordpiece":
-        # BERT's: control characters go, Chinese characters stand by themselves, accents go with upper case.
+        # BERT's: no control characters, Chinese characters split, accents dropped with upper case.
         return normalizers.BertNormalizer(lowercase=options.lowercase, strip_accents=options.lowercase)
     if not options.lowercase:
         return None
-    # Composed again, so that what has no accents (Hangul, say) is not left in parts.
+    # Composed again, so that scripts such as Hangul are not left decomposed.
     steps = [normalizers.NFD(), normalizers.Lowercase(), normalizers.StripAccents(), normalizers.NFC()]
     return normalizers.Sequence(steps)
 
 
 def _bytes(specials: list[str]) -> Inner:
-    """Ids are the byte's value and the number of special tokens, which come first."""
+    """The id of a byte is its value plus the number of special tokens, which come first."""
     alphabet = _byte_symbols()
     vocabulary = {name: number for number, name in enumerate([*specials, *alphabet])}
     inner = Inner(models.BPE(vocab=vocabulary, merges=[]))
@@ -102,9 +100,9 @@ def _characters(options: TokenizerOptions, texts: Iterable[str], names: dict[str
 
 
 def _words(options: TokenizerOptions, texts: Iterable[str], names: dict[str, str]) -> Inner:
-    """What stands between spaces, and each line's end, as perplexities of words are counted.
+    """Words between spaces, and line ends, as word perplexities count them.
 
-    The vocabulary is counted here: the trainer of the package gives a special token that the text spells a second id.
+    Counted here, since the package's trainer gives a second id to a special token that occurs in the text.
     """
     normalizer, splitter = _normalizer(options), pre_tokenizers.Split(Regex(r"\n|\S+"), behavior="removed", invert=True)
     counts: Counter[str] = Counter()
@@ -167,7 +165,7 @@ def _learned(options: TokenizerOptions, texts: Iterable[str], names: dict[str, s
 
 
 def _rounded(inner: Inner) -> Inner:
-    """Scores of few digits: the package reads long ones with an error in the last digit, and files must come back."""
+    """Rounds scores: the package misreads the last digit of long ones, and a saved file must load unchanged."""
     record = json.loads(inner.to_str())
     record["model"]["vocab"] = [[piece, round(score, 6)] for piece, score in record["model"]["vocab"]]
     return Inner.from_str(json.dumps(record))
@@ -183,7 +181,7 @@ def _some(texts: Iterable[str]) -> Iterable[str]:
 
 
 def _around(inner: Inner, names: dict[str, str]) -> None:
-    """What stands around texts: [CLS] A [SEP] B [SEP] as BERT has it; elsewhere nothing is added."""
+    """Adds [CLS] A [SEP] B [SEP] around texts, as BERT does; other kinds add nothing."""
     if "cls" in names:
         cls, sep = names["cls"], names["sep"]
         inner.post_processor = processors.TemplateProcessing(

@@ -1,4 +1,8 @@
-"""Files of SentencePiece (Kudo & Richardson 2018): the few fields of their protocol buffer that tokenizing needs."""
+"""Read SentencePiece model files (Kudo & Richardson 2018): the fields of the protocol buffer that tokenising needs.
+
+Read by hand, not with the package `sentencepiece`: its processor does not give the character map, the kind of model or
+the prefix and space flags that `tokenizers` needs; those are in its protocol buffer, which needs `protobuf` as well.
+"""
 
 import math
 import struct
@@ -21,7 +25,7 @@ VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5  # wire types
 
 @dataclass(frozen=True, slots=True)
 class SentencePiece:
-    """A token, its score (log-probability, or minus the rank of its merge) and what kind it is of."""
+    """A token, its score (log-probability, or minus the rank of its merge) and its type."""
 
     text: str
     score: float = 0.0
@@ -30,19 +34,19 @@ class SentencePiece:
 
 @dataclass
 class Pieces:
-    """What a file says; the defaults are those of `sentencepiece_model.proto`."""
+    """The content of a file; the defaults are those of `sentencepiece_model.proto`."""
 
     pieces: list[SentencePiece] = field(default_factory=list)
     kind: int = UNIGRAM
     byte_fallback: bool = False
     unk: int = 0
-    characters: bytes = b""  # the map of characters to those that are used for them, as it is compiled there
-    prefix: bool = True  # a space before the text
-    squeeze: bool = True  # no spaces at the ends, and no two of them in a row
+    characters: bytes = b""  # the compiled character map (precompiled_charsmap)
+    prefix: bool = True  # add a space before the text
+    squeeze: bool = True  # remove spaces at the ends and repeated spaces
 
     @property
     def merges(self) -> list[tuple[str, str]]:
-        """Pairs in the order in which they are merged: the best scores first, as the encoder there takes them."""
+        """Pairs in the order of merging: best scores first, as SentencePiece's encoder does."""
         plain = {piece.text: number for number, piece in enumerate(self.pieces) if piece.kind in WRITTEN}
         check_lengths(plain)
         found: list[tuple[float, str, str]] = []
@@ -56,7 +60,7 @@ class Pieces:
 
 
 def check_lengths(pieces: Iterable[str]) -> None:
-    """Refuses pieces of which all cuts into two would take minutes."""
+    """Refuses pieces that are so long that trying all splits would take minutes."""
     if sum(len(piece) ** 2 for piece in pieces) > WORK:
         raise InvalidInput("the pieces of the tokenizer are too long together; real ones have about 16 letters")
 
@@ -172,13 +176,13 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 def _as_bytes(value: int | bytes) -> bytes:
     if isinstance(value, int):
-        raise ValueError("a number stands where text or a message must")
+        raise ValueError("a number, where text or a message is expected")
     return value
 
 
 def _as_int(value: int | bytes) -> int:
     if not isinstance(value, int):
-        raise ValueError("text stands where a number must")
+        raise ValueError("text, where a number is expected")
     return value
 
 

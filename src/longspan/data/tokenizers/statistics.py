@@ -1,4 +1,4 @@
-"""How a tokenizer cuts a text."""
+"""Statistics of a tokenizer on a text: tokens per word, unknown tokens, lengths."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ AT_ONCE = 1000  # lines
 
 @dataclass
 class Statistics:
-    """Of many lines."""
+    """Counts over many lines."""
 
     lines: int = 0
     words: int = 0
@@ -38,30 +38,30 @@ class Statistics:
         }
 
     def histogram(self, bars: int) -> list[tuple[int, int, int]]:
-        """(from, to, lines), the lengths in at most `bars` parts of the same width."""
+        """(from, to, lines): the lengths in at most `bars` bins of equal width."""
         longest = max(self.lengths, default=0)
         width = -(-(longest + 1) // bars)
-        found = [[start, start + width - 1, 0] for start in range(0, longest + 1, width)]
+        bins = [[start, start + width - 1, 0] for start in range(0, longest + 1, width)]
         for length, count in self.lengths.items():
-            found[length // width][2] += count
-        return [(start, stop, count) for start, stop, count in found]
+            bins[length // width][2] += count
+        return [(start, stop, count) for start, stop, count in bins]
 
 
 def measure(tokenizer: Tokenizer, lines: Iterable[str]) -> Statistics:
-    """How these lines are cut."""
-    found, rest = Statistics(), iter(lines)
-    while some := list(islice(rest, AT_ONCE)):
-        for line, each in zip(some, tokenizer.encode_many(some, special=False)):
-            found.lines += 1
-            found.words += len(line.split())
-            found.characters += len(line)
-            found.bytes += len(line.encode("utf-8", "replace"))
-            found.tokens += len(each)
-            found.unknown += 0 if tokenizer.unk is None else each.ids.count(tokenizer.unk)
-            found.lengths[len(each)] += 1
-    if not found.lines:
+    """Tokenise lines and count."""
+    counts, rest = Statistics(), iter(lines)
+    while chunk := list(islice(rest, AT_ONCE)):
+        for line, encoded in zip(chunk, tokenizer.encode_many(chunk, special=False)):
+            counts.lines += 1
+            counts.words += len(line.split())
+            counts.characters += len(line)
+            counts.bytes += len(line.encode("utf-8", "replace"))
+            counts.tokens += len(encoded)
+            counts.unknown += 0 if tokenizer.unk is None else encoded.ids.count(tokenizer.unk)
+            counts.lengths[len(encoded)] += 1
+    if not counts.lines:
         raise InvalidInput("there is no text to measure")
-    return found
+    return counts
 
 
 __all__ = ["Statistics", "measure"]

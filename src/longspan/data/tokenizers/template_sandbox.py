@@ -1,37 +1,53 @@
-"""Templates of Jinja that come with a model, run with limits: they are programs that somebody else wrote.
+"""A sandbox for chat templates: Jinja programs from strangers, run with limits on steps, time and memory.
 
-Jinja's sandbox keeps them from everything but the conversation. Here, loops, calls and texts are limited as well, so
-that a template ends soon, whatever it does.
+Jinja's own sandbox gives a template access to the conversation only. The limits here make every template end soon.
 """
 
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache, wraps
+from time import thread_time
 from typing import Any
 
 from longspan.errors import InvalidInput, Unsupported
 
-STEPS = 200_000  # turns of loops, and calls, of one rendering
-SIZE = 10_000_000  # characters of a text, or items of a list; and how large a number may be that is given to a call
+STEPS = 200_000  # turns of loops, calls and filters of one rendering
+SECONDS = 10.0  # of processor time of one rendering
+SIZE = 10_000_000  # characters of a text, items of a list, or the value of a number that a call gets
 GROWING = frozenset({"+", "*", "**", "%"})
-FILTERS = ("replace", "center", "indent", "format", "batch", "slice", "tojson")  # what may make much of little
+EXPANDING = ("replace", "center", "indent", "format", "batch", "slice", "tojson")  # filters: large output, small input
+QUADRATIC = ("striptags", "urlize", "wordwrap")  # filters whose time grows with the square of the text
+QUADRATIC_SIZE = 20_000  # characters of a text that these filters get
 
 
-class TooMuch(Exception):
-    """A template went past a limit."""
+class LimitExceeded(Exception):
+    """A template exceeded a limit."""
 
 
 class _Count:
-    """What a rendering did so far."""
+    """The steps and the time that one rendering took so far."""
 
     def __init__(self) -> None:
         self.steps = 0
+        self.deadline = thread_time() + SECONDS
 
     def step(self) -> None:
         self.steps += 1
         if self.steps > STEPS:
-            raise TooMuch(f"it takes more than {STEPS} steps")
+            raise LimitExceeded(f"it takes more than {STEPS} steps")
+        if thread_time() > self.deadline:
+            raise LimitExceeded(f"it takes more than {SECONDS:g} seconds")
+
+    def counted(self, filter: Callable[..., Any]) -> Callable[..., Any]:
+        """A filter whose calls count as steps."""
+
+        @wraps(filter)  # keeps the attributes that tell Jinja which arguments a filter needs
+        def counted(*args: Any, **given: Any) -> Any:
+            self.step()
+            return filter(*args, **given)
+
+        return counted
 
     def over(self, items: Iterable[Any]) -> Iterator[Any]:
         for item in items:
@@ -40,7 +56,7 @@ class _Count:
 
 
 def render(source: str, names: Mapping[str, Any]) -> str:
-    """The text of a template; what it refuses or cannot do is an error of one line."""
+    """The text of a template; any exception in it becomes an `InvalidInput` of one line."""
     environment, count = _environment(), _Count()
     try:
         pieces, size = [], 0
@@ -49,16 +65,17 @@ def render(source: str, names: Mapping[str, Any]) -> str:
             _check_size(size)
             pieces.append(piece)
         return "".join(pieces)
-    except TooMuch as error:
+    except LimitExceeded as error:
         raise InvalidInput(f"the tokenizer's template for chats does too much: {error}") from None
-    except Exception as error:  # a template can fail in every way that a program can
-        said = str(error) if type(error).__module__.startswith("jinja2") else f"{type(error).__name__}: {error}"
-        raise InvalidInput(f"the tokenizer's template for chats does not take this conversation: {said}") from None
+    except Exception as error:  # arithmetic, lookup, recursion, memory: a template fails in any way a program can
+        reason = str(error) if type(error).__module__.startswith("jinja2") else f"{type(error).__name__}: {error}"
+        reason = " ".join(reason.split())
+        raise InvalidInput(f"the tokenizer's template for chats does not take this conversation: {reason}") from None
 
 
 def _check_size(size: int) -> None:
     if size > SIZE:
-        raise TooMuch(f"it makes a text or a list of more than {SIZE} items")
+        raise LimitExceeded(f"it makes a text or a list of more than {SIZE} items")
 
 
 def _length(value: Any) -> int:
@@ -69,17 +86,17 @@ def _check_numbers(values: Iterable[Any]) -> None:
     """Refuses numbers that ask for a huge result, such as the width of `center`."""
     for value in values:
         if isinstance(value, int) and abs(value) > SIZE:
-            raise TooMuch(f"it gives a number of more than {SIZE} to a function")
+            raise LimitExceeded(f"it gives a number of more than {SIZE} to a function")
 
 
 def _check_format(pattern: str, values: Iterable[Any]) -> None:
     _check_numbers(values)
     if re.search(r"[%{:.][^}%\s]*\d{7,}", pattern):
-        raise TooMuch("it asks for more than 6 digits of width in a format")
+        raise LimitExceeded("it asks for more than 6 digits of width in a format")
 
 
 def _check_product(first: Any, *rest: Any) -> None:
-    """Refuses what may put as much as one value is large in place of every item of another."""
+    """Refuses a call that may replace every item of one value by all of another."""
     sizes = [abs(value) if isinstance(value, int) else _length(value) for value in rest]
     _check_size(max(_length(first), 1) * max([1, *sizes]))
 
@@ -102,10 +119,11 @@ def _environment() -> Any:
         count = _Count()
 
         def template(self, source: str, count: _Count) -> Any:
-            made = self.overlay()
-            made.count = count
-            made.filters = {**self.filters, "_count": count.over, "_join": _join}
-            return made.from_string(source)
+            environment = self.overlay()
+            environment.count = count
+            environment.filters = {name: count.counted(filter) for name, filter in self.filters.items()}
+            environment.filters |= {"_count": count.over, "_join": _join}
+            return environment.from_string(source)
 
         def _parse(self, source: str, name: str | None, filename: str | None) -> Any:
             tree = super()._parse(source, name, filename)
@@ -141,18 +159,20 @@ def _environment() -> Any:
             elif operator in ("*", "**") and isinstance(left, int) and isinstance(right, int):
                 bits = left.bit_length() * (max(right, 0) if operator == "**" else 1)
                 if bits + right.bit_length() > 10_000:
-                    raise TooMuch("it computes a number of more than 10000 bits")
+                    raise LimitExceeded("it computes a number of more than 10000 bits")
             return super().call_binop(context, operator, left, right)
 
     def refuse(message: str) -> None:
         raise TemplateError(message)
 
-    made = Environment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
-    made.globals["raise_exception"] = refuse
-    made.filters["tojson"] = lambda value, **given: json.dumps(value, ensure_ascii=False, **given)
-    for name in FILTERS:
-        made.filters[name] = _limited(name, made.filters[name])
-    joined = made.filters["join"]
+    environment = Environment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
+    environment.globals["raise_exception"] = refuse
+    environment.filters["tojson"] = lambda value, **given: json.dumps(value, ensure_ascii=False, **given)
+    for name in EXPANDING:
+        environment.filters[name] = _limited(name, environment.filters[name])
+    for name in QUADRATIC:
+        environment.filters[name] = _for_short_texts(name, environment.filters[name])
+    joined = environment.filters["join"]
 
     @wraps(joined)
     def join(context: Any, values: Any, d: str = "", attribute: Any = None) -> Any:
@@ -160,15 +180,15 @@ def _environment() -> Any:
         _check_joined(d, values)
         return joined(context, values, d, attribute)
 
-    made.filters["join"] = join
-    del made.globals["lipsum"]  # makes as much text as it is asked for
-    return made
+    environment.filters["join"] = join
+    del environment.globals["lipsum"]  # makes any amount of text
+    return environment
 
 
 def _limited(name: str, filter: Callable[..., Any]) -> Callable[..., Any]:
-    """A filter that checks what it is given before it makes much of it."""
+    """A filter that checks the size of its output before it makes it."""
 
-    @wraps(filter)  # with the marks by which Jinja knows what else it gives to a filter
+    @wraps(filter)
     def limited(*args: Any, **given: Any) -> Any:
         values = [value for value in (*args, *given.values()) if isinstance(value, (str, int, list, tuple, dict))]
         if name == "format" and isinstance(values[0], str):
@@ -182,15 +202,25 @@ def _limited(name: str, filter: Callable[..., Any]) -> Callable[..., Any]:
     return limited
 
 
+def _for_short_texts(name: str, filter: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(filter)
+    def limited(*args: Any, **given: Any) -> Any:
+        if any(_length(value) > QUADRATIC_SIZE for value in (*args, *given.values())):
+            raise LimitExceeded(f"it gives more than {QUADRATIC_SIZE} characters to {name}")
+        return filter(*args, **given)
+
+    return limited
+
+
 def _join(values: list[Any]) -> str:
-    """What `~` does."""
+    """The operator `~`."""
     texts = [str(value) for value in values]
     _check_size(sum(map(len, texts)))
     return "".join(texts)
 
 
 def _replace_joins(tree: Any, nodes: Any) -> None:
-    """Every `a ~ b` goes through `_join`."""
+    """Replaces every `a ~ b` by a call of `_join`."""
     for parent in [tree, *tree.find_all(nodes.Node)]:
         for field, value in list(parent.iter_fields()):
             if isinstance(value, nodes.Concat):

@@ -1,6 +1,6 @@
 """Text to token ids and back.
 
-What a user writes is text: the word "[MASK]" in it is not the token, unless whoever encodes it allows that token.
+What a user writes is plain text: "[MASK]" in it is not the special token, unless the caller allows that token.
 """
 
 import json
@@ -30,10 +30,10 @@ class Encoded:
     """One text, or a pair."""
 
     ids: list[int]
-    segments: list[int]  # 0: the first text, 1: the second, where the family tells them apart
-    offsets: list[tuple[int, int]]  # the characters that each token stands for; (0, 0) for those that were added
-    added: list[bool]  # which tokens stand around the texts and for nothing in them
-    words: list[int | None]  # the word of the text that each token is a piece of; None for those that were added
+    segments: list[int]  # 0: the first text; 1: the second, in families with segments
+    offsets: list[tuple[int, int]]  # the characters of each token; (0, 0) for added tokens
+    added: list[bool]  # which tokens the tokenizer put around the texts
+    words: list[int | None]  # the word that each token is a piece of; None for added tokens
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -41,7 +41,7 @@ class Encoded:
 
 @dataclass(frozen=True)
 class Padded:
-    """Texts side by side."""
+    """A padded batch of texts."""
 
     ids: Tensor  # (texts, longest)
     mask: Tensor  # True: real
@@ -49,11 +49,10 @@ class Padded:
 
 
 class Tokenizer:
-    """A `tokenizers.Tokenizer`, and which of its tokens begin, end, separate, pad and mask texts.
+    """A `tokenizers.Tokenizer` that knows the roles of its special tokens.
 
-    `special` says the tokens by their roles (`bos`, `eos`, `unk`, `sep`, `pad`, `cls`, `mask`), whose ids are the
-    attributes of those names, None where there is no such token. `record` is what else tokenizer_config.json says, so
-    that it is written back.
+    `special` gives the tokens by role (`bos`, `eos`, `unk`, `sep`, `pad`, `cls`, `mask`); the attributes of these names
+    are their ids, or None. `record` holds the other entries of tokenizer_config.json, which are written back.
     """
 
     def __init__(
@@ -63,7 +62,7 @@ class Tokenizer:
         record: Mapping[str, Any] | None = None,
     ) -> None:
         self.inner, self.record = inner, dict(record or {})
-        # A file may say how its authors cut and padded their texts; here each call says it.
+        # Truncation and padding are arguments of each call, whatever the file says.
         inner.no_truncation()
         inner.no_padding()
         self.special: dict[str, str] = {}
@@ -77,7 +76,7 @@ class Tokenizer:
         self._reading: dict[frozenset[str], tokenizers.Tokenizer] = {}
 
     def _make_special(self, token: str | AddedToken) -> None:
-        """Tells the inner tokenizer; what its file says of the token (such as that it takes the space before) stays."""
+        """Marks a token as special; other flags that its file gives it (such as lstrip) stay."""
         text = token.content if isinstance(token, AddedToken) else token
         known = {each.content: each for each in self.inner.get_added_tokens_decoder().values()}
         if text in known and known[text].special:
@@ -88,7 +87,7 @@ class Tokenizer:
 
     @property
     def size(self) -> int:
-        """The number of ids, those between known tokens included: the rows that an embedding must have."""
+        """The largest id plus one: the number of rows that an embedding needs."""
         return max(self.inner.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
     @property
@@ -109,7 +108,7 @@ class Tokenizer:
 
     @property
     def unk(self) -> int | None:
-        """The id of what the vocabulary does not know."""
+        """The id of unknown tokens."""
         return self._id("unk")
 
     @property
@@ -119,7 +118,7 @@ class Tokenizer:
 
     @property
     def pad(self) -> int | None:
-        """The id that fills up shorter texts."""
+        """The id of padding."""
         return self._id("pad")
 
     @property
@@ -134,7 +133,7 @@ class Tokenizer:
 
     @property
     def specials(self) -> dict[str, int]:
-        """All special tokens, those without a role too."""
+        """All special tokens with their ids, including those without a role."""
         added = self.inner.get_added_tokens_decoder()
         return {token.content: number for number, token in sorted(added.items()) if token.special}
 
@@ -162,9 +161,9 @@ class Tokenizer:
         special: bool = True,
         allow: Collection[str] | Literal["all"] = (),
     ) -> Encoded:
-        """The ids of a text, or of two; with `special`, between the tokens that the family puts around them.
+        """Encode a text or a pair of texts; with `special`, add the tokens that the family puts around them.
 
-        `allow` names the special tokens that may be written in the text itself; "all": any.
+        `allow` names the special tokens that the text itself may contain; "all": any.
 
         >>> tokenizer.encode("Hello [MASK].", allow=["[MASK]"]).ids
         """
@@ -183,10 +182,10 @@ class Tokenizer:
         longest: int | None = None,
         truncate: Side | None = None,
     ) -> list[Encoded]:
-        """Each text, or pair of texts, as `encode` has it.
+        """Encode many texts, or pairs of texts.
 
-        One of more than `longest` tokens is refused or, with `truncate`, loses tokens on its left or right end until
-        it fits; of a pair the longer text loses them. What stands around the texts is kept.
+        A text of more than `longest` tokens is refused or, with `truncate`, loses tokens on its left or right end; of a
+        pair, the longer text loses them. Special tokens around the texts are kept.
         """
         if isinstance(texts, str):
             raise InvalidInput("expected a list of texts, got one text; put it in a list")
@@ -218,15 +217,15 @@ class Tokenizer:
         side: Side = "right",
         padding: int | None = None,
     ) -> Padded:
-        """Texts as `encode_many` has them, side by side as tensors, the shorter ones filled up on one side.
+        """Encode many texts as one padded batch; `side` is where padding goes.
 
-        `padding` is the id to fill up with, the tokenizer's own unless given.
+        `padding` is the padding id; the default is the tokenizer's own.
         """
         found = self.encode_many(texts, pairs, special=special, allow=allow, longest=longest, truncate=truncate)
         return self.pad_batch(found, side=side, padding=padding)
 
     def pad_batch(self, texts: Sequence[Encoded], *, side: Side = "right", padding: int | None = None) -> Padded:
-        """Encoded texts side by side, the shorter ones filled up on one side."""
+        """Encoded texts as one padded batch; `side` is where padding goes."""
         own = 0 if self.pad is None else self.pad
         longest = max(map(len, texts), default=0)
 
@@ -242,7 +241,7 @@ class Tokenizer:
         )
 
     def _reader(self, allow: Collection[str] | Literal["all"]) -> tokenizers.Tokenizer:
-        """The tokenizer that finds these special tokens in a text and no others."""
+        """A tokenizer that finds only these special tokens in a text."""
         if isinstance(allow, str) and allow != "all":
             raise InvalidOption(f"allow must be a list of special tokens or 'all', not {allow!r}")
         known = self.specials
@@ -256,10 +255,10 @@ class Tokenizer:
             self._reading[allowed] = _without(self.inner, set(known) - allowed)
         return self._reading[allowed]
 
-    # And back
+    # Ids to text
 
     def decode(self, ids: Sequence[int], special: bool = False) -> str:
-        """The text of ids; special tokens are left out unless asked for."""
+        """The text of ids; without special tokens unless `special`."""
         return self.inner.decode(list(ids), skip_special_tokens=not special)
 
     # Files
@@ -284,14 +283,14 @@ class Tokenizer:
 
 
 def _without(inner: tokenizers.Tokenizer, hidden: set[str]) -> tokenizers.Tokenizer:
-    """A copy to which some tokens cannot be spelled by any text; their ids stay.
+    """A copy in which no text can spell some tokens; their ids stay.
 
-    Taking them from the added tokens is not enough: a model may find them in its vocabulary as it finds words. So they
-    are renamed there, to names that nobody can know.
+    Removing them from the added tokens is not enough: a model may still find them in its vocabulary, as it finds words.
+    So they are renamed there, to random names.
     """
     record = json.loads(inner.to_str())
     record["added_tokens"] = [token for token in record["added_tokens"] if token["content"] not in hidden]
-    mark = f"\ufdd0{secrets.token_hex(8)}"  # a code point that is no character
+    mark = f"\ufdd0{secrets.token_hex(8)}"  # a code point that is not a character
     model = record["model"]
     if isinstance(model["vocab"], list):
         model["vocab"] = [[mark + word if word in hidden else word, score] for word, score in model["vocab"]]
@@ -311,14 +310,14 @@ def _touched(pair: list[str] | str) -> set[str]:
 
 
 def _cut(reader: tokenizers.Tokenizer, text: str, pair: str | None, special: bool, longest: int, side: Side) -> Encoded:
-    """A text or pair of at most `longest` tokens, with those that stand around it."""
+    """Encode a text or pair and cut it to `longest` tokens, including the special tokens around it."""
     around = reader.num_special_tokens_to_add(pair is not None) if special else 0
     if longest < around:
-        raise InvalidInput(f"{around} tokens stand around a text, more than the {longest} that can be read")
+        raise InvalidInput(f"{around} special tokens around a text are more than the {longest} that can be read")
     first = reader.encode(text, add_special_tokens=False)
     second = None if pair is None else reader.encode(pair, add_special_tokens=False)
     room, sizes = longest - around, (len(first.ids), 0 if second is None else len(second.ids))
-    # The longer one gives until both are equal, then both; the odd token stays with the one that was longer.
+    # The longer text is cut until both are equal, then both; the odd token stays with the longer one.
     half = room // 2 if sizes[0] <= sizes[1] else -(-room // 2)
     keep = min(sizes[0], max(room - sizes[1], half))
     first.truncate(keep, direction=side)
@@ -329,7 +328,7 @@ def _cut(reader: tokenizers.Tokenizer, text: str, pair: str | None, special: boo
 
 @contextmanager
 def _knowing() -> Iterator[None]:
-    """Says what it means that the package fails: the text has what the vocabulary lacks, and nothing stands for it."""
+    """Explains why the package fails: the text has something unknown, and the vocabulary has no unknown token."""
     try:
         yield
     except BaseException as error:  # the package raises no narrower one
@@ -346,7 +345,7 @@ def _encoded(found: Any) -> Encoded:
 
 
 def sound(text: str) -> str:
-    """Text that UTF-8 can hold: halves of characters are joined, and those left alone replaced."""
+    """Text that UTF-8 can hold: surrogate pairs are joined, lone surrogates replaced."""
     if not isinstance(text, str):
         raise InvalidInput(f"expected a text, got {type(text).__name__}")
     try:

@@ -1,7 +1,7 @@
-"""The tokenizer of a folder, from whichever files it has; each way is what the family's own tokenizer does.
+"""Read the tokenizer of a folder, from whatever files it has, so that it works as the family's own.
 
-In this order: `tokenizer.json`; `vocab.txt` (WordPiece, or whole tokens); `vocab.json` and `merges.txt`, which the
-first releases called `encoder.json` and `vocab.bpe` (BPE); a file of SentencePiece.
+In this order: `tokenizer.json`; `vocab.txt` (WordPiece, or whole tokens); `vocab.json` and `merges.txt`,
+in the first releases `encoder.json` and `vocab.bpe` (BPE); a file of SentencePiece.
 """
 
 from collections.abc import Mapping
@@ -27,12 +27,12 @@ PICKLES = {".pkl", ".pickle", ".pt", ".pth"}
 
 Roles = dict[str, str | AddedToken]
 
-# A mask takes the space before it, so that what follows it is spelled as after a word.
+# The mask includes the space before it, so that the next token is spelled as after a word.
 ANGLES: Roles = {"bos": "<s>", "eos": "</s>", "unk": "<unk>", "sep": "</s>", "pad": "<pad>", "cls": "<s>"}
 ROBERTA: Roles = {**ANGLES, "mask": AddedToken("<mask>", lstrip=True, special=True)}
 BERT: Roles = {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"}
 BRACKETS: Roles = {**BERT, "unk": "<unk>", "pad": "<pad>"}
-# The special tokens of a family, where its files do not say them, by its `model_type`.
+# Special tokens by `model_type`, for folders that do not name them.
 SPECIAL: dict[str, Roles] = {
     "bert": BERT,
     "gpt2": {"bos": "<|endoftext|>", "eos": "<|endoftext|>", "unk": "<|endoftext|>"},
@@ -46,7 +46,7 @@ SPECIAL: dict[str, Roles] = {
     "llama": {"bos": "<s>", "eos": "</s>", "unk": "<unk>"},
 }
 SAME = {"distilbert": "bert", "electra": "bert", "bart": "roberta", "longformer": "roberta", "led": "roberta"}
-# What special tokens are often called, for files that give them no roles.
+# Common names of special tokens, for files that give them no roles.
 USUAL: dict[str, tuple[str, ...]] = {
     "bos": ("<s>", "<bos>", "[BOS]", "<|begin_of_text|>", "<|startoftext|>", "<|endoftext|>"),
     "eos": ("</s>", "<eos>", "[EOS]", "<|end_of_text|>", "<|endoftext|>"),
@@ -59,7 +59,7 @@ USUAL: dict[str, tuple[str, ...]] = {
 
 
 def read_tokenizer(folder: Path | str) -> Tokenizer | None:
-    """The tokenizer of a folder; None where it has none."""
+    """The tokenizer of a folder, or None."""
     folder = Path(folder)
     if not folder.is_dir():
         raise InvalidInput(f"{folder} is no folder")
@@ -84,9 +84,9 @@ def _read_tokenizer(folder: Path) -> Tokenizer | None:
     found = Tokenizer(inner, special, record)
     if found.size > vocabularies.MOST_IDS:
         raise InvalidInput(f"{folder}: a token has the id {found.size - 1}; ids below {vocabularies.MOST_IDS} can be")
-    made = not (folder / FILE).is_file()  # which would say it itself
-    if made or (_says_ends(record) and found.cls is None):
-        # What a family does without being told: Llama's texts begin with a token, GPT's do not.
+    from_vocabulary = not (folder / FILE).is_file()  # tokenizer.json says itself what goes around a text
+    if from_vocabulary or (_says_ends(record) and found.cls is None):
+        # Defaults of the families: Llama's texts begin with a token, GPT's do not.
         ends = record.get("add_bos_token", kind == "llama"), record.get("add_eos_token", False)
         _put_around(found, kind, bos=bool(ends[0]), eos=bool(ends[1]))
     return found
@@ -119,7 +119,7 @@ def read_inner(path: Path) -> tokenizers.Tokenizer:
 
 
 def _special(folder: Path, kind: str, named: Mapping[str, Any], inner: tokenizers.Tokenizer) -> Roles:
-    """The tokens of each role: as the files say it, as the family has it, or as they are usually called."""
+    """The token of each role: from the files, from the family, or by its common names."""
     found = {
         role: token for role, token in SPECIAL.get(kind, {}).items() if inner.token_to_id(_name(token)) is not None
     }
@@ -149,14 +149,14 @@ def _token(value: Any, folder: Path) -> str | AddedToken:
 
 
 def _add_tokens(folder: Path, record: Mapping[str, Any], inner: tokenizers.Tokenizer) -> None:
-    """Tokens that were added to the vocabulary after it was made."""
+    """Adds the tokens that were added to the vocabulary later."""
     listed = {text: (number, False) for text, number in read_json(folder / ADDED).items()}
     for number, value in dict(record.get("added_tokens_decoder") or {}).items():
         special = bool(isinstance(value, dict) and value.get("special"))
         listed[vocabularies.content(value)] = (int(number), special)
     new = [item for item in listed.items() if inner.token_to_id(item[0]) is None]
     runs = groupby(sorted(new, key=lambda item: item[1][0]), key=lambda item: item[1][1])
-    # In the order of their ids, and as many at once as can be: each call goes through all that were added before.
+    # In the order of their ids, in as few calls as possible: each call scans all tokens that were added before.
     for count, (special, run) in enumerate(runs):
         tokens = [AddedToken(text, special=special, normalized=not special) for text, _ in run]
         if count * len(listed) > MOST_WORK:
@@ -173,7 +173,7 @@ def _says_ends(record: Mapping[str, Any]) -> bool:
 
 
 def _put_around(found: Tokenizer, kind: str, *, bos: bool, eos: bool) -> None:
-    """The tokens around a text and between two, as each family has them."""
+    """Sets the tokens around a text and between two, as each family has them."""
     first, last = found.special.get("cls"), found.special.get("sep")
     if first is not None and last is not None and kind in ("roberta", "camembert", "xlm-roberta"):
         single, pair = f"{first}:0 $A:0 {last}:0", f"{first}:0 $A:0 {last}:0 {last}:0 $B:0 {last}:0"
@@ -192,7 +192,7 @@ def _put_around(found: Tokenizer, kind: str, *, bos: bool, eos: bool) -> None:
 
 
 def _family(folder: Path, record: Mapping[str, Any]) -> str:
-    """The `model_type` whose tokenizer it is: what the tokenizer's own configuration says, then the model's."""
+    """The `model_type` that the tokenizer belongs to: from its own configuration, or else the model's."""
     named = str(record.get("tokenizer_class", "")).removesuffix("Fast").removesuffix("Tokenizer").lower()
     alike = {name.replace("-", "").replace("_", ""): name for name in (*SPECIAL, *SAME)}
     found = alike.get(named) or str(read_json(folder / MODEL).get("model_type", ""))
@@ -200,7 +200,7 @@ def _family(folder: Path, record: Mapping[str, Any]) -> str:
 
 
 def _by_files(folder: Path) -> str:
-    """Of a folder that says nothing."""
+    """A guess from file names, for a folder without configuration."""
     if (folder / WORDS).is_file():
         return "bert"
     for name, _ in BPE_FILES:

@@ -1,4 +1,4 @@
-"""Vocabularies as families keep them, made into tokenizers: each splits and spells as the family's own does."""
+"""Build tokenizers from vocabulary files: WordPiece, BPE and SentencePiece, each as its family uses it."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -13,13 +13,13 @@ from longspan.data.tokenizers import sentencepiece
 from longspan.data.tokenizers.sentencepiece import SPACE, SentencePiece
 from longspan.errors import InvalidInput
 
-MOST_IDS = sentencepiece.MOST_PIECES  # no model has so many rows
+MOST_IDS = sentencepiece.MOST_PIECES  # more than any model has rows
 
 # WordPiece
 
 
 def words(path: Path, record: Mapping[str, Any], config: Mapping[str, Any]) -> tokenizers.Tokenizer:
-    """WordPiece, or whole tokens, from a list of them; the model's configuration may say if they are lower case."""
+    """WordPiece or whole tokens, from vocab.txt; the model's configuration may say that text is lower-cased."""
     lines = read_text(path).split("\n")
     listed = [line.rstrip("\r") for line in (lines[:-1] if lines[-1] == "" else lines)]
     if not listed:
@@ -36,7 +36,7 @@ def words(path: Path, record: Mapping[str, Any], config: Mapping[str, Any]) -> t
         return _whole_tokens(ids, unknown)
     lower = record.get("do_lower_case")
     if lower is None:
-        # Hugging Face would say yes; words with capitals could then never be found.
+        # Hugging Face's default is yes; then a vocabulary with capitals could never match.
         lower = config.get("do_lower_case", all(word == word.lower() for word in plain))
     inner = tokenizers.Tokenizer(models.WordPiece(ids, unk_token=unknown))
     inner.normalizer = normalizers.BertNormalizer(
@@ -51,7 +51,7 @@ def words(path: Path, record: Mapping[str, Any], config: Mapping[str, Any]) -> t
 
 
 def _whole_tokens(ids: dict[str, int], unknown: str) -> tokenizers.Tokenizer:
-    """A vocabulary without continuations: atoms, residues, characters; the longest that fits is taken."""
+    """A vocabulary without `##` continuations (atoms, residues, characters): the longest match is taken."""
     inner = tokenizers.Tokenizer(models.WordLevel(ids, unk_token=unknown))
     longest = sorted((word for word in ids if word and not word.isspace()), key=len, reverse=True)
     either = "|".join(_escaped(word) for word in longest)
@@ -70,7 +70,7 @@ def _escaped(word: str) -> str:
 
 
 def pairs(vocabulary: Path, merges: Path, kind: str, record: Mapping[str, Any]) -> tokenizers.Tokenizer:
-    """BPE from its tokens and the pairs that are merged: of bytes, or GPT's of characters."""
+    """BPE from vocab.json and merges.txt: of bytes or, for the first GPT, of characters."""
     ids = read_json(vocabulary)
     for word, number in ids.items():
         if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < MOST_IDS:
@@ -113,7 +113,7 @@ def _merges(path: Path, ids: Mapping[str, int], vocabulary: Path) -> list[tuple[
 
 
 def pieces(path: Path, kind: str, record: Mapping[str, Any]) -> tokenizers.Tokenizer:
-    """A file of SentencePiece, with the ids and the normalising of a family."""
+    """A SentencePiece file, with the ids and the normalisation of a family."""
     found = sentencepiece.read_pieces(path)
     ordered, unk = _numbered(found.pieces, found.unk, kind)
     prefix = bool(record.get("add_prefix_space", found.prefix)) if kind == "llama" else found.prefix
@@ -135,7 +135,7 @@ def pieces(path: Path, kind: str, record: Mapping[str, Any]) -> tokenizers.Token
     if steps:
         inner.normalizer = normalizers.Sequence(steps)
     scheme = "never" if not prefix else "always" if found.squeeze or record.get("legacy") else "first"
-    # Pieces that go over spaces, such as runs of them, need the text in one.
+    # Pieces that contain spaces, such as runs of spaces, need the text in one.
     apart = not any(SPACE in piece.text[1:] for piece in ordered)
     spaces = pre_tokenizers.Metaspace(SPACE, prepend_scheme=scheme, split=apart)
     words = [pre_tokenizers.WhitespaceSplit(), spaces] if found.squeeze else [spaces]
@@ -145,7 +145,7 @@ def pieces(path: Path, kind: str, record: Mapping[str, Any]) -> tokenizers.Token
         inner.decoder = decoders.Sequence([*back, decoders.Strip(" ", 1, 0)] if prefix else back)
     else:
         inner.decoder = decoders.Metaspace(SPACE, prepend_scheme=scheme)
-    # Each at once: the package makes its search for them anew whenever some are added.
+    # All in one call: the package rebuilds its search whenever tokens are added.
     controls = [piece.text for piece in ordered if piece.kind == sentencepiece.CONTROL]
     inner.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in controls])
     defined = [piece.text for piece in ordered if piece.kind == sentencepiece.USER_DEFINED]
@@ -154,7 +154,7 @@ def pieces(path: Path, kind: str, record: Mapping[str, Any]) -> tokenizers.Token
 
 
 def _numbered(pieces: list[SentencePiece], unk: int, kind: str) -> tuple[list[SentencePiece], int]:
-    """The pieces in the order of a family's ids: fairseq's models have four of their own before them."""
+    """The pieces in the order of a family's ids: fairseq's models put four special tokens first."""
     if kind == "camembert":
         first = ["<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>"]
         made = [*map(_control, first), SentencePiece("<unk>NOTUSED", -100.0)]
@@ -176,7 +176,7 @@ def _albert(record: Mapping[str, Any]) -> list[Any]:
 
 
 def content(value: Any) -> str:
-    """The text of a token, which files write as itself or in a table."""
+    """The text of a token, which files give as a string or as an object with `content`."""
     return str(value["content"]) if isinstance(value, dict) and "content" in value else str(value)
 
 

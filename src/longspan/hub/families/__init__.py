@@ -1,7 +1,9 @@
-"""The families whose checkpoints are read and written. To add one: its file, and its line here."""
+"""Architectures of Hugging Face whose checkpoints are read and written. To add one: a file, and its line here."""
 
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from longspan.errors import UnknownName
 from longspan.hub.families.base import Family
@@ -28,19 +30,25 @@ FAMILIES: dict[str, str] = {
 
 
 def names() -> list[str]:
-    """The `model_type` of each."""
+    """The `model_type` of every family."""
     return list(FAMILIES)
 
 
 def find(name: str, where: Path | str) -> Family:
-    """The family of a `model_type`; `where` it was said, for the error."""
+    """The family of a `model_type`; an error names `where` it was read."""
     if name not in FAMILIES:
         supported = ", ".join(sorted(FAMILIES))
         raise UnknownName(f"{where}: models of the type {name!r} are not supported; these are: {supported}")
     module, _, attribute = FAMILIES[name].partition(":")
-    found = getattr(import_module(module), attribute)
-    assert isinstance(found, Family)
-    return found
+    family = getattr(import_module(module), attribute)
+    assert isinstance(family, Family)
+    return family
 
 
-__all__ = ["FAMILIES", "find", "names"]
+def of_config(record: Mapping[str, Any], where: Path | str) -> Family:
+    """The family of a config.json: its `model_type`, and `is_decoder` for families that have both kinds."""
+    family = find(str(record["model_type"]), where)
+    return family.decoder if record.get("is_decoder") and family.decoder is not None else family
+
+
+__all__ = ["FAMILIES", "find", "names", "of_config"]

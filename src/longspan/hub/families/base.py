@@ -12,7 +12,7 @@ from longspan.models.body import spread
 from longspan.nn.heads import Head
 
 Config = Mapping[str, Any]
-Asked = Head | str | Mapping[str, Any]  # a head, the name of a task, or a table with one
+HeadRequest = Head | str | Mapping[str, Any]  # a head, the name of a task, or a table with one
 
 # What Hugging Face calls activations; several of its names are one function.
 ACTIVATIONS = {
@@ -96,7 +96,7 @@ class Family:
     restore: Callable[[dict[str, Any], Any], dict[str, Any]] = _same
     decoder: "Family | None" = None  # what it is where `is_decoder` is true
 
-    def options(self, given: Config, tasks: Sequence[Asked] | None = None) -> dict[str, Any]:
+    def options(self, given: Config, tasks: Sequence[HeadRequest] | None = None) -> dict[str, Any]:
         """Our options for a configuration of theirs; `tasks` stands instead of those of its architecture."""
         for key, able in self.only.items():
             if given.get(key, able[0]) not in able:
@@ -108,10 +108,10 @@ class Family:
         if self._mute(self.named(given)):
             found["tied"] = True
         wanted = self.tasks(given) if tasks is None else tasks
-        heads = [self._asked(task, found, given) for task in wanted]
+        heads = [self._requested_head(task, found, given) for task in wanted]
         return {**found, **self.headed, "tasks": tuple(heads)} if heads else found
 
-    def _asked(self, task: Asked, options: Config, given: Config) -> Head:
+    def _requested_head(self, task: HeadRequest, options: Config, given: Config) -> Head:
         """The head that was asked for; what a table does not say is as the family has it."""
         if isinstance(task, Head):
             return task
@@ -151,14 +151,14 @@ class Family:
         named = given.get("id2label")
         return len(named) if named else int(given.get("num_labels", self.labels))
 
-    def speaks(self, architecture: str) -> bool:
+    def has_output(self, architecture: str) -> bool:
         """Whether files of a class have an output layer."""
         return self.speakers is None or architecture in self.speakers
 
     def _mute(self, architecture: str) -> bool:
         """Whether a class has heads and no output layer, so that it needs none of its own, whatever it says of ties."""
         tied = any(each.ours == "tied" for each in self.fields)
-        return tied and bool(self.output and self.architectures.get(architecture)) and not self.speaks(architecture)
+        return tied and bool(self.output and self.architectures.get(architecture)) and not self.has_output(architecture)
 
     def prefix(self, architecture: str) -> str:
         """What stands before the names of the body's tensors in files of a class."""
@@ -294,4 +294,4 @@ def _listed(values: Sequence[Any]) -> str:
     return " or ".join(repr(value) for value in values)
 
 
-__all__ = ["ACTIVATIONS", "LABELLED", "Asked", "Config", "Family", "Field", "label_names"]
+__all__ = ["ACTIVATIONS", "LABELLED", "Config", "Family", "Field", "HeadRequest", "label_names"]

@@ -77,7 +77,7 @@ def _amplitude(rope: dict[str, Any], factor: float) -> float | None:
     if said is not None or not over or not under or factor <= 1:
         return None if said is None else float(said)
     grown = math.log(factor) / 10
-    return (over * grown + 1) / (under * grown + 1)
+    return float((over * grown + 1) / (under * grown + 1))
 
 
 def _written(options: Any) -> dict[str, Any]:

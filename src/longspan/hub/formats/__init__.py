@@ -1,7 +1,13 @@
-"""Weight formats other than Hugging Face's safetensors folders, and the readers of those.
+"""File formats of checkpoints.
 
-- `readers`: convert any known format to a folder that `load` reads.
-- `gguf`, `gguf_file`, `gguf_tokenizer`, `gguf_vocabulary`: llama.cpp's GGUF files.
-- `llama2c`: Karpathy's llama2.c files. `fairseq`: RoBERTa from fairseq. `pickles`: `pytorch_model.bin`.
-- `safetensors_files`: the tensors of a folder, memory-mapped. `rotary_order`: the two orders of rotary pairs.
+safetensors_files  Hugging Face folders: one safetensors file or shards, mapped into memory
+gguf               llama.cpp's models: read and write
+gguf_file          the GGUF container: header and tensors
+gguf_tokenizer     the tokenizer inside a GGUF file
+gguf_vocabulary    a tokenizer as GGUF metadata, for writing
+llama2c            karpathy's llama2.c: model and tokenizer
+rotary_order       the two orders of rotary features
+readers            formats that are converted, not loaded: their registry
+pickles            PyTorch pickles, tensors only
+fairseq            fairseq's checkpoints
 """

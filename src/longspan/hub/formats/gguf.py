@@ -1,4 +1,4 @@
-"""Llamas in GGUF files, the format of llama.cpp: `load`, `write`, and `tokenizer` for the vocabulary inside.
+"""Llamas in GGUF files, the format of llama.cpp: `read`, `write`, and `tokenizer` for the vocabulary inside.
 
 There queries and keys are in the order of rotary pairs side by side, the output layer is left out where it is tied,
 and the scaling of Llama 3.1 is a tensor of divisors.
@@ -6,7 +6,7 @@ and the scaling of Llama 3.1 is a tensor of divisors.
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import UnionType
@@ -17,13 +17,12 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
-from longspan.hub import families, folder
-from longspan.hub.families.base import Asked
+from longspan.hub import families
 from longspan.hub.formats.gguf_file import GgufFile
 from longspan.hub.formats.gguf_tokenizer import build
 from longspan.hub.formats.rotary_order import to_halves, to_pairs
 from longspan.hub.pretrained import Pretrained
-from longspan.hub.weight_mapping import export
+from longspan.hub.weight_mapping import export_weights
 from longspan.nn.rotary_scaling import RotaryScaling, frequencies
 from longspan.parsing import refusing
 
@@ -76,11 +75,11 @@ class Llama(Mapping[str, Tensor]):
         return len(self.names)
 
 
-def load(path: Path | str, *, tasks: Sequence[Asked] | None = None, dtype: torch.dtype | None = None) -> Pretrained:
-    """The model of a GGUF file, in float32 unless said."""
+def read(path: Path) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
+    """What the `config.json` of a GGUF file's model would say, and its tensors under Hugging Face's names."""
     with refusing(path):
-        found = Llama(path)
-    return folder.assemble(found.config, found, Path(path), tasks, dtype or torch.float32)
+        llama = Llama(path)
+    return llama.config, llama
 
 
 def tokenizer(path: Path | str) -> Tokenizer:
@@ -121,7 +120,7 @@ def write(
             _add(writer, key, value)
     known = {_numbered(here): there for here, there in NAMES.items()}
     tensors = {DIVISORS: _divisors(options)} if _divided(options.rotary_scaling) else {}
-    for name, tensor in export(model.model, family, record).items():
+    for name, tensor in export_weights(model.model, family, record).items():
         heads = _paired(name, options.heads, options.kv_heads or options.heads)
         tensors[_renamed(name, known)] = tensor if heads is None else to_pairs(tensor, heads)
     for name, tensor in tensors.items():
@@ -317,4 +316,4 @@ def _add(writer: Any, key: str, value: Any) -> None:
         raise InvalidOption(f"{key} cannot be written to a GGUF file: {value!r}")
 
 
-__all__ = ["Llama", "load", "tokenizer", "write"]
+__all__ = ["Llama", "read", "tokenizer", "write"]

@@ -103,7 +103,7 @@ class GgufFile(Mapping[str, Tensor]):
         block, size = sizes[kinds(kind)]
         if not shape or shape[-1] % block:
             raise InvalidInput(f"{self.path}: {name} has rows of {shape[-1:]}, which {block} do not divide")
-        return math.prod(shape) // block * size
+        return int(math.prod(shape) // block * size)
 
 
 class _Reader:

@@ -6,7 +6,6 @@ the embedding. The two rotary tables at the end say nothing that the sizes do no
 
 import math
 import struct
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,24 +15,14 @@ from torch import Tensor
 
 from longspan.data.tokenizers.sentencepiece import LONGEST, MOST
 from longspan.errors import InvalidInput, Unsupported
-from longspan.hub import folder
-from longspan.hub.families.base import Asked
 from longspan.hub.formats.gguf_tokenizer import SPACE, from_pieces
 from longspan.hub.formats.rotary_order import to_halves
-from longspan.hub.pretrained import Pretrained
 from longspan.parsing import check_size, refusing
 
 HEADER = struct.Struct("<7i")
 LATER = 0x616B3432  # how files of later versions begin
 PICKLES = (b"PK\x03\x04", b"\x80\x02", b"\x80\x04")
 SPECIAL = ("<unk>", "<s>", "</s>")
-
-
-def load(path: Path | str, *, tasks: Sequence[Asked] | None = None, dtype: torch.dtype | None = None) -> Pretrained:
-    """The model of a `.bin` file."""
-    path = Path(path)
-    record, tensors = read(path)
-    return folder.assemble(record, tensors, path, tasks, dtype or torch.float32)
 
 
 def read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -140,4 +129,4 @@ def tokenizer(path: Path | str) -> Tokenizer:
     return found
 
 
-__all__ = ["load", "read", "tokenizer"]
+__all__ = ["read", "tokenizer"]

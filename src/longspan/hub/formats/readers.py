@@ -68,7 +68,7 @@ def convert(source: Path | str, target: Path | str) -> list[Path]:
     if not source.exists():
         raise InvalidInput(f"{source} does not exist")
     if target.is_file() or (target.is_dir() and any(target.iterdir())):
-        raise InvalidInput(f"{target} is there already; give the name of a new folder")
+        raise InvalidInput(f"{target} exists already; give the name of a new folder")
     content = find(source).read(source)
     part = target.with_name(f"{target.name}.part")
     try:

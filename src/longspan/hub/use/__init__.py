@@ -1,8 +1,9 @@
-"""Using a pretrained model.
+"""Use a loaded model in one line.
 
-- `generate`, `chat`: continue a prompt; hold a conversation.
-- `fill`: predict masked tokens.
-- `embed`: vectors of texts.
-- `translate`: translate with an encoder–decoder.
-- `texts`: encode texts for a model, within the length it can read.
+generate   continue texts, greedily, by sampling or by beam search; `stream` yields pieces
+chat       a conversation, turn by turn
+translate  translate texts with an encoder-decoder
+fill       predict masked tokens
+embed      one vector for each text
+texts      encode texts for a model, and check their lengths
 """

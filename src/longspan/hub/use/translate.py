@@ -1,4 +1,4 @@
-"""Translations by an encoder–decoder: one for each text, in batches of equal lengths."""
+"""Translate texts with an encoder–decoder, in batches of similar lengths."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -13,12 +13,12 @@ from longspan.hub.use.generate import GeneratedText, begin_of, ends_of
 from longspan.hub.use.texts import read_texts, tokenizer_of
 from longspan.models.base import CausalModel
 
-SOURCE_TOKENIZER = "source_tokenizer.json"  # of a model with one for each language; tokenizer.json is the target's
-PLACES = (".", "../data", "../../../data")  # where it lies from the model, the result or a checkpoint of a run
+SOURCE_TOKENIZER = "source_tokenizer.json"  # of a model with two vocabularies; tokenizer.json is the target's
+FOLDERS = (".", "../data", "../../../data")  # where it is, relative to a model, a run's result or a checkpoint
 
 
 def translate(
-    found: Pretrained,
+    pretrained: Pretrained,
     texts: Sequence[str],
     *,
     beam: Beam | None = None,
@@ -26,45 +26,46 @@ def translate(
     tokens: int = 1024,
     progress: Callable[[int], None] | None = None,
 ) -> list[GeneratedText]:
-    """The best translation of each text; of one that is empty or blank, the empty text.
+    """The best translation of each text; a blank text stays empty.
 
-    Search is that of Wu et al. 2016 with 5 beams unless said. A batch holds `tokens` of the source, with padding.
+    The default is beam search with 5 beams and the length penalty of Wu et al. 2016. A batch holds `tokens` source
+    tokens, with padding.
 
     >>> translate(hub.load("runs/multi30k-en-de/model"), ["A dog runs."])[0].text
     """
     if isinstance(texts, str):
         raise InvalidInput("expected a list of texts, got one text; put it in a list")
-    model, target = found.model, tokenizer_of(found)
+    model, target = pretrained.model, tokenizer_of(pretrained)
     if not isinstance(model, CausalModel) or not model.reads_source:
-        raise Unsupported(f"this {found.family or model.name} reads no source; an encoder–decoder translates")
-    reading = replace(found, tokenizer=_source_tokenizer(found, target))
+        raise Unsupported(f"this {pretrained.family or model.name} reads no source; an encoder–decoder translates")
+    reading = replace(pretrained, tokenizer=_source_tokenizer(pretrained, target))
     kept = [row for row, text in enumerate(texts) if text.strip()]
-    made = [GeneratedText("", [], 0.0, "end") for _ in texts]
+    translations = [GeneratedText("", [], 0.0, "end") for _ in texts]
     if not kept:
-        return made
+        return translations
     encoded = read_texts(reading, [texts[row].strip() for row in kept], truncate="right" if truncate else None)
     hypotheses = search_many(
         model,
         [each.ids for each in encoded],
-        begin_of(found, target),
-        ends_of(found, target),
+        begin_of(pretrained, target),
+        ends_of(pretrained, target),
         options=beam or Beam(beams=5),
         tokens=tokens,
         progress=progress,
     )
     for row, (best, *_) in zip(kept, hypotheses):
         text = target.decode(best.tokens).strip()
-        made[row] = GeneratedText(text, best.tokens, best.logprob, "end" if best.finished else "length")
-    return made
+        translations[row] = GeneratedText(text, best.tokens, best.logprob, "end" if best.finished else "length")
+    return translations
 
 
-def _source_tokenizer(found: Pretrained, target: Tokenizer) -> Tokenizer:
-    """The target's own, unless the source has a vocabulary of its own."""
-    if getattr(found.model.options, "source_vocabulary", None) is None:
+def _source_tokenizer(pretrained: Pretrained, target: Tokenizer) -> Tokenizer:
+    """The target's tokenizer, unless the source has its own vocabulary."""
+    if getattr(pretrained.model.options, "source_vocabulary", None) is None:
         return target
-    folder = Path() if found.path is None else found.path
-    for place in PLACES:
-        path = folder / place / SOURCE_TOKENIZER
+    folder = Path() if pretrained.path is None else pretrained.path
+    for relative in FOLDERS:
+        path = folder / relative / SOURCE_TOKENIZER
         if path.is_file():
             return Tokenizer(read_inner(path), target.special)
     raise InvalidInput(

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from longspan.data.arrays import read_npz
 from longspan.data.files import read_text
 from longspan.data.images.image_files import read_pictures
+from longspan.data.npz_files import read_npz
 from longspan.errors import InvalidInput, Unsupported
 from longspan.parsing import refusing
 

@@ -1,6 +1,6 @@
-"""Arrays of .npz files, each checked before memory is taken for it: plain numbers or text, and no larger than its file.
+"""Read .npz files safely: each array must be plain numbers or text, and no larger than its file.
 
-`numpy.load` takes memory for the shape that a file names, however large, before it reads any of it.
+`numpy.load` allocates whatever shape a file names, however large, before it reads any of it.
 """
 
 import math
@@ -20,7 +20,7 @@ PLAIN = "biufUS"  # numpy's kinds of numbers and text
 
 
 def read_npz(path: Path, needed: Sequence[str], optional: Sequence[str] = ()) -> dict[str, np.ndarray]:
-    """The arrays of a file that are asked for, by their names; one that is `needed` and not there is an error."""
+    """The named arrays of a file; a missing one is an error if it is in `needed`."""
     if not path.is_file():
         raise InvalidInput(f"there is no file {path}")
     with refusing(path, "is no .npz file of plain arrays"), zipfile.ZipFile(path) as archive:
@@ -43,9 +43,9 @@ def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo, where: str) -> np.nd
         shape, columns_first, kind = HEADERS[version](file)
         if kind.kind not in PLAIN:
             raise InvalidInput(f"{where} holds {kind}; expected are plain arrays of numbers or text")
-        size, held = math.prod(shape) * kind.itemsize, info.file_size - file.tell()
-        if size != held or min(shape, default=0) < 0:
-            raise InvalidInput(f"{where} says {shape} of {kind}, which is {size:,} bytes, and {held:,} follow")
+        size, stored = math.prod(shape) * kind.itemsize, info.file_size - file.tell()
+        if size != stored or min(shape, default=0) < 0:
+            raise InvalidInput(f"{where} says {shape} of {kind}, which is {size:,} bytes, and {stored:,} follow")
         content: Any = np.empty(size, dtype=np.uint8)
         filled = 0
         while filled < size:
@@ -53,7 +53,7 @@ def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo, where: str) -> np.nd
             if not count:
                 raise InvalidInput(f"{where} is cut short: {filled:,} of {size:,} bytes are there")
             filled += count
-        file.read(1)  # at the end, the archive's checksum is compared
+        file.read(1)  # reading past the end makes zipfile compare the checksum
     array = content.view(kind) if size else np.empty(math.prod(shape), kind)
     return array.reshape(shape, order="F" if columns_first else "C")
 
