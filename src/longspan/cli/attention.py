@@ -1,4 +1,4 @@
-"""`longspan list` and `longspan show`."""
+"""`longspan list` and `longspan show`: mechanisms, models, presets and checkpoints."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,10 +15,12 @@ from longspan.errors import InvalidOption
 def list_names(
     *,
     models: Annotated[bool, Parameter(negative="", help="list the models instead")] = False,
-    presets: Annotated[bool, Parameter(negative="", help="list the presets: models with a paper's sizes")] = False,
+    presets: Annotated[
+        bool, Parameter(negative="", help="list the presets instead: models with a paper's sizes")
+    ] = False,
     json: AsJson = False,
 ) -> None:
-    """List the attention mechanisms (paper, family, order, and what each can do), the models or the presets.
+    """List the attention mechanisms (abilities, order, paper), the models or the presets.
 
     **Examples:**
 
@@ -27,7 +29,7 @@ def list_names(
         longspan list --models --json
     """
     if models and presets:
-        raise InvalidOption("--models and --presets are two lists; give one of them")
+        raise InvalidOption("give --models or --presets, not both")
     if models:
         from longspan.models import catalog, names
 
@@ -60,14 +62,15 @@ def _print_mechanisms(rows: list[dict[str, Any]]) -> None:
             table.add_row(f"  {row['name']}", _abilities(row), row["order"], row["paper"])
     console = output()
     console.print(table)
-    console.print("\nlongspan list --models and --presets list the others; longspan show NAME shows one", style="dim")
+    console.print("\nlongspan show NAME shows details; longspan list --models and --presets list more", style="dim")
 
 
 def show(
     name: str, /, *, lengths: Annotated[tuple[str, ...], Parameter(negative="")] = (), json: AsJson = False
 ) -> None:
-    """Show a mechanism or a model with its options, a preset with its parameters and what it costs by length, or a
-    checkpoint with what it is.
+    """Show the details of a mechanism, model, preset or checkpoint.
+
+    Mechanisms and models are shown with their options, presets with their parameter counts and their cost by length.
 
     **Examples:**
 
@@ -80,11 +83,11 @@ def show(
     Parameters
     ----------
     name
-        A name from `longspan list`, `longspan list --models` or `longspan list --presets`; or the folder of a model.
+        A name from `longspan list`, `longspan list --models` or `longspan list --presets`, or a model folder.
     lengths
-        Of a preset: tokens of the texts whose cost is shown, as 4096,12288. The paper's, and some more, unless given.
+        For a preset: sequence lengths to show the cost at, such as 4096,12288 (default: the paper's and some more).
     """
-    row = _describe(name, tuple(number for each in lengths for number in whole_numbers(each, "--lengths")))
+    row = _describe(name, tuple(number for text in lengths for number in whole_numbers(text, "--lengths")))
     if json:
         print_json(row)
     else:
@@ -99,7 +102,7 @@ def _describe(name: str, lengths: tuple[int, ...]) -> dict[str, Any]:
 
     if name not in catalog.known() and (Path(name).exists() or name.startswith(PACKAGE)):
         if lengths:
-            raise InvalidOption("--lengths is for presets, and this is a checkpoint; leave it out")
+            raise InvalidOption(f"--lengths is for presets, but {name} is a checkpoint; leave it out")
         return hub.describe(name)
     return catalog.describe(name, lengths)
 
@@ -109,7 +112,7 @@ def _print_mechanism(row: dict[str, Any]) -> None:
     console.print(f"{row['name']}: {row['summary']}", markup=False)
     facts = Table(show_header=False, box=None, pad_edge=False)
     facts.add_row("paper", row["paper"])
-    facts.add_row("family", _family(row))
+    facts.add_row("class", _survey_class(row))
     facts.add_row("order", row["order"])
     facts.add_row("can", ", ".join(key for key, able in row["supports"].items() if able))
     facts.add_row("cannot", ", ".join(key for key, able in row["supports"].items() if not able) or "–")
@@ -131,7 +134,7 @@ def _abilities(row: dict[str, Any]) -> str:
     return ", ".join(word for key, word in words.items() if row["supports"][key])
 
 
-def _family(row: dict[str, Any]) -> str:
+def _survey_class(row: dict[str, Any]) -> str:
     from longspan.attention.registry import SURVEY_CLASSES
 
     return ", ".join(SURVEY_CLASSES[key] for key in row["survey_class"] or ("",))
