@@ -139,7 +139,10 @@ def test_nothing_fits(capsys):
     ("flags", "words"),
     [
         (["--decode"], "decoding (a step of one token), 512 tokens before it"),
-        (["--cross", "--padding", "--inference"], "inference (forward only), 512 tokens attending to 512 others, padding"),
+        (
+            ["--cross", "--padding", "--inference"],
+            "inference (forward only), 512 tokens attending to 512 others, padding",
+        ),
         (["--keys", "77"], "512 tokens attending to 77 others"),
     ],
 )

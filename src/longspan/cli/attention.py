@@ -1,12 +1,16 @@
 """`longspan list` and `longspan show`: mechanisms, models, presets and checkpoints."""
 
+from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 from rich.table import Table
 
+from longspan.cli import mechanism_table
 from longspan.cli.inputs import AsJson, print_json, whole_numbers
+from longspan.cli.mechanism_table import Row
 from longspan.cli.models import print_checkpoint, print_model, print_models, print_preset, print_presets
 from longspan.cli.tables import limits, output
 from longspan.errors import InvalidOption
@@ -40,26 +44,24 @@ def list_names(
 
         rows = catalog.list_presets()
         print_json(rows) if json else print_presets(rows)
-    else:
+    elif json:
         from longspan.attention import describe, names
 
-        rows = [describe(name) for name in names()]
-        print_json(rows) if json else _print_mechanisms(rows)
+        print_json([describe(name) for name in names()])
+    else:
+        _print_mechanisms(mechanism_table.rows())
 
 
-def _print_mechanisms(rows: list[dict[str, Any]]) -> None:
-    from longspan.attention.registry import by_survey_class
-
+def _print_mechanisms(rows: Sequence[Row]) -> None:
     table = Table(box=None, pad_edge=False)
-    table.add_column("name", no_wrap=True, min_width=max(len(row["name"]) for row in rows) + 2)
-    table.add_column("can", no_wrap=True, min_width=max(len(_abilities(row)) for row in rows))
+    table.add_column("name", no_wrap=True, min_width=max(len(row.name) for row in rows) + 2)
+    table.add_column("can", no_wrap=True, min_width=max(len(row.can) for row in rows))
     table.add_column("order")
     table.add_column("paper")
-    described = {row["name"]: row for row in rows}
-    for survey_class, members in by_survey_class().items():
+    for survey_class, members in groupby(rows, key=lambda row: row.survey_class):
         table.add_row(f"[dim]{survey_class}[/dim]")
-        for row in (described[name] for name in members):
-            table.add_row(f"  {row['name']}", _abilities(row), row["order"], row["paper"])
+        for row in members:
+            table.add_row(f"  {row.name}", row.can, row.order, row.paper)
     console = output()
     console.print(table)
     console.print("\nlongspan show NAME shows details; longspan list --models and --presets list more", style="dim")
@@ -127,11 +129,6 @@ def _print_mechanism(row: dict[str, Any]) -> None:
         console.print(options)
     call = f'longspan.attention.build("{row["name"]}", heads=8, head_dim=64)'
     console.print(f"\nin Python: {call}", markup=False)
-
-
-def _abilities(row: dict[str, Any]) -> str:
-    words = {"causal": "causal", "cross": "cross", "streaming": "decodes"}
-    return ", ".join(word for key, word in words.items() if row["supports"][key])
 
 
 def _survey_class(row: dict[str, Any]) -> str:
