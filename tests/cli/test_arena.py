@@ -42,7 +42,7 @@ def test_a_whole_run_and_the_same_again(
     command = ["arena", *TWO, "--seeds", "2", "--lengths", "64", "--budget", "5m", "--out", str(out), "--workers", "2"]
     assert main(command) == 0
     output, said = capsys.readouterr()
-    assert "test accuracy, %: mean ± deviation over seeds" in output and "50.0 ± 0.0" in output
+    assert "test accuracy, %: mean ± standard deviation over seeds" in output and "50.0 ± 0.0" in output
     assert "(majority)" in output and "10.0" in output
     assert "not comparable with published ones" in output
     assert "2 (1×, 1×)" in output and "1 MiB" in output
@@ -63,7 +63,7 @@ def test_a_whole_run_and_the_same_again(
         "deviation": 0.0,
         "seeds": 2,
     }
-    assert "11 of 11 cells ended before" in said
+    assert "11 of 11 cells finished already" in said
     assert all(len(path.read_text().splitlines()) == 1 for path in notes.iterdir())
 
     assert main(["arena", *TWO, "--seeds", "1", "--lengths", "64", "--out", str(out)]) == 2
@@ -150,7 +150,7 @@ def test_a_damaged_line_does_not_stop_a_grid(tmp_path: Path, notes: Path, capsys
     note = "line 1 of results.jsonl is not usable and was skipped: it is not UTF-8: invalid start byte at byte 0"
     assert f"run: {note}" in capsys.readouterr().err
     assert main([*command, "--dry-run"]) == 0
-    assert "1 to be run" in capsys.readouterr().out
+    assert "1 to run" in capsys.readouterr().out
     assert main(command) == 0 and len(path.read_bytes().splitlines()) == 5
     assert f"run: {note}; what it held is run again" in capsys.readouterr().err
 
@@ -161,7 +161,7 @@ def test_a_dry_run_prints_the_plan_and_does_nothing(
     command = ["arena", *TWO, "--dry-run", "--workers", "2", "--lengths", "64,32"]
     assert main([*command, "--budget", "20m"]) == 0
     output = capsys.readouterr().out
-    assert "18 cells, 12 of training and 6 of speed; 18 to be run" in output
+    assert "18 cells, 12 for accuracy and 6 for speed; 18 to run" in output
     assert "2 workers of 1 thread: about 20m" in output and "speed at length 32: 3 cells" in output
     assert main([*command, "--no-speed", "--setting", "small"]) == 0
     output = capsys.readouterr().out
@@ -175,20 +175,20 @@ def test_a_dry_run_prints_the_plan_and_does_nothing(
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (["--tasks", "listop"], "no task of the arena is called 'listop': did you mean 'listops'?"),
+        (["--tasks", "listop"], "no arena task is called 'listop': did you mean 'listops'?"),
         (["--models", "reformr"], "no model of the arena is called 'reformr': did you mean 'reformer'?"),
         (["--setting", "tinny"], "no setting of the arena is called 'tinny': did you mean 'tiny'?"),
-        (["--tasks", " , "], "--tasks names none"),
-        (["--tasks", "listops,text,image"], "text, image read files: give their folder by --data or LONGSPAN_DATA; "),
+        (["--tasks", " , "], "--tasks is empty"),
+        (["--tasks", "listops,text,image"], "text, image need data: give its folder by --data or LONGSPAN_DATA; "),
         (["--tasks", "text"], "listops, pathfinder, pathx, recall need none"),
         (["--data", ".", "--tasks", "listops,image"], "the task image needs CIFAR-10, not found in ."),
-        (["--data", "nowhere"], "the folder of data sets, nowhere, is not there"),
+        (["--data", "nowhere"], "there is no data folder nowhere"),
         (["--budget", "20"], "--budget must be a time such as 90s, 20m or 1h30m, not '20'"),
         (["--budget", "5s", "--tasks", "listops"], "--budget 5s is too little for"),
         (["--seeds", "0", "--tasks", "listops"], "--seeds must be at least 1, not 0"),
         (["--workers", "0"], "--workers must be at least 1, not 0"),
         (["--threads", "0", "--tasks", "listops"], "--threads must be at least 1, not 0"),
-        (["--lengths", "1k"], "--lengths must be whole numbers with commas between them"),
+        (["--lengths", "1k"], "--lengths must be whole numbers separated by commas"),
         (["--address", "auto"], "give --runner ray too"),
         (["--runner", "cloud"], "runner"),
         (["--report-only", "--out", "nowhere"], "results.jsonl is missing"),
@@ -267,5 +267,5 @@ def test_pretraining_and_failures_have_their_columns() -> None:
     print_results(console, Results(records))
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert "listops, pre-trained" in text and "50.0*" in text and "stopped after 3s" in text
-    assert "speed-tiny-text-window-length64: memory: it does not say why" in text
+    assert "speed-tiny-text-window-length64: memory: no reason given" in text
     assert "2 of 3 cells have no result" in text

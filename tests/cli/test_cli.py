@@ -56,7 +56,7 @@ def test_show_tells_all_options_with_help_and_limits(capsys, name):
         (["audit", "window", "--cusal"], ["--cusal"]),
         (["audit", "torch.nn:MultiheadAttention"], ["cannot be called without arguments", "wrapped in a function"]),
         (["audit", "torch.nn:Identity", "--width", "8", "--causal-mask"], ["takes no causal mask"]),
-        (["audit", "torch.nn:Identity", "--width", "8", "--long-length", "9"], ["long_length must be at least 66"]),
+        (["audit", "torch.nn:Identity", "--width", "8", "--long-length", "9"], ["--long-length must be at least 66"]),
         (["lst"], ["lst", "list"]),
     ],
 )

@@ -132,7 +132,7 @@ def test_a_read_only_disk(name, disk, inputs, capsys):
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["train", "{inputs}"], "is a folder; `longspan resume {inputs}` continues a run"),
+        (["train", "{inputs}"], "to continue a run: longspan resume {inputs}"),
         (["train", "{inputs}/bert/none.toml"], "none.toml"),
         (["train", "/proc/self/mem"], "/proc/self/mem: Input/output error"),
         (["tokenize", "learn", "{inputs}", "--out", "{inputs}/new"], "{inputs}"),

@@ -9,6 +9,8 @@ import pytest
 from cyclopts import App
 from tests.train.starting import environment
 
+from longspan.attention.registry import ATTENTION
+from longspan.cli import mechanism_table
 from longspan.cli.commands import app
 from longspan.cli.main import main
 
@@ -68,3 +70,19 @@ def test_no_help_imports_torch():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment())
     assert (done.returncode, done.stderr) == (0, "[]\n")
+
+
+def test_list_does_not_import_torch():
+    program = (
+        "import sys\nfrom longspan.cli.main import main\nassert main(['list']) == 0\n"
+        "print('torch' in sys.modules, file=sys.stderr)"
+    )
+    quiet = {key: value for key, value in environment().items() if key != "LONGSPAN_PLUGINS"}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=quiet)
+    assert (done.returncode, done.stderr) == (0, "False\n") and "performer" in done.stdout
+
+
+def test_the_table_of_mechanisms_is_what_the_classes_declare():
+    """If this fails, run `python -m longspan.cli.mechanism_table` and paste its output into that file."""
+    built_in = [row for row in mechanism_table.rows_of_registry() if row.name in ATTENTION.entries]
+    assert list(mechanism_table.BUILT_IN) == built_in

@@ -40,7 +40,7 @@ def test_a_preset_with_its_figures(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     code, out, err = run(capsys, "show", "transformer-base")
     assert code == 0 and not err
-    for words in ("63,082,496", "the paper prints 65M", "decoder: cross-attention", 'build("transformer-base")'):
+    for words in ("63,082,496", "the paper says 65M", "decoder: cross-attention", 'build("transformer-base")'):
         assert words in out
     row = json.loads(run(capsys, "show", "transformer-base", "--json")[1])
     assert row["kind"] == "preset" and sum(row["parts"].values()) == row["parameters"] == 63_082_496

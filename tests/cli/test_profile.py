@@ -46,7 +46,7 @@ def test_tables_fit_a_terminal_and_say_everything(asked: list[Case], capsys: pyt
         assert words in shown, words
     assert "etc, forward: unsupported: etc has no causal form" in shown
     assert shown.count("9.0 GiB at length 8192, and 4.0 are free") == 3  # once for each kind
-    table = shown.split("times faster than sdpa, by length\n")[1].splitlines()
+    table = shown.split("speed relative to sdpa, by length\n")[1].splitlines()
     assert [line.split() for line in table[1:4]] == [
         ["naive", "0.50", "0.50", "memory"],
         ["sdpa", "1.00", "1.00", "1.00"],
@@ -68,7 +68,7 @@ def test_progress_in_a_pipe_is_lines_of_standard_error(asked: list[Case], capsys
     assert main(COMMAND) == 0
     said = capsys.readouterr().err.splitlines()
     assert said[:2] == [
-        "measuring 15 cases, each in a process of its own",
+        "measuring 15 cases, each in its own process",
         "0 of 15 measured; now naive, forward, 1,024 tokens",
     ]
 
@@ -90,7 +90,7 @@ def test_a_case_that_fails_is_in_the_exit_code(monkeypatch: pytest.MonkeyPatch, 
     ("arguments", "said"),
     [
         (["--mechanisms", "windw"], "did you mean 'window'?"),
-        (["--mechanisms", ","], "--mechanisms names none"),
+        (["--mechanisms", ","], "--mechanisms is empty"),
         (["--lengths", "1k"], "--lengths must be whole numbers"),
         (["--lengths", "0"], "lengths must be at least 1"),
         (["--repeats", "0"], "--repeats must be at least 1"),
@@ -125,7 +125,7 @@ def test_options_of_a_mechanism_are_given_by_its_name(asked: list[Case], capsys:
         (["--performer.features", "64"], "options of performer are given, which is not measured"),
         (["--window.widow", "64"], "did you mean 'window'?"),
         (["--window.window", "0"], "longspan: --window.window must be at least 1, not 0"),
-        (["--cuasal"], "no option is called --cuasal"),
+        (["--cuasal"], "there is no option --cuasal"),
         (["64"], "'64' follows no option"),
         (["--window.window"], "--window.window has no value"),
     ],

@@ -8,7 +8,7 @@ from tests.hub.folders import bert
 from tests.train.starting import recipe
 
 from longspan.cli.main import main
-from longspan.cli.spellings import OLD, renamed
+from longspan.cli.spellings import OLD, modern_flags
 
 RUNNABLE = [words for words in COMMANDS if called(words).default_command is not None]
 
@@ -55,7 +55,7 @@ def test_old_spellings_are_flags_no_more_and_new_ones_are():
     ],
 )
 def test_old_spellings_are_read_as_the_new_ones(old, new):
-    assert renamed(old) == new
+    assert modern_flags(old) == new
 
 
 def test_lengths_are_a_list_or_given_one_by_one(capsys):
@@ -69,7 +69,7 @@ def test_lengths_are_a_list_or_given_one_by_one(capsys):
         costs.append([item["length"] for item in json.loads(capsys.readouterr().out)["costs"]])
     assert costs == [[64, 128]] * 3
     assert main(["show", "gpt2", "--lengths", "1k"]) == 2
-    assert "--lengths must be whole numbers with commas between them" in capsys.readouterr().err
+    assert "--lengths must be whole numbers separated by commas" in capsys.readouterr().err
 
 
 def output(capsys, *arguments: str) -> object:

@@ -98,7 +98,7 @@ def test_a_set_is_made_ready(capsys: pytest.CaptureFixture[str], tmp_path: Path)
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["tokenize", "learn", "--out", "OUT"], ["give a file"]),
+        (["tokenize", "learn", "--out", "OUT"], ["give at least one text file"]),
         (["tokenize", "learn", "no-such-file", "--out", "OUT"], ["no-such-file"]),
         (["tokenize", "learn", "EMPTY", "--out", "OUT"], ["empty"]),
         (["tokenize", "learn", "LATIN", "--out", "OUT"], ["latin.txt", "UTF-8", "byte 3"]),
@@ -110,7 +110,7 @@ def test_a_set_is_made_ready(capsys: pytest.CaptureFixture[str], tmp_path: Path)
         (["tokenize", "encode", "FOLDER", "low", "--jsn"], ["--jsn"]),
         (["tokenize", "encode", "FOLDER", "a", "--allow", "<msk>"], ["<msk>", "<mask>"]),
         (["tokenize", "decode", "FOLDER", "99999"], ["99999"]),
-        (["tokenize", "statistics", "FOLDER"], ["give a file"]),
+        (["tokenize", "statistics", "FOLDER"], ["give at least one text file"]),
         (["data", "prepare", "wikitext"], ["wikitext2"]),
         (["data", "prepare", "imdb"], ["--data"]),
         (["data", "prepare", "generated-images", "--out", "OUT"], ["--out"]),

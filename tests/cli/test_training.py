@@ -34,7 +34,7 @@ def test_train_evaluate_and_resume(tmp_path: Path, capsys: pytest.CaptureFixture
 
     before = result(folder)
     assert main(["resume", str(folder)]) == 0  # there is nothing left to do
-    assert "going on from step 6" in capsys.readouterr().err and same(before, result(folder))
+    assert "resuming from step 6" in capsys.readouterr().err and same(before, result(folder))
 
 
 def test_a_run_is_named_after_its_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +134,7 @@ def test_baselines_stand_in_a_table(tmp_path: Path, capsys: pytest.CaptureFixtur
     )
     assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0
     lines = capsys.readouterr().err.splitlines()
-    at = lines.index("without a model, on the held-out data:")
+    at = lines.index("baselines without a model, on the held-out data:")
     assert lines[at + 1].startswith("  majority      accuracy 0.") and lines[at + 2].startswith(
         "  bag of words  accuracy 1"
     )

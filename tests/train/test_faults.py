@@ -40,7 +40,7 @@ def test_killed_in_mid_training(tmp_path: Path, every: int, step: int) -> None:
     train(whole)
     said: list[str] = []
     train(went_on, resume=True, say=said.append)
-    assert said[0] == f"going on from step {step // every * every}"
+    assert said[0] == f"resuming from step {step // every * every}"
     assert losses(tmp_path / "whole") == losses(tmp_path / "cut")
     assert same(result(tmp_path / "whole"), result(tmp_path / "cut"))
 
@@ -53,7 +53,7 @@ def test_killed_in_mid_save(tmp_path: Path) -> None:
     assert kept == ["00000004", "00000008.part"]  # the process died while it wrote
     said: list[str] = []
     train(trainer(tmp_path / "cut", log_every=1, save_every=4), resume=True, say=said.append)
-    assert said[0] == "going on from step 4"
+    assert said[0] == "resuming from step 4"
     train(trainer(tmp_path / "whole", log_every=1, save_every=4))
     assert same(result(tmp_path / "whole"), result(tmp_path / "cut"))
     assert not list((tmp_path / "cut" / "checkpoints").glob("*.part"))
@@ -77,8 +77,8 @@ def test_a_damaged_checkpoint_is_passed_over_and_written_again(tmp_path: Path, n
         file.write_bytes(changed[damage])
     said: list[str] = []
     train(trainer(tmp_path, steps=8, save_every=4), resume=True, say=said.append)
-    assert said[0].startswith("passed over: ") and (str(file) in said[0] or name in said[0])
-    assert said[1] == "going on from step 4"
+    assert said[0].startswith("skipped: ") and (str(file) in said[0] or name in said[0])
+    assert said[1] == "resuming from step 4"
     checkpoint.check(file.parents[name.count("/")])  # that step was made again, and saved whole
 
 
@@ -86,7 +86,9 @@ def test_no_whole_checkpoint_is_one_clear_error(tmp_path: Path) -> None:
     train(trainer(tmp_path, steps=2))
     file = tmp_path / "checkpoints" / "00000002" / "optimizer.safetensors"
     file.write_bytes(b"")
-    with pytest.raises(InvalidInput, match=r"no whole checkpoint to go on from: .*optimizer\.safetensors has 0 bytes"):
+    with pytest.raises(
+        InvalidInput, match=r"no complete checkpoint to resume from: .*optimizer\.safetensors has 0 bytes"
+    ):
         train(trainer(tmp_path, steps=4), resume=True)
 
 
@@ -173,7 +175,7 @@ def test_a_full_disk(small_disk: Path, tmp_path: Path) -> None:
     (small_disk / "ballast").write_bytes(bytes(150_000))
     options = {"steps": 12, "save_every": 2, "log_every": 1, "keep": 9}
     with pytest.raises(
-        InvalidInput, match=r"could not be written: .*(No space|os error 28).*those before it are whole"
+        InvalidInput, match=r"could not be written: .*(No space|os error 28).*earlier ones are complete"
     ):
         train(trainer(small_disk / "run", **options))
     kept = saved(small_disk / "run")
@@ -214,7 +216,7 @@ def test_a_recipe_that_cannot_be_read(tmp_path: Path, kind: str, capsys: pytest.
     path = tmp_path / "recipe.toml"
     if kind == "folder":
         path.mkdir()
-        said = f"longspan: {path} is a folder, and a recipe is a TOML file"
+        said = f"longspan: {path} is a folder, but a recipe is a TOML file"
     else:
         path.symlink_to(path)
         said = f"longspan: {path} cannot be read: Too many levels of symbolic links"
@@ -235,7 +237,7 @@ def test_damaged_metrics_do_not_stop_a_resume(tmp_path: Path, damage: bytes) -> 
     file.write_bytes(first + b"\n" + damage + rest + b'{"step": 4, "lo')  # and the last line was being written
     said: list[str] = []
     train(trainer(tmp_path, steps=6, log_every=1), resume=True, say=said.append)
-    assert said[0] == f"dropped 1 damaged line of {file}" and said[1] == "going on from step 4"
+    assert said[0] == f"dropped 1 damaged line of {file}" and said[1] == "resuming from step 4"
     assert list(losses(tmp_path)) == [1, 2, 3, 4, 5, 6]
 
 
@@ -266,7 +268,7 @@ def test_an_infinite_gradient_is_skipped(tmp_path: Path) -> None:
         show=lambda made, row: before.update({made.progress.step: made.model.embedding.weight.detach().clone()}),
     )
     assert torch.equal(before[2], before[3]) and not torch.equal(before[3], before[4])
-    assert said[0] == "step 3: the loss is nan; its update was left out"
+    assert said[0] == "step 3: the loss is nan; skipped this update"
     assert losses(tmp_path)[3] is None  # JSON has no NaN
     assert all(parameter.isfinite().all() for parameter in made.model.parameters())
     assert made.progress.skipped == 0 and made.progress.mean_loss is not None
@@ -321,7 +323,7 @@ def test_a_spike_is_undone_where_that_is_wanted(tmp_path: Path) -> None:
     made = spoil(trainer(tmp_path, steps=8, save_every=2, log_every=1, spike=3.0, roll_back=True), [6], 100.0)
     said: list[str] = []
     train(made, say=said.append)
-    assert said[1] == "went back to the weights of step 4, and on with the next batch"
+    assert said[1] == "went back to the weights of step 4; continuing with the next batch"
     rows = made.run.rows()
     assert [row["step"] for row in rows if "loss" in row] == list(range(1, 9))
     assert {"step": 4, "rolled_back_from": 6} in rows
@@ -375,15 +377,15 @@ def test_a_refused_run_touches_nothing_that_was_there(tmp_path: Path) -> None:
         (["--model.layerz", "3"], "'layerz': did you mean 'layers'?"),
         (["--model.name", "decodr"], "did you mean 'decoder'?"),
         (["--task.name", "langage"], "did you mean 'language'?"),
-        (["--model.vocabulary", "5"], "vocabulary is 5, and the task needs"),
-        (["--tran.steps", "3"], "no option is called 'tran.steps'"),
-        (["--train.steps.more", "3"], "steps has none inside"),
+        (["--model.vocabulary", "5"], "vocabulary is 5, but the task needs"),
+        (["--tran.steps", "3"], "there is no option 'tran.steps'"),
+        (["--train.steps.more", "3"], "steps is a value, not a table"),
         (["--train.schedule", "3"], "--train.schedule must be Schedule"),
-        (["--steps", "3"], "no option is called --steps"),
+        (["--steps", "3"], "there is no option --steps"),
         (["--train.steps"], "--train.steps has no value"),
         (["--task.set", "tinyshakespeare"], "one of the two"),
-        (["--data", "nowhere"], "nowhere, is not there"),
-        (["--train.shard", "true"], "start it by torchrun"),
+        (["--data", "nowhere"], "there is no data folder nowhere"),
+        (["--train.shard", "true"], "but there is only one; use torchrun"),
         (["--train.epochs", "inf"], "option epochs must be above 0 and at most 1e+06, not inf"),
         (["--train.seed", str(2**70)], f"option seed must fit into 64 bits, not {2**70}"),
         (["--train.optimizer.beta2", "1"], "option beta2 must be at least 0 and below 1, not 1"),
@@ -412,7 +414,7 @@ def test_a_bad_configuration_is_one_line(
         ("[task", "is not TOML"),
         ("[tasks]", "did you mean 'task'?"),
         ("task = 3", "task must be a table"),
-        ("", "[train]: give steps or epochs"),
+        ("", "[train]: give either steps or epochs"),
     ],
 )
 def test_a_bad_recipe_is_one_line(tmp_path: Path, text: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -437,7 +439,7 @@ def test_what_is_no_run(tmp_path: Path, command: str, capsys: pytest.CaptureFixt
     assert main([command, str(tmp_path)]) == 2
     assert main([command, str(tmp_path / "nowhere")]) == 2
     first, second = capsys.readouterr().err.splitlines()
-    assert "is no run: it has no config.toml" in first and "is not there" in second
+    assert "is not a run: it has no config.toml" in first and "there is no folder" in second
 
 
 def test_data_that_have_changed(begun: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -487,7 +489,7 @@ def test_a_signal_saves_and_says_how_to_go_on(tmp_path: Path, number: signal.Sig
         if process.poll() is None:
             process.kill()
     text = shown.decode(errors="replace")
-    assert f"go on with: longspan resume '{folder}'" in text and "Traceback" not in text
+    assert f"continue with: longspan resume '{folder}'" in text and "Traceback" not in text
     assert "the first step" in text and "nan" not in text
     assert text.rfind("\x1b[?25h") > text.rfind("\x1b[?25l")  # the cursor is back
     (step,) = (int(name) for name in saved(folder))
@@ -508,4 +510,4 @@ def test_two_runs_in_one_folder(tmp_path: Path, capsys: pytest.CaptureFixture[st
     with pytest.raises(Interrupted):
         train(first, show=lambda made, row: os.kill(os.getpid(), signal.SIGTERM))
     assert main(["train", str(made), "--out", str(folder)]) == 2
-    assert "holds a run already" in capsys.readouterr().err
+    assert "has a run already" in capsys.readouterr().err

@@ -83,7 +83,7 @@ def test_the_newest_whole_checkpoint_is_used_and_that_is_said(tmp_path: Path) ->
     file.write_bytes(file.read_bytes()[:-10])
     said: list[str] = []
     train(trainer(tmp_path, save_every=4), resume=True, say=said.append)
-    assert str(file) in said[0] and said[1] == "going on from step 8"
+    assert str(file) in said[0] and said[1] == "resuming from step 8"
 
 
 def test_a_flipped_bit_is_found(tmp_path: Path) -> None:
@@ -117,5 +117,5 @@ def test_a_folder_is_used_by_one_run_at_a_time(tmp_path: Path) -> None:
 
 def test_a_run_that_is_there_is_not_begun_again(tmp_path: Path) -> None:
     train(trainer(tmp_path, steps=2))
-    with pytest.raises(InvalidInput, match="holds a run already"):
+    with pytest.raises(InvalidInput, match="has a run already"):
         train(trainer(tmp_path, steps=2))

@@ -62,9 +62,9 @@ def test_a_signal_to_one_process_stops_all_after_the_same_step(tmp_path: Path, r
     (saved,) = (tmp_path / "checkpoints").iterdir()
     assert saved.name == "00000005"  # the step after the signal, in which it was told to all
     assert {path.name for path in saved.glob("random-*")} == {"random-0.safetensors", "random-1.safetensors"}
-    # With another number of processes it cannot go on as it would have, and says so.
+    # With another number of processes it cannot be resumed bit-exactly, and says so.
     ((code, _, errors),) = child(tmp_path, resume=True)
-    assert code == 1 and "there are 1 processes, and were 2" in errors and "--inexact" in errors
+    assert code == 1 and "there are 1 processes, but were 2" in errors and "--inexact" in errors
     ((code, _, errors),) = child(tmp_path, resume=True, inexact=True, steps=8, log_every=1)
     assert code == 0, errors
     assert list(losses(tmp_path)) == [6, 7, 8]
@@ -117,7 +117,7 @@ def test_ctrl_c_is_one_signal_though_torchrun_passes_it_on(tmp_path: Path) -> No
     first, second = signalled(tmp_path, step=4, rank=-1, send=[signal.SIGINT, signal.SIGINT])
     assert (first[0], second[0]) == (130, 130), (first, second)
     said = first[2].splitlines()
-    assert said[-1] == f"saved at step 5; go on with: longspan resume {tmp_path / 'run'}"
+    assert said[-1] == f"saved at step 5; continue with: longspan resume {tmp_path / 'run'}"
     assert "saved" not in second[2]
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["00000005"]
 
@@ -130,7 +130,7 @@ def test_a_process_that_dies_is_one_line_of_the_other(tmp_path: Path, rank: int)
     line = errors.splitlines()[-1]
     assert code == 2 and "Traceback" not in errors, errors
     assert line == (
-        "longspan: another of the 2 processes has ended, and this one stops; the checkpoints are whole: "
+        "longspan: another of the 2 processes ended, so this one stops; the checkpoints are complete: "
         f"longspan resume {tmp_path / 'run'}"
     )
 

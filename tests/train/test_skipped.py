@@ -165,7 +165,7 @@ def test_one_bad_batch_does_not_end_a_run(tmp_path: Path, name: str) -> None:
 
     made.step.objective.loss = loss  # type: ignore[method-assign]
     train(made, say=said.append)
-    assert said == ["step 3: the loss is nan; its update was left out"]
+    assert said == ["step 3: the loss is nan; skipped this update"]
     for name in ("00000003", "00000006"):
         for file in (tmp_path / "checkpoints" / name).rglob("*.safetensors"):
             for key, tensor in checkpoint.read_tensors(file).items():
@@ -192,4 +192,4 @@ def test_an_infinite_gradient_of_a_finite_loss_is_said(tmp_path: Path) -> None:
     made.model.embedding.weight.register_hook(lambda gradient: gradient * float("inf"))
     said: list[str] = []
     train(made, say=said.append)
-    assert said == ["step 1: the gradient is inf; its update was left out"]
+    assert said == ["step 1: the gradient is inf; skipped this update"]

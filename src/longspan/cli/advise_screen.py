@@ -1,4 +1,4 @@
-"""What `longspan advise` prints: the choice, the ranking, what was ruled out and why, and the code."""
+"""The printed answer of `longspan advise`: the choice, the ranking, what was ruled out and why, and the code."""
 
 from typing import TYPE_CHECKING
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from longspan.cli.advise import Quality
     from longspan.measure.advise import Advice, RankedChoice
 
-FIRST = 5  # choices that are shown unless all are asked for
+FIRST = 5  # choices shown without --all
 
 
 def print_advice(
     console: Console, advice: "Advice", elsewhere: dict[int, str], quality: "Quality | None", *, every: bool = False
 ) -> None:
     console.print("ranked by time on this machine, not by quality", markup=False)
-    console.print(_asked(advice), markup=False)
+    console.print(_requirements(advice), markup=False)
     console.print(_verdict(advice), style="bold", markup=False)
     if advice.choices:
         console.print()
@@ -33,11 +33,11 @@ def print_advice(
             table.add_row(f"  {name}", Text(reason))
         console.print(table)
     if advice.choices:
-        _print_code(console, advice.choices[0], asked=quality is None or not quality.own)
+        _print_code(console, advice.choices[0], suggest_arena=quality is None or not quality.users_run)
 
 
-def _asked(advice: "Advice") -> str:
-    """The question, as it was understood."""
+def _requirements(advice: "Advice") -> str:
+    """The requirements in one line, so that the user sees how the flags were understood."""
     q = advice.question
     kinds = {
         "training": "training (forward and backward)",
@@ -45,13 +45,13 @@ def _asked(advice: "Advice") -> str:
         "decode": "decoding (a step of one token)",
     }
     size = f"{q.length:,} tokens" + (" before it" if q.decode else "")
-    size += f" that read {q.keys:,} others" if q.keys is not None else ""
+    size += f" attending to {q.keys:,} others" if q.keys is not None else ""
     words = [kinds[q.kind], size]
     words += ["causal"] * (q.causal and not q.decode) + ["padding"] * q.padding
     threads = f"{q.threads} thread{'s' * (q.threads > 1)}"
     words += [f"batch {q.batch}", f"{q.heads} heads of {q.head_dim}", threads]
     if advice.room is not None:
-        whose = "that this machine has left" if q.memory is None else "allowed"
+        whose = "free on this machine" if q.memory is None else "allowed"
         words.append(f"{short_bytes(advice.room)} {whose}")
     return ", ".join(words)
 
@@ -60,15 +60,15 @@ def _verdict(advice: "Advice") -> str:
     from longspan.measure.advise import EXACT
 
     if not advice.choices:
-        return "nothing that can do this fits; allow more memory, or ask for less"
+        return "no suitable mechanism fits; allow more memory, or reduce the sizes"
     best = advice.choices[0]
     if best.mechanism == EXACT:
-        return f"use {EXACT}: here exact attention is as fast as anything"
+        return f"use {EXACT}: nothing is faster than exact attention here"
     about = "about " if best.foretold or best.exact_foretold else ""
     if best.faster is None:
         return f"use {best.mechanism}: the fastest that fits"
-    held = f"{about}{best.faster:.3g} times as fast as exact attention"
-    return f"use {best.mechanism}: {held}" + (", which does not fit" if EXACT in advice.ruled_out else "")
+    gain = f"{about}{best.faster:.3g} times as fast as exact attention"
+    return f"use {best.mechanism}: {gain}" + (", which does not fit" if EXACT in advice.ruled_out else "")
 
 
 def _ranking(advice: "Advice", every: bool) -> Table:
@@ -76,9 +76,9 @@ def _ranking(advice: "Advice", every: bool) -> Table:
     heads = ["", "", "ms", "µs/token", "× exact", "state" if advice.question.decode else "peak"]
     heads += ["accuracy"] * judged
     rows = [
-        ([str(place), choice.mechanism, *_figures(choice, judged)], choice.order)
-        for place, choice in enumerate(advice.choices, 1)
-        if every or place <= FIRST or (judged and choice in advice.front)
+        ([str(rank), choice.mechanism, *_metrics(choice, judged)], choice.order)
+        for rank, choice in enumerate(advice.choices, 1)
+        if every or rank <= FIRST or (judged and choice in advice.front)
     ]
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for head in heads:
@@ -89,10 +89,10 @@ def _ranking(advice: "Advice", every: bool) -> Table:
     return table
 
 
-def _figures(choice: "RankedChoice", judged: bool) -> list[str]:
+def _metrics(choice: "RankedChoice", judged: bool) -> list[str]:
     about = "≈ " if choice.foretold else ""
     against = "≈ " if choice.foretold or choice.exact_foretold else ""
-    found = [
+    cells = [
         f"{about}{_three(1e3 * choice.seconds)}",
         _three(1e6 * choice.per_token),
         "" if choice.faster is None else f"{against}{_three(choice.faster)}",
@@ -100,8 +100,8 @@ def _figures(choice: "RankedChoice", judged: bool) -> list[str]:
     ]
     if judged:
         front = " *" if choice.accuracy is not None and choice.behind is None else "  "
-        found.append("–  " if choice.accuracy is None else f"{100 * choice.accuracy:.1f}{front}")
-    return found
+        cells.append("–  " if choice.accuracy is None else f"{100 * choice.accuracy:.1f}{front}")
+    return cells
 
 
 def _notes(advice: "Advice", elsewhere: dict[int, str], quality: "Quality | None", every: bool) -> list[str]:
@@ -109,38 +109,38 @@ def _notes(advice: "Advice", elsewhere: dict[int, str], quality: "Quality | None
 
     lines, hidden = [], len(advice.choices) - FIRST
     if hidden > 0 and not every:
-        lines.append(f"{hidden} more: --all")
+        lines.append(f"{hidden} more with --all")
     tied = [choice.mechanism for choice in advice.choices if choice.tied]
     if len(tied) > 1:
-        lines.append(f"as fast as each other within {TIE:.0%}: {', '.join(tied)}; exact first, then by memory")
+        lines.append(f"equally fast within {TIE:.0%}: {', '.join(tied)}; sorted exact first, then by memory")
     guessed = sorted({choice.foretold for choice in advice.choices if choice.foretold})
     for lengths in guessed:
         lines.append(f"≈ estimated from {' and '.join(f'{length:,}' for length in lengths)} tokens")
-    exact = next((each.faster for each in advice.choices if each.exact_foretold and not each.foretold), None)
+    exact = next((c.faster for c in advice.choices if c.exact_foretold and not c.foretold), None)
     if exact is not None:
         lines.append("≈ in × exact: the time of exact attention is an estimate")
     if quality is not None:
         lines += _quality(advice, quality)
     if elsewhere:
         chosen = "; ".join(f"{length:,}: {name}" for length, name in elsewhere.items())
-        lines.append(f"at other lengths that were asked for: {chosen}")
+        lines.append(f"best at other lengths measured before: {chosen}")
     return lines
 
 
 def _quality(advice: "Advice", quality: "Quality") -> list[str]:
     front = " – ".join(choice.mechanism for choice in advice.front)
-    lines = [] if quality.own else [f"accuracy on record, not measured here: {quality.source}"]
-    lines += [f"* on the front, fastest to most accurate (mean of {', '.join(quality.tasks)}): {front or 'none'}"]
+    lines = [] if quality.users_run else [f"accuracy from the record, not measured here: {quality.source}"]
+    lines += [f"* Pareto front, from fastest to most accurate (mean of {', '.join(quality.tasks)}): {front or 'none'}"]
     behind = [f"{choice.mechanism} ({choice.behind})" for choice in advice.choices if choice.behind is not None]
     without = [choice.mechanism for choice in advice.choices if choice.accuracy is None]
     if behind:
-        lines.append(f"behind another that is no slower and no worse: {', '.join(behind)}")
+        lines.append(f"dominated by one that is no slower and no less accurate: {', '.join(behind)}")
     if without:
-        lines.append(f"without accuracies there: {', '.join(without)}")
-    return [*lines, "accuracies are of the arena's models at its own sizes, not of yours"]
+        lines.append(f"no accuracy known: {', '.join(without)}")
+    return [*lines, "accuracies are those of the arena's models at the arena's sizes, not yours"]
 
 
-def _print_code(console: Console, best: "RankedChoice", asked: bool) -> None:
+def _print_code(console: Console, best: "RankedChoice", suggest_arena: bool) -> None:
     from longspan.attention import describe
     from longspan.measure import usage
 
@@ -152,13 +152,13 @@ def _print_code(console: Console, best: "RankedChoice", asked: bool) -> None:
     line = usage.recipe(best.case)
     if line is not None:
         console.print(f"\nin a recipe, under [model]: {line}", markup=False, soft_wrap=True)
-    if asked and best.mechanism != "softmax":
+    if suggest_arena and best.mechanism != "softmax":
         models = f"dense,{best.mechanism}"
-        console.print(f"what it costs in accuracy: longspan arena --models {models}, and --quality its folder here")
+        console.print(f"to measure its accuracy: longspan arena --models {models}, then --quality FOLDER here")
 
 
 def _three(number: float) -> str:
-    """Three digits, without a power of ten."""
+    """Three significant digits, without a power of ten."""
     return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 

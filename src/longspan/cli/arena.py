@@ -1,4 +1,4 @@
-"""`longspan arena`."""
+"""`longspan arena`: train models on the tasks of the Long Range Arena and compare them."""
 
 import os
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from cyclopts import Group, Parameter
 from rich.console import Console
 
 from longspan.cli.arena_plan import command, print_plan
-from longspan.cli.inputs import AsJson, print_json
+from longspan.cli.inputs import AsJson, print_json, whole_numbers
 from longspan.cli.tables import output
 from longspan.errors import InvalidInput, InvalidOption
 from longspan.registry import PLUGINS, Registry
@@ -20,64 +20,68 @@ if TYPE_CHECKING:
     from longspan.arena.runs.results import Folder
     from longspan.arena.runs.runner import Runner
 
-WITHOUT_DATA = ("listops", "pathfinder")  # what is run where nothing is said and there is no folder of data sets
+WITHOUT_DATA = ("listops", "pathfinder")  # default tasks without a folder of data sets
 WITH_DATA = ("listops", "text", "retrieval", "image", "pathfinder")
 MODELS = ("dense", "window", "routing", "linformer", "nystrom", "performer", "lstm")  # at least one of each kind
 
-WHAT = Group("What is compared", sort_key=1)
-HOW = Group("How it is run", sort_key=2)
+WHAT = Group("What to compare", sort_key=1)
+HOW = Group("How to run", sort_key=2)
 
 
 def arena(
     *,
     tasks: Annotated[
         str | None,
-        Parameter(group=WHAT, help="with commas; without a data folder listops,pathfinder, with one all but Path-X"),
+        Parameter(
+            group=WHAT,
+            help="tasks, separated by commas (default: all but Path-X; without a data folder listops,pathfinder)",
+        ),
     ] = None,
     models: Annotated[
-        str | None, Parameter(group=WHAT, help=f"names with commas, or `all`; {','.join(MODELS)} unless given")
+        str | None,
+        Parameter(group=WHAT, help=f"names, separated by commas, or `all` (default: {','.join(MODELS)})"),
     ] = None,
     setting: Annotated[
-        str, Parameter(group=WHAT, help="tiny, small, released or appendix: sizes and lengths")
+        str, Parameter(group=WHAT, help="model sizes and lengths: tiny, small, released or appendix (default: tiny)")
     ] = "tiny",
-    seeds: Annotated[int, Parameter(group=WHAT, help="runs of each model on each task")] = 3,
+    seeds: Annotated[int, Parameter(group=WHAT, help="runs of each model on each task (default: 3)")] = 3,
     budget: Annotated[
         str | None,
         Parameter(
             group=WHAT,
-            help="time of the whole run, as 90s, 20m or 1h30m: divided over the cells, equally for all models of a "
-            "task, each of which then trains for as many steps as its time allows; the setting's own steps without",
+            help="time for the whole run, such as 90s, 20m or 1h30m: all models of a task get the same share, and "
+            "train for as many steps as it allows (default: the setting's number of steps)",
         ),
     ] = None,
     pretrain: Annotated[
-        bool, Parameter(group=WHAT, negative="", help="each cell also with self pre-training, at the same budget")
+        bool, Parameter(group=WHAT, negative="", help="run each cell also with self pre-training, at the same budget")
     ] = False,
-    speed: Annotated[bool, Parameter(group=WHAT, help="measure steps per second and memory too")] = True,
+    speed: Annotated[bool, Parameter(group=WHAT, help="also measure steps per second and memory")] = True,
     lengths: Annotated[
-        str | None, Parameter(group=WHAT, help="at which speed is measured; 1024,2048,3072,4096 unless given")
+        str | None, Parameter(group=WHAT, help="lengths to measure speed at (default: 1024,2048,3072,4096)")
     ] = None,
-    out: Annotated[Path | None, Parameter(group=HOW, help="folder of results; runs/arena-SETTING unless given")] = None,
-    data: Annotated[
-        Path | None, Parameter(group=HOW, help="the folder of data sets; LONGSPAN_DATA unless given")
-    ] = None,
+    out: Annotated[Path | None, Parameter(group=HOW, help="result folder (default: runs/arena-SETTING)")] = None,
+    data: Annotated[Path | None, Parameter(group=HOW, help="the folder of data sets (default: LONGSPAN_DATA)")] = None,
     workers: Annotated[
-        int | None, Parameter(group=HOW, help="cells side by side; cores divided by threads unless given")
+        int | None, Parameter(group=HOW, help="cells run in parallel (default: cores divided by --threads)")
     ] = None,
-    threads: Annotated[int, Parameter(group=HOW, help="of each cell")] = 1,
-    runner: Annotated[Literal["local", "ray"], Parameter(group=HOW, help="this machine, or a Ray cluster")] = "local",
+    threads: Annotated[int, Parameter(group=HOW, help="CPU threads per cell (default: 1)")] = 1,
+    runner: Annotated[
+        Literal["local", "ray"], Parameter(group=HOW, help="this machine, or a Ray cluster (default: local)")
+    ] = "local",
     address: Annotated[
-        str | None, Parameter(group=HOW, help="of the Ray cluster; unless given, one is started on 127.0.0.1 only")
+        str | None, Parameter(group=HOW, help="address of the Ray cluster (default: start one on 127.0.0.1 only)")
     ] = None,
-    retry: Annotated[bool, Parameter(group=HOW, negative="", help="run again what failed before")] = False,
-    dry_run: Annotated[bool, Parameter(group=HOW, negative="", help="print the plan and its estimate only")] = False,
-    report_only: Annotated[bool, Parameter(group=HOW, negative="", help="only make the page of --out anew")] = False,
+    retry: Annotated[bool, Parameter(group=HOW, negative="", help="run failed cells again")] = False,
+    dry_run: Annotated[bool, Parameter(group=HOW, negative="", help="only print the plan and a time estimate")] = False,
+    report_only: Annotated[bool, Parameter(group=HOW, negative="", help="only rewrite the report of --out")] = False,
     json: AsJson = False,
 ) -> int:
-    """The Long Range Arena: every model on every task, with as many seeds, each cell in a process of its own.
+    """Run the Long Range Arena: every model on every task, several seeds, each cell in its own process.
 
-    Results go to OUT/results.jsonl. The same command resumes a run that was stopped, by Ctrl-C or otherwise: cells that
-    ended are not run again. A crash or a lack of memory costs one cell. The last step writes OUT/report.html.
-    Exit code 0: every cell has a result; 1: some failed; 2: the command was wrong.
+    Results go to OUT/results.jsonl. The same command resumes a stopped run: finished cells are not run again. A crash
+    or a lack of memory costs one cell only. The last step writes OUT/report.html. Exit code 0: every cell has a result;
+    1: some failed; 2: invalid command.
 
     **Examples:**
 
@@ -97,7 +101,7 @@ def arena(
     from longspan.arena.runs.results import Folder, latest, left
 
     if address is not None and runner != "ray":
-        raise InvalidOption("--address is that of a Ray cluster; give --runner ray too")
+        raise InvalidOption("--address is for a Ray cluster; give --runner ray too")
     if workers is not None and workers < 1:
         raise InvalidOption(f"--workers must be at least 1, not {workers}")
     given = _arguments(
@@ -115,12 +119,12 @@ def arena(
         cells = held.begin(given, cells)
         records = held.records()
         todo = left(cells, records, retry=retry)
-        made = _runner(runner, held, given, width, address, retry)
-        number = _run(screen, held, made, cells, todo, list(latest(records).values()), width)
-    if number is not None:
+        cell_runner = _runner(runner, held, given, width, address, retry)
+        signal_number = _run(screen, held, cell_runner, cells, todo, list(latest(records).values()), width)
+    if signal_number is not None:
         again = command(given, folder, data, workers, runner, address)
-        screen.print(f"stopped; what is done is kept. Go on with: {again}", markup=False)
-        return 128 + number
+        screen.print(f"stopped; finished cells are kept. Continue with: {again}", markup=False)
+        return 128 + signal_number
     return _finish(folder, screen, json)
 
 
@@ -139,7 +143,7 @@ def _run(
     again = {cell.key for cell in todo}
     kept = [record for record in ended if record.cell.key not in again]
     if kept:
-        screen.print(f"{folder.path}: {len(kept)} of {len(cells)} cells ended before", markup=False)
+        screen.print(f"{folder.path}: {len(kept)} of {len(cells)} cells are finished already", markup=False)
     with session.signals() as stopped, Screen(screen, todo, workers=workers, ended=kept) as shown:
         if todo:
             shown.say(f"{folder.path}: {shown.summary()}")
@@ -147,7 +151,7 @@ def _run(
 
 
 def _finish(folder: Path, screen: Console, json: bool) -> int:
-    """The page, the tables, and whether all is well."""
+    """Write the report, print the tables, and return the exit code."""
     from longspan.cli.arena_results import print_results, summary
     from longspan.report import arena as page
     from longspan.report.results import read
@@ -209,7 +213,7 @@ def _arguments(
     if reading and data is None:
         free = ", ".join(name for name in TASKS if find(name).generated)
         raise InvalidInput(
-            f"{', '.join(reading)} read{'s' * (len(reading) == 1)} files: give their folder by --data or LONGSPAN_DATA"
+            f"{', '.join(reading)} need{'s' * (len(reading) == 1)} data: give its folder by --data or LONGSPAN_DATA"
             f"; {free} need none"
         )
     for name, preset in presets.items():
@@ -237,12 +241,12 @@ def _arguments(
 
 
 def _names(text: str, flag: str, registry: "Registry[Any] | None" = None) -> tuple[str, ...]:
-    found = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
-    if registry is not None:
-        found = tuple(registry.adopt(name) if ":" in name else name for name in found)
-    if not found:
-        raise InvalidOption(f"--{flag} names none; give names with commas between them, or leave it out")
-    return found
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not names:
+        raise InvalidOption(f"--{flag} is empty; give names separated by commas, or leave it out")
+    if registry is None:
+        return names
+    return tuple(registry.adopt(name) if ":" in name else name for name in names)
 
 
 def _lengths(text: str | None) -> tuple[int, ...]:
@@ -250,15 +254,12 @@ def _lengths(text: str | None) -> tuple[int, ...]:
 
     if text is None:
         return LENGTHS
-    parts = _names(text, "lengths")
-    if not all(part.isascii() and part.isdecimal() for part in parts):
-        raise InvalidOption(f"--lengths must be whole numbers with commas between them, as 1024,2048, not {text!r}")
-    return tuple(sorted({int(part) for part in parts}))
+    return tuple(sorted(set(whole_numbers(text, "--lengths"))))
 
 
-def _data(given: Path | None) -> Path | None:
-    named = os.environ.get("LONGSPAN_DATA")
-    found = Path(named) if given is None and named else given
-    if found is not None and not found.is_dir():
-        raise InvalidInput(f"the folder of data sets, {found}, is not there; without one, generated tasks are run")
-    return found
+def _data(flag: Path | None) -> Path | None:
+    variable = os.environ.get("LONGSPAN_DATA")
+    folder = Path(variable) if flag is None and variable else flag
+    if folder is not None and not folder.is_dir():
+        raise InvalidInput(f"there is no data folder {folder}; without one, only generated tasks are run")
+    return folder

@@ -1,4 +1,4 @@
-"""What `longspan arena --dry-run` prints, and the command that goes on with a grid."""
+"""The plan that `longspan arena --dry-run` prints, and the command that resumes a run."""
 
 import shlex
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ def print_plan(
     given: "Arguments",
     json: bool,
 ) -> None:
-    """What would be run, for how long; all cells one by one as JSON."""
+    """Print which cells would run and for how long; as JSON, every cell."""
     from longspan.arena import settings
     from longspan.arena.runs.grid import estimate, spell, total
 
@@ -41,27 +41,25 @@ def print_plan(
         groups.setdefault((what, cell.pretrain), []).append(cell)
     for (what, pretrain), group in groups.items():
         names = ", ".join(dict.fromkeys(cell.model for cell in group))
-        first, steps = group[0], "as its protocol says"
+        first, steps = group[0], "by the speed protocol"
         if first.seconds is not None:
             steps = f"{spell(first.seconds)} each"
         elif first.kind == "accuracy":
             steps = f"{settings.find(first.setting, first.task).training.steps:,} steps each"
         ended = sum(cell.key not in open_keys for cell in group)
-        before = f", {ended} ended before" if ended else ""
+        before = f", {ended} finished already" if ended else ""
         print(f"{what}{', pre-trained' * pretrain}: {len(group)} cells, {steps}{before}: {names}")
     training = sum(cell.kind == "accuracy" for cell in cells)
-    print(f"{len(cells)} cells, {training} of training and {len(cells) - training} of speed; {len(todo)} to be run")
+    print(f"{len(cells)} cells, {training} for accuracy and {len(cells) - training} for speed; {len(todo)} to run")
     where = f"{workers} worker{'s' * (workers > 1)} of {given.threads} thread{'s' * (given.threads > 1)}"
-    print(
-        f"{where}: {'time unknown, as no such cell was run here before' if whole is None else f'about {spell(whole)}'}"
-    )
-    print(f"results would be in {folder}" + ("" if given.data is None else f"; data from {given.data}"))
+    print(f"{where}: {'time unknown: no such cell was run here before' if whole is None else f'about {spell(whole)}'}")
+    print(f"results would go to {folder}" + ("" if given.data is None else f"; data from {given.data}"))
 
 
 def command(
     given: "Arguments", folder: Path, data: Path | None, workers: int | None, runner: str, address: str | None
 ) -> str:
-    """The command that goes on with it."""
+    """The command that resumes this run."""
     from longspan.arena.runs.grid import LENGTHS
     from longspan.arena.tasks.registry import TASKS
     from longspan.attention.registry import ATTENTION

@@ -1,4 +1,4 @@
-"""What `longspan arena` prints at its end: tables, or the same as JSON."""
+"""The results that `longspan arena` prints at the end: tables, or JSON."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from longspan.arena.runs.cell import Record
     from longspan.report.results import Results
 
-NOT_COMPARABLE = "tiny is for machines without an accelerator: its figures are not comparable with published ones."
+NOT_COMPARABLE = "tiny is for machines without an accelerator: its results are not comparable with published ones."
 
 
 def print_results(console: Console, results: "Results") -> None:
-    """Accuracies beside trivial baselines, speeds and memory, and what failed."""
+    """Print accuracies and trivial baselines, speed and memory, and the cells that failed."""
     if results.tasks:
-        console.print("test accuracy, %: mean ± deviation over seeds", soft_wrap=True)
+        console.print("test accuracy, %: mean ± standard deviation over seeds", soft_wrap=True)
         console.print(_accuracies(results))
     if "tiny" in results.settings:
         console.print(NOT_COMPARABLE, markup=False, soft_wrap=True)
@@ -27,7 +27,7 @@ def print_results(console: Console, results: "Results") -> None:
         _print_speeds(console, results)
     failed = [record for record in results.records if record.state != "done"]
     for record in failed:
-        line = f"{record.cell.key}: {record.state}: {record.error or 'it does not say why'}"
+        line = f"{record.cell.key}: {record.state}: {record.error or 'no reason given'}"
         console.print(line, markup=False, style="red", soft_wrap=True)
     if failed:
         console.print(f"{len(failed)} of {len(results.records)} cells have no result; --retry runs them again")
@@ -40,9 +40,9 @@ def _accuracies(results: "Results") -> Table:
     for task, pretrain in columns:
         table.add_column(f"{task}, pre-trained" if pretrain else task, justify="right")
     baselines = {task: results.baselines(task) for task in results.tasks}
-    for name in dict.fromkeys(name for each in baselines.values() for name in each):
-        found = (baselines[task].get(name) for task, _ in columns)
-        cells = ("" if value is None else f"{100 * value:.1f}" for value in found)
+    for name in dict.fromkeys(name for of_task in baselines.values() for name in of_task):
+        values = (baselines[task].get(name) for task, _ in columns)
+        cells = ("" if value is None else f"{100 * value:.1f}" for value in values)
         table.add_row(f"({name.replace('_', ' ')})", *cells, style="dim")
     for model in results.models:
         if any(record.cell.model == model for record in results.accuracy_records):
@@ -51,7 +51,9 @@ def _accuracies(results: "Results") -> Table:
 
 
 def _cells(results: "Results", task: str, pretrain: bool) -> "list[Record]":
-    return [each for each in results.accuracy_records if (each.cell.task, each.cell.pretrain) == (task, pretrain)]
+    return [
+        record for record in results.accuracy_records if (record.cell.task, record.cell.pretrain) == (task, pretrain)
+    ]
 
 
 def _accuracy(results: "Results", task: str, model: str, pretrain: bool) -> str:
@@ -77,10 +79,10 @@ def _print_speeds(console: Console, results: "Results") -> None:
         bases = [[results.speed(name, length) for name in against] for length in results.lengths]
         rates.add_row(model, *(_rate(record, base) for record, base in zip(records, bases)))
         memory.add_row(model, *(_memory(record) for record in records))
-    ratio = f" (times that of {', of '.join(against)})" if against else ""
+    ratio = f" (relative to {', to '.join(against)})" if against else ""
     console.print(f"training steps per second by length{ratio}", soft_wrap=True)
     console.print(rates)
-    console.print("memory of such a step by length", soft_wrap=True)
+    console.print("peak memory of a training step by length", soft_wrap=True)
     console.print(memory)
 
 
@@ -98,7 +100,7 @@ def _memory(record: "Record | None") -> str:
 
 
 def summary(folder: Path, results: "Results", report: Path) -> dict[str, Any]:
-    """What --json prints: means, deviations, baselines, speeds, failures."""
+    """The JSON of --json: means, deviations, baselines, speeds, failures."""
     accuracies = []
     for task in results.tasks:
         for model in results.models:

@@ -1,4 +1,4 @@
-"""What `longspan arena` shows while it runs: a live table, or lines now and then."""
+"""Progress of `longspan arena`: a live table on a terminal, otherwise lines now and then."""
 
 import time
 from collections import Counter
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from longspan.arena.runs.cell import Cell, Record
     from longspan.arena.runs.runner import Event, Told
 
-QUIET = 30.0  # seconds between lines where there is no terminal to draw on
+QUIET = 30.0  # seconds between lines without a terminal
 
 
 class Screen:
-    """Hears what happens in a grid, and shows it."""
+    """Shows the events of a running grid."""
 
     def __init__(
         self,
@@ -31,13 +31,13 @@ class Screen:
         ended: "Iterable[Record]" = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`cells` are those that are run now, `ended` what there was before."""
+        """`cells` are to run now; `ended` are the records of earlier runs."""
         self.console, self.workers, self.clock = console, workers, clock
         self.waiting = {cell.key: cell for cell in cells}
         self.running: dict[str, tuple[Cell, float, Told | None]] = {}
         self.failed: list[Record] = []
         self.states = Counter(record.state for record in ended)
-        self.taken: list[tuple[Cell, float]] = []  # cells that ended, and their seconds
+        self.durations: list[tuple[Cell, float]] = []  # finished cells and their seconds
         self.last = clock()
         self._live = ExitStack()
 
@@ -78,12 +78,12 @@ class Screen:
         _, since, _ = self.running.pop(key, (record.cell, now, None))
         self.states[record.state] += 1
         if record.state == "done":
-            self.taken.append((record.cell, now - since))
+            self.durations.append((record.cell, now - since))
             if not self.console.is_terminal:
                 self.say(f"{key}: {_result(record)}")
         else:
             self.failed.append(record)
-            self.say(f"{key}: {record.state}: {record.error or 'it does not say why'}")
+            self.say(f"{key}: {record.state}: {record.error or 'no reason given'}")
 
     def summary(self) -> str:
         from longspan.arena.runs.grid import spell
@@ -95,17 +95,17 @@ class Screen:
         return f"{done} of {total} cells done, {len(self.running)} running, {failed} failed; time left: {time_left}"
 
     def seconds_left(self) -> float | None:
-        """By what such cells took so far: of their budget, or, where they have none, by those of the same task."""
+        """Estimated from finished cells: by the share of their budget they used, or else by cells of the same task."""
         from longspan.arena.runs.grid import estimate
 
         def seconds(cell: "Cell") -> float | None:
             planned = estimate(cell)
-            like = [(one, taken) for one, taken in self.taken if one.kind == cell.kind]
+            similar = [(other, duration) for other, duration in self.durations if other.kind == cell.kind]
             if planned is not None:
-                budgets = sum(estimate(one) or 0.0 for one, _ in like)
-                return planned * (sum(taken for _, taken in like) / budgets if budgets else 1.0)
-            like = [(one, taken) for one, taken in like if one.task == cell.task] or like
-            return sum(taken for _, taken in like) / len(like) if like else None
+                budgets = sum(estimate(other) or 0.0 for other, _ in similar)
+                return planned * (sum(duration for _, duration in similar) / budgets if budgets else 1.0)
+            similar = [(other, duration) for other, duration in similar if other.task == cell.task] or similar
+            return sum(duration for _, duration in similar) / len(similar) if similar else None
 
         together, alone = 0.0, 0.0
         now = self.clock()
@@ -119,7 +119,7 @@ class Screen:
         return together / self.workers + alone
 
     def table(self) -> Group:
-        """What the terminal shows while it runs."""
+        """The live table of running cells."""
         from longspan.arena.runs.grid import spell
 
         table = Table("running", "for", "step", "held out", box=None, padding=(0, 2, 0, 0))

@@ -1,12 +1,16 @@
-"""`longspan list` and `longspan show`."""
+"""`longspan list` and `longspan show`: mechanisms, models, presets and checkpoints."""
 
+from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 from rich.table import Table
 
+from longspan.cli import mechanism_table
 from longspan.cli.inputs import AsJson, print_json, whole_numbers
+from longspan.cli.mechanism_table import Row
 from longspan.cli.models import print_checkpoint, print_model, print_models, print_preset, print_presets
 from longspan.cli.tables import limits, output
 from longspan.errors import InvalidOption
@@ -15,10 +19,12 @@ from longspan.errors import InvalidOption
 def list_names(
     *,
     models: Annotated[bool, Parameter(negative="", help="list the models instead")] = False,
-    presets: Annotated[bool, Parameter(negative="", help="list the presets: models with a paper's sizes")] = False,
+    presets: Annotated[
+        bool, Parameter(negative="", help="list the presets instead: models with a paper's sizes")
+    ] = False,
     json: AsJson = False,
 ) -> None:
-    """List the attention mechanisms (paper, family, order, and what each can do), the models or the presets.
+    """List the attention mechanisms (abilities, order, paper), the models or the presets.
 
     **Examples:**
 
@@ -27,7 +33,7 @@ def list_names(
         longspan list --models --json
     """
     if models and presets:
-        raise InvalidOption("--models and --presets are two lists; give one of them")
+        raise InvalidOption("give --models or --presets, not both")
     if models:
         from longspan.models import catalog, names
 
@@ -38,36 +44,35 @@ def list_names(
 
         rows = catalog.list_presets()
         print_json(rows) if json else print_presets(rows)
-    else:
+    elif json:
         from longspan.attention import describe, names
 
-        rows = [describe(name) for name in names()]
-        print_json(rows) if json else _print_mechanisms(rows)
+        print_json([describe(name) for name in names()])
+    else:
+        _print_mechanisms(mechanism_table.rows())
 
 
-def _print_mechanisms(rows: list[dict[str, Any]]) -> None:
-    from longspan.attention.registry import by_survey_class
-
+def _print_mechanisms(rows: Sequence[Row]) -> None:
     table = Table(box=None, pad_edge=False)
-    table.add_column("name", no_wrap=True, min_width=max(len(row["name"]) for row in rows) + 2)
-    table.add_column("can", no_wrap=True, min_width=max(len(_abilities(row)) for row in rows))
+    table.add_column("name", no_wrap=True, min_width=max(len(row.name) for row in rows) + 2)
+    table.add_column("can", no_wrap=True, min_width=max(len(row.can) for row in rows))
     table.add_column("order")
     table.add_column("paper")
-    described = {row["name"]: row for row in rows}
-    for survey_class, members in by_survey_class().items():
+    for survey_class, members in groupby(rows, key=lambda row: row.survey_class):
         table.add_row(f"[dim]{survey_class}[/dim]")
-        for row in (described[name] for name in members):
-            table.add_row(f"  {row['name']}", _abilities(row), row["order"], row["paper"])
+        for row in members:
+            table.add_row(f"  {row.name}", row.can, row.order, row.paper)
     console = output()
     console.print(table)
-    console.print("\nlongspan list --models and --presets list the others; longspan show NAME shows one", style="dim")
+    console.print("\nlongspan show NAME shows details; longspan list --models and --presets list more", style="dim")
 
 
 def show(
     name: str, /, *, lengths: Annotated[tuple[str, ...], Parameter(negative="")] = (), json: AsJson = False
 ) -> None:
-    """Show a mechanism or a model with its options, a preset with its parameters and what it costs by length, or a
-    checkpoint with what it is.
+    """Show the details of a mechanism, model, preset or checkpoint.
+
+    Mechanisms and models are shown with their options, presets with their parameter counts and their cost by length.
 
     **Examples:**
 
@@ -80,11 +85,11 @@ def show(
     Parameters
     ----------
     name
-        A name from `longspan list`, `longspan list --models` or `longspan list --presets`; or the folder of a model.
+        A name from `longspan list`, `longspan list --models` or `longspan list --presets`, or a model folder.
     lengths
-        Of a preset: tokens of the texts whose cost is shown, as 4096,12288. The paper's, and some more, unless given.
+        For a preset: sequence lengths to show the cost at, such as 4096,12288 (default: the paper's and some more).
     """
-    row = _describe(name, tuple(number for each in lengths for number in whole_numbers(each, "--lengths")))
+    row = _describe(name, tuple(number for text in lengths for number in whole_numbers(text, "--lengths")))
     if json:
         print_json(row)
     else:
@@ -99,7 +104,7 @@ def _describe(name: str, lengths: tuple[int, ...]) -> dict[str, Any]:
 
     if name not in catalog.known() and (Path(name).exists() or name.startswith(PACKAGE)):
         if lengths:
-            raise InvalidOption("--lengths is for presets, and this is a checkpoint; leave it out")
+            raise InvalidOption(f"--lengths is for presets, but {name} is a checkpoint; leave it out")
         return hub.describe(name)
     return catalog.describe(name, lengths)
 
@@ -109,7 +114,7 @@ def _print_mechanism(row: dict[str, Any]) -> None:
     console.print(f"{row['name']}: {row['summary']}", markup=False)
     facts = Table(show_header=False, box=None, pad_edge=False)
     facts.add_row("paper", row["paper"])
-    facts.add_row("family", _family(row))
+    facts.add_row("class", _survey_class(row))
     facts.add_row("order", row["order"])
     facts.add_row("can", ", ".join(key for key, able in row["supports"].items() if able))
     facts.add_row("cannot", ", ".join(key for key, able in row["supports"].items() if not able) or "–")
@@ -126,12 +131,7 @@ def _print_mechanism(row: dict[str, Any]) -> None:
     console.print(f"\nin Python: {call}", markup=False)
 
 
-def _abilities(row: dict[str, Any]) -> str:
-    words = {"causal": "causal", "cross": "cross", "streaming": "decodes"}
-    return ", ".join(word for key, word in words.items() if row["supports"][key])
-
-
-def _family(row: dict[str, Any]) -> str:
+def _survey_class(row: dict[str, Any]) -> str:
     from longspan.attention.registry import SURVEY_CLASSES
 
     return ", ".join(SURVEY_CLASSES[key] for key in row["survey_class"] or ("",))

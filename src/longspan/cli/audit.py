@@ -1,4 +1,4 @@
-"""`longspan audit`."""
+"""`longspan audit`: check what is claimed of a mechanism, layer or model."""
 
 import json as json_format
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from longspan.audit.finding import Verdict
 
 CLAIMS = Group("Claims about a module that is not from longspan", sort_key=1)
-READING = Group("How to call that module, where its signature does not say", sort_key=2)
+READING = Group("How to call that module, if its signature does not say", sort_key=2)
 EXIT = {"pass": 0, "fail": 1, "not measured": 3}
 STYLES = {"pass": "", "fail": "red", "not measured": "yellow"}
 
@@ -41,51 +41,49 @@ class Claimed:
     """The claims, as flags."""
 
     causal: Annotated[bool, _claim("no output depends on a later input")] = False
-    padding: Annotated[bool, _claim("masked positions change no other output")] = False
-    streaming: Annotated[bool, _claim("reading in chunks gives what reading at once gives")] = False
-    order: Annotated[float | None, _claim("work and memory grow at most as this power of the length")] = None
+    padding: Annotated[bool, _claim("masked positions do not affect other outputs")] = False
+    streaming: Annotated[bool, _claim("reading in chunks gives the same outputs as reading at once")] = False
+    order: Annotated[float | None, _claim("FLOPs and memory grow at most by this power of the length")] = None
     any_length: Annotated[bool, _claim("lengths 1, 2, 7, 33 … work")] = False
-    half_precision: Annotated[bool, _claim("finite in float16 and bfloat16")] = False
-    save_load: Annotated[bool, _claim("the saved weights are all there is to it")] = False
-    compile: Annotated[bool, _claim("torch.compile captures it whole and changes nothing")] = False
+    half_precision: Annotated[bool, _claim("outputs are finite in float16 and bfloat16")] = False
+    save_load: Annotated[bool, _claim("saved weights reproduce the outputs")] = False
+    compile: Annotated[bool, _claim("torch.compile captures one graph and does not change the outputs")] = False
     export: Annotated[bool, _claim("torch.export with a dynamic length works")] = False
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Called:
-    """How to call the module."""
+    """How to call the module, as flags."""
 
-    inputs: Annotated[Literal["auto", "features", "tokens"], _reading("what it takes")] = "auto"
-    mask: Annotated[str | None, _reading("keyword of its padding mask")] = None
+    inputs: Annotated[Literal["auto", "features", "tokens"], _reading("kind of its inputs (default: auto)")] = "auto"
+    mask: Annotated[str | None, _reading("keyword argument of its padding mask")] = None
     mask_means: Annotated[Literal["keep", "drop"] | None, _reading("what True means in the padding mask")] = None
     causal_mask: Annotated[bool, _reading("pass its causal mask: src_mask or attn_mask, and is_causal=True")] = False
     sequence_first: Annotated[bool, _reading("features are (length, batch, width)")] = False
     width: Annotated[int | None, _reading("width of its features")] = None
     vocabulary: Annotated[int | None, _reading("number of its token ids")] = None
-    length: Annotated[int | None, _reading("length of the samples; 64 by default")] = None
-    long_length: Annotated[int | None, _reading("length of the longer samples; 320 by default")] = None
+    length: Annotated[int | None, _reading("length of the test inputs (default: 64)")] = None
+    long_length: Annotated[int | None, _reading("length of the longer test inputs (default: 320)")] = None
 
 
 def audit(
     *targets: str,
-    all: Annotated[bool, Parameter(negative="", help="every registered mechanism")] = False,
+    all: Annotated[bool, Parameter(negative="", help="audit every registered mechanism")] = False,
     claimed: Claimed | None = None,
     called: Called | None = None,
     json: AsJson = False,
     out: Annotated[Path | None, Parameter(help="write the certificates to this file, as --json prints them")] = None,
-    html: Annotated[Path | None, Parameter(help="write them as a page to this file")] = None,
-    workers: Annotated[
-        int | None, Parameter(help="targets audited side by side; one for each core unless said")
-    ] = None,
-    verbose: Annotated[bool, Parameter(negative="", help="print every finding, not only a line for each form")] = False,
+    html: Annotated[Path | None, Parameter(help="write them to this file as a page")] = None,
+    workers: Annotated[int | None, Parameter(help="targets audited in parallel (default: one per core)")] = None,
+    verbose: Annotated[bool, Parameter(negative="", help="print every finding, not only one line per form")] = False,
 ) -> int:
-    """Measure what is claimed of a module: is it causal, does padding leak, is it really linear?
+    """Check what is claimed of a module: is it causal, does padding leak, is it really linear?
 
-    A longspan mechanism is measured against the whole contract, in every form. For any other layer or model (token ids
-    in, logits out), the audit measures what you claim, and always determinism and independence of the batch.
+    A longspan mechanism is checked against the whole contract, in every form. For any other layer or model (token ids
+    in, logits out), the audit checks your claims, and always determinism and independence of the batch.
 
-    Exit code 0: all claims hold. 1: a claim fails. 2: the command was wrong. 3: no claim fails, but one could not be
+    Exit code 0: all claims hold; 1: a claim fails; 2: invalid command; 3: no claim fails, but one could not be
     measured.
 
     **Examples:**
@@ -107,9 +105,9 @@ def audit(
     from longspan.audit.certificate import overall
 
     if all and targets:
-        raise InvalidOption("--all means every mechanism; leave out the targets, or --all")
+        raise InvalidOption("give --all or targets, not both")
     if not all and not targets:
-        raise InvalidOption("name what to audit, or give --all; `longspan list` shows the mechanisms")
+        raise InvalidOption("name a target, or give --all; `longspan list` shows the mechanisms")
     if workers is not None and workers < 1:
         raise InvalidOption(f"--workers must be at least 1, not {workers}")
     for path in (out, html):
@@ -117,14 +115,14 @@ def audit(
     claims = None if claimed is None or claimed == Claimed() else Claims(**vars(claimed))
     reading = None
     if called is not None:
-        own = ("inputs", "mask_means", "sequence_first")
-        rest = {key: value for key, value in vars(called).items() if key not in own}
+        renamed = ("inputs", "mask_means", "sequence_first")
+        rest = {key: value for key, value in vars(called).items() if key not in renamed}
         keeps = None if called.mask_means is None else called.mask_means == "keep"
         batch_first = False if called.sequence_first else None
         reading = Reading(kind=called.inputs, mask_keeps=keeps, batch_first=batch_first, **rest)
 
     console = output()
-    console.quiet = json  # then JSON alone is printed
+    console.quiet = json  # print nothing but JSON
     certificates = []
     chosen = names() if all else list(targets)
     with console.status(f"auditing {', '.join(chosen)}") as status:

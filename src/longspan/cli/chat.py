@@ -1,4 +1,4 @@
-"""`longspan chat`."""
+"""`longspan chat`: a conversation with a model."""
 
 import sys
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from typing import Annotated
 from cyclopts import Parameter
 from rich.console import Console
 
-from longspan.cli.generate import Drawn, read_sampling
+from longspan.cli.generate import SamplingFlags, read_sampling
 from longspan.cli.inputs import load_model, notices
 from longspan.errors import InvalidInput, LongspanError
 
@@ -18,17 +18,17 @@ def chat(
     path: Path,
     /,
     *,
-    system: Annotated[str | None, Parameter(help="what the model is told before the conversation")] = None,
+    system: Annotated[str | None, Parameter(help="the system message")] = None,
     max_new: Annotated[
-        int | None, Parameter(help="most new tokens of an answer; 512, or what there is room for")
+        int | None, Parameter(help="most new tokens per answer (default: 512, or what the model has room for)")
     ] = None,
-    stop: Annotated[tuple[str, ...], Parameter(negative="", help="a text that ends an answer")] = (),
-    drawn: Drawn | None = None,
+    stop: Annotated[tuple[str, ...], Parameter(negative="", help="end an answer where this string appears")] = (),
+    drawn: SamplingFlags | None = None,
 ) -> None:
     """Talk with a model, turn by turn.
 
-    On a terminal, type what you say; Ctrl-D or Ctrl-C leaves. Otherwise each line of the standard input is a turn.
-    Where the conversation outgrows the model, its oldest turns are left out.
+    On a terminal, type your turns; Ctrl-D or Ctrl-C quits. Otherwise each line of standard input is a turn. When the
+    conversation outgrows the model, the oldest turns are dropped.
 
     **Examples:**
 
@@ -39,15 +39,15 @@ def chat(
     Parameters
     ----------
     path
-        A folder or file of a model with a template for chats.
+        A model folder or file with a chat template.
     """
     from longspan.hub import Chat
 
-    asks = sys.stdin.isatty()
-    sampling = read_sampling(drawn or Drawn())
+    interactive = sys.stdin.isatty()
+    sampling = read_sampling(drawn or SamplingFlags())
     talk = Chat(load_model(path), system=system, max_new=max_new, sampling=sampling, stop=stop)
     try:
-        for line in _typed() if asks else _lines():
+        for line in _typed() if interactive else _lines():
             if not line.strip():
                 continue
             try:
@@ -58,7 +58,7 @@ def chat(
                     sys.stdout.flush()
                 print(flush=True)
             except LongspanError as error:
-                if not asks:
+                if not interactive:
                     raise
                 Console(stderr=True, highlight=False, soft_wrap=True).print(f"longspan: {error}", markup=False)
     except KeyboardInterrupt:
@@ -66,9 +66,9 @@ def chat(
 
 
 def _typed() -> Iterator[str]:
-    """What is typed, until Ctrl-D."""
+    """Typed lines, until Ctrl-D."""
     with suppress(ImportError):
-        import readline  # noqa: F401 (where it is there, input() edits lines and remembers them)
+        import readline  # noqa: F401 (gives input() line editing and a history)
     while True:
         try:
             yield input("> ")
@@ -78,11 +78,11 @@ def _typed() -> Iterator[str]:
 
 
 def _lines() -> Iterator[str]:
-    """The lines of the standard input, each as soon as it is there."""
+    """The lines of standard input, each as soon as it arrives."""
     for number, line in enumerate(sys.stdin.buffer, start=1):
         try:
             yield line.decode("utf-8").rstrip("\r\n")
         except UnicodeDecodeError as error:
             raise InvalidInput(
-                f"line {number} of the standard input is not UTF-8: {error.reason} at byte {error.start}"
+                f"line {number} of standard input is not UTF-8: {error.reason} at byte {error.start}"
             ) from None

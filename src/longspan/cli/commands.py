@@ -1,4 +1,4 @@
-"""The commands of `longspan`. Their files import torch when they run, so that help comes at once."""
+"""The table of commands. Commands import torch only when they run, so that `--help` is instant."""
 
 from cyclopts import App, Parameter
 

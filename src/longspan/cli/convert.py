@@ -1,4 +1,4 @@
-"""`longspan convert`."""
+"""`longspan convert`: write a checkpoint in another format or precision."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -16,16 +16,17 @@ def convert(
     /,
     *,
     to: Annotated[
-        Literal["huggingface", "longspan", "gguf"], Parameter(help="what to write; huggingface")
+        Literal["huggingface", "longspan", "gguf"], Parameter(help="format to write (default: huggingface)")
     ] = "huggingface",
     dtype: Annotated[
-        Literal["float16", "bfloat16", "float32"] | None, Parameter(help="of the weights; as they are, unless said")
+        Literal["float16", "bfloat16", "float32"] | None,
+        Parameter(help="precision of the weights (default: unchanged)"),
     ] = None,
-    shard_size: Annotated[str, Parameter(help="most bytes of a file, such as 500MB; 5GB")] = "5GB",
-    overwrite: Annotated[bool, Parameter(negative="", help="write over a model that is there")] = False,
+    shard_size: Annotated[str, Parameter(help="largest file, such as 500MB (default: 5GB)")] = "5GB",
+    overwrite: Annotated[bool, Parameter(negative="", help="replace a model that exists")] = False,
     json: AsJson = False,
 ) -> None:
-    """Write a checkpoint as another kind, or in another precision; tokenizer and settings go along.
+    """Convert a checkpoint to another format or precision, with its tokenizer and settings.
 
     **Examples:**
 
@@ -36,26 +37,22 @@ def convert(
     Parameters
     ----------
     source
-        A folder of Hugging Face's or of longspan's, a GGUF file, or a .bin of llama2.c.
+        A Hugging Face or longspan model folder, a GGUF file, or a .bin file of llama2.c.
     target
-        The folder to write, or the GGUF file.
+        The folder or GGUF file to write.
     """
     from longspan import hub
 
     with Console(stderr=True).status(f"converting {source}"), undone_on_error(target):
-        found = hub.convert(source, target, to=to, dtype=dtype, shard_size=shard_size, overwrite=overwrite)
+        converted = hub.convert(source, target, to=to, dtype=dtype, shard_size=shard_size, overwrite=overwrite)
+    model, unused = converted.model, converted.unused
     if json:
-        kind = {
-            "family": found.family,
-            "model": found.model.name,
-            "dtype": str(found.model.dtype).removeprefix("torch."),
-        }
-        return print_json(
-            {"path": str(target), **kind, "tokenizer": found.tokenizer is not None, "unused": found.unused}
-        )
+        dtype_name = str(model.dtype).removeprefix("torch.")
+        kind = {"family": converted.family, "model": model.name, "dtype": dtype_name}
+        return print_json({"path": str(target), **kind, "tokenizer": converted.tokenizer is not None, "unused": unused})
     console = Console(highlight=False, soft_wrap=True)
-    console.print(f"wrote {target}: {found.family or found.model.name}, {found.model.dtype}", markup=False)
-    if found.unused:
-        console.print(f"left out, as its architecture has no such heads: {', '.join(found.unused)}", markup=False)
-    if found.tokenizer is None:
-        console.print("there was no tokenizer to write", markup=False)
+    console.print(f"wrote {target}: {converted.family or model.name}, {model.dtype}", markup=False)
+    if unused:
+        console.print(f"not written, as the architecture has no such heads: {', '.join(unused)}", markup=False)
+    if converted.tokenizer is None:
+        console.print("the source has no tokenizer to write", markup=False)

@@ -1,4 +1,4 @@
-"""`longspan embed`."""
+"""`longspan embed`: a vector for each text."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ from longspan.errors import InvalidOption
 if TYPE_CHECKING:
     from torch import Tensor
 
-COMPARED = 10  # texts of which it prints how near they are
+COMPARED = 10  # most texts whose similarities are printed
 
 
 def embed(
@@ -27,28 +27,28 @@ def embed(
     file: Lines = None,
     layer: Annotated[
         tuple[int, ...],
-        Parameter(negative="", help="0: embeddings, -1: the last layer (unless said); may be given several times"),
+        Parameter(negative="", help="0: embeddings, -1: the last layer (default: -1); may be repeated"),
     ] = (-1,),
     combine: Annotated[
-        Literal["mean", "sum", "concat"], Parameter(help="what is made of several layers; their mean unless said")
+        Literal["mean", "sum", "concat"], Parameter(help="how to combine several layers (default: mean)")
     ] = "mean",
     pool: Annotated[
         Literal["first", "last", "mean", "max"] | None,
-        Parameter(help="what is made of a text's tokens; as the folder says (1_Pooling), or else their mean"),
+        Parameter(help="how to pool the tokens of a text (default: as the folder's 1_Pooling says, or else mean)"),
     ] = None,
     normalise: Annotated[
-        bool | None, Parameter(help="whether vectors are made 1 long; as the folder says, or else not")
+        bool | None, Parameter(help="scale vectors to length 1 (default: as the folder says, or else no)")
     ] = None,
-    max_length: Annotated[int | None, Parameter(help="most tokens of a text; what the model holds")] = None,
+    max_length: Annotated[int | None, Parameter(help="most tokens per text (default: the model's limit)")] = None,
     truncate: Cut = False,
-    batch: Annotated[int, Parameter(help="texts at a time; 32")] = 32,
-    out: Annotated[Path | None, Parameter(help="write the vectors to this .npy file, a row for each text")] = None,
+    batch: Annotated[int, Parameter(help="texts per batch (default: 32)")] = 32,
+    out: Annotated[Path | None, Parameter(help="write the vectors to this .npy file, one row per text")] = None,
     json: AsJson = False,
 ) -> None:
-    """Make a vector of each text, by any encoder, decoder or encoder–decoder.
+    """Embed each text as a vector, with any encoder, decoder or encoder–decoder.
 
-    The vector of one text is printed: shortened on a terminal, whole in a pipe. Of up to ten texts their similarities
-    (cosines) are. --out writes the vectors to a .npy file, and --json prints them.
+    For one text, prints its vector (shortened on a terminal, whole in a pipe); for up to ten, their cosine
+    similarities. --out writes the vectors to a .npy file, and --json prints them.
 
     **Examples:**
 
@@ -59,9 +59,9 @@ def embed(
     Parameters
     ----------
     path
-        A folder of Hugging Face's or of longspan's, or a file of a Llama (.gguf, or .bin of llama2.c).
+        A Hugging Face or longspan model folder, or a Llama file (.gguf, or llama2.c's .bin).
     words
-        Texts; each argument is one.
+        Texts, one per argument.
     """
     from longspan import hub
 
@@ -70,10 +70,10 @@ def embed(
         raise InvalidOption(f"--max-length must be at least 1, not {max_length}")
     if out is not None:
         _check_writable(out)
-    found = load_model(path)
-    with progress("reading", len(texts)) as tell:
+    pretrained = load_model(path)
+    with progress("embedding", len(texts)) as tell:
         vectors = hub.embed(
-            found,
+            pretrained,
             texts,
             layers=layer,
             combine=combine,
@@ -102,13 +102,13 @@ def embed(
 
 
 def _whole(vector: Sequence[float]) -> str:
-    return " ".join(f"{number:.9g}" for number in vector)  # nine digits give back the same float32
+    return " ".join(f"{number:.9g}" for number in vector)  # nine digits identify a float32
 
 
 def _shortened(vector: Sequence[float]) -> str:
     if len(vector) <= 8:
         return _whole(vector)
-    first, last = (" ".join(f"{number:.4f}" for number in part) for part in (vector[:4], vector[-2:]))
+    first, last = (" ".join(f"{number:.4f}" for number in numbers) for numbers in (vector[:4], vector[-2:]))
     return f"{first} … {last} ({len(vector)} numbers; --json prints all)"
 
 
@@ -129,7 +129,7 @@ def _write_vectors(path: Path, vectors: "Tensor") -> None:
 
 
 def _check_writable(path: Path) -> None:
-    """Before any work: vectors that cannot be written down are wasted."""
+    """Refuse a path that cannot be written, before the work is done."""
     if path.suffix != ".npy":
         raise InvalidOption(f"--out must end in .npy, not {path.name!r}")
     check_writable(path)

@@ -1,4 +1,4 @@
-"""What a failed command says: one line, with the command's flags and the file in question."""
+"""Error messages of the command line: one line that names the flags and the file in question."""
 
 import errno
 import re
@@ -12,48 +12,46 @@ from cyclopts import CycloptsError
 from longspan.errors import LongspanError
 from longspan.files import os_error
 
-# What the library calls an option, where the flag has another name.
+# Options of the library whose flag has another name, by command.
 LIBRARY_NAMES: dict[str, dict[str, str]] = {
     "embed": {"layers": "--layer", "longest": "--max-length"},
     "translate": {"tokens": "--batch-tokens"},
 }
-ALLOCATION = re.compile(r"can't allocate memory|out of memory|not enough memory", re.IGNORECASE)  # as torch says it
+ALLOCATION = re.compile(r"can't allocate memory|out of memory|not enough memory", re.IGNORECASE)  # torch's wording
 REMEDY = {errno.ENOSPC: "; make room, or name a folder on another disk", errno.EDQUOT: "; make room in your quota"}
 
 
 def explain(error: Exception, arguments: Sequence[str]) -> str | None:
-    """The line for an error that a user can cause or the machine; None for a fault of the program."""
+    """The line to print for an error that the user or the machine caused; None for a bug in longspan."""
     if isinstance(error, CycloptsError):
         return str(error)
     if isinstance(error, LongspanError):
         return in_flags(str(error), flags(arguments))
     if isinstance(error, RecursionError):
-        return f"{file_in_use(error) or 'the input'} is nested too deeply to be read"
+        return f"{file_in_use(error) or 'the input'} is nested too deeply to read"
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and ALLOCATION.search(str(error))):
-        place = file_in_use(error)
-        return (
-            f"out of memory{'' if place is None else f' while working on {place}'}; use a smaller batch, text or model"
-        )
+        file = file_in_use(error)
+        return f"out of memory{'' if file is None else f' while working on {file}'}; use a smaller batch, text or model"
     failed = os_error(error)
     if failed is None:
         return None
-    place = failed.filename if failed.filename is not None else file_in_use(error)
+    file = failed.filename if failed.filename is not None else file_in_use(error)
     reason = failed.strerror or str(failed)
-    return f"{reason if place is None else f'{_text(place)}: {reason}'}{REMEDY.get(failed.errno or 0, '')}"
+    return f"{reason if file is None else f'{_text(file)}: {reason}'}{REMEDY.get(failed.errno or 0, '')}"
 
 
-# Which file it was
+# Find the file
 
 
 def file_in_use(error: BaseException) -> str | None:
-    """The file that was being read or written where an error was raised that does not name it.
+    """The file that was being read or written when an error was raised that does not name it.
 
-    It is looked for from the innermost frame outwards: an open file, or else a path.
+    Searches the traceback from the innermost frame outwards for an open file, or else a path.
     """
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     no_room = isinstance(error, OSError) and error.errno in REMEDY
     if no_room and frames and frames[-1].f_globals["__name__"].startswith("longspan.cli."):
-        return "standard output"  # commands themselves write nothing else: files are written in `longspan.files`
+        return "standard output"  # commands write nothing else themselves: `longspan.files` writes files
     for frame in reversed(frames):
         paths = [value for value in frame.f_locals.values() if isinstance(value, Path)]
         for opened in _files(frame.f_locals):
@@ -74,11 +72,11 @@ def _text(name: Any) -> str:
     return name.decode(errors="replace") if isinstance(name, bytes) else str(name)
 
 
-# Flags instead of Python's arguments
+# Name flags instead of Python arguments
 
 
 def flags(arguments: Sequence[str]) -> dict[str, str]:
-    """The flag of each option of the command that was called, by the option's name in Python."""
+    """The flags of the command that was called, by the name of the Python argument."""
     from longspan.cli.commands import app
 
     names, apps, rest = app.parse_commands(arguments)
@@ -88,26 +86,26 @@ def flags(arguments: Sequence[str]) -> dict[str, str]:
             flag = next((name for name in argument.names if name.startswith("--")), None)
             if flag is not None and argument.field_info.name is not None:
                 known[argument.field_info.name] = flag
-    dotted = {word.partition("=")[0] for word in rest if re.match(r"--\w+\.", word)}  # of a recipe or of a mechanism
+    dotted = {word.partition("=")[0] for word in rest if re.match(r"--\w+\.", word)}  # recipe values, mechanism options
     last = [flag.rpartition(".")[2] for flag in dotted]
     known |= {name: flag for name, flag in zip(last, dotted) if last.count(name) == 1}
     return known | LIBRARY_NAMES.get(" ".join(names), {})
 
 
 def in_flags(text: str, known: Mapping[str, str]) -> str:
-    """A message of the library in the words of the command line: `max_new=58` is `--max-new 58`."""
-    text = re.sub(r"\b[A-Z]\w*\((\w+=[^()]*)\)", lambda found: found[1] if _named(found[1], known) else found[0], text)
+    """A message of the library with flags for Python arguments: `max_new=58` becomes `--max-new 58`."""
+    text = re.sub(r"\b[A-Z]\w*\((\w+=[^()]*)\)", lambda match: match[1] if _named(match[1], known) else match[0], text)
     for name in sorted(known, key=len, reverse=True):
-        flag, own = known[name], re.escape(name)
-        text = re.sub(rf"(?<![\w.-]){own}=True\b", flag, text)
-        text = re.sub(rf"(?<![\w.-]){own}=False\b", f"--no-{flag[2:]}", text)
-        text = re.sub(rf"(?<![\w.-]){own}=(?=[^\s=])", f"{flag} ", text)
-        text = re.sub(rf"\boption {own}\b(?![.'/])", flag, text)
-        if "_" in name:  # no word of English, wherever it stands
-            text = re.sub(rf"(?<![\w./'\"-]){own}(?![\w/'\"=-])", flag, text)
+        flag, option = known[name], re.escape(name)
+        text = re.sub(rf"(?<![\w.-]){option}=True\b", flag, text)
+        text = re.sub(rf"(?<![\w.-]){option}=False\b", f"--no-{flag[2:]}", text)
+        text = re.sub(rf"(?<![\w.-]){option}=(?=[^\s=])", f"{flag} ", text)
+        text = re.sub(rf"\boption {option}\b(?![.'/])", flag, text)
+        if "_" in name:  # cannot be an English word, so replace it anywhere
+            text = re.sub(rf"(?<![\w./'\"-]){option}(?![\w/'\"=-])", flag, text)
         else:
-            text = re.sub(rf"^{own}(?= must be\b)|(?<=\(){own}(?=\))", flag, text)
-            text = re.sub(rf"\b(give|leave out) {own}(?=$|[;,.)])", rf"\1 {flag}", text)
+            text = re.sub(rf"^{option}(?= must be\b)|(?<=\(){option}(?=\))", flag, text)
+            text = re.sub(rf"\b(give|leave out) {option}(?=$|[;,.)])", rf"\1 {flag}", text)
     return text
 
 

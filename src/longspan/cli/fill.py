@@ -1,4 +1,4 @@
-"""`longspan fill`."""
+"""`longspan fill`: predict masked tokens."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -17,13 +17,13 @@ def fill(
     /,
     *words: str,
     file: Lines = None,
-    top: Annotated[int, Parameter(help="tokens to show for each mask; 5")] = 5,
+    top: Annotated[int, Parameter(help="tokens to show per mask (default: 5)")] = 5,
     truncate: Cut = False,
     json: AsJson = False,
 ) -> None:
-    """Predict the masked tokens of texts: for every mask the most probable tokens.
+    """Predict masked tokens: the most probable ones for each mask.
 
-    A mask is written as the model's own, or as `[MASK]` or `<mask>`.
+    Write a mask as the model's mask token, or as `[MASK]` or `<mask>`.
 
     **Examples:**
 
@@ -33,24 +33,24 @@ def fill(
     Parameters
     ----------
     path
-        A folder with a model that has a head for masked tokens.
+        A model folder with a masked-language-model head.
     words
-        Texts; each argument is one.
+        Texts, one per argument.
     """
     from longspan import hub
 
     texts = read_lines(words, file, "--file", "a text with a mask")
-    made = hub.fill(load_model(path), texts, top=top, truncate=truncate)
+    predictions = hub.fill(load_model(path), texts, top=top, truncate=truncate)
     if json:
         print_json(
             [
                 {"text": text, "masks": [[asdict(guess) for guess in guesses] for guesses in masks]}
-                for text, masks in zip(texts, made)
+                for text, masks in zip(texts, predictions)
             ]
         )
         return
     console = output()
-    for text, masks in zip(texts, made):
+    for text, masks in zip(texts, predictions):
         console.print(text, markup=False, style="bold" if len(texts) > 1 else "")
         for number, guesses in enumerate(masks, start=1):
             table = Table(box=None, pad_edge=False, show_header=len(masks) > 1)

@@ -1,9 +1,9 @@
-"""`longspan generate`."""
+"""`longspan generate`: continue prompts, or answer them with an encoder–decoder."""
 
 import sys
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Group, Parameter
 from rich.console import Console
@@ -12,34 +12,43 @@ from longspan.cli.inputs import AsJson, Cut, Lines, load_model, notices, print_j
 from longspan.cli.tables import output
 from longspan.errors import InvalidOption
 
-DRAWING = Group("Drawing tokens; the best one is taken unless one of these is given", sort_key=1)
-KEEPING = Group("What may come", sort_key=2)
-SEARCHING = Group("Beam search instead of drawing", sort_key=3)
+if TYPE_CHECKING:
+    from longspan.decode import Beam, Sampling
+
+SAMPLING = Group("Sampling (without any of these: as the checkpoint says, or else greedy)", sort_key=1)
+CONSTRAINTS = Group("Constraints", sort_key=2)
+BEAM_SEARCH = Group("Beam search", sort_key=3)
 
 
-def _draw(help: str, group: Group = DRAWING) -> Parameter:
+def _draw(help: str, group: Group = SAMPLING) -> Parameter:
     return Parameter(group=group, negative="", help=help)
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Drawn:
-    """The options of `decode.Sampling` that a line can hold; None: its own default."""
+class SamplingFlags:
+    """The options of `decode.Sampling` as flags; None means the default of `Sampling`."""
 
-    temperature: Annotated[float | None, _draw("divides the logits; 0 takes the best token")] = None
-    top_k: Annotated[int | None, _draw("draw from this many best tokens")] = None
-    top_p: Annotated[float | None, _draw("draw from the fewest best tokens with this probability together")] = None
-    min_p: Annotated[float | None, _draw("leave out tokens under this share of the best one's probability")] = None
-    samples: Annotated[int | None, _draw("texts for each prompt")] = None
-    seed: Annotated[int | None, _draw("of the random draws")] = None
-    repetition_penalty: Annotated[float | None, _draw("over 1: tokens that were there come less", KEEPING)] = None
-    frequency_penalty: Annotated[float | None, _draw("taken off a logit for each time its token came", KEEPING)] = None
-    presence_penalty: Annotated[float | None, _draw("taken off the logit of a token that came", KEEPING)] = None
-    no_repeat_ngram: Annotated[int | None, _draw("no run of this many tokens comes twice", KEEPING)] = None
-    min_new: Annotated[int | None, _draw("tokens before the end may come", KEEPING)] = None
+    temperature: Annotated[float | None, _draw("divide the logits by this; 0 is greedy")] = None
+    top_k: Annotated[int | None, _draw("sample from this many most probable tokens")] = None
+    top_p: Annotated[float | None, _draw("sample from the fewest tokens whose probabilities sum to this")] = None
+    min_p: Annotated[float | None, _draw("drop tokens below this share of the best one's probability")] = None
+    samples: Annotated[int | None, _draw("texts per prompt")] = None
+    seed: Annotated[int | None, _draw("random seed")] = None
+    repetition_penalty: Annotated[float | None, _draw("above 1: tokens seen before are less likely", CONSTRAINTS)] = (
+        None
+    )
+    frequency_penalty: Annotated[
+        float | None, _draw("subtract this from a token's logit for each time it was generated", CONSTRAINTS)
+    ] = None
+    presence_penalty: Annotated[
+        float | None, _draw("subtract this from a token's logit once it was generated", CONSTRAINTS)
+    ] = None
+    no_repeat_ngram: Annotated[int | None, _draw("no n-gram of this size is generated twice", CONSTRAINTS)] = None
+    min_new: Annotated[int | None, _draw("least number of new tokens before a text may end", CONSTRAINTS)] = None
 
 
-DRAWS = ("temperature", "top_k", "top_p", "min_p", "samples", "seed")
+SAMPLING_ONLY = ("temperature", "top_k", "top_p", "min_p", "samples", "seed")
 
 
 def generate(
@@ -47,22 +56,27 @@ def generate(
     /,
     *words: str,
     file: Lines = None,
-    max_new: Annotated[int | None, Parameter(help="most new tokens; 100, or what there is room for")] = None,
-    stop: Annotated[tuple[str, ...], Parameter(negative="", help="a text that ends what is generated")] = (),
-    special: Annotated[bool, Parameter(negative="", help="names of special tokens in prompts are tokens")] = False,
-    chat: Annotated[bool, Parameter(negative="", help="prompts are what a user says, and texts are answers")] = False,
-    system: Annotated[str | None, Parameter(help="with --chat: what the model is told first")] = None,
-    drawn: Drawn | None = None,
-    beams: Annotated[int | None, Parameter(group=SEARCHING, help="hypotheses that are kept")] = None,
-    alpha: Annotated[float | None, Parameter(group=SEARCHING, help="power of the length penalty; 0.6")] = None,
-    n_best: Annotated[int | None, Parameter(group=SEARCHING, help="texts for each prompt; 1")] = None,
+    max_new: Annotated[
+        int | None, Parameter(help="most new tokens (default: 100, or what the model has room for)")
+    ] = None,
+    stop: Annotated[tuple[str, ...], Parameter(negative="", help="end the text where this string appears")] = (),
+    special: Annotated[bool, Parameter(negative="", help="read names of special tokens in prompts as tokens")] = False,
+    chat: Annotated[bool, Parameter(negative="", help="treat prompts as a user's turn and print the answers")] = False,
+    system: Annotated[str | None, Parameter(help="with --chat: the system message")] = None,
+    drawn: SamplingFlags | None = None,
+    beams: Annotated[int | None, Parameter(group=BEAM_SEARCH, help="number of beams; turns beam search on")] = None,
+    alpha: Annotated[float | None, Parameter(group=BEAM_SEARCH, help="power of the length penalty (default: 0.6)")] = (
+        None
+    ),
+    n_best: Annotated[int | None, Parameter(group=BEAM_SEARCH, help="texts per prompt (default: 1)")] = None,
     truncate: Cut = False,
-    slide: Annotated[bool, Parameter(help="let texts outgrow the model, with a sliding window")] = True,
+    slide: Annotated[bool, Parameter(help="slide the window when a text outgrows the model (default: yes)")] = True,
     json: AsJson = False,
 ) -> None:
-    """Continue prompts, or let an encoder–decoder make something of them.
+    """Continue prompts, or generate from them with an encoder–decoder.
 
-    One prompt is shown as it is written. A text ends where the checkpoint says, at a stop text, or with --max-new.
+    The text of a single prompt is printed as it is generated. A text ends at the checkpoint's end token, at a --stop
+    string, or after --max-new tokens.
 
     **Examples:**
 
@@ -74,23 +88,24 @@ def generate(
     Parameters
     ----------
     path
-        A folder of Hugging Face's or of longspan's, or a file of a Llama (.gguf, or .bin of llama2.c).
+        A Hugging Face or longspan model folder, or a Llama file (.gguf, or llama2.c's .bin).
     words
-        Prompts; each argument is one.
+        Prompts, one per argument.
     """
     from longspan import hub
 
-    asked = read_lines(words, file, "--file", "a prompt")
-    options = drawn or Drawn()
+    prompts = read_lines(words, file, "--file", "a prompt")
+    options = drawn or SamplingFlags()
     beam = _beam(beams, alpha, n_best, options)
     sampling = read_sampling(options)
-    found = load_model(path)
-    alone = len(asked) == 1 and (sampling is None or sampling.samples == 1) and beam is None
-    if alone and not json and not (sampling is None and getattr(found.model, "reads_source", False)):
+    pretrained = load_model(path)
+    reads_source = getattr(pretrained.model, "reads_source", False)
+    alone = len(prompts) == 1 and (sampling is None or sampling.samples == 1) and beam is None
+    if alone and not json and not (sampling is None and reads_source):
         with notices():
             pieces = hub.stream(
-                found,
-                asked[0],
+                pretrained,
+                prompts[0],
                 max_new=max_new,
                 sampling=sampling,
                 stop=stop,
@@ -100,17 +115,17 @@ def generate(
                 truncate=truncate,
                 slide=slide,
             )
-        if sys.stdout.isatty() and not chat and not getattr(found.model, "reads_source", False):  # so that it reads on
-            Console(highlight=False).print(asked[0], style="dim", markup=False, end="", soft_wrap=True)
+        if sys.stdout.isatty() and not chat and not reads_source:  # the text continues the prompt
+            Console(highlight=False).print(prompts[0], style="dim", markup=False, end="", soft_wrap=True)
         for piece in pieces:
             sys.stdout.write(piece.text)
             sys.stdout.flush()
         print()
         return
-    with notices(), progress("writing", len(asked)) as tell:
-        made = hub.generate(
-            found,
-            asked,
+    with notices(), progress("generating", len(prompts)) as tell:
+        generated = hub.generate(
+            pretrained,
+            prompts,
             max_new=max_new,
             sampling=sampling,
             beam=beam,
@@ -123,40 +138,40 @@ def generate(
             progress=tell,
         )
     if json:
-        rows = zip(asked, made)
+        rows = zip(prompts, generated)
         print_json([{"prompt": prompt, "texts": [asdict(text) for text in texts]} for prompt, texts in rows])
         return
     console = output()
-    for prompt, texts in zip(asked, made):
+    for prompt, texts in zip(prompts, generated):
         for text in texts:
             console.print(prompt, style="dim", markup=False)
             print(text.text)
 
 
-def read_sampling(options: Drawn) -> Any:
-    """How tokens are chosen; None: as the checkpoint says."""
+def read_sampling(options: SamplingFlags) -> "Sampling | None":
+    """The `Sampling` of the flags; None: as the checkpoint says."""
     from longspan.decode import GREEDY, Sampling
 
-    given = {key: value for key, value in vars(options).items() if value is not None}
-    if not given:
+    flags = {key: value for key, value in vars(options).items() if value is not None}
+    if not flags:
         return None
-    return Sampling(**given) if any(key in given for key in DRAWS) else replace(GREEDY, **given)
+    return Sampling(**flags) if any(key in flags for key in SAMPLING_ONLY) else replace(GREEDY, **flags)
 
 
-def _beam(beams: int | None, alpha: float | None, n_best: int | None, options: Drawn) -> Any:
+def _beam(beams: int | None, alpha: float | None, n_best: int | None, options: SamplingFlags) -> "Beam | None":
     from longspan.decode import Beam
 
-    given: dict[str, Any] = {"beams": beams, "alpha": alpha, "n_best": n_best}
+    flags: dict[str, Any] = {"beams": beams, "alpha": alpha, "n_best": n_best}
     if beams is None:
-        for name, value in given.items():
+        for name, value in flags.items():
             if value is not None:
                 raise InvalidOption(f"{_flag(name)} is for beam search; give --beams too")
         return None
     shared = {"no_repeat_ngram": options.no_repeat_ngram, "min_new": options.min_new}
     for name, value in vars(options).items():
         if value is not None and name not in shared:
-            raise InvalidOption(f"{_flag(name)} is for drawing tokens, and --beams searches; give one of them")
-    return Beam(**{key: value for key, value in {**given, **shared}.items() if value is not None})
+            raise InvalidOption(f"{_flag(name)} is for sampling, --beams for beam search; give one of them")
+    return Beam(**{key: value for key, value in {**flags, **shared}.items() if value is not None})
 
 
 def _flag(name: str) -> str:

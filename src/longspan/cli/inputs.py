@@ -1,4 +1,4 @@
-"""What the commands that use a checkpoint share: the model, the texts, the bar."""
+"""What several commands share: loading a model, reading texts and option values, progress bars, JSON."""
 
 import json
 import sys
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from longspan.hub import Pretrained
 
 AsJson = Annotated[bool, Parameter(name="--json", negative="", help="print JSON instead")]
-Cut = Annotated[bool, Parameter(name="--truncate", negative="", help="cut what is too long for the model")]
+Cut = Annotated[bool, Parameter(name="--truncate", negative="", help="cut texts that are too long for the model")]
 Dotted = Annotated[str, Parameter(allow_leading_hyphen=True, show=False)]
 Lines = Annotated[
     Path | None,
-    Parameter(allow_leading_hyphen=True, help="a file with a text on each line; - is the standard input"),
+    Parameter(allow_leading_hyphen=True, help="a file with one text per line; - reads standard input"),
 ]
 
 
 def load_model(path: Path) -> "Pretrained":
-    """The model by its name (see `hub.locate`), with a sign of life while it is read."""
+    """Load a model by its name or path (see `hub.locate`), with a status line meanwhile."""
     from longspan import hub
 
     with Console(stderr=True).status(f"loading {path}"):
@@ -36,15 +36,15 @@ def load_model(path: Path) -> "Pretrained":
 
 
 def read_lines(words: Sequence[str], file: Path | None, flag: str, what: str) -> list[str]:
-    """The texts that were given, as arguments or as lines of a file."""
+    """The texts to work on: the arguments, or the lines of a file."""
     if words and file is not None:
-        raise InvalidOption(f"texts are arguments or lines of {flag}; give one of them")
+        raise InvalidOption(f"give texts as arguments or by {flag}, not both")
     if file is None:
         if not words:
-            raise InvalidOption(f"give {what}, or {flag} with a file of them")
+            raise InvalidOption(f"give {what} as an argument, or a file by {flag}")
         return list(words)
     if str(file) != "-" and not file.is_file():
-        raise InvalidInput(f"{file} is not there, or no file")
+        raise InvalidInput(f"there is no file {file}")
     try:
         text = (sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()).decode("utf-8")
     except UnicodeDecodeError as error:
@@ -56,22 +56,22 @@ def read_lines(words: Sequence[str], file: Path | None, flag: str, what: str) ->
 
 
 def dotted(tokens: Sequence[str], what: str) -> dict[str, Any]:
-    """`--a.b value` and `--a.b=value`; a value is read as TOML has it, and is a text otherwise. `what` shows how."""
-    found: dict[str, Any] = {}
+    """Read `--a.b value` and `--a.b=value`: values are TOML, or else text. Errors end with `what`, an example."""
+    values: dict[str, Any] = {}
     rest = list(tokens)
     while rest:
         name = rest.pop(0)
         if not name.startswith("--") or name == "--":
             raise InvalidOption(f"{name!r} follows no option; {what}")
-        name, given, value = name.removeprefix("--").partition("=")
+        name, equals, value = name.removeprefix("--").partition("=")
         if "." not in name:
-            raise InvalidOption(f"no option is called --{name}; {what}")
-        if not given:
+            raise InvalidOption(f"there is no option --{name}; {what}")
+        if not equals:
             if not rest:
                 raise InvalidOption(f"--{name} has no value")
             value = rest.pop(0)
-        found[name] = _value(value)
-    return found
+        values[name] = _value(value)
+    return values
 
 
 def _value(text: str) -> Any:
@@ -81,24 +81,24 @@ def _value(text: str) -> Any:
         return text
 
 
-def parts(text: str, flag: str) -> tuple[str, ...]:
-    """Names with commas between them, each once."""
-    names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+def comma_separated(text: str, flag: str) -> tuple[str, ...]:
+    """Names separated by commas, without repetitions."""
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     if not names:
-        raise InvalidOption(f"{flag} names none; give some with commas between them")
+        raise InvalidOption(f"{flag} is empty; give names separated by commas")
     return names
 
 
 def whole_numbers(text: str, flag: str) -> tuple[int, ...]:
-    """Whole numbers with commas between them."""
-    given = parts(text, flag)
-    if not all(part.isascii() and part.isdecimal() for part in given):
-        raise InvalidOption(f"{flag} must be whole numbers with commas between them, as 1024,4096, not {text!r}")
-    return tuple(map(int, given))
+    """Whole numbers separated by commas."""
+    words = comma_separated(text, flag)
+    if not all(word.isascii() and word.isdecimal() for word in words):
+        raise InvalidOption(f"{flag} must be whole numbers separated by commas, such as 1024,4096, not {text!r}")
+    return tuple(map(int, words))
 
 
 def check_writable(path: Path | None) -> None:
-    """Before any work: what cannot be written down is wasted."""
+    """Refuse an output path that cannot be written, before the work is done."""
     if path is not None and (path.is_dir() or not path.resolve().parent.is_dir()):
         what = "is a folder" if path.is_dir() else f"cannot be written: there is no folder {path.resolve().parent}"
         raise InvalidInput(f"{path} {what}")
@@ -106,7 +106,7 @@ def check_writable(path: Path | None) -> None:
 
 @contextmanager
 def notices() -> Iterator[None]:
-    """Prints each `Notice` on the standard error, on one line and once."""
+    """Print each `Notice` once, as one line on standard error."""
 
     def show(
         message: Warning | str,
@@ -130,7 +130,7 @@ def notices() -> Iterator[None]:
 
 @contextmanager
 def progress(what: str, total: int) -> Iterator[Any]:
-    """A bar on the terminal, gone when all is done."""
+    """A progress bar on the terminal, removed at the end."""
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(what, total=total)
@@ -138,5 +138,5 @@ def progress(what: str, total: int) -> Iterator[Any]:
 
 
 def print_json(value: Any) -> None:
-    """For other programs."""
+    """Print JSON for other programs."""
     print(json.dumps(value, indent=1, ensure_ascii=False))

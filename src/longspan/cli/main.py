@@ -1,7 +1,7 @@
-"""`longspan`: where the command line starts and ends. The commands are in `commands.py`, one file each.
+"""Entry point of the `longspan` command line. `commands.py` lists the commands, one file each.
 
-What a user can get wrong, and what the machine can lack, is one line on standard error and exit code 2, without a
-traceback. Little is imported here, so that Ctrl-C is answered properly from the start.
+Errors of the user or the machine (no memory, a full disk) print one line on standard error and exit with code 2,
+without a traceback. This file imports little, so that Ctrl-C works from the first moment.
 """
 
 import os
@@ -14,12 +14,12 @@ STOPPED = "longspan: stopped"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one command; the exit code: 0 well, 1 a claim or a check failed, 2 the command was wrong."""
+    """Run one command and return its exit code: 0 success, 1 a claim or a check failed, 2 invalid command."""
     try:
         from longspan.cli.commands import app
-        from longspan.cli.spellings import renamed
+        from longspan.cli.spellings import modern_flags
 
-        arguments = renamed(arguments)
+        arguments = modern_flags(arguments)
         code = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
         return code if isinstance(code, int) else 0
     except KeyboardInterrupt:
@@ -43,10 +43,10 @@ def run() -> None:
     try:
         code = main(sys.argv[1:])
         code = _flush(code)
-    except KeyboardInterrupt:  # between two statements of ours
+    except KeyboardInterrupt:  # raised outside `main`'s own try
         print(STOPPED, file=sys.stderr)
         code = 128 + signal.SIGINT
-    except BrokenPipeError:  # whoever read our output has read enough (`longspan list | head`)
+    except BrokenPipeError:  # the reader of our output has closed it (`longspan list | head`)
         _discard_output()
         code = 128 + signal.SIGPIPE
     sys.exit(code)
@@ -59,21 +59,21 @@ def _flush(code: int) -> int:
         raise
     except OSError as error:
         _discard_output()
-        if code != 2:  # otherwise it has been reported
+        if code != 2:  # with 2, the error is reported already
             print(f"longspan: standard output: {error.strerror}", file=sys.stderr)
         return 2
     return code
 
 
 def _discard_output() -> None:
-    """Give the last flush, when the interpreter ends, nothing to fail on."""
+    """Redirect standard output to nowhere, so that the interpreter's last flush cannot fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Ctrl-C: a KeyboardInterrupt, except during an import, where the process ends at once.
+    """Ctrl-C raises KeyboardInterrupt, except during an import, where the process ends at once.
 
-    Extension modules such as torch's swallow or rewrite an exception that is raised while they are imported.
+    Extension modules such as torch's swallow or replace exceptions raised while they are imported.
     """
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):

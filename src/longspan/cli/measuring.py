@@ -1,4 +1,4 @@
-"""What commands that measure show meanwhile: a status on a terminal, and otherwise a line now and then."""
+"""Progress of long measurements: a status on a terminal, otherwise a line now and then."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -6,11 +6,11 @@ from contextlib import contextmanager
 
 from rich.console import Console
 
-QUIET = 10.0  # seconds between lines where there is no terminal to draw on
+QUIET = 10.0  # seconds between lines without a terminal
 
 
 class Teller:
-    """Hears how far measuring is, and says so with an estimate of the time left."""
+    """Reports how many cases are measured and estimates the time left."""
 
     def __init__(
         self,
@@ -20,10 +20,10 @@ class Teller:
         most: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Says a line at most `every` so many seconds; after `most` seconds nothing more is measured."""
+        """Print at most one line per `every` seconds. Measuring stops after `most` seconds, if that is given."""
         self.say, self.every, self.most, self.clock = say, every, most, clock
         self.first: float | None = None
-        self.began: tuple[float, int, int] | None = None  # of this round: when, how many were done, of how many
+        self.began: tuple[float, int, int] | None = None  # start of this round: time, cases done, total
         self.last: float | None = None
 
     def __call__(self, done: int, total: int, now: str) -> None:
@@ -47,19 +47,19 @@ class Teller:
 
 @contextmanager
 def progress(first: str, *, most: float | None = None) -> Iterator[Teller]:
-    """While it lasts, progress goes to standard error; `first` is said before the first measurement."""
+    """Report progress on standard error. `first` is printed before the first measurement."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     if console.is_terminal:
         with console.status(first) as status:
             yield Teller(lambda line: status.update(line), every=0.0, most=most)
         return
-    said = False
+    started = False
 
     def say(line: str) -> None:
-        nonlocal said
-        for each in [line] if said else [first, line]:
-            console.print(each, markup=False)
-        said = True
+        nonlocal started
+        for text in [line] if started else [first, line]:
+            console.print(text, markup=False)
+        started = True
 
     yield Teller(say, every=QUIET, most=most)
 

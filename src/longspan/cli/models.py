@@ -1,4 +1,4 @@
-"""What `longspan list` and `longspan show` print of models and presets."""
+"""How `longspan list` and `longspan show` print models, presets and checkpoints."""
 
 from typing import Any
 
@@ -9,30 +9,30 @@ from longspan.cli.tables import limits, output, short_bytes, short_number
 
 
 def print_models(rows: list[dict[str, Any]]) -> None:
-    """One line for each model."""
-    table = Table("name", "what it is", "paper", box=None, pad_edge=False)
+    """Print one line per model."""
+    table = Table("name", "summary", "paper", box=None, pad_edge=False)
     for row in rows:
         table.add_row(row["name"], escape(row["summary"]), row["paper"])
     output().print(table)
 
 
 def print_presets(rows: list[dict[str, Any]]) -> None:
-    """One line for each preset, with what its paper says."""
+    """Print one line per preset, with the parameter count its paper prints."""
     table = Table(box=None, pad_edge=False)
     table.add_column("name", no_wrap=True, min_width=max(len(row["name"]) for row in rows))
     table.add_column("model", no_wrap=True)
-    table.add_column("printed", no_wrap=True, justify="right")
+    table.add_column("params", no_wrap=True, justify="right")
     table.add_column("length", no_wrap=True, justify="right")
     table.add_column("paper", no_wrap=True)
     for row in rows:
         length = str(max(row["lengths"])) if row["lengths"] else ""
-        paper = row["paper"].replace(" et al.", "")  # so that a line has 80 characters
+        paper = row["paper"].replace(" et al.", "")  # to keep lines within 80 characters
         table.add_row(row["name"], row["model"], row["printed_parameters"], length, paper)
     output().print(table)
 
 
 def print_model(row: dict[str, Any]) -> None:
-    """A model with its options."""
+    """Print a model with its options."""
     console = output()
     console.print(f"{row['name']}: {row['summary']}", markup=False)
     facts = Table(show_header=False, box=None, pad_edge=False)
@@ -52,17 +52,17 @@ def print_model(row: dict[str, Any]) -> None:
 
 
 def print_preset(row: dict[str, Any]) -> None:
-    """A preset: what it weighs, what it costs, what the paper says, and how to build it."""
+    """Print a preset: its parameters beside the paper's number, its cost, and how to build it."""
     console = output()
     console.print(f"{row['name']}: {row['model']} of {row['paper']}", markup=False)
     if row["remarks"]:
         console.print(row["remarks"], markup=False)
     weights = Table("parameters", box=None, pad_edge=False)
     weights.add_column("", justify="right")
-    for part, number in row["parts"].items():
-        weights.add_row(f"  {part}", f"{number:,}")
-    printed = f"   the paper prints {row['printed_parameters']}" if row["printed_parameters"] else ""
-    weights.add_row("  in all", f"{row['parameters']:,}", printed)
+    for component, number in row["parts"].items():
+        weights.add_row(f"  {component}", f"{number:,}")
+    printed = f"   the paper says {row['printed_parameters']}" if row["printed_parameters"] else ""
+    weights.add_row("  total", f"{row['parameters']:,}", printed)
     console.print()
     console.print(weights)
     if row["costs"]:
@@ -71,13 +71,13 @@ def print_preset(row: dict[str, Any]) -> None:
             costs.add_column(title, justify="right")
         for item in row["costs"]:
             share = f"{100 * item['attention_flops'] / item['flops']:.0f} %" if item["attention_flops"] else ""
-            own = "  the paper's length" if item["length"] in row["printed_lengths"] else ""
+            note = "  the paper's length" if item["length"] in row["printed_lengths"] else ""
             costs.add_row(
-                str(item["length"]), short_number(item["flops"]), share, short_bytes(item["activation_bytes"]), own
+                str(item["length"]), short_number(item["flops"]), share, short_bytes(item["activation_bytes"]), note
             )
         console.print()
         console.print(costs)
-        console.print("one sequence; activations in float32, as kept for the backward pass", style="dim")
+        console.print("for one sequence; activations saved for the backward pass, in float32", style="dim")
     for note in row["cost_notes"]:
         console.print(note, style="dim", markup=False)
     console.print()
@@ -92,7 +92,7 @@ def print_preset(row: dict[str, Any]) -> None:
 
 
 def print_checkpoint(row: dict[str, Any]) -> None:
-    """A checkpoint: its family, weights, heads and tokenizer, and how to load it."""
+    """Print a checkpoint: its family, weights, heads and tokenizer, and how to load it."""
     console = output()
     kind = row["architecture"] or row["model"]
     title = f"{row['path']}: {kind}, {row['parameters']:,} parameters in {row['dtype']}"
@@ -103,19 +103,19 @@ def print_checkpoint(row: dict[str, Any]) -> None:
     if row["labels"]:
         facts.add_row("labels", escape(", ".join(row["labels"])))
     facts.add_row("max length", "any" if row["max_length"] is None else f"{row['max_length']} tokens")
-    made = row["tokenizer"]
-    if made is None:
+    tokenizer = row["tokenizer"]
+    if tokenizer is None:
         facts.add_row("tokenizer", "none")
     else:
-        special = ", ".join(f"{role} {item['token']} {item['id']}" for role, item in made["special"].items())
-        facts.add_row("tokenizer", escape(f"{made['kind']}, {made['size']:,} tokens; {special}"))
+        special = ", ".join(f"{role} {item['token']} {item['id']}" for role, item in tokenizer["special"].items())
+        facts.add_row("tokenizer", escape(f"{tokenizer['kind']}, {tokenizer['size']:,} tokens; {special}"))
     if row["unused"]:
         facts.add_row("not used", escape(", ".join(row["unused"])))
     console.print(facts)
     weights = Table("parameters", box=None, pad_edge=False)
     weights.add_column("", justify="right")
-    for part, number in row["parts"].items():
-        weights.add_row(f"  {part}", f"{number:,}")
+    for component, number in row["parts"].items():
+        weights.add_row(f"  {component}", f"{number:,}")
     options = Table("option", "value", box=None, pad_edge=False)
     for name, value in row["options"].items():
         options.add_row(f"  {name}", escape(_plain(value)))
@@ -126,9 +126,9 @@ def print_checkpoint(row: dict[str, Any]) -> None:
 
 
 def _plain(value: Any) -> str:
-    """A value as it would be written in a configuration; equal settings of neighbouring layers once, with a count."""
+    """A value as a configuration would write it; equal values of neighbouring layers once, with a count."""
     if isinstance(value, dict):
-        inside = ", ".join(f"{key}={_plain(part)}" for key, part in value.items() if key != "name")
+        inside = ", ".join(f"{key}={_plain(item)}" for key, item in value.items() if key != "name")
         return f"{value.get('name', '')}({inside})" if inside else str(value.get("name", ""))
     if isinstance(value, list) and value and isinstance(value[0], dict):
         runs: list[tuple[str, int]] = []

@@ -1,4 +1,4 @@
-"""`longspan predict`."""
+"""`longspan predict`: labels, numbers, choices, tags or answers for texts."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,16 +16,18 @@ def predict(
     truncate: Cut = False,
     threshold: Annotated[
         float | None,
-        Parameter(help="answers: how much better nothing must score to be the answer; there is always one unless said"),
+        Parameter(
+            help="for questions: answer nothing if that scores better by this much (default: always give an answer)"
+        ),
     ] = None,
-    top: Annotated[int, Parameter(help="answers to show with --json; 1")] = 1,
-    batch: Annotated[int, Parameter(help="texts at a time; 32")] = 32,
+    top: Annotated[int, Parameter(help="answers to show with --json (default: 1)")] = 1,
+    batch: Annotated[int, Parameter(help="texts per batch (default: 32)")] = 32,
     json: AsJson = False,
 ) -> None:
-    """Say what a trained model makes of texts: labels, numbers, choices, tags or answers, one line for each.
+    """Apply a trained model to texts: print labels, numbers, choices, tags or answers, one line per text.
 
-    A line is a text. By tabs it is a pair of texts, a text and its choices, or a question and its passage, as the
-    model was trained. Words to be tagged have spaces between them.
+    Tabs separate the two texts of a pair, a text and its choices, or a question and its passage, depending on what the
+    model was trained for. Spaces separate words to tag.
 
     **Examples:**
 
@@ -36,19 +38,19 @@ def predict(
     Parameters
     ----------
     path
-        The folder of a run, or of a model that has a head for such a task.
+        The folder of a run, or a model folder with a head for such a task.
     words
-        Texts; each argument is one.
+        Texts, one per argument.
     """
     from longspan.tasks.predict import predict as answers_to
 
     texts = read_lines(words, file, "--file", "a text")
-    found = load_model(path)
-    made = answers_to(found, texts, truncate=truncate, threshold=threshold, top=top, batch=batch)
+    model = load_model(path)
+    answers = answers_to(model, texts, truncate=truncate, threshold=threshold, top=top, batch=batch)
     if json:
-        print_json([{"text": text, **answer} for text, answer in zip(texts, made)])
+        print_json([{"text": text, **answer} for text, answer in zip(texts, answers)])
         return
-    for answer in made:
+    for answer in answers:
         print(_line(answer))
 
 
@@ -61,4 +63,4 @@ def _line(answer: dict[str, Any]) -> str:
         return f"{answer['choice']}\t{answer['text']}"
     if "tags" in answer:
         return " ".join(answer["tags"])
-    return " ".join(answer["answer"].split())  # a passage may have line ends of its own
+    return " ".join(answer["answer"].split())  # the passage may contain line breaks

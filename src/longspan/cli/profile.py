@@ -1,4 +1,4 @@
-"""`longspan profile`."""
+"""`longspan profile`: time and memory of mechanisms by length."""
 
 import json as json_format
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from longspan import files
-from longspan.cli.inputs import AsJson, Dotted, check_writable, dotted, parts, print_json, whole_numbers
+from longspan.cli.inputs import AsJson, Dotted, check_writable, comma_separated, dotted, print_json, whole_numbers
 from longspan.cli.measuring import progress
 from longspan.cli.profile_tables import print_rows
 from longspan.cli.tables import output
@@ -23,39 +23,40 @@ if TYPE_CHECKING:
     from longspan.measure.process import MeasureProcesses
     from longspan.measure.profile import ProfileRow
 
-WHAT = Group("What is measured", sort_key=1)
-HOW = Group("How it is measured", sort_key=2)
+WHAT = Group("What to measure", sort_key=1)
+HOW = Group("How to measure", sort_key=2)
 
 
 def profile(
     *overrides: Dotted,
     mechanisms: Annotated[
-        str | None, Parameter(group=WHAT, help="names from `longspan list` with commas; all unless given")
+        str | None, Parameter(group=WHAT, help="names from `longspan list`, separated by commas (default: all)")
     ] = None,
-    lengths: Annotated[str, Parameter(group=WHAT, help="with commas")] = "1024,4096,16384",
-    causal: Annotated[bool, Parameter(group=WHAT, negative="", help="the causal forms")] = False,
-    backward: Annotated[bool, Parameter(group=WHAT, negative="", help="forward and backward too")] = False,
-    decode: Annotated[bool, Parameter(group=WHAT, negative="", help="one more token after each length too")] = False,
-    padding: Annotated[bool, Parameter(group=WHAT, negative="", help="with a tenth of the keys hidden")] = False,
-    batch: Annotated[int, Parameter(group=WHAT, help="texts at once")] = 1,
-    heads: Annotated[int, Parameter(group=WHAT, help="of the attention")] = 8,
-    head_dim: Annotated[int, Parameter(group=WHAT, help="width of each head")] = 64,
-    threads: Annotated[int, Parameter(group=HOW, help="that each case may use")] = 1,
-    repeats: Annotated[int, Parameter(group=HOW, help="of each case; the least time counts")] = 5,
-    patience: Annotated[float, Parameter(group=HOW, help="seconds of one call; what takes longer is left out")] = 20.0,
+    lengths: Annotated[
+        str, Parameter(group=WHAT, help="sequence lengths, separated by commas (default: 1024,4096,16384)")
+    ] = "1024,4096,16384",
+    causal: Annotated[bool, Parameter(group=WHAT, negative="", help="measure the causal forms")] = False,
+    backward: Annotated[bool, Parameter(group=WHAT, negative="", help="also measure forward plus backward")] = False,
+    decode: Annotated[bool, Parameter(group=WHAT, negative="", help="also measure decoding one more token")] = False,
+    padding: Annotated[bool, Parameter(group=WHAT, negative="", help="mask a tenth of the keys")] = False,
+    batch: Annotated[int, Parameter(group=WHAT, help="sequences per batch (default: 1)")] = 1,
+    heads: Annotated[int, Parameter(group=WHAT, help="attention heads (default: 8)")] = 8,
+    head_dim: Annotated[int, Parameter(group=WHAT, help="width of a head (default: 64)")] = 64,
+    threads: Annotated[int, Parameter(group=HOW, help="CPU threads per case (default: 1)")] = 1,
+    repeats: Annotated[int, Parameter(group=HOW, help="runs of each case; the fastest counts (default: 5)")] = 5,
+    patience: Annotated[float, Parameter(group=HOW, help="skip calls that take longer than this; seconds (20)")] = 20.0,
     json: AsJson = False,
     out: Annotated[Path | None, Parameter(help="write the whole record to this file, as --json prints it")] = None,
-    html: Annotated[Path | None, Parameter(help="write it as a page with charts to this file")] = None,
+    html: Annotated[Path | None, Parameter(help="write a page with charts to this file")] = None,
 ) -> int:
-    """Measure time and memory of each mechanism on this machine, beside dense attention, and how they grow.
+    """Measure time and memory of each mechanism on this machine, how they grow, and how dense attention compares.
 
-    Heads are already projected, in float32 on the CPU. Every mechanism is held against `naive`, softmax attention with
-    its n×n weights in memory, and `sdpa`, torch's own fused kernel. Each case has a process of its own, takes turns
-    with a large matrix product, and what is compared is the least time in units of that product, so that a machine
-    which others use too distorts little. Memory is the peak beyond the inputs; when decoding, that of the state.
-    What would take too long or too much memory is left out, and said. Options of mechanisms that are not the defaults
-    are given by their names (`longspan show window`), as --window.window 512. Exit code 0: measured; 1: a case failed;
-    2: the command was wrong.
+    Measures the attention alone, without projections, in float32 on the CPU. Every mechanism is compared with `naive`
+    (softmax attention with its n×n weights in memory) and `sdpa` (torch's fused kernel). Each case runs in its own
+    process and alternates with a large matrix product; the least time in units of that product is compared, so that
+    other load on the machine distorts little. Memory is the peak beyond the inputs, or the state when decoding. Cases
+    that would take too long or too much memory are skipped and listed. Options of a mechanism (`longspan show window`)
+    are given as --window.window 512. Exit code 0: measured; 1: a case failed; 2: invalid command.
 
     **Examples:**
 
@@ -78,9 +79,9 @@ def profile(
         raise InvalidOption(f"--head-dim and --patience must be above 0, not {head_dim} and {patience:g}")
     for path in (out, html):
         check_writable(path)
-    chosen = names() if mechanisms is None else parts(mechanisms, "--mechanisms")
+    chosen = names() if mechanisms is None else comma_separated(mechanisms, "--mechanisms")
     chosen = [ATTENTION.adopt(name) if ":" in name else name for name in chosen]
-    asked: dict[Kind, bool] = {"forward": True, "training": backward, "decode": decode}
+    wanted: dict[Kind, bool] = {"forward": True, "training": backward, "decode": decode}
     like = Case(
         mechanism=chosen[0],
         length=1,
@@ -91,7 +92,7 @@ def profile(
         head_dim=head_dim,
         threads=threads,
     )
-    kinds = [kind for kind, wanted in asked.items() if wanted]
+    kinds = [kind for kind, is_wanted in wanted.items() if is_wanted]
     cases = plan(chosen, tuple(sorted(set(whole_numbers(lengths, "--lengths")))), kinds, like, _options(overrides))
     waits = Patience(repeats=repeats, call=patience)
     with MeasureProcesses(waits) as processes:
@@ -118,12 +119,12 @@ def profile(
 
 
 def _options(overrides: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """By mechanism."""
-    found: dict[str, dict[str, Any]] = {}
+    """The options of each mechanism, by its name."""
+    options: dict[str, dict[str, Any]] = {}
     for name, value in dotted(overrides, "options of mechanisms are given as --window.window 512").items():
         mechanism, _, option = name.partition(".")
-        found.setdefault(mechanism, {})[option] = value
-    return found
+        options.setdefault(mechanism, {})[option] = value
+    return options
 
 
 def _measure(cases: "Sequence[Case]", processes: "MeasureProcesses") -> "list[ProfileRow]":
@@ -139,12 +140,12 @@ def _measure(cases: "Sequence[Case]", processes: "MeasureProcesses") -> "list[Pr
             def show(done: int, total: int, now: str) -> None:
                 bar.update(task, completed=done, description=now)
         else:
-            show = stack.enter_context(progress(f"measuring {len(cases)} cases, each in a process of its own"))
+            show = stack.enter_context(progress(f"measuring {len(cases)} cases, each in its own process"))
         done = 0
 
-        def tell(found: "Measured | None") -> None:
+        def tell(measured: "Measured | None") -> None:
             nonlocal done
-            done += found is not None
+            done += measured is not None
             if done < len(cases):
                 following = cases[done]
                 show(done, len(cases), f"{following.mechanism}, {following.kind}, {following.length:,} tokens")

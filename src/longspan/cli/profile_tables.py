@@ -1,4 +1,4 @@
-"""What `longspan profile` prints."""
+"""The tables that `longspan profile` prints."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -13,29 +13,29 @@ if TYPE_CHECKING:
 
 TITLES = {"forward": "forward", "training": "forward and backward", "decode": "decoding: one more token"}
 NOTE = (
-    "naive and sdpa: how many times faster than softmax attention with its weights in memory, and than torch's fused "
-    "kernel. GEMM: share of the rate of a large matrix product. Powers of the length are fitted over all lengths, in "
-    "brackets that of the arithmetic. from: the length from which it is faster than sdpa, ~ if extrapolated."
+    "naive, sdpa: speed relative to softmax attention with its weights in memory, and to torch's fused kernel. "
+    "GEMM: FLOP rate as a share of a large matrix product's. Powers of the length are fitted over all lengths; in "
+    "brackets that of the FLOPs. from: length from which it is faster than sdpa; ~ means extrapolated."
 )
 
 
 def print_rows(console: Console, rows: "Sequence[ProfileRow]") -> None:
-    """For each kind a table at the longest length, and one of speeds at all lengths; then what has no figures."""
+    """For each kind, a table at the longest length and one of speeds at all lengths; then cases without a result."""
     for kind in dict.fromkeys(row.kind for row in rows):
-        own = [row for row in rows if row.kind == kind]
-        lengths = [point.measured.case.length for point in own[0].points]
+        of_kind = [row for row in rows if row.kind == kind]
+        lengths = [point.measured.case.length for point in of_kind[0].points]
         console.print(f"[bold]{TITLES[kind]}[/bold], length {lengths[-1]:,}")
-        console.print(_longest(own))
+        console.print(_longest(of_kind))
         if len(lengths) > 1:
-            console.print("times faster than sdpa, by length")
-            console.print(_speeds(own, lengths))
+            console.print("speed relative to sdpa, by length")
+            console.print(_speeds(of_kind, lengths))
     console.print(NOTE, style="dim", markup=False)
     lacking: dict[str, None] = {}
     for row in rows:
         for point in row.points:
-            found = point.measured
-            if found.state != "done":
-                lacking[f"{row.name}, {row.kind}: {found.state}: {found.error or 'it does not say why'}"] = None
+            case = point.measured
+            if case.state != "done":
+                lacking[f"{row.name}, {row.kind}: {case.state}: {case.error or 'no reason given'}"] = None
     for line in lacking:
         console.print(line, markup=False, style="red" if ": failed: " in line else "dim", soft_wrap=True)
 
@@ -47,19 +47,19 @@ def _longest(rows: "Sequence[ProfileRow]") -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         point = row.points[-1]
-        found = point.measured
+        case = point.measured
         counted = "" if row.counted is None else f" ({row.counted:.2f})"
-        if found.state == "done":
-            figures = [short_seconds(found.least), f"{found.spread:.0%}"]
-            figures += [_times(point.speed_to_naive), _times(point.speed_to_fused)]
-            figures += ["" if found.memory is None else short_bytes(found.memory)]
-            figures += ["" if found.share is None else f"{found.share:.0%}"]
+        if case.state == "done":
+            metrics = [short_seconds(case.least), f"{case.spread:.0%}"]
+            metrics += [_times(point.speed_to_naive), _times(point.speed_to_fused)]
+            metrics += ["" if case.memory is None else short_bytes(case.memory)]
+            metrics += ["" if case.share is None else f"{case.share:.0%}"]
         else:
-            figures = [found.state, "", "", "", "", ""]
-        if all(each.measured.state == "unsupported" for each in row.points):
-            continue  # said below
+            metrics = [case.state, "", "", "", "", ""]
+        if all(other.measured.state == "unsupported" for other in row.points):
+            continue  # listed below the tables
         powers = ["" if row.time is None else f"{row.time:.2f}{counted}", _power(row.memory)]
-        table.add_row(_name(row), *figures, *powers, str(row.crossover or ""))
+        table.add_row(_name(row), *metrics, *powers, str(row.crossover or ""))
     return table
 
 
@@ -74,7 +74,7 @@ def _speeds(rows: "Sequence[ProfileRow]", lengths: Sequence[int]) -> Table:
 
 
 def _name(row: "ProfileRow") -> str:
-    """Options stand below the mechanism, one on each line: beside it they would push the figures out of the table."""
+    """The mechanism with its options below it, one per line: in one line they would widen the table too much."""
     return row.name.replace(" ", "\n  ")
 
 

@@ -1,4 +1,4 @@
-"""Flags that had other names in earlier versions. The old names still work, and no help shows them."""
+"""Old names of renamed flags. They still work, but no help page shows them."""
 
 from collections.abc import Sequence
 
@@ -11,17 +11,17 @@ OLD: dict[tuple[str, ...], dict[str, str]] = {
 }
 
 
-def renamed(arguments: Sequence[str]) -> list[str]:
-    """The arguments of a command with today's names of its flags."""
+def modern_flags(arguments: Sequence[str]) -> list[str]:
+    """The arguments of a command, with old flag names replaced by the current ones."""
     for command, names in OLD.items():
         if tuple(arguments[: len(command)]) == command:
-            return [_renamed(word, names) for word in arguments]
+            return [_modern(word, names) for word in arguments]
     return list(arguments)
 
 
-def _renamed(word: str, names: dict[str, str]) -> str:
+def _modern(word: str, names: dict[str, str]) -> str:
     flag, equals, value = word.partition("=")
     return f"{names[flag]}{equals}{value}" if flag in names else word
 
 
-__all__ = ["OLD", "renamed"]
+__all__ = ["OLD", "modern_flags"]

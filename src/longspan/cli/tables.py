@@ -1,4 +1,4 @@
-"""How the command line prints tables, and how numbers and limits are written in them."""
+"""Tables on the terminal, and short forms of numbers, sizes and limits."""
 
 import os
 from typing import Any
@@ -8,15 +8,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-WIDE = 100_000  # columns of what is no terminal: a line is as long as its text
-NARROW = 8  # columns that a cell which can be folded needs
+WIDE = 100_000  # width of a file or a pipe: lines are never folded
+NARROW = 8  # least width of a column that can fold
 LIMITS = (("≥", "low"), (">", "above"), ("≤", "high"), ("<", "below"))
 
 
 class Output(Console):
-    """Standard output. On a terminal, tables fold to its width; a file or a pipe gets every line whole.
+    """Standard output. Tables fold to the width of a terminal; a file or a pipe gets whole lines.
 
-    COLUMNS says the width of either.
+    The environment variable COLUMNS sets the width of either.
     """
 
     def __init__(self, width: int | None = None) -> None:
@@ -25,19 +25,19 @@ class Output(Console):
             self.width = WIDE
 
     def print(self, *objects: Any, **options: Any) -> None:
-        for each in objects:
-            if isinstance(each, Table):
-                _let_fold(each, self.width)
+        for item in objects:
+            if isinstance(item, Table):
+                _let_fold(item, self.width)
         super().print(*objects, **options)
 
 
 def output() -> Output:
-    """Standard output as it is now."""
+    """A console for the current standard output."""
     return Output()
 
 
 def _let_fold(table: Table, width: int) -> None:
-    """No cell is cut: columns that stay whole while there is room (`no_wrap`) fold as well when there is none."""
+    """Fold cells instead of cutting them, even in `no_wrap` columns when the table does not fit."""
     needed = 0
     for column in table.columns:
         column.overflow = "fold"
@@ -50,7 +50,7 @@ def _let_fold(table: Table, width: int) -> None:
 
 
 def limits(item: dict[str, Any]) -> str:
-    """The limits of an option: its choices, or its bounds."""
+    """The choices of an option, or its bounds."""
     if item["choices"]:
         return ", ".join(item["choices"])
     bounds = [f"{word} {item[key]:g}" for word, key in LIMITS if item.get(key) is not None]
@@ -58,17 +58,17 @@ def limits(item: dict[str, Any]) -> str:
 
 
 def short_number(number: float) -> str:
-    """Three digits and the thousands: 1.23 T."""
+    """Three digits and a prefix: 1.23 T."""
     return _short(number, 1000.0, ("", " k", " M", " G", " T", " P", " E"))
 
 
 def short_bytes(number: float) -> str:
-    """Three digits and the unit: 1.23 GiB."""
+    """Three digits and a unit: 1.23 GiB."""
     return _short(number, 1024.0, (" B", " KiB", " MiB", " GiB", " TiB", " PiB"))
 
 
 def short_seconds(number: float) -> str:
-    """Three digits and the unit: 1.23 ms."""
+    """Three digits and a unit: 1.23 ms."""
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if number >= 0.9995 * size:
             return f"{number / size:.3g} {unit}"

@@ -1,4 +1,4 @@
-"""`longspan tokenize`: learn a tokenizer, look into it, and put text through it."""
+"""`longspan tokenize`: learn, inspect and use tokenizers."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -16,8 +16,8 @@ from longspan.files import undone_on_error
 if TYPE_CHECKING:
     from longspan.data import Tokenizer
 
-app = App(name="tokenize", help="Learn a tokenizer, look into it, and put text through it.")
-Folder = Annotated[Path, Parameter(help="the folder of a tokenizer, or of a model that has one")]
+app = App(name="tokenize", help="Learn, inspect and use tokenizers.")
+Folder = Annotated[Path, Parameter(help="the folder of a tokenizer, or of a model with one")]
 BARS = 12  # rows of a histogram
 
 
@@ -26,17 +26,18 @@ def learn(
     *files: Path,
     out: Annotated[Path, Parameter(help="the folder to write")],
     kind: Annotated[
-        Literal["bytes", "characters", "words", "bpe", "wordpiece", "unigram"], Parameter(help="how text is cut; bpe")
+        Literal["bytes", "characters", "words", "bpe", "wordpiece", "unigram"],
+        Parameter(help="kind of tokenizer (default: bpe)"),
     ] = "bpe",
-    size: Annotated[int, Parameter(help="most tokens of the vocabulary; 8000")] = 8000,
-    lowercase: Annotated[bool, Parameter(help="make upper case lower, and drop accents")] = False,
-    frequency: Annotated[int, Parameter(help="how often a pair or word must be seen; 2")] = 2,
-    special: Annotated[bool, Parameter(help="have tokens for beginning, end, padding and mask")] = True,
+    size: Annotated[int, Parameter(help="largest size of the vocabulary (default: 8000)")] = 8000,
+    lowercase: Annotated[bool, Parameter(help="lowercase the text and drop accents")] = False,
+    frequency: Annotated[int, Parameter(help="least number of times a pair or word must occur (default: 2)")] = 2,
+    special: Annotated[bool, Parameter(help="add tokens for beginning, end, padding and mask (default: yes)")] = True,
     json: AsJson = False,
 ) -> None:
-    """Learn a tokenizer from files of text (.gz, .bz2 and .xz too), and write it as `tokenizer.json`.
+    """Learn a tokenizer from text files (also .gz, .bz2 and .xz) and write it as `tokenizer.json`.
 
-    Hugging Face's AutoTokenizer reads it as well.
+    Hugging Face's AutoTokenizer can read it.
 
     **Examples:**
 
@@ -48,17 +49,17 @@ def learn(
     from longspan.data.tokenizers.learn import learn as learn_from
 
     if not files:
-        raise InvalidOption("give a file of text to learn from, or several")
+        raise InvalidOption("give at least one text file to learn from")
     if (out / "tokenizer.json").exists():
         raise InvalidInput(f"{out} has a tokenizer already; name another folder")
     options = TokenizerOptions(kind=kind, size=size, lowercase=lowercase, frequency=frequency, special=special)
     with Console(stderr=True).status(f"learning from {', '.join(map(str, files))}"):
-        made = learn_from(options, (piece for file in files for piece in pieces(file)))
+        tokenizer = learn_from(options, (piece for file in files for piece in pieces(file)))
     with undone_on_error(out):
-        made.save(out)
+        tokenizer.save(out)
     if json:
-        return print_json({"path": str(out), "kind": kind, "size": made.size})
-    print(f"{out}: {made.size} tokens ({kind})")
+        return print_json({"path": str(out), "kind": kind, "size": tokenizer.size})
+    print(f"{out}: {tokenizer.size} tokens ({kind})")
 
 
 @app.command
@@ -66,29 +67,29 @@ def show(
     path: Folder,
     /,
     *,
-    merges: Annotated[int, Parameter(help="how many merges, the first ones; 20")] = 20,
+    merges: Annotated[int, Parameter(help="number of merges to show (default: 20)")] = 20,
     json: AsJson = False,
 ) -> None:
-    """Show a tokenizer: its size, its special tokens, and what it merges, in order.
+    """Show a tokenizer: its size, its special tokens and its first merges.
 
     **Examples:**
 
         longspan tokenize show tokenizer/ --merges 50
     """
     tokenizer = _read(path)
-    found = _described(tokenizer, merges)
+    facts = _described(tokenizer, merges)
     if json:
-        return print_json(found)
+        return print_json(facts)
     console = output()
-    console.print(f"{found['kind']}, {found['size']} tokens, {found['merges']} merges")
+    console.print(f"{facts['kind']}, {facts['size']} tokens, {facts['merges']} merges")
     table = Table("id", "special token", "role", box=None, pad_edge=False)
-    for row in found["special"]:
+    for row in facts["special"]:
         table.add_row(str(row["id"]), escape(row["token"]), row["role"] or "")
-    if found["special"]:
+    if facts["special"]:
         console.print(table)
-    if found["first"]:
+    if facts["first"]:
         table = Table("merge", "left", "right", "token", "id", box=None, pad_edge=False)
-        for row in found["first"]:
+        for row in facts["first"]:
             values = (row["left"], row["right"], row["token"])
             table.add_row(str(row["rank"]), *(escape(value) for value in values), str(row["id"]))
         console.print(table)
@@ -118,17 +119,17 @@ def _described(tokenizer: "Tokenizer", merges: int) -> dict[str, Any]:
 def encode(
     path: Folder,
     /,
-    *words: Annotated[str, Parameter(allow_leading_hyphen=True, help="texts; - is the standard input")],
+    *words: Annotated[str, Parameter(allow_leading_hyphen=True, help="texts; - reads standard input")],
     file: Lines = None,
-    special: Annotated[bool, Parameter(help="with the tokens that stand around a text; not unless said")] = False,
+    special: Annotated[bool, Parameter(help="add the special tokens around each text (default: no)")] = False,
     allow: Annotated[
-        tuple[str, ...], Parameter(negative="", help="a special token that may be written in the text; [MASK], say")
+        tuple[str, ...], Parameter(negative="", help="read this special token, such as [MASK], if it is in the text")
     ] = (),
     json: AsJson = False,
 ) -> None:
-    """Cut texts into tokens: ids, pieces, and the characters that each stands for.
+    """Tokenize texts: print ids, pieces and character positions.
 
-    Texts are arguments, or lines of a file; `-` is the standard input.
+    Texts are arguments, or lines of a file; `-` reads standard input.
 
     **Examples:**
 
@@ -138,25 +139,25 @@ def encode(
     """
     tokenizer = _read(path)
     for word in words:
-        if word.startswith("--"):  # a text may; more often it is an option that was spelled wrong
-            raise InvalidOption(f"there is no option {word}; a text that begins so is given by --file")
+        if word.startswith("--"):  # more likely a misspelled option than a text
+            raise InvalidOption(f"there is no option {word}; give a text that begins with -- by --file")
     if words == ("-",):
         words, file = (), Path("-")
     texts = read_lines(words, file, "--file", "a text")
-    found: list[dict[str, Any]] = []
-    for text, each in zip(texts, tokenizer.encode_many(texts, special=special, allow=allow)):
-        pieces = [tokenizer.token(number) for number in each.ids]
-        found.append({"text": text, "ids": each.ids, "pieces": pieces, "offsets": each.offsets})
+    rows: list[dict[str, Any]] = []
+    for text, encoded in zip(texts, tokenizer.encode_many(texts, special=special, allow=allow)):
+        pieces = [tokenizer.token(number) for number in encoded.ids]
+        rows.append({"text": text, "ids": encoded.ids, "pieces": pieces, "offsets": encoded.offsets})
     if json:
-        return print_json(found)
+        return print_json(rows)
     console = output()
-    for row in found:
+    for row in rows:
         table = Table(
             "id",
             "piece",
             "characters",
             "text",
-            title=None if len(found) == 1 else escape(row["text"]),
+            title=None if len(rows) == 1 else escape(row["text"]),
             box=None,
             pad_edge=False,
         )
@@ -171,10 +172,10 @@ def decode(
     path: Folder,
     /,
     *ids: int,
-    special: Annotated[bool, Parameter(help="print special tokens as well; not unless said")] = False,
+    special: Annotated[bool, Parameter(help="also print special tokens (default: no)")] = False,
     json: AsJson = False,
 ) -> None:
-    """Print the text of ids.
+    """Turn token ids back into text.
 
     **Examples:**
 
@@ -183,7 +184,7 @@ def decode(
     tokenizer = _read(path)
     for number in ids:
         if not 0 <= number < tokenizer.size:
-            raise InvalidInput(f"there is no id {number}; they are 0 to {tokenizer.size - 1}")
+            raise InvalidInput(f"there is no id {number}; ids are 0 to {tokenizer.size - 1}")
     text = tokenizer.decode(ids, special=special)
     print_json({"ids": ids, "text": text}) if json else print(text)
 
@@ -195,7 +196,7 @@ def statistics(
     *files: Path,
     json: AsJson = False,
 ) -> None:
-    """Say how files of text are cut: tokens for each word, how much is unknown, how long lines are.
+    """Show how text files are tokenized: tokens per word, share of unknown tokens, lengths of lines.
 
     **Examples:**
 
@@ -205,17 +206,17 @@ def statistics(
     from longspan.data.tokenizers.statistics import measure
 
     if not files:
-        raise InvalidOption("give a file of text, or several")
+        raise InvalidOption("give at least one text file")
     tokenizer = _read(path)
-    found = measure(tokenizer, (line for file in files for line in lines(file)))
+    measured = measure(tokenizer, (line for file in files for line in lines(file)))
     if json:
-        return print_json(found.plain())
+        return print_json(measured.plain())
     console = output()
-    for name, value in found.plain().items():
+    for name, value in measured.plain().items():
         if name != "lengths":
             console.print(f"{name.replace('_', ' ')}: {value:.4g}" if isinstance(value, float) else f"{name}: {value}")
-    table = Table("tokens of a line", "lines", "", box=None, pad_edge=False)
-    rows = found.histogram(BARS)
+    table = Table("tokens per line", "lines", "", box=None, pad_edge=False)
+    rows = measured.histogram(BARS)
     most = max(count for _, _, count in rows)
     for start, stop, count in rows:
         table.add_row(f"{start}–{stop}", str(count), "█" * round(40 * count / most))
@@ -225,7 +226,7 @@ def statistics(
 def _read(path: Path) -> "Tokenizer":
     from longspan.data import read_tokenizer
 
-    found = read_tokenizer(path)
-    if found is None:
+    tokenizer = read_tokenizer(path)
+    if tokenizer is None:
         raise InvalidInput(f"{path} has no tokenizer")
-    return found
+    return tokenizer

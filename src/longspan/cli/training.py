@@ -20,26 +20,24 @@ if TYPE_CHECKING:
     from longspan.train.loop import Trainer
     from longspan.train.processes import Processes
 
-QUIET = 30.0  # seconds between lines where there is no terminal to draw a bar on
+QUIET = 30.0  # seconds between lines without a terminal
 VALUES = "values of a recipe are given as --train.steps 500"
-Data = Annotated[Path | None, Parameter(help="the folder of data sets; LONGSPAN_DATA unless given")]
-DataOfRun = Annotated[Path | None, Parameter(help="the folder of data sets, where it has moved since the run began")]
+Data = Annotated[Path | None, Parameter(help="the folder of data sets (default: LONGSPAN_DATA)")]
+DataOfRun = Annotated[Path | None, Parameter(help="the folder of data sets, if it has moved since the run began")]
 
 
 def train(
     recipe: Path,
     /,
     *overrides: Dotted,
-    out: Annotated[
-        Path | None, Parameter(help="the folder of the run; runs/ and the recipe's name unless given")
-    ] = None,
+    out: Annotated[Path | None, Parameter(help="the folder of the run (default: runs/ and the recipe's name)")] = None,
     data: Data = None,
     json: AsJson = False,
 ) -> int:
-    """Train as a recipe says; any of its values can be given anew by its name, as `--train.steps 500`.
+    """Train a model from a recipe. Override any value by its name, such as `--train.steps 500`.
 
-    A run is a folder: config.toml, metrics.jsonl, checkpoints/ and, at the end, model/. Ctrl-C and SIGTERM let the
-    step be finished and saved; `longspan resume` goes on from there, to the bit.
+    A run is a folder: config.toml, metrics.jsonl, checkpoints/ and, at the end, model/. Ctrl-C and SIGTERM finish the
+    current step and save a checkpoint; `longspan resume` continues from there, bit-exactly.
 
     **Examples:**
 
@@ -57,12 +55,13 @@ def train(
 
     if recipe.is_dir():
         raise InvalidInput(
-            f"{recipe} is a folder; `longspan resume {_quoted(recipe)}` continues a run, and training takes a TOML file"
+            f"{recipe} is a folder, but `longspan train` needs a TOML file; to continue a run: "
+            f"longspan resume {_quoted(recipe)}"
         )
-    read = recipes.read(recipe, dotted(overrides, VALUES))
+    plan = recipes.read(recipe, dotted(overrides, VALUES))
     folder = Path("runs") / recipe.stem if out is None else out
-    root = _data(data, read.data)
-    return _run(folder, lambda run, processes: recipes.begin(read, run, data=root, processes=processes), json=json)
+    root = _data(data, plan.data)
+    return _run(folder, lambda run, processes: recipes.begin(plan, run, data=root, processes=processes), json=json)
 
 
 def resume(
@@ -70,12 +69,12 @@ def resume(
     /,
     *,
     inexact: Annotated[
-        bool, Parameter(negative="", help="go on even where it cannot be as it would have been, and say why")
+        bool, Parameter(negative="", help="resume even if the result will not be bit-identical, and say why")
     ] = False,
     data: DataOfRun = None,
     json: AsJson = False,
 ) -> int:
-    """Go on with a run that was stopped or killed, from its newest whole checkpoint.
+    """Resume a run that was stopped or killed, from its newest complete checkpoint.
 
     **Examples:**
 
@@ -91,7 +90,7 @@ def resume(
     from longspan.train.run import Run
 
     if not run.is_dir():
-        raise InvalidInput(f"{run} is not there; give the folder of a run")
+        raise InvalidInput(f"there is no folder {run}; give the folder of a run")
     root = _data(data, recipes.of_run(Run(run)).data)
     return _run(
         run,
@@ -106,11 +105,11 @@ def evaluate(
     run: Path,
     /,
     *,
-    split: Annotated[str, Parameter(help="test, held_out or train")] = "held_out",
+    split: Annotated[str, Parameter(help="test, held_out or train (default: held_out)")] = "held_out",
     data: DataOfRun = None,
     json: AsJson = False,
 ) -> int:
-    """Measure what a run made: its result, or its newest checkpoint while it is not at its end.
+    """Evaluate a run: its final model, or its newest checkpoint if it has not finished.
 
     **Examples:**
 
@@ -128,21 +127,21 @@ def evaluate(
     if split not in ("test", "held_out", "train"):
         raise InvalidOption(f"--split must be test, held_out or train, not {split!r}")
     if not run.is_dir():
-        raise InvalidInput(f"{run} is not there; give the folder of a run")
+        raise InvalidInput(f"there is no folder {run}; give the folder of a run")
     root = _data(data, recipes.of_run(Run(run)).data)
     with _joined(run) as processes:
-        with Console(stderr=True).status(f"measuring {run}"):
-            found = recipes.evaluate(run, split=split, data=root, processes=processes)
+        with Console(stderr=True).status(f"evaluating {run}"):
+            result = recipes.evaluate(run, split=split, data=root, processes=processes)
         if not processes.first:
             return 0
     if json:
-        named = {"run": str(run), "model": str(found.model), "split": split}
-        print_json({**named, "figures": found.figures, "table": found.table})
+        source = {"run": str(run), "model": str(result.model), "split": split}
+        print_json({**source, "figures": result.figures, "table": result.table})
     else:
-        print(f"{found.model}, {split}: {_figures(found.figures)}")
-        for row in found.table:
-            said = ", ".join(f"{count} {name}" for name, count in row["said"].items() if count)
-            print(f"  {row['label']} ({row['support']}): {said or 'none'}")
+        print(f"{result.model}, {split}: {_metrics(result.figures)}")
+        for row in result.table:
+            predicted = ", ".join(f"{count} {name}" for name, count in row["said"].items() if count)
+            print(f"  {row['label']} ({row['support']}): {predicted or 'none'}")
     return 0
 
 
@@ -162,7 +161,7 @@ def _run(
     keep_memory()
     run, screen = Run(folder), Console(stderr=True, highlight=False, soft_wrap=True)
     code, last = 0, ""
-    figures: Mapping[str, float] = {}
+    metrics: Mapping[str, float] = {}
     with _joined(folder) as processes, ExitStack() as held:
         processes.together(lambda: held.enter_context(run.held()) if processes.first else None)
         trainer = make(run, processes)
@@ -170,26 +169,26 @@ def _run(
             _introduce(screen, trainer)
         with _shown(screen, trainer) as (say, show):
             try:
-                figures = fit.train(trainer, resume=resume, inexact=inexact, say=say, show=show)
+                metrics = fit.train(trainer, resume=resume, inexact=inexact, say=say, show=show)
             except Interrupted as stopped:
                 code = 128 + stopped.signal
-                last = f"saved at step {trainer.progress.step}; go on with: longspan resume {_quoted(folder)}"
+                last = f"saved at step {trainer.progress.step}; continue with: longspan resume {_quoted(folder)}"
             except KeyboardInterrupt:
                 code = 128 + signal.SIGINT
-                last = f"stopped without saving; the last checkpoint stays: longspan resume {_quoted(folder)}"
-    if processes.first and last:  # below whatever else there was to say
+                last = f"stopped without saving; continue from the last checkpoint: longspan resume {_quoted(folder)}"
+    if processes.first and last:  # printed last, below all other output
         screen.print(last, markup=False)
     elif processes.first and json:
-        named = {"run": str(folder), "model": str(folder / RESULT), "step": trainer.progress.step}
-        print_json({**named, "figures": figures})
+        source = {"run": str(folder), "model": str(folder / RESULT), "step": trainer.progress.step}
+        print_json({**source, "figures": metrics})
     elif processes.first:
-        print(f"{folder / RESULT}: {_figures(figures)}")
+        print(f"{folder / RESULT}: {_metrics(metrics)}")
     return code
 
 
 @contextmanager
 def _joined(run: Path) -> "Iterator[Processes]":
-    """All processes that torchrun started; what one of them failed of, that one alone says."""
+    """Join the processes that torchrun started. If one of them fails, only that one prints the error."""
     from longspan.train.processes import Elsewhere, Lost, is_lost, start, stop
 
     processes = start()
@@ -200,10 +199,10 @@ def _joined(run: Path) -> "Iterator[Processes]":
     except RuntimeError as error:
         if processes.world == 1 or not is_lost(error):
             raise
-        if processes.rank > 1:  # the first two are enough to say it, and one of them may be the lost one
+        if processes.rank > 1:  # two reports are enough, and one of these two may be the lost process
             raise SystemExit(2) from None
         raise Lost(
-            f"another of the {processes.world} processes has ended, and this one stops; the checkpoints are whole: "
+            f"another of the {processes.world} processes ended, so this one stops; the checkpoints are complete: "
             f"longspan resume {_quoted(run)}"
         ) from None
     finally:
@@ -212,7 +211,7 @@ def _joined(run: Path) -> "Iterator[Processes]":
 
 @contextmanager
 def _shown(screen: Console, trainer: "Trainer") -> Iterator[tuple[Callable[[str], None], Callable[..., None]]]:
-    """A bar with loss, speed and time left; lines now and then where there is no terminal; the first process alone."""
+    """Show loss, speed and time left, in the first process: a bar on a terminal, otherwise lines now and then."""
     if not trainer.processes.first:
         yield (lambda line: None), (lambda trainer, row: None)
         return
@@ -248,38 +247,38 @@ def _shown(screen: Console, trainer: "Trainer") -> Iterator[tuple[Callable[[str]
 
 
 def _introduce(screen: Console, trainer: "Trainer") -> None:
-    """What is trained on what."""
+    """Print the data, the model and the baselines."""
     count = sum(parameter.numel() for parameter in trainer.model.parameters())
     facts = dict(trainer.facts)
     baselines: Mapping[str, Mapping[str, float]] = facts.pop("baselines", {})
-    said = [f"{name} {value:,}" if isinstance(value, int) else f"{name} {value}" for name, value in facts.items()]
+    words = [f"{name} {value:,}" if isinstance(value, int) else f"{name} {value}" for name, value in facts.items()]
     where = f"{trainer.processes.world} processes, " if trainer.processes.world > 1 else ""
     lines = [
-        f"{trainer.run.folder}: {', '.join(said)}",
+        f"{trainer.run.folder}: {', '.join(words)}",
         f"{trainer.model.name}, {count:,} parameters; {where}{trainer.steps:,} steps, "
-        f"{len(trainer.data.batches(0)):,} to an epoch",
+        f"{len(trainer.data.batches(0)):,} per epoch",
     ]
     if baselines:
         width = max(map(len, baselines))
-        lines.append("without a model, on the held-out data:")
-        lines.extend(f"  {name:{width}}  {_figures(scores)}" for name, scores in baselines.items())
+        lines.append("baselines without a model, on the held-out data:")
+        lines.extend(f"  {name:{width}}  {_metrics(scores)}" for name, scores in baselines.items())
     for line in lines:
         screen.print(line, markup=False)
 
 
-def _data(given: Path | None, kept: Path | None) -> Path | None:
-    """The folder of data sets: the one given, the one that a run or a recipe names, or LONGSPAN_DATA."""
-    if given is None and kept is not None and kept.is_dir():
-        return None  # which means the one that is named
-    named = os.environ.get("LONGSPAN_DATA")
-    found = Path(named) if given is None and named else given
-    if found is not None and not found.is_dir():
-        raise InvalidInput(f"the folder of data sets, {found}, is not there")
-    return found
+def _data(flag: Path | None, recorded: Path | None) -> Path | None:
+    """The folder of data sets: --data, or the one that a run or a recipe names (None), or LONGSPAN_DATA."""
+    if flag is None and recorded is not None and recorded.is_dir():
+        return None
+    variable = os.environ.get("LONGSPAN_DATA")
+    folder = Path(variable) if flag is None and variable else flag
+    if folder is not None and not folder.is_dir():
+        raise InvalidInput(f"there is no data folder {folder}")
+    return folder
 
 
-def _figures(figures: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} {value:.4g}" for name, value in figures.items()) or "no figures"
+def _metrics(metrics: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value:.4g}" for name, value in metrics.items()) or "no metrics"
 
 
 def _quoted(path: Path) -> str:

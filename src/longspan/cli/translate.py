@@ -1,4 +1,4 @@
-"""`longspan translate`."""
+"""`longspan translate`: translate texts with a trained encoder–decoder."""
 
 from pathlib import Path
 from typing import Annotated
@@ -13,15 +13,17 @@ def translate(
     /,
     *words: str,
     file: Lines = None,
-    beams: Annotated[int, Parameter(help="hypotheses that are kept; 1 takes the best token each time; 5")] = 5,
-    alpha: Annotated[float, Parameter(help="power of the length penalty; higher makes longer texts; 0.6")] = 0.6,
-    batch_tokens: Annotated[int, Parameter(help="source tokens at a time, padding included; 1024")] = 1024,
+    beams: Annotated[int, Parameter(help="number of beams; 1 is greedy (default: 5)")] = 5,
+    alpha: Annotated[
+        float, Parameter(help="power of the length penalty; more gives longer texts (default: 0.6)")
+    ] = 0.6,
+    batch_tokens: Annotated[int, Parameter(help="source tokens per batch, with padding (default: 1024)")] = 1024,
     truncate: Cut = False,
     json: AsJson = False,
 ) -> None:
-    """Translate texts by a model that was trained on pairs: one line for each, in their order.
+    """Translate texts with a model trained on sentence pairs: one line per text, in order.
 
-    Of an empty line comes an empty line.
+    An empty line gives an empty line.
 
     **Examples:**
 
@@ -32,23 +34,24 @@ def translate(
     Parameters
     ----------
     path
-        The folder of a run, or of a model.
+        The folder of a run or of a model.
     words
-        Texts; each argument is one.
+        Texts, one per argument.
     """
     from longspan import hub
     from longspan.decode import Beam
 
     texts = read_lines(words, file, "--file", "a text to translate")
     beam = Beam(beams=beams, alpha=alpha)
-    found = load_model(path)
+    model = load_model(path)
     with progress("translating", len(texts)) as tell:
-        made = hub.translate(found, texts, beam=beam, truncate=truncate, tokens=batch_tokens, progress=tell)
+        translations = hub.translate(model, texts, beam=beam, truncate=truncate, tokens=batch_tokens, progress=tell)
     if json:
-        rows = zip(texts, made)
-        print_json(
-            [{"source": text, "text": each.text, "logprob": each.logprob, "reason": each.reason} for text, each in rows]
-        )
+        rows = [
+            {"source": source, "text": result.text, "logprob": result.logprob, "reason": result.reason}
+            for source, result in zip(texts, translations)
+        ]
+        print_json(rows)
         return
-    for each in made:
-        print(" ".join(each.text.splitlines()))  # a line for a line, whatever the model wrote
+    for result in translations:
+        print(" ".join(result.text.splitlines()))  # always one line, whatever the model wrote

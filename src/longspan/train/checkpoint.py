@@ -1,7 +1,7 @@
-"""Checkpoints: folders that are whole or not there.
+"""Atomic checkpoint folders.
 
-A checkpoint is written beside its place, flushed to the disk and renamed; its manifest holds the size and sha256 of
-every file. Whatever is cut short, changed or unreadable is told apart from a whole one before anything is read.
+A checkpoint is written under another name, flushed to disk and then renamed. Its manifest has the size and sha256 of
+every file, so that a truncated or changed checkpoint is detected before it is read.
 """
 
 import os
@@ -29,7 +29,7 @@ RANDOM, CARRIED = "random", "carried"
 
 @contextmanager
 def writing(folder: Path) -> Iterator[Path]:
-    """A folder to write into, which takes its name when all of it is on the disk."""
+    """A temporary folder to write into, renamed to `folder` when all of it is on disk."""
     part = folder.with_name(folder.name + PART)
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
@@ -40,11 +40,11 @@ def writing(folder: Path) -> Iterator[Path]:
             _flush(path)
         part.rename(folder)
         _flush(folder.parent)
-    except (OSError, SafetensorError) as error:  # safetensors says a full disk in its own way
+    except (OSError, SafetensorError) as error:  # safetensors reports a full disk by its own exception
         shutil.rmtree(part, ignore_errors=True)
         reason = getattr(error, "strerror", None) or str(error)
         rest = (
-            "those before it are whole. Make room and resume the run, or copy its folder elsewhere and resume it there"
+            "earlier ones are complete. Make room and resume the run, or copy its folder elsewhere and resume it there"
             if every(folder.parent)
             else "it is the first of the run. Make room and start the run again"
         )
@@ -55,18 +55,18 @@ def writing(folder: Path) -> Iterator[Path]:
 
 
 def clear(folder: Path) -> None:
-    """Removes what was left unfinished."""
+    """Remove unfinished checkpoints."""
     for path in folder.glob(f"*{PART}"):
         shutil.rmtree(path, ignore_errors=True)
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """A file of tensors, each by itself."""
+    """Write tensors to a file; tensors that share memory are written separately."""
     files.write_tensors(path, {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()})
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Tensors by name."""
+    """Read the tensors of a file, by name."""
     try:
         check_safetensors(path)
         return load_file(path)
@@ -74,31 +74,31 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         raise InvalidInput(f"{path} cannot be read: {error}") from None
 
 
-# What an optimiser remembers, by the names of the parameters
+# State of the optimizer
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> dict[str, Tensor]:
-    """Under `<parameter>/<what>`; `names` are those of the parameters by their id."""
+    """The optimizer's state by `<parameter>/<key>`; `names` maps the parameters' ids to their names."""
     return {
         f"{names[id(parameter)]}/{key}": value if isinstance(value, Tensor) else torch.tensor(value)
-        for parameter, held in optimizer.state.items()
-        for key, value in held.items()
+        for parameter, state in optimizer.state.items()
+        for key, value in state.items()
     }
 
 
-# Randomness
+# Random number generators
 
 
 def random_state() -> dict[str, Tensor]:
     """The state of torch's generators in this process."""
-    found = {"cpu": torch.get_rng_state()}
+    states = {"cpu": torch.get_rng_state()}
     if torch.cuda.is_available():
-        found["cuda"] = torch.cuda.get_rng_state()
-    return found
+        states["cuda"] = torch.cuda.get_rng_state()
+    return states
 
 
 def restore_random_state(tensors: Mapping[str, Tensor]) -> None:
-    """Goes on where `random_state` was taken."""
+    """Set the generators to a state of `random_state`."""
     with refusing("the checkpoint's state of random numbers"):
         torch.set_rng_state(tensors["cpu"])
         if "cuda" in tensors and torch.cuda.is_available():

@@ -1,4 +1,7 @@
-"""The training loop, read top to bottom: one process, many under torchrun, or sharded, are the same file."""
+"""The updates of training: `Trainer.updates()`, for one process, several under torchrun, or a sharded model.
+
+`fit.train` calls it and does everything between updates: logging, evaluation, checkpoints.
+"""
 
 import math
 import signal
@@ -16,18 +19,19 @@ from longspan.data.base import Batch, Data
 from longspan.data.tokenizers.tokenizer import Tokenizer
 from longspan.errors import InvalidInput, InvalidOption
 from longspan.models.base import Model
-from longspan.tasks.base import Metrics, Objective, TaskLoss
+from longspan.tasks.base import Objective, TaskLoss
+from longspan.train import evaluate
 from longspan.train.malloc import out_of_memory
 from longspan.train.optim import frozen_parameters
 from longspan.train.options import TrainOptions
 from longspan.train.processes import Processes
 from longspan.train.recompute import recompute
 from longspan.train.run import Run
-from longspan.train.sharding import full_copy, gather_full, part, shard, unique
+from longspan.train.sharding import full_copy, gather_full, local_part, shard, unique
 
 
 class Step(nn.Module):
-    """The loss as a module's forward pass, since that is what DDP, FSDP and the compiler wrap."""
+    """The loss as a forward pass: DDP, FSDP and torch.compile wrap modules."""
 
     def __init__(self, model: Model, objective: Objective) -> None:
         super().__init__()
@@ -39,23 +43,23 @@ class Step(nn.Module):
 
 @dataclass
 class TrainProgress:
-    """Where a run is; all of it is saved."""
+    """How far a run is; saved with every checkpoint, under these names."""
 
     step: int = 0
     epoch: int = 0
-    batch: int = 0  # of the epoch, the next one
-    skipped: int = 0  # steps with infinite gradients, in a row
-    mean_loss: float | None = None  # running, for spikes
+    batch: int = 0  # the next one of this epoch
+    skipped: int = 0  # consecutive steps with gradients that are not finite
+    mean_loss: float | None = None  # running mean, to detect spikes
     best: float | None = None
     best_step: int = 0
     waited: int = 0  # evaluations since the best
-    rolled: int = 0  # times it went back to the same checkpoint
+    rolled: int = 0  # roll-backs to the same checkpoint
     evaluated: int = 0  # the step of the last evaluation
-    figures: dict[str, float] = field(default_factory=dict)  # of the last evaluation
+    figures: dict[str, float] = field(default_factory=dict)  # metrics of the last evaluation
 
 
 class Interrupted(Exception):
-    """A signal came, and the run was saved; `signal` is its number."""
+    """The run was saved and stopped because of a signal; `signal` is its number."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -63,7 +67,7 @@ class Interrupted(Exception):
 
 
 class Trainer:
-    """Trains a model on data by an objective; `run` makes it begin or go on."""
+    """A model with its data, objective, optimizer and progress. `fit.train(trainer)` trains it."""
 
     def __init__(
         self,
@@ -82,20 +86,20 @@ class Trainer:
         self.run, self.model, self.data, self.held_out, self.test = run, model, data, held_out, test
         self.objective, self.options = objective, options
         self.processes = Processes() if processes is None else processes
-        self.tokenizer = tokenizer  # which goes with the model
-        self.facts = facts or {}  # of the task, for the reader
+        self.tokenizer = tokenizer  # saved with the model
+        self.facts = facts or {}  # about the task, to be printed
         self.progress = TrainProgress()
-        self.average: dict[str, Tensor] | None = None  # the running mean of the weights, split as they are
-        self.signals: Sequence[int] = ()  # that this process got
-        self.stopping = False  # whether any process had got one in the last update
+        self.average: dict[str, Tensor] | None = None  # running mean of the weights, sharded as they are
+        self.signals: Sequence[int] = ()  # received by this process
+        self.stopping = False  # whether any process had received one in the last update
         self.steps = options.total(len(data.batches(0)))
-        self.carried: dict[int, Any] = {}  # by micro-batch, where the model remembers the one before
+        self.carried: dict[int, Any] = {}  # state from the last batch, by micro-batch, of a recurrent model
         model.to(self.processes.device)
         self.step: nn.Module = _wrapped(Step(model, objective), options, self.processes)
         self.optimizer = options.optimizer.build(model)
 
     def updates(self) -> Iterator[Mapping[str, float]]:
-        """One update after the other, each with its figures; `progress` says where it is."""
+        """Make one update after another and yield its metrics; `progress` counts them."""
         width = getattr(self.model.options, "width", None)
         batches = self.data.batches(self.progress.epoch)
         while self.progress.step < self.steps:
@@ -110,45 +114,45 @@ class Trainer:
 
     def _update(self, numbers: Sequence[int]) -> dict[str, float]:
         began, progress, world = time.perf_counter(), self.progress, self.processes.world
-        parts = self._load(numbers)
-        count = float(self.processes.sum(torch.tensor([sum(count for _, count in parts)]))[0])
+        micro_batches = self._load(numbers)
+        count = float(self.processes.sum(torch.tensor([sum(targets for _, targets in micro_batches)]))[0])
         if count == 0:
             raise InvalidInput(f"batch {progress.batch} of epoch {progress.epoch} has no targets that count")
         self.model.train()
-        before = self._remembered()
-        if self.options.shard:  # DDP does it by itself
+        before = self._snapshot()
+        if self.options.shard:  # DDP does this itself
             self.processes.spread(tensor for _, tensor in unique(self.model) if not isinstance(tensor, nn.Parameter))
         sums: dict[str, Tensor] = {}
-        for place, (batch, own) in enumerate(parts):
-            with self._naming_memory(batch), _gathering(self.step, last=place == len(parts) - 1):
+        for index, (batch, targets) in enumerate(micro_batches):
+            with self._naming_memory(batch), _gathering(self.step, last=index == len(micro_batches) - 1):
                 with _precision(self.options, self.processes.device):
-                    loss: TaskLoss = self.step(batch, self.carried.get(place))
-                # DDP takes the mean over the processes of what is meant as a sum over all tokens of the batch.
-                (loss.total * (world / count if own else 0.0)).backward()
+                    loss: TaskLoss = self.step(batch, self.carried.get(index))
+                # DDP averages over processes, but the loss is a sum over all tokens of the batch.
+                torch.autograd.backward(loss.total * (world / count if targets else 0.0))
             if loss.carried is not None:
-                self.carried[place] = loss.carried
+                self.carried[index] = loss.carried
             for name, value in {"loss": loss.total, **loss.parts}.items():
-                found = value.detach().double() if own else torch.zeros((), dtype=torch.float64, device=value.device)
-                sums[name] = sums[name] + found if name in sums else found
+                zero = torch.zeros((), dtype=torch.float64, device=value.device)
+                sums[name] = sums.get(name, zero) + (value.detach().double() if targets else zero)
         if self.options.unfreeze_every:
             for parameter in frozen_parameters(self.model, progress.step // self.options.unfreeze_every):
-                parameter.grad = None  # neither updated, nor decayed, nor counted in the norm
+                parameter.grad = None  # no update, no weight decay, not part of the norm
         norm = gather_full(nn.utils.clip_grad_norm_(self.model.parameters(), self.options.clip or math.inf))
-        # What all processes must know of this step goes in one exchange, and comes to Python in one copy.
-        asked = torch.tensor(float(bool(self.signals)), dtype=torch.float64, device=norm.device)
-        totals = self.processes.sum(torch.stack([*sums.values(), asked]))
-        *values, stopping, length = torch.cat([totals, norm.detach().double()[None]]).tolist()
+        # One exchange between processes and one copy to Python per update.
+        signalled = torch.tensor(float(bool(self.signals)), dtype=torch.float64, device=norm.device)
+        totals = self.processes.sum(torch.stack([*sums.values(), signalled]))
+        *values, stopping, gradient = torch.cat([totals, norm.detach().double()[None]]).tolist()
         self.stopping = stopping > 0
-        figures = {name: value / count for name, value in zip(sums, values)}
-        # Gradients and losses are the same everywhere after their reduction: all processes skip or none.
-        if math.isfinite(length) and math.isfinite(figures["loss"]):
+        metrics = {name: value / count for name, value in zip(sums, values)}
+        # Reduced gradients and losses are equal in all processes: all skip, or none.
+        if math.isfinite(gradient) and math.isfinite(metrics["loss"]):
             self.optimizer.step()
             self._average()
             progress.skipped = 0
         else:
             self._undo(before)
             progress.skipped += 1
-            self.check_weights()  # of weights that are not finite, no batch is to blame
+            self.check_weights()  # if the weights are not finite, the batch is not to blame
         self.optimizer.zero_grad(set_to_none=True)
         progress.step, progress.batch = progress.step + 1, progress.batch + 1
         if progress.skipped >= self.options.bad_steps:  # the same in all processes
@@ -157,21 +161,20 @@ class Trainer:
                 f"{progress.batch - 1} of epoch {progress.epoch}; lower the learning rate, or look at its examples "
                 f"{', '.join(map(str, list(numbers)[:8]))}"
             )
-        took = time.perf_counter() - began
-        return {**figures, "gradient": length, "count": count, "seconds": took}
+        return {**metrics, "gradient": gradient, "count": count, "seconds": time.perf_counter() - began}
 
     def check_weights(self) -> None:
-        """Refuses weights that are not finite, in all processes at once."""
-        own = all(bool(part(parameter.detach()).isfinite().all()) for parameter in self.model.parameters())
-        if self.processes.any(not own):
+        """Raise in all processes if any weight is not finite."""
+        finite = all(bool(local_part(parameter.detach()).isfinite().all()) for parameter in self.model.parameters())
+        if self.processes.any(not finite):
             raise InvalidInput(
                 f"the weights are not finite at step {self.progress.step}: an update was too large; lower the learning "
-                "rate, give it a warmup, or clip gradients more. A checkpoint before it can be resumed"
+                "rate, add a warmup, or clip gradients more. Earlier checkpoints can be resumed"
             )
 
     @contextmanager
     def _naming_memory(self, batch: Batch) -> Iterator[None]:
-        """Memory that runs out is said with the batch it ran out in."""
+        """Name the batch in the error when memory runs out."""
         try:
             yield
         except (RuntimeError, MemoryError) as error:
@@ -184,20 +187,20 @@ class Trainer:
                 f"{size} at a time; make [task] batch or length smaller, or [train] accumulate larger"
             ) from None
 
-    def _remembered(self) -> tuple[dict[int, Any], list[Tensor]]:
-        """What a forward pass changes: the carried states, which are values, and the buffers, which are copied."""
+    def _snapshot(self) -> tuple[dict[int, Any], list[Tensor]]:
+        """What a forward pass changes: the carried states (immutable) and the buffers (copied)."""
         return dict(self.carried), [buffer.clone() for buffer in self.model.buffers()]
 
     @torch.no_grad()
     def _undo(self, before: tuple[dict[int, Any], list[Tensor]]) -> None:
-        """A step that is skipped leaves nothing behind: NaN in a memory or a centroid would spoil all later steps."""
+        """Restore the snapshot after a skipped step: NaN in a memory or a centroid would spoil all later steps."""
         self.carried, buffers = before
-        for buffer, kept in zip(self.model.buffers(), buffers):
-            buffer.copy_(kept)
+        for buffer, saved in zip(self.model.buffers(), buffers):
+            buffer.copy_(saved)
 
     @torch.no_grad()
     def _average(self) -> None:
-        """The running mean of the weights (Polyak & Juditsky 1992), in float32 or better."""
+        """Update the running mean of the weights (Polyak & Juditsky 1992), in float32 or better."""
         if not self.options.ema:
             return
         if self.average is None:
@@ -211,83 +214,44 @@ class Trainer:
                 mean.copy_(tensor)
 
     def _load(self, numbers: Sequence[int]) -> list[tuple[Batch, int]]:
-        """This process's micro-batches, and how much counts in each; an empty one reads along for nothing."""
-        own = list(self.processes.share(numbers))
-        # As many pieces in each process: they wait for each other where parameters are split.
+        """This process's micro-batches and their numbers of targets.
+
+        Every process gets as many, since sharded processes wait for each other; one that has no examples left loads an
+        example that counts nothing.
+        """
+        share = list(self.processes.share(numbers))
         most = math.ceil(len(numbers) / self.processes.world)
         size = math.ceil(most / self.options.accumulate)
-        pieces = [own[start : start + size] for start in range(0, most, size)]
-        found: list[tuple[Batch, int]] = []
+        pieces = [share[start : start + size] for start in range(0, most, size)]
+        micro_batches: list[tuple[Batch, int]] = []
         for piece in pieces:
             batch = self.data.load(piece or list(numbers[:1]), self.progress.epoch)
-            placed = {name: tensor.to(self.processes.device) for name, tensor in batch.items()}
-            found.append((placed, self.objective.count(batch) if piece else 0))
-        return found
+            on_device = {name: tensor.to(self.processes.device) for name, tensor in batch.items()}
+            micro_batches.append((on_device, self.objective.count(batch) if piece else 0))
+        return micro_batches
 
     @torch.no_grad()
     def evaluate(self, data: Data) -> dict[str, float]:
-        """The figures over all of `data`; of the running mean of the weights, where there is one."""
-        with self._reader() as model:
-            return measure(model, data, self.objective, self.processes)
+        """The metrics over all of `data`, with the running mean of the weights if there is one (`ema`)."""
+        with self._evaluated_model() as model:
+            return evaluate.evaluate(model, data, self.objective, self.processes)
 
     @contextmanager
-    def _reader(self) -> Iterator[Model]:
-        """The model to look at: whole where it is split, and with the running mean in place of the weights."""
+    def _evaluated_model(self) -> Iterator[Model]:
+        """The model, unsharded, and with the running mean in place of its weights."""
         if self.options.shard:
             yield full_copy(self.model, self.average)
             return
-        kept = {}
+        weights = {}
         if self.average is not None:
             for name, tensor in unique(self.model):
-                kept[name] = tensor.detach().clone()
+                weights[name] = tensor.detach().clone()
                 tensor.copy_(self.average[name])
         try:
             yield self.model
         finally:
-            for name, tensor in unique(self.model) if kept else ():
-                tensor.copy_(kept[name])
-
-
-def measure(model: Model, data: Data, objective: Objective, processes: Processes) -> dict[str, float]:
-    """The figures of a model over all of `data`, the same whatever the number of processes."""
-    found = figures_of(model, data, objective, processes)
-    return {} if found is None else found.result()
-
-
-@torch.no_grad()
-def figures_of(model: Model, data: Data, objective: Objective, processes: Processes) -> Metrics | None:
-    """What `measure` counts, before it is made into figures; None where there is nothing."""
-    model.eval()
-    own: Metrics | None = None
-    carried: Any = None
-    for numbers in data.batches(0):
-        share = list(processes.share(numbers))
-        if not share:
-            continue
-        batch = {name: tensor.to(processes.device) for name, tensor in data.load(share, 0).items()}
-        figures, carried = objective.measure(model, batch, carried)
-        if own is None:
-            own = figures
-        else:
-            own.add(figures)
-    return _added(own, processes)
-
-
-@torch.no_grad()
-def measure_finally(model: Model, data: Data, objective: Objective, processes: Processes) -> dict[str, float]:
-    """What takes too long to be measured often, such as BLEU of a search; nothing, where the objective has no such."""
-    model.eval()
-    batches = data.batches(0)
-    own = range(processes.rank, len(batches), processes.world)
-    found = _added(objective.final(model, data, [batches[place] for place in own]), processes)
-    return {} if found is None else found.result()
-
-
-def _added(own: Metrics | None, processes: Processes) -> Metrics | None:
-    found = [figures for figures in processes.gather(own) if figures is not None]
-    for figures in found[1:]:
-        found[0].add(figures)
-    return found[0] if found else None
+            for name, tensor in unique(self.model) if weights else ():
+                tensor.copy_(weights[name])
 
 
 def _wide(tensor: Tensor) -> torch.dtype:
@@ -298,21 +262,21 @@ def _wrapped(step: Step, options: TrainOptions, processes: Processes) -> nn.Modu
     if options.recompute:
         recompute(step.model)
     if options.compile:
-        step.model.compile()  # in place: names stay, and what is no forward pass (decoding) stays as it is
+        step.model.compile()  # in place: keeps parameter names, and compiles only the forward pass
     if options.shard:
         if processes.world == 1:
-            raise InvalidOption("shard splits the parameters over processes, and there is one; start it by torchrun")
+            raise InvalidOption("shard splits the parameters over processes, but there is only one; use torchrun")
         shard(step)
         return step
     if processes.world == 1:
         return step
-    # Not every loss reaches every parameter (a compression that has not begun, a head of another task). Buffers that
-    # learn (the centroids of routing) are those of the first process, which are saved.
+    # Some losses do not reach every parameter (a compression that has not begun, a head of another task). Learned
+    # buffers (the centroids of routing) are taken from the first process, which saves them.
     return DistributedDataParallel(step, find_unused_parameters=True)
 
 
 def _gathering(step: nn.Module, *, last: bool) -> AbstractContextManager[Any]:
-    """Gradients are exchanged once an update, with the last micro-batch."""
+    """Exchange gradients once per update, with the last micro-batch."""
     return nullcontext() if last or not isinstance(step, DistributedDataParallel) else step.no_sync()
 
 
@@ -323,24 +287,25 @@ def _precision(options: TrainOptions, device: torch.device) -> AbstractContextMa
 
 
 @contextmanager
-def listening(spare: int = 1) -> Iterator[list[int]]:
-    """The signals that came: a step is finished first, so that what is saved is whole; Ctrl-C twice does not wait.
+def catch_signals(first: int = 1) -> Iterator[list[int]]:
+    """Collect SIGTERM and Ctrl-C in a list, so that the current step can be finished and saved.
 
-    `spare` signals count as one: torchrun passes on the Ctrl-C that the terminal has sent to every process already.
+    The first `first` signals are collected; another Ctrl-C raises KeyboardInterrupt at once. torchrun needs 2: it
+    passes on the Ctrl-C that the terminal sends to every process anyway.
     """
-    came: list[int] = []
+    received: list[int] = []
 
-    def hear(number: int, _: Any) -> None:
-        if len(came) >= spare and number == signal.SIGINT:
+    def receive(number: int, _: Any) -> None:
+        if len(received) >= first and number == signal.SIGINT:
             raise KeyboardInterrupt
-        came.append(number)
+        received.append(number)
 
-    before = {number: signal.signal(number, hear) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, receive) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        yield came
+        yield received
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-__all__ = ["Interrupted", "Step", "TrainProgress", "Trainer", "figures_of", "listening", "measure", "measure_finally"]
+__all__ = ["Interrupted", "Step", "TrainProgress", "Trainer", "catch_signals"]

@@ -1,4 +1,4 @@
-"""The optimiser: which parameters decay, and how fast each layer learns."""
+"""AdamW, with parameter groups for weight decay and for learning rates by layer."""
 
 import re
 from collections.abc import Mapping
@@ -15,30 +15,33 @@ from longspan.nn.norm import LayerNorm, RMSNorm
 
 @dataclass(frozen=True, kw_only=True)
 class Optimizer(config.Options):
-    """AdamW (Loshchilov & Hutter 2019); norms, biases and other vectors do not decay."""
+    """AdamW (Loshchilov & Hutter 2019); no weight decay for norms, biases and other vectors."""
 
-    beta1: float = option(0.9, "memory of the gradient's mean", low=0, below=1)
-    beta2: float = option(0.999, "memory of its square", low=0, below=1)
-    eps: float = option(1e-8, "added to the root of the square", above=0)
+    beta1: float = option(0.9, "decay of the gradient's running mean", low=0, below=1)
+    beta2: float = option(0.999, "decay of the running mean of its square", low=0, below=1)
+    eps: float = option(1e-8, "added to the denominator", above=0)
     decay: float = option(0.01, "decoupled weight decay of matrices", low=0)
     layer_decay: float = option(1.0, "rate of each layer as a fraction of the one above (ELECTRA: 0.8)", low=0, high=1)
     embedding_rate: float = option(
-        1.0, "rate of embeddings as a multiple; a norm behind them makes long vectors turn slowly", low=0
+        1.0, "factor on the rate of embeddings; if a norm follows them, long vectors change slowly", low=0
     )
 
     def build(self, model: nn.Module) -> torch.optim.AdamW:
-        """The optimiser of what can be trained; each group has `scale`, its part of the schedule's rate."""
+        """The optimizer of the trainable parameters; each group has a `scale`, a factor on the schedule's rate."""
         groups = [
             {"params": [parameter for _, parameter in named], "weight_decay": decay, "scale": scale, "name": name}
             for name, (named, decay, scale) in self.groups(model).items()
         ]
         if not groups:
             raise InvalidOption("the model has nothing to train: all its parameters are frozen")
-        # Fused, all parameters of a group are one call; else each is a dozen, which small models wait for.
+        # Fused, a group is one call; otherwise each parameter takes a dozen, which is slow for small models.
         return torch.optim.AdamW(groups, lr=0.0, betas=(self.beta1, self.beta2), eps=self.eps, fused=True)
 
     def groups(self, model: nn.Module) -> Mapping[str, tuple[list[tuple[str, nn.Parameter]], float, float]]:
-        """Every trainable parameter in exactly one group: (name, parameter) pairs, decay, and scale of the rate."""
+        """Parameter groups by name: (name, parameter) pairs, weight decay, scale of the rate.
+
+        Every trainable parameter is in exactly one group.
+        """
         norms = {
             id(parameter)
             for module in model.modules()
@@ -46,7 +49,7 @@ class Optimizer(config.Options):
             for parameter in module.parameters()
         }
         top = 2 + max((_depth(name, 0) for name, _ in model.named_parameters()), default=0)
-        found: dict[str, tuple[list[tuple[str, nn.Parameter]], float, float]] = {}
+        groups: dict[str, tuple[list[tuple[str, nn.Parameter]], float, float]] = {}
         for name, parameter in model.named_parameters():
             if not parameter.requires_grad:
                 continue
@@ -56,15 +59,15 @@ class Optimizer(config.Options):
             group = "decay" if decays else "no decay"
             if self.layer_decay < 1 or (self.embedding_rate != 1 and not depth):
                 group += f", depth {depth}"
-            named, _, _ = found.setdefault(group, ([], self.decay if decays else 0.0, scale))
-            named.append((name, parameter))
-        return found
+            members, _, _ = groups.setdefault(group, ([], self.decay if decays else 0.0, scale))
+            members.append((name, parameter))
+        return groups
 
 
 def frozen_parameters(model: nn.Module, opened: int) -> list[nn.Parameter]:
-    """What gradual unfreezing (Howard & Ruder 2018) does not train yet: all below the `opened` highest blocks.
+    """Parameters that gradual unfreezing (Howard & Ruder 2018) does not train yet: below the `opened` top blocks.
 
-    Heads are trained from the start, embeddings after the last block.
+    Heads are trained from the start, embeddings after the lowest block.
     """
     depths = {name: _depth(name, -1) for name, _ in model.named_parameters()}
     lowest = max(depths.values(), default=0) - opened
@@ -72,7 +75,7 @@ def frozen_parameters(model: nn.Module, opened: int) -> list[nn.Parameter]:
 
 
 def _depth(name: str, top: int) -> int:
-    """0 for embeddings, i + 1 for block i, `top` for whatever stands on them (Clark et al. 2020, as released)."""
+    """0 for embeddings, i + 1 for block i, `top` for everything above (as in ELECTRA's code, Clark et al. 2020)."""
     block = re.search(r"\bblocks\.(\d+)\.", name)
     if block is not None:
         return int(block[1]) + 1

@@ -1,4 +1,4 @@
-"""How a model is trained."""
+"""Options of training: the table [train] of a recipe."""
 
 from dataclasses import dataclass
 
@@ -13,47 +13,51 @@ PRECISIONS = ("float32", "bfloat16")
 
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions(config.Options):
-    """The loop's options; those of a recipe's table `[train]`."""
+    """The options of `fit.train` and `Trainer`."""
 
-    steps: int | None = option(None, "updates of the weights", low=1)
-    epochs: float | None = option(None, "passes over the data, where steps are not given", above=0, high=1e6)
+    steps: int | None = option(None, "number of updates", low=1)
+    epochs: float | None = option(None, "passes over the data, instead of steps", above=0, high=1e6)
     accumulate: int = option(1, "micro-batches per update and process", low=1)
-    clip: float = option(1.0, "the longest gradient; 0: any", low=0)
-    seed: int = option(0, "of initial weights, order and dropout", low=0)
+    clip: float = option(1.0, "largest gradient norm; 0: no clipping", low=0)
+    seed: int = option(0, "seed of the initial weights, the data order and dropout", low=0)
     unfreeze_every: int = option(
-        0, "steps after which one more block is trained, from the top, beside the heads; 0: all at once", low=0
+        0, "gradual unfreezing: train one more block from the top every so many steps; 0: all from the start", low=0
     )
-    precision: str = option("float32", "of the products; bfloat16 gains on hardware that has it", choices=PRECISIONS)
-    recompute: bool = option(False, "whether activations of blocks are computed again in the backward pass")
-    compile: bool = option(False, "whether torch compiles the step")
-    shard: bool = option(False, "whether parameters are split over the processes (FSDP2)")
+    precision: str = option(
+        "float32", "precision of matrix products; bfloat16 is faster on hardware that has it", choices=PRECISIONS
+    )
+    recompute: bool = option(False, "recompute activations of blocks in the backward pass, to save memory")
+    compile: bool = option(False, "compile the forward pass with torch.compile")
+    shard: bool = option(False, "split the parameters over the processes (FSDP2)")
     log_every: int = option(10, "steps between rows of metrics.jsonl", low=1)
-    tensorboard: bool = option(False, "whether the same rows are written for TensorBoard too")
-    evaluate_every: int = option(0, "steps between evaluations; 0: at the end only", low=0)
-    save_every: int = option(0, "steps between checkpoints; 0: at the end only", low=0)
-    keep: int = option(2, "checkpoints that are kept, beside the best", low=1)
-    watch: str = option("loss", "the figure by which the best checkpoint is known")
-    higher: bool = option(False, "whether a higher figure is better")
-    patience: int = option(0, "evaluations without a better figure before it stops; 0: never", low=0)
-    ema: float = option(0.0, "decay of a running mean of the weights, which is then what is evaluated", low=0, below=1)
-    average: int = option(0, "last checkpoints whose mean is the result; 0: the last one, or the best", low=0)
-    bad_steps: int = option(10, "steps with infinite gradients in a row before it stops", low=1)
-    spike: float = option(0.0, "a loss so many times its running mean is warned of; 0: never", low=0)
-    roll_back: bool = option(False, "whether a spike goes back to the last checkpoint")
+    tensorboard: bool = option(False, "write the same rows for TensorBoard too")
+    evaluate_every: int = option(0, "steps between evaluations; 0: only at the end", low=0)
+    save_every: int = option(0, "steps between checkpoints; 0: only at the end", low=0)
+    keep: int = option(2, "number of checkpoints to keep, besides the best", low=1)
+    watch: str = option("loss", "metric that decides which checkpoint is the best")
+    higher: bool = option(False, "whether a higher value of that metric is better")
+    patience: int = option(0, "stop after so many evaluations without improvement; 0: never", low=0)
+    ema: float = option(0.0, "decay of a running mean of the weights, which is then evaluated", low=0, below=1)
+    average: int = option(
+        0, "the final model is the mean of this many last checkpoints; 0: the last one, or the best", low=0
+    )
+    bad_steps: int = option(10, "stop after so many consecutive steps with gradients that are not finite", low=1)
+    spike: float = option(0.0, "warn if the loss is so many times its running mean; 0: never", low=0)
+    roll_back: bool = option(False, "after a spike, go back to the last checkpoint")
     schedule: Schedule = option(Schedule, "the learning rate")
-    optimizer: Optimizer = option(Optimizer, "the optimiser")
+    optimizer: Optimizer = option(Optimizer, "the optimizer")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if (self.steps is None) == (self.epochs is None):
-            raise InvalidOption("give steps or epochs, one of the two")
+            raise InvalidOption("give either steps or epochs")
         if self.ema and self.average > 1:
-            raise InvalidOption("ema is a mean of the weights, and so is average; give one of the two")
+            raise InvalidOption("ema and average both average the weights; give one of the two")
         if self.patience and not self.evaluate_every:
             raise InvalidOption("patience counts evaluations; give evaluate_every too")
 
     def total(self, batches: int) -> int:
-        """Updates in all, where an epoch has so many batches."""
+        """The number of updates, if an epoch has so many batches."""
         if self.steps is not None:
             return self.steps
         assert self.epochs is not None

@@ -1,4 +1,4 @@
-"""One process or many: what `torchrun` started, and what they must agree on."""
+"""Communication between the processes that `torchrun` started; a single process needs none."""
 
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -13,20 +13,20 @@ from longspan.errors import LongspanError
 
 T = TypeVar("T")
 JOINING = timedelta(seconds=60)  # how long a process waits for the others to start
-WORKING = timedelta(minutes=30)  # and then for each exchange: one of them may learn a tokenizer first
+WORKING = timedelta(minutes=30)  # timeout of each exchange: the first process may learn a tokenizer meanwhile
 
 
 class Elsewhere(LongspanError):
-    """Another process failed, and says why."""
+    """Another process failed and reports the reason."""
 
 
 class Lost(LongspanError):
-    """Another process is gone, and cannot say why."""
+    """Another process ended without a reason."""
 
 
 @dataclass(frozen=True)
 class Processes:
-    """This process among all; alone, every operation is the identity."""
+    """This process and its communication with the others. With a single process, every operation is the identity."""
 
     rank: int = 0
     world: int = 1
@@ -34,11 +34,11 @@ class Processes:
 
     @property
     def first(self) -> bool:
-        """Whether this is the one that writes and speaks."""
+        """Whether this is the process that writes files and prints."""
         return self.rank == 0
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
-        """Added up over all, in float64: counts and losses stay exact to the last token."""
+        """The sum over all processes, in float64, so that counts are exact."""
         total = values.to(self.device, torch.float64)
         if self.world > 1:
             total = total.clone()
@@ -46,58 +46,58 @@ class Processes:
         return total
 
     def any(self, flag: bool) -> bool:
-        """Whether any process says so."""
+        """Whether the flag is set in any process."""
         return flag if self.world == 1 else bool(self.sum(torch.tensor([float(flag)]))[0] > 0)
 
     def same(self, value: T) -> T:
         """The value of the first process."""
         if self.world == 1:
             return value
-        held: list[T] = [value]
-        dist.broadcast_object_list(held, src=0)
-        return held[0]
+        values: list[T] = [value]
+        dist.broadcast_object_list(values, src=0)
+        return values[0]
 
     def spread(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Makes tensors those of the first process."""
+        """Overwrite tensors with those of the first process."""
         for tensor in tensors:
             dist.broadcast(tensor, src=0)
 
     def gather(self, value: T) -> list[T]:
-        """The values of all, in the order of their ranks."""
+        """The values of all processes, by rank."""
         if self.world == 1:
             return [value]
-        found: list[Any] = [None] * self.world
-        dist.all_gather_object(found, value)
-        return found
+        values: list[Any] = [None] * self.world
+        dist.all_gather_object(values, value)
+        return values
 
     def together(self, action: Callable[[], T]) -> T:
-        """What an action gives here; where it fails in one process it fails in all, so that none waits for another."""
+        """Run an action in all processes. If it fails in one, raise in all, so that none waits for another."""
         if self.world == 1:
             return action()
         failed: LongspanError | None = None
-        made: list[T] = []
+        results: list[T] = []
         try:
-            made.append(action())
+            results.append(action())
         except LongspanError as error:
             failed = error
-        said = self.gather(None if failed is None else str(failed))
-        for rank, line in enumerate(said):
+        errors = self.gather(None if failed is None else str(failed))
+        for rank, line in enumerate(errors):
             if line is not None:
                 raise failed if failed is not None and rank == self.rank else Elsewhere(line)
-        return made[0]
+        return results[0]
 
     def wait(self) -> None:
-        """Until all are here."""
+        """Wait until all processes have called this."""
         if self.world > 1:
             dist.barrier()
 
     def share(self, numbers: Sequence[int]) -> Sequence[int]:
-        """This process's part of a batch."""
+        """This process's share of a batch."""
         return numbers[self.rank :: self.world]
 
 
 def start() -> Processes:
-    """Joins the others where `torchrun` started this process; alone otherwise."""
+    """Join the other processes, if `torchrun` started this one."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1:
         return Processes(device=torch.device("cuda" if torch.cuda.is_available() else "cpu"))
@@ -107,7 +107,7 @@ def start() -> Processes:
         torch.cuda.set_device(device)
     try:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=JOINING)
-    except RuntimeError as error:  # of several classes, by what was waited for
+    except RuntimeError as error:  # subclasses differ by what it waited for
         raise Lost(
             f"process {os.environ.get('RANK')} of {world} could not reach the others within "
             f"{JOINING.total_seconds():g} seconds: has one of them ended? ({_first_line(error)})"
@@ -117,7 +117,7 @@ def start() -> Processes:
 
 
 def is_lost(error: RuntimeError) -> bool:
-    """Whether an exchange failed since another process is gone."""
+    """Whether an exchange failed because another process has ended."""
     return isinstance(error, dist.DistError) or "gloo" in str(error) or "Connection closed by peer" in str(error)
 
 
@@ -126,7 +126,7 @@ def _first_line(error: RuntimeError) -> str:
 
 
 def stop(processes: Processes) -> None:
-    """Leaves the others."""
+    """Leave the process group."""
     if processes.world > 1 and dist.is_initialized():
         dist.destroy_process_group()
 

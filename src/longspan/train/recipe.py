@@ -1,6 +1,8 @@
-"""Recipes: TOML files with a task, a model and how it is trained; and the runs that are made of them."""
+"""Recipes: TOML files with the tables [task], [model] and [train], and the runs that are made from them.
 
-import json
+`read` a file, `begin` a run (or `resume` one) to get a `Trainer`, and pass it to `fit.train`.
+"""
+
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -10,6 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import tokenizers
+import tomli_w
 import torch
 
 import longspan
@@ -28,21 +31,22 @@ from longspan.parsing import read_toml
 from longspan.tasks import registry as tasks
 from longspan.tasks.base import DataPaths, Prepared, Task, located
 from longspan.train import checkpoint, saving
-from longspan.train.loop import Trainer, figures_of, measure_finally
+from longspan.train.evaluate import collect_metrics, evaluate_final
+from longspan.train.loop import Trainer
 from longspan.train.malloc import out_of_memory
 from longspan.train.options import TrainOptions
 from longspan.train.processes import Processes
 from longspan.train.run import CONFIG, Run
-from longspan.train.run import DATA as KEPT
+from longspan.train.run import DATA as TOKEN_FILES
 
 TABLES = ("task", "model", "train")
-DATA = "data"  # the folder of data sets, beside the tables
-PLUGINS = "plugins"  # modules, or module:Name, with mechanisms, models or tasks of others; beside the tables
+DATA = "data"  # key of the folder of data sets, beside the tables
+PLUGINS = "plugins"  # modules, or module:Name, that add mechanisms, models or tasks; beside the tables
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a file says, with what was said beside it."""
+    """The tables of a recipe file, with overrides applied."""
 
     task: Mapping[str, Any]
     model: Mapping[str, Any]
@@ -58,54 +62,55 @@ class Recipe:
 
     def build_task(self) -> Task:
         where = f"{self.source}: [task]"
-        name, given = _named(self.task, where)
+        name, options = _named(self.task, where)
         with _naming(where):
-            return tasks.build(name, **given)
+            return tasks.build(name, **options)
 
     def build_model(self, needs: Mapping[str, Any]) -> Model:
-        """The model, with what its task needs of it; what both say must be the same.
+        """The model with the options that its task needs; an option that both give must be equal.
 
-        `from` names a pretrained one instead of `name`; `trained` says how much of it is, `head` how its head is made,
-        and `fresh` that its weights are drawn anew: the control of what pre-training gave.
+        `from` in the table names a pretrained model instead of `name`; `trained` says which parameters are trained,
+        `head` sets options of its head, and `fresh` initialises its weights anew, as a control for pre-training.
         """
         table = dict(self.model)
         shape, trained = table.pop("head", {}), table.pop("trained", "all")
         with _naming(f"{self.source}: [model]"):
             model = self._tuned(table, needs, shape) if "from" in table else self._new(table, needs, shape)
             freeze(model, trained)
-        # A model must hold the longest example: that is said now, and not by the batch that has it.
+        # Refuse examples that are too long now, not at the batch that has one.
         longest, room = getattr(self.build_task().options, "length", None), getattr(model.options, "max_length", None)
         if isinstance(model, TextHeads) and longest is not None and room is not None and longest > room:
-            raise InvalidOption(f"{self.source}: [task] length is {longest}, and the model holds {room} tokens")
+            raise InvalidOption(f"{self.source}: [task] length is {longest}, but the model holds only {room} tokens")
         return model
 
     def _new(self, table: dict[str, Any], needs: Mapping[str, Any], shape: Any) -> Model:
         where = f"{self.source}: [model]"
-        name, given = _named(table, where)
+        name, options = _named(table, where)
         if "tasks" in needs:
             cls = models.find(presets.find(name).model if name in presets.PRESETS else name)
-            made = [config.plain(default_head(cls, _head(head))) for head in needs["tasks"]]
-            needs = {**needs, "tasks": tuple(Head.read({**head, **shape}) for head in made)}
+            heads = [config.plain(default_head(cls, _head(head))) for head in needs["tasks"]]
+            needs = {**needs, "tasks": tuple(Head.read({**head, **shape}) for head in heads)}
         for key, value in needs.items():
-            if key in given and given[key] != value:
-                raise InvalidOption(f"{where} {key} is {given[key]!r}, and the task needs {value!r}; leave it out")
-        return models.build(name, **{**given, **needs})
+            if key in options and options[key] != value:
+                raise InvalidOption(f"{where} {key} is {options[key]!r}, but the task needs {value!r}; leave it out")
+        return models.build(name, **{**options, **needs})
 
-    def _tuned(self, given: dict[str, Any], needs: Mapping[str, Any], shape: Any) -> Model:
-        if "name" in given:
-            raise InvalidOption(f"{self.source}: [model] has a name and a folder it is from; give one of the two")
-        folder, fresh = self._origin(), given.pop("fresh", False)
-        del given["from"]
+    def _tuned(self, options: dict[str, Any], needs: Mapping[str, Any], shape: Any) -> Model:
+        if "name" in options:
+            raise InvalidOption(f"{self.source}: [model] has both name and from; give one of the two")
+        folder, fresh = self._origin(), options.pop("fresh", False)
+        del options["from"]
         if not isinstance(fresh, bool):
             raise InvalidOption(f"{self.source}: [model] fresh must be true or false, not {fresh!r}")
-        found = tune(folder, [_head(each) for each in needs.get("tasks", ())], shape=shape, options=given or None)
-        rows = getattr(found.model.options, "vocabulary", None)
+        heads = [_head(head) for head in needs.get("tasks", ())]
+        model = tune(folder, heads, shape=shape, options=options or None).model
+        rows = getattr(model.options, "vocabulary", None)
         if rows is not None and needs.get("vocabulary", 0) > rows:
-            raise InvalidInput(f"{folder} has rows for {rows} tokens, and the task has {needs['vocabulary']}")
-        return type(found.model)(found.model.options) if fresh else found.model
+            raise InvalidInput(f"{folder} has embeddings for {rows} tokens, but the task has {needs['vocabulary']}")
+        return type(model)(model.options) if fresh else model
 
     def _origin(self) -> Path:
-        """The folder that the model is from."""
+        """The folder of the pretrained model."""
         try:
             folder = locate(self.model["from"])
         except InvalidInput as error:
@@ -115,19 +120,19 @@ class Recipe:
         return folder
 
     def tokenizer(self) -> Tokenizer | None:
-        """That of the pretrained model, where there is one; a task learns its own otherwise."""
+        """The tokenizer of the pretrained model; None: there is no such model, and the task learns a tokenizer."""
         if "from" not in self.model:
             return None
         folder = self._origin()
-        found = read_tokenizer(folder)
-        if found is None:
-            raise InvalidInput(f"{folder} has no tokenizer: put its tokenizer.json, or its vocabulary files, beside it")
-        return found
+        tokenizer = read_tokenizer(folder)
+        if tokenizer is None:
+            raise InvalidInput(f"{folder} has no tokenizer: add its tokenizer.json or its vocabulary files")
+        return tokenizer
 
 
 @contextmanager
 def _naming(where: str) -> Iterator[None]:
-    """What is wrong with an option is said with the table it stands in."""
+    """Begin errors about options with the table they are in."""
     try:
         yield
     except (InvalidOption, UnknownName) as error:
@@ -135,37 +140,37 @@ def _naming(where: str) -> Iterator[None]:
 
 
 def read(path: Path, overrides: Mapping[str, Any] | None = None, *, own: bool = True) -> Recipe:
-    """A recipe from its file; `overrides` are `{"train.steps": 100}` and the like.
+    """Read a recipe from its file and apply `overrides`, such as `{"train.steps": 100}`.
 
-    Its plugins are imported: those of the user's `own` recipe from wherever they are, those of a run only if they are
-    installed, imported already or listed in LONGSPAN_PLUGINS.
+    Plugins that the recipe lists are imported: from anywhere if the recipe is the user's `own`; those of a run only if
+    they are installed, imported already or listed in LONGSPAN_PLUGINS.
     """
     path = find(path)
     if path.is_dir():
-        raise InvalidInput(f"{path} is a folder, and a recipe is a TOML file")
-    found = read_toml(path)
-    data = found.pop(DATA, None)
+        raise InvalidInput(f"{path} is a folder, but a recipe is a TOML file")
+    content = read_toml(path)
+    data = content.pop(DATA, None)
     if data is not None and not isinstance(data, str):
         raise InvalidOption(f"{path}: data must be the path of the folder of data sets, not {data!r}")
-    plugins = _plugins(found.pop(PLUGINS, []), overrides or {}, path, own)
-    for key in found:
+    plugins = _plugins(content.pop(PLUGINS, []), overrides or {}, path, own)
+    for key in content:
         if key not in TABLES:
-            raise InvalidOption(f"{path} has a table [{key}]: {suggest(key, TABLES)}")
+            raise InvalidOption(f"{path} has an unknown table [{key}]: {suggest(key, TABLES)}")
     for name in TABLES:
-        if not isinstance(found.setdefault(name, {}), dict):
+        if not isinstance(content.setdefault(name, {}), dict):
             raise InvalidOption(f"{path}: {name} must be a table")
     for name, value in (overrides or {}).items():
         *tables, key = name.split(".")
         if not tables or tables[0] not in TABLES:
-            raise InvalidOption(f"no option is called {name!r}; they are called task.…, model.… and train.…")
-        inner = found
+            raise InvalidOption(f"there is no option {name!r}; names begin with task., model. or train.")
+        inner = content
         for table in tables:
             inner = inner.setdefault(table, {})
             if not isinstance(inner, dict):
-                raise InvalidOption(f"no option is called {name!r}: {table} has none inside")
+                raise InvalidOption(f"there is no option {name!r}: {table} is a value, not a table")
         inner[key] = value
     folder = None if data is None else Path(data)
-    return Recipe(found["task"], found["model"], found["train"], str(path), folder, plugins)
+    return Recipe(content["task"], content["model"], content["train"], str(path), folder, plugins)
 
 
 def find(path: Path) -> Path:
@@ -195,7 +200,7 @@ def _plugins(listed: Any, overrides: Mapping[str, Any], path: Path, own: bool) -
 
 
 def begin(recipe: Recipe, folder: Path | Run, *, data: Path | None, processes: Processes | None = None) -> Trainer:
-    """A trainer for a recipe in a folder: all that can be wrong with it is found here."""
+    """The trainer for a new run in `folder`. All checks of the recipe and its data happen here."""
     run, processes = folder if isinstance(folder, Run) else Run(folder), processes or Processes()
     options, task = recipe.options(), recipe.build_task()
     data = recipe.data if data is None else data
@@ -206,22 +211,22 @@ def begin(recipe: Recipe, folder: Path | Run, *, data: Path | None, processes: P
         prepared = _prepare(task, run, data, options, processes, recipe.tokenizer())
         trainer = _trainer(recipe, run, prepared, options, processes)
         if processes.first:
-            # Paths are absolute, so that the run can be opened from any folder. The options of the model all stand in
-            # the config.json of each checkpoint.
-            own = {"name": recipe.task["name"], **config.plain(located(task.options))}
-            model = _located_model(recipe.model)
-            kept = Recipe(own, model, config.plain(options), recipe.source, data, recipe.plugins)
-            _write_config(run, kept)
+            # Paths are absolute, so that the run can be opened from any folder. All options of the model are in the
+            # config.json of each checkpoint.
+            task_table = {"name": recipe.task["name"], **config.plain(located(task.options))}
+            model_table, train_table = _located_model(recipe.model), config.plain(options)
+            resolved = Recipe(task_table, model_table, train_table, recipe.source, data, recipe.plugins)
+            _write_config(run, resolved)
     return trainer
 
 
 def resume(folder: Path | Run, *, data: Path | None, processes: Processes | None = None) -> Trainer:
-    """A trainer for a run that was begun, as its folder says; `session.train(…, resume=True)` goes on with it."""
+    """The trainer for an existing run; `fit.train(trainer, resume=True)` restores its newest checkpoint."""
     run, processes = folder if isinstance(folder, Run) else Run(folder), processes or Processes()
     recipe = of_run(run)
     options, task = recipe.options(), recipe.build_task()
-    found, _ = checkpoint.newest(run.checkpoints)
-    tokenizer = None if found is None else read_tokenizer(found / saving.MODEL)
+    newest, _ = checkpoint.newest(run.checkpoints)
+    tokenizer = None if newest is None else read_tokenizer(newest / saving.MODEL)
     prepared = _prepare(task, run, recipe.data if data is None else data, options, processes, tokenizer)
     if processes.first and data is not None and _absolute(data) != str(recipe.data):
         _write_config(run, replace(recipe, data=data))  # the data have moved
@@ -230,7 +235,7 @@ def resume(folder: Path | Run, *, data: Path | None, processes: Processes | None
 
 @dataclass(frozen=True)
 class Evaluated:
-    """Which model was measured, its figures, and rows for whoever wants to know more."""
+    """The model that was evaluated, its metrics, and a table with details, if the task has one."""
 
     model: Path
     figures: dict[str, float]
@@ -240,44 +245,44 @@ class Evaluated:
 def evaluate(
     folder: Path, *, split: str = "held_out", data: Path | None = None, processes: Processes | None = None
 ) -> Evaluated:
-    """The figures of a run's result, or of its newest checkpoint, on a split of its data."""
+    """Evaluate a run's final model, or its newest checkpoint, on a split of its data."""
     run, processes = Run(folder), processes or Processes()
     recipe = of_run(run)
     options, task = recipe.options(), recipe.build_task()
     where = locate(run.folder)
     model = model_folder.load(where).to(processes.device)
-    with TemporaryDirectory() as work:  # the run's own files may be in use
-        place = DataPaths(recipe.data if data is None else data, Path(work), options.seed)
-        prepared = task.prepare(place, read_tokenizer(where))
+    with TemporaryDirectory() as work:  # the run's token files may be in use
+        paths = DataPaths(recipe.data if data is None else data, Path(work), options.seed)
+        prepared = task.prepare(paths, read_tokenizer(where))
         chosen = {"held_out": prepared.held_out, "test": prepared.test, "train": prepared.train}.get(split)
         if chosen is None:
             raise InvalidInput(f"{recipe.source}: the task has no {split} data")
         _same_labels(model, prepared, where)
         objective = prepared.objectives.get(split, prepared.objective)
-        found = figures_of(model, chosen, objective, processes)
-        last = measure_finally(model, chosen, objective, processes)
-        return Evaluated(where, {**found.result(), **last} if found else last, found.table() if found else [])
+        metrics = collect_metrics(model, chosen, objective, processes)
+        final = evaluate_final(model, chosen, objective, processes)
+        return Evaluated(where, {**metrics.result(), **final} if metrics else final, metrics.table() if metrics else [])
 
 
 def _same_labels(model: Model, prepared: Prepared, where: Path) -> None:
-    """Labels are numbers to a model: data in which they mean something else would be measured without a word."""
-    held = {head.task: head.names for head in getattr(model.options, "tasks", None) or ()}
+    """Refuse data with other labels than the model's: a model knows only their numbers."""
+    of_model = {head.task: head.names for head in getattr(model.options, "tasks", None) or ()}
     for head in map(_head, prepared.needs.get("tasks", ())):
-        known = held.get(head.task)
+        known = of_model.get(head.task)
         if known is not None and head.names is not None and known != head.names:
-            raise InvalidInput(f"{where} has the labels {', '.join(known)}, and the data {', '.join(head.names)}")
+            raise InvalidInput(f"{where} has the labels {', '.join(known)}, but the data have {', '.join(head.names)}")
 
 
 def of_run(run: Run) -> Recipe:
-    """The recipe that a run was begun with."""
+    """The recipe of an existing run, from its config.toml."""
     path = run.folder / CONFIG
     if not path.is_file():
-        raise InvalidInput(f"{run.folder} is no run: it has no {CONFIG}")
+        raise InvalidInput(f"{run.folder} is not a run: it has no {CONFIG}")
     return read(path, own=False)
 
 
 def _write_config(run: Run, recipe: Recipe) -> None:
-    """`config.toml` of a run, replaced as a whole."""
+    """Write the `config.toml` of a run, atomically."""
     data = None if recipe.data is None else _absolute(recipe.data)
     tables = {"task": recipe.task, "model": recipe.model, "train": recipe.train}
     text = to_toml({DATA: data, PLUGINS: list(recipe.plugins) or None, **tables})
@@ -285,28 +290,28 @@ def _write_config(run: Run, recipe: Recipe) -> None:
 
 
 def _located_model(table: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The table of a model with an absolute path of the folder it is from, where it is a path."""
+    """The [model] table, with `from` as an absolute path if it is a path."""
     name = str(table.get("from", PACKAGE))
     return table if name.startswith(PACKAGE) else {**table, "from": _absolute(name)}
 
 
 def _absolute(path: Path | str) -> str:
-    return os.path.abspath(path)  # noqa: PTH100  (symbolic links stay as the user named them)
+    return os.path.abspath(path)  # noqa: PTH100  (unlike Path.resolve, keeps symbolic links)
 
 
 def _prepare(
     task: Task, run: Run, data: Path | None, options: TrainOptions, processes: Processes, tokenizer: Tokenizer | None
 ) -> Prepared:
-    """The task's data, the same in all processes: the first one learns the tokenizer, and the others are told."""
-    # Each in a folder of its own: nobody writes where another reads.
-    work = run.folder / KEPT if processes.first else run.folder / KEPT / f"process-{processes.rank}"
-    place = DataPaths(data, work, options.seed)
+    """The task's data, the same in all processes: the first one learns the tokenizer and sends it to the others."""
+    # One folder per process, so that none writes where another reads.
+    work = run.folder / TOKEN_FILES if processes.first else run.folder / TOKEN_FILES / f"process-{processes.rank}"
+    paths = DataPaths(data, work, options.seed)
     learned: tuple[str, dict[str, str]] | None = None
 
     def prepare() -> Prepared:
         try:
-            return task.prepare(place, tokenizer)
-        except OSError as error:  # such as a full disk; the other processes must know
+            return task.prepare(paths, tokenizer)
+        except OSError as error:  # such as a full disk; `together` passes on LongspanError only
             raise InvalidInput(f"{error.filename or work}: {error.strerror or error}") from None
 
     if processes.first:
@@ -319,16 +324,13 @@ def _prepare(
         processes.together(lambda: None)
         learned = processes.same(learned)
         if learned is not None and tokenizer is None:
-            tokenizer = _told(learned)
+            text, special = learned
+            tokenizer = Tokenizer(tokenizers.Tokenizer.from_str(text), special)
         prepared = processes.together(prepare)
-    made = processes.gather(prepared.train.fingerprint())
-    if len(set(made)) > 1:
-        raise InvalidInput(f"the processes read different data: {'; '.join(made)}")
+    fingerprints = processes.gather(prepared.train.fingerprint())
+    if len(set(fingerprints)) > 1:
+        raise InvalidInput(f"the processes read different data: {'; '.join(fingerprints)}")
     return prepared
-
-
-def _told(learned: tuple[str, dict[str, str]]) -> Tokenizer:
-    return Tokenizer(tokenizers.Tokenizer.from_str(learned[0]), learned[1])
 
 
 def _trainer(recipe: Recipe, run: Run, prepared: Prepared, options: TrainOptions, processes: Processes) -> Trainer:
@@ -341,7 +343,7 @@ def _trainer(recipe: Recipe, run: Run, prepared: Prepared, options: TrainOptions
         raise InvalidInput(
             f"{recipe.source}: [model]: out of memory: the model is too large for this machine"
         ) from None
-    # The same weights everywhere, and then draws of its own in each process.
+    # The same initial weights in all processes, then different random numbers.
     torch.manual_seed(options.seed + processes.rank)
     return Trainer(
         run,
@@ -368,33 +370,14 @@ def _named(table: Mapping[str, Any], where: str) -> tuple[str, dict[str, Any]]:
 
 
 def to_toml(tables: Mapping[str, Any]) -> str:
-    """What `tomllib` reads back; None is left out, as TOML has no such thing."""
-    lines: list[str] = []
-    _table(tables, "", lines)
-    return "\n".join(lines).strip() + "\n"
+    """TOML text. None values are left out, since TOML has none."""
+    return tomli_w.dumps(_without_none(tables))
 
 
-def _table(values: Mapping[str, Any], path: str, lines: list[str]) -> None:
-    inner = {key: value for key, value in values.items() if isinstance(value, Mapping)}
-    for key, value in values.items():
-        if key not in inner and value is not None:
-            lines.append(f"{_key(key)} = {_value(value)}")
-    for key, value in inner.items():
-        name = f"{path}.{_key(key)}" if path else _key(key)
-        lines.extend(["", f"[{name}]"])
-        _table(value, name, lines)
-
-
-def _value(value: Any) -> str:
+def _without_none(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_key(key)} = {_value(part)}" for key, part in value.items() if part is not None) + "}"
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(_value(part) for part in value) + "]"
-    return json.dumps(value, ensure_ascii=False)  # TOML writes texts, numbers and truth values as JSON does
-
-
-def _key(key: str) -> str:
-    return key if key.replace("_", "").replace("-", "").isalnum() and key.isascii() else json.dumps(key)
+        return {key: _without_none(item) for key, item in value.items() if item is not None}
+    return [_without_none(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 __all__ = ["Evaluated", "Recipe", "begin", "evaluate", "of_run", "read", "resume", "to_toml"]

@@ -1,4 +1,4 @@
-"""Activations computed again in the backward pass, block by block (Chen et al. 2016): less memory, more work."""
+"""Activation checkpointing (Chen et al. 2016): recompute each block in the backward pass, to save memory."""
 
 from collections.abc import Callable
 from functools import partial, wraps
@@ -14,38 +14,38 @@ from longspan.recompute import Deciding, deciding
 
 
 def recompute(model: nn.Module) -> None:
-    """Makes each block keep its inputs alone while it is trained; the names of its parameters stay."""
+    """Make each block save only its inputs for the backward pass. Parameter names do not change."""
     for module in model.modules():
         if isinstance(module, (Block, MemoryLayer)):
-            module.forward = _again(module, module.forward)  # type: ignore[method-assign]
+            module.forward = _checkpointed(module, module.forward)  # type: ignore[method-assign]
 
 
-def _again(module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
+def _checkpointed(module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(forward)
-    def called(*given: Any, **named: Any) -> Any:
+    def call(*inputs: Any, **named: Any) -> Any:
         if not (module.training and torch.is_grad_enabled()):
-            return forward(*given, **named)
+            return forward(*inputs, **named)
         run = partial(forward, **named)
-        # The draws of dropout are made again too.
-        return checkpoint(run if torch.compiler.is_compiling() else _Replayed(run), *given, use_reentrant=False)
+        # `checkpoint` restores the random state, so that dropout repeats its masks.
+        return checkpoint(run if torch.compiler.is_compiling() else _Replayed(run), *inputs, use_reentrant=False)
 
-    return called
+    return call
 
 
 class _Replayed:
-    """Decisions of the first run serve the second.
+    """A forward pass whose second run repeats the decisions of the first.
 
-    A forward pass may change what they depend on: centroids of clusters move, random features are drawn anew.
+    The first run may change what decisions depend on: cluster centroids move, random features are redrawn.
     """
 
     def __init__(self, forward: Callable[..., Any]) -> None:
         self.forward = forward
         self.decisions: list[Any] | None = None
 
-    def __call__(self, *given: Any) -> Any:
+    def __call__(self, *inputs: Any) -> Any:
         token = deciding.set(self._writer() if self.decisions is None else self._reader())
         try:
-            return self.forward(*given)
+            return self.forward(*inputs)
         finally:
             deciding.reset(token)
 

@@ -1,4 +1,4 @@
-"""A run is a folder: `config.toml` (resolved), `metrics.jsonl`, `checkpoints/`. Everything else is computed from it."""
+"""The folder of a run: `config.toml` (resolved), `metrics.jsonl`, `checkpoints/`, and a lock while it is in use."""
 
 import fcntl
 import json
@@ -19,7 +19,7 @@ from longspan.hub.locate import RECIPE as CONFIG
 from longspan.train.tensorboard import TensorBoard
 
 METRICS, LOCK = "metrics.jsonl", "lock"
-DATA = "data"  # token files and the like, which can be made again
+DATA = "data"  # token files, which can be made again
 
 
 class Run:
@@ -28,21 +28,21 @@ class Run:
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
         self._held = False
-        self.board: TensorBoard | None = None  # gets every row as well
+        self.board: TensorBoard | None = None  # also receives every row
 
     @property
     def checkpoints(self) -> Path:
         return self.folder / CHECKPOINTS
 
     def checkpoint(self, step: int) -> Path:
-        """Where the checkpoint of a step stands."""
+        """The folder of the checkpoint of a step."""
         return self.checkpoints / f"{step:08}"
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """While it is written to, nobody else may; the lock goes with the process, however that ends.
+        """Lock the folder against other processes. The lock ends with the process, however that ends.
 
-        Whoever holds it may ask again.
+        The owner may lock it again.
         """
         if self._held:
             yield
@@ -62,7 +62,7 @@ class Run:
                 self._held = False
 
     def _lock(self) -> IO[str]:
-        """The open file of the lock."""
+        """The locked file."""
         path = self.folder / LOCK
         while True:
             try:
@@ -81,10 +81,10 @@ class Run:
                 ) from None
             if path.exists() and path.stat().st_ino == os.fstat(file.fileno()).st_ino:
                 return file
-            file.close()  # a refused run removed it in between
+            file.close()  # another run removed it meanwhile (`_clear`)
 
     def _clear(self, before: set[str], created: list[Path]) -> None:
-        """Removes what a run left that was refused before it began; `before` are the names that were there."""
+        """Remove what a run that never began has left; keep the files that existed `before`."""
         if (self.folder / CONFIG).exists():
             return
         for name in {LOCK, DATA, f"{CONFIG}.part"} - before:
@@ -94,31 +94,31 @@ class Run:
             else:
                 path.unlink(missing_ok=True)
         for folder in created:
-            with suppress(OSError):  # where something else is in it, it stays
+            with suppress(OSError):  # keep a folder with other files
                 folder.rmdir()
 
     def refuse_used(self) -> None:
-        """A run that was begun is not begun again."""
+        """Refuse to begin a new run in a folder that has one."""
         if any(path.name.isdigit() for path in self.checkpoints.glob("*")) or (self.folder / RESULT).exists():
-            raise InvalidInput(f"{self.folder} holds a run already; resume it, or name another folder")
+            raise InvalidInput(f"{self.folder} has a run already; resume it, or name another folder")
 
     def log(self, row: Mapping[str, Any]) -> None:
-        """Adds a row to the metrics."""
+        """Append a row to the metrics."""
         path = self.folder / METRICS
         try:
             with path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(_finite(row)) + "\n")
         except OSError as error:
-            raise InvalidInput(f"{path} could not be written: {error.strerror}; the checkpoints are whole") from None
+            raise InvalidInput(f"{path} could not be written: {error.strerror}; the checkpoints are complete") from None
         if self.board is not None:
             self.board.add(row)
 
     def rows(self) -> list[dict[str, Any]]:
-        """The metrics; `unread` says how many lines are no rows."""
+        """The rows of the metrics, without damaged lines."""
         return self._read()[0]
 
     def unread(self) -> int:
-        """How many lines of the metrics are damaged; a last one that was cut short is none of them."""
+        """The number of damaged lines in the metrics, not counting a last line that was cut short."""
         return self._read()[1]
 
     def _read(self) -> tuple[list[dict[str, Any]], int]:
@@ -132,7 +132,7 @@ class Run:
         return [row for row in read if row is not None], sum(row is None for row in read)
 
     def forget_after(self, step: int) -> None:
-        """Drops the metrics of steps that will be made again, and lines that cannot be read."""
+        """Drop the metrics of steps after `step`, which will be repeated, and damaged lines."""
         path = self.folder / METRICS
         if not path.is_file():
             return
@@ -153,14 +153,14 @@ def _names(folder: Path) -> list[str]:
 
 
 def _missing(folder: Path) -> list[Path]:
-    """The folder and those above it that are not there, the innermost first."""
+    """The folder and its parents that do not exist, innermost first."""
     return list(takewhile(lambda path: not path.exists(), (folder, *folder.parents)))
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no infinity and no NaN: null stands for them."""
+    """Replace infinity and NaN, which JSON does not have, by None."""
     if isinstance(value, Mapping):
-        return {key: _finite(part) for key, part in value.items()}
+        return {key: _finite(item) for key, item in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -1,4 +1,4 @@
-"""What a checkpoint of a run holds, and how a run goes on from it to the bit."""
+"""Save a trainer to a checkpoint and restore it bit-exactly."""
 
 import json
 import shutil
@@ -28,11 +28,11 @@ def carried_file(rank: int) -> str:
 
 
 def save(trainer: Trainer) -> Path:
-    """Writes the checkpoint of this step; all processes call it, and the first one names it when all is there."""
+    """Write the checkpoint of this step. All processes call it; the first one writes."""
     target = trainer.run.checkpoint(trainer.progress.step)
     trainer.check_weights()
     weights = {name: gather_full(tensor.detach()).cpu() for name, tensor in unique(trainer.model)}
-    held = _remembered(trainer)
+    optimizer = _optimizer_state(trainer)
     average = None if trainer.average is None else {name: gather_full(mean) for name, mean in trainer.average.items()}
     states = trainer.processes.gather((checkpoint.random_state(), _carried(trainer)))
 
@@ -44,7 +44,7 @@ def save(trainer: Trainer) -> Path:
             model_folder.save(trainer.model, part / MODEL, weights=weights)
             if trainer.tokenizer is not None:
                 trainer.tokenizer.save(part / MODEL)
-            checkpoint.write_tensors(part / OPTIMIZER, held)
+            checkpoint.write_tensors(part / OPTIMIZER, optimizer)
             if average is not None:
                 checkpoint.write_tensors(part / AVERAGE, average)
             shapes = []
@@ -61,12 +61,12 @@ def save(trainer: Trainer) -> Path:
             }
             (part / PROGRESS).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
-    trainer.processes.together(write)  # where the disk is full, all must know
+    trainer.processes.together(write)  # a full disk must stop all processes
     return target
 
 
 def restore(trainer: Trainer, folder: Path, *, inexact: bool = False) -> None:
-    """Goes on where a checkpoint was written; `inexact` forgives what only exactness needs."""
+    """Restore a checkpoint. `inexact` allows what prevents a bit-exact continuation."""
     with refusing(folder):
         _restore(trainer, folder, inexact)
 
@@ -77,11 +77,11 @@ def _restore(trainer: Trainer, folder: Path, inexact: bool) -> None:
     weights = checkpoint.read_tensors(folder / MODEL / model_folder.WEIGHTS)
     for name, tensor in unique(trainer.model):
         if name not in weights or weights[name].shape != tensor.shape:
-            came = "none" if name not in weights else str(tuple(weights[name].shape))
-            raise InvalidInput(f"{folder}: {name} is {came} in the checkpoint and {tuple(tensor.shape)} in the model")
+            shape = "missing" if name not in weights else str(tuple(weights[name].shape))
+            raise InvalidInput(f"{folder}: {name} is {shape} in the checkpoint and {tuple(tensor.shape)} in the model")
         put(tensor.data, weights[name])
-    trainer.optimizer.state.clear()  # what is there may be of later steps
-    _recall(trainer, checkpoint.read_tensors(folder / OPTIMIZER), folder)
+    trainer.optimizer.state.clear()  # after a roll-back it is of a later step
+    _restore_optimizer(trainer, checkpoint.read_tensors(folder / OPTIMIZER), folder)
     trainer.average = None
     if trainer.options.ema and (folder / AVERAGE).is_file():
         means = checkpoint.read_tensors(folder / AVERAGE)
@@ -91,14 +91,14 @@ def _restore(trainer: Trainer, folder: Path, inexact: bool) -> None:
     trainer.carried = {}
     carried = folder / carried_file(trainer.processes.rank)
     if record["processes"] == trainer.processes.world and carried.is_file():
-        trainer.carried = _put_back(trainer, carried, record)
+        trainer.carried = _read_carried(trainer, carried, record)
     state = folder / random_file(trainer.processes.rank)
     if state.is_file():
         checkpoint.restore_random_state(checkpoint.read_tensors(state))
 
 
 def _is_whole(folder: Path) -> bool:
-    """Whether the same step was saved before, as when a run stops just after; one that was damaged is none."""
+    """Whether this step is saved already and undamaged, as when a run is stopped right after saving."""
     try:
         checkpoint.check(folder)
     except InvalidInput:
@@ -107,30 +107,30 @@ def _is_whole(folder: Path) -> bool:
 
 
 def _carried(trainer: Trainer) -> tuple[Any, dict[str, Tensor]]:
-    """What the model remembers of the last batch in this process."""
+    """The state that the model carries from the last batch in this process: its structure and its tensors."""
     tensors: dict[str, Tensor] = {}
     return flatten_state(trainer.carried, tensors), {name: tensor.cpu() for name, tensor in tensors.items()}
 
 
-def _put_back(trainer: Trainer, path: Path, record: dict[str, Any]) -> Any:
+def _read_carried(trainer: Trainer, path: Path, record: dict[str, Any]) -> Any:
     tensors = checkpoint.read_tensors(path)
-    placed = {name: tensor.to(trainer.processes.device) for name, tensor in tensors.items()}
-    return restore_state(record["carried"][trainer.processes.rank], placed, str(path))
+    on_device = {name: tensor.to(trainer.processes.device) for name, tensor in tensors.items()}
+    return restore_state(record["carried"][trainer.processes.rank], on_device, str(path))
 
 
 def _check_exact(trainer: Trainer, folder: Path, record: dict[str, Any], inexact: bool) -> None:
     wrong = []
     if record.get("data") != trainer.data.fingerprint():
-        wrong.append(f"the data are {trainer.data.fingerprint()}, and were {record.get('data', 'not noted')}")
+        wrong.append(f"the data are {trainer.data.fingerprint()}, but were {record.get('data', 'not recorded')}")
     if record.get("processes") != trainer.processes.world:
-        wrong.append(f"there are {trainer.processes.world} processes, and were {record.get('processes')}")
+        wrong.append(f"there are {trainer.processes.world} processes, but were {record.get('processes')}")
     needed = [random_file(rank) for rank in range(trainer.processes.world)]
     needed += [carried_file(rank) for rank, shape in enumerate(record["carried"]) if shape["table"]]
     wrong.extend(f"{name} is missing" for name in needed if not (folder / name).is_file())
     if wrong and not inexact:
         raise InvalidInput(
-            f"{folder}: the run cannot go on as it would have: {'; '.join(wrong)}; "
-            "to go on all the same, ask for an inexact resume (--inexact)"
+            f"{folder}: the run cannot be resumed bit-exactly: {'; '.join(wrong)}; "
+            "to resume nevertheless, ask for an inexact resume (--inexact)"
         )
 
 
@@ -138,7 +138,7 @@ def _record(folder: Path) -> dict[str, Any]:
     path = folder / PROGRESS
     record = read_json(path)
     if not isinstance(record, dict) or not {"step", "processes", "data", "carried"} <= record.keys():
-        raise InvalidInput(f"{path} does not say where the run was: the order of the data is not known")
+        raise InvalidInput(f"{path} is incomplete: it must say step, processes, data and carried")
     return record
 
 
@@ -146,20 +146,20 @@ def _names(trainer: Trainer) -> dict[int, str]:
     return {id(parameter): name for name, parameter in trainer.model.named_parameters()}
 
 
-def _remembered(trainer: Trainer) -> dict[str, Tensor]:
-    found = checkpoint.optimizer_tensors(trainer.optimizer, _names(trainer))
-    return {name: gather_full(tensor) for name, tensor in found.items()}
+def _optimizer_state(trainer: Trainer) -> dict[str, Tensor]:
+    tensors = checkpoint.optimizer_tensors(trainer.optimizer, _names(trainer))
+    return {name: gather_full(tensor) for name, tensor in tensors.items()}
 
 
-def _recall(trainer: Trainer, tensors: dict[str, Tensor], source: Path) -> None:
+def _restore_optimizer(trainer: Trainer, tensors: dict[str, Tensor], source: Path) -> None:
     parameters = dict(trainer.model.named_parameters())
     for name, tensor in tensors.items():
         owner, _, key = name.rpartition("/")
         if owner not in parameters:
-            raise InvalidInput(f"{source} remembers {owner}, which this model does not train")
-        mine = parameters[owner]
-        placed = tensor.clone().to(mine.device) if key == "step" else like(tensor, mine)
-        trainer.optimizer.state[mine][key] = placed
+            raise InvalidInput(f"{source} has optimizer state for {owner}, which this model does not train")
+        parameter = parameters[owner]
+        value = tensor.clone().to(parameter.device) if key == "step" else like(tensor, parameter)
+        trainer.optimizer.state[parameter][key] = value
 
 
 __all__ = ["AVERAGE", "MODEL", "restore", "save"]

@@ -1,4 +1,4 @@
-"""The learning rate at each step, as a function of the step alone."""
+"""Learning rate schedules: the rate as a function of the step."""
 
 import math
 from dataclasses import dataclass
@@ -12,28 +12,28 @@ KINDS = ("constant", "linear", "linear_from_start", "cosine", "cosine_cycle", "n
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule(config.Options):
-    """`linear` falls from the end of the warm-up, `linear_from_start` as in BERT's first code from step 0 (with a small
-    jump there); `noam` is that of Vaswani et al. 2017, where `rate` is a factor.
+    """Warm-up, then one of several decays.
 
-    Two are those of the Long Range Arena as released. `rsqrt` is rate · min(1, t/warmup) / √max(t, warmup): `rate`
-    is a factor too; `cosine_cycle` is a cosine over all steps that begins with the end of the warm-up, so that it ends
-    above 0 by as much as the warm-up took."""
+    `linear` falls from the end of the warm-up; `linear_from_start`, as in BERT's original code, follows the line from
+    step 0, with a small jump at the end of the warm-up. `noam` is the schedule of Vaswani et al. (2017), scaled by
+    `rate`. Two come from the Long Range Arena's code: `rsqrt` is rate · min(1, t/warmup) / √max(t, warmup), and
+    `cosine_cycle` is a cosine over all steps that starts after the warm-up, and so ends above 0."""
 
     kind: str = option("cosine", "how the rate falls after the warm-up", choices=KINDS)
     rate: float = option(1e-3, "the highest rate; for noam and rsqrt a factor", low=0)
-    warmup: int = option(0, "steps until the rate is reached", low=0)
+    warmup: int = option(0, "steps of linear warm-up", low=0)
     final: float = option(0.0, "the last rate as a fraction of the highest", low=0, high=1)
 
     def at(self, step: int, steps: int, width: int | None = None) -> float:
-        """The rate of step 1, 2, …, `steps`; `width` is the model's, which noam needs."""
+        """The rate of step 1, 2, …, `steps`; noam needs the model's `width`."""
         if self.kind == "noam":
             if width is None:
-                raise InvalidOption("noam divides by the root of the model's width, and this model has none")
-            slope = step * max(self.warmup, 1) ** -1.5
-            return self.rate * width**-0.5 * min(step**-0.5, slope)
+                raise InvalidOption("noam divides by the square root of the model's width, but this model has none")
+            slope = step * float(max(self.warmup, 1)) ** -1.5
+            return float(self.rate * width**-0.5 * min(step**-0.5, slope))
         if self.kind == "rsqrt":
             warm = max(self.warmup, 1)
-            return self.rate * min(1.0, step / warm) * max(step, warm) ** -0.5
+            return float(self.rate * min(1.0, step / warm) * max(step, warm) ** -0.5)
         if step < self.warmup:
             return self.rate * step / self.warmup
         if self.kind == "constant":

@@ -1,4 +1,4 @@
-"""Tensors that are split over the processes, whole and back (FSDP2)."""
+"""Shard tensors over processes, and gather them (FSDP2)."""
 
 from collections.abc import Iterator, Mapping
 
@@ -13,28 +13,28 @@ from longspan.nn.memory_layer import MemoryLayer
 
 
 def shard(module: nn.Module) -> None:
-    """Splits the parameters of each block, and of what stands around them, over all processes."""
-    from torch.distributed.fsdp import fully_shard  # needs a process group to be of any use
+    """Split the parameters over all processes: each block by itself, then the rest."""
+    from torch.distributed.fsdp import fully_shard  # slow to import, and only for several processes
 
-    for part in module.modules():
-        if isinstance(part, (Block, MemoryLayer)):
-            fully_shard(part)
+    for submodule in module.modules():
+        if isinstance(submodule, (Block, MemoryLayer)):
+            fully_shard(submodule)
     fully_shard(module)
 
 
 def gather_full(tensor: Tensor) -> Tensor:
-    """All of a tensor; where it is split, every process must ask for it."""
+    """The whole tensor. If it is sharded, all processes must call this."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def part(tensor: Tensor) -> Tensor:
-    """What this process has of a tensor."""
+def local_part(tensor: Tensor) -> Tensor:
+    """This process's part of a tensor."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 @torch.no_grad()
 def put(target: Tensor, full: Tensor) -> None:
-    """Copies a whole tensor into one that may be split."""
+    """Copy a whole tensor into one that may be sharded."""
     if isinstance(target, DTensor):
         target.copy_(distribute_tensor(full.to(target.device, target.dtype), target.device_mesh, target.placements))
     else:
@@ -43,25 +43,25 @@ def put(target: Tensor, full: Tensor) -> None:
 
 @torch.no_grad()
 def full_copy(model: Model, instead: Mapping[str, Tensor] | None = None) -> Model:
-    """A model that is split, whole in every process, or with other weights that are split in the same way."""
-    with torch.random.fork_rng(devices=[]):  # what is drawn here is written over, and must not be missed elsewhere
-        made = type(model)(model.options)
-    made = made.to(model.device, model.dtype)
-    own = {name: gather_full((instead or {}).get(name, tensor).detach()) for name, tensor in unique(model)}
-    model_folder.fill(made, own, "the split model")
-    return made
+    """An unsharded copy of a model, in every process; `instead` replaces weights by others, sharded in the same way."""
+    with torch.random.fork_rng(devices=[]):  # initialisation must not change the state of the generators
+        copy = type(model)(model.options)
+    copy = copy.to(model.device, model.dtype)
+    weights = {name: gather_full((instead or {}).get(name, tensor).detach()) for name, tensor in unique(model)}
+    model_folder.fill(copy, weights, "the sharded model")
+    return copy
 
 
 def like(full: Tensor, parameter: Tensor) -> Tensor:
-    """A whole tensor split as a parameter is."""
-    placed = full.to(parameter.device)
+    """A whole tensor, sharded as a parameter is."""
+    on_device = full.to(parameter.device)
     if isinstance(parameter, DTensor):
-        return distribute_tensor(placed, parameter.device_mesh, parameter.placements)
-    return placed.clone()
+        return distribute_tensor(on_device, parameter.device_mesh, parameter.placements)
+    return on_device.clone()
 
 
 def unique(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Parameters and saved buffers, each storage under the first of its names."""
+    """Parameters and saved buffers; a shared one once, under its first name."""
     seen: set[int] = set()
     for name, tensor in model.state_dict(keep_vars=True).items():
         if id(tensor) not in seen:
@@ -69,4 +69,4 @@ def unique(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
             yield name, tensor
 
 
-__all__ = ["full_copy", "gather_full", "like", "part", "put", "shard", "unique"]
+__all__ = ["full_copy", "gather_full", "like", "local_part", "put", "shard", "unique"]

@@ -1,4 +1,4 @@
-"""Save and restore what a model carries from batch to batch.
+"""Save and restore the state that a model carries from batch to batch.
 
 A state is a tree of `State` dataclasses, tensors, `Rows`, tuples and plain values. Its tensors are written by number,
 and its structure as JSON that names each dataclass. Reading creates only classes that are registered as states
@@ -26,7 +26,7 @@ RENAMED = {  # names in checkpoints of early versions
 
 
 def flatten_state(value: Any, tensors: dict[str, Tensor]) -> Any:
-    """The shape of a state; its tensors are put into `tensors`."""
+    """The structure of a state as JSON data; its tensors are added to `tensors`."""
     if isinstance(value, Tensor):
         name = str(len(tensors))
         tensors[name] = value.detach()
@@ -47,11 +47,11 @@ def flatten_state(value: Any, tensors: dict[str, Tensor]) -> Any:
 
 
 def restore_state(shape: Any, tensors: Mapping[str, Tensor], source: str) -> Any:
-    """The state again; `source` is named where it is not one."""
+    """The inverse of `flatten_state`; errors name `source`."""
     try:
         return _restore(shape, tensors)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError, RuntimeError) as error:
-        raise InvalidInput(f"{source} holds no state of a model: {error}") from None
+        raise InvalidInput(f"{source} is not a saved state of a model: {error}") from None
 
 
 def _restore(shape: Any, tensors: Mapping[str, Tensor]) -> Any:
@@ -66,7 +66,7 @@ def _restore(shape: Any, tensors: Mapping[str, Tensor]) -> Any:
     if "state" in shape:
         return _class(shape["state"])(**{name: _restore(part, tensors) for name, part in shape["fields"].items()})
     if not isinstance(shape["value"], PLAIN):
-        raise ValueError(f"{shape['value']!r} is no plain value")
+        raise ValueError(f"{shape['value']!r} is not a plain value")
     return shape["value"]
 
 

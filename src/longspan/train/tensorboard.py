@@ -1,4 +1,4 @@
-"""What metrics.jsonl holds, for TensorBoard as well: `tensorboard --logdir RUN`."""
+"""The rows of metrics.jsonl as TensorBoard curves: `tensorboard --logdir RUN`."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -10,7 +10,7 @@ FOLDER = "tensorboard"
 
 
 class TensorBoard:
-    """Writes rows as curves; what a run had written after the step it goes on from is hidden."""
+    """Writes rows as curves. Points after the step from which a run is resumed are hidden."""
 
     def __init__(self, run: Path, step: int = 0) -> None:
         try:
@@ -23,7 +23,7 @@ class TensorBoard:
         self._writer: Any = SummaryWriter(str(run / FOLDER), purge_step=step + 1)
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """A row of the metrics: a curve for each number, those of an evaluation in a group of their own."""
+        """Add a row of the metrics: one curve per number; those of an evaluation form a group."""
         for name, value in _numbers(row):
             self._writer.add_scalar(name, value, row["step"])
 
