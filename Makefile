@@ -33,7 +33,7 @@ $(VENV)/dev: $(VENV)/made pyproject.toml constraints.txt
 	touch $@ $(VENV)/core
 
 $(VENV)/arena: $(VENV)/made pyproject.toml constraints.txt
-	$(PIP) --editable '.[arena,report]'
+	$(PIP) --editable '.[arena]'
 	touch $@ $(VENV)/core
 
 arena: $(VENV)/arena

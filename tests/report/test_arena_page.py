@@ -2,11 +2,11 @@
 
 import json
 import re
-import sys
 from dataclasses import replace
 from io import StringIO
 from math import sqrt
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from rich.console import Console
@@ -67,7 +67,7 @@ def test_the_average_names_its_tasks_and_needs_all_of_them():
     results = Results(records)
     assert results.average("dense") == pytest.approx(0.5) and results.average("window") is None
     made = plain(arena_page(results, []))
-    assert "the mean over ListOps, Pathfinder; none where one of them is missing" in made
+    assert "The average is the mean over ListOps, Pathfinder, and needs all of them." in made
     assert "Not shown: Local Attention (lacks Pathfinder)" in made
 
 
@@ -94,7 +94,7 @@ def test_reasons_are_text_and_need_no_pointer():
     made = plain(page_of([record("listops", "dense", 0, 0.4), bad, slow, flagged]))
     assert "Local Attention, ListOps, seed 0: out of memory: 9.5 GiB were not to be had" in made
     assert "Transformer, not fused, length 4,096: out of memory: too large" in made
-    assert "⚑ Bidirectional LSTM: 1.31 times the base&#x27;s parameters. By the benchmark&#x27;s rules" in made
+    assert "⚑ Bidirectional LSTM: 1.31 times the base&#x27;s parameters. The benchmark&#x27;s rules" in made
     assert "hover for the reason" not in made
 
 
@@ -117,10 +117,10 @@ def test_the_first_sentence_says_what_separates_and_what_does_not():
         "the noise, not above Local Attention."
     )
     (said,) = conclusions(Results([*dense, *near_it]))
-    assert said.endswith("Transformer is highest, 50.0 ± 2.2 %; but no two models differ beyond noise.")
+    assert said.endswith("Transformer is highest, 50.0 ± 2.2 %; no two models differ beyond the noise.")
     (said,) = conclusions(Results([*seeds_of("dense", 0.36), *seeds_of("lstm", 0.12)]))
     assert "no model beats the best trivial predictor (root digits, 35.2 %) beyond the noise" in said
-    assert said.endswith("One seed each: how much another seed would change is not known.")
+    assert said.endswith("With one seed each, the variation between seeds is unknown.")
     page = plain(page_of([*dense, *near_it]))
     assert page.index("no two models differ") < page.index("setting tiny") < page.index("Accuracy over speed")
 
@@ -131,12 +131,12 @@ def test_no_card_crowns_a_difference_within_the_noise():
     assert cards["50.0 ± 2.2"] == "highest average accuracy: Transformer; within the noise of Local Attention"
     # As fast and as large as the dense one: 8.0 steps per second and 200 MiB each.
     assert cards["1.00×"] == (
-        "the dense memory: no model takes less than the dense Transformer (nearest: Local Attention, 200 MiB)"
+        "of the dense memory: no model needs less than the dense Transformer (nearest: Local Attention, 200 MiB)"
     )
     larger = [replace(each, memory=248 * 2**20, steps_per_second=16.0) for each in window]
     cards = dict(facts(Results([*dense, *larger])))
-    assert "no model takes less than the dense Transformer" in cards["1.24×"]
-    assert cards["2.00×"] == "the dense speed, the fastest: Local Attention"
+    assert "no model needs less than the dense Transformer" in cards["1.24×"]
+    assert cards["2.00×"] == "the dense speed: Local Attention is fastest"
 
 
 def test_bold_is_what_nothing_is_above():
@@ -150,7 +150,7 @@ def test_self_pre_training_has_columns_of_its_own():
     records = [record("listops", "dense", 0, 0.4), record("listops", "dense", 0, 0.55, pretrain=True)]
     made = plain(page_of(records))
     assert "ListOps self pre-trained" in made and "40.0 ± 2.1" in made and "55.0 ± 2.2" in made
-    assert "self pre-trained" not in plain(page_of(records[:1])).split("Published, beside ours")[0]
+    assert "self pre-trained" not in plain(page_of(records[:1])).split("Published results and ours")[0]
 
 
 def test_ratios_of_speed_are_to_both_dense_ones():
@@ -181,7 +181,7 @@ def test_flags_make_it_a_free_for_all():
 
 def test_tiny_is_never_compared_and_larger_settings_are():
     tiny = plain(page_of([record("listops", "dense", 0, 0.4)]))
-    assert "Not comparable." in tiny and "no figure here is comparable" in tiny and "+3.6" not in tiny
+    assert "Not comparable." in tiny and "no number here is comparable" in tiny and "+3.6" not in tiny
     released = plain(page_of([record("listops", "dense", 0, 0.4, setting="released")]))
     assert "36.37 +3.6" in released and "Not comparable." not in released
     assert "51.48" in page_of([record("listops", "dense", 0, 0.4)])  # of Sinkhorn's misprint
@@ -199,9 +199,9 @@ def test_energy_says_whether_it_was_measured():
     one = record("listops", "dense", 0, 0.4, energy={"joules": 7200.0, "by": "RAPL: the whole processor"})
     two = record("listops", "window", 0, 0.4, energy={"joules": None, "by": "not known"})
     made = plain(page_of([one, two]))
-    assert "2 Wh in all. How: RAPL: the whole processor. 1 cells have none." in made
+    assert "2 Wh in total. Source: RAPL: the whole processor. 1 cell has no energy recorded." in made
     modelled = [record("listops", "dense", seed, 0.4) for seed in range(3)]
-    assert "How: modelled: time of one core at 12 W (not known by name); no RAPL." in plain(page_of(modelled))
+    assert "Source: modelled: time of one core at 12 W (not known by name); no RAPL." in plain(page_of(modelled))
 
 
 def test_a_cell_is_repeated_by_its_command():
@@ -331,30 +331,49 @@ def test_an_empty_folder_says_what_is_missing(tmp_path: Path):
         write(tmp_path)
 
 
-def test_without_matplotlib_the_page_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    path = write(save(tmp_path, [record("listops", "dense", 0, 0.4)]))
-    assert path == tmp_path / "report.html" and "longspan[report]" in path.read_text(encoding="utf-8")
-    assert not (tmp_path / "figures").exists()
-
-
-def test_figures_for_papers(tmp_path: Path):
-    pytest.importorskip("matplotlib")
-    made, lacking = figures.write(Results(realistic(2)), tmp_path)
-    assert lacking == "" and len(made) == 8
-    for file in made:
-        begin = file.read_bytes()[:4]
-        assert begin == (b"\x89PNG" if file.suffix == ".png" else b"<?xm")
-    page = arena_page(Results(realistic(1)), [Path("figures") / file.name for file in made])
-    assert 'href="figures/accuracy_over_speed.svg"' in page
+def test_figures_are_files_of_their_own(tmp_path: Path):
+    page = write(save(tmp_path, [*realistic(2), record("listops", HOSTILE, 0, 0.4)])).read_text(encoding="utf-8")
+    names = ["accuracy_over_speed", "accuracy_listops", "accuracy_pathfinder", "learning_listops"]
+    names += ["learning_pathfinder", "speed", "memory"]
+    assert sorted(path.name for path in (tmp_path / "figures").iterdir()) == sorted(f"{name}.svg" for name in names)
+    for name in names:
+        svg = (tmp_path / "figures" / f"{name}.svg").read_text(encoding="utf-8")
+        root = ElementTree.fromstring(svg)
+        assert root.tag == "{http://www.w3.org/2000/svg}svg" and float(root.attrib["width"]) > 400
+        assert "var(" not in svg and "url(" not in svg and "script" not in svg.replace("&lt;/script&gt;", "")
+        assert f'href="figures/{name}.svg"' in page
+    # The light colour of the kind "kernel", of which Performer is.
+    assert ".k-kernel .disc { fill: #8a2fb0; fill-opacity: .38;" in svg
 
 
 def test_figures_of_few_results(tmp_path: Path):
-    pytest.importorskip("matplotlib")
-    made, _ = figures.write(Results([record("listops", "dense", 0, 0.4)]), tmp_path / "one")
-    assert {file.stem for file in made} == {"accuracy_over_speed", "accuracy", "learning"}
-    made, _ = figures.write(Results([record("listops", "dense", 0, None, state="failed", curve=())]), tmp_path / "none")
-    assert made == []
+    paths = figures.write(Results([record("listops", "dense", 0, 0.4)]), tmp_path / "one")
+    assert [path.stem for path in paths] == ["accuracy_over_speed", "accuracy_listops", "learning_listops"]
+    failed = Results([record("listops", "dense", 0, None, state="failed", curve=())])
+    assert figures.write(failed, tmp_path / "none") == [] and not (tmp_path / "none").exists()
+    assert "so there are no figures" in arena_page(failed, [])
+
+
+def test_names_of_figures_are_safe_and_their_text_is_xml(tmp_path: Path):
+    one = record("listops", "dense", 0, 0.4)
+    one = replace(one, cell=replace(one.cell, task="../my\x00pack:Task", model="a\x07bell"))
+    for path in figures.write(Results([one]), tmp_path / "figures"):
+        assert path.parent == tmp_path / "figures" and path.resolve().parent == path.parent
+        ElementTree.fromstring(path.read_bytes())
+
+
+@pytest.mark.browser
+def test_figures_in_chromium(browser, tmp_path: Path):
+    for path in figures.write(Results(realistic()), tmp_path):
+        opened, requests, problems = open_page(browser, path, 1100, "dark")
+        assert requests == [path.as_uri()] and problems == []
+        assert opened.evaluate("getComputedStyle(document.querySelector('rect.paper')).fill") == "rgb(255, 255, 255)"
+        outside = """[...document.querySelectorAll('text')].filter(text => {
+            const box = text.getBoundingClientRect(), page = document.documentElement.getBoundingClientRect();
+            return box.left < page.left || box.right > page.right || box.top < page.top || box.bottom > page.bottom;
+        }).map(text => text.textContent)"""
+        assert opened.evaluate(outside) == [], path.name
+        opened.context.close()
 
 
 @pytest.mark.browser

@@ -4,7 +4,7 @@ import re
 from itertools import pairwise
 
 from longspan.report.arena_speed import axes
-from longspan.report.charts import ChartAxis, ChartLine, Circle, Interval, curves, intervals, near, scatter
+from longspan.report.charts import ChartAxis, ChartLine, Circle, Interval, curves, intervals, scatter, split_lines
 from longspan.report.labels import ratio_ticks
 
 SIZES = re.compile(r'<circle cx="([\d.]+)" cy="([\d.]+)" r="([\d.]+)" class="(\w+)"/>')
@@ -65,7 +65,7 @@ def test_no_name_stands_where_lines_are_drawn() -> None:
 
 def test_a_trivial_predictor_far_away_leaves_the_chart_to_the_models() -> None:
     lines = [("best trivial predictor", 40.4), ("majority class", 12.3)]
-    shown, outside = near([38.9, 41.3, 43.7], lines)
+    shown, outside = split_lines([38.9, 41.3, 43.7], lines)
     assert shown == lines[:1] and outside == lines[1:]
     chart = str(
         scatter([circle(1.0, 38.9), circle(2.0, 43.7)], ChartAxis("speed", factors=True), ChartAxis("a"), lines=lines)

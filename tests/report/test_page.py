@@ -35,7 +35,7 @@ def certificate(subject: str = "window", passed: bool = True, detail: str = "", 
 
 def test_text_is_escaped_and_markup_is_not():
     assert text("<a & 'b'>") == "&lt;a &amp; &#x27;b&#x27;&gt;"
-    assert tag("b", Html("<i>x</i>"), "<", kind='"') == '<b class="&quot;"><i>x</i>&lt;</b>'
+    assert tag("b", Html("<i>x</i>"), "<", css='"') == '<b class="&quot;"><i>x</i>&lt;</b>'
     assert '<td data-head="head">&lt;script&gt;</td>' in table(["head"], [["<script>"]])
 
 

@@ -33,7 +33,7 @@ def made(mechanisms: list[str]) -> str:
 def test_every_figure_is_there_and_what_came_from_outside_is_escaped():
     page = made(["linear", "etc"])
     assert page.count("<svg") == 4 and "<img" not in page and "http://" not in page and "https://" not in page
-    for words in ("n^2.00", "n^1.00", "4.00× sdpa", "too much memory", "causal", "Without such a form: 1", ">4K<"):
+    for words in ("n^2.00", "n^1.00", "4.00× sdpa", "out of memory", "causal", "Not supported: 1", ">4K<"):
         assert words in page, words
 
 

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from longspan.report.labels import Box, place, ratio_ticks, spread, ticks
+from longspan.report.labels import Box, place_labels, ratio_ticks, spread, ticks
 from longspan.report.statistics import mean_curve, score, standard_error, student
 
 
@@ -41,7 +41,7 @@ def test_round_numbers_on_axes():
 
 def test_names_stand_apart():
     circles = [(100.0, 100.0, 10.0), (112.0, 100.0, 10.0), (124.0, 102.0, 10.0), (136.0, 101.0, 10.0)]
-    labels = place(circles, [(60.0, 14.0)] * 4, Box(0, 0, 300, 200))
+    labels = place_labels(circles, [(60.0, 14.0)] * 4, Box(0, 0, 300, 200))
     boxes = [label.box for label in labels]
     assert all(one.shared(other) == 0 for one in boxes for other in boxes if one is not other)
     assert all(box.left >= 0 and box.right <= 300 and box.top >= 0 and box.bottom <= 200 for box in boxes)

@@ -1,66 +1,45 @@
-"""Accuracies of the arena that are on record, for who has run none: the published ones, and a run of our own."""
+"""Recorded accuracies of the arena, for users without results of their own: published ones, and those of our runs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from statistics import fmean
 
 from longspan.arena import published
-from longspan.errors import UnknownName, suggest
 
 DENSE = "dense"  # the model of exact attention, whose mechanism is `softmax`
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """Mean accuracies of models over tasks, as shares, and where they are from."""
+    """Mean accuracies of models over tasks, from 0 to 1, and their source."""
 
     name: str
     source: str
     tasks: tuple[str, ...]
-    accuracy: Mapping[str, float]  # by the arena's names of models
+    accuracy: Mapping[str, float]  # by arena model
+
+
+def _recorded(name: str, source: str, tasks: tuple[str, ...], percent: Mapping[str, Mapping[str, float]]) -> Recorded:
+    """Leaves out models without an accuracy on every task."""
+    complete = {model: values for model, values in percent.items() if all(task in values for task in tasks)}
+    return Recorded(
+        name, source, tasks, {model: fmean(values[task] for task in tasks) / 100 for model, values in complete.items()}
+    )
 
 
 def _published() -> Recorded:
-    """The benchmark's own table without Retrieval, whose printed column measures nothing."""
-    table = published.ACCURACY
+    """The benchmark's table without Retrieval, whose published column measures nothing."""
+    table = published.benchmark()
     tasks = tuple(task for task in published.FIVE if task not in table.never_compared)
-    means = {}
-    for row in table.rows:
-        values = [row.accuracy(task) for task in tasks]
-        known = [value for value in values if value is not None]
-        if row.model is not None and len(known) == len(tasks):
-            means[row.model] = sum(known) / len(known) / 100
-    return Recorded("published", "Tay et al. 2020, Long Range Arena, Table 1", tasks, means)
+    accuracies = {row.model: row.accuracies for row in table.rows if row.model is not None}
+    return _recorded("published", "Tay et al. 2020, Long Range Arena, Table 1", tasks, accuracies)
 
 
-# `make arena` (--seeds 1 --budget 16m), 2000 test examples a task: ListOps and Pathfinder, in percent.
-_TINY = {
-    "dense": (42.2, 68.5),
-    "window": (40.2, 56.4),
-    "routing": (39.5, 63.2),
-    "linformer": (38.7, 69.0),
-    "nystrom": (37.4, 67.4),
-    "performer": (41.2, 67.0),
-    "lstm": (38.9, 51.0),
-}
-
-RECORDED = {
-    each.name: each
-    for each in (
-        _published(),
-        Recorded(
-            "tiny",
-            "our own `make arena`, one seed, 2026-11-17, 2 cores of an AMD EPYC with AVX-512; 2 points are noise",
-            ("listops", "pathfinder"),
-            {model: sum(values) / len(values) / 100 for model, values in _TINY.items()},
-        ),
-    )
-}
+def _own(name: str) -> Recorded:
+    run = published.read_data("recorded.toml")[name]
+    return _recorded(name, run["source"], tuple(run["accuracies"][DENSE]), run["accuracies"])
 
 
-def find(name: str) -> Recorded:
-    if name not in RECORDED:
-        raise UnknownName(f"no figures are recorded as {name!r}: {suggest(name, RECORDED)}")
-    return RECORDED[name]
+RECORDED = {recorded.name: recorded for recorded in (_published(), _own("tiny"))}
 
-
-__all__ = ["RECORDED", "Recorded", "find"]
+__all__ = ["DENSE", "RECORDED", "Recorded"]

@@ -1,4 +1,4 @@
-"""Of the arena's page: what was run, on what data and machine, and how to run any of it again."""
+"""Sections of the arena page: data, machine, and every cell with the command that repeats it."""
 
 import json
 import shlex
@@ -7,43 +7,43 @@ from dataclasses import MISSING, fields, replace
 from typing import Any
 
 from longspan.arena.runs.cell import Record
-from longspan.report.arena_numbers import ENDED, duration, percent, size, task_title
+from longspan.report.arena_numbers import STATE_NAMES, duration, percent, size, task_title
 from longspan.report.page import Html, table, tag, text
 from longspan.report.results import Results
 
 
-def data(results: Results) -> Html:
-    """What each task's data say of themselves, once for each that differs."""
+def data_section(results: Results) -> Html:
+    """The data manifest of each task; if cells differ, each different one."""
     parts = []
     for task in results.tasks:
-        known = _different(r.data for r in results.accuracy_records if r.cell.task == task and r.data)
-        for number, notes in enumerate(known):
-            more = f" ({number + 1} of {len(known)})" if len(known) > 1 else ""
-            parts.append(tag("figure", tag("h3", task_title(task), more), _pairs(notes)))
+        manifests = _distinct(r.data for r in results.accuracy_records if r.cell.task == task and r.data)
+        for number, manifest in enumerate(manifests):
+            more = f" ({number + 1} of {len(manifests)})" if len(manifests) > 1 else ""
+            parts.append(tag("figure", tag("h3", task_title(task), more), _pairs(manifest)))
     if not parts:
-        parts = [tag("p", "No manifest of the data was recorded.", kind="quiet")]
-    return tag("section", tag("h2", "Data"), tag("div", *parts, kind="charts"))
+        parts = [tag("p", "No data manifest was recorded.", css="quiet")]
+    return tag("section", tag("h2", "Data"), tag("div", *parts, css="charts"))
 
 
-def machine(results: Results) -> Html:
-    known = _different(r.machine for r in results.records if r.machine)
+def machine_section(results: Results) -> Html:
+    machines = _distinct(r.machine for r in results.records if r.machine)
     parts = []
-    for number, notes in enumerate(known):
-        parts += [tag("h3", f"Machine {number + 1}")] if len(known) > 1 else []
-        parts.append(_pairs(notes))
+    for number, description in enumerate(machines):
+        parts += [tag("h3", f"Machine {number + 1}")] if len(machines) > 1 else []
+        parts.append(_pairs(description))
     if not parts:
-        parts = [tag("p", "No machine was recorded.", kind="quiet")]
+        parts = [tag("p", "No machine was recorded.", css="quiet")]
     return tag("section", tag("h2", "Machine"), *parts)
 
 
-def repeat(results: Results) -> Html:
-    """Every cell with its end, its options, and the command that runs it again."""
+def cells_section(results: Results) -> Html:
+    """Every cell with its state, its options, and the command that repeats it."""
     rows = []
     for record in results.records:
         cell = record.cell
-        ended = ENDED.get(record.state, record.state)
-        why = record.error or "no reason was recorded"
-        state = ended if record.state == "done" else tag("span", f"{ended}: {why}", kind="bad")
+        state: str = STATE_NAMES.get(record.state, record.state)
+        if record.state != "done":
+            state = tag("span", f"{state}: {record.error or 'no reason recorded'}", css="bad")
         rows.append(
             [
                 tag("code", cell.key),
@@ -55,27 +55,28 @@ def repeat(results: Results) -> Html:
                 _details(record),
             ]
         )
-    head = ("cell", "state", "accuracy", "steps", "training", "began (UTC)", "to repeat it")
+    head = ("cell", "state", "accuracy", "steps", "training", "started (UTC)", "to repeat it")
     arguments = results.grid.get("arguments", results.grid)
-    whole = [tag("pre", grid_command(arguments))] if isinstance(arguments, Mapping) and "tasks" in arguments else []
+    whole_grid = (
+        [tag("pre", grid_command(arguments))] if isinstance(arguments, Mapping) and "tasks" in arguments else []
+    )
     note = (
-        "A cell runs in a process of its own from one line of JSON: the command writes that line, and the result into "
-        "result.json. The number of steps is that of the record, also where it came of a budget of time, so that seed, "
-        "machine and versions give the same accuracy again; tasks from files need LONGSPAN_DATA. First, the whole grid:"
-        if whole
-        else "result.json."
+        "Each cell's command writes its description to cell.json, runs it in a process of its own, and writes "
+        "result.json. It trains for the recorded number of steps, even if the grid had a time budget, so that the same "
+        "machine and versions give the same accuracy. Tasks that read files need LONGSPAN_DATA."
+        + (" To repeat the whole grid:" if whole_grid else "")
     )
     return tag(
         "section",
         tag("h2", "Every cell, and how to repeat it"),
-        tag("p", note, kind="quiet"),
-        *whole,
+        tag("p", note, css="quiet"),
+        *whole_grid,
         tag("details", tag("summary", f"{len(rows)} cells"), table(head, rows, numbers=(2, 3, 4))),
     )
 
 
 def grid_command(arguments: Mapping[str, Any]) -> str:
-    """The shell's line that runs the whole grid again."""
+    """The shell command that repeats the whole grid."""
     parts = ["longspan arena"]
     for name in ("tasks", "models", "setting", "seeds", "threads", "lengths"):
         value = arguments.get(name)
@@ -90,50 +91,49 @@ def grid_command(arguments: Mapping[str, Any]) -> str:
 
 
 def command(record: Record) -> str:
-    """The shell's line that runs a cell again; what is as by default is left out."""
+    """The shell command that repeats a cell; fields with default values are left out."""
     cell = record.cell
     if cell.kind == "accuracy" and record.steps is not None:
         cell = replace(cell, steps=record.steps, seconds=None)
     values = {
-        each.name: getattr(cell, each.name)
-        for each in fields(cell)
-        if each.default is MISSING or getattr(cell, each.name) != each.default
+        field.name: getattr(cell, field.name)
+        for field in fields(cell)
+        if field.default is MISSING or getattr(cell, field.name) != field.default
     }
     line = shlex.quote(json.dumps(values))
     return f"echo {line} > cell.json; python -m longspan.arena.runs.process cell.json result.json"
 
 
 def _details(record: Record) -> Html:
-    inside = [tag("pre", command(record))]
+    content = [tag("pre", command(record))]
     if record.options:
-        inside.append(tag("pre", json.dumps(record.options, indent=1, default=str)))
-    return tag("details", tag("summary", "command and options" if record.options else "command"), *inside)
+        content.append(tag("pre", json.dumps(record.options, indent=1, default=str)))
+    return tag("details", tag("summary", "command and options" if record.options else "command"), *content)
 
 
-def _different(some: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    found = {json.dumps(each, sort_keys=True, default=str): each for each in some}
-    return list(found.values())
+def _distinct(tables: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    return list({json.dumps(table, sort_keys=True, default=str): table for table in tables}.values())
 
 
 def _pairs(values: Mapping[str, Any]) -> Html:
-    """A table of names and values; what lies deeper has a name with dots."""
+    """A table of names and values; nested names are joined by dots."""
     return table(("", ""), [(tag("code", name), value) for name, value in _flat(values)])
 
 
 def _flat(values: Mapping[str, Any], before: str = "") -> list[tuple[str, Html]]:
     rows: list[tuple[str, Html]] = []
     for name, value in values.items():
-        whole = f"{before}{name}"
+        full_name = f"{before}{name}"
         shares = _shares(value)
         if shares:
-            rows.append((whole, _bars(shares)))
+            rows.append((full_name, _bars(shares)))
         elif isinstance(value, Mapping):
-            rows += _flat(value, f"{whole}.")
+            rows += _flat(value, f"{full_name}.")
         elif isinstance(value, list | tuple):
-            rows.append((whole, text(", ".join(map(_short, value)) if value else "–")))
+            rows.append((full_name, text(", ".join(map(_short, value)) if value else "–")))
         else:
-            known = (name in ("memory", "bytes") or before.startswith("caches")) and isinstance(value, int)
-            rows.append((whole, text(size(value) if known else _short(value))))
+            in_bytes = (name in ("memory", "bytes") or before.startswith("caches")) and isinstance(value, int)
+            rows.append((full_name, text(size(value) if in_bytes else _short(value))))
     return rows
 
 
@@ -146,16 +146,16 @@ def _short(value: object) -> str:
 
 
 def _shares(value: object) -> dict[str, float]:
-    """Parts of a whole, as of labels; nothing where it is not that."""
+    """Fractions that add up to 1, such as those of labels; empty for anything else."""
     if isinstance(value, list | tuple):
-        value = {str(number): each for number, each in enumerate(value)}
+        value = {str(number): share for number, share in enumerate(value)}
     if not isinstance(value, Mapping) or not 2 <= len(value) <= 64:
         return {}
     if not all(
-        isinstance(each, float | int) and not isinstance(each, bool) and 0 <= each <= 1 for each in value.values()
+        isinstance(share, float | int) and not isinstance(share, bool) and 0 <= share <= 1 for share in value.values()
     ):
         return {}
-    return {str(name): float(each) for name, each in value.items()} if abs(sum(value.values()) - 1) < 0.02 else {}
+    return {str(name): float(share) for name, share in value.items()} if abs(sum(value.values()) - 1) < 0.02 else {}
 
 
 def _bars(shares: Mapping[str, float]) -> Html:

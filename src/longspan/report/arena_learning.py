@@ -1,8 +1,8 @@
-"""Of the arena's page: learning curves."""
+"""Section of the arena page: learning curves."""
 
 from math import isfinite
 
-from longspan.report.arena_accuracy import trivial
+from longspan.report.arena_accuracy import trivial_predictors
 from longspan.report.arena_numbers import task_title
 from longspan.report.charts import DASHES, ChartAxis, ChartLine, curves
 from longspan.report.page import Html, tag
@@ -10,50 +10,58 @@ from longspan.report.palette import kind, title
 from longspan.report.results import Results
 from longspan.report.statistics import mean_curve
 
+AXES = {"step": "steps", "seconds": "seconds of training"}
 
-def learning(results: Results, task: str, by: str) -> list[ChartLine]:
-    """Held-out accuracy over steps or seconds, the mean over seeds."""
-    found, seen = [], dict[str, int]()
+
+def learning_lines(results: Results, task: str, by: str) -> list[ChartLine]:
+    """Held-out accuracy over `by`, "step" or "seconds", as the mean over seeds."""
+    lines, seen = [], dict[str, int]()
     for model in results.models:
         dash = DASHES[seen.get(kind(model), 0) % len(DASHES)]
         for pretrain in (False, True):
-            drawn = []
+            curves_of_seeds = []
             for record in results.cells(task, model, pretrain):
-                points = [(each.get(by), each.get("held_out")) for each in record.curve]
+                points = [(row.get(by), row.get("held_out")) for row in record.curve]
                 finite = [(float(x), 100 * float(y)) for x, y in points if x is not None and y is not None]
-                drawn.append([(x, y) for x, y in finite if isfinite(x) and isfinite(y)])
-            line = mean_curve(drawn)
+                curves_of_seeds.append([(x, y) for x, y in finite if isfinite(x) and isfinite(y)])
+            line = mean_curve(curves_of_seeds)
             if not line:
                 continue
-            seeds = sum(bool(each) for each in drawn)
+            seeds = sum(map(bool, curves_of_seeds))
             over = f"mean of {seeds} seeds" if seeds > 1 else "one seed"
             tips = [f"{y:.1f} after {f'{x:,.0f} steps' if by == 'step' else f'{x:,.0f} s'} ({over})" for x, y in line]
             name = title(model) + ("*" if pretrain else "")
-            found.append(ChartLine(name, kind(model), line, tips, "1 4" if pretrain else dash))
+            lines.append(ChartLine(name, kind(model), line, tips, "1 4" if pretrain else dash))
             seen[kind(model)] = seen.get(kind(model), 0) + (not pretrain)
-    return found
+    return lines
 
 
-def learned(results: Results) -> Html:
-    charts: dict[str, list[Html]] = {"step": [], "seconds": []}
+def learning_chart(results: Results, task: str, by: str) -> Html | None:
+    """None if no model has a curve."""
+    lines = learning_lines(results, task, by)
+    if not lines:
+        return None
+    across = AXES[by]
+    return curves(
+        lines,
+        ChartAxis(across, lambda value: f"{value:,.0f}"),
+        ChartAxis("held-out accuracy, %"),
+        f"learning curves on {task_title(task)} over {across}",
+        levels=trivial_predictors(results, task),
+    )
+
+
+def learning_section(results: Results) -> Html:
+    charts: dict[str, list[Html]] = {by: [] for by in AXES}
     for task in results.tasks:
-        levels = trivial(results, task)
-        for by, across in (("step", "steps"), ("seconds", "seconds of training")):
-            lines = learning(results, task, by)
-            if lines:
-                chart = curves(
-                    lines,
-                    ChartAxis(across, lambda value: f"{value:,.0f}"),
-                    ChartAxis("held-out accuracy, %"),
-                    f"learning curves on {task_title(task)} over {across}",
-                    levels=levels,
-                )
+        for by in AXES:
+            if (chart := learning_chart(results, task, by)) is not None:
                 charts[by].append(tag("figure", tag("h3", task_title(task)), chart))
     if not charts["step"]:
         return Html("")
     note = (
-        "Accuracy on held-out examples, the mean over seeds as far as all of them reach; dashed levels are trivial "
-        "predictors on the test." + (" * with self pre-training." if results.pretrained else "")
+        "Accuracy on held-out examples: the mean over seeds, as far as all seeds have run. Dashed levels are trivial "
+        "predictors on the test set." + (" * with self pre-training." if results.pretrained else "")
     )
     choice = Html(
         '<input type="radio" name="by" id="by-step" checked><label for="by-step">over steps</label>'
@@ -62,9 +70,9 @@ def learned(results: Results) -> Html:
     return tag(
         "section",
         tag("h2", "Learning curves"),
-        tag("p", note, kind="quiet"),
+        tag("p", note, css="quiet"),
         choice,
-        tag("div", *charts["step"], kind="charts by-step"),
-        tag("div", *(charts["seconds"] or charts["step"]), kind="charts by-seconds"),
-        kind="learning",
+        tag("div", *charts["step"], css="charts by-step"),
+        tag("div", *(charts["seconds"] or charts["step"]), css="charts by-seconds"),
+        css="learning",
     )

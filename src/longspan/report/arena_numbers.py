@@ -1,4 +1,4 @@
-"""How the arena's page says numbers, names and what went wrong."""
+"""Formats of numbers, names and failures on the arena page."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from longspan.arena.runs.cell import Record
 from longspan.report.palette import KINDS, kind, title
 from longspan.report.statistics import Score
 
-ENDED = {"failed": "failed", "memory": "out of memory", "stopped": "stopped"}
+STATE_NAMES = {"failed": "failed", "memory": "out of memory", "stopped": "stopped"}
 
 
 def task_title(task: str) -> str:
@@ -18,7 +18,7 @@ def task_list(tasks: Sequence[str]) -> str:
     return ", ".join(task_title(task) for task in tasks) or "no task"
 
 
-def model_said(model: str) -> str:
+def name_and_kind(model: str) -> str:
     return f"{title(model)} ({KINDS[kind(model)][0]})"
 
 
@@ -27,7 +27,7 @@ def percent(share: float) -> str:
 
 
 def size(value: float) -> str:
-    """Bytes."""
+    """Bytes with a unit."""
     for unit, bytes_ in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if value >= bytes_:
             return f"{value / bytes_:.3g} {unit}" if value < 1000 * bytes_ else f"{value / bytes_:.0f} {unit}"
@@ -54,7 +54,7 @@ def watt_hours(joules: float) -> str:
 
 def score_tip(score: Score, model: str, task: str, pretrain: bool) -> str:
     lines = [
-        f"{model_said(model)} on {task_title(task)}{', self pre-trained' if pretrain else ''}",
+        f"{name_and_kind(model)} on {task_title(task)}{', self pre-trained' if pretrain else ''}",
         f"accuracy {100 * score.mean:.2f}",
     ]
     if score.half is not None:
@@ -62,12 +62,11 @@ def score_tip(score: Score, model: str, task: str, pretrain: bool) -> str:
     if score.deviation is not None:
         lines.append(f"standard deviation {100 * score.deviation:.2f} over {score.seeds} seeds")
     if score.error is not None:
-        lines.append(f"standard error of the test {100 * score.error:.2f} ({score.count:,} examples)")
+        lines.append(f"standard error of the test set {100 * score.error:.2f} ({score.count:,} examples)")
     return "\n".join(lines)
 
 
 def failure(record: Record) -> str:
     """Why a cell has no result, in one line."""
-    return (
-        f"seed {record.cell.seed}: {ENDED.get(record.state, record.state)}: {record.error or 'no reason was recorded'}"
-    )
+    state = STATE_NAMES.get(record.state, record.state)
+    return f"seed {record.cell.seed}: {state}: {record.error or 'no reason recorded'}"

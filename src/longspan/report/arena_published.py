@@ -1,23 +1,23 @@
-"""Of the arena's page: what others have printed, beside ours, and every difference between the two."""
+"""Section of the arena page: published results next to ours, and every difference in protocol."""
 
 from longspan.arena import published
 from longspan.arena.runs.cell import Record
-from longspan.arena.runs.efficiency import FUSED, NAIVE
-from longspan.report.arena_accuracy import said
+from longspan.arena.runs.efficiency import FUSED, NAIVE, conditions
+from longspan.report.arena_accuracy import with_tip
 from longspan.report.arena_numbers import percent, task_title
 from longspan.report.page import Html, table, tag
 from longspan.report.palette import title
-from longspan.report.results import Results, alike
+from longspan.report.results import Results
 
-NEVER = "This printed column is never compared with: see the differences."
+NEVER = "This published column is never compared with: see the differences in protocol."
 
 
-def beside(results: Results) -> Html:
-    """One part for each setting that was run."""
+def published_section(results: Results) -> Html:
+    """One part for each setting in the results."""
     known = [setting for setting in results.settings if setting in published.SETTINGS]
     parts = [_setting(results, setting, len(known) > 1) for setting in known]
     later = tag("details", tag("summary", "Later results, for context"), _later())
-    return tag("section", tag("h2", "Published, beside ours"), *parts, _speeds(results), later)
+    return tag("section", tag("h2", "Published results and ours"), *parts, _speeds(results), later)
 
 
 def _setting(results: Results, setting: str, several: bool) -> Html:
@@ -25,29 +25,29 @@ def _setting(results: Results, setting: str, several: bool) -> Html:
     parts = [tag("h3", f"Setting {setting}")] if several else []
     if setting == "tiny":
         warning = (
-            "These two sets of figures are not comparable. tiny has shorter inputs, easier examples, smaller models "
-            "and a fraction of the steps; the published figures stand here so that nobody has to look them up, not "
-            "to be beaten. Compare ours with the trivial predictors above, and with each other."
+            "The published numbers are here for reference only. The setting tiny has shorter inputs, easier examples, "
+            "smaller models and a fraction of the steps. Compare our results with the trivial predictors above, and "
+            "with each other."
         )
-        parts.append(tag("p", tag("b", "Not comparable. "), warning, kind="warning"))
+        parts.append(tag("p", tag("b", "Not comparable. "), warning, css="warning"))
     if tasks:
         parts.append(_table(results, setting, tasks, several))
-        parts.append(tag("p", f"Published: {published.table(setting).source}.", kind="quiet"))
+        parts.append(tag("p", f"Published: {published.table(setting).source}.", css="quiet"))
     else:
-        parts.append(tag("p", "None of the tasks of this run is in the published table.", kind="quiet"))
-    asked = [task for task in results.tasks if task in published.TITLES]
-    listed = tag("ul", *(tag("li", each) for each in published.differences(setting, asked)), *_stand_ins(results))
-    return tag("div", *parts, tag("h3", "Every difference in protocol"), listed)
+        parts.append(tag("p", "The published table has none of the tasks of this run.", css="quiet"))
+    known = [task for task in results.tasks if task in published.TITLES]
+    items = [tag("li", difference) for difference in published.differences(setting, known)]
+    return tag("div", *parts, tag("h3", "Every difference in protocol"), tag("ul", *items, *_stand_ins(results)))
 
 
 def _stand_ins(results: Results) -> list[Html]:
-    """What the data of this very run say of themselves."""
-    found: dict[str, None] = {}
+    """Notes in the data manifests of this run about stand-in data."""
+    notes: dict[str, None] = {}
     for record in results.accuracy_records:
         for name, value in record.data.items():
             if "stand" in name.lower() and value:
-                found[f"{task_title(record.cell.task)}, in this run: {value}"] = None
-    return [tag("li", each) for each in found]
+                notes[f"{task_title(record.cell.task)}, in this run: {value}"] = None
+    return [tag("li", note) for note in notes]
 
 
 def _table(results: Results, setting: str, tasks: list[str], several: bool) -> Html:
@@ -60,7 +60,7 @@ def _table(results: Results, setting: str, tasks: list[str], several: bool) -> H
     rows = []
     for row in printed.rows:
         model = row.model if row.model in one.models else None
-        name = said(f"{row.title} *", row.note) if row.note else row.title
+        name = with_tip(f"{row.title} *", row.note) if row.note else row.title
         cells: list[object] = [name, title(model) if model else "–"]
         for task in tasks:
             score = one.score(task, model) if model else None
@@ -68,9 +68,9 @@ def _table(results: Results, setting: str, tasks: list[str], several: bool) -> H
             value = row.accuracy(task)
             shown = "–" if value is None else f"{value:.2f}"
             if task in printed.never_compared:
-                cells.append(said(tag("s", shown), NEVER, "quiet"))
+                cells.append(with_tip(tag("s", shown), NEVER, "quiet"))
             else:
-                cells.append(tag("span", shown, kind="" if published.comparable(setting, task) else "quiet"))
+                cells.append(tag("span", shown, css="" if published.comparable(setting, task) else "quiet"))
             if published.comparable(setting, task):
                 cells.append(f"{100 * score.mean - value:+.1f}" if score and value is not None else "–")
         rows.append(cells)
@@ -78,38 +78,40 @@ def _table(results: Results, setting: str, tasks: list[str], several: bool) -> H
 
 
 def _speeds(results: Results) -> Html:
-    """Ratios to the dense Transformer, printed and ours."""
-    dense = published.SPEED[0]
+    """Ratios to the dense Transformer, published and ours."""
+    speeds = published.speeds()
+    dense = speeds.rows[0]
     head: list[object] = ["published model"]
-    for number in range(len(published.LENGTHS)):
+    for number in range(len(speeds.lengths)):
         head += [tag("span", f"{number + 1}K speed", Html("<br>"), "ours"), "published"]
         head += [tag("span", f"{number + 1}K memory", Html("<br>"), "ours"), "published"]
     rows = []
-    for row in published.SPEED:
-        cells: list[object] = [said(f"{row.title} *", row.note) if row.note else row.title]
-        for number, length in enumerate(published.LENGTHS):
-            # The published Transformer holds its n×n weights, so that ours which does the same stands for it.
-            mine = _near(results, NAIVE if row.model == FUSED else row.model, length)
-            theirs = _near(results, NAIVE, length)
-            together = mine is not None and theirs is not None and alike(mine, theirs)
-            speeds = _ratio(mine.steps_per_second, theirs.steps_per_second) if together and mine and theirs else "–"
-            memories = _ratio(mine.memory, theirs.memory) if together and mine and theirs else "–"
+    for row in speeds.rows:
+        cells: list[object] = [with_tip(f"{row.title} *", row.note) if row.note else row.title]
+        for number, length in enumerate(speeds.lengths):
+            # The published Transformer keeps its n×n weights in memory, as our unfused one does.
+            record = _record_near(results, NAIVE if row.model == FUSED else row.model, length)
+            base = _record_near(results, NAIVE, length)
+            speed, memory = "–", "–"
+            if record is not None and base is not None and conditions(record) == conditions(base):
+                speed = _ratio(record.steps_per_second, base.steps_per_second)
+                memory = _ratio(record.memory, base.memory)
             printed = _ratio(row.steps_per_second[number], dense.steps_per_second[number])
-            cells += [speeds, tag("span", printed, kind="quiet")]
-            cells += [memories, tag("span", _ratio(row.gigabytes[number], dense.gigabytes[number]), kind="quiet")]
+            cells += [speed, tag("span", printed, css="quiet")]
+            cells += [memory, tag("span", _ratio(row.gigabytes[number], dense.gigabytes[number]), css="quiet")]
         rows.append(cells)
-    ratios = "All as ratios to the dense Transformer of the same table, with its n×n weights in memory."
-    note = f"Published: {published.SPEED_SOURCE}. {ratios}"
-    inside = (tag("p", note, kind="quiet"), table(head, rows, numbers=range(1, len(head))))
-    return tag("details", tag("summary", "Speed and memory, published and ours"), *inside)
+    ratios = "All numbers are ratios to the dense Transformer with n×n weights in memory, ours to ours."
+    note = f"Published: {speeds.source}. {ratios}"
+    content = (tag("p", note, css="quiet"), table(head, rows, numbers=range(1, len(head))))
+    return tag("details", tag("summary", "Speed and memory, published and ours"), *content)
 
 
 def _ratio(one: float | None, other: float | None) -> str:
     return f"{one / other:.2f}×" if one and other else "–"
 
 
-def _near(results: Results, model: str, length: int) -> Record | None:
-    """What was measured at a length that is this one but for a few tokens (4000 for 4096)."""
+def _record_near(results: Results, model: str, length: int) -> Record | None:
+    """The speed cell within 5 % of a length (4000 for 4096)."""
     for record in results.speed_records:
         at = record.cell.length or 0
         if record.cell.model == model and record.state == "done" and abs(at - length) <= 0.05 * length:
@@ -120,10 +122,10 @@ def _near(results: Results, model: str, length: int) -> Record | None:
 def _later() -> Html:
     head = ["model", *(task_title(task) for task in (*published.FIVE, "pathx")), "average"]
     rows = []
-    for row in published.LATER.rows:
+    later = published.later()
+    for row in later.rows:
         values = [row.accuracy(task) for task in (*published.FIVE, "pathx")]
-        cells: list[object] = [said(f"{row.title} *", row.note) if row.note else row.title]
+        cells: list[object] = [with_tip(f"{row.title} *", row.note) if row.note else row.title]
         cells += ["fail" if value is None else f"{value:.2f}" for value in values]
         rows.append([*cells, f"{row.average:.2f} ({row.averaged} tasks)"])
-    inside = (tag("p", f"{published.LATER.source}.", kind="quiet"), table(head, rows, numbers=range(1, len(head))))
-    return tag("div", *inside)
+    return tag("div", tag("p", f"{later.source}.", css="quiet"), table(head, rows, numbers=range(1, len(head))))

@@ -1,4 +1,4 @@
-"""The certificates of an audit as a page."""
+"""The page of `longspan audit --out`."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -8,14 +8,14 @@ from longspan.report.page import Html, page, table, tag, text
 
 
 def audit_page(certificates: Sequence[dict[str, Any]]) -> str:
-    """A page from what `longspan audit --out` wrote: a summary first, then every finding."""
+    """The certificates as a page: a summary first, then every finding."""
     findings = [finding for certificate in certificates for finding in certificate["findings"]]
     versions = certificates[0]["versions"] if certificates else {}
-    made_with = ", ".join(f"{name} {number}" for name, number in versions.items())
+    measured_with = ", ".join(f"{name} {number}" for name, number in versions.items())
     return page(
         "longspan audit",
         tag("h1", "longspan audit"),
-        tag("p", f"{_counts(findings)}. Measured with {made_with}.", kind="quiet"),
+        tag("p", f"{_counts(findings)}. Measured with {measured_with}.", css="quiet"),
         _summary(certificates),
         *(_section(certificate) for certificate in certificates),
     )
@@ -36,7 +36,7 @@ def _summary(certificates: Sequence[dict[str, Any]]) -> Html:
                     _checks(findings, "not measured"),
                 )
             )
-    return table(("target", "form", "hold", "verdict", "fails", "not measured"), rows, numbers=(2,))
+    return table(("target", "form", "pass", "verdict", "failed checks", "not measured"), rows, numbers=(2,))
 
 
 def _checks(findings: Sequence[dict[str, Any]], verdict: str) -> str:
@@ -47,24 +47,24 @@ def _section(certificate: dict[str, Any]) -> Html:
     settings = certificate["settings"]
     parts = [
         tag("h2", certificate["subject"], " ", _verdict(certificate["verdict"])),
-        tag("p", f"lengths {', '.join(map(str, settings['lengths']))}; {settings['dtype']}", kind="quiet"),
+        tag("p", f"lengths {', '.join(map(str, settings['lengths']))}; {settings['dtype']}", css="quiet"),
     ]
     for form in settings["forms"]:
         findings = _of_form(certificate, form["form"])
         rows = [
             (
                 tag("code", finding["check"]),
-                Html(text(finding["claim"]) + (tag("p", finding["detail"], kind="quiet") if finding["detail"] else "")),
+                Html(text(finding["claim"]) + (tag("p", finding["detail"], css="quiet") if finding["detail"] else "")),
                 _number(finding["measured"]),
                 _number(finding["limit"]),
                 _verdict(finding["verdict"]),
             )
             for finding in findings
         ]
-        found = table(("check", "claim", "measured", "limit", "verdict"), rows, numbers=(2, 3))
+        findings_table = table(("check", "claim", "measured", "limit", "verdict"), rows, numbers=(2, 3))
         open_now = " open" if _overall(findings) != "pass" or len(settings["forms"]) == 1 else ""
         summary = tag("summary", form["form"] or "all claims", f" ({len(findings)} findings)")
-        parts.append(Html(f"<details{open_now}>{summary}{found}</details>"))
+        parts.append(Html(f"<details{open_now}>{summary}{findings_table}</details>"))
     return Html("\n".join(parts))
 
 
@@ -89,5 +89,5 @@ def _number(value: float | None) -> str:
 
 
 def _verdict(verdict: str) -> Html:
-    kind = {"pass": "good", "fail": "bad"}.get(verdict, "quiet")
-    return tag("span", "FAIL" if verdict == "fail" else verdict, kind=kind)
+    css = {"pass": "good", "fail": "bad"}.get(verdict, "quiet")
+    return tag("span", "FAIL" if verdict == "fail" else verdict, css=css)

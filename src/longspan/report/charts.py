@@ -1,10 +1,10 @@
-"""Charts as markup: drawn once, coloured by the page for day and night, each mark with its numbers in a title."""
+"""Charts as SVG markup: the page colours them for light and dark mode; every mark has its numbers in a tooltip."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import log, sqrt
 
-from longspan.report.labels import Box, free_corner, place, place_rows, ratio_ticks, spread, ticks
+from longspan.report.labels import Box, free_corner, label_rows, place_labels, ratio_ticks, spread, ticks
 from longspan.report.page import Html, tag, text
 from longspan.report.palette import KINDS
 
@@ -28,31 +28,31 @@ svg text.end { text-anchor: end; } svg text.middle { text-anchor: middle; } svg 
 """
 
 
-LEAST_SPAN = 5.0  # percent that a chart of accuracies spans at least, so that noise does not look large
-DASHES = ("", "6 3", "2 3", "8 3 2 3")  # of mechanisms of one kind, which have one colour
+LEAST_SPAN = 5.0  # a chart of accuracies spans at least so many percent, so that noise does not look large
+DASHES = ("", "6 3", "2 3", "8 3 2 3")  # lines of one kind share a colour and differ by their dashes
 
 
 @dataclass(frozen=True)
 class Circle:
-    """A model of the chart of accuracy over speed."""
+    """A model in the chart of accuracy over speed."""
 
     name: str
     kind: str
     speed: float
     accuracy: float  # percent
-    memory: float | None  # what the area shows
+    memory: float | None  # the area
     tip: str
     pretrained: float | None = None
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A row of a chart of accuracies: marks (mean, half of the interval, tip), the second one of self pre-training."""
+    """A row of a chart of accuracies: marks (mean, half of the interval, tip), the second for self pre-training."""
 
     name: str
     kind: str
     marks: Sequence[tuple[float, float | None, str] | None]
-    failed: str = ""  # why there is no mark
+    failed: str = ""  # the reason if there is no mark
 
 
 @dataclass(frozen=True)
@@ -66,13 +66,13 @@ class ChartLine:
 
 @dataclass(frozen=True)
 class ChartAxis:
-    """What is written along an axis, how its numbers are, and what it must hold."""
+    """Title, number format and range of an axis."""
 
     title: str
     number: Callable[[float], str] = field(default=lambda value: f"{value:g}")
-    factors: bool = False  # each step is a factor
-    holds: Sequence[float] = ()
-    halves: bool = False  # ticks are powers of two and parts between them, as for sizes of memory
+    factors: bool = False  # logarithmic
+    holds: Sequence[float] = ()  # values that must be in range
+    halves: bool = False  # ticks are powers of two and steps between them, as for memory sizes
     left: float = 44  # room for its numbers
 
 
@@ -102,7 +102,7 @@ def scale(
     room: float = 0.06,
     halves: bool = False,
 ) -> Scale:
-    """That holds all values, with some room at both ends."""
+    """A scale that covers all values, with some room at both ends."""
     low, high = min(values), max(values)
     if factors:
         wide = max(high / low, 1.5) ** room
@@ -113,45 +113,46 @@ def scale(
     return Scale(low, high, begin, end, factors, halves)
 
 
-def words(x: float, y: float, inside: object, kind: str = "") -> Html:
-    return Html(f'<text x="{x:.1f}" y="{y:.1f}" class="{kind}">{text(inside)}</text>')
+def words(x: float, y: float, content: object, css: str = "") -> Html:
+    return Html(f'<text x="{x:.1f}" y="{y:.1f}" class="{css}">{text(content)}</text>')
 
 
-def stroke(x1: float, y1: float, x2: float, y2: float, kind: str) -> Html:
-    return Html(f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" class="{kind}"/>')
+def stroke(x1: float, y1: float, x2: float, y2: float, css: str) -> Html:
+    return Html(f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" class="{css}"/>')
 
 
 def backing(x: float, y: float, width: float, height: float) -> Html:
-    """Hides what is behind a name."""
+    """Covers what is behind a name."""
     return Html(f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" class="paper"/>')
 
 
-def disc(x: float, y: float, r: float, kind: str) -> Html:
-    return Html(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{r:.1f}" class="{kind}"/>')
+def disc(x: float, y: float, r: float, css: str) -> Html:
+    return Html(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{r:.1f}" class="{css}"/>')
 
 
-def mark(kind: str, tip: str, *inside: Html, reached: bool = True) -> Html:
-    """What shows its numbers when it is pointed at, or reached by the keyboard."""
-    stop = ' tabindex="0"' if reached else ""
-    return Html(f'<g class="mark k-{kind}"{stop}><title>{text(tip)}</title>{"".join(inside)}</g>')
+def mark(kind: str, tip: str, *content: Html, focusable: bool = True) -> Html:
+    """A group in the colour of its kind, with a tooltip for pointer and keyboard."""
+    stop = ' tabindex="0"' if focusable else ""
+    return Html(f'<g class="mark k-{kind}"{stop}><title>{text(tip)}</title>{"".join(content)}</g>')
 
 
-def svg(width: float, height: float, said: str, *parts: Html, kind: str = "") -> Html:
-    """`said` is read aloud instead of it."""
-    named = f' class="{kind}"' if kind else ""
+def svg(width: float, height: float, description: str, *parts: Html, css: str = "") -> Html:
+    """`description` is for screen readers."""
+    named = f' class="{css}"' if css else ""
     return Html(
-        f'<svg viewBox="0 0 {width:g} {height:g}" role="group" aria-label="{text(said)}"{named}>{"".join(parts)}</svg>'
+        f'<svg viewBox="0 0 {width:g} {height:g}" role="group" aria-label="{text(description)}"{named}>'
+        f"{''.join(parts)}</svg>"
     )
 
 
 def legend(kinds: Sequence[str]) -> Html:
-    """The colours that are there."""
-    parts = [tag("span", Html("<i></i>"), KINDS[name][0], kind=f"k-{name}") for name in KINDS if name in kinds]
-    return tag("div", *parts, kind="legend")
+    """Names and colours of these kinds."""
+    parts = [tag("span", Html("<i></i>"), KINDS[name][0], css=f"k-{name}") for name in KINDS if name in kinds]
+    return tag("div", *parts, css="legend")
 
 
 def _frame(x: Scale, y: Scale, across: ChartAxis, up: ChartAxis) -> list[Html]:
-    """Rules, numbers and titles of both axes."""
+    """Grid lines, numbers and titles of both axes."""
     parts = []
     for tick in y.ticks():
         parts += [stroke(x.begin, y(tick), x.end, y(tick), "rule")]
@@ -174,73 +175,73 @@ def scatter(
     size: Callable[[float], str] = str,
     width: float = 980,
     height: float = 540,
-    kind: str = "",
+    css: str = "",
 ) -> Html:
-    """Accuracy over speed, the area of each circle its memory; `lines` are horizontal, of trivial predictors."""
+    """Accuracy over speed; the area of a circle is memory, horizontal `lines` are trivial predictors."""
     largest = min(width, height) * 0.075
     most = max((circle.memory for circle in circles if circle.memory), default=0.0)
     radii = [max(3.5, largest * sqrt(circle.memory / most)) if circle.memory else 5.0 for circle in circles]
     heights = [circle.accuracy for circle in circles] + [c.pretrained for c in circles if c.pretrained is not None]
     x = scale([c.speed for c in circles] + list(across.holds), 46, width - 14, factors=across.factors, room=0.1)
-    lines, _ = near(heights, lines)
+    lines, _ = split_lines(heights, lines)
     y = scale(heights + [value for _, value in lines], height - 44, 34, room=0.1)
     parts = _frame(x, y, across, up)
     if across.factors and x.low < 1 < x.high:
         parts.append(stroke(x(1), y.begin, x(1), y.end, "mark-line"))
-    places = [(x(c.speed), y(c.accuracy), r) for c, r in zip(circles, radii)]
-    discs = [Box(at - r, above - r, at + r, above + r) for at, above, r in places]
-    named = []  # where the lines have their names
-    for (said, value), below in zip(lines, _rows([y(value) for _, value in lines])):
+    centres = [(x(c.speed), y(c.accuracy), r) for c, r in zip(circles, radii)]
+    discs = [Box(at - r, above - r, at + r, above + r) for at, above, r in centres]
+    line_names = []
+    for (title, value), below in zip(lines, _named_below([y(value) for _, value in lines])):
         parts.append(stroke(x.begin, y(value), x.end, y(value), "mark-line"))
-        name, foot = f"{said} {value:.1f}", y(value) + (14 if below else -5)
+        name, foot = f"{title} {value:.1f}", y(value) + (14 if below else -5)
         long = len(name) * 6.6
         right, left = (Box(at, foot - 12, at + long, foot + 3) for at in (x.end - long, x.begin + 4))
-        box = min((right, left), key=lambda each: sum(each.shared(disc_) for disc_ in discs))
+        box = min((right, left), key=lambda side: sum(side.shared(other) for other in discs))
         ends = box is right
         parts.append(words(box.right if ends else box.left, foot, name, "quiet end halo" if ends else "quiet halo"))
-        named.append(box)
+        line_names.append(box)
     sizes = [(len(c.name) * 7.2 + 2, 14.0) for c in circles]
     rings = [(x(c.speed), y(c.accuracy), y(c.pretrained)) for c in circles if c.pretrained is not None]
-    taken = named + [Box(at - 6, min(one, other) - 6, at + 6, max(one, other) + 6) for at, one, other in rings]
+    taken = line_names + [Box(at - 6, min(one, other) - 6, at + 6, max(one, other) + 6) for at, one, other in rings]
     within = Box(x.begin, y.end, x.end, y.begin)
     if most:
         covered = discs + taken + [Box(x.begin, y(value) - 16, x.end, y(value) + 2) for _, value in lines]
         corner = free_corner(2 * largest + 70, 2 * largest, within, covered)
-        if any(corner.shared(each) for each in covered):  # none is free: below the chart
+        if any(corner.shared(box) for box in covered):  # no corner is free: below the chart
             corner = Box(x.begin, height, x.begin + 2 * largest + 70, height + 2 * largest)
             height += 2 * largest + 8
         taken.append(corner)
         parts += _sizes(most, largest, size, corner.left, corner.bottom)
     upright = [Box(x(1) - 3, y.end, x(1) + 3, y.begin)] if across.factors and x.low < 1 < x.high else []
-    labels = place(places, sizes, within, taken + upright)
-    # Large ones first, so that none is under another.
+    labels = place_labels(centres, sizes, within, taken + upright)
+    # Large circles first, so that they do not cover small ones.
     for index in sorted(range(len(circles)), key=lambda number: -radii[number]):
-        circle, (at, above, r), label = circles[index], places[index], labels[index]
-        inside = []
+        circle, (at, above, r), label = circles[index], centres[index], labels[index]
+        content = []
         if circle.pretrained is not None:
             top = y(circle.pretrained)
             edge = above - min(r, above - top) if top < above else above + min(r, top - above)
-            inside += [stroke(at, edge, at, top, "lead"), disc(at, top, 5, "ring")]
-        inside.append(disc(at, above, r, "disc" if circle.memory else "ring"))
+            content += [stroke(at, edge, at, top, "lead"), disc(at, top, 5, "ring")]
+        content.append(disc(at, above, r, "disc" if circle.memory else "ring"))
         if label.leads:
-            inside.append(stroke(at, above, label.x, label.y, "lead"))
-        inside.append(words(label.x, label.y + 4, circle.name, "name middle halo"))
-        parts.append(mark(circle.kind, circle.tip, *inside))
-    return svg(width, height, f"{up.title} over {across.title}; the area of a circle is memory", *parts, kind=kind)
+            content.append(stroke(at, above, label.x, label.y, "lead"))
+        content.append(words(label.x, label.y + 4, circle.name, "name middle halo"))
+        parts.append(mark(circle.kind, circle.tip, *content))
+    return svg(width, height, f"{up.title} over {across.title}; the area of a circle is memory", *parts, css=css)
 
 
-def near(
+def split_lines(
     heights: Sequence[float], lines: Sequence[tuple[str, float]]
 ) -> tuple[list[tuple[str, float]], list[tuple[str, float]]]:
-    """The lines that a chart of these heights has room for, and those that would leave most of it empty."""
+    """The lines near enough to `heights` to be drawn, and those that would leave most of the chart empty."""
     low, high = min(heights), max(heights)
     reach = 0.6 * max(high - low, LEAST_SPAN)
-    shown = [each for each in lines if low - reach <= each[1] <= high + reach]
-    return shown, [each for each in lines if each not in shown]
+    shown = [line for line in lines if low - reach <= line[1] <= high + reach]
+    return shown, [line for line in lines if line not in shown]
 
 
 def _sizes(most: float, largest: float, size: Callable[[float], str], left: float, bottom: float) -> list[Html]:
-    """What areas mean, in a corner."""
+    """The key of circle areas."""
     parts: list[Html] = []
     for share in (1.0, 0.25):
         r = largest * sqrt(share)
@@ -249,13 +250,15 @@ def _sizes(most: float, largest: float, size: Callable[[float], str], left: floa
     return parts
 
 
-def _rows(places: Sequence[float]) -> list[bool]:
-    """Which of the horizontal lines are named below, as another is just above."""
-    return [any(0 < here - other < 16 for other in places) for here in places]
+def _named_below(heights: Sequence[float]) -> list[bool]:
+    """Which horizontal lines have their name below, because another line is just above."""
+    return [any(0 < height - other < 16 for other in heights) for height in heights]
 
 
-def intervals(rows: Sequence[Interval], lines: Sequence[tuple[str, float]], said: str, width: float = 440) -> Html:
-    """Accuracies with their intervals, one model a row, beside vertical lines of trivial predictors."""
+def intervals(
+    rows: Sequence[Interval], lines: Sequence[tuple[str, float]], description: str, width: float = 440
+) -> Html:
+    """Accuracies with their intervals, one row for each model; vertical lines are trivial predictors."""
     left = 8 + max((len(row.name) * 6.9 for row in rows), default=60)
     shown = [m for row in rows for m in row.marks if m is not None]
     values = [v for mean, half, _ in shown for v in (mean - (half or 0), mean + (half or 0))]
@@ -264,18 +267,18 @@ def intervals(rows: Sequence[Interval], lines: Sequence[tuple[str, float]], said
         values = [0.0, 100.0]
     values = [min(100.0, max(0.0, value)) for value in values]
     x = scale(values, left + 8, width - 12)
-    levels = place_rows([(x(value), len(f"{name} {value:.1f}") * 6.3) for name, value in lines], width)
+    levels = label_rows([(x(value), len(f"{name} {value:.1f}") * 6.3) for name, value in lines], width)
     top, step = 16 + 15 * (max(levels, default=-1) + 1), 26
     bottom = top + step * len(rows)
     parts = []
-    # All lines before all names, so that no line runs through the name of another.
+    # All lines before all names, so that no line crosses a name.
     for (_, value), level in zip(lines, levels):
         parts.append(stroke(x(value), 17 + 15 * level, x(value), bottom, "mark-line"))
     for (name, value), level in zip(lines, levels):
         label = f"{name} {value:.1f}"
         room = len(label) * 6.3 / 2 + 2
         at = min(width - room, max(room, x(value)))
-        parts.append(backing(at - room, 1 + 15 * level, 2 * room, 14))  # so that no line runs through the name
+        parts.append(backing(at - room, 1 + 15 * level, 2 * room, 14))
         parts.append(words(at, 12 + 15 * level, label, "quiet middle"))
     for tick in x.ticks():
         parts.append(stroke(x(tick), bottom, x(tick), bottom + 4, "axis"))
@@ -287,31 +290,31 @@ def intervals(rows: Sequence[Interval], lines: Sequence[tuple[str, float]], said
         parts.append(words(left, middle + 4, row.name, "end"))
         if row.failed and not any(row.marks):
             parts.append(mark(row.kind, row.failed, words(x.begin + 4, middle + 4, "failed", "bad")))
-        both = sum(each is not None for each in row.marks) > 1
-        for place_, each in enumerate(row.marks):
-            if each is None:
+        both = sum(numbers is not None for numbers in row.marks) > 1
+        for pretrained, numbers in enumerate(row.marks):
+            if numbers is None:
                 continue
-            mean, half, tip = each
-            y = middle + (5 * (2 * place_ - 1) if both else 0)
-            inside = []
+            mean, half, tip = numbers
+            y = middle + (5 * (2 * pretrained - 1) if both else 0)
+            content = []
             if half:
                 ends = (x(max(x.low, mean - half)), x(min(x.high, mean + half)))
-                inside.append(stroke(ends[0], y, ends[1], y, "whisker"))
-            parts.append(mark(row.kind, tip, *inside, disc(x(mean), y, 5, "ring" if place_ else "dot")))
-    return svg(width, bottom + 24, said, *parts)
+                content.append(stroke(ends[0], y, ends[1], y, "whisker"))
+            parts.append(mark(row.kind, tip, *content, disc(x(mean), y, 5, "ring" if pretrained else "dot")))
+    return svg(width, bottom + 24, description, *parts)
 
 
 def curves(
     lines: Sequence[ChartLine],
     across: ChartAxis,
     up: ChartAxis,
-    said: str,
+    description: str,
     *,
     levels: Sequence[tuple[str, float]] = (),
     width: float = 440,
     height: float = 300,
 ) -> Html:
-    """Lines with their names beside the chart; `levels` are horizontal, of trivial predictors, and named there too."""
+    """Lines with their names to the right of the chart; horizontal `levels` are trivial predictors."""
     lines = [line for line in lines if line.points]
     level_names = [f"{name} {value:.1f}" for name, value in levels]
     names = [line.name for line in lines] + level_names
@@ -331,15 +334,15 @@ def curves(
     for line, end in zip(lines, ends):
         drawn = " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in line.points)
         dashed = f' stroke-dasharray="{line.dash}"' if line.dash else ""
-        inside = [Html(f'<polyline points="{drawn}" class="path"{dashed}/>')]
+        content = [Html(f'<polyline points="{drawn}" class="path"{dashed}/>')]
         last = (x(line.points[-1][0]), y(line.points[-1][1]))
-        inside.append(stroke(last[0], last[1], right + 6, end, "lead"))
-        inside.append(words(right + 8, end + 4, line.name, ""))
-        parts.append(mark(line.kind, f"{line.name}: {line.tips[-1]}", *inside))
-        few = max(1, len(line.points) // 40)
+        content.append(stroke(last[0], last[1], right + 6, end, "lead"))
+        content.append(words(right + 8, end + 4, line.name, ""))
+        parts.append(mark(line.kind, f"{line.name}: {line.tips[-1]}", *content))
+        stride = max(1, len(line.points) // 40)
         parts += [
-            mark(line.kind, f"{line.name}: {tip}", disc(x(a), y(b), 3.2, "dot"), reached=False)
+            mark(line.kind, f"{line.name}: {tip}", disc(x(a), y(b), 3.2, "dot"), focusable=False)
             for number, ((a, b), tip) in enumerate(zip(line.points, line.tips))
-            if number % few == 0 or number == len(line.points) - 1
+            if number % stride == 0 or number == len(line.points) - 1
         ]
-    return svg(width, height, said, *parts)
+    return svg(width, height, description, *parts)

@@ -1,7 +1,7 @@
-"""One self-contained page: nothing is loaded from outside, and what users bring is escaped.
+"""Self-contained HTML pages: they load nothing from outside, and all text from users is escaped.
 
-`Html` marks text that is markup already; everything else that goes into a page passes through `text`.
-A page's own script is named by its hash in the policy: no other runs, even if markup were to slip through.
+`Html` marks text that is already markup; everything else passes through `text`. The content security policy names the
+page's script by its hash, so that no other script runs even if markup slips through.
 """
 
 import re
@@ -12,12 +12,35 @@ from html import escape, unescape
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 
-STYLE = """
-:root { color-scheme: light dark; --ink: #1a1c20; --paper: #fdfdfc; --quiet: #5d636e; --line: #d9dce1;
-        --good: #1a6b3c; --bad: #b3261e; --shade: #f2f3f5; }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e6e8ec; --paper: #15171a; --quiet: #9aa1ad; --line: #33373e; --good: #6fcf97; --bad: #ff8a80;
-          --shade: #1d2024; } }
+LIGHT = {
+    "ink": "#1a1c20",
+    "paper": "#fdfdfc",
+    "quiet": "#5d636e",
+    "line": "#d9dce1",
+    "good": "#1a6b3c",
+    "bad": "#b3261e",
+    "shade": "#f2f3f5",
+}
+DARK = {
+    "ink": "#e6e8ec",
+    "paper": "#15171a",
+    "quiet": "#9aa1ad",
+    "line": "#33373e",
+    "good": "#6fcf97",
+    "bad": "#ff8a80",
+    "shade": "#1d2024",
+}
+
+
+def _variables(colours: dict[str, str]) -> str:
+    return " ".join(f"--{name}: {value};" for name, value in colours.items())
+
+
+STYLE = f"""
+:root {{ color-scheme: light dark; {_variables(LIGHT)} }}
+@media (prefers-color-scheme: dark) {{ :root {{ {_variables(DARK)} }} }}"""
+
+STYLE += """
 * { box-sizing: border-box; }
 body { margin: 0 auto; padding: 2rem 1.25rem 4rem; max-width: 72rem; color: var(--ink); background: var(--paper);
        font: 16px/1.5 system-ui, sans-serif; }
@@ -37,38 +60,40 @@ details { margin: .5rem 0; } summary { cursor: pointer; }
 
 
 class Html(str):
-    """Text that is markup already."""
+    """Text that is already markup."""
 
 
 def text(value: object) -> Html:
-    """Any value, safe to stand in a page."""
+    """Any value as escaped text; markup stays as it is."""
     return value if isinstance(value, Html) else Html(escape(str(value), quote=True))
 
 
-def tag(name: str, *inside: object, kind: str = "") -> Html:
-    """<name class="kind">inside</name>, with what is inside escaped."""
-    attribute = f' class="{escape(kind, quote=True)}"' if kind else ""
-    return Html(f"<{name}{attribute}>{''.join(text(part) for part in inside)}</{name}>")
+def tag(name: str, *content: object, css: str = "") -> Html:
+    """<name class="css">content</name>, with the content escaped."""
+    attribute = f' class="{escape(css, quote=True)}"' if css else ""
+    return Html(f"<{name}{attribute}>{''.join(map(text, content))}</{name}>")
 
 
 def table(head: Iterable[object], rows: Iterable[Iterable[object]], numbers: Iterable[int] = ()) -> Html:
-    """A table that scrolls sideways on a narrow screen; the columns `numbers` are set flush right."""
+    """A table that scrolls sideways if it is too wide; the columns `numbers` are right-aligned."""
     right, head = set(numbers), list(head)
-    names = [unescape(re.sub(r"<[^>]*>", " ", text(each))).strip() for each in head]
+    names = [unescape(re.sub(r"<[^>]*>", " ", text(name))).strip() for name in head]
 
-    def cell(column: int, inside: object) -> Html:
-        """With the name of its column, which stands beside it where the table is shown as a list."""
-        kind = ' class="number"' if column in right else ""
-        named = f' data-head="{text(" ".join(names[column].split()))}"' if column < len(names) else ""
-        return Html(f"<td{kind}{named}>{text(inside)}</td>")
+    def cell(column: int, content: object) -> Html:
+        """With the name of its column, which a narrow screen shows beside it."""
+        css = ' class="number"' if column in right else ""
+        label = f' data-head="{text(" ".join(names[column].split()))}"' if column < len(names) else ""
+        return Html(f"<td{css}{label}>{text(content)}</td>")
 
-    top = tag("tr", *(tag("th", each, kind="number" if column in right else "") for column, each in enumerate(head)))
-    body = tag("tbody", *(tag("tr", *(cell(*each) for each in enumerate(cells))) for cells in rows))
-    return tag("div", tag("table", tag("thead", top), body), kind="scroll")
+    top = tag("tr", *(tag("th", name, css="number" if column in right else "") for column, name in enumerate(head)))
+    body = tag(
+        "tbody", *(tag("tr", *(cell(column, content) for column, content in enumerate(cells))) for cells in rows)
+    )
+    return tag("div", tag("table", tag("thead", top), body), css="scroll")
 
 
 def page(title: str, *parts: Html, style: str = "", script: str = "") -> str:
-    """A whole document; `style` is added to that of all pages."""
+    """A whole document; `style` is added to the style that all pages share."""
     policy, end = POLICY, ""
     if script:
         policy += f"; script-src 'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'"

@@ -1,9 +1,9 @@
-"""What sort of mechanism a model of the arena has: its colour, on pages and in figures."""
+"""Colours of the charts: one for each kind of mechanism."""
 
 from longspan.arena.models.registry import ENTRANTS
 
-# Name: title, colour on white, colour on black. Told apart by people who see few colours, too: no red beside a green
-# of one lightness; and a name stands at every mark.
+# Name: title, colour on white, colour on black. Chosen for colour-blind readers too: no red and green of the same
+# lightness, and every mark has a name beside it.
 KINDS = {
     "dense": ("dense", "#3d434d", "#d5d9e0"),
     "fixed-pattern": ("fixed pattern", "#0a66b7", "#64b0f4"),
@@ -17,20 +17,18 @@ KINDS = {
 
 
 def kind(model: str) -> str:
-    """Of a model by its name."""
-    found = ENTRANTS[model].kind.replace(" ", "-") if model in ENTRANTS else "other"
-    return found if found in KINDS else "other"
+    """The kind of an arena model's mechanism; "other" if this version does not know the model."""
+    name = ENTRANTS[model].kind.replace(" ", "-") if model in ENTRANTS else "other"
+    return name if name in KINDS else "other"
 
 
 def title(model: str) -> str:
-    """As it is printed; what another version had and this one has not is printed as it is."""
+    """A model's name in print; a model that this version does not know keeps its name."""
     return ENTRANTS[model].title if model in ENTRANTS else model
 
 
 def style() -> str:
-    """A colour `--k` for each kind, on white and on black."""
-
-    def of(place: int) -> str:
-        return " ".join(f".k-{name} {{ --k: {each[place]}; }}" for name, each in KINDS.items())
-
-    return f"{of(1)}\n@media (prefers-color-scheme: dark) {{ {of(2)} }}\n"
+    """Sets the variable `--k` to the colour of each kind, in light and dark mode."""
+    light = " ".join(f".k-{name} {{ --k: {colour}; }}" for name, (_, colour, _) in KINDS.items())
+    dark = " ".join(f".k-{name} {{ --k: {colour}; }}" for name, (_, _, colour) in KINDS.items())
+    return f"{light}\n@media (prefers-color-scheme: dark) {{ {dark} }}\n"

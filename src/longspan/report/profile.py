@@ -1,4 +1,4 @@
-"""A profile as a page: charts of time and memory over the length, and every figure in tables."""
+"""The page of `longspan profile`: charts of time and memory over the length, and tables of every number."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,99 +14,102 @@ from longspan.report.theme import SCRIPT, STYLE
 
 TITLES = {
     "forward": ("Forward", "A forward pass in evaluation mode."),
-    "training": ("Forward and backward", "With the gradients of the inputs and of the mechanism's own weights."),
-    "decode": ("Decoding", "One more token after a text of the length. Memory is that of the state."),
+    "training": ("Forward and backward", "With gradients of the inputs and of the mechanism's weights."),
+    "decode": ("Decoding", "One more token after a text of this length. Memory is that of the state."),
 }
-STATES = {"memory": "too much memory", "unsupported": "no such form", "slow": "too slow", "failed": "failed"}
+STATES = {"memory": "out of memory", "unsupported": "not supported", "slow": "too slow", "failed": "failed"}
 
 
 def profile_page(rows: Sequence[ProfileRow], machine: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
     """The whole page."""
-    made = [_section(kind, [row for row in rows if row.kind == kind]) for kind in dict.fromkeys(r.kind for r in rows)]
+    sections = [
+        _section(kind, [row for row in rows if row.kind == kind]) for kind in dict.fromkeys(r.kind for r in rows)
+    ]
     return page(
         "longspan profile",
         _head(rows, machine, settings),
-        *made,
+        *sections,
         style=charts.STYLE + palette.style() + STYLE,
         script=SCRIPT,
     )
 
 
 def kind_of(mechanism: str) -> str:
-    """The family that gives it its colour."""
+    """The kind of a mechanism, which gives it its colour."""
     title = "dense" if mechanism in (NAIVE, FUSED) else survey_class(mechanism)
     kind = title.replace(" ", "-")
     return kind if kind in palette.KINDS else "other"
 
 
 def _head(rows: Sequence[ProfileRow], machine: Mapping[str, Any], settings: Mapping[str, Any]) -> Html:
-    said = f"batch {settings['batch']}, {settings['heads']} heads of {settings['head_dim']}, float32"
-    said += ", causal" * settings["causal"] + ", a tenth of the keys hidden" * settings["padding"]
+    sizes = f"batch {settings['batch']}, {settings['heads']} heads of {settings['head_dim']}, float32"
+    sizes += ", causal" * settings["causal"] + ", a tenth of the keys hidden" * settings["padding"]
     threads = settings["threads"]
     on = f"{machine['processor']}, {threads} thread{'s' * (threads != 1)}, torch {machine['torch']}"
     began = sorted(point.measured.began for row in rows for point in row.points if point.measured.began)
     how = (
-        "Each case had a process of its own and took turns with a product of matrices of 1024×1024; the least time "
-        "counts, and cases are compared in units of that product. naive is softmax attention with its n×n weights in "
-        "memory, sdpa torch's fused kernel. Memory is the peak beyond the inputs."
+        "Each case ran in a process of its own, in turns with a product of 1024×1024 matrices. Times are the minimum "
+        "over repeats; ratios compare times in units of that matrix product. naive is softmax attention with its n×n "
+        "weights in memory, sdpa is torch's fused kernel. Memory is the peak above the inputs."
     )
     return tag(
         "header",
         tag("h1", "longspan profile"),
-        tag("p", f"{said}. On {on}.", kind="lede"),
-        tag("p", (f"Begun {began[0]}. " if began else "") + how, kind="quiet"),
+        tag("p", f"{sizes}. On {on}.", css="lede"),
+        tag("p", (f"Started {began[0]}. " if began else "") + how, css="quiet"),
     )
 
 
 def _section(kind: str, rows: Sequence[ProfileRow]) -> Html:
-    title, said = TITLES[kind]
-    drawn = [(what, _lines(rows, what)) for what in ("time", "memory")]
+    title, explanation = TITLES[kind]
+    lines_of = [(quantity, _lines(rows, quantity)) for quantity in ("time", "memory")]
     figures = [
         tag(
             "figure",
-            tag("h3", f"{what.capitalize()} over length"),
-            curves(lines, *_axes(what), what, width=460, height=460),
+            tag("h3", f"{quantity.capitalize()} over length"),
+            curves(lines, *_axes(quantity), quantity, width=460, height=460),
         )
-        for what, lines in drawn
+        for quantity, lines in lines_of
         if any(len(line.points) > 1 for line in lines)
     ]
-    able = [row for row in rows if any(point.measured.state != "unsupported" for point in row.points)]
+    supported = [row for row in rows if any(point.measured.state != "unsupported" for point in row.points)]
     lacking = [
-        f"{row.name}: {row.points[0].measured.error or STATES['unsupported']}" for row in rows if row not in able
+        f"{row.name}: {row.points[0].measured.error or STATES['unsupported']}" for row in rows if row not in supported
     ]
-    parts = [tag("h2", title), tag("p", said, kind="quiet"), legend([kind_of(row.mechanism) for row in able])]
-    parts += [tag("div", *figures, kind="charts"), tag("h3", "How it grows"), _growth(able)]
-    parts += [tag("h3", "At each length"), _figures(able)]
+    parts = [tag("h2", title), tag("p", explanation, css="quiet")]
+    parts.append(legend([kind_of(row.mechanism) for row in supported]))
+    parts += [tag("div", *figures, css="charts"), tag("h3", "Growth with the length"), _growth(supported)]
+    parts += [tag("h3", "At each length"), _measurements(supported)]
     if lacking:
-        inside = tag("ul", *(tag("li", line) for line in lacking))
-        parts.append(tag("details", tag("summary", f"Without such a form: {len(lacking)}"), inside))
+        reasons = tag("ul", *(tag("li", line) for line in lacking))
+        parts.append(tag("details", tag("summary", f"Not supported: {len(lacking)}"), reasons))
     return tag("section", *parts)
 
 
-def _lines(rows: Sequence[ProfileRow], what: str) -> list[ChartLine]:
-    found, seen = [], dict[str, int]()
+def _lines(rows: Sequence[ProfileRow], quantity: str) -> list[ChartLine]:
+    lines, seen = [], dict[str, int]()
     for row in rows:
         done = [point.measured for point in row.points if point.measured.state == "done"]
-        values = [(each, 1e3 * each.least if what == "time" else (each.memory or 0) / 2**20) for each in done]
-        values = [(each, value) for each, value in values if value > 0]
+        values = [(m, 1e3 * m.least if quantity == "time" else (m.memory or 0) / 2**20) for m in done]
+        values = [(measured, value) for measured, value in values if value > 0]
         if not values:
             continue
         kind = kind_of(row.mechanism)
         tips = [
-            f"{milliseconds(each.least) if what == 'time' else size(each.memory or 0)} at length {each.case.length:,}"
-            for each, _ in values
+            f"{milliseconds(m.least) if quantity == 'time' else size(m.memory or 0)} at length {m.case.length:,}"
+            for m, _ in values
         ]
-        points = [(float(each.case.length), value) for each, value in values]
-        found.append(ChartLine(row.mechanism, kind, points, tips, DASHES[seen.get(kind, 0) % len(DASHES)]))
+        points = [(float(measured.case.length), value) for measured, value in values]
+        lines.append(ChartLine(row.mechanism, kind, points, tips, DASHES[seen.get(kind, 0) % len(DASHES)]))
         seen[kind] = seen.get(kind, 0) + 1
-    return found
+    return lines
 
 
-def _axes(what: str) -> tuple[ChartAxis, ChartAxis]:
+def _axes(quantity: str) -> tuple[ChartAxis, ChartAxis]:
     across = ChartAxis(
         "length", lambda value: f"{value / 1024:g}K" if value % 1024 == 0 else f"{value:g}", factors=True
     )
-    if what == "time":
+    if quantity == "time":
         return across, ChartAxis("time, ms", _tick, factors=True)
     return across, ChartAxis("memory", lambda value: size(value * 2**20), factors=True, halves=True, left=62)
 
@@ -121,47 +124,47 @@ def _growth(rows: Sequence[ProfileRow]) -> Html:
         "declared",
         "arithmetic",
         "time",
-        "longest two",
+        "time, longest two",
         "memory",
-        "longest two",
+        "memory, longest two",
         "faster than sdpa from",
     )
-    made = []
+    cells: list[list[object]] = []
     for row in rows:
         declared = "–" if row.declared is None else f"n^{row.declared:g}"
         powers = (row.counted, row.time, row.last_time, row.memory, row.last_memory)
         shown = [declared, *("–" if power is None else f"n^{power:.2f}" for power in powers)]
-        made.append([_name(row), *shown, "" if row.crossover is None else _crossed(row)])
-    return table(head, made, numbers=range(1, 8))
+        cells.append([_name(row), *shown, "" if row.crossover is None else _crossed(row)])
+    return table(head, cells, numbers=range(1, 8))
 
 
 def _crossed(row: ProfileRow) -> Html:
     assert row.crossover is not None
-    said = {
-        "below": "at the shortest length that was measured, and at all others",
-        "between": "interpolated between two lengths that were measured",
-        "beyond": "extrapolated: it was not faster at any length that was measured",
-        "never": "it does not come nearer as the length grows",
-        "unknown": "there is nothing to go by",
+    explanation = {
+        "below": "faster at every measured length",
+        "between": "interpolated between two measured lengths",
+        "beyond": "extrapolated: not faster at any measured length",
+        "never": "its disadvantage does not shrink as the length grows",
+        "unknown": "too few measurements",
     }[row.crossover.how]
-    return Html(f'<span tabindex="0" title="{text(said)}">{text(row.crossover)}</span>')
+    return Html(f'<span tabindex="0" title="{text(explanation)}">{text(row.crossover)}</span>')
 
 
-def _figures(rows: Sequence[ProfileRow]) -> Html:
+def _measurements(rows: Sequence[ProfileRow]) -> Html:
     lengths = list(dict.fromkeys(point.measured.case.length for row in rows for point in row.points))
-    made = [[_name(row), *(_cell(row, point) for point in row.points)] for row in rows]
-    return table(("mechanism", *(f"{length:,}" for length in lengths)), made, numbers=range(1, len(lengths) + 1))
+    cells = [[_name(row), *(_cell(row, point) for point in row.points)] for row in rows]
+    return table(("mechanism", *(f"{length:,}" for length in lengths)), cells, numbers=range(1, len(lengths) + 1))
 
 
 def _cell(row: ProfileRow, point: Point) -> Html:
-    found = point.measured
-    if found.state != "done":
-        bad = "bad" if found.state == "failed" else "quiet"
-        why = text(found.error or "no reason was recorded")
-        return Html(f'<span class="{bad}" tabindex="0" title="{why}">{text(STATES[found.state])}</span>')
+    measured = point.measured
+    if measured.state != "done":
+        bad = "bad" if measured.state == "failed" else "quiet"
+        why = text(measured.error or "no reason recorded")
+        return Html(f'<span class="{bad}" tabindex="0" title="{why}">{text(STATES[measured.state])}</span>')
     lines = [
-        f"{row.name}, length {found.case.length:,}",
-        f"{milliseconds(found.least)}, the longest of {len(found.seconds)} repeats {found.spread:.0%} more",
+        f"{row.name}, length {measured.case.length:,}",
+        f"{milliseconds(measured.least)}; the slowest of {len(measured.seconds)} repeats: {measured.spread:.0%} more",
     ]
     for name, speed, memory in (
         ("naive", point.speed_to_naive, point.memory_to_naive),
@@ -169,12 +172,12 @@ def _cell(row: ProfileRow, point: Point) -> Html:
     ):
         lines += [f"{times(speed)} the speed of {name}"] if speed else []
         lines += [f"{times(memory)} the memory of {name}"] if memory else []
-    lines += [f"{found.share:.0%} of the rate of matrix products"] if found.share is not None else []
+    lines += [f"{measured.share:.0%} of the speed of matrix products"] if measured.share is not None else []
     first = [f"{times(speed)} {name}" for name, speed in _speeds(point) if speed]
-    rest = [milliseconds(found.least)] + ([size(found.memory)] if found.memory is not None else [])
-    rest += [f"{found.share:.0%} GEMM"] if found.share is not None else []
-    inside = f'<span tabindex="0" title="{text(chr(10).join(lines))}">{text(" · ".join(first) or "–")}</span>'
-    return Html(f'{inside}<br><small class="quiet">{text(" · ".join(rest))}</small>')
+    rest = [milliseconds(measured.least)] + ([size(measured.memory)] if measured.memory is not None else [])
+    rest += [f"{measured.share:.0%} GEMM"] if measured.share is not None else []
+    first_line = f'<span tabindex="0" title="{text(chr(10).join(lines))}">{text(" · ".join(first) or "–")}</span>'
+    return Html(f'{first_line}<br><small class="quiet">{text(" · ".join(rest))}</small>')
 
 
 def _speeds(point: Point) -> tuple[tuple[str, float | None], ...]:
@@ -182,7 +185,7 @@ def _speeds(point: Point) -> tuple[tuple[str, float | None], ...]:
 
 
 def _name(row: ProfileRow) -> Html:
-    return tag("span", Html("<i></i>"), row.name, kind=f"named k-{kind_of(row.mechanism)}")
+    return tag("span", Html("<i></i>"), row.name, css=f"named k-{kind_of(row.mechanism)}")
 
 
 def milliseconds(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""The results of a grid, read from its folder and put in order: scores by task and model, speeds by length."""
+"""The results of a grid, read from its folder: scores by task and model, speeds by length."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ from longspan.report.statistics import Score, score
 
 @dataclass(frozen=True)
 class Relative:
-    """One model's speed and memory, and the same of a dense one."""
+    """A model's speed and memory, and their ratios to the dense model."""
 
     model: str
     steps_per_second: float | None
@@ -32,11 +32,11 @@ class Relative:
 
 @dataclass(frozen=True)
 class Results:
-    """What is in the folder; the last line of a cell holds."""
+    """The records of a folder; the last record of a cell counts."""
 
     records: Sequence[Record]
     grid: Mapping[str, Any] = field(default_factory=dict)
-    notes: Sequence[str] = ()  # of the reading itself
+    notes: Sequence[str] = ()  # problems while reading
 
     @cached_property
     def accuracy_records(self) -> list[Record]:
@@ -48,90 +48,90 @@ class Results:
 
     @cached_property
     def settings(self) -> list[str]:
-        return _once(record.cell.setting for record in self.records)
+        return _unique(record.cell.setting for record in self.records)
 
     @cached_property
     def tasks(self) -> list[str]:
-        """Of accuracy cells, in the order of the benchmark."""
-        found = _once(record.cell.task for record in self.accuracy_records)
-        return sorted(found, key=lambda name: list(TASKS).index(name) if name in TASKS else len(TASKS))
+        """Tasks of the accuracy cells, in the benchmark's order."""
+        names = _unique(record.cell.task for record in self.accuracy_records)
+        return sorted(names, key=lambda name: list(TASKS).index(name) if name in TASKS else len(TASKS))
 
     @cached_property
     def models(self) -> list[str]:
-        """Of all cells: dense ones first, then by kind and name."""
-        found = _once(record.cell.model for record in self.records)
-        return sorted(found, key=lambda name: (list(KINDS).index(kind(name)), name != FUSED, name))
+        """Models of all cells: dense ones first, then by kind and name."""
+        names = _unique(record.cell.model for record in self.records)
+        return sorted(names, key=lambda name: (list(KINDS).index(kind(name)), name != FUSED, name))
 
     @cached_property
     def pretrained(self) -> bool:
         return any(record.cell.pretrain for record in self.accuracy_records)
 
     def cells(self, task: str, model: str, pretrain: bool = False) -> list[Record]:
-        asked = (task, model, pretrain)
-        return [r for r in self.accuracy_records if (r.cell.task, r.cell.model, r.cell.pretrain) == asked]
+        wanted = (task, model, pretrain)
+        return [r for r in self.accuracy_records if (r.cell.task, r.cell.model, r.cell.pretrain) == wanted]
 
     def score(self, task: str, model: str, pretrain: bool = False) -> Score | None:
-        """Over the seeds that were done."""
+        """Over all seeds that are done."""
         done = [record for record in self.cells(task, model, pretrain) if record.state == "done"]
         values = [record.accuracy for record in done if record.accuracy is not None]
         counts = [record.test_count for record in done if record.test_count]
         return score(values, min(counts) if counts else None) if values else None
 
     def baselines(self, task: str) -> dict[str, float]:
-        """Of trivial predictors on the very test; the mean where seeds had tests of their own."""
-        found: dict[str, list[float]] = {}
+        """Accuracies of trivial predictors on the same test set; the mean if seeds had different test sets."""
+        accuracies: dict[str, list[float]] = {}
         for record in self.accuracy_records:
             if record.cell.task == task:
                 for name, value in record.baselines.items():
-                    found.setdefault(name, []).append(value)
-        return {name: fmean(values) for name, values in found.items()}
+                    accuracies.setdefault(name, []).append(value)
+        return {name: fmean(values) for name, values in accuracies.items()}
 
     @cached_property
     def averaged(self) -> list[str]:
-        """The tasks of the average: those with a result; Path-X is left out, as in the benchmark, where others are."""
-        found = [task for task in self.tasks if any(self.score(task, model) for model in self.models)]
-        found = found or [task for task in self.tasks if any(self.score(task, model, True) for model in self.models)]
-        return [task for task in found if task != "pathx"] or found
+        """The tasks of the average: all that have a result, without Path-X unless it is alone, as in the benchmark."""
+        tasks = [task for task in self.tasks if any(self.score(task, model) for model in self.models)]
+        tasks = tasks or [task for task in self.tasks if any(self.score(task, model, True) for model in self.models)]
+        return [task for task in tasks if task != "pathx"] or tasks
 
     def average(self, model: str, pretrain: bool = False) -> float | None:
-        """Over all of `averaged`; none where one of them is missing, as the mean of other tasks is another figure."""
-        found = [self.score(task, model, pretrain) for task in self.averaged]
-        means = [each.mean for each in found if each is not None]
-        return fmean(means) if means and len(means) == len(found) else None
+        """The mean over `averaged`; None if a task is missing, since means over different tasks do not compare."""
+        scores = [self.score(task, model, pretrain) for task in self.averaged]
+        means = [score.mean for score in scores if score is not None]
+        return fmean(means) if means and len(means) == len(scores) else None
 
     @cached_property
     def lengths(self) -> list[int]:
         return sorted({r.cell.length for r in self.speed_records if r.cell.length is not None})
 
     def speed(self, model: str, length: int) -> Record | None:
-        """A speed cell, however it ended."""
+        """The speed cell of a model and length, in whatever state."""
         return next((r for r in self.speed_records if (r.cell.model, r.cell.length) == (model, length)), None)
 
     @cached_property
     def relatives(self) -> list[Relative]:
-        """Of every model: at the longest length at which the dense one was measured, or else while it was trained."""
+        """Every model at the longest length at which the dense model was timed; without such, during training."""
         timed = [length for length in self.lengths if _rate(self.speed(FUSED, length))]
         if timed:
             length = timed[-1]
-            by = f"a training step at length {length:,}, relative to the dense Transformer by its fused kernel"
+            by = f"a training step at length {length:,}, relative to the dense Transformer with its fused kernel"
             return [_relative(m, self.speed(m, length), self.speed(FUSED, length), by) for m in self.models]
         base = FUSED if FUSED in self.models else None
-        found = []
+        relatives = []
         for model in self.models:
-            each = [(self._trained(task, model), self._trained(task, base) if base else None) for task in self.tasks]
-            parts = [_relative(model, one, other, "") for one, other in each if one is not None]
-            by = "training itself" + (", relative to the dense Transformer (geometric mean over tasks)" if base else "")
-            found.append(
+            pairs = [(self._trained(task, model), self._trained(task, base) if base else None) for task in self.tasks]
+            by_task = [_relative(model, one, other, "") for one, other in pairs if one is not None]
+            by = "training" + (", relative to the dense Transformer (geometric mean over tasks)" if base else "")
+            relatives.append(
                 Relative(
                     model,
-                    _geometric([part.steps_per_second for part in parts]),
-                    _geometric([part.memory for part in parts]),
-                    _geometric([part.speed_ratio for part in parts]),
-                    _geometric([part.memory_ratio for part in parts]),
+                    _geometric_mean([relative.steps_per_second for relative in by_task]),
+                    _geometric_mean([relative.memory for relative in by_task]),
+                    _geometric_mean([relative.speed_ratio for relative in by_task]),
+                    _geometric_mean([relative.memory_ratio for relative in by_task]),
                     by,
                 )
             )
-        return found
+        return relatives
 
     def _trained(self, task: str, model: str) -> Record | None:
         return next((r for r in self.cells(task, model) if r.state == "done" and r.steps_per_second), None)
@@ -141,7 +141,7 @@ def _relative(model: str, one: Record | None, other: Record | None, by: str) -> 
     def ratio(a: float | None, b: float | None) -> float | None:
         return a / b if a and b else None
 
-    if one is not None and other is not None and not alike(one, other):
+    if one is not None and other is not None and conditions(one) != conditions(other):
         other = None
     rate, memory = _rate(one), one.memory if one is not None and one.state == "done" else None
     return Relative(
@@ -149,21 +149,17 @@ def _relative(model: str, one: Record | None, other: Record | None, by: str) -> 
     )
 
 
-def alike(one: Record, other: Record) -> bool:
-    """Whether speeds may be held against each other."""
-    return conditions(one) == conditions(other)
-
-
 def _rate(record: Record | None) -> float | None:
     return record.steps_per_second if record is not None and record.state == "done" else None
 
 
-def _geometric(values: Sequence[float | None]) -> float | None:
-    found = [value for value in values if value]
-    return exp(fmean(log(value) for value in found)) if found and len(found) == len(values) else None
+def _geometric_mean(values: Sequence[float | None]) -> float | None:
+    """None if a value is missing or 0."""
+    known = [value for value in values if value]
+    return exp(fmean(log(value) for value in known)) if known and len(known) == len(values) else None
 
 
-def _once(names: Iterable[str]) -> list[str]:
+def _unique(names: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
@@ -171,7 +167,7 @@ def read(folder: Path) -> Results:
     """The results of a folder that `longspan arena --out` wrote."""
     path = folder / "results.jsonl"
     if not path.is_file():
-        raise InvalidInput(f"{path} is missing: expected the folder of a grid that `longspan arena --out` wrote")
+        raise InvalidInput(f"{path} is missing: expected a folder that `longspan arena --out` wrote")
     lines = read_records(path)
     if not lines.records:
         unusable = f" ({'; '.join(lines.notes)})" if lines.notes else ""
@@ -183,8 +179,10 @@ def _grid(path: Path) -> Mapping[str, Any]:
     if not path.is_file():
         return {}
     try:
-        found = parse(path.read_bytes())
+        grid = parse(path.read_bytes())
     except (OSError, InvalidInput) as error:
-        said = error.strerror if isinstance(error, OSError) else error
-        raise InvalidInput(f"{path} cannot be read, {said}: remove it, and `longspan arena` writes it again") from None
-    return found if isinstance(found, dict) else {}
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InvalidInput(
+            f"{path} cannot be read, {reason}: remove it, and `longspan arena` writes a new one"
+        ) from None
+    return grid if isinstance(grid, dict) else {}

@@ -1,10 +1,10 @@
-"""What pages with charts look like, and their script, which shows the numbers of what is pointed at."""
+"""Style sheet and script of pages with charts; the script shows tooltips."""
 
 STYLE = """
 body { max-width: 76rem; }
 h2 { margin-top: 3rem; padding-top: 1rem; border-top: 1px solid var(--line); font-size: 1.3rem; }
 h3 { font-size: 1rem; margin: 1.25rem 0 .4rem; } figure { margin: 0; min-width: 0; }
-.learnt { font-size: 1.1rem; max-width: 60rem; } .learnt li { font-size: 1.05rem; }
+.conclusions { font-size: 1.1rem; max-width: 60rem; } .conclusions li { font-size: 1.05rem; }
 li, .facts div, h3 { overflow-wrap: anywhere; }
 .lede { font-size: 1.05rem; max-width: 60rem; } section > .quiet, section > div > .quiet { max-width: 60rem; }
 .charts { display: grid; gap: 1rem 2.5rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 25rem), 1fr));
@@ -54,19 +54,20 @@ pre { font: .8rem/1.4 ui-monospace, monospace; background: var(--shade); padding
 @media print { .facts div, .warning { border: 1px solid var(--line); } details { display: none; } }
 """
 
-# Titles are there without a script, too; with it they are shown at once, on touch and by the keyboard as well.
+# Tooltips are `title` attributes and elements, which work without a script. The script shows them at once, and also on
+# touch and keyboard focus.
 SCRIPT = """
 "use strict";
 const tip = document.createElement("div");
 tip.id = "tip"; tip.hidden = true; tip.setAttribute("role", "status"); document.body.append(tip);
-for (const each of document.querySelectorAll("[title]")) {
-  each.dataset.tip = each.title; each.removeAttribute("title");
+for (const element of document.querySelectorAll("[title]")) {
+  element.dataset.tip = element.title; element.removeAttribute("title");
 }
-for (const each of document.querySelectorAll("svg title")) {
-  const mark = each.parentNode;
-  mark.dataset.tip = each.textContent; mark.setAttribute("aria-label", each.textContent);
+for (const title of document.querySelectorAll("svg title")) {
+  const mark = title.parentNode;
+  mark.dataset.tip = title.textContent; mark.setAttribute("aria-label", title.textContent);
   mark.setAttribute("role", "img");
-  each.remove();
+  title.remove();
 }
 function show(mark, x, y) {
   tip.textContent = mark.dataset.tip; tip.hidden = false;
@@ -76,17 +77,17 @@ function show(mark, x, y) {
   tip.style.left = Math.max(4, Math.min(left, innerWidth - box.width - 4)) + "px";
   tip.style.top = Math.max(4, top) + "px";
 }
-function found(event) { return event.target.closest ? event.target.closest("[data-tip]") : null; }
+function marked(event) { return event.target.closest ? event.target.closest("[data-tip]") : null; }
 document.addEventListener("pointermove", (event) => {
-  const mark = found(event);
+  const mark = marked(event);
   if (mark) show(mark, event.clientX, event.clientY); else tip.hidden = true;
 });
 document.addEventListener("pointerdown", (event) => {
-  const mark = found(event);
+  const mark = marked(event);
   if (mark) show(mark, event.clientX, event.clientY); else tip.hidden = true;
 });
 document.addEventListener("focusin", (event) => {
-  const mark = found(event);
+  const mark = marked(event);
   if (!mark || !mark.matches(":focus-visible")) return;
   const box = mark.getBoundingClientRect();
   show(mark, box.left + box.width / 2, box.top + box.height / 2);
@@ -94,6 +95,5 @@ document.addEventListener("focusin", (event) => {
 document.addEventListener("focusout", () => { tip.hidden = true; });
 document.addEventListener("keydown", (event) => { if (event.key === "Escape") tip.hidden = true; });
 """
-
 
 __all__ = ["SCRIPT", "STYLE"]

@@ -11,7 +11,7 @@ from typing import Any
 
 from longspan import config
 from longspan.arena.models.arena_encoder import ArenaEncoder
-from longspan.arena.models.bidirectional import setting
+from longspan.arena.models.bidirectional import encoder_attention
 from longspan.attention import registry
 from longspan.attention.config import AttentionConfig
 from longspan.errors import InvalidOption, UnknownName, suggest
@@ -46,7 +46,7 @@ class ArenaModel:
 
 
 def _mechanism(name: str, options: Callable[[Room], Mapping[str, Any]]) -> Callable[[Room], list[AttentionConfig]]:
-    return lambda room: [setting(name, dict(options(room)))]
+    return lambda room: [encoder_attention(name, dict(options(room)))]
 
 
 def _share(room: Room, parts: int, most: int, least: int = 2) -> int:
@@ -61,7 +61,7 @@ def _root(room: Room) -> int:
 def _axial(room: Room) -> list[AttentionConfig]:
     """Rows in one layer and columns in the next; a text is folded into a square."""
     size: dict[str, Any] = {"axes": room.grid} if room.grid else {"width": _root(room)}
-    return [setting("axial", {**size, "axis": axis}) for axis in (-1, 0)][: room.layers]
+    return [encoder_attention("axial", {**size, "axis": axis}) for axis in (-1, 0)][: room.layers]
 
 
 def _image_local(room: Room) -> Mapping[str, Any]:
