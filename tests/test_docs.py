@@ -1,5 +1,6 @@
 """The code and commands of the documentation run, and the pages name everything that exists."""
 
+import ast
 import json
 import os
 import re
@@ -22,7 +23,14 @@ from longspan.cli.main import main
 from longspan.registry import PLUGINS
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+
+
+def page_name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -44,7 +52,9 @@ def my_attention(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pa
 
 @pytest.mark.slow
 def test_the_mechanism_of_the_page_passes_the_whole_audit(my_attention: Path, capsys: pytest.CaptureFixture[str]):
-    (command,) = [line for block in blocks(ROOT / "docs" / "adding-a-mechanism.md", "sh") for line in block.splitlines()]
+    (command,) = [
+        line for block in blocks(ROOT / "docs" / "adding-a-mechanism.md", "sh") for line in block.splitlines()
+    ]
     assert main([*shlex.split(command)[1:], "--json", "--workers", "1"]) == 0
     (certificate,) = json.loads(capsys.readouterr().out)
     assert certificate["verdict"] == "pass"
@@ -127,13 +137,13 @@ def test_every_command_is_in_the_readme():
             assert f"longspan {command}" in readme, f"{command} is not in the README"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
 def test_links_lead_somewhere(page: Path):
     for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), target
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
 def test_the_commands_of_the_page_have_flags_that_exist(page: Path):
     for block in blocks(page, "sh"):
         for line in block.replace("\\\n", " ").splitlines():
@@ -141,3 +151,41 @@ def test_the_commands_of_the_page_have_flags_that_exist(page: Path):
                 words = shlex.split(command, comments=True)[1:]
                 if words[0] not in ("train", "resume") and "…" not in command:
                     app.parse_args(words, exit_on_error=False, print_error=False)
+
+
+def test_the_architecture_names_functions_that_exist():
+    source = ROOT / "src" / "longspan"
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    named = re.findall(r"`([\w/]+\.py)`\s+`([\w.]+)`", page)
+    assert len(named) > 40
+    wrong = [f"{path}: {name}" for path, name in named if not defines(source / path, name)]
+    assert wrong == []
+    paths = [path for path in re.findall(r"`([\w/]+/[\w/]+\.py)`", page) if not path.startswith("tests/")]
+    assert [path for path in paths if not (source / path).exists()] == []
+
+
+def defines(path: Path, name: str) -> bool:
+    """Whether a file defines a class, a function, or a method `Class.name`."""
+    nodes: Any = ast.parse(path.read_text(encoding="utf-8")).body if path.is_file() else []
+    for part in name.split("."):
+        found = [node for node in nodes if getattr(node, "name", None) == part]
+        if not found:
+            return False
+        nodes = getattr(found[0], "body", [])
+    return True
+
+
+def test_the_architecture_names_every_room():
+    source = ROOT / "src" / "longspan"
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rooms = {path.parent.name for path in source.rglob("*.py") if path.parent != source}
+    assert sorted(room for room in rooms if f"{room}/" not in page) == []
+    assert sorted(path.name for path in source.glob("[a-z]*.py") if path.name not in page) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_the_prose_of_the_page_fits_and_stands_alone(page: Path):
+    text = page.read_text(encoding="utf-8")
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    assert [line for line in prose.splitlines() if len(line) > 100 and not line.lstrip().startswith(("|", "!["))] == []
+    assert [word for word in ("shared/data", "shared/spec", "spec, section", "(spec:") if word in text] == []
