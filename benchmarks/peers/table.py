@@ -1,5 +1,6 @@
 """The results as Markdown."""
 
+import textwrap
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -20,16 +21,10 @@ def markdown(results: Mapping[str, Any], chart: str) -> str:
     rows, machine = results["rows"], results["machine"]
     parts = [
         "# Against other packages",
-        f"`make peers`, length {results['length']}, least of {results['repeats']} turns, {results['date']}, on "
-        f"{machine['processor']}, {machine['torch_threads']} threads, torch {machine['torch']}. Float32, batch 1, "
-        "8 heads of 64, width 512. *Layer*: with projections in and out; otherwise heads come in already projected. "
-        "Windows, blocks and ranks are as said, or a quarter of the length where that is less.",
-        "The two of a pair and torch's full attention (not causal) take turns in one process, so that what the machine "
-        "does to one it does to all: look at ratios. Seconds are processor time by the rule of "
-        "`longspan/measure/timing.py`. × is how many times faster longspan is; under 1, slower. *Kept* is the same "
-        "with `longspan.train.malloc.keep_memory()`, under which the C library keeps freed memory: much of a peer's "
-        "time may be page faults, and any program can be rid of those. MiB is the peak of forward and backward in a "
-        "process of its own.",
+        _verdict(rows),
+        f"`make peers`, {results['date']}, on {machine['processor']}, {machine['torch_threads']} threads, torch "
+        f"{machine['torch']}: length {results['length']}, minimum of {results['repeats']} turns, float32, batch 1, "
+        "8 heads of 64, width 512.",
         f"![How many times faster longspan is than each peer]({chart})",
         _table(
             [
@@ -42,15 +37,24 @@ def markdown(results: Mapping[str, Any], chart: str) -> str:
             ],
             (_figures(row) for row in rows),
         ),
+        "## How to read the table",
+        "- × is how many times faster longspan is; below 1 it is slower. Look at ratios: the two of a pair and torch's "
+        "full attention (not causal) take turns in one process, so the machine treats all of them alike.",
+        "- *Kept* is the same with `longspan.train.malloc.keep_memory()`, under which the C library keeps freed "
+        "memory. Much of a peer's time may be page faults, which any program can avoid this way.",
+        "- *Layer*: with input and output projections; otherwise the heads are already projected. Windows, blocks and "
+        "ranks are as stated, or a quarter of the length if that is less.",
+        "- Times are processor time by the rule of `longspan/measure/timing.py`. MiB is the peak of forward and "
+        "backward in a separate process.",
         "## What is equal",
-        "Where weights can be given to both sides they are, and *differ* is the largest difference of outputs as a "
+        "Both sides get the same weights where that is possible. *Differ* is the largest difference of outputs as a "
         "share of the largest output.",
         _table(
             ["peer", "what", "equal", "differ"],
             ([_named(row), row["what"], row["equal"], _differs(row)] for row in rows),
         ),
         "## What they cannot do",
-        *(_list(rows) or ["Nothing: each does all that was asked."]),
+        *(_list(rows) or ["Nothing: each supports everything that was measured."]),
         "## Decoding",
         *_decoding(results["decoding"]),
         "How the mechanisms above generate, token by token:",
@@ -62,7 +66,25 @@ def markdown(results: Mapping[str, Any], chart: str) -> str:
             ),
         ),
     ]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(_wrapped(part) for part in parts).replace("\n\n- ", "\n- ") + "\n"
+
+
+def _verdict(rows: Iterable[Row]) -> str:
+    """In how many pairs longspan is faster, and in how many slower."""
+    faster, slower = [], []
+    for kind in KINDS:
+        ratios = [value for value in (ratio(row, kind) for row in rows) if value is not None]
+        faster.append(f"{sum(value >= 1.05 for value in ratios)} of {len(ratios)} pairs {TITLES[kind]}")
+        slower.append(f"{sum(value < 0.95 for value in ratios)} {TITLES[kind]}")
+    return f"**longspan is at least 5 % faster in {', '.join(faster)}; more than 5 % slower in {', '.join(slower)}.**"
+
+
+def _wrapped(part: str) -> str:
+    """Prose in lines of at most 100 characters; tables, headings and pictures stay."""
+    if part.startswith(("|", "#", "!")) or "\n" in part:
+        return part
+    hang = "  " if part.startswith("- ") else ""
+    return textwrap.fill(part, 100, subsequent_indent=hang, break_long_words=False, break_on_hyphens=False)
 
 
 def _figures(row: Row) -> list[str]:
@@ -120,9 +142,9 @@ def _decoding(found: Mapping[str, Any]) -> list[str]:
         return [f"Not measured: {found['error']}."]
     rates = found["rates"]
     said = (
-        f"Tokens per second of the whole call, by the clock: a decoder of GPT-2's kind, {found['layers']} layers of "
+        f"Tokens per second of the whole call, by the clock: a decoder like GPT-2, {found['layers']} layers of "
         f"{found['width']}, random weights, {found['new']} tokens after {found['prompt']}, greedy. More in "
-        "[Speed](speed.md)."
+        "[speed](speed.md#generation)."
     )
     names = next(iter(rates.values()))
     lines = [[name, *(f"{rates[batch][name]:.0f}" for batch in rates)] for name in names]
