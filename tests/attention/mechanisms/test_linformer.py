@@ -153,7 +153,7 @@ def test_means_of_long_windows_do_not_overflow(dtype: torch.dtype):
 
 def test_max_has_no_map():
     q, k, _ = qkv(9)
-    with pytest.raises(Unsupported, match="linformer changes its values"):
+    with pytest.raises(Unsupported, match="linformer transforms its values"):
         make(projection="max").weights(q, k)
     assert make(projection="mean").supports.map and LinformerAttention.supports.map
     weights = make(6, "max").oracle(q, k)  # how much the window of each key is read: of 4, 4 and 1 keys

@@ -192,7 +192,7 @@ def test_what_the_layers_say_of_themselves():
     assert (memory.exponent, local.exponent) == (2.0, 1.0)
     assert (memory.order, local.order) == ("n²/stride", "n·block")
     assert not memory.supports.map and local.supports.map
-    with pytest.raises(Unsupported, match="memory_compressed changes its values"):
+    with pytest.raises(Unsupported, match="memory_compressed transforms its values"):
         memory.weights(*qkv(5)[:2])
 
 

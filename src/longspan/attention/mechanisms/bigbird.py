@@ -1,4 +1,4 @@
-"""Big Bird: blocks of queries read the blocks around them, a few global ones, and a few random ones."""
+"""BigBird: blocks of queries read the blocks around them, a few global blocks and a few random ones."""
 
 import math
 from dataclasses import dataclass
@@ -22,14 +22,14 @@ class BigBirdAttention(Attention):
 
     - W_i: the `window` blocks around it;
     - G: the first block and the last (ITC: existing tokens are global), or the first `global_tokens` positions (ETC:
-      tokens were added for that, and the blocks begin behind them); global rows read everything;
-    - R_i: `random` other blocks, drawn once, others for each head.
+      tokens were added for this, and blocks begin after them); global rows read everything;
+    - R_i: `random` other blocks, drawn once and separately for each head.
 
-    The last block is that of the last key that may be read, so padding, however much of it, moves nothing.
+    The last block is the block of the last key that may be read, so the amount of padding does not matter.
 
-    The plan `hugging_face` is what that library computes in evaluation, for numbers that must equal its own: full
-    attention up to 2·random + 5 blocks; beyond, the first block `random` times more in the place of random ones; and
-    the last block is that of the input, though it were padding, so that a text's output depends on its batch.
+    The plan `hugging_face` reproduces what that library computes in evaluation: full attention up to 2·random + 5
+    blocks; beyond that, the first block is read `random` more times instead of random blocks. There the last block is
+    the last one of the input, even if it is padding, so the output of a text depends on its batch.
     """
 
     name = "bigbird"
@@ -74,10 +74,10 @@ class BigBirdAttention(Attention):
         if not self.itc:
             shape.check_room("global_tokens", given.global_tokens)
         self.random = (3 if self.itc else 0) if given.random is None else given.random
-        # All that is random. The tables follow from it for any length, so no length is fixed when the module is built.
+        # The only random state. The tables for any length follow from it, so the module is not bound to a length.
         self.register_buffer("seed", torch.randint(1 << 32, (shape.heads,)))
 
-    # The paper
+    # The definition
 
     def define(self, q: Queries, k: Keys, extras: Extras) -> Weights:
         heads, length = q.shape[1:3]

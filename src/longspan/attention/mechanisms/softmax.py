@@ -34,7 +34,7 @@ EPSILON = 1e-8  # a zero vector has cosine 0, not NaN
 class SoftmaxState(State):
     k: Rows  # as the score needs them: transformed for `general`, `cosine` and `additive`
     v: Rows
-    seen: Rows | None  # which of them may be read; None while all may
+    seen: Rows | None  # which of them may be read; None if all may
     places: bool = False  # whether the position of a key matters
     # Set if groups of rows (beams) share their keys and values; k and v then have one row for each group.
     family: SharedPrefixCache | None = None

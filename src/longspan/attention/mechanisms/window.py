@@ -2,7 +2,8 @@
 
     query i reads key j if j = i + t·dilation with |t| ≤ window, and j ≤ i if causal; one softmax over them
 
-Beltagy et al. 2020, section 3.1, without global tokens (see `longformer`)."""
+Beltagy et al. 2020, section 3.1, without global tokens (see `longformer`).
+"""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -25,7 +26,7 @@ from longspan.shapes import Keys, Output, Queries, Values, Weights
 class WindowState(State):
     k: Rows  # of the last window · dilation positions
     v: Rows
-    seen: Rows | None  # which of them may be read; None while all may
+    seen: Rows | None  # which of them may be read; None if all may
 
 
 class WindowAttention(Attention):
@@ -99,7 +100,7 @@ class WindowAttention(Attention):
     def cost(self, queries: int, keys: int) -> Cost:
         heads, width = self.shape.heads, self.shape.head_dim
         pairs = self._layout().pairs(heads, queries, keys)
-        return Cost(4 * pairs * width, heads * queries * (width + 1))  # kept: the output and the log-sum-exp
+        return Cost(4 * pairs * width, heads * queries * (width + 1))  # kept: output and log-sum-exp
 
     def start(
         self, batch: int, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None
