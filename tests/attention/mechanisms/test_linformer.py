@@ -257,7 +257,7 @@ def test_layers_that_cannot_share_say_why():
             share_projection(layers)
         assert places(layers) == before
     for model in (nn.Linear(2, 2), make(sharing="kv"), make(projection="mean", sharing="layerwise")):
-        with pytest.raises(InvalidOption, match='no linformer with sharing="layerwise"'):
+        with pytest.raises(InvalidOption, match='no linformer in this model has sharing="layerwise"'):
             share_projection(model)
 
 

@@ -175,8 +175,8 @@ class BigBirdAttention(Attention):
         """The block of the last key that may be read, of each sequence: (batch,), or (1,) if it is that of all."""
         if self.ported:
             return torch.full((1,), (keep.shape[1] - 1) // self.options.block, device=keep.device)
-        place = torch.arange(keep.shape[1], device=keep.device)
-        return torch.where(keep, place, 0).amax(1) // self.options.block
+        position = torch.arange(keep.shape[1], device=keep.device)
+        return torch.where(keep, position, 0).amax(1) // self.options.block
 
     def _global_rows(self, last: Tensor, length: int) -> WholeRows:
         """The first block and the last; they may be one, and either may be short."""
@@ -213,13 +213,13 @@ class BigBirdAttention(Attention):
         around, last = self.options.window // 2, last[:, None, None]
         row = torch.arange(count, device=last.device)[:, None]
         window = row + torch.arange(-around, around + 1, device=last.device)
-        found = window.masked_fill((window < 0) | (window > last), -1)
+        near = window.masked_fill((window < 0) | (window > last), -1)
         if not self.itc:
-            return found
-        # A global block that stands in the window already is left to it.
+            return near
+        # A global block inside the window counts as part of the window.
         begin = torch.where(row > around, 0, -1).expand(len(last), -1, -1)
         end = torch.where(((row - last).abs() > around) & (last > 0), last, -1)
-        return torch.cat([found, begin, end], dim=-1)
+        return torch.cat([near, begin, end], dim=-1)
 
     def _random_blocks(self, fixed: Tensor, last: Tensor) -> Tensor:
         """Blocks that are neither in the window nor global, drawn without replacement: (batch, heads, blocks, random).

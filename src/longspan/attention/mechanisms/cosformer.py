@@ -76,8 +76,8 @@ class CosformerAttention(Attention):
     def _features(self, x: Tensor, first: int) -> Tensor:
         """The features of x; its first position is `first`."""
         dtype = torch.promote_types(x.dtype, torch.float32)
-        place = torch.arange(first, first + x.shape[2], dtype=dtype, device=x.device)[:, None]
-        angle = place * (math.pi / (2 * self.limit))
+        position = torch.arange(first, first + x.shape[2], dtype=dtype, device=x.device)[:, None]
+        angle = position * (math.pi / (2 * self.limit))
         # Sine and cosine are not negative up to M, so they may go inside relu, which then keeps only its result.
         return torch.cat([x * angle.cos(), x * angle.sin()], dim=-1).relu()
 

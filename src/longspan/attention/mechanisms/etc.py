@@ -129,8 +129,8 @@ class EtcAttention(Attention):
     # The definition
 
     def define(self, q: Queries, k: Keys, extras: Extras) -> Weights:
-        count, place = self.options.global_tokens, torch.arange(q.shape[2], device=q.device)
-        is_global = place < count
+        count, position = self.options.global_tokens, torch.arange(q.shape[2], device=q.device)
+        is_global = position < count
         row, column = is_global[:, None], is_global
         part = {(True, True): "g2g_k", (True, False): "g2l_k", (False, True): "l2g_k"}
         queries = torch.where(row, extras.streams.get("global_q", q), q)
@@ -140,7 +140,7 @@ class EtcAttention(Attention):
             own = torch.einsum("bhid,bhjd->bhij", queries, extras.streams.get(name, k))
             scores = torch.where(here, own, scores)
 
-        offset, across = place - place[:, None], row != column
+        offset, across = position - position[:, None], row != column
         linked, free = torch.zeros_like(across), torch.ones_like(across)
         if "segment" in extras.streams:
             segment = extras.streams["segment"]
@@ -185,13 +185,13 @@ class EtcAttention(Attention):
 
         def heads(name: str, like: str, part: int) -> Tensor:
             if name not in extras.streams:
-                found = whole[like][part]
+                projection = whole[like][part]
             elif part == 0:  # few rows: the gradient of a slice is cheaper than that of a split
-                found = extras.streams[name][:, :, : self.options.global_tokens]
+                projection = extras.streams[name][:, :, : self.options.global_tokens]
             else:
-                found = self._split(extras.streams[name])[part]
-            assert found is not None
-            return found
+                projection = self._split(extras.streams[name])[part]
+            assert projection is not None
+            return projection
 
         def source(layout: Band | Dense, name: str, part: int, read: _Input) -> KeySource:
             return KeySource(layout, heads(f"{name}_k", "k", part), heads(f"{name}_v", "v", part), read.keep)

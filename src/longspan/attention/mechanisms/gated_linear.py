@@ -59,10 +59,10 @@ class GatedLinearAttention(Attention):
         alpha = torch.sigmoid(self._logits(extras, length)) ** (1 / self.options.temperature)
         if extras.key_mask is not None:
             alpha = alpha.masked_fill(~extras.key_mask[:, None, :, None], 1.0)
-        place, fading, rows = torch.arange(length, device=q.device)[:, None], torch.zeros_like(k), []
+        position, fading, rows = torch.arange(length, device=q.device)[:, None], torch.zeros_like(k), []
         for i in range(length):
             # What remains of each key: 1 at its own step, then multiplied by the gate of each later step.
-            fading = torch.where(place == i, 1.0, alpha[:, :, i : i + 1] * fading)
+            fading = torch.where(position == i, 1.0, alpha[:, :, i : i + 1] * fading)
             rows.append(torch.einsum("bhd,bhjd->bhj", q[:, :, i], fading * k))
         return torch.stack(rows, 2) * readable(length, length, True, extras.key_mask, q.device)
 
@@ -98,8 +98,8 @@ class GatedLinearAttention(Attention):
         heads, width, rank = self.shape.heads, self.shape.head_dim, self.options.rank
         gates = 2 * queries * rank * (self.width + heads * width)
         # Of the gates: the reduced states, the logits, what logsigmoid keeps besides, and the logarithms.
-        made = queries * (rank + 3 * heads * width)
-        return Cost(gates + flops(queries, heads, width, width), made + kept(queries, heads, width, width))
+        kept_by_gates = queries * (rank + 3 * heads * width)
+        return Cost(gates + flops(queries, heads, width, width), kept_by_gates + kept(queries, heads, width, width))
 
     def _empty(self, batch: int, value_dim: int, dtype: torch.dtype, device: torch.device | str | None) -> Tensor:
         dtype = torch.promote_types(dtype, torch.float32)  # half precision would lose what is added late

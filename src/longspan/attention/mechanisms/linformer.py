@@ -253,24 +253,23 @@ class LinformerAttention(Attention):
 
 
 def share_projection(model: nn.Module) -> nn.Module:
-    """Makes all Linformers of a model that are built with sharing="layerwise" hold the first one's projection.
+    """Make all Linformers of a model with sharing="layerwise" use the projection of the first one.
 
-    Call it on the whole model, and again after layers were copied one by one. A deep copy of the whole model keeps the
-    sharing by itself.
+    Call it on the whole model, and again after copying single layers. A deep copy of the whole model keeps the sharing.
     """
-    found = [module for module in model.modules() if isinstance(module, LinformerAttention)]
-    layers = [layer for layer in found if layer.options.sharing == "layerwise" and layer.projection is not None]
+    linformers = [module for module in model.modules() if isinstance(module, LinformerAttention)]
+    layers = [layer for layer in linformers if layer.options.sharing == "layerwise" and layer.projection is not None]
     if not layers:
-        raise InvalidOption('there is no linformer with sharing="layerwise" and weights in this model')
+        raise InvalidOption('no linformer in this model has sharing="layerwise" and weights')
     first = layers[0]
     for layer in layers:
-        for name, wanted, own in (
+        for name, expected, actual in (
             ("projection", first.options.projection, layer.options.projection),
             ("rank", first.rank, layer.rank),
             ("max_length", first.max_length, layer.max_length),
         ):
-            if own != wanted:
-                raise InvalidOption(f"layers that share one projection need one {name}, not {wanted} and {own}")
+            if actual != expected:
+                raise InvalidOption(f"layers that share one projection need one {name}, not {expected} and {actual}")
     for layer in layers:
         layer.projection = first.projection
     return model
@@ -288,7 +287,7 @@ def project(weight: Tensor, x: Tensor, hidden: Tensor | None) -> Tensor:
     matrix = weight[:, :, : x.shape[2]].to(x.dtype)
     if torch.compiler.is_compiling() or not flash.fits(x, x, x):
         return matrix @ _without(x, hidden, 0.0)
-    projected: Tensor = _Project.apply(matrix, x, hidden)  # type: ignore[no-untyped-call]
+    projected: Tensor = _Project.apply(matrix, x, hidden)  # type: ignore[no-untyped-call, unused-ignore]
     return projected
 
 

@@ -88,8 +88,8 @@ class NystromAttention(Attention):
         kernel = self.options.kernel
         if not kernel:
             return torch.zeros(())
-        place = torch.arange(length, device=self.filters.device)
-        tap = place - place[:, None] + kernel // 2
+        position = torch.arange(length, device=self.filters.device)
+        tap = position - position[:, None] + kernel // 2
         return torch.where((tap >= 0) & (tap < kernel), self.filters[:, tap.clamp(0, kernel - 1)], 0.0)
 
     # The fast path
@@ -109,7 +109,7 @@ class NystromAttention(Attention):
             return self._dense(q, k, v, keep)
         if keep is None or not bool(short.any()):
             segments = Segments.of(q, keep, most)
-            fused: Tensor = _Fused.apply(q, k, v, keep, segments, self.options.iterations, self._scale)  # type: ignore[no-untyped-call]
+            fused: Tensor = _Fused.apply(q, k, v, keep, segments, self.options.iterations, self._scale)  # type: ignore[no-untyped-call, unused-ignore]
             return fused
         rows = torch.cat([short.nonzero(), (~short).nonzero()])[:, 0]
         parts = [
@@ -168,10 +168,10 @@ def carry(q: Tensor, k: Tensor, read: Tensor, iterations: int, scale: float) -> 
 def _segment_matrix(keep: KeyMask, landmarks: int, dtype: torch.dtype) -> Tensor:
     """(batch, landmarks, length): the readable tokens cut as `tensor_split` cuts, each row a mean of its segment."""
     count = keep.sum(dim=1, keepdim=True)
-    place = keep.cumsum(dim=1) - 1  # of a readable token among its like
+    rank = keep.cumsum(dim=1) - 1  # of a token among the readable ones
     size, longer = count // landmarks, count % landmarks
     border = longer * (size + 1)
-    segment = torch.where(place < border, place // (size + 1), longer + (place - border) // size.clamp_min(1))
+    segment = torch.where(rank < border, rank // (size + 1), longer + (rank - border) // size.clamp_min(1))
     member = (segment[:, None, :] == torch.arange(landmarks, device=keep.device)[:, None]) & keep[:, None, :]
     return member.to(dtype) / member.sum(dim=-1, keepdim=True).clamp_min(1)
 
@@ -215,14 +215,14 @@ class Segments:
         return out
 
     def add_back(self, to: Tensor, g: Tensor) -> None:
-        """Adds to the tokens' gradients what comes from their means."""
+        """Add the gradients of the means to the gradients of the tokens."""
         for batch, where, count in self.groups:
             for landmarks, rows, size in self._cuts(count):
-                each = g[batch, :, landmarks, None] / size
+                share = g[batch, :, landmarks, None] / size
                 if isinstance(where, slice):
-                    to[batch, :, where][:, :, rows].unflatten(2, (-1, size)).add_(each)
+                    to[batch, :, where][:, :, rows].unflatten(2, (-1, size)).add_(share)
                 else:
-                    to[batch].index_add_(2, where[rows], each.expand(-1, -1, -1, size, -1).flatten(2, 3))
+                    to[batch].index_add_(2, where[rows], share.expand(-1, -1, -1, size, -1).flatten(2, 3))
 
 
 def _recompute(ctx: Any, saved: Sequence[Any]) -> tuple[Tensor, Sequence[Tensor | None]]:

@@ -119,8 +119,8 @@ class ReformerAttention(Attention):
         real = (real if extras.key_mask is None else extras.key_mask)[:, None, :]
         may_read = real[..., :, None] & readable(length, length, self.causal, extras.key_mask, q.device)
         if self.released:
-            found = [buckets_by_definition(q, turn, self.factors) for turn in self.rotations.unbind(1)]
-            order = torch.stack([b.masked_fill(~real, self._buckets).argsort(dim=-1, stable=True) for b in found], 2)
+            by_round = [buckets_by_definition(q, turn, self.factors) for turn in self.rotations.unbind(1)]
+            order = torch.stack([b.masked_fill(~real, self._buckets).argsort(dim=-1, stable=True) for b in by_round], 2)
             count = shown_in_ring(order, *self._sizes) * may_read
             return self._weigh(q, count)
         shown = []  # per round, which pairs it shows
@@ -204,11 +204,11 @@ class ReformerAttention(Attention):
         if real is not None:  # behind all the others, where they shift nobody
             bucket = bucket.masked_fill(~real, self._buckets)
         value, order = bucket.sort(dim=-1, stable=True)
-        place = torch.arange(length, device=bucket.device).expand_as(order)
+        rank = torch.arange(length, device=bucket.device).expand_as(order)
         if self.strict:
             first = pad(value[..., 1:] != value[..., :-1], (1, 0), value=True)
-            place = place - place.masked_fill(~first, 0).cummax(dim=-1).values
-        slot = place // chunk + 1
+            rank = rank - rank.masked_fill(~first, 0).cummax(dim=-1).values
+        slot = rank // chunk + 1
         before = True
         if self.strict and host_may_read(slot) and int(slot.max()) <= 2:
             slot, before = torch.ones_like(slot), False  # two chunks at most: all of a bucket that is earlier is read

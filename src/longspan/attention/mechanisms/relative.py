@@ -69,7 +69,7 @@ def attend(
     scale = 1 / math.sqrt(q.shape[-1])
     content, place = (((q + bias[:, None]) * scale).to(q.dtype) for bias in (u, w))
     with full_precision(q):
-        out: Tensor = _Relative.apply(content, place, k, v, r, keep, window, ages, dropout)  # type: ignore[no-untyped-call]
+        out: Tensor = _Relative.apply(content, place, k, v, r, keep, window, ages, dropout)  # type: ignore[no-untyped-call, unused-ignore]
     return out
 
 

@@ -124,8 +124,8 @@ class RoutingAttention(Attention):
             routed = parts.sum(dim=2) / queries.sum(dim=2).clamp_min(1)[..., None]
         if not local:
             return routed
-        place = torch.arange(length, device=q.device)
-        near = (place - place[:, None]).abs() <= self.options.local_window
+        position = torch.arange(length, device=q.device)
+        near = (position - position[:, None]).abs() <= self.options.local_window
         scores = torch.einsum("bhid,bhjd->bhij", q[:, :local], k[:, :local]) / self.shape.head_dim**0.5
         return torch.cat([masked_softmax(scores, near & may), routed], dim=1)
 
@@ -255,7 +255,7 @@ class RoutingAttention(Attention):
             return self._nearest(score), self._lists_at_once(score)
         count = ceil_div(x.shape[2], self.options.block)
         lists = self._lists(score, self._no_lists(x.shape[0], score), 0)[:count]
-        return self._nearest(score), torch.stack([each.index for each in lists], dim=2)
+        return self._nearest(score), torch.stack([entry.index for entry in lists], dim=2)
 
     def _no_lists(self, batch: int, like: Tensor) -> Lists:
         shape = (batch, self.routing_heads, self.options.clusters, self.options.window)
@@ -266,11 +266,11 @@ class RoutingAttention(Attention):
         """Those before the first block, and those after each whole block; the scores are of positions from `first`."""
         found, block = [before], self.options.block
         for begin in range(0, score.shape[-1] - block + 1, block):
-            place = torch.arange(first + begin, first + begin + block, device=score.device)
-            place = place.expand(*score.shape[:3], block)
+            position = torch.arange(first + begin, first + begin + block, device=score.device)
+            position = position.expand(*score.shape[:3], block)
             scores = torch.cat([found[-1].score, score[..., begin : begin + block]], dim=-1)
             best = scores.topk(self.options.window, dim=-1, sorted=False)
-            index = torch.cat([found[-1].index, place], dim=-1).gather(-1, best.indices)
+            index = torch.cat([found[-1].index, position], dim=-1).gather(-1, best.indices)
             found.append(Lists(index.masked_fill(best.values == float("-inf"), -1), best.values))
         return found
 
@@ -400,7 +400,7 @@ class RoutingAttention(Attention):
             out = self._read_few(x, points, values, clusters, lists[0].index, begin)
         else:  # the parallel way from the block's beginning; queries answered before stand in front once more
             count = ceil_div(past + new - begin, block)
-            index = torch.stack([each.index for each in lists[:count]], dim=2)
+            index = torch.stack([entry.index for entry in lists[:count]], dim=2)
             out = self._read_lists(points[:, :, begin:], points, values, clusters[:, :, begin:], index, begin)
             out = out[:, :, past - begin :]
         return out, replace(state, lists=lists[-1])
@@ -416,8 +416,8 @@ class RoutingAttention(Attention):
         )  # batch heads queries window
         far = [_take(rows, index.clamp_min(0)) for rows in (points, values)]
         near = [rows[:, :, begin:] for rows in (points, values)]
-        place = torch.arange(begin, points.shape[2], device=x.device)
-        same = (clusters[:, :, None, begin:] == cluster[..., None]) & (place <= place[-new:, None])
+        position = torch.arange(begin, points.shape[2], device=x.device)
+        same = (clusters[:, :, None, begin:] == cluster[..., None]) & (position <= position[-new:, None])
         scores = torch.cat([(x[..., None, :] @ far[0].mT)[..., 0, :], x @ near[0].mT], dim=-1).to(wide(x.dtype))
         may = torch.cat([index >= 0, same], dim=-1) & (cluster >= 0)[..., None]
         weights = masked_softmax(scores * self.scale, may).to(values.dtype)
