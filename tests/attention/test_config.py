@@ -19,7 +19,7 @@ def test_settings_are_equal_where_they_say_the_same():
 def test_a_layer_may_drop_more_than_the_others():
     read = AttentionConfig.read({"name": "window", "window": 3, "dropout": 0.3})
     assert read == AttentionConfig("window", window=3, dropout=0.3) and AttentionConfig.read(config.plain(read)) == read
-    assert repr(read) == "Setting('window', dropout=0.3, window=3)"
+    assert repr(read) == "AttentionConfig('window', dropout=0.3, window=3)"
     model = build("encoder", width=16, layers=3, heads=2, hidden=8, attention_dropout=0.1, attention=["softmax", read])
     assert [block.mixer.mechanism.dropout for block in model.stack.blocks] == [0.1, 0.3, 0.1]
     none = build("encoder", width=16, layers=1, heads=2, hidden=8, attention=[{"name": "linear", "dropout": 0.3}])

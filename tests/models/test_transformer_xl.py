@@ -339,7 +339,7 @@ def test_what_does_not_fit_in_is_refused():
         own(ids()[:, :0])
     with pytest.raises(InvalidInput, match="at least one token"):
         own.extend(ids()[:, :0], own.start(2))
-    with pytest.raises(InvalidInput, match="the state is of batch 2"):
+    with pytest.raises(InvalidInput, match="the state has batch 2"):
         own.extend(ids(batch=3), own.start(2))
     with pytest.raises(InvalidInput, match="reads no source"):
         own.start(1, source=ids())

@@ -1,4 +1,4 @@
-"""A mechanism by name with its options: what a model's configuration says of one attention."""
+"""The attention of a layer in a model's configuration: a mechanism by name, with its options."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,32 +10,32 @@ from longspan.errors import InvalidOption
 
 
 class AttentionConfig:
-    """`Setting("window", window=256)`; in a configuration file `"window"` or `{"name": "window", "window": 256}`.
+    """`AttentionConfig("window", window=256)`; in a file `"window"` or `{"name": "window", "window": 256}`.
 
-    `dropout` on its weights may be another than the model's. The options are checked here, so that a wrong one is
-    refused before anything is built.
+    `dropout` on the attention weights overrides the model's. Options are checked at once, before anything is built.
     """
 
     def __init__(self, name: str, /, *, dropout: float | None = None, **options: Any) -> None:
         self.name, self.dropout, self.options = name, dropout, options
-        self.made: Any = config.make(find(name).Options, options, name)  # with what was not said
+        self.all_options: Any = config.make(find(name).Options, options, name)  # with the defaults of what was left out
 
     @classmethod
     def read(cls, value: Any) -> "AttentionConfig":
-        """From a name, or from a table with one."""
+        """From a name, or from a table with a name and options."""
         if isinstance(value, str):
             return cls(value)
         if isinstance(value, Mapping) and isinstance(value.get("name"), str):
-            return cls(value["name"], **{key: part for key, part in value.items() if key != "name"})
+            return cls(value["name"], **{key: item for key, item in value.items() if key != "name"})
         raise InvalidOption(f"an attention is a name or a table with a name and its options, not {value!r}")
 
     def plain(self) -> Any:
-        """What `read` understands."""
-        own = {} if self.dropout is None else {"dropout": self.dropout}
-        return {"name": self.name, **own, **{key: config.plain(part) for key, part in self.options.items()}}
+        """The table for a configuration file, which `read` reads back."""
+        dropout = {} if self.dropout is None else {"dropout": self.dropout}
+        options = {key: config.plain(value) for key, value in self.options.items()}
+        return {"name": self.name, **dropout, **options}
 
     def build(self, *, heads: int, head_dim: int, causal: bool, max_length: int | None, dropout: float) -> Attention:
-        """The mechanism; attention dropout is left out where there are no weights to drop."""
+        """The mechanism; without attention dropout if it has no attention weights."""
         dropout = dropout if self.dropout is None else self.dropout
         dropout = dropout if find(self.name).supports.dropout else 0.0
         return build(
@@ -49,16 +49,16 @@ class AttentionConfig:
         )
 
     def __eq__(self, other: object) -> bool:
-        """Whether they say the same, be it by naming a default."""
+        """Equal settings; it does not matter whether a default is spelled out."""
         if not isinstance(other, AttentionConfig):
             return NotImplemented
-        return (self.name, self.dropout, self.made) == (other.name, other.dropout, other.made)
+        return (self.name, self.dropout, self.all_options) == (other.name, other.dropout, other.all_options)
 
     __hash__ = None  # type: ignore[assignment]  # options may hold lists
 
     def __repr__(self) -> str:
         inside = "".join(f", {key}={value!r}" for key, value in self.plain().items() if key != "name")
-        return f"Setting({self.name!r}{inside})"
+        return f"AttentionConfig({self.name!r}{inside})"
 
 
 __all__ = ["AttentionConfig"]

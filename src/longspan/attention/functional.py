@@ -1,6 +1,6 @@
-"""Attention as a function: any mechanism without weights of its own, called as torch's `scaled_dot_product_attention`.
+"""Attention as a function, for mechanisms without parameters; called like torch's `scaled_dot_product_attention`.
 
-The mechanism is built once for each set of sizes and options, and kept.
+The mechanism is built once for each combination of sizes and options, and cached.
 """
 
 from collections.abc import Mapping
@@ -75,7 +75,7 @@ def _built(
 
 
 def _frozen(value: Any) -> Any:
-    return tuple(_frozen(part) for part in value) if isinstance(value, list) else value
+    return tuple(_frozen(item) for item in value) if isinstance(value, list) else value
 
 
 __all__ = ["attend"]

@@ -1,4 +1,4 @@
-"""The table of mechanisms, by family. To add one: its file, and its line here."""
+"""The table of attention mechanisms by name. A new built-in one needs its file and a line here."""
 
 from dataclasses import asdict
 from importlib import import_module
@@ -44,7 +44,7 @@ ATTENTION: Registry[Attention] = Registry(
 )
 names, find = ATTENTION.names, ATTENTION.find
 
-# The classes of Tay et al., "Efficient Transformers: A Survey" (2020). A mechanism may have several; the first counts.
+# The classes of Tay et al., "Efficient Transformers: A Survey" (2020). A mechanism is listed under its first.
 SURVEY_CLASSES: dict[str, str] = {
     "": "dense",
     "FP": "fixed pattern",
@@ -57,13 +57,13 @@ SURVEY_CLASSES: dict[str, str] = {
 
 
 def survey_class(name: str) -> str:
-    """The survey's class that a mechanism is listed under."""
+    """The class of the survey that a mechanism is listed under."""
     classes = find(name).survey_class
     return SURVEY_CLASSES[classes[0] if classes else ""]
 
 
 def by_survey_class() -> dict[str, list[str]]:
-    """The names of mechanisms, by the survey's class; plugins too."""
+    """The names of all mechanisms, plugins included, by the survey's class."""
     members: dict[str, list[str]] = {}
     for name in names():
         members.setdefault(survey_class(name), []).append(name)
@@ -82,33 +82,33 @@ def build(
 ) -> Attention:
     """A mechanism by its name, with its options by theirs (see `longspan show NAME`).
 
-    An option that is not given shrinks to what `max_length` has room for; one that is given is refused instead.
+    A default that exceeds `max_length` shrinks to it; an option given by the caller is refused instead.
 
     >>> attention = build("window", heads=8, head_dim=64, causal=True, window=256)
     """
-    found = find(name)
+    mechanism = find(name)
     shape = Shape(heads=heads, head_dim=head_dim, max_length=max_length)
-    fitted = found.fit(config.make(found.Options, options, name), options, shape)
-    return found(shape, fitted, causal=causal, dropout=dropout)
+    fitted = mechanism.fit(config.make(mechanism.Options, options, name), options, shape)
+    return mechanism(shape, fitted, causal=causal, dropout=dropout)
 
 
-def summary(found: type[Attention]) -> str:
-    """The first line of the module's docstring, or of the class's: a plugin may have several classes in a module."""
-    text = (import_module(found.__module__).__doc__ or found.__doc__ or "").strip()
+def summary(mechanism: type[Attention]) -> str:
+    """The first line of the module's docstring, or of the class's if the module has none."""
+    text = (import_module(mechanism.__module__).__doc__ or mechanism.__doc__ or "").strip()
     return text.splitlines()[0] if text else ""
 
 
 def describe(name: str) -> dict[str, Any]:
-    """What `longspan show` prints: paper, family, order, abilities, streams and options, ready for JSON."""
-    found = find(name)
+    """What `longspan show` prints: paper, survey class, order, abilities, streams and options, ready for JSON."""
+    mechanism = find(name)
     return {
         "name": name,
-        "summary": summary(found),
-        "paper": found.paper,
-        "survey_class": list(found.survey_class),
-        "order": found.order,
-        "exponent": found.exponent,
-        "supports": asdict(found.supports),
-        "streams": [asdict(stream) for stream in found.streams],
-        "options": config.describe(found.Options),
+        "summary": summary(mechanism),
+        "paper": mechanism.paper,
+        "survey_class": list(mechanism.survey_class),
+        "order": mechanism.order,
+        "exponent": mechanism.exponent,
+        "supports": asdict(mechanism.supports),
+        "streams": [asdict(stream) for stream in mechanism.streams],
+        "options": config.describe(mechanism.Options),
     }

@@ -1,8 +1,8 @@
-"""What a mechanism remembers between decoding steps.
+"""Decoding states: what a mechanism remembers between steps.
 
-A state is a value: `extend` returns a new one and the old one stays good, so a prompt can be read once and continued
-in many ways. `Rows` makes that cheap: it appends in place to a shared buffer for as long as nobody else has appended
-there, and copies otherwise.
+A state is a value: `extend` returns a new one and the old one stays valid, so a prompt can be read once and continued
+in many ways. `Rows` makes that cheap: it appends in place to a shared buffer unless another state has already appended
+there; then it copies.
 """
 
 from collections.abc import Callable, Hashable, Iterator
@@ -15,22 +15,22 @@ from torch import Tensor
 
 from longspan.errors import InvalidInput
 
-MINIMUM = 32  # rows of a first buffer
-STORED: dict[str, type] = {}  # the classes that a checkpoint may hold, by the names it has for them
+MINIMUM = 32  # rows that a new buffer has room for
+STORED: dict[str, type] = {}  # classes that a checkpoint may hold, by name
 Result = TypeVar("Result")
 Stored = TypeVar("Stored", bound=type)
 
 
 def stored(cls: Stored) -> Stored:
-    """A dataclass that is part of a state and goes into checkpoints with it: a decorator. States are stored anyway."""
+    """Decorator for a dataclass that is part of a state, so that checkpoints can hold it. States need no decorator."""
     STORED[stored_name(cls)] = cls
     return cls
 
 
 def stored_name(cls: type) -> str:
-    """What checkpoints call a class: its name, so that longspan's modules may move; for a plugin, its path."""
-    own = cls.__module__.partition(".")[0] == "longspan"
-    name = cls.__qualname__ if own else f"{cls.__module__}:{cls.__qualname__}"
+    """The name of a class in checkpoints. For longspan's own it has no module, so that modules may move."""
+    built_in = cls.__module__.partition(".")[0] == "longspan"
+    name = cls.__qualname__ if built_in else f"{cls.__module__}:{cls.__qualname__}"
     known = STORED.get(name)
     if known is not None and known.__module__ != cls.__module__:
         raise TypeError(f"{known.__module__} and {cls.__module__} both have a state called {name}; rename one")
@@ -47,16 +47,16 @@ class State:
 
     @property
     def bytes(self) -> int:
-        """What the remembered numbers take; the spare room of growing buffers is not counted."""
+        """The size of the tensors, without the spare room of growing buffers."""
         return sum(t.numel() * t.element_size() for t in self._tensors())
 
     def select(self, rows: "Tensor | Selection") -> Self:
-        """The state of the batch rows `rows` (beam search reorders with it; a row may be taken more than once)."""
+        """The state of the batch rows `rows`, which may repeat. Beam search reorders with it."""
         selection = Selection.of(rows)
         return replace(self, **{name: _select(value, selection) for name, value in self._fields()})
 
     def detach(self) -> Self:
-        """The same numbers without their history: gradients end here."""
+        """The same values without their graph: gradients stop here."""
         return replace(self, **{name: _detach(value) for name, value in self._fields()})
 
     def _fields(self) -> Iterator[tuple[str, Any]]:
@@ -75,26 +75,26 @@ def _tensors(value: Any) -> Iterator[Tensor]:
     elif isinstance(value, State):
         yield from value._tensors()
     elif isinstance(value, tuple):
-        for part in value:
-            yield from _tensors(part)
+        for item in value:
+            yield from _tensors(item)
 
 
 def _select(value: Any, rows: "Selection") -> Any:
     if isinstance(value, Tensor):
         return value.index_select(0, rows.rows)
     if isinstance(value, tuple):
-        return tuple(_select(part, rows) for part in value)
+        return tuple(_select(item, rows) for item in value)
     return value.select(rows) if isinstance(value, (Rows, State)) else value
 
 
 def _detach(value: Any) -> Any:
     if isinstance(value, tuple):
-        return tuple(_detach(part) for part in value)
+        return tuple(_detach(item) for item in value)
     return value.detach() if isinstance(value, (Tensor, Rows, State)) else value
 
 
 class Selection:
-    """Rows of a batch to go on with, and what follows from them: worked out once, for all layers of a model."""
+    """The batch rows that beam search keeps, with values derived from them, computed once for all layers."""
 
     def __init__(self, rows: Tensor) -> None:
         self.rows = rows
@@ -112,11 +112,11 @@ class Selection:
         return result
 
     def owners(self, copies: int) -> list[int]:
-        """Which family each row is of, where `copies` rows side by side are one."""
+        """The group of each row, if every `copies` consecutive rows form a group."""
         return self.once(("owners", copies), lambda: [row // copies for row in self.rows.tolist()])
 
     def families(self, copies: int) -> tuple[list[int], int] | None:
-        """The families that go on and how large each is then; None if rows do not come in families of one size."""
+        """The groups that remain and their common size; None if their sizes differ."""
         return self.once(("families", copies), lambda: self._families(copies))
 
     def _families(self, copies: int) -> tuple[list[int], int] | None:
@@ -131,27 +131,27 @@ class Selection:
 class Rows:
     """An append-only tensor (batch, heads, rows, width); with `keep`, only the last `keep` rows.
 
-    Growth is amortised: room is doubled when it runs out, so n appends copy O(n) rows in all, and with `keep` a step
-    costs the same however long the text is.
+    Growth is amortised: the buffer doubles when it is full, so n appends copy O(n) rows in all. With `keep`, the cost
+    of a step does not depend on the length of the text.
     """
 
     def __init__(self, buffer: Tensor, begin: int, end: int, keep: int | None, mark: list[int]) -> None:
         self._buffer, self._begin, self._end, self._keep = buffer, begin, end, keep
-        self._mark = mark  # how far the shared buffer is filled; whoever stands at the mark may write behind it
+        self._mark = mark  # how far the shared buffer is filled; only `Rows` that end there may append in place
 
     @classmethod
     def empty(cls, batch: int, keep: int | None = None) -> "Rows":
-        """No rows yet; the first ones appended say how many heads there are and how wide."""
+        """No rows yet; the first append sets the number of heads and the width."""
         return cls(torch.empty(batch, 1, 0, 1), 0, 0, keep, [0])
 
     @classmethod
     def of(cls, value: Tensor, keep: int | None = None) -> "Rows":
-        """These rows, (batch, heads, rows, width)."""
+        """The rows of a tensor (batch, heads, rows, width)."""
         return cls(value, 0, value.shape[2], keep, [value.shape[2]])
 
     @property
     def keep(self) -> int | None:
-        """How many rows `trim` leaves; None: all."""
+        """How many rows `trim` keeps; None: all."""
         return self._keep
 
     def __len__(self) -> int:
@@ -163,46 +163,50 @@ class Rows:
 
     @property
     def value(self) -> Tensor:
-        """The rows, oldest first: a view, not to be written to."""
+        """The rows, oldest first: a view; do not write to it."""
         return self._buffer.narrow(2, self._begin, self._end - self._begin)
 
     def append(self, new: Tensor) -> "Rows":
-        """These rows and `new` behind them, all of them visible; `trim` then forgets what is past `keep`."""
+        """These rows followed by `new`. All stay visible until `trim` drops those beyond `keep`."""
         count = new.shape[2]
         self._check(new)
         if not count:
             return self
-        if new.requires_grad or self._buffer.requires_grad:  # in-place writes would spoil the graph
+        if new.requires_grad or self._buffer.requires_grad:  # autograd forbids in-place writes
             rows = torch.cat([self.value, new], dim=2) if len(self) else new
             return Rows(rows, 0, rows.shape[2], self._keep, [rows.shape[2]])
         buffer, begin, end, mark = self._buffer, self._begin, self._end, self._mark
-        foreign = buffer.is_inference() and not torch.is_inference_mode_enabled()  # may not be written to here
+        foreign = buffer.is_inference() and not torch.is_inference_mode_enabled()  # torch forbids writing to it here
         if mark[0] != end or end + count > buffer.shape[2] or foreign:
             room = max(MINIMUM, 2 * (len(self) + count))
             buffer = new.new_empty(*new.shape[:2], room, new.shape[3])
             if len(self):
                 buffer[:, :, : len(self)] = self.value
             begin, end, mark = 0, len(self), [0]
-        # By .data, so that graphs which read the rows in front do not take this for a change of them.
+        # Through .data, so that autograd does not treat earlier rows of the buffer as modified.
         buffer.data.narrow(2, end, count).copy_(new)
         mark[0] = end + count
         return Rows(buffer, begin, end + count, self._keep, mark)
 
     def _check(self, new: Tensor) -> None:
         if new.shape[0] != self._buffer.shape[0]:
-            raise InvalidInput(f"the state is of batch {self._buffer.shape[0]}, and the new tokens of {new.shape[0]}")
+            raise InvalidInput(
+                f"the state has batch {self._buffer.shape[0]} and the new tokens {new.shape[0]}; they must be equal"
+            )
         if len(self) and new.dtype != self._buffer.dtype:
-            raise InvalidInput(f"the state is {self._buffer.dtype}, and the new tokens {new.dtype}")
+            raise InvalidInput(
+                f"the state is {self._buffer.dtype} and the new tokens {new.dtype}; they must be of one type"
+            )
 
     def trim(self, keep: int | None = None) -> "Rows":
-        """The last `keep` rows: as many as these were made to keep unless said otherwise, and all if neither says."""
+        """The last `keep` rows; by default as many as the constructor said, or all."""
         keep = self._keep if keep is None else keep
         if keep is None or len(self) <= keep:
             return self
         return Rows(self._buffer, self._end - keep, self._end, self._keep, self._mark)
 
     def select(self, rows: Tensor | Selection) -> "Rows":
-        """With some room, so that the next append need not copy what was copied here."""
+        """The batch rows `rows`, with spare room so that the next append does not copy again."""
         value, count, rows = self.value, len(self), Selection.of(rows).rows
         if value.requires_grad or not count:
             chosen = value.index_select(0, rows)
@@ -212,13 +216,13 @@ class Rows:
         return Rows(buffer, 0, count, self._keep, [count])
 
     def detach(self) -> "Rows":
-        """The same rows without their history."""
+        """The same rows without their graph."""
         if not self._buffer.requires_grad:
             return self
         return Rows(self._buffer.detach(), self._begin, self._end, self._keep, self._mark)
 
     def gather(self, kept: Tensor) -> "Rows":
-        """Of each batch row those rows that `kept` (batch, some) names."""
+        """For each batch row, the rows that `kept` (batch, count) lists."""
         value = self.value
         index = kept[:, None, :, None].expand(-1, value.shape[1], -1, value.shape[3])
         return Rows.empty(len(kept), self._keep).append(value.gather(2, index))
@@ -227,7 +231,7 @@ class Rows:
 def append_mask(
     seen: Rows | None, past: int, key_mask: Tensor | None, like: Tensor, keep: int | None = None
 ) -> Rows | None:
-    """Which keys may be read, remembered from the first step that brought a mask."""
+    """The mask of all keys so far; None until a step brings a mask."""
     if key_mask is None and seen is None:
         return None
     batch, new = like.shape[0], like.shape[2]

@@ -275,7 +275,7 @@ def test_a_mask_that_comes_late():
         ({"axes": (3, 0)}, "option axes must be at least 1, not (3, 0)"),
         ({"axes": ()}, "option axes must be a tuple of int or none, not () (tuple)"),
         ({"axes": 12}, "option axes must be a tuple of int or none, not 12 (int)"),
-        ({"axes": (3, 4), "width": 4}, "options axes (3, 4) and width 4 both say how long a row is; give one"),
+        ({"axes": (3, 4), "width": 4}, "options axes (3, 4) and width 4 both set the length of a row; give one"),
         ({"axis": 2}, "option axis must be -2 to 1 for 2 axes, not 2"),
         ({"axes": (2, 3, 4), "axis": -4}, "option axis must be -3 to 2 for 3 axes, not -4"),
         ({"axs": (2, 3)}, "axial has no option 'axs': did you mean 'axis'?"),

@@ -119,7 +119,7 @@ def test_the_weights_depend_on_the_values():
     assert weights.shape == (BATCH, HEADS, 9, POINTS)
     assert not torch.allclose(weights, attention.oracle(q, k, 2 * v))
     torch.testing.assert_close(attention.oracle(q, k), attention.oracle(q, k, k))
-    with pytest.raises(Unsupported, match="inducing changes its values"):
+    with pytest.raises(Unsupported, match="inducing transforms its values"):
         attention.weights(q, k)
 
 

@@ -153,7 +153,7 @@ def test_means_of_long_windows_do_not_overflow(dtype: torch.dtype):
 
 def test_max_has_no_map():
     q, k, _ = qkv(9)
-    with pytest.raises(Unsupported, match="linformer changes its values"):
+    with pytest.raises(Unsupported, match="linformer transforms its values"):
         make(projection="max").weights(q, k)
     assert make(projection="mean").supports.map and LinformerAttention.supports.map
     weights = make(6, "max").oracle(q, k)  # how much the window of each key is read: of 4, 4 and 1 keys
@@ -257,7 +257,7 @@ def test_layers_that_cannot_share_say_why():
             share_projection(layers)
         assert places(layers) == before
     for model in (nn.Linear(2, 2), make(sharing="kv"), make(projection="mean", sharing="layerwise")):
-        with pytest.raises(InvalidOption, match='no linformer with sharing="layerwise"'):
+        with pytest.raises(InvalidOption, match='no linformer in this model has sharing="layerwise"'):
             share_projection(model)
 
 

@@ -192,7 +192,7 @@ def test_what_the_layers_say_of_themselves():
     assert (memory.exponent, local.exponent) == (2.0, 1.0)
     assert (memory.order, local.order) == ("n²/stride", "n·block")
     assert not memory.supports.map and local.supports.map
-    with pytest.raises(Unsupported, match="memory_compressed changes its values"):
+    with pytest.raises(Unsupported, match="memory_compressed transforms its values"):
         memory.weights(*qkv(5)[:2])
 
 
@@ -304,7 +304,7 @@ def test_the_local_state_is_cleared_at_each_border(chunk: int):
 def test_another_batch_or_type_is_refused(options: dict):
     attention = make(**options)
     _, state = attention.extend(*qkv(2), attention.start(BATCH))
-    with pytest.raises(InvalidInput, match="the state is of batch 2, and the new tokens of 3"):
+    with pytest.raises(InvalidInput, match="the state has batch 2 and the new tokens 3"):
         attention.extend(*qkv(2, batch=3), state)
 
 

@@ -242,7 +242,7 @@ def test_nothing_is_larger_than_the_input():
         ({"landmarks": 8.0}, "option landmarks must be int, not 8.0 (float)"),
         ({"iterations": 0}, "option iterations must be at least 1, not 0"),
         ({"kernel": -1}, "option kernel must be at least 0, not -1"),
-        ({"kernel": 32}, "option kernel must be odd, to have a middle, or 0, not 32"),
+        ({"kernel": 32}, "option kernel must be odd, so that it has a middle, or 0, not 32"),
         ({"landmark": 8}, "nystrom has no option 'landmark': did you mean 'landmarks'?"),
     ],
     ids=str,

@@ -358,7 +358,7 @@ def test_the_size_of_the_state():
         ({"block": 0}, "option block must be at least 1, not 0"),
         ({"decay": 1.5}, "option decay must be 0 to 1, not 1.5"),
         ({"commitment": -1.0}, "option commitment must be at least 0, not -1.0"),
-        ({"local_heads": 2}, "option local_heads must leave one of the 2 heads, not be 2"),
+        ({"local_heads": 2}, "option local_heads must be below the 2 heads, so that one routes, not 2"),
         ({"local_window": 0}, "option local_window must be at least 1, not 0"),
         ({"membership": "loose"}, "option membership must be one of sequence, strict, not 'loose'"),
         (

@@ -208,11 +208,11 @@ def test_location_needs_a_limit():
 def test_location_refuses_more_keys_than_its_limit():
     attention = build("softmax", heads=HEADS, head_dim=WIDTH, score="location", max_length=5).double()
     attention(*qkv(7, 5))
-    with pytest.raises(InvalidInput, match="max_length 5, and there are 6 keys"):
+    with pytest.raises(InvalidInput, match="max_length 5 and cannot read 6 keys"):
         attention(*qkv(3, 6))
     decoder = build("softmax", heads=HEADS, head_dim=WIDTH, score="location", max_length=5, causal=True).double()
     _, state = decoder.extend(*qkv(5), decoder.start(BATCH))
-    with pytest.raises(InvalidInput, match="max_length 5, and there are 6 keys"):
+    with pytest.raises(InvalidInput, match="max_length 5 and cannot read 6 keys"):
         decoder.extend(*qkv(1), state)
 
 
@@ -305,7 +305,7 @@ def test_a_scale_of_ones_own(agree, form: str):
 
 @pytest.mark.parametrize("score", [score for score in SCORES if score != "scaled_dot"])
 def test_a_scale_goes_with_scaled_dot_only(score: str):
-    with pytest.raises(InvalidOption, match=f"scale goes with score scaled_dot, not {score}"):
+    with pytest.raises(InvalidOption, match=f"scale needs score scaled_dot, not {score}"):
         build("softmax", heads=2, head_dim=4, score=score, scale=0.5, max_length=8)
 
 

@@ -282,5 +282,5 @@ def test_it_is_causal_only():
 def test_a_state_of_another_batch_is_refused():
     attention = make(pattern="fixed", stride=6, summary=2)
     _, state = attention.extend(*qkv(3), attention.start(BATCH))
-    with pytest.raises(InvalidInput, match="the state is of batch 2"):
+    with pytest.raises(InvalidInput, match="the state has batch 2"):
         attention.extend(*qkv(1, batch=1), state)

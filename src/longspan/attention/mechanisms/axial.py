@@ -1,4 +1,4 @@
-"""Axial attention: each layer reads along one axis of a grid, masked or not."""
+"""Axial attention: each layer reads along one axis of a grid."""
 
 import math
 from dataclasses import dataclass
@@ -24,13 +24,13 @@ WIDTH = 64  # of a row, where neither axes nor a width are given
 class AxialState(State):
     k: Rows  # of the slab that the next position is in: the row so far, or all of the columns
     v: Rows
-    seen: Rows | None  # which of them may be read; None while all may
+    seen: Rows | None  # which of them may be read; None if all may
     length: int  # positions read so far
 
 
 class AxialAttention(Attention):
-    """The sequence is a grid read row by row. With `causal` a position reads those before it on its line and itself,
-    which is causal in the order of the sequence whatever the axis."""
+    """The sequence is a grid in row-major order (Ho et al. 2019). With `causal`, a position reads itself and earlier
+    ones on its line; that is causal in the order of the sequence, whatever the axis."""
 
     name = "axial"
     paper = "Ho et al. 2019 (Axial Transformer)"
@@ -56,7 +56,7 @@ class AxialAttention(Attention):
         super().__init__(shape, options, causal=causal, dropout=dropout)
         axes, width, axis = self.options.axes, self.options.width, self.options.axis
         if axes is not None and width is not None:
-            raise InvalidOption(f"options axes {axes!r} and width {width!r} both say how long a row is; give one")
+            raise InvalidOption(f"options axes {axes!r} and width {width!r} both set the length of a row; give one")
         count = 2 if axes is None else len(axes)
         if not -count <= axis < count:
             raise InvalidOption(f"option axis must be {-count} to {count - 1} for {count} axes, not {axis!r}")
@@ -109,7 +109,7 @@ class AxialAttention(Attention):
     def cost(self, queries: int, keys: int) -> Cost:
         heads, width = self.shape.heads, self.shape.head_dim
         pairs = self._layout().pairs(heads, queries, keys)
-        return Cost(4 * pairs * width, heads * queries * (width + 1))  # kept: the output and the log-sum-exp
+        return Cost(4 * pairs * width, heads * queries * (width + 1))  # kept: output and log-sum-exp
 
     # Decoding
 

@@ -1,4 +1,4 @@
-"""Big Bird: blocks of queries read the blocks around them, a few global ones, and a few random ones."""
+"""BigBird: blocks of queries read the blocks around them, a few global blocks and a few random ones."""
 
 import math
 from dataclasses import dataclass
@@ -22,14 +22,14 @@ class BigBirdAttention(Attention):
 
     - W_i: the `window` blocks around it;
     - G: the first block and the last (ITC: existing tokens are global), or the first `global_tokens` positions (ETC:
-      tokens were added for that, and the blocks begin behind them); global rows read everything;
-    - R_i: `random` other blocks, drawn once, others for each head.
+      tokens were added for this, and blocks begin after them); global rows read everything;
+    - R_i: `random` other blocks, drawn once and separately for each head.
 
-    The last block is that of the last key that may be read, so padding, however much of it, moves nothing.
+    The last block is the block of the last key that may be read, so the amount of padding does not matter.
 
-    The plan `hugging_face` is what that library computes in evaluation, for numbers that must equal its own: full
-    attention up to 2·random + 5 blocks; beyond, the first block `random` times more in the place of random ones; and
-    the last block is that of the input, though it were padding, so that a text's output depends on its batch.
+    The plan `hugging_face` reproduces what that library computes in evaluation: full attention up to 2·random + 5
+    blocks; beyond that, the first block is read `random` more times instead of random blocks. There the last block is
+    the last one of the input, even if it is padding, so the output of a text depends on its batch.
     """
 
     name = "bigbird"
@@ -74,10 +74,10 @@ class BigBirdAttention(Attention):
         if not self.itc:
             shape.check_room("global_tokens", given.global_tokens)
         self.random = (3 if self.itc else 0) if given.random is None else given.random
-        # All that is random. The tables follow from it for any length, so no length is fixed when the module is built.
+        # The only random state. The tables for any length follow from it, so the module is not bound to a length.
         self.register_buffer("seed", torch.randint(1 << 32, (shape.heads,)))
 
-    # The paper
+    # The definition
 
     def define(self, q: Queries, k: Keys, extras: Extras) -> Weights:
         heads, length = q.shape[1:3]
@@ -175,8 +175,8 @@ class BigBirdAttention(Attention):
         """The block of the last key that may be read, of each sequence: (batch,), or (1,) if it is that of all."""
         if self.ported:
             return torch.full((1,), (keep.shape[1] - 1) // self.options.block, device=keep.device)
-        place = torch.arange(keep.shape[1], device=keep.device)
-        return torch.where(keep, place, 0).amax(1) // self.options.block
+        position = torch.arange(keep.shape[1], device=keep.device)
+        return torch.where(keep, position, 0).amax(1) // self.options.block
 
     def _global_rows(self, last: Tensor, length: int) -> WholeRows:
         """The first block and the last; they may be one, and either may be short."""
@@ -213,13 +213,13 @@ class BigBirdAttention(Attention):
         around, last = self.options.window // 2, last[:, None, None]
         row = torch.arange(count, device=last.device)[:, None]
         window = row + torch.arange(-around, around + 1, device=last.device)
-        found = window.masked_fill((window < 0) | (window > last), -1)
+        near = window.masked_fill((window < 0) | (window > last), -1)
         if not self.itc:
-            return found
-        # A global block that stands in the window already is left to it.
+            return near
+        # A global block inside the window counts as part of the window.
         begin = torch.where(row > around, 0, -1).expand(len(last), -1, -1)
         end = torch.where(((row - last).abs() > around) & (last > 0), last, -1)
-        return torch.cat([found, begin, end], dim=-1)
+        return torch.cat([near, begin, end], dim=-1)
 
     def _random_blocks(self, fixed: Tensor, last: Tensor) -> Tensor:
         """Blocks that are neither in the window nor global, drawn without replacement: (batch, heads, blocks, random).

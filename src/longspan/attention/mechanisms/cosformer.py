@@ -1,10 +1,10 @@
-"""cosFormer: linear attention with rectified features, weighed by the cosine of the distance.
+"""cosFormer: linear attention with ReLU features, weighted by the cosine of the distance.
 
     sim(i, j) = relu(q_i)·relu(k_j)·cos(π(i − j)/2M)
 
-By Ptolemy's theorem the cosine of a difference is a sum of two products, one factor of i and one of j, so that sim is
-the product of features twice as wide: [relu(x_i)·cos(πi/2M), relu(x_i)·sin(πi/2M)]. M is `max_length`, and not the
-length of what is being read: padding must not change it, nor the next token.
+The cosine of a difference is a sum of two products of a factor of i and a factor of j, so sim is a product of features
+twice as wide: [relu(x_i)·cos(πi/2M), relu(x_i)·sin(πi/2M)]. M is `max_length`, not the length of the input as in the
+paper's code: neither padding nor the next token may change it.
 """
 
 import math
@@ -23,7 +23,7 @@ from longspan.attention.state import State
 from longspan.errors import InvalidInput, InvalidOption
 from longspan.shapes import Keys, Output, Queries, Values, Weights
 
-EPSILON = 1e-6  # in the denominator: a query without a positive number reads nothing
+EPSILON = 1e-6  # in the denominator: a query without positive entries reads nothing
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class CosformerAttention(Attention):
     ) -> None:
         super().__init__(shape, options, causal=causal, dropout=dropout)
         if shape.max_length is None:
-            raise InvalidOption("cosformer measures distances against the greatest length: give max_length")
+            raise InvalidOption("cosformer scales distances by max_length: give max_length")
         self.limit = shape.max_length
         self.fixed_length = True
 
@@ -74,11 +74,11 @@ class CosformerAttention(Attention):
         return out.to(v.dtype), state
 
     def _features(self, x: Tensor, first: int) -> Tensor:
-        """Of positions `first` and on."""
+        """The features of x; its first position is `first`."""
         dtype = torch.promote_types(x.dtype, torch.float32)
-        place = torch.arange(first, first + x.shape[2], dtype=dtype, device=x.device)[:, None]
-        angle = place * (math.pi / (2 * self.limit))
-        # Sine and cosine are at least 0 up to M, so they may go inside relu, which then keeps its own result alone.
+        position = torch.arange(first, first + x.shape[2], dtype=dtype, device=x.device)[:, None]
+        angle = position * (math.pi / (2 * self.limit))
+        # Sine and cosine are not negative up to M, so they may go inside relu, which then keeps only its result.
         return torch.cat([x * angle.cos(), x * angle.sin()], dim=-1).relu()
 
     def _check_length(self, length: int) -> None:

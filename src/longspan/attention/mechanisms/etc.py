@@ -1,4 +1,11 @@
-"""ETC: a short global input that reads everything, and a long one whose tokens read their neighbours and the global."""
+"""ETC: a short global input that reads everything, and a long input whose tokens read their neighbours and the global.
+
+    a global row: softmax over [all global tokens | all long tokens]
+    a long row:   softmax over [all global tokens | long tokens within `radius`]
+
+Scores add learned terms for relative-position labels: q_i·(k_j + a_label) + b_label.
+Ainslie et al. 2020, section 3.
+"""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -42,7 +49,7 @@ _EXAMPLE = Stream(
 
 @dataclass(frozen=True)
 class _Input:
-    """One of the two inputs, but for its projections; all (batch, tokens)."""
+    """One of the two inputs, without its projections; all (batch, tokens)."""
 
     at: Tensor  # (1, tokens): positions within the input
     keep: Tensor | None
@@ -52,7 +59,7 @@ class _Input:
 
 @dataclass(frozen=True)
 class _Relation:
-    """What a part of the scores has from pairs of tokens: a label of each, and which may be read at all."""
+    """Pairs of tokens in one part of the scores: the label of each pair, and whether it may be read."""
 
     labels: Tensor | None  # (batch or 1, queries, width), as the part's scores are laid out
     keep: Tensor | None
@@ -70,7 +77,7 @@ class _Relation:
 
 
 class EtcAttention(Attention):
-    """The two inputs come as one sequence, of which the first `global_tokens` positions are the global input.
+    """The two inputs are one sequence, whose first `global_tokens` positions are the global input.
 
     There are two softmaxes, not four: global rows over [g2g | g2l], long rows over [l2g | l2l] (section 3.2). q, k, v
     are the projections of long rows and of l2l; those of the other three parts are streams, unless all are shared.
@@ -119,11 +126,11 @@ class EtcAttention(Attention):
                 self.labels[f"{rows}_vectors"] = nn.Parameter(0.02 * torch.randn(shape.heads, count, shape.head_dim))
                 self.labels[f"{rows}_numbers"] = nn.Parameter(torch.zeros(shape.heads, count))
 
-    # The paper
+    # The definition
 
     def define(self, q: Queries, k: Keys, extras: Extras) -> Weights:
-        count, place = self.options.global_tokens, torch.arange(q.shape[2], device=q.device)
-        is_global = place < count
+        count, position = self.options.global_tokens, torch.arange(q.shape[2], device=q.device)
+        is_global = position < count
         row, column = is_global[:, None], is_global
         part = {(True, True): "g2g_k", (True, False): "g2l_k", (False, True): "l2g_k"}
         queries = torch.where(row, extras.streams.get("global_q", q), q)
@@ -133,7 +140,7 @@ class EtcAttention(Attention):
             own = torch.einsum("bhid,bhjd->bhij", queries, extras.streams.get(name, k))
             scores = torch.where(here, own, scores)
 
-        offset, across = place - place[:, None], row != column
+        offset, across = position - position[:, None], row != column
         linked, free = torch.zeros_like(across), torch.ones_like(across)
         if "segment" in extras.streams:
             segment = extras.streams["segment"]
@@ -178,13 +185,13 @@ class EtcAttention(Attention):
 
         def heads(name: str, like: str, part: int) -> Tensor:
             if name not in extras.streams:
-                found = whole[like][part]
+                projection = whole[like][part]
             elif part == 0:  # few rows: the gradient of a slice is cheaper than that of a split
-                found = extras.streams[name][:, :, : self.options.global_tokens]
+                projection = extras.streams[name][:, :, : self.options.global_tokens]
             else:
-                found = self._split(extras.streams[name])[part]
-            assert found is not None
-            return found
+                projection = self._split(extras.streams[name])[part]
+            assert projection is not None
+            return projection
 
         def source(layout: Band | Dense, name: str, part: int, read: _Input) -> KeySource:
             return KeySource(layout, heads(f"{name}_k", "k", part), heads(f"{name}_v", "v", part), read.keep)
@@ -278,7 +285,7 @@ class EtcAttention(Attention):
 
     @staticmethod
     def _terms(q: Tensor, vectors: Tensor, numbers: Tensor, scale: float) -> Tensor:
-        """Of each query for each label: one product with the whole vocabulary (K8)."""
+        """Of each query for each label: one product with the whole vocabulary."""
         return (q @ (vectors * scale).to(q.dtype).mT + (numbers * scale).to(q.dtype)).to(wide(q.dtype))
 
     def _joint(self, q: Tensor, parts: list[tuple[KeySource, _Relation | None]], rows: str) -> Tensor:
@@ -322,7 +329,7 @@ class EtcAttention(Attention):
         pairs = heads * (count * queries + rest * count)
         if not clip:
             pairs += band.pairs(heads, rest, rest)
-            return Cost(4 * pairs * width, heads * queries * (width + 1))  # kept: the output and the log-sum-exp
+            return Cost(4 * pairs * width, heads * queries * (width + 1))  # kept: output and log-sum-exp
         pairs = heads * count * queries + relative_labels.pairs(heads, rest, count, self.options.radius)
         vocabulary = self.options.vocabulary or 2 * clip + 3
         flops = 4 * pairs * width + 2 * heads * queries * vocabulary * width

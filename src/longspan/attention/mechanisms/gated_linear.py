@@ -1,12 +1,12 @@
-"""Gated linear attention: a linear recurrence that learns, token by token and dimension by dimension, what to forget.
+"""Gated linear attention (GLA): a linear recurrence with learned forget gates for each token and dimension.
 
     S_t = diag(α_t)·S_(t−1) + k_t v_tᵀ,    out_t = q_t·S_t,    α_t = σ(W₂ W₁ x_t + b)^(1/τ)
 
-The gates read the hidden states x by a map of low rank. τ = 16 keeps them near 1, so that the model begins by
-remembering. This is the mechanism alone; the normalisation of each head's output and the swish gate around it are the
-block's, and that normalisation takes out every factor on a head, hence no 1/√head_dim.
+The gates are a low-rank map of the hidden states x. τ = 16 keeps them near 1, so an untrained model remembers. This is
+the mechanism alone; the normalisation of each head's output and the swish gate belong to the block. That normalisation
+cancels any factor on a head, so scores are not scaled by 1/√head_dim.
 
-A masked position is skipped altogether: its gate is 1. Any other choice would let its content reach other rows.
+A masked position is skipped: its gate is 1. With any other gate its content would reach other rows.
 """
 
 from dataclasses import dataclass
@@ -59,10 +59,10 @@ class GatedLinearAttention(Attention):
         alpha = torch.sigmoid(self._logits(extras, length)) ** (1 / self.options.temperature)
         if extras.key_mask is not None:
             alpha = alpha.masked_fill(~extras.key_mask[:, None, :, None], 1.0)
-        place, fading, rows = torch.arange(length, device=q.device)[:, None], torch.zeros_like(k), []
+        position, fading, rows = torch.arange(length, device=q.device)[:, None], torch.zeros_like(k), []
         for i in range(length):
-            # What is left of each key: each step takes its share, and a key begins whole.
-            fading = torch.where(place == i, 1.0, alpha[:, :, i : i + 1] * fading)
+            # What remains of each key: 1 at its own step, then multiplied by the gate of each later step.
+            fading = torch.where(position == i, 1.0, alpha[:, :, i : i + 1] * fading)
             rows.append(torch.einsum("bhd,bhjd->bhj", q[:, :, i], fading * k))
         return torch.stack(rows, 2) * readable(length, length, True, extras.key_mask, q.device)
 
@@ -98,8 +98,8 @@ class GatedLinearAttention(Attention):
         heads, width, rank = self.shape.heads, self.shape.head_dim, self.options.rank
         gates = 2 * queries * rank * (self.width + heads * width)
         # Of the gates: the reduced states, the logits, what logsigmoid keeps besides, and the logarithms.
-        made = queries * (rank + 3 * heads * width)
-        return Cost(gates + flops(queries, heads, width, width), made + kept(queries, heads, width, width))
+        kept_by_gates = queries * (rank + 3 * heads * width)
+        return Cost(gates + flops(queries, heads, width, width), kept_by_gates + kept(queries, heads, width, width))
 
     def _empty(self, batch: int, value_dim: int, dtype: torch.dtype, device: torch.device | str | None) -> Tensor:
         dtype = torch.promote_types(dtype, torch.float32)  # half precision would lose what is added late

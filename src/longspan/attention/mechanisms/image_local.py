@@ -1,4 +1,4 @@
-"""Local attention of the Image Transformer: blocks of queries that share a memory, in one dimension or two."""
+"""Image Transformer: blocks of queries read themselves and a shared memory around them, in one or two dimensions."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from longspan.shapes import Keys, Output, Queries, Values, Weights
 class ImageLocalState(State):
     k: Rows  # from the first position that can still be read
     v: Rows
-    seen: Rows | None  # which of them may be read; None while all may
+    seen: Rows | None  # which of them may be read; None if all may
     length: int  # positions read so far
 
 
@@ -67,7 +67,7 @@ class ImageLocalAttention(Attention):
         super().__init__(shape, options, causal=causal, dropout=dropout)
         self.form = _form(self.options)
         if causal and (self.options.ring or self.options.behind is not None):
-            raise InvalidOption("options ring and behind are for causal=False; with time, nothing behind is read")
+            raise InvalidOption("options ring and behind are for causal=False; a causal form reads nothing behind")
         if self.options.ring and not isinstance(self.form, LineBlocks):
             raise InvalidOption("option ring is for local 1D, with one number as query_block")
 
@@ -115,7 +115,7 @@ class ImageLocalAttention(Attention):
         heads, width = self.shape.heads, self.shape.head_dim
         layout = self._ring((1, heads, queries), "meta") if self.options.ring else self.form.layout(self.causal)
         pairs = layout.pairs(heads, queries, keys)
-        return Cost(4 * pairs * width, heads * queries * (width + 1))  # kept: the output and the log-sum-exp
+        return Cost(4 * pairs * width, heads * queries * (width + 1))  # kept: output and log-sum-exp
 
     # Decoding
 

@@ -1,15 +1,15 @@
-"""Attention through inducing points: what they read of the keys is all that the queries read (Set Transformer).
+"""Attention through inducing points: a few learned points read the keys, and queries read the points (Set Transformer).
 
 Lee et al. 2019, section 3.1: ISAB(X) = MAB(X, H) with H = MAB(I, X), for m learned points I. A MAB is multi-head
-attention inside residual connections, norms and a feed-forward layer. What is left without those is this mechanism,
+attention inside residual connections, norms and a feed-forward layer. Without those, this mechanism remains:
 
     Multihead(X, H, H)  with  H = Multihead(I, X, X),
 
-two nested attentions that cost n·m each. `nn.MultiHead` makes q, k and v of X. Learned here are the points, as queries
-of the inner attention, and the two matrices that make keys and values of H, all heads side by side; the projection out
-of the inner attention is part of those. `nn.set_transformer.ISAB` is the paper's whole block, with its residuals.
+two nested attentions that cost n·m each. `nn.MultiHead` projects X to q, k and v. Learned here are the points, as
+queries of the inner attention, and the two matrices that project H to keys and values for all heads; they include the
+output projection of the inner attention. `nn.set_transformer.ISAB` is the paper's whole block, with its residuals.
 
-Nothing here knows an order: the rows of the output follow those of the queries, and the keys may stand in any order.
+The mechanism ignores order: output rows follow the queries, and permuting the keys changes nothing.
 """
 
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class InducingAttention(Attention):
     survey_class = ("M",)
     order = "n·points"
     exponent = 1.0
-    supports = Supports(cross=True, map=False)  # what the queries compare themselves with is made of the values
+    supports = Supports(cross=True, map=False)  # the queries are compared with keys that depend on the values
 
     @dataclass(frozen=True, kw_only=True)
     class Options(config.Options):
@@ -54,10 +54,10 @@ class InducingAttention(Attention):
             nn.init.xavier_uniform_(parameter)
         self.scale = width**-0.5 if self.options.scale is None else self.options.scale
 
-    # The paper
+    # The definition
 
     def define(self, q: Queries, k: Keys, extras: Extras) -> Defined:
-        """What each query reads of each point."""
+        """The weight of each point for each query."""
         summary = self._summary_by_definition(k, extras)
         keys = self._split(summary @ self.summary_keys.T)
         scores = torch.einsum("bhid,bhmd->bhim", q, keys) * self.scale
@@ -88,7 +88,7 @@ class InducingAttention(Attention):
         points = self._split(self.points[None].to(k.dtype)).expand(k.shape[0], -1, -1, -1)
         read = joint(points, [KeySource(Dense(), k, v, extras.key_mask)], scale=self.scale)
         summary = read.transpose(1, 2).flatten(2)
-        # A text of padding only leaves a summary of 0, and so values of 0: its rows need no further care.
+        # Padding alone gives a summary of 0 and so values of 0: such rows need no special case.
         keys = self._split(linear(summary, self.summary_keys.to(k.dtype)))
         values = self._split(linear(summary, self.summary_values.to(k.dtype)))
         return joint(q, [KeySource(Dense(), keys, values)], scale=self.scale)

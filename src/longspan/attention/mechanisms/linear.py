@@ -1,14 +1,13 @@
-"""Linear attention: exp(q·k) is replaced by φ(q)·φ(k), so that keys and values are summed once for all queries.
+"""Linear attention: φ(q)·φ(k) replaces exp(q·k), so keys and values are summed once for all queries.
 
     out_i = φ(q_i)·Σ_j φ(k_j) v_jᵀ / (φ(q_i)·Σ_j φ(k_j) + ε),    φ(x) = elu(x) + 1
 
-Products are not scaled by 1/√head_dim; the authors use none. φ may be any function that makes no negative number of a
-vector, position by position, with parameters or without; the class takes it as `feature_map`:
+As in the authors' code, products are not scaled by 1/√head_dim. φ may be any function of one position that returns no
+negative number, with or without parameters; the class takes it as `feature_map`:
 
->>> Linear(Shape(heads=8, head_dim=64), feature_map=nn.Sequential(nn.Linear(64, 32), nn.Softplus()))
+>>> LinearAttention(Shape(heads=8, head_dim=64), feature_map=nn.Sequential(nn.Linear(64, 32), nn.Softplus()))
 
-It is given float32 where the heads are of half precision. What it multiplies and keeps is not in `cost`, which knows
-the named maps.
+It receives float32 if the heads are in half precision. `cost` covers the named maps only.
 """
 
 from dataclasses import dataclass
@@ -37,7 +36,7 @@ class LinearAttention(KernelAttention):
 
     @dataclass(frozen=True, kw_only=True)
     class Options(config.Options):
-        features: str = option("elu", "the map φ; elu stands for elu(x) + 1", choices=tuple(MAPS))
+        features: str = option("elu", "the map φ; elu is elu(x) + 1", choices=tuple(MAPS))
 
     def __init__(
         self,

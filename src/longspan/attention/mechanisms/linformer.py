@@ -1,8 +1,8 @@
-"""Linformer: keys and values are brought from their length down to a fixed rank, and all queries read those few.
+"""Linformer: keys and values are projected along the length to a fixed rank, and queries read the projected ones.
 
     head = softmax(Q (E K)ᵀ / sqrt(d)) (F V)          E, F of (rank, max_length), acting on the length
 
-E and F mix all positions, so there is no causal form and no decoding, and a length over `max_length` has no columns.
+E and F mix all positions, so there is no causal form and no decoding; lengths above `max_length` have no columns.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ from longspan.shapes import KeyMask, Keys, Output, Queries, Values, Weights
 
 PROJECTIONS = ("linear", "convolution", "mean", "max")
 SHARINGS = ("none", "headwise", "kv", "layerwise")
-RANK = 256  # of the paper's common setting
+RANK = 256  # the usual value in the paper
 
 
 class Projection(nn.Module):
@@ -101,10 +101,10 @@ class LinformerAttention(Attention):
         if kind in ("linear", "convolution"):
             size = (self.rank, self.max_length) if kind == "linear" else (self.window,)
             self.projection = Projection(shape.heads, size, self.options.sharing)
-        if kind == "max":  # the largest value is another key's in each channel
+        if kind == "max":  # the largest value may come from another key in each channel
             self.supports = replace(type(self).supports, map=False)
 
-    # The paper
+    # The definition
 
     def define(self, q: Queries, k: Keys, extras: Extras) -> Weights:
         """softmax(Q (E K)ᵀ / sqrt(d)) F as (queries, keys); for max, how much the window of each key is read."""
@@ -141,7 +141,7 @@ class LinformerAttention(Attention):
         keys, heads, kind = keep.shape[1], self.shape.heads, self.options.projection
         if kind == "linear":
             pair = list(self._weights)
-        elif kind == "convolution":  # row r holds the filter at the keys of window r
+        elif kind == "convolution":  # row r has the filter at the keys of window r
             pair = [torch.stack([torch.block_diag(*[f[None]] * self.rank) for f in weight]) for weight in self._weights]
         else:
             ones = torch.ones(1, self.window, dtype=like.dtype, device=like.device)
@@ -253,24 +253,23 @@ class LinformerAttention(Attention):
 
 
 def share_projection(model: nn.Module) -> nn.Module:
-    """Makes all Linformers of a model that are built with sharing="layerwise" hold the first one's projection.
+    """Make all Linformers of a model with sharing="layerwise" use the projection of the first one.
 
-    Call it on the whole model, and again after layers were copied one by one. A deep copy of the whole model keeps the
-    sharing by itself.
+    Call it on the whole model, and again after copying single layers. A deep copy of the whole model keeps the sharing.
     """
-    found = [module for module in model.modules() if isinstance(module, LinformerAttention)]
-    layers = [layer for layer in found if layer.options.sharing == "layerwise" and layer.projection is not None]
+    linformers = [module for module in model.modules() if isinstance(module, LinformerAttention)]
+    layers = [layer for layer in linformers if layer.options.sharing == "layerwise" and layer.projection is not None]
     if not layers:
-        raise InvalidOption('there is no linformer with sharing="layerwise" and weights in this model')
+        raise InvalidOption('no linformer in this model has sharing="layerwise" and weights')
     first = layers[0]
     for layer in layers:
-        for name, wanted, own in (
+        for name, expected, actual in (
             ("projection", first.options.projection, layer.options.projection),
             ("rank", first.rank, layer.rank),
             ("max_length", first.max_length, layer.max_length),
         ):
-            if own != wanted:
-                raise InvalidOption(f"layers that share one projection need one {name}, not {wanted} and {own}")
+            if actual != expected:
+                raise InvalidOption(f"layers that share one projection need one {name}, not {expected} and {actual}")
     for layer in layers:
         layer.projection = first.projection
     return model
@@ -288,11 +287,11 @@ def project(weight: Tensor, x: Tensor, hidden: Tensor | None) -> Tensor:
     matrix = weight[:, :, : x.shape[2]].to(x.dtype)
     if torch.compiler.is_compiling() or not flash.fits(x, x, x):
         return matrix @ _without(x, hidden, 0.0)
-    projected: Tensor = _Project.apply(matrix, x, hidden)  # type: ignore[no-untyped-call]
+    projected: Tensor = _Project.apply(matrix, x, hidden)  # type: ignore[no-untyped-call, unused-ignore]
     return projected
 
 
-def _again(ctx: Any, saved: Sequence[Any]) -> tuple[Tensor, Sequence[Tensor | None]]:
+def _recompute(ctx: Any, saved: Sequence[Any]) -> tuple[Tensor, Sequence[Tensor | None]]:
     matrix, x, hidden = saved
     return matrix @ _without(x, hidden, 0.0), (matrix, x, None)
 
@@ -309,7 +308,7 @@ class _Project(torch.autograd.Function):
         return out
 
     @staticmethod
-    @twice_differentiable(_again)
+    @twice_differentiable(_recompute)
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         matrix, x, hidden = ctx.saved_tensors
         dmatrix = dx = None

@@ -1,4 +1,8 @@
-"""Longformer: a sliding window, and global tokens that read everything and are read by all."""
+"""Longformer: a sliding window, and global tokens that read every token and are read by every token.
+
+an ordinary row i:  softmax(q_i·k_j/√d) over the window of i and all global tokens j
+a global row g:     softmax(q'_g·k'_j/√d) over all tokens j, with projections q', k', v' for global rows
+"""
 
 from collections.abc import MutableMapping
 from dataclasses import dataclass
@@ -21,15 +25,15 @@ from longspan.shapes import Keys, Output, Queries, Values, Weights
 PROJECTIONS = ("global_q", "global_k", "global_v")
 
 
-def _of_globals(name: str, like: Literal["q", "k", "v"], told: str) -> Stream:
-    return Stream(name=name, kind="heads", like=like, help=told, beside="global_mask", required=False)
+def _of_globals(name: str, like: Literal["q", "k", "v"], help: str) -> Stream:
+    return Stream(name=name, kind="heads", like=like, help=help, beside="global_mask", required=False)
 
 
 class LongformerAttention(WindowAttention):
-    """The sliding window of `Window`, whose causal form and decoding are Longformer's language model as they stand.
+    """Beltagy et al. 2020, section 3.1. The causal form and decoding are those of `WindowAttention`.
 
-    Global tokens are data, not an option: the task says where they are. Their rows have projections of their own, with
-    which they read every token; all other rows read them as keys of the ordinary projections (section 3.1).
+    Global tokens are data, not an option: the stream `global_mask` says where they are. Their rows read every token
+    through separate projections; all other rows read them as keys of the ordinary projections.
     """
 
     name = "longformer"
@@ -60,7 +64,7 @@ class LongformerAttention(WindowAttention):
         self, shape: Shape, options: Options | None = None, *, causal: bool = False, dropout: float = 0.0
     ) -> None:
         super().__init__(shape, options, causal=causal, dropout=dropout)
-        if causal:  # a global token would read the future, and tell of it
+        if causal:  # a global token would read the future and pass it on
             self.streams = ()
 
     def define(self, q: Queries, k: Keys, extras: Extras) -> Weights:
@@ -95,13 +99,13 @@ class LongformerAttention(WindowAttention):
         out = joint(q, sources, scale=scale, dropout=dropout)
         everything = KeySource(Dense(), extras.streams["global_k"], extras.streams["global_v"], extras.key_mask)
         rows = joint(_take(extras.streams["global_q"], index), [everything], scale=scale, dropout=dropout)
-        # Unfilled slots point to some row too, and add nothing to it.
+        # Unfilled slots point to some row as well; they add 0 to it.
         rows = rows.masked_fill(~filled[:, None, :, None], 0.0)
         others = torch.where(marked[:, None, :, None], 0.0, out)  # faster than masked_fill
         return others.scatter_add_(2, _spread(index, rows), rows)
 
     def cost(self, queries: int, keys: int, global_tokens: int = 0) -> Cost:
-        """What `attend` costs on one sequence, without masks but for that of the global tokens."""
+        """The cost of `attend` for one sequence with so many global tokens and no padding."""
         heads, width = self.shape.heads, self.shape.head_dim
         window = super().cost(queries, keys)
         pairs = Dense().pairs(heads, queries, global_tokens) + Dense().pairs(heads, global_tokens, keys)
@@ -109,17 +113,19 @@ class LongformerAttention(WindowAttention):
         return Cost(window.flops + 4 * pairs * width, window.floats + heads * global_tokens * (4 * width + 1))
 
     def _global_tokens(self, extras: Extras) -> Tensor | None:
-        """(batch, length), or None where there is no mask; padding is never global."""
+        """The global tokens (batch, length), or None without a mask; padding is never global."""
         marked = extras.streams.get("global_mask")
         if marked is None:
             return None
         for name in PROJECTIONS:
             if extras.streams.get(name) is None:
-                raise InvalidInput(f"{self.name} needs the stream {name!r} beside global_mask: projections of its own")
+                raise InvalidInput(
+                    f"{self.name} needs the stream {name!r} together with global_mask: the projection of global rows"
+                )
         return marked if extras.key_mask is None else marked & extras.key_mask
 
     def _room(self, marked: Tensor, given: Tensor) -> int:
-        """How many global tokens an example has at most; `given` marks them before padding is taken out."""
+        """The largest number of global tokens in a sequence; `given` marks them before padding is removed."""
         if host_may_read(marked):
             return int(marked.sum(dim=1).max())
         if not torch.compiler.is_compiling() and not given.is_meta:
@@ -138,7 +144,7 @@ _counted: MutableMapping[Tensor, tuple[int, int]] = WeakTensorKeyDictionary()  #
 
 
 def _count_once(mask: Tensor) -> int:
-    """How many positions of a sequence are marked at most. All layers share the answer: the host waits for it once."""
+    """The largest number of marked positions in a sequence, cached so that the host waits once for all layers."""
     known = _counted.get(mask)
     if known is None or known[0] != mask._version:
         known = _counted[mask] = mask._version, int(mask.sum(dim=1).max())
@@ -146,7 +152,7 @@ def _count_once(mask: Tensor) -> int:
 
 
 def _find(marked: Tensor, room: int) -> tuple[Tensor, Tensor]:
-    """Where the marked positions are, in order, and which of the `room` slots hold one: both (batch, room)."""
+    """The indices of the marked positions, in order, and which of the `room` slots are used: both (batch, room)."""
     wider = pad(marked, (0, room))  # there may be more room than positions
     index = wider.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :room]
     return index.clamp_max(marked.shape[1] - 1), wider.gather(1, index)

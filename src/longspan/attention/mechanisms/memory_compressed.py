@@ -1,12 +1,12 @@
-"""Memory-compressed attention: every so many keys and values become one, by a strided convolution (T-DMCA).
+"""Memory-compressed attention: a strided convolution shortens keys and values (T-DMCA).
 
-Liu et al. 2018 ("Generating Wikipedia by Summarizing Long Sequences", section 4.2.3) put layers of two kinds in turn:
-`local`, attention within blocks, and `memory`, in which the projected keys and values go through a convolution whose
-kernel is its stride, while the queries stay as many as they were. Slot j stands for the positions stride·j up to
-stride·(j+1) - 1; when causal, a row may read it only once all of them lie behind the row.
+Liu et al. 2018 ("Generating Wikipedia by Summarizing Long Sequences", section 4.2.3) alternate two kinds of layers:
+`local`, attention within blocks, and `memory`, where a convolution with kernel = stride shortens the projected keys and
+values but not the queries. Slot j covers the positions stride·j to stride·(j+1) - 1; when causal, a row may read it if
+all of them precede the row.
 
-Padding: masked positions are zero to the convolution, and a slot may be read if any of its positions may. So neither
-what stands in padding nor how much there is changes a slot.
+Padding: masked positions are 0 in the convolution, and a slot may be read if any of its positions may. So neither the
+content nor the amount of padding changes a slot.
 """
 
 from dataclasses import dataclass, replace
@@ -31,14 +31,14 @@ from longspan.shapes import Defined, Keys, Output, Queries, Values
 class LocalState(State):
     k: Rows  # of the block that is not full yet
     v: Rows
-    seen: Rows | None  # which of them may be read; None while all may
+    seen: Rows | None  # which of them may be read; None if all may
 
 
 @dataclass(frozen=True)
 class CompressedState(State):
     k: Rows  # position 0, if it has a slot of its own, and the finished slots
     v: Rows
-    seen: Rows | None  # which of them may be read; None while all may
+    seen: Rows | None  # which of them may be read; None if all may
     pending: LocalState  # the positions since the last finished slot, not yet convolved
     length: int
 
@@ -82,7 +82,7 @@ class MemoryCompressedAttention(Attention):
             self.compress_values = KeyCompression(shape.heads * shape.head_dim, self.options.stride)
         self.first = self.causal and self.options.first
 
-    # The paper
+    # The definition
 
     def define(self, q: Queries, k: Keys, extras: Extras) -> Defined:
         length, stride = q.shape[2], self.options.stride

@@ -1,9 +1,9 @@
-"""Nyströmformer: queries and keys meet over a few landmarks, which are means of their own segments.
+"""Nyströmformer: softmax attention approximated through a few landmarks, the means of segments of queries and keys.
 
     softmax(Q K̃ᵀ) · pinv(softmax(Q̃ K̃ᵀ)) · softmax(Q̃ Kᵀ) · V          scores times 1 / sqrt(d), products from the right
 
-The pseudo-inverse is that of a few steps of an iteration, with norms of each matrix by itself: the release takes one
-maximum over the batch, and what a sentence gives then depends on its neighbours.
+The pseudo-inverse is approximated by a few steps of an iteration, whose start is scaled by the norms of each matrix.
+The authors' code takes one maximum over the batch instead; the output of a sequence then depends on its batch.
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,7 +36,7 @@ class NystromAttention(Attention):
 
     @dataclass(frozen=True, kw_only=True)
     class Options(config.Options):
-        landmarks: int = option(64, "segments whose means stand for all queries and keys", low=1)
+        landmarks: int = option(64, "landmarks: segments of queries and of keys, represented by their means", low=1)
         iterations: int = option(6, "steps towards the pseudo-inverse", low=1)
         kernel: int = option(
             33, "width of the convolution of the values that is added, one filter per head; 0: none", low=0
@@ -48,11 +48,11 @@ class NystromAttention(Attention):
         super().__init__(shape, options, causal=causal, dropout=dropout)
         kernel = self.options.kernel
         if kernel and kernel % 2 == 0:
-            raise InvalidOption(f"option kernel must be odd, to have a middle, or 0, not {kernel}")
+            raise InvalidOption(f"option kernel must be odd, so that it has a middle, or 0, not {kernel}")
         if kernel:
             self.filters = nn.Parameter(torch.empty(shape.heads, kernel).uniform_(-(kernel**-0.5), kernel**-0.5))
 
-    # The paper
+    # The definition
 
     def define(self, q: Queries, k: Keys, extras: Extras) -> Weights:
         length, scale = q.shape[2], self.shape.head_dim**-0.5
@@ -88,8 +88,8 @@ class NystromAttention(Attention):
         kernel = self.options.kernel
         if not kernel:
             return torch.zeros(())
-        place = torch.arange(length, device=self.filters.device)
-        tap = place - place[:, None] + kernel // 2
+        position = torch.arange(length, device=self.filters.device)
+        tap = position - position[:, None] + kernel // 2
         return torch.where((tap >= 0) & (tap < kernel), self.filters[:, tap.clamp(0, kernel - 1)], 0.0)
 
     # The fast path
@@ -109,7 +109,7 @@ class NystromAttention(Attention):
             return self._dense(q, k, v, keep)
         if keep is None or not bool(short.any()):
             segments = Segments.of(q, keep, most)
-            fused: Tensor = _Fused.apply(q, k, v, keep, segments, self.options.iterations, self._scale)  # type: ignore[no-untyped-call]
+            fused: Tensor = _Fused.apply(q, k, v, keep, segments, self.options.iterations, self._scale)  # type: ignore[no-untyped-call, unused-ignore]
             return fused
         rows = torch.cat([short.nonzero(), (~short).nonzero()])[:, 0]
         parts = [
@@ -168,10 +168,10 @@ def carry(q: Tensor, k: Tensor, read: Tensor, iterations: int, scale: float) -> 
 def _segment_matrix(keep: KeyMask, landmarks: int, dtype: torch.dtype) -> Tensor:
     """(batch, landmarks, length): the readable tokens cut as `tensor_split` cuts, each row a mean of its segment."""
     count = keep.sum(dim=1, keepdim=True)
-    place = keep.cumsum(dim=1) - 1  # of a readable token among its like
+    rank = keep.cumsum(dim=1) - 1  # of a token among the readable ones
     size, longer = count // landmarks, count % landmarks
     border = longer * (size + 1)
-    segment = torch.where(place < border, place // (size + 1), longer + (place - border) // size.clamp_min(1))
+    segment = torch.where(rank < border, rank // (size + 1), longer + (rank - border) // size.clamp_min(1))
     member = (segment[:, None, :] == torch.arange(landmarks, device=keep.device)[:, None]) & keep[:, None, :]
     return member.to(dtype) / member.sum(dim=-1, keepdim=True).clamp_min(1)
 
@@ -215,17 +215,17 @@ class Segments:
         return out
 
     def add_back(self, to: Tensor, g: Tensor) -> None:
-        """Adds to the tokens' gradients what comes from their means."""
+        """Add the gradients of the means to the gradients of the tokens."""
         for batch, where, count in self.groups:
             for landmarks, rows, size in self._cuts(count):
-                each = g[batch, :, landmarks, None] / size
+                share = g[batch, :, landmarks, None] / size
                 if isinstance(where, slice):
-                    to[batch, :, where][:, :, rows].unflatten(2, (-1, size)).add_(each)
+                    to[batch, :, where][:, :, rows].unflatten(2, (-1, size)).add_(share)
                 else:
-                    to[batch].index_add_(2, where[rows], each.expand(-1, -1, -1, size, -1).flatten(2, 3))
+                    to[batch].index_add_(2, where[rows], share.expand(-1, -1, -1, size, -1).flatten(2, 3))
 
 
-def _again(ctx: Any, saved: Sequence[Any]) -> tuple[Tensor, Sequence[Tensor | None]]:
+def _recompute(ctx: Any, saved: Sequence[Any]) -> tuple[Tensor, Sequence[Tensor | None]]:
     q, k, v, keep, *_ = saved
     everything = torch.ones(len(q), q.shape[2], dtype=torch.bool, device=q.device) if keep is None else keep
     means = _segment_matrix(everything, ctx.segments.landmarks, q.dtype)[:, None]
@@ -259,7 +259,7 @@ class _Fused(torch.autograd.Function):
         return out
 
     @staticmethod
-    @twice_differentiable(_again)
+    @twice_differentiable(_recompute)
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, keep, query_landmarks, key_landmarks, read, read_lse, carried, out, lse = ctx.saved_tensors
         segments, scale = ctx.segments, ctx.scale

@@ -2,15 +2,15 @@
 
     exp(q·k/√d) = E[φ(q)·φ(k)],    φ(x) = m^(-1/2)·exp(ω_r·y − ‖y‖²/2) for r = 1 … m,    y = d^(-1/4)·x
 
-The rows ω are drawn when the module is built, one draw for all heads, and are saved with it. `redraw()` draws them
-anew. With `redraw_interval` = N, training does so by itself: the rows serve N passes and are replaced before the next.
+The rows ω are drawn when the module is built, once for all heads, and saved with it. `redraw()` draws new ones. With
+`redraw_interval` = N, training redraws by itself after every N passes:
 
-- Passes in training mode are counted. With gradient accumulation, one optimiser step is several of them.
-- The draw is made before the pass uses it. A pass that runs inside a backward is one run over again (checkpointing): it
-  is not counted, draws nothing, and finds the rows of the first run, so long as no *other* pass has redrawn them since:
-  with checkpointing, call backward before the next forward. Reversible layers remember the rows themselves.
+- Passes in training mode are counted. With gradient accumulation, an optimiser step is several passes.
+- The draw happens before the pass that uses it. A pass inside a backward pass is a recomputation (checkpointing): it is
+  not counted and draws nothing. It sees the rows of the first run unless another pass has redrawn them since, so with
+  checkpointing call backward before the next forward. Reversible layers remember the rows themselves.
 - Evaluation, decoding and compiled modules draw nothing. The rows are a buffer that is written in place, so a compiled
-  module sees what `redraw()` put there.
+  module sees the rows of `redraw()`.
 """
 
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ class PerformerAttention(KernelAttention):
 
     @dataclass(frozen=True, kw_only=True)
     class Options(config.Options):
-        features: int = option(256, "random rows ω drawn; hyperbolic makes two features of each", low=1)
+        features: int = option(256, "random rows ω; hyperbolic derives two features from each", low=1)
         kind: str = option(
             "positive",
             "positive: exp(ωx); hyperbolic: exp(ωx) and exp(−ωx); relu: relu(ωx) + 0.001, which is not softmax",
@@ -81,7 +81,7 @@ class PerformerAttention(KernelAttention):
         return self._map(self.projection)
 
     def _map(self, rows: Projection) -> FeatureMap:
-        """Of a copy of the rows: a redraw between a forward and its backward must not reach the backward."""
+        """The map over a copy of the rows: a redraw between forward and backward must not change the backward."""
         if self.options.kind == "relu":
             return Relu(RELU_EPSILON, rows.clone())
         return PositiveExponential(rows, hyperbolic=self.options.kind == "hyperbolic")
@@ -101,7 +101,7 @@ class PerformerAttention(KernelAttention):
 
     @torch.no_grad()
     def redraw(self) -> None:
-        """New rows from torch's generator, in place of the old ones."""
+        """Replace the rows by new ones from torch's generator."""
         self.projection.copy_(self._draw())
 
     def _draw(self) -> Projection:
@@ -115,7 +115,7 @@ class PerformerAttention(KernelAttention):
 
 
 def draw_rows(features: int, head_dim: int, *, orthogonal: bool = True, regularised: bool = False) -> Projection:
-    """Rows ω, each of them N(0, I) by itself (unless regularised), from torch's generator."""
+    """Rows ω from torch's generator; each one is N(0, I) distributed unless regularised."""
     if orthogonal:
         groups = -(-features // head_dim)
         rows = haar(groups, head_dim).flatten(0, 1)[:features]
@@ -131,8 +131,8 @@ def draw_rows(features: int, head_dim: int, *, orthogonal: bool = True, regulari
 def haar(count: int, size: int) -> Tensor:
     """Orthogonal matrices (count, size, size) from the uniform distribution.
 
-    Q of a QR decomposition is not uniform: LAPACK fixes signs by its own rule, and the kernel estimate is then biased.
-    With the signs for which the diagonal of R is positive, it is (Mezzadri 2007).
+    Q of a QR decomposition is not uniform, because LAPACK chooses signs by its own rule; the kernel estimate would be
+    biased. With signs that make the diagonal of R positive it is uniform (Mezzadri 2007).
     """
     q, r = torch.linalg.qr(torch.randn(count, size, size, dtype=torch.float64))
     uniform: Tensor = q * torch.where(r.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0).unsqueeze(-2)
@@ -140,5 +140,5 @@ def haar(count: int, size: int) -> Tensor:
 
 
 def _recomputing() -> bool:
-    """Whether this runs inside a backward pass, as what a checkpoint runs over again does."""
+    """Whether this runs inside a backward pass, as the recomputation of a checkpoint does."""
     return bool(torch._C._current_graph_task_id() != -1)

@@ -1,18 +1,19 @@
-"""Reformer: each token reads those that a random hash puts into its bucket, over several rounds of hashing.
+"""Reformer: each token reads the tokens in its hash bucket (LSH attention), over several rounds of hashing.
 
-Queries and keys are one projection; keys are brought to length 1, and the query's own length is the temperature
-(Kitaev et al. 2020, section 2). The k that is handed in is not read: it is q.
+Queries and keys are one projection: keys are normalised to length 1, and the query's length is the temperature (Kitaev
+et al. 2020, section 2). The argument k is ignored: it is q.
 
 Three ways to cut the sorted buckets into chunks:
 
-- `paper`: chunks over the whole sorted sequence. Their borders depend on how many tokens lie in lower buckets, later
-  tokens included, so that the future can change what the past reads (never its values or gradients directly).
+- `paper`: chunks over the whole sorted sequence. Their borders depend on the number of tokens in lower buckets, later
+  tokens included, so the future can change which tokens the past reads.
 - `strict`: chunks within each bucket, by a token's rank in it. A later token never changes an earlier rank, so this
-  form is strictly causal and decodes, at the same cost. It is the default for causal=True.
-- `released`: the authors' later code, for models that were trained with it: chunks as in `paper`, but all of a chunk is
-  read whatever its bucket, as often as rounds show it, and the chunks of all rounds form a ring (`layouts/ring.py`).
+  form is strictly causal and can decode, at the same cost. It is the default for causal=True.
+- `released`: the authors' later code, for models that were trained with it. Chunks are those of `paper`, but a token
+  reads whole chunks whatever the buckets, a pair counts once for every round that shows it, and the chunks of all
+  rounds form a ring (`layouts/ring.py`).
 
-A masked token is in no bucket: it is read by none, reads nothing, and takes no room in a chunk.
+A masked token is in no bucket: no token reads it, it reads nothing, and it takes no room in a chunk.
 """
 
 import math
@@ -38,10 +39,10 @@ from longspan.recompute import remember
 from longspan.shapes import Keys, Output, Queries, Values, Weights
 
 FORMS = ("paper", "strict", "released")
-BLOCK = 32  # queries of one product at least: several chunks where they are shorter
-MANY = 64  # new tokens from which a decoding step takes the parallel way
-LATE = 1 << 40  # a position past all others
-CHUNKS = 1 << 32  # slots of one bucket in a decoding state, more than there will be
+BLOCK = 32  # least queries of one matrix product; shorter chunks are processed together
+MANY = 64  # from so many new tokens on, decoding uses the parallel form
+LATE = 1 << 40  # a position after all others
+CHUNKS = 1 << 32  # slots reserved for each bucket in a decoding state
 
 
 @dataclass(frozen=True)
@@ -63,8 +64,8 @@ class ReformerAttention(Attention):
 
     @dataclass(frozen=True, kw_only=True)
     class Options(config.Options):
-        rounds: int = option(4, "how often the tokens are hashed; what is read is the union", low=1)
-        chunk: int = option(64, "tokens of a chunk; each reads those of its own and of the one before", low=1)
+        rounds: int = option(4, "rounds of hashing; a token reads the union of all rounds", low=1)
+        chunk: int = option(64, "tokens of a chunk; a token reads its own chunk and the one before", low=1)
         buckets: int | tuple[int, ...] = option(
             64, "even; a tuple multiplies several small hashes; the paper takes 2 · length / chunk", low=2
         )
@@ -75,9 +76,11 @@ class ReformerAttention(Attention):
         bucket_mask: bool = option(True, "whether a chunk's tokens of other buckets are hidden, as in the paper")
         count_correction: bool = option(True, "whether a pair that several rounds show counts once, as in the paper")
         before: int = option(1, "released form: chunks before its own that a token reads", low=0)
-        after: int = option(0, "released form: chunks behind its own that a token reads", low=0)
-        eps: float = option(0.0, "added to the mean square of a key before it is brought to length 1", low=0)
-        seed: int | None = option(None, "of the rotations; the same then for all layers (released: hash_seed)", low=0)
+        after: int = option(0, "released form: chunks after its own that a token reads", low=0)
+        eps: float = option(0.0, "added to the mean square of a key before it is normalised", low=0)
+        seed: int | None = option(
+            None, "seed of the rotations, which are then the same in all layers (released: hash_seed)", low=0
+        )
 
     def __init__(
         self, shape: Shape, options: Options | None = None, *, causal: bool = False, dropout: float = 0.0
@@ -104,10 +107,10 @@ class ReformerAttention(Attention):
 
     @torch.no_grad()
     def redraw(self) -> None:
-        """Other random rotations, as the paper takes at every training step; never in the middle of a sequence."""
+        """Draw new random rotations, as the paper does at every training step; not while decoding a sequence."""
         self.rotations.normal_()
 
-    # The paper
+    # The definition
 
     def define(self, q: Queries, k: Keys, extras: Extras) -> Weights:
         length = q.shape[2]
@@ -116,8 +119,8 @@ class ReformerAttention(Attention):
         real = (real if extras.key_mask is None else extras.key_mask)[:, None, :]
         may_read = real[..., :, None] & readable(length, length, self.causal, extras.key_mask, q.device)
         if self.released:
-            found = [buckets_by_definition(q, turn, self.factors) for turn in self.rotations.unbind(1)]
-            order = torch.stack([b.masked_fill(~real, self._buckets).argsort(dim=-1, stable=True) for b in found], 2)
+            by_round = [buckets_by_definition(q, turn, self.factors) for turn in self.rotations.unbind(1)]
+            order = torch.stack([b.masked_fill(~real, self._buckets).argsort(dim=-1, stable=True) for b in by_round], 2)
             count = shown_in_ring(order, *self._sizes) * may_read
             return self._weigh(q, count)
         shown = []  # per round, which pairs it shows
@@ -138,7 +141,7 @@ class ReformerAttention(Attention):
         return self._weigh(q, torch.stack(shown).sum(dim=0))
 
     def _weigh(self, q: Queries, count: Tensor) -> Weights:
-        """The softmax over what is shown, given how often."""
+        """The softmax over the pairs of `count`: how many rounds show each pair."""
         union = count > 0
         if self.options.reads_self == "alone":
             itself = torch.eye(q.shape[2], dtype=torch.bool, device=q.device)
@@ -201,11 +204,11 @@ class ReformerAttention(Attention):
         if real is not None:  # behind all the others, where they shift nobody
             bucket = bucket.masked_fill(~real, self._buckets)
         value, order = bucket.sort(dim=-1, stable=True)
-        place = torch.arange(length, device=bucket.device).expand_as(order)
+        rank = torch.arange(length, device=bucket.device).expand_as(order)
         if self.strict:
             first = pad(value[..., 1:] != value[..., :-1], (1, 0), value=True)
-            place = place - place.masked_fill(~first, 0).cummax(dim=-1).values
-        slot = place // chunk + 1
+            rank = rank - rank.masked_fill(~first, 0).cummax(dim=-1).values
+        slot = rank // chunk + 1
         before = True
         if self.strict and host_may_read(slot) and int(slot.max()) <= 2:
             slot, before = torch.ones_like(slot), False  # two chunks at most: all of a bucket that is earlier is read

@@ -1,12 +1,12 @@
-"""The relative attention of Transformer-XL (Dai et al. 2019, section 3.3): heads in, heads out, memory in front.
+"""Relative attention of Transformer-XL (Dai et al. 2019, section 3.3): heads in, heads out, memory in front.
 
     A_ij = (q_i + u)ᵀ k_j + (q_i + w)ᵀ W_R r_(i-j)
 
-is the score of a query at place i with a key at place j ≤ i: what the key holds, and how far away it is (the paper's
-second bias, its v, is w here). The queries are the last of the keys; what stands in front of them is memory.
+is the score of a query at position i for a key at position j ≤ i: a term for the content of the key and one for its
+distance (the paper's second bias, v, is called w here). The queries belong to the last keys; earlier keys are memory.
 
-This is no registered mechanism: in the contract's causal form there are as many queries as keys, and nothing but a
-number per offset comes beside them. It is the engine of `nn/memory_layer.py`.
+This is not a registered mechanism: the contract's causal form has as many queries as keys. It is the engine of
+`nn/memory_layer.py`.
 
 The second term needs no (queries, keys, head_dim) tensor: (q + w) Rᵀ is one product per piece of queries, with its
 columns ordered from the largest distance down to 0 and on to the future. A step of one query down is then a step of
@@ -69,7 +69,7 @@ def attend(
     scale = 1 / math.sqrt(q.shape[-1])
     content, place = (((q + bias[:, None]) * scale).to(q.dtype) for bias in (u, w))
     with full_precision(q):
-        out: Tensor = _Relative.apply(content, place, k, v, r, keep, window, ages, dropout)  # type: ignore[no-untyped-call]
+        out: Tensor = _Relative.apply(content, place, k, v, r, keep, window, ages, dropout)  # type: ignore[no-untyped-call, unused-ignore]
     return out
 
 
@@ -302,7 +302,7 @@ class _Dropped:
         return drawn.ge_(self.rate).mul_(1 / (1 - self.rate))
 
 
-def _again(ctx: Any, saved: Sequence[Any]) -> tuple[Tensor, Sequence[Tensor | None]]:
+def _recompute(ctx: Any, saved: Sequence[Any]) -> tuple[Tensor, Sequence[Tensor | None]]:
     if ctx.dropout[0]:
         refuse_second("relative attention with dropout on its weights", "set that dropout to 0")
     content, place, k, v, r, _, _, *rest = saved
@@ -348,7 +348,7 @@ class _Relative(torch.autograd.Function):
         return out
 
     @staticmethod
-    @twice_differentiable(_again)
+    @twice_differentiable(_recompute)
     def backward(ctx: Any, *towards: Tensor) -> tuple[Tensor | None, ...]:
         content, place, k, v, r, out, lse, *rest = ctx.saved_tensors
         keep = rest.pop(0) if ctx.given[0] else None

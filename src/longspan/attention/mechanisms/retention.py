@@ -1,12 +1,12 @@
-"""Retention: attention without softmax whose past fades by a constant factor at every step, one factor a head.
+"""Retention: attention without softmax, whose past decays by a constant factor per step and head (RetNet).
 
     out_i = Σ_{j ≤ i} γ^(i−j) (q_i·k_j) v_j,    γ_h = 1 − 2^(−5−h) for head h = 0, 1, …
 
-This is the mechanism alone: equations 5 to 7 of the paper. What stands around it in a RetNet belongs to who uses it:
-the rotation of queries and keys (xPos) is the position module of `nn.MultiHead`; the normalisation of each head's
-output and the swish gate are the block's. That normalisation takes out every factor on a head, hence no 1/√head_dim.
+This is the mechanism alone: equations 5 to 7 of the paper. The other parts of a RetNet are elsewhere: the rotation of
+queries and keys (xPos) is the position module of `nn.MultiHead`; the normalisation of each head's output and the swish
+gate belong to the block. That normalisation cancels any factor on a head, so scores are not scaled by 1/√head_dim.
 
-Rows are not divided by the sum of their weights, which may have any sign.
+Rows are not divided by the sum of their weights, which may have either sign.
 """
 
 from dataclasses import dataclass

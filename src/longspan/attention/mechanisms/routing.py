@@ -1,19 +1,19 @@
-"""Routing Transformer: tokens are clustered by content, and each reads those of its cluster.
+"""Routing Transformer: tokens are clustered by content (online k-means), and each reads the tokens of its cluster.
 
-Queries and keys are brought to one sphere, where the nearest centroid is the one with the largest product (Roy et al.
-2020, section 4). Centroids follow the data in training and are never trained by gradients; what pulls the data towards
-them is the commitment loss, left in `auxiliary_loss`. Two ways to belong to a cluster:
+Queries and keys are normalised to one sphere, where the nearest centroid has the largest product (Roy et al. 2020,
+section 4). In training, centroids follow the data by a moving average, not by gradients; the commitment loss in
+`auxiliary_loss` pulls the data towards them. Two ways to belong to a cluster:
 
-- `sequence` (the paper): each cluster takes its `window` best tokens of the whole sequence, so a token may be in
-  several, whose answers are averaged, or in none, where the answer is 0. Later tokens can put earlier ones out, so that
+- `sequence` (the paper): each cluster takes its `window` best tokens of the whole sequence. A token may be in several
+  clusters, whose outputs are averaged, or in none, and then its output is 0. Later tokens can displace earlier ones, so
   the future changes what the past reads.
 - `strict`: a query belongs to its best cluster. It reads the `window` tokens that were the cluster's best before the
-  query's block of `block` positions began, and of its own block the earlier tokens with the same best cluster, and
-  itself. Nothing later can change that, and it decodes. It is the default for causal=True.
+  query's block of `block` positions began; in its own block, the earlier tokens with the same best cluster; and itself.
+  No later token can change that, so this form decodes. It is the default for causal=True.
 
-Causal heads that route share queries and keys, as in the paper: the k they are given is not read. The first
-`local_heads` heads do not route: they read the neighbours, by q and k as they come. A masked token is in no cluster: it
-is read by none and reads nothing in the heads that route.
+Causal routing heads share queries and keys, as in the paper: they ignore the argument k. The first `local_heads` heads
+do not route: they read their neighbours, with q and k as given. A masked token is in no cluster: in the routing heads
+no token reads it, and it reads nothing.
 """
 
 from dataclasses import dataclass, replace
@@ -39,7 +39,7 @@ from longspan.precision import state_type
 from longspan.recompute import remember
 from longspan.shapes import Keys, Output, Queries, Values, Weights
 
-FEW = 16  # new tokens up to which a decoding step gathers the list of each
+FEW = 16  # up to so many new tokens, decoding gathers the list of each
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class RoutingAttention(Attention):
         given = self.options
         if given.local_heads >= shape.heads:
             raise InvalidOption(
-                f"option local_heads must leave one of the {shape.heads} heads, not be {given.local_heads}"
+                f"option local_heads must be below the {shape.heads} heads, so that one routes, not {given.local_heads}"
             )
         if given.membership == "strict" and not causal:
             raise InvalidOption("option membership strict goes with causal=True; without a direction, nothing leaks")
@@ -106,7 +106,7 @@ class RoutingAttention(Attention):
             self.supports = replace(self.supports, streaming=False)
         self.centroids = Centroids(self.routing_heads, given.clusters, shape.head_dim, given.decay)
 
-    # The paper
+    # The definition
 
     def define(self, q: Queries, k: Keys, extras: Extras) -> Weights:
         local, length = self.options.local_heads, q.shape[2]
@@ -124,8 +124,8 @@ class RoutingAttention(Attention):
             routed = parts.sum(dim=2) / queries.sum(dim=2).clamp_min(1)[..., None]
         if not local:
             return routed
-        place = torch.arange(length, device=q.device)
-        near = (place - place[:, None]).abs() <= self.options.local_window
+        position = torch.arange(length, device=q.device)
+        near = (position - position[:, None]).abs() <= self.options.local_window
         scores = torch.einsum("bhid,bhjd->bhij", q[:, :local], k[:, :local]) / self.shape.head_dim**0.5
         return torch.cat([masked_softmax(scores, near & may), routed], dim=1)
 
@@ -255,7 +255,7 @@ class RoutingAttention(Attention):
             return self._nearest(score), self._lists_at_once(score)
         count = ceil_div(x.shape[2], self.options.block)
         lists = self._lists(score, self._no_lists(x.shape[0], score), 0)[:count]
-        return self._nearest(score), torch.stack([each.index for each in lists], dim=2)
+        return self._nearest(score), torch.stack([entry.index for entry in lists], dim=2)
 
     def _no_lists(self, batch: int, like: Tensor) -> Lists:
         shape = (batch, self.routing_heads, self.options.clusters, self.options.window)
@@ -266,11 +266,11 @@ class RoutingAttention(Attention):
         """Those before the first block, and those after each whole block; the scores are of positions from `first`."""
         found, block = [before], self.options.block
         for begin in range(0, score.shape[-1] - block + 1, block):
-            place = torch.arange(first + begin, first + begin + block, device=score.device)
-            place = place.expand(*score.shape[:3], block)
+            position = torch.arange(first + begin, first + begin + block, device=score.device)
+            position = position.expand(*score.shape[:3], block)
             scores = torch.cat([found[-1].score, score[..., begin : begin + block]], dim=-1)
             best = scores.topk(self.options.window, dim=-1, sorted=False)
-            index = torch.cat([found[-1].index, place], dim=-1).gather(-1, best.indices)
+            index = torch.cat([found[-1].index, position], dim=-1).gather(-1, best.indices)
             found.append(Lists(index.masked_fill(best.values == float("-inf"), -1), best.values))
         return found
 
@@ -400,7 +400,7 @@ class RoutingAttention(Attention):
             out = self._read_few(x, points, values, clusters, lists[0].index, begin)
         else:  # the parallel way from the block's beginning; queries answered before stand in front once more
             count = ceil_div(past + new - begin, block)
-            index = torch.stack([each.index for each in lists[:count]], dim=2)
+            index = torch.stack([entry.index for entry in lists[:count]], dim=2)
             out = self._read_lists(points[:, :, begin:], points, values, clusters[:, :, begin:], index, begin)
             out = out[:, :, past - begin :]
         return out, replace(state, lists=lists[-1])
@@ -416,8 +416,8 @@ class RoutingAttention(Attention):
         )  # batch heads queries window
         far = [_take(rows, index.clamp_min(0)) for rows in (points, values)]
         near = [rows[:, :, begin:] for rows in (points, values)]
-        place = torch.arange(begin, points.shape[2], device=x.device)
-        same = (clusters[:, :, None, begin:] == cluster[..., None]) & (place <= place[-new:, None])
+        position = torch.arange(begin, points.shape[2], device=x.device)
+        same = (clusters[:, :, None, begin:] == cluster[..., None]) & (position <= position[-new:, None])
         scores = torch.cat([(x[..., None, :] @ far[0].mT)[..., 0, :], x @ near[0].mT], dim=-1).to(wide(x.dtype))
         may = torch.cat([index >= 0, same], dim=-1) & (cluster >= 0)[..., None]
         weights = masked_softmax(scores * self.scale, may).to(values.dtype)

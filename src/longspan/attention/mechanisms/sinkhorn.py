@@ -1,7 +1,7 @@
-"""Attention to a learned mix of other blocks, beside one's own block (Sinkhorn Transformer, Tay et al. 2020b).
+"""Sinkhorn attention: each block reads itself and a learned soft permutation of the other blocks (Tay et al. 2020b).
 
-A sort network scores, for each block, all blocks as its source; Sinkhorn's balancing makes the scores a nearly doubly
-stochastic matrix S, a soft permutation; block i then reads K̃_i = Σ_j S_ij K_j, whole blocks mixed offset by offset.
+A sort network scores every block as a source for each block. Sinkhorn balancing turns the scores into a nearly doubly
+stochastic matrix S, a soft permutation. Block i then reads K̃_i = Σ_j S_ij K_j: whole blocks, mixed offset by offset.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ from longspan.shapes import Keys, Output, Queries, Values, Weights
 class SinkhornState(State):
     k: Rows
     v: Rows
-    seen: Rows | None  # which of them may be read; None while all may
+    seen: Rows | None  # which of them may be read; None if all may
     total: Tensor  # (batch, heads, head_dim): the sum of all keys so far
     columns: Tensor  # (batch, heads, iterations, blocks): the logarithm of what each column has given away so far
     mixed_k: Tensor  # (batch, heads, block, head_dim): what the current block reads of the others
@@ -78,7 +78,7 @@ class SinkhornAttention(Attention):
         most = ceil_div(shape.max_length, self.options.block)
         self.sorting = Sorting(shape.heads, shape.head_dim, most, self.options, causal)
 
-    # The paper
+    # The definition
 
     def define(self, q: Queries, k: Keys, extras: Extras) -> Weights:
         length, block, scale = q.shape[2], self.options.block, self.shape.head_dim**-0.5

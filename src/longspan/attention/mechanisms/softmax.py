@@ -1,7 +1,9 @@
-"""Dense softmax attention, with the six alignment scores (Bahdanau 2015, Luong 2015, Graves 2014, Vaswani 2017).
+"""Dense softmax attention with six alignment scores (Bahdanau 2015, Luong 2015, Graves 2014, Vaswani 2017).
 
-Five of the six are a product of a query and a key after a change of either, so the fused kernel serves them all; the
-additive score is not, and is streamed over queries.
+    out_i = Σ_j softmax_j(score(q_i, k_j)) v_j,    score(q, k) = q·k / √head_dim by default
+
+Five of the six scores are a product of a transformed query and a transformed key, so they use the fused kernel. The
+additive score is not a product; it is computed for a few queries at a time.
 """
 
 from dataclasses import dataclass, replace
@@ -24,29 +26,28 @@ from longspan.errors import InvalidInput, InvalidOption
 from longspan.shapes import Keys, Output, Queries, Values, Weights
 
 SCORES = ("scaled_dot", "dot", "general", "additive", "location", "cosine")
-PLAIN = ("scaled_dot", "dot")  # these compare queries and keys as they come
+PLAIN = ("scaled_dot", "dot")  # queries and keys are compared untransformed
 EPSILON = 1e-8  # a zero vector has cosine 0, not NaN
 
 
 @dataclass(frozen=True)
 class SoftmaxState(State):
-    k: Rows  # as the score needs them: changed keys for `general`, `cosine` and `additive`
+    k: Rows  # as the score needs them: transformed for `general`, `cosine` and `additive`
     v: Rows
-    seen: Rows | None  # which of them may be read; None while all may
-    places: bool = False  # whether it matters at which place a key stands
-    family: SharedPrefixCache | None = (
-        None  # the rows that share keys and values; then these have a row for each family
-    )
+    seen: Rows | None  # which of them may be read; None if all may
+    places: bool = False  # whether the position of a key matters
+    # Set if groups of rows (beams) share their keys and values; k and v then have one row for each group.
+    family: SharedPrefixCache | None = None
 
     def select(self, rows: Tensor | Selection) -> Self:
-        """As long as rows come in families of one size, keys and values are not copied for them."""
+        """Keys and values are not copied as long as all groups of rows have the same size."""
         selection, size = Selection.of(rows), 1 if self.family is None else self.family.size
-        found = selection.families(size)
-        if self.family is None and (found is None or found[1] == 1 or self.places or not len(self.k)):
+        groups = selection.families(size)
+        if self.family is None and (groups is None or groups[1] == 1 or self.places or not len(self.k)):
             return super().select(selection)
-        if found is None:
+        if groups is None:
             return self.apart().select(selection)
-        families, members = found
+        families, members = groups
         keys, values = (
             (self.k, self.v) if families == list(range(self.k.batch)) else self._of(selection.index(families))
         )
@@ -67,7 +68,7 @@ class SoftmaxState(State):
         return self.k.select(families), self.v.select(families)
 
     def apart(self) -> Self:
-        """With keys and values for each row."""
+        """The same state with separate keys and values for each row."""
         assert self.family is not None
         rows = torch.arange(self.k.batch, device=self.k.value.device).repeat_interleave(self.family.size)
         seen = self.family.seen()
@@ -89,9 +90,7 @@ class SoftmaxAttention(Attention):
     @dataclass(frozen=True, kw_only=True)
     class Options(config.Options):
         score: str = option("scaled_dot", "how a query is compared with a key", choices=SCORES)
-        scale: float | None = option(
-            None, "what the products are multiplied by; 1/sqrt(head_dim) for scaled_dot and 1 otherwise"
-        )
+        scale: float | None = option(None, "factor on the scores; 1/sqrt(head_dim) for scaled_dot and 1 otherwise")
 
     def __init__(
         self, shape: Shape, options: Options | None = None, *, causal: bool = False, dropout: float = 0.0
@@ -99,7 +98,7 @@ class SoftmaxAttention(Attention):
         super().__init__(shape, options, causal=causal, dropout=dropout)
         score, heads, width = self.options.score, shape.heads, shape.head_dim
         if self.options.scale is not None and score != "scaled_dot":
-            raise InvalidOption(f"option scale goes with score scaled_dot, not {score}")
+            raise InvalidOption(f"option scale needs score scaled_dot, not {score}; leave it out")
         self.scaled_dot = score == "scaled_dot" and self.options.scale is None
         if score == "general":  # s · W h
             self.change = nn.Parameter(torch.empty(heads, width, width))
@@ -113,14 +112,14 @@ class SoftmaxAttention(Attention):
         elif score == "location":  # softmax(W s), one row of W per position
             self.supports = replace(self.supports, left_padding=False)
             if shape.max_length is None:
-                raise InvalidOption("score location has one row per position: give max_length")
+                raise InvalidOption("score location has one row for each position: give max_length")
             self.fixed_length = True
             self.places = nn.Parameter(torch.empty(heads, shape.max_length, width))
             nn.init.xavier_uniform_(self.places)
         elif score == "cosine":  # key strength β = softplus(·), 1 at the start (Graves 2014)
             self.strength = nn.Parameter(torch.full((heads,), 1.0).expm1().log())
 
-    # The paper
+    # The definition
 
     def define(self, q: Queries, k: Keys, extras: Extras) -> Weights:
         keep = readable(q.shape[2], k.shape[2], self.causal, extras.key_mask, q.device)
@@ -170,9 +169,9 @@ class SoftmaxAttention(Attention):
         return joint(q, [source], scale=self._scale, dropout=dropout)
 
     def _additive(self, q: Tensor, keys: Tensor, v: Tensor, keep: Tensor | None, bias: Tensor | None) -> Tensor:
-        """Rows in pieces, so that the (rows, keys, width) tensor of the tanh stays small."""
+        """A few queries at a time, so that the (queries, keys, width) tensor of the tanh stays small."""
         queries, known = q.shape[2], keys.shape[2]
-        past = known - queries if self.causal else 0  # the last query stands at the last key
+        past = known - queries if self.causal else 0  # the last query is at the last key
         if bias is not None:
             check_reach(bias, max(queries, known) - 1)
         places = torch.arange(known, device=q.device)
@@ -200,10 +199,10 @@ class SoftmaxAttention(Attention):
             kept += heads * keys * width
         elif score == "additive":
             flops += 2 * heads * (queries + keys) * width * width
-            kept = heads * keys * width  # the changed keys; each piece of the scores is computed again
+            kept = heads * keys * width  # the transformed keys; the scores are recomputed in the backward pass
         elif score == "location":
             kept += heads * keys * width
-        elif score == "cosine":  # both sides as changed, and their lengths
+        elif score == "cosine":  # transformed queries and keys, and their norms
             kept += heads * (queries * (width + 3) + keys * (width + 2) + 1)
         return Cost(flops, kept)
 
@@ -229,7 +228,7 @@ class SoftmaxAttention(Attention):
         if self.options.score == "additive":
             return self._additive(q, keys, values, keep, extras.bias), state
         q = self._change_queries(q)
-        if q.shape[2] == 1 and keep is None and extras.bias is None:  # one new token reads all there is: n scores
+        if q.shape[2] == 1 and keep is None and extras.bias is None:  # one new token reads every key: n scores
             grouped = q.reshape(len(q), keys.shape[1], -1, q.shape[3])  # the queries that read one key head, as rows
             return self._fused(grouped, keys, values, causal=False).reshape(*q.shape[:3], -1), state
         return self._joint(q, keys, values, keep, extras.bias), state
@@ -237,7 +236,7 @@ class SoftmaxAttention(Attention):
     def _decode_family(
         self, q: Tensor, k: Tensor, v: Tensor, state: SoftmaxState, family: SharedPrefixCache
     ) -> tuple[Tensor, State]:
-        """One new token for each member."""
+        """One new token for each row of each group."""
         k, v = self._change_keys(k), self._values(v)
         keys, values = state.k.append(family.fold(k, k.shape[1])), state.v.append(family.fold(v, v.shape[1]))
         family, heads = family.append(), k.shape[1]
@@ -250,7 +249,7 @@ class SoftmaxAttention(Attention):
         )
         return family.unfold(out), replace(state, k=keys, v=values, family=family)
 
-    # The scores as products
+    # Scores as products of transformed queries and keys
 
     @property
     def _scale(self) -> float:
@@ -264,7 +263,7 @@ class SoftmaxAttention(Attention):
         return q * (softplus(self.strength)[:, None, None] / _length(q)).to(q.dtype)
 
     def _change_keys(self, k: Tensor, first: int = 0) -> Tensor:
-        """The keys at positions `first` and on, as the products want them."""
+        """The transformed keys; the first one is at position `first`."""
         score = self.options.score
         if score in PLAIN:
             return k
@@ -278,13 +277,13 @@ class SoftmaxAttention(Attention):
         return k / _length(k)
 
     def _values(self, v: Tensor) -> Tensor:
-        """Keys that were changed for every head need values for every head."""
+        """Values for every query head if the keys were transformed for every query head."""
         return v if self.options.score in PLAIN else share_heads(v, self.shape.heads)
 
     def _places(self, keys: int) -> Tensor:
         most = self.places.shape[1]
         if keys > most:
-            raise InvalidInput(f"score location was built for max_length {most}, and there are {keys} keys")
+            raise InvalidInput(f"score location was built for max_length {most} and cannot read {keys} keys")
         return self.places.index_select(1, torch.arange(keys, device=self.places.device))
 
 

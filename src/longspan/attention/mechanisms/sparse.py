@@ -1,4 +1,4 @@
-"""The Sparse Transformer: each query reads its neighbourhood, and a regular few of all keys before it."""
+"""Sparse Transformer: each query reads its neighbourhood and a regular subset of all earlier keys."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ from longspan.shapes import Keys, Output, Queries, Values, Weights
 
 
 class Group(NamedTuple):
-    """Heads that lie side by side and read the same sets."""
+    """Consecutive heads that read the same sets."""
 
     begin: int
     end: int
@@ -35,7 +35,7 @@ class KeysState(State):
 
     k: Rows
     v: Rows
-    seen: Rows | None  # which of them may be read; None while all may
+    seen: Rows | None  # which of them may be read; None if all may
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class SparseState(State):
 
 
 class SparseAttention(Attention):
-    """Two sets (Child et al. 2019, section 4.3), both of them of the past:
+    """Two sets of earlier keys (Child et al. 2019, section 4.3):
 
     - strided: A1 is the last `window` positions, A2 every stride-th position counted back from the query;
     - fixed: A1 is the query's own block of `stride` positions, A2 the summary columns of every block.
@@ -121,7 +121,7 @@ class SparseAttention(Attention):
             local, distant = given.heads_pattern != "distant", given.heads_pattern != "local"
             self.groups = (Group(0, heads, local, distant),)
 
-    # The paper
+    # The definition
 
     def define(self, q: Queries, k: Keys, extras: Extras) -> Weights:
         length, stride = q.shape[2], self.options.stride

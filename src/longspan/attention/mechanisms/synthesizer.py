@@ -1,7 +1,8 @@
-"""Attention whose scores are synthesised from single tokens or from positions alone (Tay et al. 2020a).
+"""Synthesizer: attention scores computed from single tokens or from positions alone (Tay et al. 2020a).
 
-Five kinds of scores, alone or mixed inside one softmax. Three of them are products of a vector of the row and a vector
-of the key and go to the fused kernel, their factors side by side; the other two are made in tiles of rows (`tiles.py`).
+Five kinds of scores, alone or mixed inside one softmax. Three of them are products of a vector for the row and a vector
+for the key, so they use the fused kernel with concatenated factors; the other two are computed in tiles of rows
+(`kernels/tiled_softmax.py`).
 """
 
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ HIDDEN = Stream(name="hidden", kind="hidden", help="the hidden states that the s
 class SynthesizerState(State):
     k: Rows | None  # with the form "dot" only
     v: Rows
-    seen: Rows | None  # which of them may be read; None while all may
+    seen: Rows | None  # which of them may be read; None if all may
 
 
 class SynthesizerAttention(Attention):
@@ -113,7 +114,7 @@ class SynthesizerAttention(Attention):
         else:
             self.register_parameter(name, nn.Parameter(table))
 
-    # The paper
+    # The definition
 
     def define(self, q: Queries, k: Keys, extras: Extras) -> Weights:
         length = q.shape[2]

@@ -1,4 +1,9 @@
-"""Sliding-window attention: each query reads its neighbours, near ones or every so many."""
+"""Sliding-window attention: each query reads the keys within a window around it, optionally dilated.
+
+    query i reads key j if j = i + t·dilation with |t| ≤ window, and j ≤ i if causal; one softmax over them
+
+Beltagy et al. 2020, section 3.1, without global tokens (see `longformer`).
+"""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -21,13 +26,13 @@ from longspan.shapes import Keys, Output, Queries, Values, Weights
 class WindowState(State):
     k: Rows  # of the last window · dilation positions
     v: Rows
-    seen: Rows | None  # which of them may be read; None while all may
+    seen: Rows | None  # which of them may be read; None if all may
 
 
 class WindowAttention(Attention):
     name = "window"
     paper = "Beltagy et al. 2020 (sliding window)"
-    survey_class: ClassVar[tuple[str, ...]] = ("FP",)  # said again for Longformer, which has more
+    survey_class: ClassVar[tuple[str, ...]] = ("FP",)  # declared again, because Longformer's has more entries
     order = "n·window"
     exponent = 1.0
     scaled_dot = True
@@ -61,7 +66,7 @@ class WindowAttention(Attention):
         return masked_softmax(scores, near & readable(length, length, self.causal, extras.key_mask, q.device))
 
     def near(self, length: int, device: torch.device) -> Tensor:
-        """Which keys lie in the window of each query, of the past or not: (heads, length, length)."""
+        """Which keys are in the window of each query, future ones included: (heads, length, length)."""
         offsets = torch.arange(length, device=device) - torch.arange(length, device=device)[:, None]
         dilation = torch.tensor(self.dilations, device=device)[:, None, None]
         return (offsets.abs() <= self.options.window * dilation) & (offsets % dilation == 0)
@@ -78,7 +83,7 @@ class WindowAttention(Attention):
         dropout = self.dropout if self.training else 0.0
         scale = self.shape.head_dim**-0.5
         if past and max(self.dilations) > 1:
-            # Residues are those of the keys, so queries that were answered before stand in front once more.
+            # The layout groups positions by residue, so the past needs queries too; their outputs are dropped.
             source = KeySource(self._layout(), k, v, keep, bias)
             return joint(pad(q, (0, 0, past, 0)), [source], scale=scale, dropout=dropout)[:, :, past:]
         return joint(q, [KeySource(self._layout(past), k, v, keep, bias)], scale=scale, dropout=dropout)
@@ -95,7 +100,7 @@ class WindowAttention(Attention):
     def cost(self, queries: int, keys: int) -> Cost:
         heads, width = self.shape.heads, self.shape.head_dim
         pairs = self._layout().pairs(heads, queries, keys)
-        return Cost(4 * pairs * width, heads * queries * (width + 1))  # kept: the output and the log-sum-exp
+        return Cost(4 * pairs * width, heads * queries * (width + 1))  # kept: output and log-sum-exp
 
     def start(
         self, batch: int, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None

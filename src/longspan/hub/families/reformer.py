@@ -147,7 +147,7 @@ def _complete(setting: AttentionConfig, options: Any, causal: bool) -> Attention
 
 def _keys(setting: AttentionConfig, causal: bool) -> dict[str, Any]:
     """What a layer of this kind has; what these keys cannot say of it is found by reading them again."""
-    own = setting.made
+    own = setting.all_options
     if setting.name == "image_local" and isinstance(own.query_block, int):
         return {
             "local_attn_chunk_length": own.query_block,
