@@ -1,4 +1,4 @@
-"""Training steps per second of the recipe shakespeare-char, against a loop and a model as nanoGPT has them.
+"""Training steps per second of the recipe shakespeare-char, against nanoGPT's loop and model.
 
     python -m benchmarks.nanogpt [--data DATA] [--rounds 6] [--steps 50]
 
@@ -95,7 +95,7 @@ def theirs(data: Path, work: Path) -> Iterator[float]:
 
 
 def ours(data: Path, work: Path) -> Iterator[float]:
-    """The same by the recipe's own loop."""
+    """The same with the recipe's own loop."""
     read = recipe.read(Path(__file__).parents[1] / "recipes" / "shakespeare-char.toml", {"train.steps": 10**6})
     trainer = recipe.begin(read, work / "run", data=data)
     for row in trainer.updates():

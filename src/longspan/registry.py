@@ -1,4 +1,4 @@
-"""Names for classes: one table each for attention, models, tasks and arena tasks; built-in ones and plugins alike.
+"""Registries of classes by name: attention, models, tasks and arena tasks, built in or plugins.
 
 A plugin joins a table in one of three ways:
 
@@ -6,12 +6,12 @@ A plugin joins a table in one of three ways:
 - an entry point of an installed package, in the group `longspan.attention` (`.models`, `.tasks`, `.arena_tasks`);
 - its path: `package.module:Name`, wherever a name is expected.
 
-Nothing is imported before it is asked for. A path that comes from a file, such as a model's `config.json`, is imported
-only if its package is installed, is imported already, or is listed in LONGSPAN_PLUGINS: otherwise a folder with a
-model could run code that lies beside it.
+Nothing is imported before it is needed. A path from a file, such as a model's `config.json`, is imported only if its
+package is installed, is imported already, or is listed in LONGSPAN_PLUGINS: otherwise a model folder could run code
+that is stored beside it.
 
-LONGSPAN_PLUGINS lists modules, separated by commas: `mine` or `mine=/the/folder/it/is/in`. Registering a class adds its
-module there, so that child processes (arena cells, measurements, audits) know the plugin too.
+LONGSPAN_PLUGINS lists modules, separated by commas: `mine` or `mine=/folder/of/the/module`. Registering a class adds
+its module there, so that child processes (arena cells, measurements, audits) find the plugin too.
 """
 
 import os
@@ -27,35 +27,35 @@ from typing import Any, Generic, TypeVar
 
 from longspan.errors import InvalidInput, UnknownName, suggest
 
-T = TypeVar("T")
+Entry = TypeVar("Entry")
 PLUGINS = "LONGSPAN_PLUGINS"  # modules with plugins, separated by commas; child processes read it
 
 
-class Registry(Generic[T]):
-    """A table of names. `base` is what an entry must be a subclass of, as `package.module:Name`."""
+class Registry(Generic[Entry]):
+    """A registry of classes by name. Entries must be subclasses of `base`, given as `package.module:Name`."""
 
     def __init__(self, kind: str, group: str, base: str, entries: dict[str, str]) -> None:
         self.kind, self.group, self.base = kind, group, base
         self.entries = entries  # name -> path of a built-in class
-        self.registered: dict[str, type[T]] = {}  # by the decorator
+        self.registered: dict[str, type[Entry]] = {}  # by the decorator
 
-    def register(self, cls: type[T]) -> type[T]:
-        """A class under its own `name`: a decorator. A name that is taken by another class is refused."""
+    def register(self, cls: type[Entry]) -> type[Entry]:
+        """Decorator that registers a class under its `name`. A name that another class has is refused."""
         self._check(cls, f"{cls.__module__}:{cls.__qualname__}")
         name = getattr(cls, "name", None)
         if not isinstance(name, str) or not name or ":" in name:
-            raise InvalidInput(f"{cls.__qualname__} must say its name: a class attribute such as name = 'mine'")
+            raise InvalidInput(f"{cls.__qualname__} needs a name: a class attribute such as name = 'mine'")
         known = self.registered.get(name)
         same = known is not None and (known.__module__, known.__qualname__) == (cls.__module__, cls.__qualname__)
         if name in self.entries or (known is not None and not same):
-            raise InvalidInput(f"{self.kind} {name!r} is registered already; give {cls.__qualname__} another name")
-        self.registered[name] = cls  # a module that is loaded again replaces its own class
+            raise InvalidInput(f"{self.kind} {name!r} is already registered; give {cls.__qualname__} another name")
+        self.registered[name] = cls  # a reloaded module replaces its own class
         if cls.__module__ != "__main__":  # which no other process could import
             trust(cls.__module__)
         return cls
 
     def names(self) -> list[str]:
-        """Every name: built in, registered by a decorator, and of installed packages."""
+        """All names: built in, registered by a decorator, and from installed packages."""
         _import_listed()
         return list(dict.fromkeys([*self.entries, *self.registered, *self._installed()]))
 
@@ -68,8 +68,8 @@ class Registry(Generic[T]):
     def __len__(self) -> int:
         return len(self.names())
 
-    def find(self, name: str) -> type[T]:
-        """The class behind a name or a path; an unknown name is an error with the nearest known ones."""
+    def find(self, name: str) -> type[Entry]:
+        """The class of a name or a path; the error for an unknown name suggests the nearest ones."""
         if name in self.entries:
             return self._load(self.entries[name])
         if ":" in name:
@@ -82,7 +82,7 @@ class Registry(Generic[T]):
         raise UnknownName(f"no {self.kind} is called {name!r}: {suggest(name, self.names())}")
 
     def source(self, name: str) -> str | None:
-        """Where a plugin comes from, as `package.module:Name`; None for what is built in."""
+        """The path of a plugin, as `package.module:Name`; None for built-in entries."""
         if name in self.entries:
             return None
         cls = self.find(name)
@@ -91,23 +91,23 @@ class Registry(Generic[T]):
     def _installed(self) -> dict[str, str]:
         return _entry_points(self.group)
 
-    def _load(self, path: str, *, plugin: bool = False) -> type[T]:
-        found = load_path(path) if plugin else _attribute(import_module(path.partition(":")[0]), path)
-        self._check(found, path)
-        return found
+    def _load(self, path: str, *, plugin: bool = False) -> type[Entry]:
+        cls: type[Entry] = load_path(path) if plugin else _attribute(import_module(path.partition(":")[0]), path)
+        self._check(cls, path)
+        return cls
 
-    def _check(self, found: Any, path: str) -> None:
+    def _check(self, cls: Any, path: str) -> None:
         module, _, name = self.base.partition(":")
         base = getattr(import_module(module), name)
-        if not (isinstance(found, type) and issubclass(found, base)):
+        if not (isinstance(cls, type) and issubclass(cls, base)):
             raise InvalidInput(f"{path} must be a subclass of {module}.{name} to be used as {self.kind}")
 
 
 def load_path(path: str) -> Any:
-    """The object behind `package.module:Name`, where its module may be imported."""
+    """The object at `package.module:Name`, if its module may be imported."""
     module, _, attribute = path.partition(":")
     if not all(part.isidentifier() for part in [*module.split("."), *attribute.split(".")]):
-        raise InvalidInput(f"a plugin is written package.module:Name, not {path!r}")
+        raise InvalidInput(f"a plugin is given as package.module:Name, not {path!r}")
     if module not in sys.modules and not trusted(module):
         raise UnknownName(
             f"{path} is a plugin that is not installed: install its package, import {module} first, "
@@ -117,7 +117,7 @@ def load_path(path: str) -> Any:
 
 
 def trusted(module: str) -> bool:
-    """Whether a module may be imported because a file names it: its package is installed, or the user listed it."""
+    """Whether a module that a file names may be imported: its package is installed, or the user listed it."""
     return module in _listed() or module.partition(".")[0] in packages_distributions()
 
 
@@ -136,7 +136,7 @@ def trust(path: str) -> None:
 
 
 def _listed() -> dict[str, str]:
-    """The modules of LONGSPAN_PLUGINS, each with its folder where that is said."""
+    """The modules of LONGSPAN_PLUGINS, each with its folder, or an empty string."""
     entries = (entry.partition("=") for entry in os.environ.get(PLUGINS, "").split(","))
     return {name.strip(): folder.strip() for name, _, folder in entries if name.strip()}
 
@@ -161,7 +161,7 @@ def _import(module: str) -> ModuleType:
 
 @contextmanager
 def _visible(folder: str) -> Iterator[None]:
-    """Imports see a folder too, as they see the current one under `python -m`."""
+    """Let imports search a folder too, as `python -m` searches the current one."""
     sys.path.insert(0, folder)
     try:
         yield
@@ -171,13 +171,13 @@ def _visible(folder: str) -> Iterator[None]:
 
 
 def _attribute(module: ModuleType, path: str) -> Any:
-    found: Any = module
-    for part in path.partition(":")[2].split("."):
-        if not hasattr(found, part):
-            public = [name for name in dir(found) if not name.startswith("_")]
-            raise UnknownName(f"{module.__name__} has no {part!r}: {suggest(part, public)}")
-        found = getattr(found, part)
-    return found
+    value: Any = module
+    for attribute in path.partition(":")[2].split("."):
+        if not hasattr(value, attribute):
+            public = [name for name in dir(value) if not name.startswith("_")]
+            raise UnknownName(f"{module.__name__} has no {attribute!r}: {suggest(attribute, public)}")
+        value = getattr(value, attribute)
+    return value
 
 
 @cache

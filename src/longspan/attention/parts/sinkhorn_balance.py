@@ -1,4 +1,4 @@
-"""Soft sorting of blocks: a sort network, Gumbel noise, Sinkhorn balancing (Sparse Sinkhorn attention, Tay et al. 2020b)."""
+"""Soft sorting of blocks by a sort network, Gumbel noise and Sinkhorn balancing (Tay et al. 2020, Sparse Sinkhorn)."""
 
 from collections.abc import Sequence
 from itertools import accumulate
