@@ -9,7 +9,7 @@ recomputes the output with ordinary differentiable operations and lets autograd 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import wraps
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -22,8 +22,17 @@ Recompute = Callable[[Any, Sequence[Any]], tuple[Tensor | Sequence[Tensor], Sequ
 Backward = Callable[..., Any]
 
 
+class Function(torch.autograd.Function):
+    """`torch.autograd.Function` with a typed `apply`."""
+
+    if TYPE_CHECKING:
+
+        @classmethod
+        def apply(cls, *arguments: Any) -> Any: ...
+
+
 def twice_differentiable(recompute: Recompute) -> Callable[[Backward], Backward]:
-    """Decorator for `backward` of a `torch.autograd.Function`; write it below `@staticmethod`.
+    """Decorator for `backward` of a `Function`; write it below `@staticmethod`.
 
     `recompute` computes the outputs from the saved tensors with differentiable operations. It runs only if a graph of
     the gradients is needed, and then takes the memory of a plain forward pass.
@@ -70,4 +79,4 @@ def refuse_second(what: str, instead: str) -> None:
         raise Unsupported(f"{what} has no second derivative, which create_graph=True needs; {instead}")
 
 
-__all__ = ["refuse_second", "twice_differentiable"]
+__all__ = ["Function", "refuse_second", "twice_differentiable"]

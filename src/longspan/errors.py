@@ -19,7 +19,7 @@ class LongspanError(ValueError):
 
 
 class Unsupported(LongspanError):
-    """A mechanism was asked for something it cannot do."""
+    """A mechanism does not support what was requested."""
 
 
 class InvalidInput(LongspanError):

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from longspan.attention.base import Attention, Side
-from longspan.attention.layouts.grid import place_in_blocks
+from longspan.attention.layouts.grid import position_in_blocks
 from longspan.attention.mechanisms.axial import AxialAttention
 from longspan.attention.mechanisms.bigbird import BigBirdAttention
 from longspan.attention.mechanisms.image_local import ImageBlocks, ImageLocalAttention, LineBlocks
@@ -117,12 +117,14 @@ def _sparse(mechanism: SparseAttention, length: int, keep: Tensor | None, device
     local, distant = torch.tensor(kinds, device=device).unbind(1)
 
     def strided(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        return (local[head] & (query - key < window)) | (distant[head] & ((query - key) % stride == 0))
+        near: Tensor = local[head] & (query - key < window)
+        return near | (distant[head] & ((query - key) % stride == 0))
 
     def fixed(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         column = key % stride - columns[head]
         summarised = (column >= 0) & (column < summary)
-        return (local[head] & (query // stride == key // stride)) | (distant[head] & summarised)
+        near: Tensor = local[head] & (query // stride == key // stride)
+        return near | (distant[head] & summarised)
 
     return strided if mechanism.strided else fixed
 
@@ -142,7 +144,7 @@ def _image_local(
 
         return line
     assert isinstance(form, ImageBlocks)
-    row, column = place_in_blocks(torch.arange(length, device=device), form.height, form.width, form.block)
+    row, column = position_in_blocks(torch.arange(length, device=device), form.height, form.width, form.block)
     (tall, broad), (above, beside) = form.block, form.flange
     top, left = row // tall * tall, column // broad * broad
 
