@@ -2,9 +2,9 @@
 
     python -m benchmarks.advice [--only 1,9] [--rounds 3] [--refresh]
 
-Advice comes from the measurements that are kept for this machine, and from measuring what is missing. Then every
-mechanism that fits, and that was found to take at most twice as long as the fastest, is measured again, all of them
-taking turns, each turn in a process of its own, and nothing of it is kept. The bar is 1.10 times the fastest.
+Advice uses the stored measurements of this machine and measures what is missing. Then every mechanism that fits, and
+that takes at most twice as long as the fastest, is measured again, in turns, each turn in its own process; these
+measurements are not stored. A pick passes if it takes at most 1.10 times as long as the fastest.
 """
 
 import argparse

@@ -2,11 +2,11 @@
 
     python -m benchmarks.history [--length 4096] [--repeats 7] [--only window] [--keep]
 
-Runs the benchmark, holds each ratio against the median of the last three records of the same machine and length, and
-adds a line to `benchmarks/history.jsonl`: ratios to full attention alone, as times of a shared machine say nothing
-later. What seems to have changed is measured a second time, and told only if it is seen again: a busy neighbour slows
-one row of a run by a third. Exits with 1 if some ratio got worse. What was measured with changes that no commit has is
-not added, unless `--keep` says so; it is then marked.
+Runs the benchmark, compares each ratio with the median of the last three records of the same machine and length, and
+adds a line to `benchmarks/history.jsonl`. Only ratios to full attention are recorded: absolute times on a shared
+machine are not comparable. A ratio that seems to have changed is measured again and reported only if the change
+repeats: another process can slow one row by a third. Exits with 1 if a ratio got worse. Results with uncommitted
+changes are not recorded unless `--keep` is given; they are then marked.
 """
 
 import argparse

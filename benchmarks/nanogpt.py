@@ -2,9 +2,9 @@
 
     python -m benchmarks.nanogpt [--data DATA] [--rounds 6] [--steps 50]
 
-nanoGPT is no package, so its CPU setting is written down here again, from its README and source: fused attention, one
-linear layer for queries, keys and values, tied embeddings, no biases, two groups in AdamW, blocks drawn at random from
-a memory map, the loss fetched at every step (log_interval 1). Both loops take turns in one process.
+nanoGPT is not a package, so this file reimplements its CPU configuration from its README and source: fused attention,
+one linear layer for queries, keys and values, tied embeddings, no biases, two AdamW groups, random blocks from a memory
+map, the loss read at every step (log_interval 1). Both loops alternate in one process.
 """
 
 import argparse

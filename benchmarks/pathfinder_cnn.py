@@ -2,10 +2,10 @@
 
     python -m benchmarks.pathfinder_cnn [--size 32] [--contours 6,9,14] [--images 40000] [--minutes 14]
 
-Attention that stays at chance on Pathfinder says nothing unless the labels can be told from the pixels. Residual 3×3
-convolutions, dilated 1, 2, 4, 8, 1, 2, 4, 8, see the whole image; the acceptance of the generator (spec, 2.5) is that
-such a network exceeds 85 % at 32×32, where counting pixels stays at 50. Test images are not trained on.
-Long curves are not learned in minutes from nothing, so that short ones come first. What it reached: docs/results.md.
+A model at chance on Pathfinder means nothing unless the labels can be learned from the pixels. Residual 3×3
+convolutions, dilated 1, 2, 4, 8, 1, 2, 4, 8, cover the whole image. The generator is accepted if such a network exceeds
+85 % at 32×32, where counting pixels stays at 50. Test images are separate from training images. Long curves cannot be
+learned from scratch in minutes, so short ones come first. Results: docs/results.md.
 """
 
 import argparse

@@ -4,8 +4,7 @@
     python -m benchmarks.seq2seq --task reverse   # the alignment that attention learns is the anti-diagonal
     python -m benchmarks.seq2seq --task recall    # an LSTM remembers over 50 steps, an Elman network does not
 
-`--steps`, `--width` and `--seed` change the budget; `--json FILE` keeps the numbers. What to expect, by the checks of
-the specification:
+`--steps`, `--width` and `--seed` change the budget; `--json FILE` writes the results. Expected results:
 
 - copy, both models trained on lengths 1 to 40: without attention over 95 % exact up to length 10, and at least 30
   points below attention at 40;

@@ -1,4 +1,4 @@
-"""Files as they are written: modes by the umask, and checksums that are checked."""
+"""Written folders: file modes follow the umask, and checksums are checked."""
 
 import json
 import os

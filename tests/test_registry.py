@@ -1,4 +1,4 @@
-"""Plugins: by decorator, by path and by entry point; what is not trusted is not imported."""
+"""Plugins by decorator, path and entry point; untrusted ones are not imported."""
 
 import importlib
 import os

@@ -1,4 +1,4 @@
-"""Every feature map: its definition, its gradient, its cost, and that buffers and plain expressions agree."""
+"""Feature maps: definition, gradient, cost, and equality of buffered and plain results."""
 
 import math
 
