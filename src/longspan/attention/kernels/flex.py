@@ -114,17 +114,15 @@ def _sparse(mechanism: SparseAttention, length: int, keep: Tensor | None, device
     stride, summary, window = mechanism.options.stride, mechanism.options.summary, mechanism.window
     columns = torch.tensor(mechanism.columns, device=device)
     kinds = [(group.local, group.distant) for group in mechanism.groups for _ in range(group.begin, group.end)]
-    local, distant = torch.tensor(kinds, device=device).unbind(1)
+    local, distant = (torch.tensor(column, device=device) for column in zip(*kinds, strict=True))
 
     def strided(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        near: Tensor = local[head] & (query - key < window)
-        return near | (distant[head] & ((query - key) % stride == 0))
+        return (local[head] & (query - key < window)) | (distant[head] & ((query - key) % stride == 0))
 
     def fixed(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         column = key % stride - columns[head]
         summarised = (column >= 0) & (column < summary)
-        near: Tensor = local[head] & (query // stride == key // stride)
-        return near | (distant[head] & summarised)
+        return (local[head] & (query // stride == key // stride)) | (distant[head] & summarised)
 
     return strided if mechanism.strided else fixed
 
