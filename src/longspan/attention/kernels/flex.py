@@ -117,12 +117,14 @@ def _sparse(mechanism: SparseAttention, length: int, keep: Tensor | None, device
     local, distant = (torch.tensor(column, device=device) for column in zip(*kinds, strict=True))
 
     def strided(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        return (local[head] & (query - key < window)) | (distant[head] & ((query - key) % stride == 0))
+        readable: Tensor = (local[head] & (query - key < window)) | (distant[head] & ((query - key) % stride == 0))
+        return readable
 
     def fixed(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         column = key % stride - columns[head]
         summarised = (column >= 0) & (column < summary)
-        return (local[head] & (query // stride == key // stride)) | (distant[head] & summarised)
+        readable: Tensor = (local[head] & (query // stride == key // stride)) | (distant[head] & summarised)
+        return readable
 
     return strided if mechanism.strided else fixed
 
