@@ -1,6 +1,6 @@
 """Benchmarks, run by hand and by `make bench`: `python -m benchmarks.attention`.
 
-The number of threads has to be said before torch is loaded.
+The number of threads must be set before torch is imported.
 """
 
 import os

@@ -1,10 +1,10 @@
-"""Whether advice holds: what `longspan advise` picks for ten settings, against all that could be faster, measured anew.
+"""Checks `longspan advise`: its picks for ten settings, measured against every mechanism that could be faster.
 
     python -m benchmarks.advice [--only 1,9] [--rounds 3] [--refresh]
 
-Advice comes from the measurements that are kept for this machine, and from measuring what is missing. Then every
-mechanism that fits, and that was found to take at most twice as long as the fastest, is measured again, all of them
-taking turns, each turn in a process of its own, and nothing of it is kept. The bar is 1.10 times the fastest.
+Advice uses the stored measurements of this machine and measures what is missing. Then every mechanism that fits, and
+that takes at most twice as long as the fastest, is measured again, in turns, each turn in its own process; these
+measurements are not stored. A pick passes if it takes at most 1.10 times as long as the fastest.
 """
 
 import argparse
@@ -33,7 +33,7 @@ SETTINGS = [
 
 
 def near(question: Requirements, store: Store, room: int | None) -> list[Case]:
-    """What fits, was measured, and could be the fastest after all."""
+    """Mechanisms that fit, were measured, and could be the fastest."""
     found = [store.get(case) for case in candidates(question)[0]]
     done = [each for each in found if each is not None and each.state == "done"]
     fitting = [each for each in done if room is None or each.memory is None or each.memory <= room]
@@ -43,9 +43,9 @@ def near(question: Requirements, store: Store, room: int | None) -> list[Case]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="numbers of settings, with commas between them")
-    parser.add_argument("--rounds", type=int, default=3, help="turns of each")
-    parser.add_argument("--refresh", action="store_true", help="measure anew what advice is made from")
+    parser.add_argument("--only", default="", help="numbers of settings, separated by commas")
+    parser.add_argument("--rounds", type=int, default=3, help="measurements of each")
+    parser.add_argument("--refresh", action="store_true", help="repeat the measurements that advice is based on")
     given = parser.parse_args()
     numbers = [int(part) for part in given.only.split(",") if part] or range(1, len(SETTINGS) + 1)
     good = 0

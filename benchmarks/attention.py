@@ -1,9 +1,9 @@
-"""Each mechanism against torch's own full attention, in one run: times faster, forward and with backward.
+"""Speed of each mechanism relative to torch's full attention, forward and with backward.
 
     python -m benchmarks.attention [--length 4096] [--only window] [--repeats 7] [--json FILE]
 
-Float32, batch 1, 8 heads of 64, 2 threads. Peak memory is that of a forward and backward pass in a process of its own
-(`--memory`), above what the process held before.
+Float32, batch 1, 8 heads of 64, 2 threads. `--memory` adds the peak memory of a forward and backward pass in a separate
+process, above what the process held before.
 """
 
 import argparse
@@ -39,7 +39,7 @@ def make(name: str, length: int, dropout: float, padding: bool) -> Subject:
 
 
 def peak(name: str, length: int) -> int:
-    """Bytes that a forward and backward pass adds to the process at its fullest."""
+    """Peak bytes that a forward and backward pass adds to the process."""
     made = make(name, length, 0.0, False)
     resident = Resident()
     made.backward()
@@ -49,17 +49,17 @@ def peak(name: str, length: int) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--length", type=int, default=4096)
-    parser.add_argument("--only", action="append", default=[], help="rows whose name has this in it; may be repeated")
+    parser.add_argument("--only", action="append", default=[], help="rows whose name contains this; may be repeated")
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--dropout", type=float, default=0.0, help="on the weights, in training mode")
     parser.add_argument("--padding", action="store_true", help="hide the last tenth of the keys")
-    parser.add_argument("--memory", action="store_true", help="peak memory too, each case in a process of its own")
+    parser.add_argument("--memory", action="store_true", help="measure peak memory too, each case in its own process")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     asked = [name for name in ROWS if not given.only or any(part in name for part in given.only)]
     rows = [name for name in asked if ROWS[name].mechanism in names()]
 
-    # One row at a time beside the baseline: thirty cases in one process would crowd each other out of the caches.
+    # One row at a time beside the baseline: thirty cases at once would evict each other from the caches.
     best = {}
     baseline = make(FULL, given.length, 0.0, False)
     for name in rows:
@@ -75,7 +75,7 @@ def main() -> None:
             with get_context("spawn").Pool(1) as pool:
                 bytes_of[name] = pool.apply(peak, (name, given.length))
 
-    print(f"length {given.length}; full attention is measured anew beside each row")
+    print(f"length {given.length}; full attention is measured again beside each row")
     print(f"{'':30}{'ms':>15}{'times faster':>16}{'goal':>14}{'MiB' if bytes_of else '':>8}")
     record = {}
     for name in rows:

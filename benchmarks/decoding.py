@@ -3,8 +3,8 @@
     python -m benchmarks.decoding [--lengths 1024,4096,16384,65536] [--only linear] [--models] [--repeats 5]
 
 One attention of 8 heads of 64 or, with `--models`, a whole language model (2 layers of 256, 4 heads, vocabulary 256);
-batch 1, float32, 2 threads: the step of one token, as the ratio to the step at the shortest context, and the bytes of
-the state. Those of constant state should stay at 1.
+batch 1, float32, 2 threads. Prints the time of a one-token step relative to the shortest context, and the bytes of the
+state. With a constant-size state the ratio should stay at 1.
 """
 
 import argparse
@@ -29,11 +29,11 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 BODY = {"width": 256, "layers": 2, "heads": 4, "hidden": 1024}
 
-Read = Callable[[int, Any], Any]  # the next tokens, so many of them, after a state; the state after them
+Read = Callable[[int, Any], Any]  # (number of tokens, state) -> state after them
 
 
 def attention(name: str, longest: int) -> tuple[Any, Read]:
-    """The first state of one attention, and how it reads on."""
+    """The first state of one attention, and a function that reads more tokens."""
     sizes = {"heads": HEADS, "head_dim": WIDTH, "max_length": longest}
     mechanism = build(name, **sizes, causal=True, **OPTIONS.get(name, {})).eval()
 
@@ -45,24 +45,24 @@ def attention(name: str, longest: int) -> tuple[Any, Read]:
 
 
 def model(name: str, longest: int) -> tuple[Any, Read]:
-    """The same of a whole model: one of `MODELS`, or a decoder with the mechanism of that name."""
+    """The same for a whole model: one of `MODELS`, or a decoder with the mechanism of that name."""
     if name in MODELS:
         body = {} if name == "recurrent" else BODY
-        found = build_model(name, vocabulary=VOCABULARY, **body, **MODELS[name]).eval()
+        network = build_model(name, vocabulary=VOCABULARY, **body, **MODELS[name]).eval()
     else:
-        setting = {"name": name, **OPTIONS.get(name, {})}
-        found = build_model("decoder", vocabulary=VOCABULARY, **BODY, attention=setting, max_length=longest).eval()
+        config = {"name": name, **OPTIONS.get(name, {})}
+        network = build_model("decoder", vocabulary=VOCABULARY, **BODY, attention=config, max_length=longest).eval()
 
     def read(count: int, state: Any) -> Any:
-        return found.extend(torch.ones(1, count, dtype=torch.long), state, last=True)[1]
+        return network.extend(torch.ones(1, count, dtype=torch.long), state, last=True)[1]
 
-    return found.start(1), read
+    return network.start(1), read
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lengths", default="1024,4096,16384,65536")
-    parser.add_argument("--only", default=None, help="names, with commas between them")
+    parser.add_argument("--only", default=None, help="names, separated by commas")
     parser.add_argument("--models", action="store_true", help="whole models instead of single attentions")
     parser.add_argument("--repeats", type=int, default=5)
     given = parser.parse_args()
@@ -72,7 +72,7 @@ def main() -> None:
     print(f"{'':18}{'ms at ' + str(lengths[0]):>12}" + "".join(f"{n:>9}" for n in lengths) + "   MB of state")
     for name in wanted.split(","):
         if name not in known:
-            parser.error(f"{name} decodes not, or is not there; known: {', '.join(known)}")
+            parser.error(f"{name} is unknown or cannot decode; known: {', '.join(known)}")
         cases, held = {}, {}
         with torch.inference_mode():
             first, read = (model if given.models else attention)(name, max(lengths) + 2 * STEPS)

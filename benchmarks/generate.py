@@ -1,11 +1,11 @@
-"""Generation against Hugging Face `generate`: the same weights' sizes, settings and number of tokens, in one run.
+"""Generation speed relative to Hugging Face `generate`, with the same model sizes, options and number of tokens.
 
     OMP_WAIT_POLICY=ACTIVE python -m benchmarks.generate [--repeats 3] [--only gpt2] [--layers 6 --width 512]
 
-A decoder of GPT-2's kind (prompt 128, 128 new tokens), one of Llama's (prompt 128, 64 new; always of the shape of
-SmolLM2-135M: 30 layers of 576, 9 heads that share 3 key heads) and an encoder–decoder of BART's (source 128, 64 new),
-random weights, greedy and with 4 beams, batch 1 and 8; tokens per second of the whole call, prompt and all, by the
-clock, with threads that wait as they do for a user: run it on a quiet machine.
+A GPT-2 decoder (prompt 128, 128 new tokens), a Llama decoder (prompt 128, 64 new; always the shape of SmolLM2-135M: 30
+layers of 576, 9 heads that share 3 key heads) and a BART encoder–decoder (source 128, 64 new). Random weights, greedy
+and with 4 beams, batch 1 and 8. Prints tokens per second of wall time for the whole call, prompt included. Run it on a
+quiet machine.
 """
 
 import argparse

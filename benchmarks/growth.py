@@ -1,10 +1,10 @@
-"""How time and memory grow with the length, beside what each mechanism declares.
+"""Measured growth of time and memory with length, and the exponent that each mechanism declares.
 
     python -m benchmarks.growth [--lengths 2048,4096,8192,16384] [--only window] [--repeats 2]
 
-Forward and backward as in `benchmarks.attention`, every length of every row in a process of its own. The exponent is
-the slope of the logarithms between the shortest and the longest; memory is the peak above the inputs at the longest.
-Mechanisms of quadratic order are left out unless `--only` asks for them.
+Forward and backward as in `benchmarks.attention`, every length of every row in its own process. The exponent is the
+log-log slope between the shortest and the longest length; memory is the peak above the inputs at the longest.
+Quadratic mechanisms are skipped unless `--only` selects them.
 """
 
 import argparse
@@ -17,12 +17,12 @@ from longspan.attention import find
 from longspan.measure.timing import once
 
 WARM = 512  # tokens
-LIMIT = 2**30  # bytes that a mechanism of linear order may take at 16,384 (shared/targets.md)
+LIMIT = 2**30  # most bytes that a linear mechanism may take at length 16,384
 
 
 def measure(name: str, length: int, repeats: int) -> tuple[float, int]:
     """Seconds of a forward and backward pass, and the bytes it adds to the process."""
-    make(name, WARM, 0.0, False).backward()  # what torch sets up once is no part of it
+    make(name, WARM, 0.0, False).backward()  # torch's one-time set-up does not count
     held = peak(name, length)
     case = make(name, length, 0.0, False)
     case.backward()
@@ -32,7 +32,7 @@ def measure(name: str, length: int, repeats: int) -> tuple[float, int]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lengths", default="2048,4096,8192,16384")
-    parser.add_argument("--only", default="", help="rows whose name has this in it")
+    parser.add_argument("--only", default="", help="rows whose name contains this")
     parser.add_argument("--repeats", type=int, default=2)
     given = parser.parse_args()
     lengths = [int(part) for part in given.lengths.split(",")]
@@ -41,13 +41,13 @@ def main() -> None:
     ]
     print(f"{'':30}{'exponent of time':>18}{'of memory':>11}{'declared':>10}{'MiB at ' + str(lengths[-1]):>14}")
     for name in rows:
-        found = []
+        measured = []
         for length in lengths:
             with get_context("spawn").Pool(1) as pool:
-                found.append(pool.apply(measure, (name, length, given.repeats)))
+                measured.append(pool.apply(measure, (name, length, given.repeats)))
         steps = math.log(lengths[-1] / lengths[0])
-        time, memory = (math.log(last / first) / steps for first, last in zip(found[0], found[-1]))
-        declared, held = find(ROWS[name].mechanism).exponent, found[-1][1]
+        time, memory = (math.log(last / first) / steps for first, last in zip(measured[0], measured[-1]))
+        declared, held = find(ROWS[name].mechanism).exponent, measured[-1][1]
         over = "  over 1 GiB" if declared <= 1 and held > LIMIT else ""
         print(f"{name:30}{time:18.2f}{memory:11.2f}{declared:10g}{held / 2**20:14.0f}{over}", flush=True)
 

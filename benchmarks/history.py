@@ -1,12 +1,12 @@
-"""The ratios of `benchmarks.attention` from commit to commit: which got worse by more than 15 %.
+"""The ratios of `benchmarks.attention` by commit: which got worse by more than 15 %.
 
     python -m benchmarks.history [--length 4096] [--repeats 7] [--only window] [--keep]
 
-Runs the benchmark, holds each ratio against the median of the last three records of the same machine and length, and
-adds a line to `benchmarks/history.jsonl`: ratios to full attention alone, as times of a shared machine say nothing
-later. What seems to have changed is measured a second time, and told only if it is seen again: a busy neighbour slows
-one row of a run by a third. Exits with 1 if some ratio got worse. What was measured with changes that no commit has is
-not added, unless `--keep` says so; it is then marked.
+Runs the benchmark, compares each ratio with the median of the last three records of the same machine and length, and
+adds a line to `benchmarks/history.jsonl`. Only ratios to full attention are recorded: absolute times on a shared
+machine are not comparable. A ratio that seems to have changed is measured again and reported only if the change
+repeats: another process can slow one row by a third. Exits with 1 if a ratio got worse. Results with uncommitted
+changes are not recorded unless `--keep` is given; they are then marked.
 """
 
 import argparse
@@ -35,7 +35,7 @@ class Record:
     """One run."""
 
     commit: str
-    dirty: bool  # measured with changes that the commit has not
+    dirty: bool  # measured with uncommitted changes
     date: str
     machine: str
     length: int
@@ -43,13 +43,13 @@ class Record:
 
     @property
     def alike(self) -> tuple[str, int]:
-        """What has to be the same for two records to be compared."""
+        """What two records must share to be compared."""
         return self.machine, self.length
 
 
 @dataclass(frozen=True)
 class Change:
-    """A ratio that is not what it was."""
+    """A ratio that changed."""
 
     row: str
     kind: str
@@ -66,7 +66,7 @@ class Change:
 
 
 def changes(past: Iterable[Record], new: Record) -> list[Change]:
-    """The ratios that lie more than 15 % below or above the median of the last three that can be compared."""
+    """The ratios more than 15 % below or above the median of the last three comparable ones."""
     alike = [record.times_faster for record in past if record.alike == new.alike]
     found = []
     for row, ratios in new.times_faster.items():
@@ -81,13 +81,13 @@ def changes(past: Iterable[Record], new: Record) -> list[Change]:
 
 
 def seen_again(found: Sequence[Change], again: Sequence[Change]) -> list[Change]:
-    """Of what was found first, that which was found a second time in the same direction."""
+    """The first changes that the second measurement confirms in the same direction."""
     same = {(change.row, change.kind, change.worse) for change in again}
     return [change for change in found if (change.row, change.kind, change.worse) in same]
 
 
 def between(first: Ratios, second: Ratios) -> dict[str, list[float]]:
-    """The geometric mean of what was measured twice, and the rest of the first as it was."""
+    """The geometric mean of ratios measured twice, and the others unchanged."""
     return {
         row: [round(math.sqrt(one * other), 2) for one, other in zip(ratios, second.get(row, ratios))]
         for row, ratios in first.items()
@@ -110,7 +110,7 @@ def name_machine(found: Mapping[str, Any]) -> str:
 
 
 def measure(length: int, repeats: int, only: Iterable[str]) -> dict[str, list[float]]:
-    """The ratios of this very moment, in a process of their own; `only` are parts of the names of rows, none: all."""
+    """Current ratios, measured in a separate process; `only` has parts of row names, or is empty for all rows."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "ratios.json"
         options = ["--length", str(length), "--repeats", str(repeats), "--json", str(out)]
@@ -129,10 +129,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--length", type=int, default=4096)
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--only", action="append", default=[], help="rows whose name has this in it; may be repeated")
-    parser.add_argument("--keep", action="store_true", help="add the record though changes are not committed")
+    parser.add_argument("--only", action="append", default=[], help="rows whose name contains this; may be repeated")
+    parser.add_argument("--keep", action="store_true", help="add the record even with uncommitted changes")
     given = parser.parse_args()
-    # As it was when measuring began; what this program itself writes is no change.
+    # The state before measuring; what this program writes does not count as a change.
     commit, dirty = git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "--", ":/", f":!/{_from_root(FILE)}"))
     new = Record(
         times_faster=measure(given.length, given.repeats, given.only),
@@ -156,7 +156,7 @@ def main() -> int:
     if not found:
         print(f"no ratio changed by more than {MOST:.0%} twice" if alike else "nothing to compare with yet")
     if dirty and not given.keep:
-        print(f"not added to {FILE.name}: there are changes that no commit has (--keep adds it all the same)")
+        print(f"not added to {FILE.name}: there are uncommitted changes (--keep adds it anyway)")
     else:
         append(new)
     return int(any(change.worse for change in found))

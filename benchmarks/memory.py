@@ -1,9 +1,9 @@
-"""A layer of Transformer-XL against torch's own full attention, in one run: times faster, forward and with backward.
+"""Speed of a Transformer-XL layer relative to torch's full attention, forward and with backward.
 
     python -m benchmarks.memory [--length 4096] [--segment 512] [--memory 512] [--repeats 7]
 
-Float32, batch 1, width 512, 8 heads of 64, 2 threads. The layer has its five projections and reads the whole text,
-segment by segment; full attention has none, as in `benchmarks.attention`. Goal of the first release: 1.5 / 2 at 4096.
+Float32, batch 1, width 512, 8 heads of 64, 2 threads. The layer has five projections and reads the whole text segment
+by segment; full attention has no projections, as in `benchmarks.attention`. Goal: 1.5 / 2 at length 4096.
 """
 
 import argparse

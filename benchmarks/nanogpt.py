@@ -1,10 +1,10 @@
-"""Training steps per second of the recipe shakespeare-char, against a loop and a model as nanoGPT has them.
+"""Training steps per second of the recipe shakespeare-char, against nanoGPT's loop and model.
 
     python -m benchmarks.nanogpt [--data DATA] [--rounds 6] [--steps 50]
 
-nanoGPT is no package, so its CPU setting is written down here again, from its README and source: fused attention, one
-linear layer for queries, keys and values, tied embeddings, no biases, two groups in AdamW, blocks drawn at random from
-a memory map, the loss fetched at every step (log_interval 1). Both loops take turns in one process.
+nanoGPT is not a package, so this file reimplements its CPU configuration from its README and source: fused attention,
+one linear layer for queries, keys and values, tied embeddings, no biases, two AdamW groups, random blocks from a memory
+map, the loss read at every step (log_interval 1). Both loops alternate in one process.
 """
 
 import argparse
@@ -95,7 +95,7 @@ def theirs(data: Path, work: Path) -> Iterator[float]:
 
 
 def ours(data: Path, work: Path) -> Iterator[float]:
-    """The same by the recipe's own loop."""
+    """The same with the recipe's own loop."""
     read = recipe.read(Path(__file__).parents[1] / "recipes" / "shakespeare-char.toml", {"train.steps": 10**6})
     trainer = recipe.begin(read, work / "run", data=data)
     for row in trainer.updates():

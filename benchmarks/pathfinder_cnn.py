@@ -1,11 +1,11 @@
-"""Whether our Pathfinder can be solved by looking: a small convolutional network with a large receptive field.
+"""A small convolutional network with a large receptive field on our Pathfinder: can the task be solved?
 
     python -m benchmarks.pathfinder_cnn [--size 32] [--contours 6,9,14] [--images 40000] [--minutes 14]
 
-Attention that stays at chance on Pathfinder says nothing unless the labels can be told from the pixels. Residual 3×3
-convolutions, dilated 1, 2, 4, 8, 1, 2, 4, 8, see the whole image; the acceptance of the generator (spec, 2.5) is that
-such a network exceeds 85 % at 32×32, where counting pixels stays at 50. Test images are not trained on.
-Long curves are not learned in minutes from nothing, so that short ones come first. What it reached: docs/results.md.
+A model at chance on Pathfinder means nothing unless the labels can be learned from the pixels. Residual 3×3
+convolutions, dilated 1, 2, 4, 8, 1, 2, 4, 8, cover the whole image. The generator is accepted if such a network exceeds
+85 % at 32×32, where counting pixels stays at 50. Test images are separate from training images. Long curves cannot be
+learned from scratch in minutes, so short ones come first. Results: docs/results.md.
 """
 
 import argparse
@@ -26,7 +26,7 @@ BATCH, RATE = 64, 2e-3
 
 
 class Network(nn.Module):
-    """Residual dilated convolutions, and the largest of each channel."""
+    """Residual dilated convolutions and max pooling."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ def pictures(examples: LabelledSequences, size: int) -> tuple[Tensor, Tensor]:
 
 
 def turned(images: Tensor) -> Tensor:
-    """Turned and mirrored, all of a batch alike: what is connected stays so."""
+    """Rotate and mirror a whole batch; this preserves labels."""
     images = torch.rot90(images, int(torch.randint(4, ())), (2, 3))
     return images.flip(3) if torch.rand(()) < 0.5 else images
 
@@ -79,7 +79,7 @@ def main() -> None:
     parser.add_argument("--contours", default="6,9,14", help="paddles of a curve, the tested ones last")
     parser.add_argument("--images", type=int, default=40_000, help="to train on of each length; 2000 more are tested")
     parser.add_argument("--width", type=int, default=16, help="channels")
-    parser.add_argument("--minutes", type=float, default=14.0, help="of training, as many for each length")
+    parser.add_argument("--minutes", type=float, default=14.0, help="minutes of training for each length")
     given = parser.parse_args()
     torch.manual_seed(0)
     network = Network(given.width)

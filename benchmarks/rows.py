@@ -1,4 +1,4 @@
-"""What is measured against full attention, and the goals of the first release (forward, with backward)."""
+"""The rows of `benchmarks.attention`: mechanisms, their options, and their speed goals (forward, with backward)."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +10,7 @@ class Row:
     goal: tuple[float, float]
     options: dict[str, Any] = field(default_factory=dict)
     causal: bool = False
-    layer: bool = False  # as a layer of width 512 with its projections, and their gradients
+    layer: bool = False  # measure a layer of width 512 with projections and their gradients
 
 
 ROWS = {

@@ -1,11 +1,10 @@
-"""What recurrent models can and cannot learn: three small tasks, made up as they run.
+"""What recurrent models can and cannot learn: three small tasks with generated data.
 
     python -m benchmarks.seq2seq --task copy      # without attention, accuracy falls with the length of the source
     python -m benchmarks.seq2seq --task reverse   # the alignment that attention learns is the anti-diagonal
     python -m benchmarks.seq2seq --task recall    # an LSTM remembers over 50 steps, an Elman network does not
 
-`--steps`, `--width` and `--seed` change the budget; `--json FILE` keeps the numbers. What to expect, by the checks of
-the specification:
+`--steps`, `--width` and `--seed` change the budget; `--json FILE` writes the results. Expected results:
 
 - copy, both models trained on lengths 1 to 40: without attention over 95 % exact up to length 10, and at least 30
   points below attention at 40;
@@ -34,7 +33,7 @@ BATCH = 64
 
 
 def learn(model: Model, loss: Callable[[], Tensor], steps: int, rate: float) -> Iterator[tuple[int, float]]:
-    """Adam with a linear decay, gradients clipped at 1; says now and then how far it is."""
+    """Adam with linear decay and gradients clipped at 1; reports progress now and then."""
     optimiser = torch.optim.Adam(model.parameters(), lr=rate)
     schedule = torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 0.05, steps)
     model.train()
@@ -74,7 +73,7 @@ def train_pairs(options: dict[str, Any], longest: int, given: argparse.Namespace
     model: Any = build("seq2seq", vocabulary=FIRST + SYMBOLS, **options)
 
     def loss() -> Tensor:
-        # One length a batch, so that short batches are cheap; all lengths are as likely.
+        # One length per batch, so that short batches are cheap; all lengths are equally likely.
         lengths = torch.randint(1, longest + 1, (1,)).expand(BATCH)
         source, mask, inputs, real, targets = pairs(lengths, reverse=reverse)
         logits = translate(model, source, mask, inputs, real)
@@ -88,7 +87,7 @@ def train_pairs(options: dict[str, Any], longest: int, given: argparse.Namespace
 
 @torch.no_grad()
 def exact(model: Any, length: int, *, reverse: bool, count: int = 200) -> float:
-    """The share of sentences that greedy decoding gets right from end to end.
+    """The share of sentences that greedy decoding gets entirely right.
 
     Greedy output equals the target exactly if each token is the likeliest after the target's tokens before it, so that
     one parallel pass tells.

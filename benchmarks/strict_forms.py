@@ -1,14 +1,14 @@
-"""What strict causality costs, or gains: the paper's form against the strict one, on a small language model.
+"""The effect of strict causality on a small language model: the paper's form against the strict one.
 
     LONGSPAN_DATA=/path/to/data python -m benchmarks.strict_forms [--steps 400] [--seeds 3] [--json FILE]
 
-The paper's training forms of Reformer and Routing let later tokens decide which earlier ones are read. Two losses are
-measured on held-out text, in bits per character:
+In the papers' training forms of Reformer and Routing, later tokens influence which earlier ones are read. This measures
+two losses on held-out text, in bits per character:
 
-- parallel: the whole text at once, as papers report it. In the paper's form each prediction was made with a pattern
-  that the future had a hand in.
-- honest: the same predictions from the text before them and nothing else, as in generation. For the strict form the
-  two are equal by construction.
+- parallel: the whole text at once, as papers report it. In the paper's form, future tokens influence the pattern of
+  each prediction.
+- honest: the same predictions from the preceding text alone, as in generation. For the strict form both losses are
+  equal by construction.
 
 Tiny Shakespeare by character; 2 layers of 64, 4 heads, 256 characters, batches of 8.
 """
@@ -27,7 +27,7 @@ from longspan.models.decoder import Decoder
 
 LENGTH, BATCH = 256, 8
 SIZES = {"width": 64, "layers": 2, "heads": 4, "hidden": 256, "max_length": LENGTH}
-# Rotary positions: a table of positions has not learnt to look at the character before within such a budget.
+# Rotary positions: a learned position table does not learn to read the previous character within this budget.
 KIND = {"place": "pre", "activation": "gelu", "position": "rotary", "dropout": 0.0, "scale": False, "init": "normal"}
 
 FORMS = {
@@ -61,10 +61,10 @@ def train(text: Tensor, symbols: int, attention: dict[str, object], seed: int, s
 def losses(model: Decoder, text: Tensor) -> tuple[float, float]:
     """Bits per character, parallel and honest, on the same predictions: the second half of each row."""
     rows = text[: len(text) // (LENGTH + 1) * (LENGTH + 1)].view(-1, LENGTH + 1)[:32]
-    places = torch.arange(LENGTH // 2, LENGTH, 8)
-    targets = rows[:, places + 1]
-    parallel = cross_entropy(model(rows[:, :-1])[:, places].flatten(0, 1), targets.flatten())
-    honest = torch.stack([model(rows[:, : place + 1])[:, -1] for place in places.tolist()], dim=1)
+    positions = torch.arange(LENGTH // 2, LENGTH, 8)
+    targets = rows[:, positions + 1]
+    parallel = cross_entropy(model(rows[:, :-1])[:, positions].flatten(0, 1), targets.flatten())
+    honest = torch.stack([model(rows[:, : position + 1])[:, -1] for position in positions.tolist()], dim=1)
     return parallel.item() / math.log(2), cross_entropy(honest.flatten(0, 1), targets.flatten()).item() / math.log(2)
 
 
@@ -75,7 +75,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     if "LONGSPAN_DATA" not in os.environ:
-        parser.error("set LONGSPAN_DATA to the folder that holds tinyshakespeare/input.txt")
+        parser.error("set LONGSPAN_DATA to the folder that contains tinyshakespeare/input.txt")
     text = (Path(os.environ["LONGSPAN_DATA"]) / "tinyshakespeare" / "input.txt").read_text(encoding="utf-8")
     known = sorted(set(text))
     ids = torch.tensor([known.index(symbol) for symbol in text])

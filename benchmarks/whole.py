@@ -1,11 +1,11 @@
-"""Whole models of the arena's Text setting: how many times faster than with naive and with fused attention.
+"""Speed of whole models of the arena's Text task, relative to naive and to fused attention.
 
     python -m benchmarks.whole [--only linear,window] [--length 4096] [--batch 2] [--seconds 60] [--usual-memory]
 
-Bytes, 4 layers of 256, 4 heads, feed-forward 1024, forward, backward and step, 2 threads: the cells of
-`longspan.arena.runs.speed`, each in a process of its own, beside the goals of the first release. `naive` holds its n×n
-weights, `dense` is the same model on torch's fused kernel. Freed memory is kept, as in our training; with
-`--usual-memory` glibc does with it what it does by itself, as when the goals were measured.
+Bytes, 4 layers of 256, 4 heads, feed-forward 1024; forward, backward and optimiser step; 2 threads. Runs the cells of
+`longspan.arena.runs.speed`, each in its own process, and prints their goals. `naive` stores its n×n weights, `dense` is
+the same model with torch's fused kernel. The process keeps freed memory, as in training; with `--usual-memory` glibc
+returns it to the system, as when the goals were measured.
 """
 
 import argparse
@@ -37,13 +37,13 @@ GOALS = {  # times naive, times fused, at 4096
 
 
 def sizes() -> dict[str, int]:
-    """Of the model, as the setting has them."""
-    found = settings.find(SETTING, speed.TASK).sizes(FUSED)
-    return {name: found[name] for name in ("layers", "width", "heads", "hidden")}
+    """The model's sizes in the setting."""
+    all_sizes = settings.find(SETTING, speed.TASK).sizes(FUSED)
+    return {name: all_sizes[name] for name in ("layers", "width", "heads", "hidden")}
 
 
 def measure(cell: Cell, batch: int, dropout: float, keep_memory: bool) -> Record:
-    """Its peak is that of the process."""
+    """Measure one cell; its peak memory is the process's."""
     import torch
 
     torch.set_num_threads(cell.threads)
@@ -53,18 +53,18 @@ def measure(cell: Cell, batch: int, dropout: float, keep_memory: bool) -> Record
     )
 
 
-def _tell(said: str) -> None:
-    print(said, file=sys.stderr, flush=True)
+def _tell(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)
 
 
-def apart(cell: Cell, batch: int, dropout: float, keep_memory: bool) -> Record:
-    """`measure` in a process of its own."""
+def in_process(cell: Cell, batch: int, dropout: float, keep_memory: bool) -> Record:
+    """`measure` in its own process."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         return pool.submit(measure, cell, batch, dropout, keep_memory).result()
 
 
 def line(row: dict[str, object], goal: tuple[float, float] | None) -> str:
-    """A row of the efficiency table as it is printed."""
+    """A printed row of the efficiency table."""
     if row["state"] != "done":
         return f"{row['model']:<12}{row['state']}: {row['error']}"
     ratios = [row["steps_per_second_to_naive"], row["steps_per_second_to_fused"]]
@@ -82,25 +82,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--length", type=int, default=4096)
     parser.add_argument("--batch", type=int, default=2)
-    parser.add_argument("--dropout", type=float, default=0.1, help="of states, not of weights, which are not dropped")
-    parser.add_argument("--only", default="", help="models, with commas; naive and dense come along")
-    parser.add_argument("--seconds", type=float, default=60.0, help="of each model, repeats included")
+    parser.add_argument(
+        "--dropout", type=float, default=0.1, help="dropout on hidden states; attention weights have none"
+    )
+    parser.add_argument("--only", default="", help="models, separated by commas; naive and dense are always included")
+    parser.add_argument("--seconds", type=float, default=60.0, help="time for each model, repeats included")
     parser.add_argument("--usual-memory", action="store_true", help="do not keep freed memory")
     given = parser.parse_args()
     chosen = [name for name in given.only.split(",") if name] or list(GOALS)
     if unknown := [name for name in chosen if name not in GOALS]:
-        parser.error(f"no row is called {', '.join(unknown)}; they are {', '.join(GOALS)}")
+        parser.error(f"unknown rows: {', '.join(unknown)}; known: {', '.join(GOALS)}")
     names = list(dict.fromkeys([NAIVE, FUSED, *chosen]))
     threads = int(os.environ["OMP_NUM_THREADS"])
-    told = ", ".join(f"{name} {size}" for name, size in sizes().items())
+    model_sizes = ", ".join(f"{name} {size}" for name, size in sizes().items())
     how = f"length {given.length}, batch {given.batch}, {threads} threads, dropout {given.dropout:g}"
-    print(f"{how}; {told}; freed memory {'as usual' if given.usual_memory else 'kept'}")
+    print(f"{how}; {model_sizes}; freed memory {'as usual' if given.usual_memory else 'kept'}")
     print(f"{'':12}{'s/step':>8}{'MiB':>8}   × naive / fused   goal")
     common = {"kind": "speed", "task": speed.TASK, "setting": SETTING}
     cells = [Cell(model=name, length=given.length, seconds=given.seconds, threads=threads, **common) for name in names]
     records: list[Record] = []
     for cell in cells:
-        records.append(apart(cell, given.batch, given.dropout, not given.usual_memory))
+        records.append(in_process(cell, given.batch, given.dropout, not given.usual_memory))
         row = next(row for row in table(records) if row["model"] == cell.model)
         print(line(row, GOALS.get(cell.model)), flush=True)
 

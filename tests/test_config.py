@@ -1,4 +1,4 @@
-"""Options are checked when they are made; what does not fit is said in one line."""
+"""Options are checked when they are created; errors are one line."""
 
 from dataclasses import FrozenInstanceError, dataclass
 

@@ -1,4 +1,4 @@
-"""Files that are written: complete or not at all, with the umask's mode, and errors that name them."""
+"""Written files are complete or absent, follow the umask, and errors name them."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""Files as they are written: modes by the umask, and checksums that are checked."""
+"""Written folders: file modes follow the umask, and checksums are checked."""
 
 import json
 import os
@@ -73,7 +73,7 @@ def test_a_flipped_bit_is_named(tmp_path: Path, name: str) -> None:
         flip(folder / name)
     else:
         (folder / name).write_text((folder / name).read_text()[::-1])
-    said = f"{folder / name} was changed since it was written: its sha256 is another; copy it anew or, if you changed "
+    said = f"{folder / name} was changed since it was written: its sha256 differs; copy it anew or, if you changed "
     with pytest.raises(InvalidInput, match=f"^{re.escape(said)}it yourself, delete .*manifest.json$"):
         hub.load(folder)
     (folder / "manifest.json").unlink()
@@ -95,7 +95,7 @@ def test_missing_and_cut_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"manifest\.json is not JSON"):
         model_folder.load(folder)
     (folder / "manifest.json").write_text('{"config.json": 3}')
-    with pytest.raises(InvalidInput, match=r"manifest\.json is no list of files with their sizes and sums"):
+    with pytest.raises(InvalidInput, match=r"manifest\.json is not a list of files with sizes and checksums"):
         model_folder.load(folder)
 
 
@@ -126,7 +126,7 @@ def test_large_files_are_read_once_and_folders_may_be_read_only(
     hub.load(folder)
     assert len(read) == 4  # none was read again
     flip(folder / WEIGHTS)
-    with pytest.raises(InvalidInput, match="its sha256 is another"):
+    with pytest.raises(InvalidInput, match="its sha256 differs"):
         hub.load(folder)
     assert read[4:] == [WEIGHTS]
     (folder / WEIGHTS).write_bytes(listed[WEIGHTS])

@@ -1,4 +1,4 @@
-"""Plugins: by decorator, by path and by entry point; what is not trusted is not imported."""
+"""Plugins by decorator, path and entry point; untrusted ones are not imported."""
 
 import importlib
 import os
@@ -101,8 +101,8 @@ def test_an_entry_point_of_an_installed_package(folder: Path, monkeypatch: pytes
         ("my_plugin:NotAttention", r"must be a subclass of longspan\.attention\.base\.Attention"),
         ("my_plugin:Missing", "my_plugin has no 'Missing'"),
         ("nowhere_at_all:Mine", "there is no module 'nowhere_at_all'"),
-        ("my_plugin:", "a plugin is written package.module:Name"),
-        ("my plugin:Mine", "a plugin is written package.module:Name"),
+        ("my_plugin:", "a plugin is given as package.module:Name"),
+        ("my plugin:Mine", "a plugin is given as package.module:Name"),
     ],
 )
 def test_what_is_no_plugin_says_why(folder: Path, path: str, message: str) -> None:
@@ -115,9 +115,9 @@ def test_a_name_that_is_taken(folder: Path) -> None:
     trust("my_plugin")
     names()
     other = type("Other", (ATTENTION.find("window"),), {"name": "mine_window"})
-    with pytest.raises(InvalidInput, match="attention 'mine_window' is registered already; give Other another name"):
+    with pytest.raises(InvalidInput, match="attention 'mine_window' is already registered; give Other another name"):
         ATTENTION.register(other)
-    with pytest.raises(InvalidInput, match="attention 'window' is registered already"):
+    with pytest.raises(InvalidInput, match="attention 'window' is already registered"):
         ATTENTION.register(type("Other", (ATTENTION.find("window"),), {"name": "window"}))
 
 

@@ -1,4 +1,4 @@
-"""The shapes in the signatures are true: the library runs with them checked, and a wrong one is caught."""
+"""Shape annotations hold: the library runs with them checked, and a wrong shape is caught."""
 
 import subprocess
 import sys

@@ -1,8 +1,7 @@
-"""Options: frozen dataclasses that are the only schema.
+"""Options as frozen dataclasses: the single schema of every configuration.
 
-Each field carries its help and its limits; the builders, the command line, `longspan show`, configuration files and the
-docs all read them from here. An option that does not fit is refused when the dataclass is made, before any work is
-done.
+Each field has its help text and its limits; the builders, the command line, `longspan show`, configuration files and
+the docs read them from here. An invalid option is refused when the dataclass is created, before any work is done.
 """
 
 import math
@@ -14,8 +13,8 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from longspan.errors import InvalidOption, suggest
 
-T = TypeVar("T", bound="Options")
-LARGEST = 2**63 - 1  # an int of TOML, and of a tensor
+OptionsT = TypeVar("OptionsT", bound="Options")
+LARGEST = 2**63 - 1  # the largest integer of TOML and of a tensor
 
 
 def option(
@@ -28,10 +27,10 @@ def option(
     below: float | None = None,
     choices: tuple[str, ...] | None = None,
 ) -> Any:
-    """A field with its help; `low` and `high` are inclusive, `above` and `below` exclusive limits.
+    """A field with its help text; `low` and `high` are inclusive limits, `above` and `below` exclusive ones.
 
-    Limits hold for each number of a tuple. Every number must be finite, and every int must fit into 64 bits. A class as
-    default stands for the options it makes when nothing is given.
+    Limits apply to each number of a tuple. Every number must be finite, and every int must fit into 64 bits. If
+    `default` is a class, each instance gets a new object of that class.
     """
     limits = {"help": help, "low": low, "high": high, "above": above, "below": below, "choices": choices}
     if isinstance(default, type):
@@ -41,7 +40,7 @@ def option(
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The base of every mechanism's options."""
+    """The base class of all options; it checks types and limits."""
 
     def __post_init__(self) -> None:
         kinds = get_type_hints(type(self))
@@ -49,28 +48,28 @@ class Options:
             _check(item.name, getattr(self, item.name), kinds[item.name], item.metadata)
 
 
-def make(cls: type[T], given: Mapping[str, Any], owner: str) -> T:
-    """The options of `owner`; an unknown key is an error that names the nearest known one.
+def make(cls: type[OptionsT], values: Mapping[str, Any], owner: str) -> OptionsT:
+    """The options of `owner` from a mapping; an unknown key is an error that names the nearest known one.
 
-    Values may come as a configuration file has them: lists for tuples (or one value for a tuple of one), tables for
-    options inside options, and whatever a type with a class method `read` understands.
+    Values may be as in a configuration file: lists for tuples, tables for nested options, and whatever a type's class
+    method `read` accepts.
     """
     known = [item.name for item in fields(cls)]
-    for key in given:
+    for key in values:
         if key not in known:
             hint = suggest(key, known) if known else "it has no options"
             raise InvalidOption(f"{owner} has no option {key!r}: {hint}")
     kinds = get_type_hints(cls)
-    return cls(**{key: _read(value, kinds[key], f"{owner}: {key}") for key, value in given.items()})
+    return cls(**{key: _read(value, kinds[key], f"{owner}: {key}") for key, value in values.items()})
 
 
 def plain(value: Any) -> Any:
-    """What JSON and TOML can hold of options, and `make` reads back: tables, lists, numbers, text."""
+    """Options as plain tables, lists, numbers and text, for JSON and TOML; `make` reads them back."""
     if hasattr(value, "plain"):
         return value.plain()
     if is_dataclass(value):
         return {item.name: plain(getattr(value, item.name)) for item in fields(value)}
-    return [plain(part) for part in value] if isinstance(value, tuple) else value
+    return [plain(item) for item in value] if isinstance(value, tuple) else value
 
 
 def _read(value: Any, kind: Any, owner: str) -> Any:
@@ -93,7 +92,7 @@ def _read(value: Any, kind: Any, owner: str) -> Any:
 
 
 def describe(cls: type[Options]) -> list[dict[str, Any]]:
-    """What `longspan show` prints: name, type, default, help and limits of each option."""
+    """Name, type, default, help and limits of each option, as `longspan show` prints them."""
     kinds = get_type_hints(cls)
     return [
         {
@@ -129,9 +128,9 @@ def _check(name: str, value: Any, kind: Any, limits: Mapping[str, Any]) -> None:
 
 
 def _within(number: float, limits: Mapping[str, Any]) -> bool:
-    """Whether a number keeps to its limits; NaN keeps to none."""
-    keeps = {"low": operator.ge, "above": operator.gt, "high": operator.le, "below": operator.lt}
-    return all(limits[key] is None or keep(number, limits[key]) for key, keep in keeps.items())
+    """Whether a number is within its limits; NaN never is."""
+    comparisons = {"low": operator.ge, "above": operator.gt, "high": operator.le, "below": operator.lt}
+    return all(limits[key] is None or compare(number, limits[key]) for key, compare in comparisons.items())
 
 
 def _bounds(limits: Mapping[str, Any]) -> str:

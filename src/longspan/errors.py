@@ -1,17 +1,17 @@
-"""What goes wrong, said in one line: what was expected, what came, what to do.
+"""Errors and their messages: one line that says what was expected, what was given, what to do.
 
-Every error that a user can cause is a `LongspanError`, and a `ValueError` too, so that code which knows nothing of
-longspan can still catch it. The command line prints it on one line and exits with 2.
+Every error that a user can cause is a `LongspanError`. It is also a `ValueError`, so that code that does not know
+longspan can catch it. The command line prints it on one line and exits with status 2.
 """
 
 from collections.abc import Iterable
 from difflib import SequenceMatcher
 
-LONGEST = 4000  # letters of a message: a file may have put anything into it
+LONGEST = 4000  # most characters of a message, which may quote a file
 
 
 class LongspanError(ValueError):
-    """The root of all errors raised on purpose."""
+    """The base class of all errors that longspan raises on purpose."""
 
     def __str__(self) -> str:
         text = super().__str__()
@@ -19,11 +19,11 @@ class LongspanError(ValueError):
 
 
 class Unsupported(LongspanError):
-    """A mechanism was asked for something it cannot do."""
+    """A mechanism does not support what was requested."""
 
 
 class InvalidInput(LongspanError):
-    """A tensor has the wrong shape, type or device, or a file the wrong content."""
+    """A tensor has the wrong shape, dtype or device, or a file has the wrong content."""
 
 
 class InvalidOption(LongspanError):
@@ -31,47 +31,48 @@ class InvalidOption(LongspanError):
 
 
 class UnknownName(LongspanError):
-    """A name is not in its table."""
+    """A name is not registered."""
 
 
 class Notice(UserWarning):
-    """Something a user should know although nothing is wrong; the command line prints it on one line."""
+    """A warning about something that is not an error; the command line prints it on one line."""
 
 
-SHORT_LIST = 25  # names that are listed when none is near; of more, the nearest five
-MORE = 5
+SHORT_LIST = 25  # if no name is similar, list all up to this many
+NEAREST = 5  # and otherwise this many
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """'did you mean …?' where a name is probably a slip of the pen; otherwise the names, or the five nearest of many.
+    """'did you mean …?' if the name looks like a typo; otherwise the known names, or the nearest five of many.
 
     >>> suggest("windw", ["window", "linear"])
     "did you mean 'window'?"
     """
     known = sorted(known)
     lowered = name.lower()
-    distances = {each: _distance(lowered, each.lower()) for each in known}
-    near = [each for each in known if _is_near(lowered, each.lower(), distances[each])]
+    distances = {candidate: _distance(lowered, candidate.lower()) for candidate in known}
+    near = [candidate for candidate in known if _is_near(lowered, candidate.lower(), distances[candidate])]
     if near:
         return f"did you mean {min(reversed(near), key=distances.__getitem__)!r}?"
     if len(known) <= SHORT_LIST:
         return f"known: {', '.join(known)}" if known else "none are known"
-    nearest = sorted(known, key=lambda each: (-SequenceMatcher(None, lowered, each.lower()).ratio(), each))[:MORE]
+    similarity = {candidate: SequenceMatcher(None, lowered, candidate.lower()).ratio() for candidate in known}
+    nearest = sorted(known, key=lambda candidate: (-similarity[candidate], candidate))[:NEAREST]
     return f"of {len(known)} names, the nearest are {', '.join(nearest)}"
 
 
 def _is_near(name: str, known: str, distance: int) -> bool:
-    """At most one edit in three letters, or the same beginning up to the middle.
+    """At most one edit in three letters, or a common prefix of at least half the name.
 
-    More edits would suggest `camembert` for `modernbert`: another thing, not another spelling.
+    With more edits allowed, `camembert` would be suggested for `modernbert`, which is not a typo of it.
     """
     shorter, longer = sorted((name, known), key=len)
-    begins = next((place for place, pair in enumerate(zip(name, known)) if len(set(pair)) > 1), len(shorter))
-    return (begins >= 3 and 2 * begins >= len(longer)) or 3 * distance <= max(3, len(shorter))
+    prefix = next((index for index, pair in enumerate(zip(name, known)) if len(set(pair)) > 1), len(shorter))
+    return (prefix >= 3 and 2 * prefix >= len(longer)) or 3 * distance <= max(3, len(shorter))
 
 
 def _distance(a: str, b: str) -> int:
-    """Edits from one text to another: letters added, left out, changed, or exchanged with their neighbour."""
+    """The edit distance of two texts: letters inserted, deleted, replaced, or swapped with their neighbour."""
     before: list[int] = []
     row = list(range(len(b) + 1))
     for i, x in enumerate(a, 1):

@@ -1,7 +1,7 @@
-"""Write files so that a failure leaves nothing half-written behind.
+"""Atomic file writes: a failure leaves no half-written file.
 
-A file appears under its name only when it is complete. It has the mode that the umask gives, whoever wrote it
-(`tempfile` and safetensors create files that only their owner can read). An error names the file.
+A file appears under its name only when it is complete. Its mode follows the umask (`tempfile` and safetensors create
+files that only their owner can read). Errors name the file.
 """
 
 import errno
@@ -21,7 +21,7 @@ _unfinished: set[Path] = set()
 
 
 def cache() -> Path:
-    """The folder of what longspan keeps for itself: LONGSPAN_CACHE, or the user's cache."""
+    """The cache folder: LONGSPAN_CACHE, or `longspan` in the user's cache folder."""
     folder = os.environ.get("LONGSPAN_CACHE")
     if folder:
         return Path(folder)
@@ -30,20 +30,20 @@ def cache() -> Path:
 
 @contextmanager
 def replacing(path: Path | str, *, shared: bool = True) -> Iterator[Path]:
-    """A temporary path beside `path`, which takes its place when the block ends without an error.
+    """A temporary path beside `path`, which replaces `path` when the block ends without an error.
 
     >>> with replacing(Path("weights.safetensors")) as part:
     ...     save_file(tensors, part)
 
-    Several processes may replace the same file: each has a temporary path of its own. Without `shared` there is one
-    such path, so that the next write removes what a killed process left. On any error the temporary file
-    is removed; an operating-system error that names no file is given the name of `path`.
+    With `shared`, several processes may replace the same file: each has its own temporary path. Without it there is
+    one temporary path, so that the next write overwrites what a killed process left. On any error the temporary file is
+    removed, and an operating-system error that names no file gets the name of `path`.
     """
     path = Path(path)
     part = path.with_name(f"{path.name}.{os.getpid()}.part" if shared else f"{path.name}.part")
     try:
         part.open("wb").close()
-        mode = part.stat().st_mode  # what the umask gives
+        mode = part.stat().st_mode  # follows the umask
         _unfinished.add(part)
         yield part
         if part.stat().st_mode != mode:
@@ -60,7 +60,7 @@ def replacing(path: Path | str, *, shared: bool = True) -> Iterator[Path]:
 
 
 def write(path: Path | str, content: Callable[[IO[bytes]], object]) -> None:
-    """Write a file by a function that is given it open; it reaches the disk before it takes its name."""
+    """Write a file with a function of the open file; the data is on disk before the file gets its name."""
     with replacing(path) as part, part.open("wb") as file:
         content(file)
         file.flush()
@@ -68,18 +68,18 @@ def write(path: Path | str, content: Callable[[IO[bytes]], object]) -> None:
 
 
 def write_bytes(path: Path | str, content: bytes) -> None:
-    """Write a file, or leave the old one as it was."""
+    """Write a file, or leave the old one unchanged."""
     write(path, lambda file: file.write(content))
 
 
 def write_text(path: Path | str, text: str) -> None:
-    """Write a file of UTF-8 text, or leave the old one as it was."""
+    """Write a UTF-8 text file, or leave the old one unchanged."""
     write_bytes(path, text.encode("utf-8"))
 
 
 def write_tensors(path: Path | str, tensors: Mapping[str, "Tensor"], metadata: dict[str, str] | None = None) -> None:
     """Write a safetensors file."""
-    from safetensors.torch import save_file  # it loads torch, which other callers do not need
+    from safetensors.torch import save_file  # imports torch, which other callers do not need
 
     with replacing(path, shared=False) as part:
         save_file(dict(tensors), part, metadata=metadata)
@@ -87,16 +87,16 @@ def write_tensors(path: Path | str, tensors: Mapping[str, "Tensor"], metadata: d
 
 @contextmanager
 def undone_on_error(path: Path | str) -> Iterator[None]:
-    """What the block adds to a folder, or the file or folder that it creates, is removed if the block fails."""
+    """If the block fails, remove the file or folder that it created at `path`, or what it added to the folder."""
     path = Path(path)
-    places = (path, path.with_name(f"{path.name}.part"))
+    roots = (path, path.with_name(f"{path.name}.part"))
     parents = [parent for parent in path.parents if not parent.exists()]
-    before = {entry for place in places if place.exists() for entry in (place, *place.rglob("*"))}
+    before = {entry for root in roots if root.exists() for entry in (root, *root.rglob("*"))}
     try:
         yield
     except BaseException:
-        for place in places:
-            for entry in sorted([place, *place.rglob("*")], reverse=True):  # what is inside comes first
+        for root in roots:
+            for entry in sorted([root, *root.rglob("*")], reverse=True):  # contents before their folder
                 if entry not in before and os.path.lexists(entry):
                     entry.rmdir() if entry.is_dir() and not entry.is_symlink() else entry.unlink()
         for parent in parents:
@@ -106,7 +106,7 @@ def undone_on_error(path: Path | str) -> Iterator[None]:
 
 
 def os_error(error: BaseException) -> OSError | None:
-    """The operating-system error that an exception is or reports: Rust libraries wrap theirs in a text."""
+    """The operating-system error that an exception is, or that it reports in its text, as Rust libraries do."""
     if isinstance(error, OSError):
         # numpy reports a disk that became full only as "1000 requested and 12 written"
         short = error.errno is None and _SHORT.search(str(error))
@@ -116,7 +116,7 @@ def os_error(error: BaseException) -> OSError | None:
 
 
 def remove_unfinished() -> None:
-    """Remove the temporary files of writes that are going on; for a process that ends at once."""
+    """Remove the temporary files of unfinished writes, for a process that must exit at once."""
     for part in list(_unfinished):
         part.unlink(missing_ok=True)
 

@@ -1,7 +1,7 @@
-"""Parse files that may be damaged or hostile: text, JSON and TOML.
+"""Safe parsing of files that may be damaged or hostile: text, JSON and TOML.
 
-Every failure is an `InvalidInput` that names the file. A file that is larger than its kind can be is refused before it
-is read, and nesting that is too deep or a number with thousands of digits is an error like any other.
+Every failure is an `InvalidInput` that names the file. Files that are too large for their kind are refused before they
+are read. Nesting that is too deep and numbers with thousands of digits are errors like any other.
 """
 
 import json
@@ -14,16 +14,16 @@ from typing import Any
 
 from longspan.errors import InvalidInput, LongspanError
 
-MOST_TEXT = 1 << 28  # bytes of a vocabulary: the largest have some 40 million
-MOST_JSON = 1 << 26  # bytes: read by Python, they can take twenty times as much memory
-MOST_TOML = 1 << 16  # bytes: a recipe has a few hundred, and the parser's time can grow with the square
-MOST_HEADER = 1 << 25  # bytes of a safetensors header: a hundred for each tensor
+MOST_TEXT = 1 << 28  # bytes of a vocabulary; the largest have some 40 million
+MOST_JSON = 1 << 26  # bytes; Python may need twenty times as much memory for the values
+MOST_TOML = 1 << 16  # bytes; a recipe has a few hundred, and the parser can take quadratic time
+MOST_HEADER = 1 << 25  # bytes of a safetensors header; each tensor needs about a hundred
 DEEPEST_KEY = 32  # parts of a dotted key of TOML
 KEY = re.compile(r"""[\w"'-]+""")
 
 
 def read_text(path: Path, most: int | None = None) -> str:
-    """The text of a file, with its line ends as they are; a file of more than `most` bytes is refused."""
+    """The text of a file, with its line ends unchanged; a file of more than `most` bytes is refused."""
     return decode(_content(path, most), path)
 
 
@@ -54,7 +54,7 @@ def _refuse_constant(constant: str) -> Any:
 
 
 def read_json(path: Path) -> Any:
-    """The value of a JSON file of settings, whose texts can be written again."""
+    """The value of a JSON file, whose texts must be valid Unicode."""
     content = _content(path, MOST_JSON)
     value = parse_json(content, path)
     if b"\\u" in content:
@@ -62,7 +62,9 @@ def read_json(path: Path) -> Any:
             json.dumps(value, ensure_ascii=False).encode("utf-8")
         except UnicodeEncodeError as error:
             half = error.object[error.start]
-            raise InvalidInput(f"{path} has a text with half a character, {half!r}, which UTF-8 cannot hold") from None
+            raise InvalidInput(
+                f"{path} has a text with half a character, {half!r}, which UTF-8 cannot encode"
+            ) from None
     return value
 
 
@@ -80,7 +82,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def parse_toml(text: str, where: Path | str) -> dict[str, Any]:
-    """The tables of a TOML text; `where` it is, for errors."""
+    """The tables of a TOML text. Errors start with `where`."""
     for number, line in enumerate(text.splitlines(), 1):
         if _longest_key(line) > DEEPEST_KEY:
             raise InvalidInput(f"{where} is not readable TOML: line {number} has a key of too many parts")
@@ -93,7 +95,7 @@ def parse_toml(text: str, where: Path | str) -> dict[str, Any]:
 
 
 def _longest_key(line: str) -> int:
-    """The most parts of what looks like a dotted key: the parser's time grows with their cube."""
+    """The most parts of anything that looks like a dotted key: the parser takes cubic time in them."""
     longest = run = 0
     for part in line.split("."):
         run = run + 1 if KEY.fullmatch(part.strip()) else 0
@@ -102,18 +104,17 @@ def _longest_key(line: str) -> int:
 
 
 def check_safetensors(path: Path) -> None:
-    """Refuses a safetensors file whose header is larger than real ones are: it would be parsed to many times that."""
+    """Refuse a safetensors file with an absurdly large header, whose parsing would need many times its size."""
     with path.open("rb") as file:
         size = int.from_bytes(file.read(8), "little")
     if size > MOST_HEADER:
         raise InvalidInput(
-            f"{path} is no whole safetensors file: it says that its header has {size:,} bytes; "
-            f"at most {MOST_HEADER:,} are read"
+            f"{path} is no whole safetensors file: its header claims {size:,} bytes; at most {MOST_HEADER:,} are read"
         )
 
 
 def check_size(path: Path, most: int) -> None:
-    """Refuses a file of more than `most` bytes."""
+    """Refuse a file of more than `most` bytes."""
     size = path.stat().st_size
     if size > most:
         raise InvalidInput(f"{path} has {size:,} bytes; at most {most:,} are read of such a file")
@@ -121,10 +122,10 @@ def check_size(path: Path, most: int) -> None:
 
 @contextmanager
 def refusing(where: Path | str, what: str = "is not of the expected form") -> Iterator[None]:
-    """Turns whatever wrong content of a file makes code raise into an `InvalidInput`: "FILE is no …: the reason".
+    """Turn any exception inside the block into an `InvalidInput`: "FILE is not …: the reason".
 
-    It goes around code that reads a file's content and nothing else, which can fail in any way: a type that is another
-    than expected, a size that does not fit, a number that overflows. Checks inside say more exactly what is wrong.
+    For code that only interprets a file's content, and can fail in any way: a value of another type, a size that does
+    not fit, a number that overflows. Checks inside the block give more precise messages.
     """
     try:
         yield
@@ -141,9 +142,9 @@ def refusing(where: Path | str, what: str = "is not of the expected form") -> It
 
 
 def is_panic(error: BaseException) -> bool:
-    """Whether a package in Rust (tokenizers, safetensors) failed in a way that it did not expect itself.
+    """Whether an error is a panic of a Rust package (tokenizers, safetensors).
 
-    That is no `Exception`, and its class cannot be imported.
+    It is not an `Exception`, and its class cannot be imported.
     """
     return type(error).__name__ == "PanicException"
 
@@ -166,7 +167,7 @@ def _content(path: Path, most: int | None) -> bytes:
             return path.read_bytes()
         check_size(path, most)
         with path.open("rb") as file:
-            return file.read(most)  # what is no file has no size, and may have no end
+            return file.read(most)  # a device or pipe reports no size, and may have no end
     except FileNotFoundError:
         raise InvalidInput(f"there is no file {path}") from None
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Worker processes that end without a word when Ctrl-C is pressed: the process that started them answers it."""
+"""A process pool whose workers exit silently on Ctrl-C; only the parent process reacts to it."""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -11,7 +11,7 @@ INTERRUPT = {signal.SIGINT}
 
 
 class Pool(ProcessPoolExecutor):
-    """Processes that are started afresh: a fork of a process whose torch has started threads can hang."""
+    """Spawned worker processes: a fork of a process in which torch has started threads can hang."""
 
     def __init__(self, workers: int, initializer: Callable[..., object] | None = None, *arguments: Any) -> None:
         super().__init__(
@@ -19,7 +19,7 @@ class Pool(ProcessPoolExecutor):
         )
 
     def submit(self, *arguments: Any, **options: Any) -> Any:
-        with _blocked():  # which the processes that it starts inherit, while they import what they need
+        with _blocked():  # new workers inherit the blocked signal while they import their modules
             return super().submit(*arguments, **options)
 
 
@@ -33,7 +33,7 @@ def _blocked() -> Iterator[None]:
 
 
 def _begin(initializer: Callable[..., object] | None, arguments: tuple[Any, ...]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends the process at once
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # exit at once, without a traceback
     signal.pthread_sigmask(signal.SIG_UNBLOCK, INTERRUPT)
     if initializer is not None:
         initializer(*arguments)

@@ -1,4 +1,4 @@
-"""Names for classes: one table each for attention, models, tasks and arena tasks; built-in ones and plugins alike.
+"""Registries of classes by name: attention, models, tasks and arena tasks, built in or plugins.
 
 A plugin joins a table in one of three ways:
 
@@ -6,9 +6,9 @@ A plugin joins a table in one of three ways:
 - an entry point of an installed package, in the group `longspan.attention` (`.models`, `.tasks`, `.arena_tasks`);
 - its path: `package.module:Name`, wherever a name is expected.
 
-Nothing is imported before it is asked for. A path that comes from a file, such as a model's `config.json`, is imported
-only if its package is installed, is imported already, or is listed in LONGSPAN_PLUGINS: otherwise a folder with a
-model could run code that lies beside it.
+Nothing is imported before it is needed. A path from a file, such as a model's `config.json`, is imported only if its
+package is installed, is imported already, or is listed in LONGSPAN_PLUGINS: otherwise a model folder could run code
+that is stored beside it.
 
 LONGSPAN_PLUGINS lists them, separated by commas: a module, which registers its classes itself, or `module:Name` for
 one class; `=/folder` behind either says where it is. Registering a class adds it there, so that child processes (arena
@@ -28,29 +28,29 @@ from typing import Any, Generic, TypeVar
 
 from longspan.errors import InvalidInput, UnknownName, suggest
 
-T = TypeVar("T")
+Entry = TypeVar("Entry")
 PLUGINS = "LONGSPAN_PLUGINS"  # modules with plugins, separated by commas; child processes read it
 
 
-class Registry(Generic[T]):
-    """A table of names. `base` is what an entry must be a subclass of, as `package.module:Name`."""
+class Registry(Generic[Entry]):
+    """A registry of classes by name. Entries must be subclasses of `base`, given as `package.module:Name`."""
 
     def __init__(self, kind: str, group: str, base: str, entries: dict[str, str]) -> None:
         self.kind, self.group, self.base = kind, group, base
         self.entries = entries  # name -> path of a built-in class
-        self.registered: dict[str, type[T]] = {}  # by the decorator
+        self.registered: dict[str, type[Entry]] = {}  # by the decorator
 
-    def register(self, cls: type[T]) -> type[T]:
-        """A class under its own `name`: a decorator. A name that is taken by another class is refused."""
+    def register(self, cls: type[Entry]) -> type[Entry]:
+        """Decorator that registers a class under its `name`. A name that another class has is refused."""
         self._check(cls, f"{cls.__module__}:{cls.__qualname__}")
         name = getattr(cls, "name", None)
         if not isinstance(name, str) or not name or ":" in name:
-            raise InvalidInput(f"{cls.__qualname__} must say its name: a class attribute such as name = 'mine'")
+            raise InvalidInput(f"{cls.__qualname__} needs a name: a class attribute such as name = 'mine'")
         known = self.registered.get(name)
         same = known is not None and (known.__module__, known.__qualname__) == (cls.__module__, cls.__qualname__)
         if name in self.entries or (known is not None and not same):
-            raise InvalidInput(f"{self.kind} {name!r} is registered already; give {cls.__qualname__} another name")
-        self.registered[name] = cls  # a module that is loaded again replaces its own class
+            raise InvalidInput(f"{self.kind} {name!r} is already registered; give {cls.__qualname__} another name")
+        self.registered[name] = cls  # a reloaded module replaces its own class
         if cls.__module__ != "__main__":  # which no other process could import
             trust(f"{cls.__module__}:{cls.__qualname__}")
         return cls
@@ -76,8 +76,8 @@ class Registry(Generic[T]):
     def __len__(self) -> int:
         return len(self.names())
 
-    def find(self, name: str) -> type[T]:
-        """The class behind a name or a path; an unknown name is an error with the nearest known ones."""
+    def find(self, name: str) -> type[Entry]:
+        """The class of a name or a path; the error for an unknown name suggests the nearest ones."""
         if name in self.entries:
             return self._load(self.entries[name])
         if ":" in name:
@@ -90,7 +90,7 @@ class Registry(Generic[T]):
         raise UnknownName(f"no {self.kind} is called {name!r}: {suggest(name, self.names())}")
 
     def source(self, name: str) -> str | None:
-        """Where a plugin comes from, as `package.module:Name`; None for what is built in."""
+        """The path of a plugin, as `package.module:Name`; None for built-in entries."""
         if name in self.entries:
             return None
         cls = self.find(name)
@@ -107,10 +107,10 @@ class Registry(Generic[T]):
     def _installed(self) -> dict[str, str]:
         return _entry_points(self.group)
 
-    def _load(self, path: str, *, plugin: bool = False) -> type[T]:
-        found = load_path(path) if plugin else _attribute(import_module(path.partition(":")[0]), path)
-        self._check(found, path)
-        return found
+    def _load(self, path: str, *, plugin: bool = False) -> type[Entry]:
+        cls: type[Entry] = load_path(path) if plugin else _attribute(import_module(path.partition(":")[0]), path)
+        self._check(cls, path)
+        return cls
 
     def _accepts(self, found: Any) -> bool:
         module, _, name = self.base.partition(":")
@@ -132,7 +132,7 @@ def load_path(path: str) -> Any:
     """The object behind `package.module:Name`, or a module, where that may be imported."""
     module, colon, attribute = path.partition(":")
     if not is_path(path if colon else f"{path}:module"):
-        raise InvalidInput(f"a plugin is written package.module:Name, not {path!r}")
+        raise InvalidInput(f"a plugin is given as package.module:Name, not {path!r}")
     if module not in sys.modules and not trusted(module):
         raise UnknownName(
             f"{path} is a plugin that is not installed: install its package, import {module} first, "
@@ -185,7 +185,7 @@ def _import(module: str) -> ModuleType:
 
 @contextmanager
 def _visible(folder: str) -> Iterator[None]:
-    """Imports see a folder too, as they see the current one under `python -m`."""
+    """Let imports search a folder too, as `python -m` searches the current one."""
     sys.path.insert(0, folder)
     try:
         yield
@@ -195,13 +195,13 @@ def _visible(folder: str) -> Iterator[None]:
 
 
 def _attribute(module: ModuleType, path: str) -> Any:
-    found: Any = module
-    for part in path.partition(":")[2].split("."):
-        if not hasattr(found, part):
-            public = [name for name in dir(found) if not name.startswith("_")]
-            raise UnknownName(f"{module.__name__} has no {part!r}: {suggest(part, public)}")
-        found = getattr(found, part)
-    return found
+    value: Any = module
+    for attribute in path.partition(":")[2].split("."):
+        if not hasattr(value, attribute):
+            public = [name for name in dir(value) if not name.startswith("_")]
+            raise UnknownName(f"{module.__name__} has no {attribute!r}: {suggest(attribute, public)}")
+        value = getattr(value, attribute)
+    return value
 
 
 @cache

@@ -1,6 +1,6 @@
-"""The shapes that the contract speaks of, written once.
+"""Type annotations with tensor shapes.
 
-They are annotations, free at run time; `tests/test_shapes.py` runs the library with them checked.
+They cost nothing at run time; `tests/test_shapes.py` runs the library with the shapes checked.
 """
 
 from jaxtyping import Bool, Float
@@ -11,7 +11,7 @@ Keys = Float[Tensor, "batch key_heads keys head_dim"]
 Values = Float[Tensor, "batch key_heads keys value_dim"]
 Output = Float[Tensor, "batch heads queries value_dim"]
 Weights = Float[Tensor, "batch heads queries keys"]
-Defined = Float[Tensor, "batch heads queries read"]  # weights over the keys, or over what keys and values became
+Defined = Float[Tensor, "batch heads queries read"]  # weights over the keys, or over what keys were compressed to
 KeyMask = Bool[Tensor, "batch keys"]  # True: this key may be read
 Bias = Float[Tensor, "heads offsets"]  # one number per offset (key - query); the middle one is offset 0
 Hidden = Float[Tensor, "batch length width"]

@@ -1,4 +1,4 @@
-"""Each layout alone: which pairs it reaches, that both of its ways equal a dense masked softmax, and what they cost."""
+"""Each layout alone: the pairs it reads, plain and fused equality with a dense masked softmax, and its cost."""
 
 from collections.abc import Callable
 from functools import cache

@@ -1,4 +1,4 @@
-"""Tiles, rectangles and axes alone: the pairs they reach, both of their ways, and what they cost."""
+"""Tiles, rectangles and grid axes alone: the pairs they read, plain and fused results, and their cost."""
 
 from collections.abc import Callable
 from functools import cache

@@ -1,4 +1,4 @@
-"""Groups of queries with lists of keys, alone: both ways equal a dense masked softmax."""
+"""Routed groups of queries: plain and fused results equal a dense masked softmax."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Rounds of sorted blocks, alone: both ways equal a dense softmax over the pairs that the rounds show."""
+"""Sorted rounds: plain and fused results equal a dense softmax over the pairs of the rounds."""
 
 from collections.abc import Callable
 from dataclasses import fields, replace

@@ -1,4 +1,4 @@
-"""The layouts of the Sparse Transformer, each alone: both of its ways equal a dense masked softmax."""
+"""The layouts of the Sparse Transformer: plain and fused results equal a dense masked softmax."""
 
 from collections.abc import Callable
 

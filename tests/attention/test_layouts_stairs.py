@@ -1,4 +1,4 @@
-"""The stairs: a key more in sight every so many queries."""
+"""The stairs layout: one more key every so many queries."""
 
 import pytest
 import torch

@@ -85,6 +85,6 @@ def test_dropout_on_weights_has_no_second_derivative_and_says_so() -> None:
     with pytest.raises(Unsupported) as caught:
         torch.autograd.grad(out.sum(), q, create_graph=True)
     assert str(caught.value) == (
-        "attention with dropout on its weights has no second derivative, which create_graph=True asks for; "
+        "attention with dropout on its weights has no second derivative, which create_graph=True needs; "
         "set that dropout to 0"
     )

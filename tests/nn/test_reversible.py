@@ -247,7 +247,7 @@ def test_second_derivatives_are_refused():
     with pytest.raises(Unsupported) as caught:
         torch.autograd.grad(total, x, create_graph=True)
     assert str(caught.value) == (
-        "a reversible stack, which keeps no activations, has no second derivative, which create_graph=True asks for; "
+        "a reversible stack, which keeps no activations, has no second derivative, which create_graph=True needs; "
         "build the model with reversible=False"
     )
 

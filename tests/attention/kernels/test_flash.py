@@ -1,4 +1,4 @@
-"""The fused kernel and its plain fallback are two ways to the same numbers."""
+"""The fused kernel and its plain fallback give the same results."""
 
 from itertools import product
 

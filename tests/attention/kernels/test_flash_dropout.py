@@ -1,4 +1,4 @@
-"""Attention with dropout, apart from the mechanisms: its random numbers, and its pieces."""
+"""Attention with dropout, apart from the mechanisms: its random numbers and its pieces."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""FlexAttention in eager mode: the pairs that it is told to read are those of the oracle, and so is what comes out."""
+"""FlexAttention in eager mode: its masks and its outputs equal the definitions."""
 
 import pytest
 import torch

@@ -166,7 +166,7 @@ def test_large_numbers_in_half_precision_stay_finite():
 def test_refusals():
     with pytest.raises(InvalidOption, match="option features must be one of elu, relu, softplus, not 'exp'"):
         make(features="exp")
-    with pytest.raises(InvalidInput, match="may change the last size only"):
+    with pytest.raises(InvalidInput, match="may only change the last dimension"):
         LinearAttention(SHAPE, feature_map=lambda x: x.sum(1))(*qkv(3))
     state = make(causal=True).start(BATCH, dtype=DOUBLE)
     with pytest.raises(InvalidInput, match="the state does not belong to this attention"):

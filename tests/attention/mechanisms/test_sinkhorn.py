@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from longspan.attention import Attention, build
-from longspan.attention.parts.sinkhorn_balance import balance, balance_causal, may_give
+from longspan.attention.parts.sinkhorn_balance import allowed_sources, balance, balance_causal
 from longspan.audit.checks import applicable
 from longspan.audit.counting import count_flops, count_kept
 from longspan.audit.subjects import MechanismSubject
@@ -68,7 +68,7 @@ def test_a_low_temperature_does_not_underflow(causal: bool):
 def test_balancing_ignores_padded_blocks():
     logs = torch.randn(1, HEADS, 9, 9, dtype=DOUBLE)
     alive = torch.tensor([[True] * 3 + [False] * 2 + [True] * 2 + [False] * 2])
-    s = balance(logs, may_give(0, 9, 9, alive, False, logs.device), 7)
+    s = balance(logs, allowed_sources(0, 9, 9, alive, False, logs.device), 7)
     inside = balance(logs[:, :, alive[0]][..., alive[0]], None, 7)
     torch.testing.assert_close(s[:, :, alive[0]][..., alive[0]], inside, atol=1e-12, rtol=0)
     assert not bool(s[:, :, ~alive[0]].any()) and not bool(s[..., ~alive[0]].any())
@@ -76,7 +76,7 @@ def test_balancing_ignores_padded_blocks():
 
 def test_causal_balancing_never_looks_ahead():
     logs = torch.randn(1, HEADS, 12, 12, dtype=DOUBLE)
-    allowed = may_give(0, 12, 12, None, True, logs.device)
+    allowed = allowed_sources(0, 12, 12, None, True, logs.device)
     s, _ = balance_causal(logs, allowed, None, 7)
     assert not bool(s.triu().any())
     assert bool((s.diagonal(-1, 2, 3) == 1).all())  # the newest column has had no other taker

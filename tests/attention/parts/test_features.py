@@ -1,4 +1,4 @@
-"""Every feature map: its definition, its gradient, its cost, and that buffers and plain expressions agree."""
+"""Feature maps: definition, gradient, cost, and equality of buffered and plain results."""
 
 import math
 
@@ -140,5 +140,5 @@ def test_refusals():
         PositiveExponential(torch.ones(3))
     with pytest.raises(InvalidInput, match="heads of 6"):
         PositiveExponential(projection()).width(7)
-    with pytest.raises(InvalidInput, match="last size"):
+    with pytest.raises(InvalidInput, match="last dimension"):
         as_feature_map(lambda x: x.sum(1), rows())

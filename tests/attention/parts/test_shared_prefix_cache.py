@@ -1,4 +1,4 @@
-"""Rows that share a past give what rows with a past of their own give."""
+"""Sequences with a shared prefix cache give the same results as separate ones."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Filters by products of bands against torch's own convolution."""
+"""Value convolution by band products equals torch's convolution."""
 
 import pytest
 import torch

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from longspan.attention.base import Attention, Extras
-from longspan.attention.layouts.grid import place_in_blocks
+from longspan.attention.layouts.grid import position_in_blocks
 from longspan.attention.mechanisms.axial import AxialAttention
 from longspan.attention.mechanisms.bigbird import BigBirdAttention
 from longspan.attention.mechanisms.image_local import ImageBlocks, ImageLocalAttention, LineBlocks
@@ -114,15 +114,17 @@ def _sparse(mechanism: SparseAttention, length: int, keep: Tensor | None, device
     stride, summary, window = mechanism.options.stride, mechanism.options.summary, mechanism.window
     columns = torch.tensor(mechanism.columns, device=device)
     kinds = [(group.local, group.distant) for group in mechanism.groups for _ in range(group.begin, group.end)]
-    local, distant = torch.tensor(kinds, device=device).unbind(1)
+    local, distant = (torch.tensor(column, device=device) for column in zip(*kinds, strict=True))
 
     def strided(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        return (local[head] & (query - key < window)) | (distant[head] & ((query - key) % stride == 0))
+        readable: Tensor = (local[head] & (query - key < window)) | (distant[head] & ((query - key) % stride == 0))
+        return readable
 
     def fixed(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         column = key % stride - columns[head]
         summarised = (column >= 0) & (column < summary)
-        return (local[head] & (query // stride == key // stride)) | (distant[head] & summarised)
+        readable: Tensor = (local[head] & (query // stride == key // stride)) | (distant[head] & summarised)
+        return readable
 
     return strided if mechanism.strided else fixed
 
@@ -142,7 +144,7 @@ def _image_local(
 
         return line
     assert isinstance(form, ImageBlocks)
-    row, column = place_in_blocks(torch.arange(length, device=device), form.height, form.width, form.block)
+    row, column = position_in_blocks(torch.arange(length, device=device), form.height, form.width, form.block)
     (tall, broad), (above, beside) = form.block, form.flange
     top, left = row // tall * tall, column // broad * broad
 

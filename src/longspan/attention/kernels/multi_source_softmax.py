@@ -26,7 +26,7 @@ from longspan.attention.kernels.flash import BLOCKED, DEAD
 from longspan.attention.kernels.flash_dropout import AttentionDropout
 from longspan.attention.layouts import Dense, Layout
 from longspan.attention.layouts.base import add
-from longspan.derivatives import refuse_second, twice_differentiable
+from longspan.derivatives import Function, refuse_second, twice_differentiable
 from longspan.errors import Unsupported
 
 # Above this, the log-sum-exp of a row is computed in float64. In float32 its rounding, 2⁻¹² at this size, would change
@@ -82,8 +82,8 @@ def joint(
         return out if whole is None else _plain_whole(out, q, sources[0], whole, scale, dropout)
     pairs = [tensor for source in sources for tensor in (source.k, source.v)]
     plans = [(source.layout, _unless_all(source.keep), source.bias) for source in sources]
-    out = _Fused.apply(plans, scale, whole, AttentionDropout(dropout) if dropout else None, q, *pairs)
-    return out
+    fused_out: Tensor = _Fused.apply(plans, scale, whole, AttentionDropout(dropout) if dropout else None, q, *pairs)
+    return fused_out
 
 
 def _unless_all(keep: Tensor | None) -> Tensor | None:
@@ -141,7 +141,7 @@ def _recompute(ctx: Any, saved: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tens
     return out, (None, None, None, None, q, *pairs)
 
 
-class _Fused(torch.autograd.Function):
+class _Fused(Function):
     @staticmethod
     def forward(
         ctx: Any,

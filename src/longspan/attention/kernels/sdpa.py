@@ -14,7 +14,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from longspan.attention.base import share_heads
 from longspan.attention.kernels import flash
-from longspan.derivatives import twice_differentiable
+from longspan.derivatives import Function, twice_differentiable
 
 
 def attend(
@@ -46,7 +46,7 @@ def _recompute(ctx: Any, saved: Sequence[Any]) -> tuple[Tensor, Sequence[Tensor 
     return out, (q, k, v, None, None, None)
 
 
-class _Attend(torch.autograd.Function):
+class _Attend(Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float) -> Tensor:
         out, lse = flash.forward(q, k, v, scale, causal=causal, mask=mask)

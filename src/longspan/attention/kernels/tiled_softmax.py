@@ -18,7 +18,7 @@ from longspan.attention.base import masked_softmax
 from longspan.attention.kernels.flash import BLOCKED
 from longspan.attention.layouts import ceil_div, stream_queries
 from longspan.attention.layouts.base import wide
-from longspan.derivatives import twice_differentiable
+from longspan.derivatives import Function, twice_differentiable
 
 TILE = 1 << 19  # scores of one tile: fewer waste calls, more leave the cache; measured in benchmarks/attention.py
 PLAIN_ROWS = 64  # rows of a chunk of the plain implementation, all heads at once
@@ -109,7 +109,7 @@ def _recompute(ctx: Any, saved: Sequence[Any]) -> tuple[Tensor, Sequence[Tensor 
     return _plain(Terms(*terms), v, keep, 0, rows, first, causal, 0.0), (None, v, *terms)
 
 
-class _Tiled(torch.autograd.Function):
+class _Tiled(Function):
     @staticmethod
     def forward(ctx: Any, plan: _Plan, v: Tensor, *terms: Tensor | None) -> Tensor:
         ctx.plan = plan

@@ -32,7 +32,7 @@ from longspan.attention.layouts.dense import Dense, stream_queries
 from longspan.attention.layouts.grid import (
     blocks_to_raster,
     fold_axis,
-    place_in_blocks,
+    position_in_blocks,
     rank_in_blocks,
     raster_to_blocks,
     relative_scores,
@@ -74,7 +74,7 @@ __all__ = [
     "fold_axis",
     "fold_residues",
     "offset_bias",
-    "place_in_blocks",
+    "position_in_blocks",
     "rank_in_blocks",
     "raster_to_blocks",
     "relative_scores",

@@ -104,7 +104,8 @@ class BlockTable(Layout):
         missing = count * self.block - x.shape[2]
         if torch.compiler.is_compiling() or missing:  # padding by nothing is a copy too
             x = pad_rows(x, 0, missing)
-        return x.unflatten(2, (count, self.block))
+        blocks: Tensor = x.unflatten(2, (count, self.block))
+        return blocks
 
     def _rows(self, x: Tensor) -> Tensor:
         """Each block of each head as one row: (batch · heads · blocks, block · width)."""

@@ -12,14 +12,14 @@ def fold_axis(x: Tensor, axes: tuple[int, ...], axis: int) -> Tensor:
 
     (batch, heads, product of axes, width) -> (batch · others, heads, axes[axis], width)
     """
-    grid = x.unflatten(2, axes).movedim(2 + axis, -2)  # batch heads others… axis width
+    grid: Tensor = x.unflatten(2, axes).movedim(2 + axis, -2)  # batch heads others… axis width
     return grid.movedim(1, -3).flatten(0, -4)
 
 
 def unfold_axis(x: Tensor, axes: tuple[int, ...], axis: int) -> Tensor:
     """The inverse of `fold_axis`."""
     others = axes[:axis] + axes[axis + 1 :]
-    grid = x.unflatten(0, (x.shape[0] // math.prod(others), *others)).movedim(-3, 1)
+    grid: Tensor = x.unflatten(0, (x.shape[0] // math.prod(others), *others)).movedim(-3, 1)
     return grid.movedim(-2, 2 + axis).flatten(2, -2)
 
 
@@ -30,7 +30,7 @@ def raster_to_blocks(
 
     Blocks are in raster order, and so are the pixels of a block; blocks at the right and lower border may be smaller.
     """
-    row, column = place_in_blocks(torch.arange(height * width, device=device), height, width, block)
+    row, column = position_in_blocks(torch.arange(height * width, device=device), height, width, block)
     return row * width + column
 
 
@@ -52,7 +52,7 @@ def rank_in_blocks(row: Tensor, column: Tensor, height: int | None, width: int, 
     return before + within_row * broad + within_column
 
 
-def place_in_blocks(index: Tensor, height: int | None, width: int, block: tuple[int, int]) -> tuple[Tensor, Tensor]:
+def position_in_blocks(index: Tensor, height: int | None, width: int, block: tuple[int, int]) -> tuple[Tensor, Tensor]:
     """The row and column of an index in block-raster order: the inverse of `rank_in_blocks`."""
     block_row, rest = index // (block[0] * width), index % (block[0] * width)
     tall = block[0] if height is None else (height - block_row * block[0]).clamp(max=block[0])
@@ -82,4 +82,5 @@ def skew(x: Tensor, keys: int) -> Tensor:
         if flat.shape[-1] >= rows * length
         else pad(flat, (0, rows * length - flat.shape[-1]))
     )
-    return flat.unflatten(-1, (rows, length))[..., :keys]
+    skewed: Tensor = flat.unflatten(-1, (rows, length))
+    return skewed[..., :keys]

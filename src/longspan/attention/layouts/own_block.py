@@ -68,7 +68,8 @@ class OwnBlock(Layout):
         behind = count * self.block - x.shape[2]
         if torch.compiler.is_compiling() or behind:
             x = pad_rows(x, 0, behind)
-        return x.unflatten(2, (count, self.block))
+        blocks: Tensor = x.unflatten(2, (count, self.block))
+        return blocks
 
     def _join(self, x: Tensor, like: Tensor) -> Tensor:
         """The inverse: (batch, heads, length of `like`, width)."""

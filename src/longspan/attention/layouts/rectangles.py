@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 from longspan.attention.kernels.flash import BLOCKED
 from longspan.attention.layouts import runs
 from longspan.attention.layouts.base import PIECE, Layout, blocked_where, ceil_div, cut_rows, first_rows, products, wide
-from longspan.attention.layouts.grid import place_in_blocks, rank_in_blocks
+from longspan.attention.layouts.grid import position_in_blocks, rank_in_blocks
 from longspan.attention.layouts.runs import BlockRun, mask_of, portions
 
 
@@ -137,18 +137,20 @@ class Rectangles(Layout):
         sizes = (strips, self._across, self.block[0] * self.block[1])
         if self._whole:
             missing = math.prod(sizes) - length
-            return (pad(x, (0, 0, 0, missing)) if spare or missing else x).unflatten(2, sizes)
+            blocks: Tensor = (pad(x, (0, 0, 0, missing)) if spare or missing else x).unflatten(2, sizes)
+            return blocks
         pixels = torch.arange(math.prod(sizes), device=x.device)
-        row, column = place_in_blocks(pixels, None, self._across * self.block[1], self.block)
+        row, column = position_in_blocks(pixels, None, self._across * self.block[1], self.block)
         index, valid = self._index(row, column, length)
-        return x.index_select(2, index).mul_(valid[:, None]).unflatten(2, sizes)
+        blocks = x.index_select(2, index).mul_(valid[:, None]).unflatten(2, sizes)
+        return blocks
 
     def _join(self, x: Tensor, length: int, cut: Callable[[Tensor, int], Tensor] = first_rows) -> Tensor:
         """The inverse of `_split`."""
         x = x.flatten(2, 4)
         if self._whole:
             return cut(x, length)
-        row, column = place_in_blocks(torch.arange(length, device=x.device), self.rows, self.columns, self.block)
+        row, column = position_in_blocks(torch.arange(length, device=x.device), self.rows, self.columns, self.block)
         return x.index_select(2, rank_in_blocks(row, column, None, self._across * self.block[1], self.block))
 
     # Keys
@@ -187,7 +189,7 @@ class Rectangles(Layout):
 
     def _image_index(self, length: int, broad: int, device: torch.device) -> Tensor:
         """The raster index of each position of the sequence in the image with its flanges."""
-        row, column = place_in_blocks(torch.arange(length, device=device), self.rows, self.columns, self.block)
+        row, column = position_in_blocks(torch.arange(length, device=device), self.rows, self.columns, self.block)
         return (row + self.flange[0]) * broad + column + self.flange[1]
 
     def _runs(self, q: Tensor, strip: Tensor, valid: Tensor, keep: Tensor | None) -> Iterator[BlockRun]:

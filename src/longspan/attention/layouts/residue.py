@@ -103,7 +103,8 @@ def fold_residues(x: Tensor, stride: int) -> Tensor:
     """(batch, heads, length, width) -> (batch · stride, heads, length / stride, width), padded on the right."""
     rows = ceil_div(x.shape[2], stride)
     x = pad_rows(x, 0, rows * stride - x.shape[2])
-    return x.unflatten(2, (rows, stride)).permute(0, 3, 1, 2, 4).flatten(0, 1).contiguous()
+    folded: Tensor = x.unflatten(2, (rows, stride))
+    return folded.permute(0, 3, 1, 2, 4).flatten(0, 1).contiguous()
 
 
 def unfold_residues(x: Tensor, stride: int, length: int) -> Tensor:

@@ -70,7 +70,8 @@ class Ring(Layout):
 
     def _chunks(self, x: Tensor) -> Tensor:
         """(batch, heads, chunks of all rounds, chunk, …) of sorted rows (batch, heads, rounds · padded length, …)."""
-        return x.unflatten(2, (-1, self.chunk))
+        chunks: Tensor = x.unflatten(2, (-1, self.chunk))
+        return chunks
 
     def _windows(self, chunks: Tensor) -> Tensor:
         """(batch, heads, chunks of all rounds, span, …)"""
@@ -78,7 +79,8 @@ class Ring(Layout):
 
     def _spread(self, windows: Tensor) -> Tensor:
         """The sum, for each sorted row, over the windows that contain it: the gradient of `_windows`."""
-        parts = [part.roll(-shift, 2) for part, shift in zip(windows.split(self.chunk, 3), self._shifts, strict=True)]
+        windows_of_shift: tuple[Tensor, ...] = windows.split(self.chunk, 3)
+        parts = [part.roll(-shift, 2) for part, shift in zip(windows_of_shift, self._shifts, strict=True)]
         return reduce(torch.add, parts).flatten(2, 3)
 
     def _hidden(self, keep: Tensor | None, dtype: torch.dtype, at: tuple[slice, slice]) -> Tensor | None:
@@ -132,7 +134,8 @@ class Ring(Layout):
     def _unsort(self, x: Tensor) -> Tensor:
         """(batch, heads, rounds, length, width)"""
         index = self._undo.flatten(2)[..., None].expand(*x.shape[:2], -1, x.shape[-1])
-        return x.gather(2, index).unflatten(2, (self._rounds, -1))
+        rounds: Tensor = x.gather(2, index).unflatten(2, (self._rounds, -1))
+        return rounds
 
     # Fused implementation
 

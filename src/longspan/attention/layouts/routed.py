@@ -154,11 +154,13 @@ class _Tiles:
 
     def queries(self, x: Tensor) -> Tensor:
         """(batch, heads, tiles, TILE, width)"""
-        return pick_rows(pad(x, (0, 0, 1, 0)), self.source).unflatten(2, (self.list.shape[2], TILE))
+        tiles: Tensor = pick_rows(pad(x, (0, 0, 1, 0)), self.source).unflatten(2, (self.list.shape[2], TILE))
+        return tiles
 
     def keys(self, x: Tensor) -> Tensor:
         """(batch, heads, tiles, keys of a list, width)"""
-        return pick_rows(x, self.list.flatten(2)).unflatten(2, self.list.shape[2:])
+        lists: Tensor = pick_rows(x, self.list.flatten(2)).unflatten(2, self.list.shape[2:])
+        return lists
 
     def hidden(self, keep: Tensor | None) -> Tensor:
         """(batch, heads, tiles, 1, keys of a list)"""

@@ -67,7 +67,8 @@ class Sorted(Layout):
     def _blocks(self, x: Tensor, order: Tensor) -> Tensor:
         """(batch, heads, count, block, width): sorted rows, with zeros for padding."""
         sorted_rows = pick_rows(pad(x, (0, 0, 1, 0)), order[..., self.back :])
-        return sorted_rows.unflatten(2, (self._count(x.shape[2]), self.block))
+        blocks: Tensor = sorted_rows.unflatten(2, (self._count(x.shape[2]), self.block))
+        return blocks
 
     def _windows(self, x: Tensor, order: Tensor) -> Tensor:
         """(batch, heads, count, span, width)"""

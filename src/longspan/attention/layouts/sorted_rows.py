@@ -63,7 +63,8 @@ class SortedRows:
 
     def blocks(self, x: Tensor) -> Tensor:
         """(heads, back + count · block, width) -> (heads, count, block, width)"""
-        return x[:, self.layout.back :].unflatten(1, (self.count, self.layout.block))
+        blocks: Tensor = x[:, self.layout.back :].unflatten(1, (self.count, self.layout.block))
+        return blocks
 
     def windows(self, x: Tensor) -> Tensor:
         """(heads, back + count · block, width) -> (heads, count, span, width), overlapping views"""
@@ -179,4 +180,5 @@ def of_keys(layout: "Sorted", x: Tensor) -> Tensor:
 
 def of_queries(layout: "Sorted", count: int, x: Tensor) -> Tensor:
     """(…, count · block) -> (…, count, block, 1)"""
-    return x.unflatten(-1, (count, layout.block)).unsqueeze(-1)
+    blocks: Tensor = x.unflatten(-1, (count, layout.block))
+    return blocks.unsqueeze(-1)

@@ -121,7 +121,8 @@ class Strided(Layout):
         behind = rows * self.stride - lead - x.shape[2]
         if torch.compiler.is_compiling() or lead or behind:
             x = pad_rows(x, lead, behind)
-        return x.flatten(0, 1).unflatten(1, (rows, self.stride)).transpose(1, 2)
+        folded: Tensor = x.flatten(0, 1).unflatten(1, (rows, self.stride))
+        return folded.transpose(1, 2)
 
     def _unfold(self, x: Tensor, like: Tensor, lead: int) -> Tensor:
         """The inverse: (batch, heads, length of `like`, width)."""

@@ -74,7 +74,8 @@ class Tiles(Layout):
     def _split(self, x: Tensor) -> Tensor:
         """(batch, heads, blocks, block, width): one extra block, because exporters specialise sizes of 1."""
         count = ceil_div(x.shape[2], self.block) + 1
-        return pad(x, (0, 0, 0, count * self.block - x.shape[2])).unflatten(2, (count, self.block))
+        blocks: Tensor = pad(x, (0, 0, 0, count * self.block - x.shape[2])).unflatten(2, (count, self.block))
+        return blocks
 
     def _windows(self, x: Tensor, queries: int) -> Tensor:
         """(batch, heads, blocks, span, width): the keys of each block of queries"""

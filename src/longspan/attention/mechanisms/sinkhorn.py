@@ -17,7 +17,7 @@ from longspan.attention.kernels.flash import BLOCKED
 from longspan.attention.kernels.multi_source_softmax import KeySource, joint
 from longspan.attention.layouts import Dense, ceil_div
 from longspan.attention.layouts.base import pad_rows, wide
-from longspan.attention.parts.sinkhorn_balance import Sorting, filled_slots, may_give, mix
+from longspan.attention.parts.sinkhorn_balance import Sorting, allowed_sources, filled_slots, mix
 from longspan.attention.state import Rows, State, append_mask
 from longspan.config import option
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
@@ -168,7 +168,7 @@ class SinkhornAttention(Attention):
             keys, values = (x.masked_fill(~keep[:, None, :, :, None], 0.0) for x in (keys, values))
 
         sums = self.sorting.sums(keys, None)
-        sorting, _ = self.sorting(sums, may_give(0, count, count, alive, self.causal, q.device), None)
+        sorting, _ = self.sorting(sums, allowed_sources(0, count, count, alive, self.causal, q.device), None)
         slots = filled_slots(keep, alive, count, block, self.causal, q)
         if self.options.sortcut:
             out = self._sortcut(q, keys, values, sorting, alive, slots, dropout)
@@ -343,7 +343,7 @@ class SinkhornAttention(Attention):
             keep = state.seen.value[:, 0, : sources * block, 0].unflatten(1, (sources, block))
             alive = keep.any(2)
             keys, values = (x.masked_fill(~keep[:, None, :, :, None], 0.0) for x in (keys, values))
-        allowed = may_give(first, count, sources, alive, True, k.device)
+        allowed = allowed_sources(first, count, sources, alive, True, k.device)
         columns = pad(state.columns, (0, sources - state.columns.shape[3]), value=BLOCKED).to(sums.dtype)
         sorting, columns = self.sorting(sums, allowed, columns)
         mixed = [mix(sorting, x) for x in (keys, values)]

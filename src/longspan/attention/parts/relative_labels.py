@@ -19,7 +19,7 @@ from longspan.attention.kernels.flash_dropout import BLOCKED, LOG2_E
 from longspan.attention.kernels.multi_source_softmax import KeySource, joint
 from longspan.attention.layouts import Band, Dense
 from longspan.attention.layouts.base import ceil_div
-from longspan.derivatives import twice_differentiable
+from longspan.derivatives import Function, twice_differentiable
 
 BLOCK = 64  # queries that share a span of keys
 PIECE = 1 << 21  # scores at a time
@@ -81,7 +81,7 @@ def _recompute(ctx: Any, saved: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tens
     return joint(q, sources, scale=scale), (None, None, None, None, q, k, v, begin_k, begin_v, terms)
 
 
-class _Labelled(torch.autograd.Function):
+class _Labelled(Function):
     @staticmethod
     def forward(
         ctx: Any, labels: RelativeLabels, keep: Tensor | None, keep_begin: Tensor | None, scale: float, *tensors: Tensor

@@ -1,4 +1,4 @@
-"""Soft sorting of blocks: a sort network, Gumbel noise and Sinkhorn balancing (Tay et al. 2020b)."""
+"""Soft sorting of blocks by a sort network, Gumbel noise and Sinkhorn balancing (Tay et al. 2020, Sparse Sinkhorn)."""
 
 from collections.abc import Sequence
 from itertools import accumulate
@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from longspan.attention.kernels.flash import BLOCKED, DEAD
 from longspan.attention.layouts.base import wide
-from longspan.derivatives import twice_differentiable
+from longspan.derivatives import Function, twice_differentiable
 
 
 class Sorting(nn.Module):
@@ -72,7 +72,7 @@ class Sorting(nn.Module):
         return balance(logs, allowed, self.options.iterations), logs.new_zeros(())
 
 
-def may_give(
+def allowed_sources(
     first: int, rows: int, sources: int, alive: Tensor | None, causal: bool, device: torch.device
 ) -> Tensor | None:
     """Which source blocks each row may take from (batch or 1, 1, rows, sources); None if from all.
@@ -150,7 +150,7 @@ def _row_by_row(ctx: Any, saved: Sequence[Tensor]) -> tuple[Tensor, Sequence[Ten
     return torch.stack(list(sums), 2), saved[:1]
 
 
-class _LogRunningSum(torch.autograd.Function):
+class _LogRunningSum(Function):
     @staticmethod
     def forward(ctx: Any, logs: Tensor) -> Tensor:
         sums = logs.logcumsumexp(2)

@@ -14,7 +14,7 @@ from torch.nn.functional import conv2d, pad
 
 from longspan.attention.devices import on_cpu
 from longspan.attention.layouts import ceil_div
-from longspan.derivatives import twice_differentiable
+from longspan.derivatives import Function, twice_differentiable
 from longspan.shapes import Output, Values
 
 BLOCK = 32  # positions of a product: fewer are slower, more multiply by more zeros
@@ -48,7 +48,7 @@ def _recompute(ctx: Any, saved: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tens
     return _plain(v, filters), saved
 
 
-class _Filtered(torch.autograd.Function):
+class _Filtered(Function):
     @staticmethod
     def forward(ctx: Any, v: Tensor, filters: Tensor) -> Tensor:
         ctx.save_for_backward(v, filters)

@@ -1,4 +1,4 @@
-"""Kernel attention in blocks of chunks, held to its definition, to the recurrence and to the loop-free form."""
+"""Linear attention in chunks equals its definition, the recurrence and the loop-free form."""
 
 import math
 from itertools import pairwise

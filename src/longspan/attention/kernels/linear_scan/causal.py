@@ -38,7 +38,7 @@ from longspan.attention.kernels.linear_scan.rows import (
     weigh,
 )
 from longspan.attention.parts.features import Rows
-from longspan.derivatives import twice_differentiable
+from longspan.derivatives import Function, twice_differentiable
 from longspan.precision import full_precision
 from longspan.shapes import Keys, Output, Queries, Values
 
@@ -249,7 +249,7 @@ def _recompute(ctx: Any, saved: Sequence[Any]) -> tuple[Sequence[Tensor], Sequen
     return (out, after), (None, q, k, v, None, first, None)
 
 
-class CausalScan(torch.autograd.Function):
+class CausalScan(Function):
     @staticmethod
     def forward(
         ctx: Any, plan: ScanPlan, q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None, sums: Tensor, offset: Tensor

@@ -30,7 +30,7 @@ from longspan.attention.kernels.linear_scan.rows import (
     no_buffer,
     query_rows,
 )
-from longspan.derivatives import twice_differentiable
+from longspan.derivatives import Function, twice_differentiable
 from longspan.precision import full_precision
 from longspan.shapes import Keys, Output, Queries, Values
 
@@ -81,7 +81,7 @@ def _recompute(ctx: Any, saved: Sequence[Any]) -> tuple[Tensor, Sequence[Tensor 
         return batched(ctx.plan, q, k, v, hidden, offset), (None, q, k, v, None, None)
 
 
-class FullScan(torch.autograd.Function):
+class FullScan(Function):
     @staticmethod
     def forward(
         ctx: Any, plan: ScanPlan, q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None, offset: Tensor

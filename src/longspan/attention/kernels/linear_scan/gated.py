@@ -22,7 +22,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import pad
 
-from longspan.derivatives import twice_differentiable
+from longspan.derivatives import Function, twice_differentiable
 
 # Batch and heads are folded into one axis.
 Rows = Float[Tensor, "folded positions head_dim"]
@@ -47,7 +47,7 @@ def _recompute(ctx: Any, saved: Sequence[Tensor]) -> tuple[Sequence[Tensor], Seq
     return _one_block(q, k, v, log_gates, sums), saved[:5]
 
 
-class Gated(torch.autograd.Function):
+class Gated(Function):
     @staticmethod
     def forward(ctx: Any, *inputs: Tensor) -> tuple[Tensor, Tensor]:
         *rows, sums = inputs

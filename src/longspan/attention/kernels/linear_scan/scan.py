@@ -117,7 +117,8 @@ def full(
         if traced(q) or plan.feature_map.learned:
             return full_scan.batched(*inputs)
         if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
-            return full_scan.FullScan.apply(*inputs)
+            out: Tensor = full_scan.FullScan.apply(*inputs)
+            return out
         return full_scan.forward(*inputs)[0]
 
 
