@@ -1,4 +1,4 @@
-"""What can be asked of sampling and of beam search."""
+"""Options of sampling and of beam search."""
 
 import math
 from dataclasses import dataclass
@@ -9,19 +9,19 @@ from longspan.errors import InvalidOption
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling(Options):
-    """How the next token is chosen. The steps are taken in this order (other programs have other orders):
+    """How to choose the next token. The order of the steps (other programs differ):
 
-    1. repetition penalty, on the logits as the model gave them;
+    1. repetition penalty, on the model's logits;
     2. frequency and presence penalties, and logit bias;
-    3. bans: the end before `min_new` tokens, and n-grams that were there before;
-       where a text runs into the limit, all but `last_token`;
-    4. temperature; 0 takes the best token here and is done;
+    3. bans: end tokens before `min_new` tokens, and repeated n-grams;
+       at the length limit, all tokens but `last_token`;
+    4. temperature; 0 takes the best token and skips the rest;
     5. top-k, then top-p among those, then min-p among those;
-    6. what is left is normalised again, and one token drawn.
+    6. the rest is normalised again, and one token sampled.
 
-    One token at least is always left: where bans would leave none, they are not kept. Of equal tokens the one with the
-    lower id comes first. A row draws from a generator of its own, seeded by `seed`, its prompt and the number of the
-    sample, so that a text does not depend on what else is in the batch.
+    At least one token is always left: bans that would leave none are ignored. Ties prefer the lower id. Each row has
+    its own generator, seeded by `seed`, its prompt and the index of the sample, so a text does not depend on the rest
+    of the batch.
     """
 
     temperature: float = option(1.0, "divides the logits; 0 takes the best token", low=0)
@@ -59,12 +59,12 @@ UNFINISHED = ("last", "ranked")
 class Beam(Options):
     """Beam search; the defaults are those of Vaswani et al. 2017 (section 6.1) with the penalties of Wu et al. 2016.
 
-    A finished hypothesis Y of a source X has the score log P(Y|X) / lp(|Y|) + cp(X, Y), where |Y| counts the new
-    tokens, the end among them.
+    A finished hypothesis Y of a source X has the score log P(Y|X) / lp(|Y|) + cp(X, Y), where |Y| is the number of new
+    tokens, including the end.
 
     Hugging Face's search is `length_penalty="power"` with its own power as alpha, `unfinished="ranked"`,
     `score_prefix=False`, and for early_stopping False, True and "never" `stop` likely, full and sure;
-    `hub.generation.read` takes all of it from a folder.
+    `hub.generation.read` reads all of it from a folder.
     """
 
     beams: int = option(4, "hypotheses kept at each step; 1 is greedy search", low=1)

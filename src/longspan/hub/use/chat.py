@@ -6,7 +6,7 @@ from warnings import warn
 from longspan import decode
 from longspan.data import encode_chat
 from longspan.data.tokenizers.chat_template import Message
-from longspan.decode import GREEDY, Memory, Piece, Sampling
+from longspan.decode import GREEDY, Piece, PrefixCache, Sampling
 from longspan.errors import InvalidInput, InvalidOption, Notice, Unsupported
 from longspan.hub.pretrained import Pretrained
 from longspan.hub.use.generate import ends_of
@@ -50,7 +50,7 @@ class Chat:
             raise InvalidOption(f"a turn has one answer, not {self._sampling.samples} samples; leave out samples")
         self._begin: list[Message] = [] if system is None else [{"role": "system", "content": system}]
         self.messages: list[Message] = []  # what was said, without what was left out
-        self.memory = Memory()
+        self.prefix_cache = PrefixCache()
         encode_chat(self._tokenizer, [*self._begin, {"role": "user", "content": "a"}])  # refuses a bad template now
 
     def say(self, text: str) -> Iterator[Piece]:
@@ -73,7 +73,7 @@ class Chat:
             eos=self._ends,
             stop=self._stop,
             tokenizer=self._tokenizer.decode,
-            memory=self.memory,
+            prefix_cache=self.prefix_cache,
         )
         return self._answer(kept, pieces)
 
