@@ -26,18 +26,18 @@ class Sampling(Options):
 
     temperature: float = option(1.0, "divides the logits; 0 takes the best token", low=0)
     top_k: int | None = option(None, "draw from this many best tokens", low=1)
-    top_p: float = option(1.0, "draw from the fewest best tokens that have this probability together", low=0, high=1)
-    min_p: float = option(0.0, "leave out tokens under this share of the best one's probability", low=0, high=1)
+    top_p: float = option(1.0, "draw from the fewest best tokens whose probabilities sum to this", low=0, high=1)
+    min_p: float = option(0.0, "leave out tokens below this share of the best token's probability", low=0, high=1)
     repetition_penalty: float = option(
-        1.0, "divides positive and multiplies negative logits of tokens that were there (CTRL: 1.2)", low=1e-3
+        1.0, "divides positive and multiplies negative logits of earlier tokens (CTRL: 1.2)", low=1e-3
     )
-    penalise_prompt: bool = option(True, "whether the repetition penalty counts the prompt's tokens as well")
-    frequency_penalty: float = option(0.0, "taken off a token's logit for each time it was generated")
-    presence_penalty: float = option(0.0, "taken off the logit of a token that was generated")
-    logit_bias: tuple[tuple[float, ...], ...] | None = option(None, "pairs (token id, what is added to its logit)")
-    no_repeat_ngram: int = option(0, "no run of this many tokens comes twice, the prompt included; 0: any may", low=0)
-    min_new: int = option(0, "tokens before the end may come", low=0)
-    last_token: int | None = option(None, "what the last token is of a text that runs into the limit (BART)", low=0)
+    penalise_prompt: bool = option(True, "whether the repetition penalty includes the prompt's tokens")
+    frequency_penalty: float = option(0.0, "subtracted from a token's logit for each time it was generated")
+    presence_penalty: float = option(0.0, "subtracted from the logit of a generated token")
+    logit_bias: tuple[tuple[float, ...], ...] | None = option(None, "pairs (token id, number added to its logit)")
+    no_repeat_ngram: int = option(0, "no n-gram of this size occurs twice, the prompt included; 0: no limit", low=0)
+    min_new: int = option(0, "least number of new tokens", low=0)
+    last_token: int | None = option(None, "last token of a text that reaches the length limit (BART)", low=0)
     samples: int = option(1, "texts for each prompt", low=1)
     seed: int = option(0, "of the random draws")
 
@@ -73,15 +73,15 @@ class Beam(Options):
     )
     alpha: float = option(0.6, "power of the length penalty; higher prefers longer texts", low=0)
     beta: float = option(0.0, "weight of the coverage penalty cp, which needs a source", low=0)
-    n_best: int = option(1, "hypotheses given back, at most as many as beams", low=1)
-    min_new: int = option(0, "tokens before the end may come", low=0)
-    max_new: int | None = option(None, "most new tokens; the source's length and `extra` unless given", low=1)
-    extra: int = option(50, "new tokens over the source's length, where max_new is not given", low=0)
-    no_repeat_ngram: int = option(0, "no run of this many tokens comes twice, the prompt included; 0: any may", low=0)
-    prefix: tuple[int, ...] | None = option(None, "tokens that every hypothesis begins with; they are scored", low=0)
+    n_best: int = option(1, "hypotheses returned, at most as many as beams", low=1)
+    min_new: int = option(0, "least number of new tokens", low=0)
+    max_new: int | None = option(None, "most new tokens; default: the source's length plus `extra`", low=1)
+    extra: int = option(50, "new tokens beyond the source's length, if max_new is not given", low=0)
+    no_repeat_ngram: int = option(0, "no n-gram of this size occurs twice, the prompt included; 0: no limit", low=0)
+    prefix: tuple[int, ...] | None = option(None, "tokens that every hypothesis begins with", low=0)
     score_prefix: bool = option(True, "whether the prefix's own probability is part of the score")
     last_token: int | None = option(
-        None, "what the last token is of a text that runs into the limit, at no cost (BART)", low=0
+        None, "last token of a text that reaches the length limit, at no cost (BART)", low=0
     )
     stop: str = option(
         "sure",
@@ -90,9 +90,11 @@ class Beam(Options):
         choices=("sure", "likely", "full"),
     )
     unfinished: str = option(
-        "last", "those that run into the limit come last, or are ranked with the finished ones", choices=UNFINISHED
+        "last",
+        "hypotheses that reach the length limit come last, or are ranked with the finished ones",
+        choices=UNFINISHED,
     )
-    exhaustive: bool = option(False, "whether there may be more beams than tokens in the vocabulary")
+    exhaustive: bool = option(False, "allow more beams than tokens in the vocabulary")
 
     def __post_init__(self) -> None:
         super().__post_init__()
