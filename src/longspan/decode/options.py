@@ -91,7 +91,7 @@ class Beam(Options):
     )
     unfinished: str = option(
         "last",
-        "hypotheses that reach the length limit come last, or are ranked with the finished ones",
+        "hypotheses cut at the limit come last, or are ranked with the finished ones",
         choices=UNFINISHED,
     )
     exhaustive: bool = option(False, "allow more beams than tokens in the vocabulary")
