@@ -267,7 +267,7 @@ def test_an_ensemble(table: Any, average: str):
     assert found.tokens == exhaustive(pair, [1], 3, options)[0]
     ((same,),) = beam_search(Ensemble([first, first]), [[1]], options=options, eos=END)
     assert same.tokens == beam_search(first, [[1]], options=options, eos=END)[0][0].tokens
-    with pytest.raises(InvalidInput, match=r"must have the same vocabulary, and theirs are \[5, 4\]"):
+    with pytest.raises(InvalidInput, match=r"must have the same vocabulary, not \[5, 4\]"):
         Ensemble([first, table(vocabulary=4)])
     with pytest.raises(Unsupported, match="save its members"):
         pair.save("nowhere")
@@ -290,11 +290,11 @@ def test_what_is_refused(table: Any):
         Beam(min_new=5, max_new=4)
     with pytest.raises(InvalidOption, match="option length_penalty must be one of gnmt, power, none"):
         Beam(length_penalty="google")
-    with pytest.raises(InvalidInput, match=r"say how long texts may be: Beam\(max_new="):
+    with pytest.raises(InvalidInput, match=r"give the maximum length: Beam\(max_new="):
         beam_search(model, [[1]])
     with pytest.raises(Unsupported, match="table reads no source, so there is no coverage"):
         beam_search(model, [[1]], options=Beam(max_new=3, beta=0.2))
-    with pytest.raises(InvalidInput, match="prefix 0 has the id 7 at place 1"):
+    with pytest.raises(InvalidInput, match="prefix 0 has the id 7 at position 1"):
         beam_search(model, [[1]], options=Beam(max_new=3, prefix=(1, 7)))
-    with pytest.raises(InvalidInput, match="every one of the 5 ids ends a text"):
+    with pytest.raises(InvalidInput, match="all 5 ids are end tokens"):
         beam_search(model, [[1]], options=Beam(max_new=3), eos=range(5))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from longspan.decode import filters
-from longspan.decode.rank import best
+from longspan.decode.top_values import top_values
 
 FOUR = torch.tensor([[0.5, 0.3, 0.15, 0.05]]).double().log()
 
@@ -51,7 +51,7 @@ def test_the_best_are_those_of_a_stable_sort(numbers: list[int], count: int):
     values = torch.tensor([numbers, numbers[::-1]]).float()
     values[values == 0] = float("-inf")
     expected, order = values.sort(dim=1, descending=True, stable=True)
-    found, index = best(values, count)
+    found, index = top_values(values, count)
     assert torch.equal(found, expected[:, :count]) and torch.equal(index, order[:, :count])
 
 

@@ -122,5 +122,5 @@ def test_a_stop_string_in_the_middle_of_a_character_split_over_tokens():
 
 @pytest.mark.parametrize("stops", ["STOP", [""]])
 def test_stops_that_are_none(stops: object):
-    with pytest.raises(InvalidOption, match="stop must be a list of strings that are not empty"):
+    with pytest.raises(InvalidOption, match="stop must be a list of non-empty strings"):
         StopStrings(stops)

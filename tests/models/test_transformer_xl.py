@@ -347,7 +347,7 @@ def test_what_does_not_fit_in_is_refused():
         model(memory=0, same_length=True)
     with pytest.raises(InvalidOption, match="3 heads do not divide the width 16"):
         model(heads=3)
-    with pytest.raises(InvalidOption, match="15 is odd"):
+    with pytest.raises(InvalidOption, match=r"the width must be even .*, not 15"):
         model(width=15, heads=3)
     with pytest.raises(InvalidOption, match="segment must be at least 1"):
         own.set_reach(segment=0)

@@ -179,7 +179,7 @@ def test_streams_are_made_as_declared():
         (lambda: make()(hidden(width=5)), InvalidInput, ["width 12", "(3, 11, 5)"]),
         (lambda: make()(hidden(), hidden(width=5)), InvalidInput, ["context", "width 12", "5"]),
         (lambda: make(context_width=7)(hidden()), InvalidInput, ["without context", "width 7"]),
-        (lambda: make("window")(hidden(), hidden()), Unsupported, ["window", "another sequence"]),
+        (lambda: make("window")(hidden(), hidden()), Unsupported, ["window", "no cross-attention"]),
         (lambda: make("window").prepare(hidden()), Unsupported, ["window"]),
         (lambda: make(position=Rotary(HEAD_DIM))(hidden(), hidden()), Unsupported, ["rotary"]),
         (lambda: make().start(2), Unsupported, ["causal=False"]),

@@ -141,7 +141,7 @@ def test_what_cannot_be_is_refused():
         MultiheadAttention(12, 5)
     with pytest.raises(Unsupported, match=r"reformer needs more than .*; use longspan\.MultiHead"):
         MultiheadAttention(WIDTH, HEADS, attention="reformer")
-    with pytest.raises(Unsupported, match="they go with softmax only"):
+    with pytest.raises(Unsupported, match="only softmax without causal=True supports"):
         MultiheadAttention(WIDTH, HEADS, attention="window", add_zero_attn=True)
     x, *_ = inputs({})
     with pytest.raises(InvalidInput, match="give attn_mask as well"):

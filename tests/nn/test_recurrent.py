@@ -182,12 +182,12 @@ def test_only_real_tokens_are_reversed():
 def test_what_does_not_fit_is_refused():
     with pytest.raises(InvalidOption, match="cell must be one of elman, lstm, gru, not 'rnn'"):
         Recurrent(5, 7, cell="rnn")
-    with pytest.raises(InvalidOption, match="forget_bias goes with cell lstm, not gru"):
+    with pytest.raises(InvalidOption, match="forget_bias needs a forget gate, which only cell lstm has, not gru"):
         Recurrent(5, 7, cell="gru", forget_bias=1.0)
     layers = Recurrent(5, 7)
     with pytest.raises(InvalidInput, match=r"x must be \(batch, length, features 5\), not \(2, 3, 4\)"):
         layers(torch.zeros(2, 3, 4))
-    with pytest.raises(InvalidInput, match="nothing to read"):
+    with pytest.raises(InvalidInput, match="x has no tokens; give at least one"):
         layers(torch.zeros(2, 0, 5))
     with pytest.raises(InvalidInput, match="the state is of batch 3, and x of 2"):
         layers(torch.zeros(2, 1, 5), layers.start(3))
@@ -196,5 +196,5 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(InvalidInput, match=r"key_mask must be \(batch, length\) \(2, 3\), not \(2, 4\)"):
         layers(torch.zeros(2, 3, 5), key_mask=torch.ones(2, 4, dtype=torch.bool))
     both = Recurrent(5, 7, bidirectional=True)
-    with pytest.raises(Unsupported, match="read both ways have no state to go on from"):
+    with pytest.raises(Unsupported, match="bidirectional layers cannot continue from a state"):
         both(torch.zeros(2, 3, 5), both.start(2))

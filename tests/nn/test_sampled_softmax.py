@@ -80,6 +80,6 @@ def test_refusals_and_nothing_to_predict():
     x, weight, targets, _ = rows()
     with pytest.raises(InvalidOption, match="1 to 30, the vocabulary, not 31"):
         LogUniform(30, 31)
-    with pytest.raises(InvalidInput, match="of 20 ids, and the output layer has 30 rows"):
+    with pytest.raises(InvalidInput, match="the sampler has 20 ids, but the output layer has 30 rows"):
         sampled_cross_entropy(x, weight, targets, sampler=LogUniform(20, 5))
     assert sampled_cross_entropy(x, weight, torch.full((9,), -100), sampler=LogUniform(30, 5)) == 0

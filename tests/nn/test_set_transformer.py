@@ -195,7 +195,7 @@ def test_learned_rows_start_within_the_bound_of_xavier():
 
 
 def test_what_does_not_fit_is_refused():
-    with pytest.raises(InvalidOption, match="heads must divide the width 12, not be 5"):
+    with pytest.raises(InvalidOption, match="heads must divide the width: 12 is not a multiple of 5"):
         SAB(12, 5)
     with pytest.raises(InvalidOption, match="points must be at least 1, not 0"):
         ISAB(12, 3, 0)
@@ -203,7 +203,7 @@ def test_what_does_not_fit_is_refused():
         PMA(12, 3, 0)
     with pytest.raises(UnknownName, match="no variant is called 'release'; did you mean 'released'"):
         MAB(12, 3, variant="release")
-    with pytest.raises(InvalidOption, match="hidden goes with the paper's variant"):
+    with pytest.raises(InvalidOption, match="hidden is for variant='paper'"):
         PMA(12, 3, variant="released", hidden=5)
     with pytest.raises(InvalidInput, match=r"width 12"):
         SAB(12, 3).double()(hidden(width=7))

@@ -1,4 +1,4 @@
-"""Beam search over many sources: in batches of equal lengths, given back in the order they came in."""
+"""Beam search over many sources, in batches of similar length; results are in the order of the sources."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -18,37 +18,37 @@ def search_many(
     tokens: int = 1024,
     progress: Callable[[int], None] | None = None,
 ) -> list[list[Hypothesis]]:
-    """What `beam_search` gives for each source, whose text starts with the tokens `begin`.
+    """The hypotheses of `beam_search` for each source; every target starts with the tokens `begin`.
 
-    A batch holds at most `tokens` source tokens, padding included, and one source at least.
+    A batch has at most `tokens` source tokens, padding included, and at least one source.
 
     >>> search_many(model, [[5, 9, 4, 2], [8, 2]], begin=[1], ends=2, options=Beam(beams=5))
     """
     if tokens < 1:
-        raise InvalidOption(f"a batch must hold 1 token at least, not {tokens}")
-    found: list[list[Hypothesis]] = [[] for _ in sources]
+        raise InvalidOption(f"tokens per batch must be at least 1, not {tokens}")
+    results: list[list[Hypothesis]] = [[] for _ in sources]
     done = 0
     for numbers in _batches([len(source) for source in sources], tokens):
         batch = [sources[number] for number in numbers]
-        made = beam_search(model, [list(begin)] * len(batch), options=options, eos=ends, source=batch)
-        for number, hypotheses in zip(numbers, made):
-            found[number] = hypotheses
+        batch_results = beam_search(model, [list(begin)] * len(batch), options=options, eos=ends, source=batch)
+        for number, hypotheses in zip(numbers, batch_results):
+            results[number] = hypotheses
         done += len(batch)
         if progress is not None:
             progress(done)
-    return found
+    return results
 
 
 def _batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
-    """The longest first, so that a machine whose memory is too small says so at once."""
-    held: list[int] = []
+    """Indices of each batch, the longest sources first, so that too little memory shows at once."""
+    batch: list[int] = []
     for number in sorted(range(len(lengths)), key=lambda number: -lengths[number]):
-        if held and lengths[held[0]] * (len(held) + 1) > tokens:
-            yield held
-            held = []
-        held.append(number)
-    if held:
-        yield held
+        if batch and lengths[batch[0]] * (len(batch) + 1) > tokens:
+            yield batch
+            batch = []
+        batch.append(number)
+    if batch:
+        yield batch
 
 
 __all__ = ["search_many"]

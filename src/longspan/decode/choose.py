@@ -1,4 +1,4 @@
-"""The choice of the next token of each row: greedy or drawn, with penalties that remember the text."""
+"""Chooses the next token of each row: greedy or sampled, with penalties for repetition."""
 
 from hashlib import blake2b
 
@@ -13,25 +13,25 @@ from longspan.errors import InvalidInput
 
 
 class Chooser:
-    """Chooses by `options` for a batch that is decoded `samples` times over."""
+    """Chooses tokens by `options` for a batch with `options.samples` rows per prompt."""
 
     def __init__(self, options: Sampling, batch: Batch, *, vocabulary: int, ends: Tensor, new: int) -> None:
         self.options, self.ends, self.vocabulary, self.new = options, ends, vocabulary, new
         device = batch.tokens.device
         self.uniform = _uniform(options, batch, new).to(device) if options.temperature else None
         self.seen: Tensor | None = None  # (rows, vocabulary) tokens of the prompt
-        self.counts: Tensor | None = None  # (rows, vocabulary) how often each was generated
+        self.counts: Tensor | None = None  # (rows, vocabulary) how often each token was generated
         repetition = options.repetition_penalty != 1
         if repetition and options.penalise_prompt:
             real = torch.arange(batch.longest, device=device) < batch.lengths[:, None]
-            found = torch.zeros(len(batch), vocabulary, dtype=torch.int32, device=device)
-            self.seen = (found.scatter_add_(1, batch.tokens, real.int()) > 0).repeat_interleave(options.samples, 0)
+            counts = torch.zeros(len(batch), vocabulary, dtype=torch.int32, device=device)
+            self.seen = (counts.scatter_add_(1, batch.tokens, real.int()) > 0).repeat_interleave(options.samples, 0)
         if repetition or options.frequency_penalty or options.presence_penalty:
             self.counts = torch.zeros(len(batch) * options.samples, vocabulary, device=device)
         self.bias = _bias(options, vocabulary, device)
 
     def __call__(self, logits: Tensor, feed: Feed) -> Tensor:
-        """A token for each row; what it gives for rows that need none is not used."""
+        """A token for each row; the caller ignores those of rows that need none."""
         options = self.options
         logits = self._adjust(logits, feed)
         if self.uniform is None:
@@ -59,11 +59,11 @@ class Chooser:
             logits = logits + self.bias
         logits = forbid(logits, feed, self.ends, min_new=options.min_new, no_repeat_ngram=options.no_repeat_ngram)
         if options.last_token is not None:
-            logits = only(logits, options.last_token, feed.made == self.new - 1)
+            logits = allow_only(logits, options.last_token, feed.made == self.new - 1)
         return logits
 
     def note(self, token: Tensor, where: Tensor) -> None:
-        """The rows `where` it is true go on with `token`."""
+        """Counts `token` in the rows where `where` is True."""
         if self.counts is not None:
             self.counts.scatter_add_(1, token[:, None], where[:, None].to(self.counts.dtype))
 
@@ -74,27 +74,27 @@ class Chooser:
 
 
 def forbid(logits: Tensor, feed: Feed, ends: Tensor, *, min_new: int, no_repeat_ngram: int) -> Tensor:
-    """Without ends before `min_new` tokens and without repeated n-grams."""
+    """Logits without end tokens before `min_new` tokens, and without repeated n-grams."""
     if not min_new and not no_repeat_ngram:
         return logits
     banned = torch.zeros_like(logits, dtype=torch.bool)
     if min_new and len(ends):
         banned[:, ends] = (feed.made < min_new)[:, None]
     if no_repeat_ngram:
-        width = min(feed.read + feed.longest, feed.tokens.shape[1])  # no row knows more
+        width = min(feed.read + feed.longest, feed.tokens.shape[1])  # the longest row
         banned |= filters.repeated_ngrams(feed.tokens[:, :width], feed.known, no_repeat_ngram, logits.shape[1])
     return filters.ban(logits, banned)
 
 
-def only(values: Tensor, token: Tensor | int, where: Tensor) -> Tensor:
-    """The rows `where` it is true with every other token than `token`, one for each or one for all, at -inf."""
+def allow_only(values: Tensor, token: Tensor | int, where: Tensor) -> Tensor:
+    """Sets all tokens but `token` (one per row, or one for all) to -inf in the rows where `where` is True."""
     kept = token[:, None] if isinstance(token, Tensor) else token
     others = torch.arange(values.shape[1], device=values.device) != kept
     return values.masked_fill(others & where[:, None], float("-inf"))
 
 
 def _uniform(options: Sampling, batch: Batch, new: int) -> Tensor:
-    """Numbers for all draws to come (rows, new): each row's from a generator of its own."""
+    """Random numbers for all draws (rows, new); each row has its own generator."""
     rows = []
     for index, (tokens, length) in enumerate(zip(batch.tokens.tolist(), batch.lengths.tolist())):
         source: list[int] = []
@@ -114,9 +114,9 @@ def _bias(options: Sampling, vocabulary: int, device: torch.device) -> Tensor | 
     bias = torch.zeros(vocabulary, device=device)
     for token, value in options.logit_bias:
         if not 0 <= token < vocabulary:
-            raise InvalidInput(f"logit_bias has the id {int(token)}, and the vocabulary is 0..{vocabulary - 1}")
+            raise InvalidInput(f"logit_bias has the id {int(token)}, but the vocabulary is 0..{vocabulary - 1}")
         bias[int(token)] += value
     return bias
 
 
-__all__ = ["Chooser", "forbid", "only"]
+__all__ = ["Chooser", "allow_only", "forbid"]

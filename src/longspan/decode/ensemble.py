@@ -1,4 +1,4 @@
-"""Several models as one: their predictions are averaged at every step."""
+"""An ensemble: the predictions of several models, averaged at every step."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from longspan.models.base import CausalModel, Ids, Logits, Mask, Streams
 
 @dataclass(frozen=True)
 class EnsembleState(State):
-    """What each member remembers."""
+    """The states of the members."""
 
     members: tuple[Any, ...]
     alignment: Tensor | None = None  # mean over the members
@@ -23,7 +23,7 @@ class EnsembleState(State):
 class Ensemble(CausalModel):
     """The mean of the members' log-probabilities, or with `average="probability"` the log of their mean probability.
 
-    Either is normalised again by whoever reads it as logits.
+    Both serve as logits; decoding normalises them.
 
     >>> beam_search(Ensemble([first, second]), source=source, bos=1, eos=2)
     """
@@ -34,11 +34,11 @@ class Ensemble(CausalModel):
     def __init__(self, members: Sequence[CausalModel], *, average: str = "log") -> None:
         super().__init__(None)
         if not members or average not in ("log", "probability"):
-            raise InvalidInput('an ensemble has one member at least, and average is "log" or "probability"')
+            raise InvalidInput('an ensemble needs at least one member, and average must be "log" or "probability"')
         for what in ("vocabulary", "reads_source"):
-            found = [getattr(member, what) for member in members]
-            if len(set(found)) > 1:
-                raise InvalidInput(f"the members of an ensemble must have the same {what}, and theirs are {found}")
+            values = [getattr(member, what) for member in members]
+            if len(set(values)) > 1:
+                raise InvalidInput(f"the members of an ensemble must have the same {what}, not {values}")
         self.members = nn.ModuleList(members)
         self.average = average
         self.vocabulary, self.reads_source = members[0].vocabulary, members[0].reads_source
@@ -71,19 +71,20 @@ class Ensemble(CausalModel):
         last: bool = False,
         beyond: bool = False,
     ) -> tuple[Logits, EnsembleState]:
-        found, states = [], []
-        for member, own in zip(self._members(), state.members):
+        logprobs, states = [], []
+        for member, before in zip(self._members(), state.members):
             past = {"beyond": True} if beyond and member.max_length is not None else {}
-            logits, own = member.extend(ids, own, key_mask=key_mask, positions=positions, last=last, **past)
-            found.append(logits.log_softmax(-1))
-            states.append(own)
-        logits = torch.stack(found)
-        logits = logits.mean(0) if self.average == "log" else logits.logsumexp(0)  # a constant less, which is no matter
-        aligned = [own.alignment for own in states if getattr(own, "alignment", None) is not None]
+            logits, after = member.extend(ids, before, key_mask=key_mask, positions=positions, last=last, **past)
+            logprobs.append(logits.log_softmax(-1))
+            states.append(after)
+        stacked = torch.stack(logprobs)
+        # The sum instead of the mean probability: a constant factor does not matter.
+        logits = stacked.mean(0) if self.average == "log" else stacked.logsumexp(0)
+        aligned = [after.alignment for after in states if getattr(after, "alignment", None) is not None]
         return logits, EnsembleState(tuple(states), torch.stack(aligned).mean(0) if aligned else None)
 
     def save(self, folder: Any, *, tokenizer: str | None = None) -> None:
-        raise Unsupported("an ensemble is not saved; save its members")
+        raise Unsupported("an ensemble cannot be saved; save its members")
 
     def _members(self) -> list[Any]:
         return list(self.members)

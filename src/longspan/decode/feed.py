@@ -1,11 +1,11 @@
-"""How rows of unequal length go through a model together, so that each gives what it gives alone.
+"""Feeds rows of unequal length to a model; each row gets the result that it would get alone.
 
-Models that can are given the prompts with padding on the left. All others go in lock-step, so that every row stands at
-the same place of its own text: what all rows know already is read at once; after that a row whose prompt is longer is
-fed its own prompt, while the shorter ones generate.
+Models that support it read prompts with padding on the left. All others run in lock-step: every row is at the same
+position of its own text. The model reads the tokens that all rows have at once; after that, rows with longer prompts
+continue to read them while the shorter ones generate.
 
-A text may outgrow the model's `max_length`, where that is allowed (`slide`). A model whose tables end there reads the
-last `max_length` tokens anew for every further token. Any other model continues from its state.
+With `slide` a text may exceed the model's `max_length`. A model whose position table ends there reads the last
+`max_length` tokens again for every further token. Any other model continues from its state.
 """
 
 from typing import Any
@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from longspan.decode.batch import Batch
-from longspan.decode.prefix_cache import Memory
+from longspan.decode.prefix_cache import PrefixCache
 from longspan.models.base import CausalModel
 
 
 class Feed:
-    """The texts of a batch as far as they are known, and what the model remembers of them."""
+    """The known tokens of a batch, and the model's state after those that it has read."""
 
     def __init__(
         self,
@@ -29,14 +29,14 @@ class Feed:
         new: int,
         align: bool = False,
         slide: bool = False,
-        memory: Memory | None = None,  # of one text
+        prefix_cache: PrefixCache | None = None,  # for a batch of one
     ) -> None:
         self.model = model
         self.tokens = torch.nn.functional.pad(batch.tokens, (0, new))  # each row from column 0
         self.prompt = batch.lengths  # (rows,)
-        self.known = batch.lengths.clone()  # (rows,) tokens that are known: the prompt and what was appended
-        self.active = torch.ones_like(self.known, dtype=torch.bool)  # rows that nobody waits for may read anything
-        self.read = 0  # columns that the model has read, padding among them
+        self.known = batch.lengths.clone()  # (rows,) number of known tokens: prompt and appended ones
+        self.active = torch.ones_like(self.known, dtype=torch.bool)  # other rows may read anything
+        self.read = 0  # columns that the model has read, padding included
         room = model.max_length is None or batch.longest + new <= model.max_length
         unequal = bool((batch.lengths != batch.longest).any())
         self._beyond = slide and not room and not model.fixed_length
@@ -44,18 +44,18 @@ class Feed:
         self.padded = model.left_padding and unequal and (room or self._beyond)
         self.longest = batch.longest
         self.state: Any = batch.start(model, align=align)
-        self._memory = memory
-        if memory is not None:
-            held = memory.find(model, batch.tokens[0].tolist())
-            self.read, self.state = memory.reused, self.state if held is None else held
+        self._prefix_cache = prefix_cache
+        if prefix_cache is not None:
+            cached = prefix_cache.find(model, batch.tokens[0].tolist())
+            self.read, self.state = prefix_cache.reused, self.state if cached is None else cached
 
     @property
     def made(self) -> Tensor:
-        """New tokens of each row."""
+        """The number of new tokens of each row."""
         return self.known - self.prompt
 
     def advance(self) -> tuple[Tensor, Tensor]:
-        """Reads on; the logits (rows, vocabulary) where the model stands, and which rows have no next token yet."""
+        """Reads the next known tokens; the logits (rows, vocabulary) after them, and which rows need a new token."""
         ids, side = self._padded() if self.padded else (self._lock_step(), {})
         until = self.read + ids.shape[1]
         state = self.state
@@ -70,7 +70,7 @@ class Feed:
 
     def _lock_step(self) -> Tensor:
         until = self.read + 1
-        if self.read < self.longest:  # some may still be reading their prompts: as far as all of them can
+        if self.read < self.longest:  # some rows still read their prompts: read up to the shortest
             far = torch.where(self.active, self.known, self.tokens.shape[1])
             until = max(until, int(far.min()))
         return self.tokens[:, self.read : until]
@@ -79,23 +79,23 @@ class Feed:
         if self.read:
             positions = self.known[:, None] - 1
             return self.tokens.gather(1, positions), {"positions": positions}
-        places = torch.arange(self.longest, device=self.known.device) - (self.longest - self.known)[:, None]
-        positions = places.clamp_min(0)
-        return self.tokens.gather(1, positions), {"positions": positions, "key_mask": places >= 0}
+        shifted = torch.arange(self.longest, device=self.known.device) - (self.longest - self.known)[:, None]
+        positions = shifted.clamp_min(0)
+        return self.tokens.gather(1, positions), {"positions": positions, "key_mask": shifted >= 0}
 
     def append(self, new: Tensor, where: Tensor) -> None:
-        """The next token of the rows `where` it is wanted."""
+        """Appends the next token in the rows where `where` is True."""
         column = self.known.clamp_max(self.tokens.shape[1] - 1)[:, None]
         self.tokens.scatter_(1, column, torch.where(where[:, None], new[:, None], self.tokens.gather(1, column)))
         self.known = self.known + where
 
     def remember(self) -> None:
-        """Notes what was read in the memory, where there is one and the state is of the whole text."""
-        if self._memory is not None and self.read and (self._window is None or self.read <= self._window):
-            self._memory.note(self.tokens[0, : self.read].tolist(), self.state)
+        """Stores the state in the prefix cache, if there is one and the state covers the whole text."""
+        if self._prefix_cache is not None and self.read and (self._window is None or self.read <= self._window):
+            self._prefix_cache.store(self.tokens[0, : self.read].tolist(), self.state)
 
     def select(self, rows: Tensor) -> None:
-        """Goes on with these rows; one may be taken more than once."""
+        """Continues with these rows; a row may occur more than once."""
         self.tokens, self.prompt, self.known = self.tokens[rows], self.prompt[rows], self.known[rows]
         self.active = self.active[rows]
         self.state = self.state.select(rows)

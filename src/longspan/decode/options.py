@@ -1,4 +1,4 @@
-"""What can be asked of sampling and of beam search."""
+"""Options of sampling and of beam search."""
 
 import math
 from dataclasses import dataclass
@@ -9,35 +9,35 @@ from longspan.errors import InvalidOption
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling(Options):
-    """How the next token is chosen. The steps are taken in this order (other programs have other orders):
+    """How to choose the next token. The order of the steps (other programs differ):
 
-    1. repetition penalty, on the logits as the model gave them;
+    1. repetition penalty, on the model's logits;
     2. frequency and presence penalties, and logit bias;
-    3. bans: the end before `min_new` tokens, and n-grams that were there before;
-       where a text runs into the limit, all but `last_token`;
-    4. temperature; 0 takes the best token here and is done;
+    3. bans: end tokens before `min_new` tokens, and repeated n-grams;
+       at the length limit, all tokens but `last_token`;
+    4. temperature; 0 takes the best token and skips the rest;
     5. top-k, then top-p among those, then min-p among those;
-    6. what is left is normalised again, and one token drawn.
+    6. the rest is normalised again, and one token sampled.
 
-    One token at least is always left: where bans would leave none, they are not kept. Of equal tokens the one with the
-    lower id comes first. A row draws from a generator of its own, seeded by `seed`, its prompt and the number of the
-    sample, so that a text does not depend on what else is in the batch.
+    At least one token is always left: bans that would leave none are ignored. Ties prefer the lower id. Each row has
+    its own generator, seeded by `seed`, its prompt and the index of the sample, so a text does not depend on the rest
+    of the batch.
     """
 
     temperature: float = option(1.0, "divides the logits; 0 takes the best token", low=0)
     top_k: int | None = option(None, "draw from this many best tokens", low=1)
-    top_p: float = option(1.0, "draw from the fewest best tokens that have this probability together", low=0, high=1)
-    min_p: float = option(0.0, "leave out tokens under this share of the best one's probability", low=0, high=1)
+    top_p: float = option(1.0, "draw from the fewest best tokens whose probabilities sum to this", low=0, high=1)
+    min_p: float = option(0.0, "leave out tokens below this share of the best token's probability", low=0, high=1)
     repetition_penalty: float = option(
-        1.0, "divides positive and multiplies negative logits of tokens that were there (CTRL: 1.2)", low=1e-3
+        1.0, "divides positive and multiplies negative logits of earlier tokens (CTRL: 1.2)", low=1e-3
     )
-    penalise_prompt: bool = option(True, "whether the repetition penalty counts the prompt's tokens as well")
-    frequency_penalty: float = option(0.0, "taken off a token's logit for each time it was generated")
-    presence_penalty: float = option(0.0, "taken off the logit of a token that was generated")
-    logit_bias: tuple[tuple[float, ...], ...] | None = option(None, "pairs (token id, what is added to its logit)")
-    no_repeat_ngram: int = option(0, "no run of this many tokens comes twice, the prompt included; 0: any may", low=0)
-    min_new: int = option(0, "tokens before the end may come", low=0)
-    last_token: int | None = option(None, "what the last token is of a text that runs into the limit (BART)", low=0)
+    penalise_prompt: bool = option(True, "whether the repetition penalty includes the prompt's tokens")
+    frequency_penalty: float = option(0.0, "subtracted from a token's logit for each time it was generated")
+    presence_penalty: float = option(0.0, "subtracted from the logit of a generated token")
+    logit_bias: tuple[tuple[float, ...], ...] | None = option(None, "pairs (token id, number added to its logit)")
+    no_repeat_ngram: int = option(0, "no n-gram of this size occurs twice, the prompt included; 0: no limit", low=0)
+    min_new: int = option(0, "least number of new tokens", low=0)
+    last_token: int | None = option(None, "last token of a text that reaches the length limit (BART)", low=0)
     samples: int = option(1, "texts for each prompt", low=1)
     seed: int = option(0, "of the random draws")
 
@@ -59,12 +59,12 @@ UNFINISHED = ("last", "ranked")
 class Beam(Options):
     """Beam search; the defaults are those of Vaswani et al. 2017 (section 6.1) with the penalties of Wu et al. 2016.
 
-    A finished hypothesis Y of a source X has the score log P(Y|X) / lp(|Y|) + cp(X, Y), where |Y| counts the new
-    tokens, the end among them.
+    A finished hypothesis Y of a source X has the score log P(Y|X) / lp(|Y|) + cp(X, Y), where |Y| is the number of new
+    tokens, including the end.
 
     Hugging Face's search is `length_penalty="power"` with its own power as alpha, `unfinished="ranked"`,
     `score_prefix=False`, and for early_stopping False, True and "never" `stop` likely, full and sure;
-    `hub.generation.read` takes all of it from a folder.
+    `hub.generation.read` reads all of it from a folder.
     """
 
     beams: int = option(4, "hypotheses kept at each step; 1 is greedy search", low=1)
@@ -73,15 +73,15 @@ class Beam(Options):
     )
     alpha: float = option(0.6, "power of the length penalty; higher prefers longer texts", low=0)
     beta: float = option(0.0, "weight of the coverage penalty cp, which needs a source", low=0)
-    n_best: int = option(1, "hypotheses given back, at most as many as beams", low=1)
-    min_new: int = option(0, "tokens before the end may come", low=0)
-    max_new: int | None = option(None, "most new tokens; the source's length and `extra` unless given", low=1)
-    extra: int = option(50, "new tokens over the source's length, where max_new is not given", low=0)
-    no_repeat_ngram: int = option(0, "no run of this many tokens comes twice, the prompt included; 0: any may", low=0)
-    prefix: tuple[int, ...] | None = option(None, "tokens that every hypothesis begins with; they are scored", low=0)
+    n_best: int = option(1, "hypotheses returned, at most as many as beams", low=1)
+    min_new: int = option(0, "least number of new tokens", low=0)
+    max_new: int | None = option(None, "most new tokens; default: the source's length plus `extra`", low=1)
+    extra: int = option(50, "new tokens beyond the source's length, if max_new is not given", low=0)
+    no_repeat_ngram: int = option(0, "no n-gram of this size occurs twice, the prompt included; 0: no limit", low=0)
+    prefix: tuple[int, ...] | None = option(None, "tokens that every hypothesis begins with", low=0)
     score_prefix: bool = option(True, "whether the prefix's own probability is part of the score")
     last_token: int | None = option(
-        None, "what the last token is of a text that runs into the limit, at no cost (BART)", low=0
+        None, "last token of a text that reaches the length limit, at no cost (BART)", low=0
     )
     stop: str = option(
         "sure",
@@ -90,9 +90,11 @@ class Beam(Options):
         choices=("sure", "likely", "full"),
     )
     unfinished: str = option(
-        "last", "those that run into the limit come last, or are ranked with the finished ones", choices=UNFINISHED
+        "last",
+        "hypotheses cut at the limit come last, or are ranked with the finished ones",
+        choices=UNFINISHED,
     )
-    exhaustive: bool = option(False, "whether there may be more beams than tokens in the vocabulary")
+    exhaustive: bool = option(False, "allow more beams than tokens in the vocabulary")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,4 +1,4 @@
-"""How probable given continuations are."""
+"""Log-probabilities of given continuations."""
 
 from collections.abc import Sequence
 
@@ -24,16 +24,16 @@ def score(
     source_streams: Streams | None = None,
     bos: int | None = None,
 ) -> list[Tensor]:
-    """The log-probability of each token of each continuation, read in parallel.
+    """The log-probability of each token of each continuation, computed in parallel.
 
-    Their sum is the log-probability of the continuation, and equals what `generate` reports for the same tokens.
+    They equal those that `generate` reports for the same tokens.
     """
     batch = read_batch(model, prompts, prompt_mask, source, source_mask, bos, source_streams)
     if len(continuations) != len(batch):
-        raise InvalidInput(f"there are {len(batch)} prompts and {len(continuations)} continuations; give one for each")
+        raise InvalidInput(f"got {len(continuations)} continuations for {len(batch)} prompts; give one for each")
     for row, text in enumerate(continuations):
         if not len(text):
-            raise InvalidInput(f"continuation {row} is empty; give one token at least")
+            raise InvalidInput(f"continuation {row} is empty; give at least one token")
     check_ids(continuations, model.vocabulary, "continuation")
     begins = batch.lengths.tolist()
     ends = [begin + len(text) for begin, text in zip(begins, continuations)]
@@ -46,16 +46,16 @@ def score(
     tokens = torch.nn.functional.pad(batch.tokens, (0, longest - batch.longest))
     for row, text in enumerate(continuations):
         tokens[row, begins[row] : ends[row]] = torch.tensor(list(text), device=tokens.device)
-    # What stands behind the end of a shorter row changes nothing before it, so it needs no mask.
+    # No mask: tokens after the end of a shorter row do not change earlier ones.
     with evaluating(model):
-        found = _read(model, batch.start(model), tokens, min(begins))
-    return [row[begin - 1 : end - 1] for row, begin, end in zip(found, begins, ends)]
+        logprobs = _read(model, batch.start(model), tokens, min(begins))
+    return [row[begin - 1 : end - 1] for row, begin, end in zip(logprobs, begins, ends)]
 
 
 def _read(model: CausalModel, state: object, tokens: Tensor, begin: int) -> Tensor:
     """The log-probability of token i + 1 after token i, from token `begin` on; 0 before it."""
     rows, length = tokens.shape
-    seen = [torch.zeros(rows, begin - 1, dtype=torch.float64, device=tokens.device)]
+    pieces = [torch.zeros(rows, begin - 1, dtype=torch.float64, device=tokens.device)]
     if begin > 1:
         _, state = model.extend(tokens[:, : begin - 1], state, last=True)
     size = max(1, ROOM // (rows * model.vocabulary))
@@ -64,8 +64,8 @@ def _read(model: CausalModel, state: object, tokens: Tensor, begin: int) -> Tens
         logits, state = model.extend(tokens[:, left:right], state)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         chosen = logits.gather(2, tokens[:, left + 1 : right + 1, None])[..., 0]
-        seen.append((chosen - logits.logsumexp(2)).double())
-    return torch.cat(seen, 1)
+        pieces.append((chosen - logits.logsumexp(2)).double())
+    return torch.cat(pieces, 1)
 
 
 __all__ = ["score"]

@@ -1,4 +1,4 @@
-"""Text as it comes: whole characters only, and nothing that may turn out to be a stop string."""
+"""Incremental detokenisation: complete characters only, and nothing that may be part of a stop string."""
 
 import codecs
 from collections.abc import Callable, Sequence
@@ -8,21 +8,21 @@ from tokenizers import Tokenizer
 from longspan.errors import InvalidOption
 
 Decode = Callable[[list[int]], str] | Callable[[list[int]], bytes]
-HALF = "\ufffd"  # what decoders put in place of bytes that are no character, or not yet
+HALF = "\ufffd"  # the replacement character, for bytes that are not (yet) a character
 
 
 class Detokeniser:
-    """Token ids in, text out, piece by piece; the pieces put together are the text of all ids.
+    """Turns token ids into text piece by piece; the concatenated pieces are the text of all ids.
 
-    It reads ids by a `tokenizers.Tokenizer` (special tokens are left out), or by a function from ids to `str` or to
-    UTF-8 `bytes`. A character that is spread over several tokens comes out with the last of them.
+    It decodes with a `tokenizers.Tokenizer` (without special tokens), or with a function from ids to `str` or to UTF-8
+    `bytes`. A character of several tokens appears with the last of them.
     """
 
     def __init__(self, decode: Tokenizer | Decode) -> None:
         self._decode: Decode = decode.decode if isinstance(decode, Tokenizer) else decode
         self._bytes = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        # What is out is ids[:read]. The piece before it, ids[start:read], is decoded along with what is new, since
-        # decoders treat the first token of a text differently (a space in front of a word is dropped there).
+        # ids[:read] has been returned. Its last piece, ids[start:read], is decoded again together with new ids, since
+        # decoders treat the first token of a text differently (they drop a leading space).
         self._ids: list[int] = []
         self._start = self._read = 0
 
@@ -39,7 +39,7 @@ class Detokeniser:
         return new
 
     def finish(self) -> str:
-        """What was held back, as far as it can be read."""
+        """The text that was held back."""
         new = self._new()
         self._start = self._read = len(self._ids)
         return self._bytes.decode(b"", final=True) if new == "" else str(new)
@@ -47,41 +47,43 @@ class Detokeniser:
     def _new(self) -> str | bytes:
         if self._start == len(self._ids):
             return ""
-        whole = self._decode(self._ids[self._start :])
-        return whole[len(self._decode(self._ids[self._start : self._read])) :] if self._start < self._read else whole
+        decoded = self._decode(self._ids[self._start :])
+        if self._start == self._read:
+            return decoded
+        return decoded[len(self._decode(self._ids[self._start : self._read])) :]
 
 
 class StopStrings:
-    """Lets text through up to the first stop string, wherever tokens happen to end.
+    """Passes text up to the first stop string, wherever token boundaries are.
 
-    The first is the one that is complete first; of two that are complete at once, the longer.
+    The first is the one that is complete first; of two that end together, the longer.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
         if isinstance(stops, str) or not all(stops):
-            raise InvalidOption(f"stop must be a list of strings that are not empty, not {stops!r}")
+            raise InvalidOption(f"stop must be a list of non-empty strings, not {stops!r}")
         self.stops = tuple(stops)
         self._held = ""
 
     def push(self, text: str) -> tuple[str, bool]:
-        """What may be shown now, and whether a stop string was met."""
+        """The text that may be shown now, and whether a stop string was found."""
         text = self._held + text
-        found = [(at + len(stop), at) for stop in self.stops if (at := text.find(stop)) >= 0]
-        if found:
+        matches = [(at + len(stop), at) for stop in self.stops if (at := text.find(stop)) >= 0]
+        if matches:
             self._held = ""
-            return text[: min(found)[1]], True
+            return text[: min(matches)[1]], True
         held = max((_overlap(text, stop) for stop in self.stops), default=0)
         self._held = text[len(text) - held :]
         return text[: len(text) - held], False
 
     def finish(self) -> str:
-        """What was held back and has come to nothing."""
+        """The text that was held back and is no stop string."""
         held, self._held = self._held, ""
         return held
 
 
 def _overlap(text: str, stop: str) -> int:
-    """How much of the end of `text` may be the beginning of `stop`."""
+    """The length of the longest end of `text` that is a proper prefix of `stop`."""
     return next((size for size in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:size])), 0)
 
 
@@ -92,11 +94,11 @@ class Writer:
         self._detokeniser, self._stops = Detokeniser(decode), StopStrings(stops)
 
     def push(self, token: int) -> tuple[str, bool]:
-        """The text that can be shown after this token, and whether a stop string was met."""
+        """The text that can be shown after this token, and whether a stop string was found."""
         return self._stops.push(self._detokeniser.push(token))
 
     def finish(self) -> str:
-        """The rest, when no further token comes."""
+        """The rest of the text, after the last token."""
         text, stopped = self._stops.push(self._detokeniser.finish())
         return text if stopped else text + self._stops.finish()
 

@@ -59,8 +59,10 @@ class Block(nn.Module):
             x = self.around_cross(x, lambda y: cross(y, inputs.context, key_mask=inputs.context_mask))
         transition = self.feedforward
         if isinstance(transition, SeparableConvolution):
-            return self.around_feedforward(x, lambda y: transition(y, key_mask=inputs.key_mask))
-        return self.around_feedforward(x, transition)
+            out: Tensor = self.around_feedforward(x, lambda y: transition(y, key_mask=inputs.key_mask))
+        else:
+            out = self.around_feedforward(x, transition)
+        return out
 
     def start(
         self,
@@ -103,14 +105,16 @@ class Block(nn.Module):
             assert cross is not None
             if inputs.align:
                 alignment = cross.weights(y, state.context).mean(1)
-            return cross(y, state.context)
+            out: Tensor = cross(y, state.context)
+            return out
 
         def change(y: Tensor) -> Tensor:
             nonlocal past
-            if not isinstance(transition, SeparableConvolution):
-                return transition(y)
-            assert past is not None
-            out, past = transition.extend(y, past, key_mask=inputs.key_mask)
+            if isinstance(transition, SeparableConvolution):
+                assert past is not None
+                out, past = transition.extend(y, past, key_mask=inputs.key_mask)
+            else:
+                out = transition(y)
             return out
 
         x = self.around_mixer(x, mix)

@@ -103,9 +103,8 @@ class CharacterEncoder(nn.Module):
         self._check(characters)
         words, inverse = characters.flatten(0, 1).unique(dim=0, return_inverse=True)
         x = self.embedding(self._cropped(words)).transpose(1, 2)
-        maps = [
-            convolution(x).amax(-1) for convolution in self.convolutions
-        ]  # relu is monotone, so it can come after the maximum
+        # relu is monotone, so it can come after the maximum.
+        maps = [convolution(x).amax(-1) for convolution in self.convolutions]
         x = torch.cat(maps, dim=-1).relu()
         for highway in self.highways:
             x = highway(x)

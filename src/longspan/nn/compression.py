@@ -90,7 +90,8 @@ class Compression(nn.Module):
 
 def distance(one: Hidden, other: Hidden) -> Float[Tensor, " batch"]:
     """The L2 norm of the difference, per sequence (not a mean of squares)."""
-    return torch.linalg.vector_norm((one - other).flatten(1), dim=1)
+    norms: Tensor = (one - other).flatten(1).norm(dim=1)
+    return norms
 
 
 def content_attention(

@@ -23,7 +23,7 @@ class Dropout(nn.Dropout):
         if x.device.type != "cpu" or x.numel() < LEAST or not x.is_floating_point() or torch.compiler.is_compiling():
             return super().forward(x)
         seed = int(torch.randint(1 << 62, ()))  # from the user's generator
-        out: Tensor = _SeededDropout.apply(x, self.p, seed)
+        out: Tensor = _SeededDropout.apply(x, self.p, seed)  # type: ignore[no-untyped-call, unused-ignore]
         return out
 
 
@@ -41,7 +41,8 @@ class _SeededDropout(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *towards: Tensor) -> tuple[Tensor, None, None]:
-        return _SeededDropout.apply(towards[0], ctx.rate, ctx.seed), None, None
+        gradient = _SeededDropout.apply(towards[0], ctx.rate, ctx.seed)  # type: ignore[no-untyped-call, unused-ignore]
+        return gradient, None, None
 
 
 __all__ = ["Dropout"]

@@ -47,7 +47,7 @@ class Head(config.Options):
     task: str = option("classify", "what is asked of the model", choices=TASKS)
     labels: int = option(2, "number of labels, or of numbers to regress", low=1)
     names: tuple[str, ...] | None = option(None, "what the labels are called, in order")
-    pool: str = option("first", "the token that stands for a text, or the mean or maximum of all", choices=POOLS)
+    pool: str = option("first", "the token that represents a text, or the mean or maximum of all", choices=POOLS)
     activation: str | None = option(None, "after a layer in between; none: no such layer", choices=tuple(ACTIVATIONS))
     inner: int | None = option(None, "width of that layer; as wide as the states unless given", low=1)
     dropout: float = option(0.1, "before the last layer", low=0, high=0.999)

@@ -72,7 +72,8 @@ def smoothed_cross_entropy(
     real = wanted != IGNORED
     skipped = padding if convention == "others_nopad" else None
     own = 1 - smoothing + (share if convention == "uniform" else 0.0)
-    smoothed, plain, _ = _Smoothed.apply(rows, wanted.masked_fill(~real, 0), real, own, share, skipped)
+    arguments = (rows, wanted.masked_fill(~real, 0), real, own, share, skipped)
+    smoothed, plain, _ = _Smoothed.apply(*arguments)  # type: ignore[no-untyped-call, unused-ignore]
     return smoothed, plain
 
 

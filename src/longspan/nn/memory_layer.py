@@ -1,14 +1,14 @@
-"""Layers that remember the text before: Transformer-XL (Dai et al. 2019), Compressive Transformer (Rae et al. 2020).
+"""Layers with memory: Transformer-XL (Dai et al. 2019) and Compressive Transformer (Rae et al. 2020).
 
-A text is read in segments. A layer keeps its *inputs* of the segments before, without their gradient, and reads them in
-front of the segment at hand. Distances are relative (`attention/mechanisms/relative.py`), so that no token has a fixed
-position. With a compression, what falls out of the memory goes on as fewer slots.
+A text is read in segments. A layer keeps its *inputs* of earlier segments, detached, and attends to them before the
+current segment. Distances are relative (`attention/mechanisms/relative.py`), so no token has a fixed position. With a
+compression, memories that are dropped are compressed into fewer slots.
 
-What a query may read: of its own segment all up to itself, and all that memory held when the segment began; or, with
-`same_length`, exactly as many keys as the memory has rows, whatever the segments are.
+A query reads its own segment up to itself, and all of the memory at the start of the segment; or, with `same_length`,
+exactly as many keys as the memory has rows, wherever segments end.
 
-`forward` reads whole texts, several segments at a time, and `extend` goes on from any place with keys and values
-already projected. Both follow the same rule and give the same.
+`forward` reads whole texts, several segments at a time. `extend` continues from any token with keys and values that are
+projected already. Both give the same result.
 """
 
 from collections.abc import Callable, Iterator
@@ -30,43 +30,43 @@ from longspan.shapes import Hidden, KeyMask
 
 @dataclass(frozen=True, kw_only=True)
 class Reach:
-    """How a text is cut, and how much of what was before is kept."""
+    """Length of segments, and size of the memory."""
 
     segment: int
     memory: int  # rows
     slots: int = 0  # of compressed memory
     same_length: bool = False
-    furthest: int  # the largest distance that is told
+    furthest: int  # larger distances count as this one
 
     @property
     def window(self) -> int | None:
-        """How many keys a query reads at most, where that is fixed."""
+        """The number of keys that each query reads, if fixed."""
         return self.memory if self.same_length else None
 
     def pieces(self, length: int, begun: int) -> list[int]:
-        """The lengths of the next tokens' parts, `begun` tokens of a segment having been read."""
+        """The lengths into which segment ends cut the next tokens, after `begun` tokens of a segment."""
         ends = [min(length, end) for end in range(self.segment - begun, length + self.segment, self.segment)]
         return [end - begin for begin, end in zip([0, *ends], ends)]
 
 
 @dataclass(frozen=True)
 class LayerMemory(State):
-    """One layer's inputs of the segments before, oldest first, and what still older ones were compressed to."""
+    """One layer's inputs of earlier segments, oldest first, and the compressed slots of still older ones."""
 
     memory: Tensor  # (batch, rows, width)
     slots: Tensor  # (batch, slots, width)
-    keep: Tensor | None = None  # (batch, slots + rows): which may be read
-    ages: Tensor | None = None  # (batch, slots): how far before the segment each slot stands, if not told by its place
+    keep: Tensor | None = None  # (batch, slots + rows): True where it may be read
+    ages: Tensor | None = None  # (batch, slots): distance of each slot to the segment, if not given by its index
 
 
 @dataclass(frozen=True)
 class LayerState(State):
-    """What one layer reads when decoding: slots, memory and the segment so far, projected."""
+    """One layer's keys and values when decoding: slots, memory and the segment so far."""
 
     k: Rows
     v: Rows
     keep: Tensor | None
-    held: LayerMemory | None = None  # with compression: what it will compress
+    held: LayerMemory | None = None  # with compression: the memories to compress
     segment: Rows | None = None  # with compression: the layer's inputs of the segment so far
     usage: Tensor | None = None  # (batch, segment): how much the oldest memories were read in this segment
 
@@ -93,7 +93,7 @@ class MemoryLayer(nn.Module):
     def forward(
         self, x: Hidden, held: LayerMemory, reach: Reach, r: Distances, key_mask: KeyMask | None = None
     ) -> tuple[Hidden, LayerMemory]:
-        """The outputs, and what the layer remembers after them."""
+        """The outputs, and the memory after them."""
         self.auxiliary_loss = None
 
         def mix(y: Tensor) -> Tensor:
@@ -111,15 +111,15 @@ class MemoryLayer(nn.Module):
         queries = attention.split(attention.q(y)).split(sizes, 2)
         own, later = project_twice(y, self._seen(x), attention.kv.weight)
         k, v = attention.keys(attention.kv(self._seen(torch.cat([held.slots, held.memory], 1))))
-        parts = zip(queries, own.split(sizes, 1), later.split(sizes, 1), x.split(sizes, 1), _split(key_mask, sizes))
+        segments = zip(queries, own.split(sizes, 1), later.split(sizes, 1), x.split(sizes, 1), _split(key_mask, sizes))
         outs = []
-        for index, (q, own_kv, later_kv, inputs, mask) in enumerate(parts):
+        for index, (q, own_kv, later_kv, inputs, mask) in enumerate(segments):
             own_k, own_v = attention.keys(own_kv)
             keep, ages = _join(held.keep, k.shape[2], mask, inputs), self._ages(held, reach)
             all_k, all_v = torch.cat([k, own_k], 2), torch.cat([v, own_v], 2)
             outs.append(attention.read(q, all_k, all_v, r, keep, reach.window, ages))
             used = self._usage(q, all_k, r, keep, ages, reach, inputs.shape[1])
-            held, new = self._turn(held, inputs, mask, used, reach)
+            held, new = self._advance(held, inputs, mask, used, reach)
             if index + 1 < len(sizes):
                 k, v = self._shift((k, v), attention.keys(later_kv), new, reach)
         return attention.merge(torch.cat(outs, 2)), held
@@ -127,7 +127,7 @@ class MemoryLayer(nn.Module):
     # Step by step
 
     def start(self, held: LayerMemory) -> LayerState:
-        """The state from which to go on after what is held."""
+        """The decoding state that continues after this memory."""
         k, v = self.attention.keys(self.attention.kv(self._seen(torch.cat([held.slots, held.memory], 1))))
         batch = len(k)
         rows = Rows.empty(batch).append(k) if k.shape[2] else Rows.empty(batch)
@@ -139,26 +139,26 @@ class MemoryLayer(nn.Module):
     def extend(
         self, x: Hidden, state: LayerState, reach: Reach, r: Distances, begun: int, key_mask: KeyMask | None = None
     ) -> tuple[Hidden, LayerState]:
-        """The next tokens, `begun` of their segment having been read; cut where segments end."""
+        """The next tokens, after `begun` tokens of their segment; they are cut where segments end."""
 
         def mix(y: Tensor) -> Tensor:
             nonlocal state
             attention, sizes = self.attention, [len(y[0])] if reach.same_length else reach.pieces(y.shape[1], begun)
             q, kv = attention.split(attention.q(y)), attention.kv(y)
-            parts = zip(q.split(sizes, 2), kv.split(sizes, 1), x.split(sizes, 1), _split(key_mask, sizes))
-            outs, place = [], begun
-            for queries, new, inputs, mask in parts:
-                place += inputs.shape[1]
-                out, state = self._step(queries, attention.keys(new), inputs, mask, state, reach, r)
+            pieces = zip(q.split(sizes, 2), kv.split(sizes, 1), x.split(sizes, 1), _split(key_mask, sizes))
+            outs, position = [], begun
+            for queries, new, inputs, mask in pieces:
+                position += inputs.shape[1]
+                out, state = self._attend(queries, attention.keys(new), inputs, mask, state, reach, r)
                 outs.append(out)
-                if place == reach.segment and not reach.same_length:
-                    state, place = self._end(state, reach), 0
+                if position == reach.segment and not reach.same_length:
+                    state, position = self._end(state, reach), 0
             return attention.merge(torch.cat(outs, 2) if len(outs) > 1 else outs[0])
 
         x = self.around_attention(x, mix)
         return self.around_feedforward(x, self.feedforward), state
 
-    def _step(
+    def _attend(
         self,
         q: Tensor,
         new: tuple[Tensor, Tensor],
@@ -172,7 +172,7 @@ class MemoryLayer(nn.Module):
         k, v = state.k.append(new[0]), state.v.append(new[1])
         if state.held is None or state.segment is None:
             out = self.attention.read(q, k.value, v.value, r, keep, reach.window, None)
-            if reach.same_length:  # the next query reads itself and one less
+            if reach.same_length:  # the next query reads itself and one key less of these
                 k, v, keep = k.trim(reach.memory - 1), v.trim(reach.memory - 1), _last(keep, reach.memory - 1)
             return out, LayerState(k, v, keep)
         ages = _grown(self._ages(state.held, reach), len(state.segment))
@@ -184,24 +184,24 @@ class MemoryLayer(nn.Module):
         return out, LayerState(k, v, keep, state.held, segment, used)
 
     def _end(self, state: LayerState, reach: Reach) -> LayerState:
-        """What is left of a state when its segment is full."""
+        """The state at the end of a segment."""
         if state.held is None or state.segment is None:
             return LayerState(state.k.trim(reach.memory), state.v.trim(reach.memory), _last(state.keep, reach.memory))
         own = state.segment.value[:, 0]
         mask = None if state.keep is None else state.keep[:, -own.shape[1] :]
-        held, new = self._turn(state.held, own, mask, state.usage, reach)
+        held, new = self._advance(state.held, own, mask, state.usage, reach)
         past = len(state.k) - own.shape[1]
-        before, after = ([t.value[:, :, part] for t in (state.k, state.v)] for part in (slice(past), slice(past, None)))
+        before, after = ([t.value[:, :, rows] for t in (state.k, state.v)] for rows in (slice(past), slice(past, None)))
         k, v = self._shift((before[0], before[1]), (after[0], after[1]), new, reach)
         batch = len(own)
         return LayerState(Rows.empty(batch).append(k), Rows.empty(batch).append(v), held.keep, held, Rows.empty(batch))
 
     # From one segment to the next
 
-    def _turn(
+    def _advance(
         self, held: LayerMemory, x: Tensor, mask: Tensor | None, used: Tensor | None, reach: Reach
     ) -> tuple[LayerMemory, Slots | None]:
-        """What is held after a segment of inputs x; the memories that fall out are compressed first."""
+        """The memory after a segment of inputs x; dropped memories are compressed first."""
         count, slots = x.shape[1], held.slots.shape[1]
         keep = _join(held.keep, slots + held.memory.shape[1], mask, x)
         memory = _last(torch.cat([held.memory, x], 1), reach.memory)
@@ -211,7 +211,7 @@ class MemoryLayer(nn.Module):
         old_keep = None if keep is None else keep[:, slots : slots + count]
         new = self.compression(old, old_keep, used)
         self._learn(x, old, old_keep, new)
-        new = new._replace(value=new.value.detach())  # the text's own loss never trains the compression
+        new = new._replace(value=new.value.detach())  # the language model's loss does not train the compression
         if keep is not None and new.keep is not None:
             keep = torch.cat(
                 [_last(torch.cat([keep[:, :slots], new.keep], 1), reach.slots), _last(keep, reach.memory)], 1
@@ -225,13 +225,13 @@ class MemoryLayer(nn.Module):
     def _shift(
         self, past: tuple[Tensor, Tensor], own: tuple[Tensor, Tensor], new: Slots | None, reach: Reach
     ) -> tuple[Tensor, Tensor]:
-        """The same of keys and values."""
-        made = None if new is None else self.attention.keys(self.attention.kv(self._seen(new.value)))
+        """`_advance` for keys and values."""
+        projected = None if new is None else self.attention.keys(self.attention.kv(self._seen(new.value)))
         shifted = []
         for index in (0, 1):
             slots, memory = past[index][:, :, : reach.slots], past[index][:, :, reach.slots :]
-            if made is not None:
-                slots = _last(torch.cat([slots, made[index]], 2), reach.slots, 2)
+            if projected is not None:
+                slots = _last(torch.cat([slots, projected[index]], 2), reach.slots, 2)
             shifted.append(torch.cat([slots, _last(torch.cat([memory, own[index]], 2), reach.memory, 2)], 2))
         return shifted[0], shifted[1]
 
@@ -241,22 +241,22 @@ class MemoryLayer(nn.Module):
         if self.compression is None or self.compression.kind != "most_used":
             return None
         columns, attention = reach.slots + oldest, self.attention
-        found = relative.usage(q, k, r, attention.u, attention.w, columns=columns, keep=keep, ages=ages)
-        return found[:, reach.slots :]
+        usage = relative.usage(q, k, r, attention.u, attention.w, columns=columns, keep=keep, ages=ages)
+        return usage[:, reach.slots :]
 
     def _learn(self, x: Tensor, old: Tensor, keep: Tensor | None, new: Slots) -> None:
-        """Adds what the compression lost to the auxiliary loss; nothing but the compression learns from it."""
+        """Adds the compression loss to the auxiliary loss; it trains the compression only."""
         compression = self.compression
         assert compression is not None
         if not self.training or not torch.is_grad_enabled() or self.loss == "none" or not new.value.shape[1]:
             return
         if self.loss == "autoencoding":
-            back = compression.restore(new.value)
-            lost = distance(old[:, : back.shape[1]], back)
+            restored = compression.restore(new.value)
+            lost = distance(old[:, : restored.shape[1]], restored)
         else:
-            x, before, after = (self._frozen(part) for part in (x, old, new.value))
-            wanted = self.attention.content(x, before, keep)
-            lost = distance(wanted, self.attention.content(x, after, new.keep))
+            x, before, after = (self._frozen(rows) for rows in (x, old, new.value))
+            expected = self.attention.content(x, before, keep)
+            lost = distance(expected, self.attention.content(x, after, new.keep))
         if new.keep is not None:
             lost = lost * new.keep.any(1)
         loss = lost.mean()
@@ -264,18 +264,20 @@ class MemoryLayer(nn.Module):
             self.auxiliary_loss = loss if self.auxiliary_loss is None else self.auxiliary_loss + loss
 
     def _seen(self, x: Tensor) -> Tensor:
-        """What attention sees of the layer's inputs: with norms in front, memory is normed as the segment is."""
+        """The attention's view of the layer's inputs: a pre-norm also applies to memory."""
         return self.around_attention.norm(x) if self.around_attention.norm_position == "pre" else x
 
     def _frozen(self, x: Tensor) -> Tensor:
         if self.around_attention.norm_position != "pre":
             return x
         norm = self.around_attention.norm
-        return functional_call(norm, {name: weight.detach() for name, weight in norm.named_parameters()}, (x,))
+        frozen = {name: weight.detach() for name, weight in norm.named_parameters()}
+        out: Tensor = functional_call(norm, frozen, (x,))
+        return out
 
     @staticmethod
     def _ages(held: LayerMemory, reach: Reach) -> Tensor | None:
-        """How far all that is held stands before the segment, where places do not tell."""
+        """The distances of slots and memory to the segment, unless they follow from their index."""
         if held.ages is None:
             return None
         near = torch.arange(reach.memory, 0, -1, device=held.ages.device)
@@ -283,7 +285,7 @@ class MemoryLayer(nn.Module):
 
 
 def _grown(ages: Tensor | None, begun: int) -> Tensor | None:
-    """The same for queries in the middle of a segment, whose memory holds the tokens before them too."""
+    """The distances for queries after `begun` tokens of a segment, which count as memory too."""
     if ages is None:
         return None
     near = torch.arange(begun, 0, -1, device=ages.device)
@@ -291,7 +293,7 @@ def _grown(ages: Tensor | None, begun: int) -> Tensor | None:
 
 
 def _join(keep: Tensor | None, past: int, mask: Tensor | None, like: Tensor) -> Tensor | None:
-    """Which of memory and new tokens may be read; None: all."""
+    """The mask of memory and new tokens; None: all may be read."""
     if keep is None and mask is None:
         return None
     batch, new = like.shape[:2]
@@ -303,7 +305,7 @@ def _join(keep: Tensor | None, past: int, mask: Tensor | None, like: Tensor) -> 
 
 
 def _last(x: Any, count: int, dim: int = 1) -> Any:
-    """The last `count` rows, or as many as there are."""
+    """The last `count` rows, or all if there are fewer."""
     return x if x is None or x.shape[dim] <= count else x.narrow(dim, x.shape[dim] - count, count)
 
 
@@ -312,7 +314,7 @@ def _split(mask: Tensor | None, sizes: list[int]) -> Iterator[Tensor | None]:
 
 
 def trim(held: LayerMemory, reach: Reach) -> LayerMemory:
-    """No more rows than are kept; their number may have been set anew."""
+    """Cuts the memory to the sizes of `reach`, which may have changed."""
     slots, memory = _last(held.slots, reach.slots), _last(held.memory, reach.memory)
     if slots is held.slots and memory is held.memory:
         return held
@@ -323,7 +325,7 @@ def trim(held: LayerMemory, reach: Reach) -> LayerMemory:
 
 
 def forget(held: LayerMemory, rows: Tensor, *, empty: bool) -> LayerMemory:
-    """The same without what the batch rows `rows` remember: `empty` memory is not read, otherwise it is zeros."""
+    """Clears the memory of the batch rows `rows`: `empty` masks it, otherwise it becomes zeros."""
     if not empty:
         gone = rows[:, None, None]
         return replace(held, memory=held.memory.masked_fill(gone, 0.0), slots=held.slots.masked_fill(gone, 0.0))

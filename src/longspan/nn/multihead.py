@@ -1,8 +1,7 @@
-"""The projections around a mechanism: hidden states in, hidden states out.
+"""Multi-head attention by any mechanism: hidden states in, hidden states out.
 
-A mechanism sees projected heads only. `MultiHead` makes them, makes the further streams that the mechanism declares,
-applies positions that belong inside attention (rotations of queries and keys, biases of scores), and keeps what
-decoding needs.
+A mechanism sees projected heads only. `MultiHead` computes them and the further streams that the mechanism declares,
+applies the positions inside attention (rotary, biases of scores), and keeps the state of decoding.
 """
 
 from collections.abc import Mapping
@@ -26,12 +25,12 @@ from longspan.precision import autocast_type, state_type
 from longspan.shapes import Hidden, KeyMask, Weights
 
 Position = Rotary | DistanceBias
-NOTHING = Extras()  # beside heads that are made here and need no check
+NOTHING = Extras()  # no mask, bias or streams
 
 
 @dataclass(frozen=True)
 class MultiHeadState(State):
-    """What the mechanism remembers, and how many tokens it has seen."""
+    """The mechanism's state, and the number of tokens read so far."""
 
     inner: State
     length: int
@@ -41,7 +40,7 @@ class MultiHeadState(State):
 class Context(State):
     """The other sequence of cross-attention, projected once and read at every decoding step.
 
-    Each of its rows stands for `copies` rows of the batch side by side: the beams of a sentence read one source.
+    Each row serves `copies` consecutive rows of the batch: the beams of a sentence read one source.
     """
 
     k: Tensor
@@ -50,7 +49,7 @@ class Context(State):
     copies: int = 1
 
     def select(self, rows: Tensor | Selection) -> Self:
-        """As long as every source is read by as many rows side by side, none is copied for them."""
+        """Copies no source as long as equally many consecutive rows read each of them."""
         selection = Selection.of(rows)
         kept, copies = selection.families(self.copies) or (selection.owners(self.copies), 1)
         if kept == list(range(len(self.k))):
@@ -60,16 +59,18 @@ class Context(State):
         return type(self)(self.k.index_select(0, index), self.v.index_select(0, index), mask, copies)
 
     def fold(self, x: Tensor) -> Tensor:
-        """Heads (batch, heads, queries, width) with the queries of all rows that read one source side by side."""
+        """Heads (batch, heads, queries, width) with the queries of all rows that read one source concatenated."""
         if self.copies == 1:
             return x
-        return x.unflatten(0, (-1, self.copies)).transpose(1, 2).flatten(2, 3)
+        grouped: Tensor = x.unflatten(0, (-1, self.copies))
+        return grouped.transpose(1, 2).flatten(2, 3)
 
     def unfold(self, x: Tensor) -> Tensor:
         """The inverse of `fold`."""
         if self.copies == 1:
             return x
-        return x.unflatten(2, (self.copies, -1)).transpose(1, 2).flatten(0, 1)
+        grouped: Tensor = x.unflatten(2, (self.copies, -1))
+        return grouped.transpose(1, 2).flatten(0, 1)
 
 
 class MultiHead(nn.Module):
@@ -122,36 +123,36 @@ class MultiHead(nn.Module):
         heads, head_dim = mechanism.shape.heads, mechanism.shape.head_dim
         kv_heads = heads if kv_heads is None else kv_heads
         if kv_heads < 1 or heads % kv_heads:
-            raise InvalidOption(f"kv_heads must divide the {heads} heads, not be {kv_heads}")
+            raise InvalidOption(f"kv_heads must divide the {heads} heads; {kv_heads} does not")
         if kv_heads != heads and mechanism.projects != ("q", "k", "v"):
-            raise Unsupported(f"{mechanism.name} shares its queries and keys, so kv_heads must be {heads}")
+            raise Unsupported(f"{mechanism.name} has no separate keys and values, so kv_heads must be {heads}")
         self.key_dim = head_dim if key_dim is None else key_dim
         if not 0 < self.key_dim <= head_dim:
             raise InvalidOption(f"key_dim must be 1 to the head_dim of {head_dim}, not {key_dim}")
         if self.key_dim != head_dim and (not mechanism.scaled_dot or mechanism.streams):
-            raise Unsupported(
-                f"{mechanism.name} makes more of queries and keys than scaled products; leave out key_dim"
-            )
+            raise Unsupported(f"{mechanism.name} uses queries and keys beyond scaled products; leave out key_dim")
         if self.key_dim != head_dim and position is not None:
-            raise Unsupported("positions inside attention need queries and keys of the full width; leave out key_dim")
+            raise Unsupported("rotary positions and biases need full-width queries and keys; leave out key_dim")
         self.mechanism, self.position = mechanism, position
         self.width, self.head_dim = width, head_dim
         self.heads = {name: heads if name == "q" else kv_heads for name in mechanism.projects}
-        read = width if context_width is None else context_width
-        # How many heads there are of each kind, where one product can make them all.
-        plain = mechanism.projects == ("q", "k", "v") and read == width and self.key_dim == head_dim
+        source_width = width if context_width is None else context_width
+        # The number of heads of each kind if one matrix product can compute all.
+        plain = mechanism.projects == ("q", "k", "v") and source_width == width and self.key_dim == head_dim
         self.joins = [heads, kv_heads, kv_heads] if plain else None
         self.project = nn.ModuleDict(
             {
                 name: Linear(
-                    width if name == "q" else read, (head_dim if name == "v" else self.key_dim) * count, bias=bias
+                    width if name == "q" else source_width,
+                    (head_dim if name == "v" else self.key_dim) * count,
+                    bias=bias,
                 )
                 for name, count in self.heads.items()
             }
         )
         if self.joins is not None:
             fuse_storage(list(self.project.values()))
-        # The further streams, each with the projection that it is like.
+        # The further streams, each with the projection that initialises it.
         self.likes: dict[str, str] = {
             stream.name: stream.like if stream.like in self.project else mechanism.projects[0]
             for stream in mechanism.streams
@@ -164,7 +165,7 @@ class MultiHead(nn.Module):
 
     @torch.no_grad()
     def reset(self) -> None:
-        """Xavier for each projection by itself, biases 0; further streams start as copies of what they are like."""
+        """Xavier for each projection, biases 0; further streams start as copies of the projection they resemble."""
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.xavier_uniform_(module.weight)
@@ -174,7 +175,7 @@ class MultiHead(nn.Module):
             self.extra[name].load_state_dict(self.project[like].state_dict())
 
     def tie(self) -> None:
-        """The further streams have no projections of their own from here on: each is what it is like."""
+        """Ties the projections of further streams to those that they resemble."""
         for name, like in self.likes.items():
             self.extra[name] = self.project[like]
 
@@ -187,11 +188,11 @@ class MultiHead(nn.Module):
         streams: Mapping[str, Tensor] | None = None,
         positions: Positions | None = None,
     ) -> Hidden:
-        """Attention of x to itself, or to `context`; `key_mask` speaks of what is read."""
+        """Attention of x to itself, or to `context`; `key_mask` (batch, keys) is True where a key may be read."""
         q, k, v, key_mask = self._heads(x, context, key_mask)
-        made = self._streams(x, streams, {"q": q, "k": k, "v": v})
+        all_streams = self._streams(x, streams, {"q": q, "k": k, "v": v})
         q, k = self._rotate(q, k, context, 0, positions)
-        out = self.mechanism(q, k, v, key_mask=key_mask, bias=self._bias(k.shape[2]), streams=made)
+        out = self.mechanism(q, k, v, key_mask=key_mask, bias=self._bias(k.shape[2]), streams=all_streams)
         return self._merge(context.unfold(out) if isinstance(context, Context) else out)
 
     def weights(
@@ -203,29 +204,29 @@ class MultiHead(nn.Module):
         streams: Mapping[str, Tensor] | None = None,
         positions: Positions | None = None,
     ) -> Weights:
-        """The map that each head applies, whatever the mechanism (see `Attention.weights`)."""
+        """The attention map of each head (see `Attention.weights`)."""
         q, k, v, key_mask = self._heads(x, context, key_mask)
-        made = self._streams(x, streams, {"q": q, "k": k, "v": v})
+        all_streams = self._streams(x, streams, {"q": q, "k": k, "v": v})
         q, k = self._rotate(q, k, context, 0, positions)
-        found = self.mechanism.weights(q, k, key_mask=key_mask, bias=self._bias(k.shape[2]), streams=made)
-        return context.unfold(found) if isinstance(context, Context) else found
+        weights = self.mechanism.weights(q, k, key_mask=key_mask, bias=self._bias(k.shape[2]), streams=all_streams)
+        return context.unfold(weights) if isinstance(context, Context) else weights
 
     def prepare(self, context: Hidden, key_mask: KeyMask | None = None) -> Context:
-        """The keys and values of another sequence, to be read at every step of decoding."""
+        """The keys and values of another sequence, to read at every decoding step."""
         if not self.mechanism.supports.cross or set(self.project) != {"q", "k", "v"}:
-            raise Unsupported(f"{self.mechanism.name} cannot read another sequence than its own")
+            raise Unsupported(f"{self.mechanism.name} has no cross-attention: it reads its own sequence only")
         return Context(self._project("k", context), self._project("v", context), key_mask)
 
     def start(
         self, batch: int, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None
     ) -> MultiHeadState:
-        """The state before the first token, of the type and on the device of the module unless told otherwise."""
+        """The state before the first token; type and device default to the module's."""
         dtype, device = state_type(self, dtype, device)
         half = autocast_type(device)
         if half is not None and dtype != torch.float64:
-            dtype = half  # that of the heads
+            dtype = half  # as the heads
         if self.joins is not None and not torch.is_grad_enabled():
-            ensure_fused([*self.project.values()])  # weights from a file, or of a copied model, lie anywhere
+            ensure_fused([*self.project.values()])  # loading or copying a model separates them
         return MultiHeadState(self.mechanism.start(batch, dtype=dtype, device=device), 0)
 
     def extend(
@@ -240,28 +241,28 @@ class MultiHead(nn.Module):
         """The next tokens, any number of them, and the state after them."""
         start, length = state.length if positions is None else 0, state.length + x.shape[1]
         q, k, v = self._new_heads(x, start, positions)
-        made, bias = self._streams(x, streams), self._bias(length)
-        plain = key_mask is None and bias is None and not made and not self.mechanism.streams
+        all_streams, bias = self._streams(x, streams), self._bias(length)
+        plain = key_mask is None and bias is None and not all_streams and not self.mechanism.streams
         if plain and autocast_type(x.device) is None:
-            # Only heads, which were made here, of a mechanism that `start` did not refuse: there is nothing to check.
+            # Skip the checks: the heads were computed here, and `start` has accepted the mechanism.
             out, inner = self.mechanism.extend_heads(q, k, v, state.inner, NOTHING)
         else:
-            out, inner = self.mechanism.extend(q, k, v, state.inner, key_mask=key_mask, bias=bias, streams=made)
+            out, inner = self.mechanism.extend(q, k, v, state.inner, key_mask=key_mask, bias=bias, streams=all_streams)
         return self._merge(out), MultiHeadState(inner, length)
 
     def _new_heads(self, x: Tensor, start: int, positions: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values of tokens that are being decoded, by one product where that is possible."""
-        # Where weights lie is nothing that a traced graph or one with gradients could hold on to.
+        """Queries, keys and values of new tokens, by one matrix product if possible."""
+        # Traced graphs and autograd cannot rely on the weights' memory addresses.
         joins = None if torch.is_grad_enabled() or torch.compiler.is_compiling() else self.joins
-        whole = None if joins is None else fused_view([*self.project.values()])
-        if joins is None or whole is None:
+        fused = None if joins is None else fused_view([*self.project.values()])
+        if joins is None or fused is None:
             q, k, v, _ = self._heads(x, None, None)
             return (*self._rotate(q, k, None, start, positions), v)
         self._check(x, None)
-        heads = linear(x, *whole).view(*x.shape[:2], -1, self.head_dim).transpose(1, 2)
-        if isinstance(self.position, Rotary):  # queries and keys turn together
-            turned = self.position(heads[:, : -joins[2]], start=start, positions=positions)
-            q, k = turned.split(joins[:2], 1)
+        heads = linear(x, *fused).view(*x.shape[:2], -1, self.head_dim).transpose(1, 2)
+        if isinstance(self.position, Rotary):  # rotate queries and keys together
+            rotated = self.position(heads[:, : -joins[2]], start=start, positions=positions)
+            q, k = rotated.split(joins[:2], 1)
             v = heads[:, -joins[2] :]
         else:
             q, k, v = heads.split(joins, 1)
@@ -277,11 +278,12 @@ class MultiHead(nn.Module):
         if name == "v" or self.key_dim == self.head_dim:
             return self._split(x)
         if name == "q":
-            x = x * (self.head_dim / self.key_dim) ** 0.5  # the mechanism divides by the root of the width it sees
+            x = x * (self.head_dim / self.key_dim) ** 0.5  # the mechanism scales by the padded width
         return pad(x.unflatten(-1, (-1, self.key_dim)), (0, self.head_dim - self.key_dim)).transpose(1, 2)
 
     def _merge(self, heads: Tensor) -> Tensor:
-        return self.out(heads.transpose(1, 2).flatten(2))
+        out: Tensor = self.out(heads.transpose(1, 2).flatten(2))
+        return out
 
     def _heads(
         self, x: Tensor, context: Tensor | Context | None, key_mask: Tensor | None
@@ -289,7 +291,7 @@ class MultiHead(nn.Module):
         self._check(x, context)
         if isinstance(context, Context):
             if key_mask is not None:
-                raise InvalidInput("a prepared context brings its own key_mask; give it to prepare()")
+                raise InvalidInput("a prepared context has its own key_mask; give it to prepare()")
             k, v = self._shared(context.k, context.v)
             return context.fold(self._project("q", x)), k, v, context.key_mask
         source = x if context is None else context
@@ -300,7 +302,7 @@ class MultiHead(nn.Module):
         return q, k, v, key_mask
 
     def _shared(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values for each query head, where the mechanism does not group them itself."""
+        """Keys and values repeated for each query head, unless the mechanism handles groups itself."""
         if self.mechanism.supports.grouped:
             return k, v
         return share_heads(k, self.mechanism.shape.heads), share_heads(v, self.mechanism.shape.heads)
@@ -310,28 +312,28 @@ class MultiHead(nn.Module):
             raise InvalidInput(f"x must be (batch, length, width {self.width}), not {tuple(x.shape)}")
         check_some("x", x)
         if context is not None and not self.mechanism.supports.cross:
-            raise Unsupported(f"{self.mechanism.name} cannot read another sequence than its own")
+            raise Unsupported(f"{self.mechanism.name} has no cross-attention: it reads its own sequence only")
         if isinstance(context, Context):
             return
-        source, wanted = x if context is None else context, self.project["v"].in_features
-        if source.dim() != 3 or source.shape[-1] != wanted:
+        source, expected = x if context is None else context, self.project["v"].in_features
+        if source.dim() != 3 or source.shape[-1] != expected:
             what = "without context, x" if context is None else "context"
-            raise InvalidInput(f"{what} must be (batch, length, width {wanted}), not {tuple(source.shape)}")
+            raise InvalidInput(f"{what} must be (batch, length, width {expected}), not {tuple(source.shape)}")
         check_some("context", source)
 
     def _streams(
-        self, x: Tensor, given: Mapping[str, Tensor] | None, heads: Mapping[str, Tensor] | None = None
+        self, x: Tensor, streams: Mapping[str, Tensor] | None, heads: Mapping[str, Tensor] | None = None
     ) -> dict[str, Tensor]:
-        """All further inputs; `heads` are those of x, not rotated, which streams that are tied to them take over."""
-        made = dict(given or {})
+        """The given streams and those projected from x; tied streams reuse `heads`, the unrotated heads of x."""
+        all_streams = dict(streams or {})
         for stream in self.mechanism.streams:
             if stream.kind == "hidden":
-                made[stream.name] = x
-            elif stream.kind == "heads" and (stream.beside is None or made.get(stream.beside) is not None):
+                all_streams[stream.name] = x
+            elif stream.kind == "heads" and (stream.beside is None or all_streams.get(stream.beside) is not None):
                 projection, like = self.extra[stream.name], self.likes[stream.name]
                 tied = None if heads is None or projection is not self.project[like] else heads[like]
-                made[stream.name] = self._split(projection(x)) if tied is None else tied
-        return made
+                all_streams[stream.name] = self._split(projection(x)) if tied is None else tied
+        return all_streams
 
     # Positions
 
@@ -341,7 +343,7 @@ class MultiHead(nn.Module):
         if not isinstance(self.position, Rotary):
             return q, k
         if context is not None:
-            raise Unsupported("rotary positions compare places in one sequence; cross-attention has two")
+            raise Unsupported("rotary positions are for self-attention; cross-attention reads two sequences")
         start = start if positions is None else 0
         return (
             self.position(q, start=start, positions=positions),

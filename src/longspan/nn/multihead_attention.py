@@ -1,9 +1,9 @@
 """`torch.nn.MultiheadAttention` with any mechanism inside: the same constructor, call, masks and state-dict names.
 
-A layer of torch's is replaced by changing its class: `load_state_dict` takes its weights as they are, and
-`attention="softmax"` gives its outputs. Two things are torch's and not ours: its masks are True where a key may *not*
-be read, and whether attention is causal is said by the mask of each call. Mechanisms other than softmax attention fix
-that when they are built, with `causal=True`; they then accept the causal mask, and refuse any other.
+To replace a torch layer, change its class: `load_state_dict` accepts its weights, and `attention="softmax"` gives the
+same outputs. Two conventions are torch's and differ from the rest of longspan: masks are True where a key may *not* be
+read, and the mask of each call makes attention causal. Mechanisms other than softmax are causal by construction, with
+`causal=True`; they accept the causal mask and refuse any other.
 """
 
 from typing import Any
@@ -28,7 +28,7 @@ class MultiheadAttention(nn.Module):
     # nn.TransformerEncoderLayer reads this to decide on a fused path around this layer; False forbids it.
     _qkv_same_embed_dim = False
 
-    in_proj_weight: nn.Parameter | None  # of queries, keys and values in one, where they are equally wide
+    in_proj_weight: nn.Parameter | None  # queries, keys and values in one, if equally wide
     q_proj_weight: nn.Parameter | None
     k_proj_weight: nn.Parameter | None
     v_proj_weight: nn.Parameter | None
@@ -71,19 +71,21 @@ class MultiheadAttention(nn.Module):
             **options,
         ).to(device=device, dtype=dtype)
         self._refuse(add_bias_kv or add_zero_attn, attention)
-        kept: dict[str, Any] = {"device": device, "dtype": dtype}
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
         one_matrix = self.kdim == self.vdim == embed_dim
-        together = nn.Parameter(torch.empty(3 * embed_dim, embed_dim, **kept)) if one_matrix else None
-        self.register_parameter("in_proj_weight", together)
+        in_proj = nn.Parameter(torch.empty(3 * embed_dim, embed_dim, **factory)) if one_matrix else None
+        self.register_parameter("in_proj_weight", in_proj)
         shapes = {"q": embed_dim, "k": self.kdim, "v": self.vdim}
         for name, width in shapes.items():
-            weight = None if one_matrix else nn.Parameter(torch.empty(embed_dim, width, **kept))
+            weight = None if one_matrix else nn.Parameter(torch.empty(embed_dim, width, **factory))
             self.register_parameter(f"{name}_proj_weight", weight)
-        self.register_parameter("in_proj_bias", nn.Parameter(torch.empty(3 * embed_dim, **kept)) if bias else None)
-        # The class that torch has here, so that quantisation and pruning tools recognise it.
-        self.out_proj = nn.modules.linear.NonDynamicallyQuantizableLinear(embed_dim, embed_dim, bias=bias, **kept)
+        self.register_parameter("in_proj_bias", nn.Parameter(torch.empty(3 * embed_dim, **factory)) if bias else None)
+        # torch's class, which quantisation and pruning tools recognise.
+        self.out_proj = nn.modules.linear.NonDynamicallyQuantizableLinear(embed_dim, embed_dim, bias=bias, **factory)
         for name in ("bias_k", "bias_v"):
-            self.register_parameter(name, nn.Parameter(torch.empty(1, 1, embed_dim, **kept)) if add_bias_kv else None)
+            self.register_parameter(
+                name, nn.Parameter(torch.empty(1, 1, embed_dim, **factory)) if add_bias_kv else None
+            )
         self._reset_parameters()
 
     def _refuse(self, further_keys: bool, name: str) -> None:
@@ -91,10 +93,10 @@ class MultiheadAttention(nn.Module):
         if self.mechanism.projects != ("q", "k", "v") or streams:
             raise Unsupported(f"{name} needs more than queries, keys and values; use longspan.MultiHead")
         if further_keys and (name != "softmax" or self.mechanism.causal):
-            raise Unsupported("add_bias_kv and add_zero_attn append keys without a position: they go with softmax only")
+            raise Unsupported("only softmax without causal=True supports add_bias_kv and add_zero_attn")
 
     def _reset_parameters(self) -> None:
-        """As torch.nn.MultiheadAttention starts."""
+        """The initialisation of torch.nn.MultiheadAttention."""
         for weight in (self.in_proj_weight, self.q_proj_weight, self.k_proj_weight, self.v_proj_weight):
             if weight is not None:
                 nn.init.xavier_uniform_(weight)
@@ -118,7 +120,7 @@ class MultiheadAttention(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """Output and, with `need_weights`, the map of each head or their mean; masks as torch has them.
 
-        Without `need_weights` nothing of n × n elements is made, unless the mechanism or `attn_mask` is.
+        Without `need_weights` nothing of size n × n is computed, unless the mechanism or `attn_mask` needs it.
         """
         if query.dim() not in (2, 3) or key.dim() != query.dim() or value.dim() != query.dim():
             raise InvalidInput(
@@ -126,7 +128,7 @@ class MultiheadAttention(nn.Module):
                 f"not {tuple(query.shape)}, {tuple(key.shape)} and {tuple(value.shape)}"
             )
         if is_causal and attn_mask is None:
-            raise InvalidInput("is_causal only says what attn_mask is: give attn_mask as well")
+            raise InvalidInput("is_causal is a hint about attn_mask: give attn_mask as well")
         batched = query.dim() == 3
         if not batched:
             query, key, value = (x.unsqueeze(0) for x in (query, key, value))
@@ -149,8 +151,8 @@ class MultiheadAttention(nn.Module):
         if self.in_proj_weight is not None:
             weights: list[Tensor] = [*self.in_proj_weight.chunk(3)]
         else:
-            apart = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
-            weights = [weight for weight in apart if weight is not None]
+            separate = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
+            weights = [weight for weight in separate if weight is not None]
         biases = [None] * 3 if self.in_proj_bias is None else [*self.in_proj_bias.chunk(3)]
         rows = (linear(x, weight, bias) for x, weight, bias in zip((query, key, value), weights, biases, strict=True))
         return tuple(x.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2) for x in rows)
@@ -158,7 +160,7 @@ class MultiheadAttention(nn.Module):
     def _further_keys(
         self, k: Tensor, v: Tensor, padding: Tensor | None, mask: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-        """With the keys that add_bias_kv and add_zero_attn put behind the last one; every query reads them."""
+        """Appends the keys of add_bias_kv and add_zero_attn, which every query reads."""
         added: list[tuple[Tensor, Tensor]] = []
         if self.bias_k is not None and self.bias_v is not None:
             learned = [x.view(1, self.num_heads, 1, self.head_dim) for x in (self.bias_k, self.bias_v)]
@@ -191,7 +193,7 @@ class MultiheadAttention(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         key_mask, scores_padding = self._readable(padding)
         if mask is not None and self.mechanism.causal and (is_causal or _is_causal_mask(mask)):
-            mask = None  # the mechanism is causal by itself
+            mask = None  # the mechanism is causal already
         if mask is None and scores_padding is None:
             weights = self.mechanism.weights(q, k, key_mask=key_mask) if need_weights else None
             return self.mechanism(q, k, v, key_mask=key_mask), weights
@@ -211,7 +213,7 @@ class MultiheadAttention(nn.Module):
         mask: Tensor | None,
         need_weights: bool,
     ) -> tuple[Tensor, Tensor | None]:
-        """Softmax attention under any mask: torch's own, which takes one number for each pair."""
+        """Softmax attention with any mask, by torch's kernel, which adds one number to each score."""
         added = q.new_zeros(()) if scores_padding is None else scores_padding[:, None, None]
         if mask is not None:
             if mask.dim() == 3:
@@ -230,22 +232,22 @@ class MultiheadAttention(nn.Module):
         return scaled_dot_product_attention(q, k, v, attn_mask=added, dropout_p=dropout), weights
 
     def _readable(self, padding: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-        """torch's padding mask as ours (True: may be read), or as numbers that are added to the scores.
+        """torch's padding mask as a key_mask (True: may be read), or as numbers that are added to the scores.
 
-        nn.TransformerEncoderLayer turns a boolean mask into numbers, 0 and -inf, which are a mask all the same.
+        nn.TransformerEncoderLayer turns a boolean mask into 0 and -inf, which is still a boolean mask.
         """
         if padding is None:
             return None, None
         if padding.dtype == torch.bool:
             return ~padding, None
         hidden = padding == -torch.inf
-        if torch.compiler.is_compiling() or padding.is_meta:  # numbers that cannot be looked at
+        if torch.compiler.is_compiling() or padding.is_meta:  # values unknown
             return (None, padding) if self.mechanism.name == "softmax" else (~hidden, None)
         return (None, padding) if padding.masked_fill(hidden, 0.0).any() else (~hidden, None)
 
 
 def _is_causal_mask(mask: Tensor) -> bool:
-    """Whether a mask hides exactly what comes later; a mask that is traced cannot be looked at."""
+    """Whether a mask hides exactly the later tokens; False if its values are unknown (tracing)."""
     if mask.dim() != 2 or mask.shape[0] != mask.shape[1] or torch.compiler.is_compiling() or mask.is_meta:
         return False
     hidden = mask if mask.dtype == torch.bool else mask == -torch.inf

@@ -1,4 +1,4 @@
-"""Looking into a body while it works: the states after each layer, and the map of each attention."""
+"""Records the hidden states after each layer and the map of each attention."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,29 +17,29 @@ from longspan.recompute import deciding
 
 @dataclass
 class Recording:
-    """What was seen in the last pass, bottom up."""
+    """The records of the last forward pass, bottom up."""
 
-    states: list[Tensor] = field(default_factory=list)  # what came in, then after each layer; the last one normed
-    maps: list[Tensor] = field(default_factory=list)  # of self-attention, (batch, heads, queries, keys) each
-    cross_maps: list[Tensor] = field(default_factory=list)  # of attention to another sequence
-    # Of reversible layers, of which `states` has the second stream: both, as they came in and after each layer.
+    states: list[Tensor] = field(default_factory=list)  # the input, then each layer's output; the last is normed
+    maps: list[Tensor] = field(default_factory=list)  # self-attention, (batch, heads, queries, keys) each
+    cross_maps: list[Tensor] = field(default_factory=list)  # cross-attention
+    # Reversible layers: both streams, at the input and after each layer (`states` has the second one).
     streams: list[tuple[Tensor, Tensor]] = field(default_factory=list)
 
     def clear(self) -> None:
-        for each in (self.states, self.maps, self.cross_maps, self.streams):
-            each.clear()
+        for records in (self.states, self.maps, self.cross_maps, self.streams):
+            records.clear()
 
 
 @contextmanager
 def recording(body: Body, *, maps: bool = True) -> Iterator[Recording]:
-    """Notes what passes through a stack of blocks, in its parallel form; maps take n² numbers each.
+    """Records the parallel forward passes of a body; maps take n² numbers each.
 
-    >>> with watch(model.stack) as seen:
+    >>> with recording(model.stack) as seen:
     ...     model(ids)
     >>> seen.states[-1], seen.maps[0]
     """
     seen = Recording()
-    inside = False  # reversible layers run once more in the backward pass, which is not looked at
+    inside = False  # reversible layers run again in the backward pass, which is not recorded
 
     def enter(_: nn.Module, args: tuple[Any, ...]) -> None:
         nonlocal inside
@@ -53,7 +53,7 @@ def recording(body: Body, *, maps: bool = True) -> Iterator[Recording]:
         seen.states.append(out)
 
     def changed(_: nn.Module, args: tuple[Any, ...], out: Tensor) -> None:
-        if inside:  # the first stream came in, and what is to be added to the second comes out
+        if inside:  # input: the first stream; output: the change of the second
             seen.streams.append((args[0], seen.streams[-1][1] + out))
             seen.states.append(seen.streams[-1][1])
 
@@ -67,7 +67,7 @@ def recording(body: Body, *, maps: bool = True) -> Iterator[Recording]:
             assert isinstance(mixer, MultiHead)
             if not inside:
                 return
-            token = deciding.set(None)  # what is decided for the map is not for the backward pass
+            token = deciding.set(None)  # decisions made for the map must not reach the backward pass
             try:
                 with torch.no_grad():
                     into.append(mixer.weights(*args, **given))
@@ -77,7 +77,7 @@ def recording(body: Body, *, maps: bool = True) -> Iterator[Recording]:
         return before
 
     hooks = [body.register_forward_pre_hook(enter), body.register_forward_hook(leave)]
-    # Blocks may share an attention, which is watched once and heard of at each of its turns.
+    # Blocks may share an attention: one hook records each of its calls.
     mixers: dict[nn.Module, list[Tensor]] = {}
     if isinstance(body, ReversibleBody):
         for mix, change in body.pairs():

@@ -1,11 +1,10 @@
-"""Elman, LSTM and GRU layers that skip padding: a masked step leaves the state as it was.
+"""Elman, LSTM and GRU layers that skip padding: a masked step does not change the state.
 
-torch's own layers do the work. Around them stand what they lack: padding anywhere in a row, dropout on every connection
-that is not recurrent (Zaremba et al. 2014), a forget bias, a learned first state, and a state that is a value with the
-batch first.
+They wrap torch's layers and add padding anywhere in a row, dropout on every non-recurrent connection (Zaremba et al.
+2014), a forget bias, a learned initial state, and an immutable state with the batch first.
 
-torch's GRU has its reset gate behind the recurrent product, tanh(W x + r · (U h)), and not inside it as in Cho et al.
-2014; the later form is the one that cuDNN and everyone's weights have.
+torch's GRU applies its reset gate after the recurrent product, tanh(W x + r · (U h)), and not before it as in Cho et
+al. 2014; cuDNN and published weights use the former.
 """
 
 from dataclasses import dataclass, replace
@@ -35,7 +34,7 @@ class RecurrentState(State):
 
     hidden: Tensor
     cell: Tensor | None
-    length: int = 0  # how many tokens were read, padding among them
+    length: int = 0  # number of tokens read, padding included
 
     @property
     def top(self) -> Float[Tensor, "batch width"]:
@@ -44,14 +43,14 @@ class RecurrentState(State):
 
 
 class Recurrent(nn.Module):
-    """Layers of one kind of cell, read left to right or, for an encoder, both ways.
+    """Layers of one kind of cell, left to right or, for an encoder, in both directions.
 
     >>> layers = Recurrent(128, 256, cell="lstm", layers=2, dropout=0.5, forget_bias=1.0)
     >>> y, state = layers(x, key_mask=mask)
     >>> y, state = layers(more, state.detach())
 
-    What comes out has `out_width`: the width, or twice that when it reads both ways. At a masked position it is the
-    state as it was, so padding on the left, on the right or in the middle changes no real token's output.
+    The output has `out_width` features: the width, or twice that if bidirectional. At a masked position it is the
+    unchanged state, so padding on the left, on the right or in the middle changes no real token's output.
     """
 
     def __init__(
@@ -71,21 +70,21 @@ class Recurrent(nn.Module):
         if cell not in CELLS:
             raise InvalidOption(f"cell must be one of {', '.join(CELLS)}, not {cell!r}")
         if forget_bias is not None and cell != "lstm":
-            raise InvalidOption(f"forget_bias goes with cell lstm, not {cell}: it has no forget gate")
+            raise InvalidOption(f"forget_bias needs a forget gate, which only cell lstm has, not {cell}")
         if activation not in ("tanh", "relu") or (activation != "tanh" and cell != "elman"):
-            raise InvalidOption(f"activation is tanh or, for cell elman, relu; not {activation!r} for {cell}")
+            raise InvalidOption(f"activation must be tanh or, for cell elman, relu; not {activation!r} for {cell}")
         self.cell, self.width, self.bidirectional = cell, width, bidirectional
         self.directions = 2 if bidirectional else 1
         self.out_width = width * self.directions
         self.forget_bias = forget_bias
-        between = dropout if layers > 1 else 0.0  # torch warns of dropout between the layers of one
+        between = dropout if layers > 1 else 0.0  # torch warns if there is only one layer
         sizes: Any = {"input_size": features, "hidden_size": width, "num_layers": layers}
-        ways: Any = {"batch_first": True, "bidirectional": bidirectional, "dropout": between}
+        modes: Any = {"batch_first": True, "bidirectional": bidirectional, "dropout": between}
         self.layers: nn.RNNBase
         if cell == "elman":
-            self.layers = nn.RNN(**sizes, **ways, nonlinearity=activation)
+            self.layers = nn.RNN(**sizes, **modes, nonlinearity=activation)
         else:
-            self.layers = (nn.LSTM if cell == "lstm" else nn.GRU)(**sizes, **ways)
+            self.layers = (nn.LSTM if cell == "lstm" else nn.GRU)(**sizes, **modes)
         self.dropout = Dropout(dropout)
         rows = layers * self.directions
         self.first_hidden = nn.Parameter(torch.zeros(rows, width)) if learned_start else None
@@ -94,7 +93,7 @@ class Recurrent(nn.Module):
 
     @torch.no_grad()
     def set_forget_bias(self) -> None:
-        """torch adds two biases in every gate; it is their sum that becomes `forget_bias`."""
+        """torch has two biases in every gate; their sum becomes `forget_bias`."""
         if self.forget_bias is None:
             return
         for name, bias in self.layers.named_parameters():
@@ -128,7 +127,7 @@ class Recurrent(nn.Module):
         return self.dropout(y), replace(after, length=before.length + x.shape[1])
 
     def _run(self, x: Any, before: RecurrentState) -> tuple[Any, RecurrentState]:
-        """torch's layers; `x` may be a packed sequence, and what comes out is one then."""
+        """Runs torch's layers; `x` may be a packed sequence, and then the output is one too."""
         if no_float16(before.hidden):
             with full_precision(before.hidden):
                 return self._run(x.to(before.hidden.dtype), before)
@@ -140,21 +139,21 @@ class Recurrent(nn.Module):
         return y, RecurrentState(hidden.transpose(0, 1), cell.transpose(0, 1))
 
     def _step(self, x: Tensor, before: RecurrentState, real: Tensor) -> tuple[Tensor, RecurrentState]:
-        """One position, as decoders read: cheaper than packing it."""
+        """One position, as in decoding: cheaper than packing it."""
         y, after = self._run(x, before)
         return torch.where(real[..., None], y, self._last(before).flatten(1)[:, None]), _choose(real, after, before)
 
     def _skip(self, x: Tensor, before: RecurrentState, real: Tensor) -> tuple[Tensor, RecurrentState]:
-        """The real tokens of each row moved to its front and packed; their outputs are then put where they stood."""
+        """Packs the real tokens of each row, and scatters their outputs back to their positions."""
         seen = real.cumsum(1)
         lengths = seen[:, -1]
         order = (~real).to(torch.uint8).argsort(dim=1, stable=True)
         front = x.gather(1, order[..., None].expand_as(x))
-        # A row without a real token cannot be packed: it reads one that is then forgotten.
+        # An empty row cannot be packed: it gets one token, whose output is discarded.
         packed = pack_padded_sequence(front, lengths.clamp_min(1).cpu(), batch_first=True, enforce_sorted=False)
-        made, after = self._run(packed, before)
-        outputs, _ = pad_packed_sequence(made, batch_first=True)
-        # The state at a masked position is that of the real one before it or, backwards in time, behind it.
+        packed_outputs, after = self._run(packed, before)
+        outputs, _ = pad_packed_sequence(packed_outputs, batch_first=True)
+        # The state at a masked position is that of the previous real one or, in the backward direction, of the next.
         behind = torch.where(seen - real.long() < lengths[:, None], seen - real.long() + 1, 0)
         ways = zip(outputs.split(self.width, -1), self._last(before).unbind(1), (seen, behind))
         placed = [
@@ -172,10 +171,10 @@ class Recurrent(nn.Module):
         if x.dim() != 3 or x.shape[-1] != features:
             raise InvalidInput(f"x must be (batch, length, features {features}), not {tuple(x.shape)}")
         if x.shape[1] == 0:
-            raise InvalidInput("there is nothing to read: give one token at least")
+            raise InvalidInput("x has no tokens; give at least one")
         check_some("x", x)
         if state is not None and self.bidirectional:
-            raise Unsupported("layers that read both ways have no state to go on from; give them the whole text")
+            raise Unsupported("bidirectional layers cannot continue from a state; give them the whole text")
         if state is not None and len(state.hidden) != len(x):
             raise InvalidInput(f"the state is of batch {len(state.hidden)}, and x of {len(x)}")
         if key_mask is not None:
@@ -183,14 +182,14 @@ class Recurrent(nn.Module):
 
 
 def _choose(rows: Tensor, new: RecurrentState, old: RecurrentState) -> RecurrentState:
-    """The new state in the rows that read something, and otherwise the old."""
+    """The new state in the rows that read a token, the old state in the others."""
     pick = rows[..., None]
     cell = None if new.cell is None or old.cell is None else torch.where(pick, new.cell, old.cell)
     return RecurrentState(torch.where(pick, new.hidden, old.hidden), cell)
 
 
 def check_mask(name: str, mask: Tensor, shape: tuple[int, ...]) -> None:
-    """A mask of the padding: boolean, and of the shape of the tokens."""
+    """Refuses a padding mask that is not boolean or does not have the shape of the tokens."""
     if mask.dtype != torch.bool:
         raise InvalidInput(f"{name} must be boolean, True where a token is real, not {mask.dtype}; try {name}.bool()")
     if tuple(mask.shape) != tuple(shape):
@@ -200,7 +199,7 @@ def check_mask(name: str, mask: Tensor, shape: tuple[int, ...]) -> None:
 def reversal(real: KeyMask) -> Tensor:
     """The index that reverses the real tokens of each row and leaves the padding where it is; its own inverse."""
     rank = real.cumsum(1) - 1
-    order = (~real).to(torch.uint8).argsort(dim=1, stable=True)  # where the real tokens stand, first to last
+    order = (~real).to(torch.uint8).argsort(dim=1, stable=True)  # the indices of the real tokens, in order
     mirrored = order.gather(1, (rank[:, -1:] - rank).clamp(0, real.shape[1] - 1))
     return torch.where(real, mirrored, torch.arange(real.shape[1], device=real.device))
 
@@ -209,7 +208,7 @@ def reversal(real: KeyMask) -> Tensor:
 def initialise_uniform(model: nn.Module, bound: float) -> None:
     """Every weight and bias uniform in ±bound, as in the papers of recurrent models.
 
-    Forget biases, the zero row of padding, and single numbers (a key strength) keep their own starts.
+    Forget biases, the zero row of padding, and scalars (a key strength) keep their initial values.
     """
     for parameter in model.parameters():
         if parameter.dim():
@@ -219,7 +218,7 @@ def initialise_uniform(model: nn.Module, bound: float) -> None:
 
 @torch.no_grad()
 def keep_starts(model: nn.Module) -> None:
-    """What is not random in a model of recurrent layers, set again after its weights were drawn."""
+    """Restores the fixed initial values of recurrent layers and embeddings after a random initialisation."""
     for module in model.modules():
         if isinstance(module, Recurrent):
             module.set_forget_bias()

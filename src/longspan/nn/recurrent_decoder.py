@@ -1,6 +1,6 @@
-"""The recurrent decoders: without attention, of Bahdanau et al. 2015, and of Luong et al. 2015.
+"""Recurrent decoders: without attention, of Bahdanau et al. 2015, and of Luong et al. 2015.
 
-Each takes embedded tokens and gives what the output layer reads. They differ in when they look at the source:
+Each maps embedded tokens to the input of the output layer. They differ in when they read the source:
 
     plain      s_t = f(s_{t-1}, y_{t-1})         the source is in s_0 alone (Sutskever et al. 2014)
     Bahdanau   c_t from s_{t-1}                  s_t = f(s_{t-1}, y_{t-1}, c_t), maxout of s_{t-1}, y_{t-1} and c_t
@@ -22,25 +22,25 @@ from longspan.shapes import Hidden, KeyMask
 
 @dataclass(frozen=True)
 class DecoderState(State):
-    """Where a decoder stands in its target, and the source that it reads."""
+    """The state of a decoder, and the source that it reads."""
 
     recurrent: RecurrentState
     memory: AlignmentMemory | None
     time: Tensor  # (batch): real tokens read so far
     feed: Tensor | None = None  # input feeding: h~ of the step before
-    align: bool = False  # whether `alignment` is wanted
+    align: bool = False  # whether to keep `alignment`
     alignment: Tensor | None = None  # (batch, new tokens, source)
 
     @property
     def length(self) -> int:
-        """How many tokens were read, padding among them."""
+        """The number of tokens read, padding included."""
         return self.recurrent.length
 
 
 class RecurrentDecoder(nn.Module, ABC):
-    """What the three have in common."""
+    """The base of the three decoders."""
 
-    sequential = True  # step t reads what came out of step t - 1, so that steps cannot be taken at once
+    sequential = True  # step t reads the output of step t - 1, so steps cannot run in parallel
 
     def __init__(self, recurrent: Recurrent, alignment: Alignment | None, out_width: int) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class RecurrentDecoder(nn.Module, ABC):
     ) -> DecoderState:
         """The state before the first token, from the encoder's summary and its states."""
         if align and self.alignment is None:
-            raise InvalidInput("a decoder without attention is aligned with nothing; leave out align")
+            raise InvalidInput("a decoder without attention has no alignment; leave out align")
         memory = None if self.alignment is None or values is None else self.alignment.prepare(values, key_mask)
         time = torch.zeros(len(initial.hidden), dtype=torch.long, device=initial.hidden.device)
         return DecoderState(initial, memory, time, align=align)
@@ -59,14 +59,14 @@ class RecurrentDecoder(nn.Module, ABC):
     def forward(
         self, x: Inputs, state: DecoderState, *, key_mask: KeyMask | None = None, parallel: bool | None = None
     ) -> tuple[Hidden, DecoderState]:
-        """What the output layer reads at each of the next tokens, and the state after them.
+        """The input of the output layer at each of the next tokens, and the state after them.
 
-        `parallel` says whether the steps are taken at once; where it is not said they are if they can be.
+        `parallel` computes all steps at once (default: if possible).
         """
         if parallel and self.sequential:
-            raise Unsupported(f"{self._why()}: its steps cannot be taken at once; leave out parallel")
+            raise Unsupported(f"{self._why()}: its steps cannot run in parallel; leave out parallel")
         if x.shape[1] == 0:
-            raise InvalidInput("there is nothing to read: give one token at least")
+            raise InvalidInput("x has no tokens; give at least one")
         if len(x) != len(state.time):
             raise InvalidInput(f"the state is of batch {len(state.time)}, and the new tokens of {len(x)}")
         if key_mask is not None:
@@ -93,7 +93,7 @@ class RecurrentDecoder(nn.Module, ABC):
         return "this decoder's step reads the output of the step before"
 
     def _attend(self, query: Tensor, state: DecoderState, key_mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """The context of each query, and its weights where they are wanted."""
+        """The context of each query, and its weights if `align`."""
         assert self.alignment is not None and state.memory is not None
         new = _count(query, key_mask)
         context, weights = self.alignment(query, state.memory, (state.time[:, None] + new - 1).clamp_min(0))
@@ -101,12 +101,12 @@ class RecurrentDecoder(nn.Module, ABC):
 
 
 def _count(x: Tensor, key_mask: Tensor | None) -> Tensor:
-    """How many real tokens there are up to each place: (batch, new) or (1, new)."""
+    """The number of real tokens up to each position: (batch, new) or (1, new)."""
     return torch.arange(1, x.shape[1] + 1, device=x.device)[None] if key_mask is None else key_mask.cumsum(1)
 
 
 class PlainDecoder(RecurrentDecoder):
-    """A language model that starts from what the encoder ended with."""
+    """A language model that starts from the encoder's final state."""
 
     sequential = False
 
@@ -119,10 +119,10 @@ class PlainDecoder(RecurrentDecoder):
 
 
 class BahdanauDecoder(RecurrentDecoder):
-    """Looks with s_{t-1}, and what it sees enters the update (sections 3.1 and A.2).
+    """Attends with s_{t-1}; the context enters the update (sections 3.1 and A.2).
 
-    `recurrent` reads [embedding; context]. The deep output is t~ = U_o s_{t-1} + V_o E y_{t-1} + C_o c_t, of which the
-    larger of each two neighbours is kept: `maxout` numbers.
+    `recurrent` reads [embedding; context]. The deep output is t~ = U_o s_{t-1} + V_o E y_{t-1} + C_o c_t, and
+    maxout keeps the larger of each two neighbours: `maxout` features.
     """
 
     def __init__(self, recurrent: Recurrent, alignment: Alignment, embedding_width: int, maxout: int) -> None:
@@ -139,9 +139,9 @@ class BahdanauDecoder(RecurrentDecoder):
 
 
 class LuongDecoder(RecurrentDecoder):
-    """Looks with s_t of the same step (section 3.1).
+    """Attends with s_t of the same step (section 3.1).
 
-    With `input_feeding`, h~_{t-1} stands beside the next embedding (section 3.3), and `recurrent` reads both.
+    With `input_feeding`, `recurrent` reads h~_{t-1} concatenated to the next embedding (section 3.3).
     """
 
     def __init__(self, recurrent: Recurrent, alignment: Alignment, *, input_feeding: bool = True) -> None:

@@ -1,4 +1,4 @@
-"""The projections around the relative attention of Transformer-XL, and one that serves a segment and later ones."""
+"""Multi-head relative attention of Transformer-XL (Dai et al. 2019), and a projection shared between segments."""
 
 from typing import Any
 
@@ -17,9 +17,9 @@ from longspan.shapes import Hidden, KeyMask
 
 
 class RelativeAttention(nn.Module):
-    """Projections around the relative attention: q, k, v, r and out, none with a bias (as released).
+    """Relative attention with its projections q, k, v, r and out, all without bias (as in the released code).
 
-    `u` and `w` are given, since one pair may serve all layers; `clamp` is the distance from which on all are alike.
+    `u` and `w` are arguments, since all layers may share one pair.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class RelativeAttention(nn.Module):
     ) -> None:
         super().__init__()
         if width % 2:
-            raise InvalidOption(f"distances are told by sines and cosines, half of the width each: {width} is odd")
+            raise InvalidOption(f"the width must be even (half sines, half cosines of the distance), not {width}")
         inner = heads * head_dim
         self.heads, self.head_dim, self.dropout = heads, head_dim, dropout
         self.q, self.kv = nn.Linear(width, inner, bias=False), nn.Linear(width, 2 * inner, bias=False)
@@ -44,16 +44,20 @@ class RelativeAttention(nn.Module):
         self.codes, self.code_dropout = SinusoidalPositions(width), Dropout(code_dropout)
 
     def distances(self, count: int, clamp: int | None = None) -> Distances:
-        """W_R r_t for t = 0 .. count - 1; the code is all sines, then all cosines (as released)."""
-        told = count if clamp is None else min(count, clamp + 1)
-        codes = self.codes.code(self.r.weight.new_empty(1, told, 0), 0, None)
+        """W_R r_t for t = 0 .. count - 1; distances above `clamp` share one row.
+
+        The code is all sines, then all cosines (as in the released code).
+        """
+        distinct = count if clamp is None else min(count, clamp + 1)
+        codes = self.codes.code(self.r.weight.new_empty(1, distinct, 0), 0, None)
         rows = self.split(self.r(self.code_dropout(codes.unflatten(-1, (-1, 2)).mT.flatten(-2)))[None])[0]
-        if told == count:
+        if distinct == count:
             return rows
-        return torch.cat([rows, rows[:, -1:].expand(-1, count - told, -1)], 1)
+        return torch.cat([rows, rows[:, -1:].expand(-1, count - distinct, -1)], 1)
 
     def split(self, x: Hidden) -> Tensor:
-        return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        heads: Tensor = x.unflatten(-1, (-1, self.head_dim))
+        return heads.transpose(1, 2)
 
     def keys(self, kv: Hidden) -> tuple[Tensor, Tensor]:
         k, v = kv.chunk(2, dim=-1)
@@ -73,28 +77,30 @@ class RelativeAttention(nn.Module):
         return relative.attend(q, k, v, r, self.u, self.w, keep=keep, window=window, ages=ages, dropout=rate)
 
     def merge(self, heads: Tensor) -> Hidden:
-        return self.out(heads.transpose(1, 2).flatten(2))
+        out: Tensor = self.out(heads.transpose(1, 2).flatten(2))
+        return out
 
     def content(self, x: Hidden, memory: Hidden, keep: KeyMask | None) -> Tensor:
-        """Attention by content alone, through projections that do not learn from it (detached *views* of weights)."""
+        """Attention by content alone, through detached views of the projections, which it does not train."""
         q = functional.linear(x, self.q.weight.detach())
         k, v = self.keys(functional.linear(memory, self.kv.weight.detach()))
         return content_attention(self.split(q), k, v, keep)
 
 
 def project_twice(y: Tensor, again: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """y Wᵀ once, as two results: one for its own segment, and one for later ones, whose gradient goes to `again`.
+    """y Wᵀ computed once, as two results: one for this segment, and one for later segments.
 
-    `again` has the values of y but not its past, so later segments train W and nothing before it.
+    The gradient of the second goes to `again`, which has the values of y but is detached, so later segments train W
+    and nothing before it.
     """
     half = autocast_type(y.device)
     if half is not None:
         y, again, weight = (rounded(x, half) for x in (y, again, weight))
-    own, later = _Twice.apply(y, again, weight)
+    own, later = _ProjectTwice.apply(y, again, weight)  # type: ignore[no-untyped-call, unused-ignore]
     return own, later
 
 
-class _Twice(torch.autograd.Function):
+class _ProjectTwice(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, y: Tensor, again: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(y, again if ctx.needs_input_grad[1] else None, weight)
@@ -105,7 +111,7 @@ class _Twice(torch.autograd.Function):
     def backward(ctx: Any, *towards: Tensor) -> tuple[Tensor | None, ...]:
         y, again, weight = ctx.saved_tensors
         own, later = towards
-        if torch.is_grad_enabled() and again is not None:  # for second derivatives each has its own past
+        if torch.is_grad_enabled() and again is not None:  # second derivatives need separate histories
             by_weight = own.flatten(0, -2).mT @ y.flatten(0, -2) + later.flatten(0, -2).mT @ again.flatten(0, -2)
         else:
             by_weight = (own + later).flatten(0, -2).mT @ y.flatten(0, -2)

@@ -3,23 +3,23 @@
     y1 = x1 + F(x2)        x2 = y2 - G(y1)
     y2 = x2 + G(y1)        x1 = y1 - F(x2)
 
-Only the last y1 and y2 are kept, and of each layer its random state and its decisions. The backward pass walks down
-the stack, computes each layer's inputs from its outputs, and runs F and G once more for their gradients. That second
-run must be the first one over again:
+Only the last y1 and y2 are kept, plus the random state and the decisions of each layer. The backward pass goes down the
+stack, computes each layer's inputs from its outputs, and runs F and G again for their gradients. That second run must
+repeat the first:
 
-- it draws the same random numbers, and gives the user's generators back as they were;
-- it casts as the first one did under autocast;
-- it takes the same integer decisions. The inputs it sees differ from the first ones by rounding, which is harmless
-  until an argmax or a sort turns on it. A module that decides wraps the decision in `remember`:
+- it draws the same random numbers, and restores the user's generators afterwards;
+- it casts as the first run did under autocast;
+- it makes the same integer decisions. Its inputs differ from the first ones by rounding, which is harmless unless an
+  argmax or a sort depends on it. A module with such a decision wraps it in `remember`:
 
       buckets = remember(lambda: self.hash(queries))
 
-  and the second run gets the first one's buckets. Anywhere else `remember` just calls its argument.
+  and the second run gets the buckets of the first. Elsewhere `remember` just calls its argument.
 
-What a module leaves in `auxiliary_loss` is computed twice as well, and the first of them has no gradient. So the stack
-takes them all away and gives their sum, with its gradient, as an `auxiliary_loss` of its own.
+The `auxiliary_loss` of a module is also computed twice, and the first has no gradient. So the stack collects all of
+them and sets their sum, with its gradient, as its own `auxiliary_loss`.
 
-As with any recomputation, F and G must not count their calls (no batch norm), nor change their inputs in place.
+As with any recomputation, F and G must not count their calls (no batch norm) nor change their inputs in place.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -42,7 +42,7 @@ Context = Sequence[Tensor | None]
 
 
 class _Call:
-    """One call of F or G, with all that it depended on besides its inputs, so that it can be made again."""
+    """One call of F or G, with everything besides its inputs that is needed to repeat it."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
@@ -55,9 +55,9 @@ class _Call:
         self.casts = [(kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)) for kind in kinds]
         self.random = torch.get_rng_state()
         self.devices, self.device_random = get_device_states(stream)
-        _take_losses(self.module)  # an older pass's
+        _take_losses(self.module)  # drop those of an earlier pass
         with self._around(self._write):
-            output = self.module(stream, *context)
+            output: Tensor = self.module(stream, *context)
         self.losses = _take_losses(self.module)
         return output
 
@@ -69,11 +69,11 @@ class _Call:
         stream: Tensor,
         context: Context = (),
     ) -> tuple[Tensor, Tensor]:
-        """The output, and the gradients of it and of the auxiliary losses taken back to the stream.
+        """The output, and the gradient of the stream from the output and the auxiliary losses.
 
-        Those of context and parameters are added to `totals`.
+        The gradients of context and parameters are added to `totals`.
         """
-        # Aliases, not the parameters themselves: a hook on a parameter must see its gradient once, not here as well.
+        # Aliases, not the parameters themselves: a hook on a parameter must see its gradient only once.
         parameters = {name: _alias(p) for name, p in self.parameters.items()}
         stream = stream.detach().requires_grad_()
         with torch.random.fork_rng(self.devices, device_type=self.kind), torch.enable_grad():
@@ -83,15 +83,15 @@ class _Call:
             with self._around(lambda compute: _read(decisions)):
                 output = functional_call(self.module, parameters, (stream, *context))
 
-        wanted = {id(tensor): tensor for tensor in context if tensor is not None and tensor.requires_grad}
-        wanted |= {id(self.parameters[name]): alias for name, alias in parameters.items()}
+        inputs = {id(tensor): tensor for tensor in context if tensor is not None and tensor.requires_grad}
+        inputs |= {id(self.parameters[name]): alias for name, alias in parameters.items()}
         outputs, gradients = [output], [gradient.to(output.dtype)]
         for loss in _take_losses(self.module):
             if loss.requires_grad and loss_gradient is not None:
                 outputs.append(loss)
                 gradients.append(loss_gradient.to(loss.dtype))
-        through, *found = torch.autograd.grad(outputs, [stream, *wanted.values()], gradients, materialize_grads=True)
-        for key, new in zip(wanted, found):
+        through, *others = torch.autograd.grad(outputs, [stream, *inputs.values()], gradients, materialize_grads=True)
+        for key, new in zip(inputs, others):
             totals[key] = totals[key] + new if key in totals else new
         return output.detach(), through
 
@@ -116,17 +116,17 @@ class _Call:
 def _read(decisions: Iterator[Any]) -> Any:
     for decision in decisions:
         return decision
-    raise Unsupported("expected a module to remember as much in its second run as in its first, but it asked for more")
+    raise Unsupported("a module called remember more often in its second run than in its first")
 
 
 def _take_losses(module: nn.Module) -> list[Tensor]:
-    found = []
-    for part in module.modules():
-        loss = getattr(part, "auxiliary_loss", None)
+    losses = []
+    for child in module.modules():
+        loss = getattr(child, "auxiliary_loss", None)
         if isinstance(loss, Tensor):
-            found.append(loss)
-            part.auxiliary_loss = None  # type: ignore[assignment]
-    return found
+            losses.append(loss)
+            child.auxiliary_loss = None  # type: ignore[assignment]
+    return losses
 
 
 def _alias(tensor: Tensor) -> Tensor:
@@ -134,7 +134,7 @@ def _alias(tensor: Tensor) -> Tensor:
 
 
 class _Reversible(torch.autograd.Function):
-    """The whole stack as one step. Parameters are inputs, so that whoever asks for their gradients gets them."""
+    """The whole stack as one autograd step. Parameters are inputs, so that autograd returns their gradients."""
 
     @staticmethod
     def forward(ctx: Any, stack: "ReversibleStack", contexts: int, x1: Tensor, x2: Tensor, *others: Any) -> Any:
@@ -144,8 +144,8 @@ class _Reversible(torch.autograd.Function):
             x1 = x1 + f.first(x2, context)
             x2 = x2 + g.first(x1)
         ctx.save_for_backward(x1, x2, *context)
-        # Parameters are not saved that way: hooks that move saved activations elsewhere should leave them alone. As
-        # torch then does not notice when one has changed too early, `backward` looks for itself.
+        # Parameters are not saved this way, so that hooks that offload saved activations leave them alone. torch then
+        # does not notice in-place changes, so `backward` checks the versions.
         ctx.versions = [p._version for p in ctx.parameters]
         losses = [loss for pair in ctx.calls for call in pair for loss in call.losses]
         return x1, x2, torch.stack(losses).sum() if losses else None
@@ -155,8 +155,8 @@ class _Reversible(torch.autograd.Function):
         refuse_second("a reversible stack, which keeps no activations,", "build the model with reversible=False")
         if ctx.versions != [p._version for p in ctx.parameters]:
             raise InvalidInput(
-                "expected the parameters of a reversible stack as they were in its forward pass, but some were changed "
-                "in place since; call backward before the optimiser's step"
+                "parameters of a reversible stack were changed in place between forward and backward; "
+                "call backward before the optimiser's step"
             )
         y1, y2, *saved = ctx.saved_tensors
         context = [None if tensor is None else _alias(tensor) for tensor in saved]
@@ -172,9 +172,9 @@ class _Reversible(torch.autograd.Function):
 class ReversibleStack(nn.Module):
     """Pairs (F, G) of modules, one after the other, with the activation memory of a single pair.
 
-    `context` goes to every F as further arguments (a mask, an encoder's states); float tensors among it get their
-    gradient. Under autocast both streams are held in float32: in half precision the rounding of the inversion grows
-    with each layer until the gradients are noise.
+    `context` are further arguments of every F (a mask, an encoder's states); its float tensors get gradients. Under
+    autocast both streams are float32: in half precision the rounding errors of the inversion grow with each layer until
+    the gradients are noise.
     """
 
     def __init__(self, blocks: Iterable[tuple[nn.Module, nn.Module]]) -> None:
@@ -197,7 +197,8 @@ class ReversibleStack(nn.Module):
         trained = any(t is not None and t.requires_grad for t in (x1, x2, *context, *parameters))
         self.auxiliary_loss = None
         if trained and torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            x1, x2, self.auxiliary_loss = _Reversible.apply(self, len(context), x1, x2, *context, *parameters)
+            inputs = (self, len(context), x1, x2, *context, *parameters)
+            x1, x2, self.auxiliary_loss = _Reversible.apply(*inputs)  # type: ignore[no-untyped-call, unused-ignore]
             return x1, x2
         for f, g in self._pairs():
             x1 = x1 + f(x2, *context)
@@ -205,7 +206,7 @@ class ReversibleStack(nn.Module):
         return x1, x2
 
     def inverse(self, y1: Stream, y2: Stream, *context: Tensor | None) -> tuple[Stream, Stream]:
-        """The inputs that gave these outputs, up to rounding. Only without dropout, so in evaluation mode."""
+        """The inputs of these outputs, up to rounding. Only without dropout, that is in evaluation mode."""
         for f, g in reversed(self._pairs()):
             y2 = y2 - g(y1)
             y1 = y1 - f(y2, *context)

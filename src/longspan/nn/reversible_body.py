@@ -1,11 +1,11 @@
-"""A stack of blocks whose activations take the memory of one (Kitaev et al. 2020, section 3).
+"""A reversible stack of blocks, with the activation memory of one block (Kitaev et al. 2020, section 3).
 
     y1 = x1 + Attention(norm(x2))
     y2 = x2 + FeedForward(norm(y1))
 
-Both streams start as the embedding and have its width. At the end the released code puts them side by side and
-normalises over twice the width, so that the output layer is twice as wide: merge="concat". Their mean, merge="mean",
-has the width of the embedding, so that the output layer can be tied to it.
+Both streams start as the embedding and have its width. At the end the released code concatenates them and normalises
+over twice the width, so the output layer is twice as wide: merge="concat". Their mean, merge="mean", has the width of
+the embedding, so the output layer can be tied to it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,14 +30,14 @@ MERGES = ("concat", "mean")
 
 @dataclass(frozen=True)
 class ReversibleState(State):
-    """The state of each layer, and how many tokens were read."""
+    """The state of each layer, and the number of tokens read so far."""
 
     layers: tuple[MultiHeadState, ...]
     length: int
 
 
 class _Mix(nn.Module):
-    """F: dropout(attention(norm(x))). A reversible stack hands on tensors only: streams come in the order `names`."""
+    """F: dropout(attention(norm(x))). A reversible stack passes tensors only, so streams come in the order `names`."""
 
     def __init__(self, mixer: MultiHead, norm: nn.Module, dropout: float, names: Sequence[str]) -> None:
         super().__init__()
@@ -47,7 +47,8 @@ class _Mix(nn.Module):
         self, x: Hidden, key_mask: KeyMask | None, positions: Positions | None, *streams: Tensor | None
     ) -> Hidden:
         named = self._read_here(dict(zip(self.names, streams)))
-        return self.dropout(self.mixer(self.norm(x), key_mask=key_mask, streams=named, positions=positions))
+        out: Tensor = self.dropout(self.mixer(self.norm(x), key_mask=key_mask, streams=named, positions=positions))
+        return out
 
     def extend(self, x: Hidden, state: MultiHeadState, inputs: BlockInputs) -> tuple[Hidden, MultiHeadState]:
         streams = self._read_here(inputs.streams or {})
@@ -69,11 +70,12 @@ class _Change(nn.Module):
         self.feedforward, self.norm, self.dropout = feedforward, norm, Dropout(dropout)
 
     def forward(self, x: Hidden) -> Hidden:
-        return self.dropout(self.feedforward(self.norm(x)))
+        out: Tensor = self.dropout(self.feedforward(self.norm(x)))
+        return out
 
 
 class ReversibleBody(Body):
-    """Pairs of a mixer and a feed-forward layer in reversible residual connections, used as a `Stack` is."""
+    """Pairs of a mixer and a feed-forward layer in reversible residual connections, with the methods of a `Stack`."""
 
     def __init__(
         self,
@@ -85,12 +87,12 @@ class ReversibleBody(Body):
         dropout: float = 0.0,
     ) -> None:
         if merge not in MERGES:
-            raise UnknownName(f"no way to merge two streams is called {merge!r}; {suggest(merge, MERGES)}")
+            raise UnknownName(f"no merge is called {merge!r}; {suggest(merge, MERGES)}")
         width = layers[0][0].width
         super().__init__(2 * width if merge == "concat" else width)
         self.merge = merge
-        found = {s.name for mixer, _ in layers for s in mixer.mechanism.streams if s.kind in ("mask", "ids")}
-        self.names = tuple(sorted(found))
+        streams = {s.name for mixer, _ in layers for s in mixer.mechanism.streams if s.kind in ("mask", "ids")}
+        self.names = tuple(sorted(streams))
         self.stack = ReversibleStack(
             (
                 _Mix(mixer, build_norm(norm, width, eps), dropout, self.names),
@@ -136,7 +138,8 @@ class ReversibleBody(Body):
         yield from self.stack._pairs()
 
     def _merged(self, x1: Tensor, x2: Tensor) -> Tensor:
-        return self.norm(torch.cat([x1, x2], -1) if self.merge == "concat" else (x1 + x2) / 2)
+        out: Tensor = self.norm(torch.cat([x1, x2], -1) if self.merge == "concat" else (x1 + x2) / 2)
+        return out
 
     def _check(self, inputs: BlockInputs) -> None:
         if inputs.context is not None:

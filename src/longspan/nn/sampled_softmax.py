@@ -1,4 +1,4 @@
-"""Sampled softmax: cross-entropy against some of a large vocabulary (Jean et al. 2015, section 3); for training."""
+"""Sampled softmax: training loss over a sample of a large vocabulary (Jean et al. 2015, section 3)."""
 
 import math
 
@@ -12,7 +12,7 @@ from longspan.nn.loss import IGNORED
 
 
 class LogUniform:
-    """P(id) = log((id + 2) / (id + 1)) / log(vocabulary + 1): nearly Zipf's law, where ids go by falling frequency."""
+    """P(id) = log((id + 2) / (id + 1)) / log(vocabulary + 1): nearly Zipf's law, if ids are sorted by frequency."""
 
     def __init__(self, vocabulary: int, samples: int) -> None:
         if not 1 <= samples <= vocabulary:
@@ -20,13 +20,13 @@ class LogUniform:
         self.vocabulary, self.samples = vocabulary, samples
 
     def probability(self, ids: Int[Tensor, "*any"]) -> Float[Tensor, "*any"]:
-        """Of each id, in one draw."""
+        """The probability of each id in one draw."""
         return (1 / (ids.double() + 1)).log1p() / math.log(self.vocabulary + 1)
 
     def draw(
         self, generator: torch.Generator | None = None, device: torch.device | str = "cpu"
     ) -> tuple[Int[Tensor, " samples"], int]:
-        """`samples` different ids, and how many draws it took to find them."""
+        """`samples` distinct ids, and the number of draws that it took."""
         if self.samples == self.vocabulary:
             return torch.arange(self.vocabulary, device=device), 0
         drawn = torch.empty(0, dtype=torch.long, device=device)
@@ -34,15 +34,15 @@ class LogUniform:
             uniform = torch.rand(2 * self.samples, dtype=torch.float64, generator=generator, device=device)
             more = (uniform * math.log(self.vocabulary + 1)).exp().long() - 1  # the inverse of the distribution
             drawn = torch.cat([drawn, more.clamp_(0, self.vocabulary - 1)])
-            found, inverse = drawn.unique(return_inverse=True)
-            if len(found) >= self.samples:
-                places = torch.arange(len(drawn), device=device)
-                first = places.new_full((len(found),), len(drawn)).scatter_reduce_(0, inverse, places, "amin")
-                taken = first.sort().values[: self.samples]
-                return drawn[taken], int(taken[-1]) + 1
+            distinct, inverse = drawn.unique(return_inverse=True)
+            if len(distinct) >= self.samples:
+                index = torch.arange(len(drawn), device=device)
+                first = index.new_full((len(distinct),), len(drawn)).scatter_reduce_(0, inverse, index, "amin")
+                chosen = first.sort().values[: self.samples]
+                return drawn[chosen], int(chosen[-1]) + 1
 
     def expected(self, ids: Int[Tensor, "*any"], draws: int) -> Float[Tensor, "*any"]:
-        """How often each id is among the sampled ones, after so many draws: 1 - (1 - P)^draws."""
+        """The probability that an id is among the samples after `draws` draws: 1 - (1 - P)^draws."""
         if self.samples == self.vocabulary:
             return torch.ones_like(ids, dtype=torch.float64)
         return -torch.expm1(draws * torch.log1p(-self.probability(ids)))
@@ -57,13 +57,13 @@ def sampled_cross_entropy(
     sampler: LogUniform,
     generator: torch.Generator | None = None,
 ) -> Float[Tensor, ""]:
-    """The sum over the rows that count of -log softmax over the target and the sampled ids, which all rows share.
+    """The cross-entropy over the target and the samples, summed over the rows that count; all rows share the samples.
 
-    Each logit is lowered by the log of how often its id is expected among the samples, so that the sum over the samples
-    stands for the sum over all. A sample that is the row's own target is left out of that row.
+    Each logit is lowered by the log of its id's sampling probability, so that the sum over the samples estimates the
+    sum over the vocabulary. A sample that equals the row's target is left out of that row.
     """
     if len(weight) != sampler.vocabulary:
-        raise InvalidInput(f"the sampler is of {sampler.vocabulary} ids, and the output layer has {len(weight)} rows")
+        raise InvalidInput(f"the sampler has {sampler.vocabulary} ids, but the output layer has {len(weight)} rows")
     real = targets != IGNORED
     x, targets = x[real], targets[real]
     if not len(targets):

@@ -8,16 +8,16 @@
 Multihead is `MultiHead` over `softmax`, with the paper's scale 1/sqrt(width): the full width, not that of a head. SAB
 and ISAB are equivariant to the order of their input, PMA is invariant to it; none has positions or dropout.
 
-The released code differs, and is here as variant="released": the residual is the projected query, there is no
-projection out of the attention, rFF is one linear layer and a ReLU, PMA has no rFF in front, and there are no norms
-unless asked for. Where a block changes the width, the residual is the projected query in both variants.
+The released code differs; it is variant="released": the residual is the projected query, the attention has no output
+projection, rFF is one linear layer and a ReLU, PMA has no rFF in front, and there are no norms by default. If a block
+changes the width, the residual is the projected query in both variants.
 
-ISAB and the mechanism `inducing` are the same idea at two levels: `MultiHead(width, build("inducing", points=m))` is
-the attention of an ISAB alone, Multihead(X, Multihead(I, X, X)), to be put into any block; ISAB is the paper's block,
-in which the summary of the set has residuals, norms and a feed-forward layer of its own.
+ISAB and the mechanism `inducing` are the same idea at two levels: `MultiHead(width, "inducing", heads=h, points=m)` is
+only the attention of an ISAB, Multihead(X, Multihead(I, X, X)), for any block; ISAB is the paper's block, in which the
+summary of the set has its own residuals, norms and feed-forward layer.
 
-`key_mask` (batch, length) is True where an element belongs to its set; sets of several sizes go into one batch. The
-output at an element that belongs to none is 0. An empty set is read as nothing: every output is then finite.
+`key_mask` (batch, length) is True where an element belongs to its set, so a batch can have sets of different sizes.
+The output at other elements is 0. The output for an empty set is finite.
 """
 
 from typing import Any, Literal, get_args
@@ -38,9 +38,9 @@ Variant = Literal["paper", "released"]
 class MAB(nn.Module):
     """Multihead attention block: the rows of x read those of y.
 
-    `x_width` and `y_width` are the widths of the inputs where they are not `width`; `hidden` is the inner width of the
-    paper's feed-forward layer (`width` unless given); `norm` is "layer" in the paper's variant and "none" in the
-    released one unless given.
+    `x_width` and `y_width` are the widths of the inputs (default: `width`); `hidden` is the inner width of the paper's
+    feed-forward layer (default: `width`); `norm` is "layer" in the paper's variant and "none" in the released one by
+    default.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class MAB(nn.Module):
         if variant not in get_args(Variant):
             raise UnknownName(f"no variant is called {variant!r}; {suggest(variant, get_args(Variant))}")
         if heads < 1 or width < 1 or width % heads:
-            raise InvalidOption(f"heads must divide the width {width}, not be {heads}")
+            raise InvalidOption(f"heads must divide the width: {width} is not a multiple of {heads}")
         x_width = width if x_width is None else x_width
         y_width = width if y_width is None else y_width
         norm = ("layer" if variant == "paper" else "none") if norm is None else norm
@@ -72,10 +72,11 @@ class MAB(nn.Module):
         self.around_feedforward = Residual(width, norm=norm, norm_position="post")
 
     def forward(self, x: Hidden, y: Hidden, *, key_mask: KeyMask | None = None) -> Hidden:
-        """(batch, rows of x, width); `key_mask` says which rows of y are there."""
+        """(batch, rows of x, width); `key_mask` is True for the real rows of y."""
         residual = self.attention.project["q"](x) if self.projected else x
         h = self.around_attention(residual, lambda _: self.attention(x, y, key_mask=key_mask))
-        return self.around_feedforward(h, self.feedforward)
+        out: Tensor = self.around_feedforward(h, self.feedforward)
+        return out
 
 
 class SAB(nn.Module):
@@ -101,7 +102,7 @@ class SAB(nn.Module):
 class ISAB(nn.Module):
     """Induced set attention block: the set is read through `points` learned rows, n·points in its size.
 
-    The two MABs share nothing. The mechanism `inducing` is the attention of this block alone; see the module.
+    The two MABs share no weights. The mechanism `inducing` is only the attention of this block; see the module.
     """
 
     def __init__(
@@ -125,8 +126,9 @@ class ISAB(nn.Module):
         return _clear(self.spread(x, self.summary(x, key_mask=key_mask)), key_mask)
 
     def summary(self, x: Hidden, *, key_mask: KeyMask | None = None) -> Hidden:
-        """H = MAB(I, X): what the points have read of the set, (batch, points, width)."""
-        return self.gather(self.points.expand(x.shape[0], -1, -1), x, key_mask=key_mask)
+        """H = MAB(I, X): the points after reading the set, (batch, points, width)."""
+        points: Tensor = self.gather(self.points.expand(x.shape[0], -1, -1), x, key_mask=key_mask)
+        return points
 
 
 class PMA(nn.Module):
@@ -149,7 +151,8 @@ class PMA(nn.Module):
 
     def forward(self, z: Hidden, *, key_mask: KeyMask | None = None) -> Hidden:
         """(batch, seeds, width)"""
-        return self.block(self.seeds.expand(z.shape[0], -1, -1), self.feedforward(z), key_mask=key_mask)
+        out: Tensor = self.block(self.seeds.expand(z.shape[0], -1, -1), self.feedforward(z), key_mask=key_mask)
+        return out
 
 
 def row_wise(width: int, variant: Variant = "paper", hidden: int | None = None) -> nn.Module:
@@ -157,12 +160,12 @@ def row_wise(width: int, variant: Variant = "paper", hidden: int | None = None) 
     if variant == "paper":
         return FeedForward(width, width if hidden is None else hidden)
     if hidden is not None:
-        raise InvalidOption("hidden goes with the paper's variant: the released feed-forward layer has no inner width")
+        raise InvalidOption("hidden is for variant='paper': the released feed-forward layer has no inner width")
     return nn.Sequential(nn.Linear(width, width), nn.ReLU())
 
 
 def _learned(name: str, rows: int, width: int) -> nn.Parameter:
-    """Rows that start Xavier-uniform over (1, rows, width), as released: within sqrt(6 / (rows · width + width))."""
+    """Rows drawn Xavier-uniform over (1, rows, width), as released: within sqrt(6 / (rows · width + width))."""
     if rows < 1:
         raise InvalidOption(f"{name} must be at least 1, not {rows}")
     return nn.Parameter(nn.init.xavier_uniform_(torch.empty(1, rows, width)))

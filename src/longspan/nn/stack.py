@@ -22,8 +22,8 @@ class StackState(State):
 
     blocks: tuple[BlockState, ...]
     length: int
-    align: bool = False  # whether `alignment` is wanted
-    alignment: Tensor | None = None  # (batch, new tokens, source): the last cross-attention, mean over its heads
+    align: bool = False  # whether to keep `alignment`
+    alignment: Tensor | None = None  # (batch, new tokens, source): last cross-attention, mean over heads
 
 
 class Body(nn.Module, ABC):
@@ -72,7 +72,8 @@ class Stack(Body):
         check_streams((block.mixer.mechanism for block in self.layers()), inputs.streams)
         for block in self.layers():
             x = block(x, _inputs_of(block, inputs))
-        return self.norm(x)
+        out: Tensor = self.norm(x)
+        return out
 
     def start(
         self,

@@ -12,7 +12,7 @@ from tests.hub.folders import decoder, letters, transformer
 from longspan import hub
 from longspan.cli.main import main
 from longspan.data import encode_chat
-from longspan.decode import Memory, Sampling, generate, stream
+from longspan.decode import PrefixCache, Sampling, generate, stream
 from longspan.errors import InvalidInput, InvalidOption, Notice, Unsupported
 from longspan.models.decoder import Decoder
 
@@ -66,24 +66,24 @@ def test_what_was_read_is_not_read_again(folder: Path) -> None:
     read.clear()
     said(chat, "Yes")
     ids = encode_chat(found.tokenizer, chat.messages[:3])
-    assert chat.memory.reused >= 10 and read[0] == len(ids) - chat.memory.reused
+    assert chat.prefix_cache.reused >= 10 and read[0] == len(ids) - chat.prefix_cache.reused
 
 
 def test_a_memory_gives_what_reading_anew_gives() -> None:
     torch.manual_seed(0)
     sizes = {"vocabulary": 11, "width": 16, "layers": 2, "heads": 2, "hidden": 24, "max_length": 24}
     for options in ({"position": "learned"}, {"attention": "linear"}, {"position": "rotary"}):
-        model, memory = Decoder.build(**sizes, **options).double().eval(), Memory()
+        model, memory = Decoder.build(**sizes, **options).double().eval(), PrefixCache()
         for prompt in ([1, 2, 3], [1, 2, 3, 4, 6], [1, 2], [1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 6, 7]):
-            pieces = list(stream(model, prompt, max_new=4, memory=memory))
+            pieces = list(stream(model, prompt, max_new=4, prefix_cache=memory))
             assert [piece.token for piece in pieces] == generate(model, [prompt], max_new=4).tokens[0]
         assert memory.reused == 5
         long = [1, 2, 3, 4, 5, 6, 7]
-        pieces = list(stream(model, long, max_new=30, memory=memory, slide=True))
+        pieces = list(stream(model, long, max_new=30, prefix_cache=memory, slide=True))
         assert [piece.token for piece in pieces] == generate(model, [long], max_new=30, slide=True).tokens[0]
         assert memory.reused == 5
-    with pytest.raises(InvalidInput, match="a memory is of one model, and this one is of another"):
-        list(stream(Decoder.build(**sizes), [1], max_new=1, memory=memory))
+    with pytest.raises(InvalidInput, match="this prefix cache belongs to another model"):
+        list(stream(Decoder.build(**sizes), [1], max_new=1, prefix_cache=memory))
 
 
 def test_an_answer_that_is_broken_off_stays_as_far_as_it_came(folder: Path) -> None:
@@ -218,4 +218,4 @@ def test_smollm_remembers_what_was_said(smollm_model: hub.Pretrained) -> None:
     chat = hub.Chat(smollm_model, max_new=12)
     assert "Paris" in said(chat, "What is the capital of France?")
     assert "Rome" in said(chat, "And of Italy?")
-    assert chat.memory.reused > 30  # all of the first turn
+    assert chat.prefix_cache.reused > 30  # all of the first turn

@@ -162,7 +162,7 @@ def test_what_cannot_write_says_so(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(Unsupported, match="this bert reads texts and writes none; it can fill or embed"):
         hub.generate(hub.load(bert(folder)), ["a cat"])
     found = hub.load(decoder(tmp_path / "decoder"))
-    with pytest.raises(InvalidInput, match="there are no prompts"):
+    with pytest.raises(InvalidInput, match="no prompts"):
         hub.generate(found, [])
     with pytest.raises(InvalidInput, match="put it in a list"):
         hub.generate(found, "abc")

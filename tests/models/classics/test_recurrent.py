@@ -116,7 +116,7 @@ def test_bad_input():
         model(torch.tensor([[11]]))
     with pytest.raises(InvalidInput, match="reads no source"):
         model.start(1, source=ids())
-    with pytest.raises(InvalidInput, match="nothing to read"):
+    with pytest.raises(InvalidInput, match="x has no tokens; give at least one"):
         model.extend(ids(length=0), model.start(2))
     with pytest.raises(InvalidOption, match="tied needs an embedding as wide as the layers: 4 is not 8"):
         RecurrentLanguageModel.build(**TINY, embedding=4, tied=True)

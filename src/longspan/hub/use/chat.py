@@ -6,7 +6,7 @@ from warnings import warn
 from longspan import decode
 from longspan.data import encode_chat
 from longspan.data.tokenizers.chat_template import Message
-from longspan.decode import GREEDY, Memory, Piece, Sampling
+from longspan.decode import GREEDY, Piece, PrefixCache, Sampling
 from longspan.errors import InvalidInput, InvalidOption, Notice, Unsupported
 from longspan.hub.pretrained import Pretrained
 from longspan.hub.use.generate import ends_of
@@ -49,10 +49,8 @@ class Chat:
             raise InvalidOption(f"a turn has one answer, not {self._sampling.samples} samples; leave out samples")
         self._begin: list[Message] = [] if system is None else [{"role": "system", "content": system}]
         self.messages: list[Message] = []  # without those that were dropped
-        self.memory = Memory()
-        encode_chat(
-            self._tokenizer, [*self._begin, {"role": "user", "content": "a"}]
-        )  # a bad template fails here, not later
+        self.prefix_cache = PrefixCache()
+        encode_chat(self._tokenizer, [*self._begin, {"role": "user", "content": "a"}])  # refuses a bad template now
 
     def say(self, text: str) -> Iterator[Piece]:
         """Stream the answer to a message; an interrupted answer is kept as far as it came."""
@@ -74,7 +72,7 @@ class Chat:
             eos=self._ends,
             stop=self._stop,
             tokenizer=self._tokenizer.decode,
-            memory=self.memory,
+            prefix_cache=self.prefix_cache,
         )
         return self._answer(kept, pieces)
 

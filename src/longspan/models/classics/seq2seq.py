@@ -164,7 +164,7 @@ class Seq2Seq(EncoderDecoder):
         if len(source) != batch:
             raise InvalidInput(f"the source has {len(source)} rows for a batch of {batch}")
         if align and self.decoder.alignment is None:
-            raise InvalidInput("a decoder without attention is aligned with nothing; leave out align")
+            raise InvalidInput("a decoder without attention has no alignment; leave out align")
         if source_streams:
             raise InvalidInput(f"{self.name} reads the tokens of a source and no streams; leave out source_streams")
         states, first = self.encode(source, source_mask=source_mask)

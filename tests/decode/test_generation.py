@@ -327,24 +327,24 @@ def test_scores_in_small_pieces(monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"prompts": [[1], [3, 11]]}, "prompt 1 has the id 11 at place 1, and the vocabulary is 0..10"),
-        ({"prompts": [[1], [-1]]}, "prompt 1 has the id -1 at place 0"),
-        ({"prompts": [[1], []]}, "prompt 1 is empty; give one token at least"),
-        ({"prompts": []}, "there are no prompts; give one at least"),
-        ({"prompts": [1, 2]}, "expected a list of id lists, and prompt 0 is int"),
-        ({"prompts": ["abc"]}, "expected a list of id lists, and prompt 0 is str"),
-        ({"prompts": None}, "there are no prompts"),
+        ({"prompts": [[1], [3, 11]]}, "prompt 1 has the id 11 at position 1, but the vocabulary is 0..10"),
+        ({"prompts": [[1], [-1]]}, "prompt 1 has the id -1 at position 0"),
+        ({"prompts": [[1], []]}, "prompt 1 is empty; give at least one token"),
+        ({"prompts": []}, "no prompts; give at least one"),
+        ({"prompts": [1, 2]}, "expected a list of id lists, but prompt 0 is int"),
+        ({"prompts": ["abc"]}, "expected a list of id lists, but prompt 0 is str"),
+        ({"prompts": None}, "no prompts"),
         (
             {"prompts": torch.rand(2, 3)},
             r"a tensor of prompts must be ids \(batch, length\), not \(2, 3\) of",
         ),
-        ({"prompt_mask": torch.ones(1, 3).bool()}, "a prompt mask belongs to a tensor of ids"),
+        ({"prompt_mask": torch.ones(1, 3).bool()}, "a prompt mask needs a tensor of ids"),
         ({"prompts": [[1] * 65]}, "the longest prompt has 65 tokens, and this decoder holds at most 64"),
         ({"prompts": [[1] * 60]}, "60 tokens of prompt and 5 new ones are more than the 64 .* give max_new=4"),
         ({"max_new": 0}, "max_new must be at least 1, not 0"),
-        ({"eos": 11}, "eos is the id 11, and the vocabulary is 0..10"),
+        ({"eos": 11}, "eos is the id 11, but the vocabulary is 0..10"),
         ({"source": [[1]]}, "decoder reads no source; leave it out"),
-        ({"stop": ["x"]}, "stop strings are looked for in text: give the tokenizer as well"),
+        ({"stop": ["x"]}, "stop strings need text: give the tokenizer as well"),
         ({"sampling": Sampling(logit_bias=((11, 1.0),))}, "logit_bias has the id 11"),
         ({"sampling": Sampling(min_new=6)}, "min_new 6 is more than max_new 5"),
     ],
@@ -361,21 +361,21 @@ def test_what_else_is_refused(table: Any):
     model = Transformer.build(**TINY)
     with pytest.raises(InvalidInput, match="transformer reads a source: give one"):
         generate(model, [[1]], max_new=2)
-    with pytest.raises(InvalidInput, match="there are 4 sources and 1 prompts"):
+    with pytest.raises(InvalidInput, match="got 4 sources for 1 prompts"):
         generate(model, [[1]], source=SOURCES, max_new=2)
-    with pytest.raises(InvalidInput, match="there are 1 prompts and 2 continuations"):
+    with pytest.raises(InvalidInput, match="got 2 continuations for 1 prompts"):
         score(decoder(), [[1]], [[1], [2]])
     with pytest.raises(InvalidInput, match="continuation 0 is empty"):
         score(decoder(), [[1]], [[]])
-    with pytest.raises(InvalidInput, match="continuation 0 has the id 12 at place 1"):
+    with pytest.raises(InvalidInput, match="continuation 0 has the id 12 at position 1"):
         score(decoder(), [[1]], [[1, 12]])
     with pytest.raises(InvalidInput, match="has 65 tokens, and this decoder holds at most 64"):
         score(decoder(), [[1]], [[1] * 64])
     with pytest.raises(InvalidOption, match="a stream is one text, not 2 samples"):
         stream(decoder(), [1], max_new=2, sampling=Sampling(samples=2))
-    with pytest.raises(InvalidInput, match="prompt 0 has the id 99 at place 0"):
+    with pytest.raises(InvalidInput, match="prompt 0 has the id 99 at position 0"):
         stream(decoder(), [99], max_new=2)
-    with pytest.raises(InvalidInput, match=r"logits are not numbers .* may have diverged"):
+    with pytest.raises(InvalidInput, match=r"logits are NaN or infinite; its weights may have diverged"):
         generate(table(torch.full((4, 4, 4), float("nan"))), [[1]], max_new=2)
 
 

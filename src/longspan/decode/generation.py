@@ -1,4 +1,4 @@
-"""Greedy and drawn continuations of prompts, all at once or as they come."""
+"""Greedy and sampled continuations of prompts, as a whole or as a stream."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from longspan.decode.batch import Batch, Texts, check_ids, check_room, evaluatin
 from longspan.decode.choose import Chooser
 from longspan.decode.feed import Feed
 from longspan.decode.options import GREEDY, Sampling
-from longspan.decode.prefix_cache import Memory
+from longspan.decode.prefix_cache import PrefixCache
 from longspan.decode.text import Decode, StopStrings, Writer
 from longspan.errors import InvalidInput, InvalidOption
 from longspan.models.base import CausalModel, Streams
@@ -20,27 +20,27 @@ from longspan.models.base import CausalModel, Streams
 
 @dataclass(frozen=True)
 class Generation:
-    """What was generated: for each prompt `samples` rows, one after the other.
+    """Generated texts: `samples` consecutive rows for each prompt.
 
-    The log-probabilities are the model's own, before temperature, penalties and filters, so they add up to what `score`
-    gives. A token that ends a text is one of its tokens.
+    The log-probabilities are the model's, before temperature, penalties and filters, so they equal those of `score`.
+    The end token is part of the tokens.
     """
 
     tokens: list[list[int]]  # the new ones
     logprobs: list[list[float]]
     reasons: list[str]  # why each row ended: "end" (an eos id), "stop" (a stop string) or "length"
-    texts: list[str] | None  # given a tokenizer: the new text, without end and stop string
-    state_bytes: int  # what the model remembered of all rows, at its largest
-    bytes_per_token: float  # the same for each token read
+    texts: list[str] | None  # with a tokenizer: the new text, without end token and stop string
+    state_bytes: int  # largest size of the model's state, all rows
+    bytes_per_token: float  # the same per token read
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A token as it comes."""
+    """One token of a stream."""
 
     token: int
     logprob: float
-    text: str  # what can be shown since the last piece: whole characters, and no part of a stop string
+    text: str  # new text since the last piece: complete characters, no part of a stop string
     reason: str | None  # in the last piece: "end", "stop" or "length"
 
 
@@ -61,13 +61,14 @@ def generate(
     bos: int | None = None,
     slide: bool = False,
 ) -> Generation:
-    """Up to `max_new` tokens after each prompt, ended by `eos` ids or `stop` strings; greedy unless told otherwise.
+    """Up to `max_new` tokens after each prompt, ended by `eos` ids or `stop` strings; greedy by default.
 
-    Prompts are id lists of any lengths, or a tensor with a mask (True: real). Each row is what it would be alone.
+    Prompts are id lists of any lengths, or a tensor with a mask (True: real). The result of a row does not depend on
+    the rest of the batch.
 
-    With `slide`, a text may outgrow the model's `max_length`. A model whose tables end there reads the last
-    `max_length` tokens anew for every further token; any other model continues from its state. An encoder–decoder
-    does not slide.
+    With `slide`, a text may exceed the model's `max_length`. A model whose position table ends there reads the last
+    `max_length` tokens again for every further token; any other model continues from its state. Encoder-decoders do
+    not slide.
 
     >>> generate(model, [[1, 5, 9], [1, 7]], max_new=20, sampling=Sampling(top_p=0.9, seed=3), eos=2).tokens
     """
@@ -79,11 +80,11 @@ def generate(
         shown: list[list[str]] = [[] for _ in writers]
         stopped = [False] * run.total
         while run.left:
-            went_on = run.step()
-            for row, token in went_on if writers else ():
+            continued = run.step()
+            for row, token in continued if writers else ():
                 text, stopped[row] = writers[row].push(token)
                 shown[row].append(text)
-            run.stop([row for row, _ in went_on if stopped[row]])
+            run.stop([row for row, _ in continued if stopped[row]])
         run.measure()
     for row, writer in enumerate(writers):
         if not stopped[row]:
@@ -92,9 +93,9 @@ def generate(
         tokens=run.tokens,
         logprobs=run.logprobs,
         reasons=["end" if end else "stop" if stop else "length" for end, stop in zip(run.ended, stopped)],
-        texts=["".join(parts) for parts in shown] if writers else None,
-        state_bytes=run.held[0],
-        bytes_per_token=run.held[0] / run.held[1],
+        texts=["".join(pieces) for pieces in shown] if writers else None,
+        state_bytes=run.state_size[0],
+        bytes_per_token=run.state_size[0] / run.state_size[1],
     )
 
 
@@ -111,26 +112,27 @@ def stream(
     source_streams: Streams | None = None,
     bos: int | None = None,
     slide: bool = False,
-    memory: Memory | None = None,
+    prefix_cache: PrefixCache | None = None,
 ) -> Iterator[Piece]:
-    """What `generate` gives for one prompt, each token as soon as it is chosen.
+    """`generate` for one prompt, with each token as soon as it is chosen.
 
-    With `memory` a prompt that begins like an earlier text is read from there, and this text is kept for later ones.
+    With `prefix_cache`, a prompt that continues an earlier text is read from there on, and this text is kept for later
+    prompts.
     """
     _check_stops(stop, tokenizer)
     if sampling.samples != 1:
         raise InvalidOption(f"a stream is one text, not {sampling.samples} samples; give samples=1")
-    if memory is not None and source is not None:
-        raise InvalidInput("a memory is of texts without a source; leave it out")
+    if prefix_cache is not None and source is not None:
+        raise InvalidInput("a prefix cache works without a source only; leave it out")
     sources = None if source is None else [source]
     prompts = None if prompt is None else [prompt]
     batch = read_batch(model, prompts, None, sources, None, bos, source_streams)
     check_room(model, batch, max_new, slide=slide)
     writer = None if tokenizer is None else Writer(tokenizer, stop)
-    return _pieces(model, batch, sampling, read_ends(model, eos), max_new, writer, slide, memory)
+    return _pieces(model, batch, sampling, read_ends(model, eos), max_new, writer, slide, prefix_cache)
 
 
-@torch.inference_mode()  # of a generator it is on only while that runs
+@torch.inference_mode()  # for a generator it is active only while that runs
 def _pieces(
     model: CausalModel,
     batch: Batch,
@@ -139,10 +141,10 @@ def _pieces(
     new: int,
     writer: Writer | None,
     slide: bool,
-    memory: Memory | None,
+    prefix_cache: PrefixCache | None,
 ) -> Iterator[Piece]:
     with evaluating(model):
-        run = _Run(model, batch, sampling, ends, new, slide, memory)
+        run = _Run(model, batch, sampling, ends, new, slide, prefix_cache)
         try:
             yield from _steps(run, writer)
         finally:
@@ -172,11 +174,11 @@ def _steps(run: "_Run", writer: Writer | None) -> Iterator[Piece]:
 
 def _check_stops(stop: Sequence[str], tokenizer: Tokenizer | Decode | None) -> None:
     if StopStrings(stop).stops and tokenizer is None:
-        raise InvalidOption("stop strings are looked for in text: give the tokenizer as well")
+        raise InvalidOption("stop strings need text: give the tokenizer as well")
 
 
 class _Run:
-    """A batch on its way: each step reads on and chooses the next tokens."""
+    """The state of a generation; each step reads the last tokens and chooses the next ones."""
 
     def __init__(
         self,
@@ -186,25 +188,25 @@ class _Run:
         ends: Tensor,
         new: int,
         slide: bool,
-        memory: Memory | None = None,
+        prefix_cache: PrefixCache | None = None,
     ) -> None:
         check_room(model, batch, new, slide=slide)
         if options.min_new > new:
             raise InvalidOption(f"min_new {options.min_new} is more than max_new {new}")
         check_ids([() if options.last_token is None else (options.last_token,)], model.vocabulary, "last_token")
         self._choose = Chooser(options, batch, vocabulary=model.vocabulary, ends=ends, new=new)
-        self.feed = Feed(model, batch, new=new, slide=slide, memory=memory)
+        self.feed = Feed(model, batch, new=new, slide=slide, prefix_cache=prefix_cache)
         self._ends, self._new, self._copies = set(ends.tolist()), new, options.samples
-        self.left = self.total = len(batch) * options.samples  # rows that go on, and all of them
-        self._rows = list(range(self.total))  # which of all rows are still in the feed
-        self._active = [True] * self.total  # of those, which go on
+        self.left = self.total = len(batch) * options.samples  # rows that continue, and all rows
+        self._rows = list(range(self.total))  # the rows that are still in the feed
+        self._active = [True] * self.total  # which of these continue
         self.tokens: list[list[int]] = [[] for _ in range(self.total)]
         self.logprobs: list[list[float]] = [[] for _ in range(self.total)]
         self.ended = [False] * self.total
-        self.held = (0, 0)  # bytes of the state, and the tokens it was made of
+        self.state_size = (0, 0)  # bytes of the state, and the number of tokens in it
 
     def step(self) -> list[tuple[int, int]]:
-        """Reads on and chooses; the rows that go on, each with its new token."""
+        """Reads and chooses; the rows that continue, each with its new token."""
         feed, first = self.feed, self.feed.read == 0
         if not first:
             self._drop()
@@ -221,51 +223,49 @@ class _Run:
         return self._note(token.tolist(), logprob.tolist(), ready.tolist())
 
     def _note(self, tokens: list[int], logprobs: list[float], ready: list[bool]) -> list[tuple[int, int]]:
-        """What the rows that were ready have now; on the host, where the tokens are wanted in the end."""
-        went_on, through = [], []
-        for place, (row, token, logprob) in enumerate(zip(self._rows, tokens, logprobs)):
-            if not ready[place]:
+        """Records the new tokens of the rows that were ready; returns those that continue."""
+        continued, completed = [], []
+        for index, (row, token, logprob) in enumerate(zip(self._rows, tokens, logprobs)):
+            if not ready[index]:
                 continue
             if isnan(logprob):
-                raise InvalidInput(
-                    "the model's logits are not numbers (NaN or infinite); its weights may have diverged"
-                )
+                raise InvalidInput("the model's logits are NaN or infinite; its weights may have diverged")
             self.tokens[row].append(token)
             self.logprobs[row].append(logprob)
             self.ended[row] = token in self._ends
             if not self.ended[row]:
-                went_on.append((row, token))
+                continued.append((row, token))
             if self.ended[row] or len(self.tokens[row]) == self._new:
-                through.append(place)
-        self._end(through)
-        return went_on
+                completed.append(index)
+        self._end(completed)
+        return continued
 
-    def _end(self, places: list[int]) -> None:
-        if not places:
+    def _end(self, indices: list[int]) -> None:
+        if not indices:
             return
-        for place in places:
-            self._active[place] = False
+        for index in indices:
+            self._active[index] = False
         self.left = sum(self._active)
         self.feed.active = torch.tensor(self._active, device=self.feed.active.device)
 
     def stop(self, rows: list[int]) -> None:
-        """Ends these of all rows."""
-        self._end([place for place, row in enumerate(self._rows) if row in rows])
+        """Ends these rows."""
+        self._end([index for index, row in enumerate(self._rows) if row in rows])
 
     def _drop(self) -> None:
-        # A copy of the state pays when half of it goes: all copies together are then no larger than the first state.
+        # Copy the state only when half of it can go: all copies together are then no larger than the first state.
         if 2 * self.left > len(self._rows):
             return
         self.measure()
-        kept = [place for place, active in enumerate(self._active) if active]
+        kept = [index for index, active in enumerate(self._active) if active]
         rows = torch.tensor(kept, device=self.feed.active.device)
         self.feed.select(rows)
         self._choose.select(rows)
-        self._rows, self._active = [self._rows[place] for place in kept], [True] * len(kept)
+        self._rows, self._active = [self._rows[index] for index in kept], [True] * len(kept)
 
     def measure(self) -> None:
-        """Notes what the state takes, if it never took more."""
-        self.held = max(self.held, (self.feed.state.bytes, len(self._rows) * self.feed.read))
+        """Records the largest size of the state."""
+        self.state_size = max(self.state_size, (self.feed.state.bytes, len(self._rows) * self.feed.read))
 
 
 __all__ = ["Generation", "Piece", "generate", "stream"]
