@@ -64,8 +64,8 @@ def bleu(
     """
     chosen = list(range(len(data.references))) if numbers is None else sorted(numbers)
     sources = [data.sentence(number) for number in chosen]
-    made = search_many(model, sources, [data.begin], data.end, options=beam, tokens=tokens)
-    texts = [tokenizer.decode(hypotheses[0].tokens).strip() for hypotheses in made]
+    translations = search_many(model, sources, [data.begin], data.end, options=beam, tokens=tokens)
+    texts = [tokenizer.decode(hypotheses[0].tokens).strip() for hypotheses in translations]
     return Bleu.of(texts, [data.references[number] for number in chosen], tokenize)
 
 
