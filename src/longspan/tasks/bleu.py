@@ -72,7 +72,7 @@ def bleu(
 def counter(tokenize: str = "13a") -> Any:
     """sacrebleu's scorer. It is also built before training, so that a missing package fails early."""
     try:
-        from sacrebleu.metrics.bleu import BLEU
+        from sacrebleu.metrics import BLEU  # type: ignore[attr-defined, unused-ignore]  # not in its __all__
     except ImportError:
         raise Unsupported("BLEU is counted by sacrebleu, which is not installed: pip install longspan[train]") from None
     return BLEU(tokenize=tokenize, force=True)  # `force`: no warning about texts that look tokenized
