@@ -47,7 +47,7 @@ def test_what_is_too_long_is_refused_or_cut(trained: Path, capsys: pytest.Captur
 
 def test_a_folder_without_such_a_head_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", str(pretrained(tmp_path)), "good"]) == 2
-    assert "has no head that says something of a text" in " ".join(capsys.readouterr().err.split())
+    assert "has no head for predictions on texts" in " ".join(capsys.readouterr().err.split())
     (tmp_path / "config.toml").write_text("")
     assert main(["predict", str(tmp_path), "good"]) == 2
     assert "a run without a model yet" in " ".join(capsys.readouterr().err.split())

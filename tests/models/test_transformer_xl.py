@@ -327,7 +327,7 @@ def test_what_does_not_fit_in_is_refused():
     _, memory = own(ids())
     with pytest.raises(InvalidInput, match="the memory has 2 batch rows, and the ids 3"):
         own(ids(batch=3), memory)
-    with pytest.raises(InvalidInput, match="of 2 layers of width 16, and the model has 3 of 16"):
+    with pytest.raises(InvalidInput, match="2 layers of width 16, and the model has 3 of 16"):
         model(layers=3)(ids(), memory)
     with pytest.raises(InvalidInput, match="rows must be boolean, one for each of the 2"):
         own.forget(memory, torch.tensor([1, 0]))

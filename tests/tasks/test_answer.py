@@ -84,9 +84,9 @@ def test_articles_are_held_out_whole(tmp_path: Path) -> None:
     ("content", "said"),
     [
         ('{"data": [\n}', "line 2: not JSON"),
-        ("[]", "not of SQuAD's form"),
+        ("[]", "not in SQuAD's format"),
         ('{"data": []}', "no questions"),
-        ('{"data": [{"paragraphs": [{"qas": [{"id": "q"}]}]}]}', "article 0: not of SQuAD's form"),
+        ('{"data": [{"paragraphs": [{"qas": [{"id": "q"}]}]}]}', "article 0: not in SQuAD's format"),
     ],
 )
 def test_a_bad_file_is_named(tmp_path: Path, content: str, said: str) -> None:
@@ -98,7 +98,7 @@ def test_a_bad_file_is_named(tmp_path: Path, content: str, said: str) -> None:
 def test_an_answer_that_stands_elsewhere_is_named_by_its_question(tmp_path: Path) -> None:
     text = squad(tmp_path / "a.json").read_text().replace('"answer_start": 14', '"answer_start": 3', 1)
     (tmp_path / "b.json").write_text(text)
-    with pytest.raises(InvalidInput, match=r"question 0: 'Paris' does not stand at character 3"):
+    with pytest.raises(InvalidInput, match=r"question 0: 'Paris' is not at character 3"):
         questions(tmp_path / "b.json")
 
 

@@ -75,9 +75,9 @@ def test_shuffled_labels_are_those_of_other_texts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("train", "held_out", "options", "said"),
     [
-        ("good\tx\nbad\ty\n", "good\tz\n", {}, "line 2: the label 'z' is in no training text; they have x, y"),
+        ("good\tx\nbad\ty\n", "good\tz\n", {}, "line 2: no training text has the label 'z'; they have x, y"),
         ("good\tx\nbad\tx\n", "good\tx\n", {}, "all labels are 'x'"),
-        ("good\t1\nbad\tmuch\n", "good\t1\n", {"regression": True}, "line 3: 'much' is no number"),
+        ("good\t1\nbad\tmuch\n", "good\t1\n", {"regression": True}, "line 3: 'much' is not a number"),
         ("good\tx\n\ty\n", "good\tx\n", {}, "line 3: text is empty"),
     ],
 )

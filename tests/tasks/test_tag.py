@@ -32,7 +32,7 @@ def test_old_tags_become_new_ones_and_documents_are_no_sentences(tmp_path: Path)
     ("content", "said"),
     [
         ("Anna B-PER\nlives\n", "line 2: expected a word"),
-        ("Anna PER\n", "line 1: 'PER' is no tag"),
+        ("Anna PER\n", "line 1: 'PER' is not a tag"),
         ("\n", "no sentences"),
     ],
 )

@@ -142,38 +142,38 @@ class Answer(Task):
 
     def prepare(self, folders: DataPaths, tokenizer: Tokenizer | None = None) -> Prepared:
         options = with_set(self.options, self.name)
-        found = {split: questions(path, options.encoding) for split, path in files(options, folders).items()}
-        if "held_out" not in found:
-            found["train"], found["held_out"] = by_article(found["train"], options.share)
-        found["train"] = limited(found["train"], options.limit, folders.seed)
-        texts = [part for each in found["train"] for part in (each.text, each.passage)]
+        tables = {split: questions(path, options.encoding) for split, path in files(options, folders).items()}
+        if "held_out" not in tables:
+            tables["train"], tables["held_out"] = by_article(tables["train"], options.share)
+        tables["train"] = limited(tables["train"], options.limit, folders.seed)
+        texts = [part for question in tables["train"] for part in (question.text, question.passage)]
         tokenizer = tokenizer_for(options, tokenizer, texts)
-        asked = [each for table in found.values() for each in table]
-        passages = {each: Passage.of(each, tokenizer) for each in {one.passage: None for one in asked}}
+        all_questions = [question for table in tables.values() for question in table]
+        passages = {text: Passage.of(text, tokenizer) for text in {one.passage: None for one in all_questions}}
         edge = around(tokenizer, pair=True)
         splits: dict[str, list[Example]] = {}
         number = 0
-        for split, table in found.items():
-            made: list[Example] = []
-            for each in table:
-                words = tokenizer.encode(each.text, special=False).ids[: options.question_length]
-                passage = passages[each.passage]
+        for split, table in tables.items():
+            examples: list[Example] = []
+            for question in table:
+                words = tokenizer.encode(question.text, special=False).ids[: options.question_length]
+                passage = passages[question.passage]
                 span = None
-                if each.answers:
-                    answer, start = each.answers[0]
+                if question.answers:
+                    answer, start = question.answers[0]
                     span = passage.tokens_of(start, start + len(answer))
-                made.extend(
+                examples.extend(
                     question_windows(words, passage, number, edge, length=options.length, step=options.step, span=span)
                 )
                 number += 1
-            splits[split] = made
+            splits[split] = examples
         data = data_of(splits, options, tokenizer, folders.seed)
         facts = {
-            **{f"{split} questions": len(table) for split, table in found.items()},
+            **{f"{split} questions": len(table) for split, table in tables.items()},
             **padding_facts(data),
-            "baselines": {"the nearest sentence": nearest_sentence(found["held_out"])},
+            "baselines": {"the nearest sentence": nearest_sentence(tables["held_out"])},
         }
-        objective = Spans(asked, passages, keep=options.keep, longest=options.answer_length)
+        objective = Spans(all_questions, passages, keep=options.keep, longest=options.answer_length)
         return Prepared(
             data["train"],
             data["held_out"],
@@ -185,25 +185,26 @@ class Answer(Task):
         )
 
 
-def by_article(asked: Sequence[SpanQuestion], share: float) -> tuple[list[SpanQuestion], list[SpanQuestion]]:
+def by_article(table: Sequence[SpanQuestion], share: float) -> tuple[list[SpanQuestion], list[SpanQuestion]]:
     """The questions of the first articles, and of the held-out last ones: no passage is in both."""
-    count = 1 + max(each.article for each in asked)
+    count = 1 + max(question.article for question in table)
     cut = count - max(1, round(count * share))
     if cut < 1:
         raise InvalidInput("there is one article, and none to hold out; give a held_out file")
-    return [each for each in asked if each.article < cut], [each for each in asked if each.article >= cut]
+    first = [question for question in table if question.article < cut]
+    return first, [question for question in table if question.article >= cut]
 
 
-def nearest_sentence(asked: Sequence[SpanQuestion]) -> dict[str, float]:
+def nearest_sentence(table: Sequence[SpanQuestion]) -> dict[str, float]:
     """Scores of a baseline: the sentence of the passage that shares most words with the question."""
     exact = f1 = 0.0
-    for each in asked:
-        words = {*metrics.normalise(each.text).split()}
-        parts = re.split(r"(?<=[.!?])\s+", each.passage)
-        best = max(parts, key=lambda part: len(words & {*metrics.normalise(part).split()}))
-        exact += metrics.exact_match(best, each.gold)
-        f1 += metrics.answer_f1(best, each.gold)
-    return {"exact": 100 * exact / len(asked), "f1": 100 * f1 / len(asked)}
+    for question in table:
+        words = {*metrics.normalise(question.text).split()}
+        sentences = re.split(r"(?<=[.!?])\s+", question.passage)
+        best = max(sentences, key=lambda sentence: len(words & {*metrics.normalise(sentence).split()}))
+        exact += metrics.exact_match(best, question.gold)
+        f1 += metrics.answer_f1(best, question.gold)
+    return {"exact": 100 * exact / len(table), "f1": 100 * f1 / len(table)}
 
 
 __all__ = ["Answer", "SpanQuestion", "Spans", "by_article", "nearest_sentence", "questions"]

@@ -64,15 +64,15 @@ def bleu(
     """
     chosen = list(range(len(data.references))) if numbers is None else sorted(numbers)
     sources = [data.sentence(number) for number in chosen]
-    made = search_many(model, sources, [data.begin], data.end, options=beam, tokens=tokens)
-    texts = [tokenizer.decode(hypotheses[0].tokens).strip() for hypotheses in made]
+    translations = search_many(model, sources, [data.begin], data.end, options=beam, tokens=tokens)
+    texts = [tokenizer.decode(hypotheses[0].tokens).strip() for hypotheses in translations]
     return Bleu.of(texts, [data.references[number] for number in chosen], tokenize)
 
 
 def counter(tokenize: str = "13a") -> Any:
     """sacrebleu's scorer. It is also built before training, so that a missing package fails early."""
     try:
-        from sacrebleu.metrics.bleu import BLEU
+        from sacrebleu.metrics import BLEU  # type: ignore[attr-defined, unused-ignore]  # not in its __all__
     except ImportError:
         raise Unsupported("BLEU is counted by sacrebleu, which is not installed: pip install longspan[train]") from None
     return BLEU(tokenize=tokenize, force=True)  # `force`: no warning about texts that look tokenized

@@ -33,10 +33,10 @@ class Choices(Examples):
     def load(self, numbers: Sequence[int], epoch: int) -> Batch:
         chosen = [self.groups[number] for number in numbers]
         flat = Examples([each for group in chosen for each in group], 1, padding=self.padding, shuffle=False)
-        found = dict(flat.load(range(len(flat.examples)), epoch))
+        flat_batch = dict(flat.load(range(len(flat.examples)), epoch))
         shape = (len(chosen), len(chosen[0]))
-        made = {name: torch.unflatten(found[name], 0, shape) for name in ("ids", "mask", "segments")}
-        return {**made, "label": torch.unflatten(found["label"], 0, shape)[:, 0]}
+        inputs = {name: torch.unflatten(flat_batch[name], 0, shape) for name in ("ids", "mask", "segments")}
+        return {**inputs, "label": torch.unflatten(flat_batch["label"], 0, shape)[:, 0]}
 
     def fingerprint(self) -> str:
         flat = Examples([each for group in self.groups for each in group], self.batch, seed=self.seed)
@@ -56,9 +56,9 @@ class ChoiceObjective(Objective):
         return TaskLoss(cross_entropy(scores(model, batch), batch["label"], reduction="sum"), {})
 
     def measure(self, model: Model, batch: Batch, carried: Any = None) -> tuple[Metrics, Any]:
-        found = scores(model, batch)
-        nats = float(cross_entropy(found, batch["label"], reduction="sum"))
-        return ClassMetrics.of(batch["label"].tolist(), found.argmax(-1).tolist(), self.choices, nats), None
+        logits = scores(model, batch)
+        nats = float(cross_entropy(logits, batch["label"], reduction="sum"))
+        return ClassMetrics.of(batch["label"].tolist(), logits.argmax(-1).tolist(), self.choices, nats), None
 
 
 def scores(model: Model, batch: Batch) -> Tensor:
@@ -87,18 +87,18 @@ class Choose(Task):
         if len(options.choices) < 2:
             raise InvalidOption("give at least two choices, by their columns")
         wanted = [options.text, *options.choices, options.label]
-        found = {
+        tables = {
             split: list(rows(path, wanted, options.columns, options.encoding))
             for split, path in files(options, folders).items()
         }
-        if "held_out" not in found:
-            train, held = split_off(len(found["train"]), options.share, folders.seed)
-            whole = found["train"]
-            found["train"], found["held_out"] = [whole[each] for each in train], [whole[each] for each in held]
-        found["train"] = limited(found["train"], options.limit, folders.seed)
-        texts = [row.fields[name] for row in found["train"] for name in wanted[:-1]]
+        if "held_out" not in tables:
+            train, held = split_off(len(tables["train"]), options.share, folders.seed)
+            whole = tables["train"]
+            tables["train"], tables["held_out"] = [whole[each] for each in train], [whole[each] for each in held]
+        tables["train"] = limited(tables["train"], options.limit, folders.seed)
+        texts = [row.fields[name] for row in tables["train"] for name in wanted[:-1]]
         tokenizer = tokenizer_for(options, tokenizer, texts)
-        made = {
+        data_by_split = {
             split: Choices(
                 [_group(row, options, tokenizer) for row in table],
                 options.batch,
@@ -106,18 +106,18 @@ class Choose(Task):
                 seed=folders.seed,
                 shuffle=split == "train",
             )
-            for split, table in found.items()
+            for split, table in tables.items()
         }
-        true = {split: [int(group[0].whole["label"]) for group in data.groups] for split, data in made.items()}
+        true = {split: [int(group[0].whole["label"]) for group in data.groups] for split, data in data_by_split.items()}
         most = baselines.majority(true["train"], true["held_out"], len(options.choices))
         return Prepared(
-            made["train"],
-            made["held_out"],
+            data_by_split["train"],
+            data_by_split["held_out"],
             ChoiceObjective(len(options.choices)),
-            made.get("test"),
+            data_by_split.get("test"),
             tokenizer,
             needs={"vocabulary": tokenizer.size, "tasks": (Head(task="choose"),)},
-            facts={**padding_facts(made), "baselines": {"majority": most}},
+            facts={**padding_facts(data_by_split), "baselines": {"majority": most}},
         )
 
 

@@ -129,17 +129,17 @@ class Classify(Task):
     def _rows(self, options: "Classify.Options", folders: DataPaths) -> dict[str, list[TableRow]]:
         wanted = [*_columns(options), options.label]
         paths = files(options, folders)
-        found = {split: list(rows(path, wanted, options.columns, options.encoding)) for split, path in paths.items()}
-        for table in found.values():
+        tables = {split: list(rows(path, wanted, options.columns, options.encoding)) for split, path in paths.items()}
+        for table in tables.values():
             for row in table:
                 for name in wanted:
                     if not row.fields[name].strip():
                         raise InvalidInput(f"{row.where}: {name} is empty")
-        if "held_out" not in found:
-            train, held = split_off(len(found["train"]), options.share, folders.seed)
-            whole = found["train"]
-            found["train"], found["held_out"] = [whole[each] for each in train], [whole[each] for each in held]
-        return found
+        if "held_out" not in tables:
+            train, held = split_off(len(tables["train"]), options.share, folders.seed)
+            whole = tables["train"]
+            tables["train"], tables["held_out"] = [whole[each] for each in train], [whole[each] for each in held]
+        return tables
 
 
 def _columns(options: "Classify.Options") -> list[str]:
@@ -147,27 +147,27 @@ def _columns(options: "Classify.Options") -> list[str]:
 
 
 def _renamed(options: "Classify.Options") -> dict[str, str]:
-    found = {}
-    for each in options.names or ():
-        label, sign, name = each.partition("=")
+    names = {}
+    for entry in options.names or ():
+        label, sign, name = entry.partition("=")
         if not sign or not name:
-            raise InvalidOption(f'names are written as in "0=negative", not {each!r}')
-        found[label] = name
-    return found
+            raise InvalidOption(f'names are written as in "0=negative", not {entry!r}')
+        names[label] = name
+    return names
 
 
 def label_names(table: Sequence[TableRow], options: "Classify.Options") -> list[str]:
     """The names of the labels in training texts: numbers sorted by value, others alphabetically."""
-    found = {row.fields[options.label] for row in table}
-    if len(found) < 2:
-        raise InvalidInput(f"{table[0].path}: all labels are {found.pop()!r}; at least two are needed")
-    if len(found) > 1000:
+    labels = {row.fields[options.label] for row in table}
+    if len(labels) < 2:
+        raise InvalidInput(f"{table[0].path}: all labels are {labels.pop()!r}; at least two are needed")
+    if len(labels) > 1000:
         raise InvalidInput(
-            f"{table[0].path}: {options.label!r} has {len(found)} values; are they numbers (regression)?"
+            f"{table[0].path}: {options.label!r} has {len(labels)} values; are they numbers (regression)?"
         )
-    number = all(label.lstrip("-").isdigit() for label in found)
+    number = all(label.lstrip("-").isdigit() for label in labels)
     renamed = _renamed(options)
-    return [renamed.get(label, label) for label in sorted(found, key=(lambda label: int(label)) if number else str)]
+    return [renamed.get(label, label) for label in sorted(labels, key=(lambda label: int(label)) if number else str)]
 
 
 def _examples(
@@ -183,8 +183,8 @@ def _examples(
     texts = [row.fields[columns[0]] for row in table]
     encoded = tokenizer.encode_many(texts, pairs, longest=options.length, truncate="right")
     renamed, numbers = _renamed(options), {name: number for number, name in enumerate(names)}
-    found = []
-    for row, each in zip(table, encoded):
+    examples = []
+    for row, text in zip(table, encoded):
         label = row.fields[options.label]
         whole: Mapping[str, float]
         if options.regression:
@@ -194,10 +194,10 @@ def _examples(
             if name not in numbers:
                 raise InvalidInput(f"{row.where}: no training text has the label {label!r}; they have {_some(names)}")
             whole = {"label": numbers[name]}
-        if not each.ids:
+        if not text.ids:
             raise InvalidInput(f"{row.where}: the text has no tokens")
-        found.append(Example(each.ids, each.segments, whole))
-    return found
+        examples.append(Example(text.ids, text.segments, whole))
+    return examples
 
 
 def _number(label: str, row: TableRow) -> float:
@@ -231,11 +231,11 @@ def _baselines(
         }
     mean = sum(each.whole["number"] for each in train) / len(train)
     numbers = [each.whole["number"] for each in held]
-    found = {"the mean": {"loss": sum((mean - each) ** 2 for each in numbers) / len(numbers)}}
+    scores = {"the mean": {"loss": sum((mean - each) ** 2 for each in numbers) / len(numbers)}}
     if options.second is not None:
         shared = [_overlap(row.fields[options.text], row.fields[options.second]) for row in held_out]
-        found["shared words"] = {"pearson": pearson(shared, numbers), "spearman": spearman(shared, numbers)}
-    return found
+        scores["shared words"] = {"pearson": pearson(shared, numbers), "spearman": spearman(shared, numbers)}
+    return scores
 
 
 def _overlap(one: str, other: str) -> float:

@@ -150,16 +150,16 @@ class Denoise(Pretraining):
     options: Options
 
     def prepare(self, folders: DataPaths, tokenizer: Tokenizer | None = None) -> Prepared:
-        own = self.options
+        options = self.options
         corpora, tokenizer = self._corpora(folders, tokenizer)
         data = {
             split: SpoiledTexts(
                 corpus,
-                own.length,
-                own.batch,
-                noise=own.noise,
+                options.length,
+                options.batch,
+                noise=options.noise,
                 tokenizer=tokenizer,
-                short=own.short,
+                short=options.short,
                 seed=folders.seed,
                 shuffle=split == "train",
             )

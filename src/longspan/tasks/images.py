@@ -143,19 +143,19 @@ class Images(Task):
         else:
             given = {"train": options.train, "held_out": options.held_out, "test": options.test}
             files = {split: Path(name) for split, name in given.items() if name is not None}
-        found = {
+        splits = {
             split: read_pictures(path, files.get(f"{split}.labels"))
             for split, path in files.items()
             if not split.endswith(".labels")
         }
-        order = np.asarray(Shuffled(len(found["train"]), folders.seed)[:])
-        if "held_out" not in found:
+        order = np.asarray(Shuffled(len(splits["train"]), folders.seed)[:])
+        if "held_out" not in splits:
             cut = round(len(order) * options.share)
             if not 0 < cut < len(order):
-                raise InvalidInput(f"{found['train'].source} has {len(order)} images, too few to hold some out")
-            found["held_out"], order = found["train"].some(order[:cut]), order[cut:]
-        found["train"] = found["train"].some(order[: options.limit])
-        return found
+                raise InvalidInput(f"{splits['train'].source} has {len(order)} images, too few to hold some out")
+            splits["held_out"], order = splits["train"].some(order[:cut]), order[cut:]
+        splits["train"] = splits["train"].some(order[: options.limit])
+        return splits
 
 
 def _spell(pictures: Pictures) -> str:

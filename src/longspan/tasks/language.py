@@ -181,17 +181,17 @@ class Language(Task):
         else:
             given = {"train": options.train, "held_out": options.held_out, "test": options.test}
             paths.update({split: None if name is None else Path(name) for split, name in given.items()})
-        found = {split: text_files.Part(path) for split, path in paths.items() if path is not None}
-        if "held_out" not in found:
-            path = found["train"].path
-            size = sum(map(len, found["train"].pieces()))
+        parts = {split: text_files.Part(path) for split, path in paths.items() if path is not None}
+        if "held_out" not in parts:
+            path = parts["train"].path
+            size = sum(map(len, parts["train"].pieces()))
             cut = round(size * (1 - options.share))
             if size == 0:
                 raise InvalidInput(f"{path} is empty")
             if not 0 < cut < size:
                 raise InvalidInput(f"{path} has {size} characters, too few to hold some out")
-            found["train"], found["held_out"] = text_files.Part(path, 0, cut), text_files.Part(path, cut)
-        return found
+            parts["train"], parts["held_out"] = text_files.Part(path, 0, cut), text_files.Part(path, cut)
+        return parts
 
 
 def _encoded(pieces: Iterator[str], tokenizer: Tokenizer, sizes: Sizes) -> Iterator[list[int]]:

@@ -44,17 +44,17 @@ class MaskedMetrics(Metrics):
 
     def result(self) -> dict[str, float]:
         masked = self.nats / max(self.places, 1)
-        found = {
+        metrics = {
             "loss": masked,
             "masked_loss": masked,
             "masked_perplexity": math.exp(min(masked, 700.0)),
             "masked_accuracy": self.right / max(self.places, 1),
         }
         if self.pairs:
-            found["pair_loss"] = self.pair_nats / self.pairs
-            found["pair_accuracy"] = self.pair_right / self.pairs
-            found["loss"] += found["pair_loss"]
-        return found
+            metrics["pair_loss"] = self.pair_nats / self.pairs
+            metrics["pair_accuracy"] = self.pair_right / self.pairs
+            metrics["loss"] += metrics["pair_loss"]
+        return metrics
 
 
 class HiddenTokens(Objective):
@@ -85,12 +85,12 @@ class HiddenTokens(Objective):
     def measure(self, model: Model, batch: Batch, carried: Any = None) -> tuple[MaskedMetrics, Any]:
         logits, targets, pair = self._read(model, batch)
         nats = float(cross_entropy(_wide(logits), targets, reduction="sum"))
-        found = MaskedMetrics(nats, int((logits.argmax(-1) == targets).sum()), len(targets))
+        metrics = MaskedMetrics(nats, int((logits.argmax(-1) == targets).sum()), len(targets))
         if pair is not None:
-            found.pair_nats = float(_pair_nats(pair, batch))
-            found.pair_right = int((pair.argmax(-1) == batch["pair"]).sum())
-            found.pairs = int((batch["pair"] != IGNORED).sum())
-        return found, None
+            metrics.pair_nats = float(_pair_nats(pair, batch))
+            metrics.pair_right = int((pair.argmax(-1) == batch["pair"]).sum())
+            metrics.pairs = int((batch["pair"] != IGNORED).sum())
+        return metrics, None
 
     def _read(self, model: Model, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
         """The logits of the chosen tokens, their targets, and the logits of the pairs."""
@@ -117,10 +117,10 @@ def places_per_text(data: MaskedTexts, texts: int = 256) -> float:
     """The mean number of chosen tokens per text, over the first texts."""
     count = min(texts, len(data.plan(0)))
     labels = data.load(range(count), 0)["labels"]
-    found = float((labels != IGNORED).sum()) / count
-    if not found:
+    mean = float((labels != IGNORED).sum()) / count
+    if not mean:
         raise InvalidInput(f"no tokens were chosen in {count} texts; raise [task.masking] share")
-    return found
+    return mean
 
 
 class MaskedLanguage(MaskedPretraining):

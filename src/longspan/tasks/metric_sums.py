@@ -49,14 +49,14 @@ class ClassMetrics(Metrics):
 
     def result(self) -> dict[str, float]:
         total = int(self.confusion.sum())
-        found = {"loss": self.nats / max(total, 1), "accuracy": float(np.trace(self.confusion)) / max(total, 1)}
+        result = {"loss": self.nats / max(total, 1), "accuracy": float(np.trace(self.confusion)) / max(total, 1)}
         if len(self.confusion) == 2:
-            found["f1"] = metrics.f1_of(self.confusion, 1)
-        found |= {"macro_f1": metrics.macro_f1(self.confusion), "matthews": metrics.matthews(self.confusion)}
+            result["f1"] = metrics.f1_of(self.confusion, 1)
+        result |= {"macro_f1": metrics.macro_f1(self.confusion), "matthews": metrics.matthews(self.confusion)}
         if self.sure.any():
             gaps = np.abs(self.sure[:, 1] * PARTS - self.sure[:, 2])
-            found["calibration_error"] = float(gaps.sum()) / (total * PARTS)
-        return found
+            result["calibration_error"] = float(gaps.sum()) / (total * PARTS)
+        return result
 
     def table(self) -> list[dict[str, Any]]:
         """For each label: how often it occurs, and what was predicted for it."""
@@ -106,14 +106,14 @@ class TagMetrics(Metrics):
     def result(self) -> dict[str, float]:
         sentences = [[words[index] for index in sorted(words)] for _, words in sorted(self.tags.items())]
         pairs = [pair for sentence in sentences for pair in sentence]
-        found = {
+        result = {
             "loss": self.nats / max(len(pairs), 1),
             "accuracy": sum(true == said for true, said in pairs) / max(len(pairs), 1),
         }
         for strict in (False, True):
             scores = entity_scores([list(zip(*sentence)) for sentence in sentences if sentence], strict=strict)
-            found.update({f"strict_{name}" if strict else name: score for name, score in scores.items()})
-        return found
+            result.update({f"strict_{name}" if strict else name: score for name, score in scores.items()})
+        return result
 
 
 def entity_scores(sentences: Sequence[Sequence[Sequence[str]]], *, strict: bool = False) -> dict[str, float]:
@@ -167,13 +167,13 @@ class AnswerMetrics(Metrics):
         answers = [answered for _, answered in sorted(self.answers.items())]
         unanswerable = [answered for answered in answers if not answered.gold]
         threshold = 0.0 if unanswerable else None
-        found = {"loss": self.nats / max(self.windows, 1), **_answer_scores(answers, threshold)}
+        result = {"loss": self.nats / max(self.windows, 1), **_answer_scores(answers, threshold)}
         if unanswerable:
             answerable = [answered for answered in answers if answered.gold]
-            found["answerable_f1"] = _answer_scores(answerable, threshold)["f1"]
-            found["unanswerable_f1"] = _answer_scores(unanswerable, threshold)["f1"]
-            found["best_threshold"], found["best_f1"] = best_threshold(answers)
-        return found
+            result["answerable_f1"] = _answer_scores(answerable, threshold)["f1"]
+            result["unanswerable_f1"] = _answer_scores(unanswerable, threshold)["f1"]
+            result["best_threshold"], result["best_f1"] = best_threshold(answers)
+        return result
 
 
 def _answer_scores(answers: Sequence[Answered], threshold: float | None) -> dict[str, float]:
@@ -204,8 +204,8 @@ def best_threshold(answers: Sequence[Answered]) -> tuple[float, float]:
         if total > best and np.isfinite(margin) and (last or scored[index + 1][0] > margin):
             best, threshold = total, margin
     at_zero = _answer_scores(answers, 0.0)["f1"]
-    found = 100 * best / max(len(answers), 1)
-    return (float(threshold), found) if found > at_zero else (0.0, at_zero)
+    best_f1 = 100 * best / max(len(answers), 1)
+    return (float(threshold), best_f1) if best_f1 > at_zero else (0.0, at_zero)
 
 
 __all__ = [

@@ -81,13 +81,13 @@ def entities(tags: Sequence[str], *, strict: bool = False) -> list[Entity]:
 
 def to_iob2(tags: Sequence[str]) -> list[str]:
     """IOB1, where B- only parts neighbours of one type, as IOB2, where every entity begins with B-; IOB2 stays."""
-    found = []
+    converted = []
     before = "O"
     for tag in tags:
         opens = tag.startswith("I-") and before[2:] != tag[2:]
-        found.append(f"B-{tag[2:]}" if opens else tag)
+        converted.append(f"B-{tag[2:]}" if opens else tag)
         before = tag
-    return found
+    return converted
 
 
 def to_iob1(tags: Sequence[str]) -> list[str]:

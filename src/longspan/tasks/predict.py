@@ -64,8 +64,8 @@ def predict(
     for number, row in enumerate(rows, start=1):
         if len(row) > 2:
             raise InvalidInput(f"line {number} has {len(row) - 1} tabs; expected a text, or two with a tab between")
-    made = _encoded(pretrained, [(row[0], row[1] if len(row) == 2 else None) for row in rows], truncate)
-    logits = _read(pretrained, made, task, batch)
+    examples = _encoded(pretrained, [(row[0], row[1] if len(row) == 2 else None) for row in rows], truncate)
+    logits = _read(pretrained, examples, task, batch)
     if task == "regress":
         return [{"value": float(each[0])} for each in logits]
     return [_labelled(pretrained, each.softmax(-1).tolist()) for each in logits]
@@ -88,8 +88,8 @@ def _choices(pretrained: Pretrained, rows: Sequence[Sequence[str]], truncate: bo
         if len(row) < 3:
             raise InvalidInput(f"line {number} has {len(row) - 1} tabs; expected a text and two choices at least")
         pairs.extend((row[0], choice, number) for choice in row[1:])
-    made = _encoded(pretrained, [pair[:2] for pair in pairs], truncate, [pair[2] for pair in pairs])
-    scores = iter(_read(pretrained, made, "choose", batch))
+    examples = _encoded(pretrained, [pair[:2] for pair in pairs], truncate, [pair[2] for pair in pairs])
+    scores = iter(_read(pretrained, examples, "choose", batch))
     answers = []
     for row in rows:
         chances = torch.stack([next(scores).reshape(()) for _ in row[1:]]).softmax(0).tolist()
@@ -105,22 +105,22 @@ def _encoded(
     numbers: Sequence[int] | None = None,
 ) -> list[Example]:
     tokenizer, longest = tokenizer_of(pretrained), longest_text(pretrained)
-    made = []
-    for place, (text, second) in enumerate(pairs):
-        line = place + 1 if numbers is None else numbers[place]
-        each = tokenizer.encode(text, second)
-        if longest is not None and len(each) > longest:
+    examples = []
+    for index, (text, second) in enumerate(pairs):
+        line = index + 1 if numbers is None else numbers[index]
+        encoded = tokenizer.encode(text, second)
+        if longest is not None and len(encoded) > longest:
             if not truncate:
                 raise InvalidInput(
-                    f"line {line} has {len(each)} tokens, and at most {longest} can be read; "
+                    f"line {line} has {len(encoded)} tokens, and at most {longest} can be read; "
                     "shorten it, or have it cut (--truncate)"
                 )
             rest = None if second is None else [second]
-            each = tokenizer.encode_many([text], rest, longest=longest, truncate="right")[0]
-        if not each.ids:
+            encoded = tokenizer.encode_many([text], rest, longest=longest, truncate="right")[0]
+        if not encoded.ids:
             raise InvalidInput(f"line {line} is empty: it has no tokens")
-        made.append(Example(each.ids, each.segments))
-    return made
+        examples.append(Example(encoded.ids, encoded.segments))
+    return examples
 
 
 def _outputs(

@@ -170,30 +170,33 @@ class Pretraining(Task):
 
     def _corpora(self, folders: DataPaths, tokenizer: Tokenizer | None) -> tuple[dict[str, Corpus], Tokenizer]:
         """The documents of each split as ids, and the tokenizer: the given or a learned one."""
-        own = self.options
-        given = {"train": own.train, "held_out": own.held_out, "test": own.test}
-        found = read_documents(own.set, given, folders.data, own.share)
+        options = self.options
+        given = {"train": options.train, "held_out": options.held_out, "test": options.test}
+        documents = read_documents(options.set, given, folders.data, options.share)
 
         def texts() -> Iterator[str]:
-            for document in found["train"]():
+            for document in documents["train"]():
                 yield "\n".join(document).replace(UNKNOWN, "")
 
+        def source(split: str) -> str:
+            return options.set or str(given[split] or options.train)
+
         if tokenizer is None:
-            tokenizer = learn(own.tokenizer, texts())
+            tokenizer = learn(options.tokenizer, texts())
         SpecialTokens.of(tokenizer)
         corpora = {
-            split: write_corpus(folders.work / split, read(), tokenizer, own.set or str(given[split] or own.train))
-            for split, read in found.items()
+            split: write_corpus(folders.work / split, read(), tokenizer, source(split))
+            for split, read in documents.items()
         }
         return corpora, tokenizer
 
     def _facts(self, data: dict[str, Any], tokenizer: Tokenizer) -> dict[str, Any]:
         facts: dict[str, Any] = {"vocabulary": tokenizer.size}
-        for split, each in data.items():
-            planned = each.plan(0)
-            facts[f"{split} tokens"] = len(each.corpus.tokens)
+        for split, texts in data.items():
+            planned = texts.plan(0)
+            facts[f"{split} tokens"] = len(texts.corpus.tokens)
             facts[f"{split} texts"] = len(planned)
-            if each.kind != "none":
+            if texts.kind != "none":
                 facts[f"{split} negative pairs"] = round(planned.negatives, 4)
         return facts
 
@@ -213,23 +216,23 @@ class MaskedPretraining(Pretraining):
     options: Options
 
     def _data(self, folders: DataPaths, tokenizer: Tokenizer | None) -> tuple[dict[str, MaskedTexts], Tokenizer]:
-        own = self.options
+        options = self.options
         corpora, tokenizer = self._corpora(folders, tokenizer)
-        made = {
+        data = {
             split: MaskedTexts(
                 corpus,
-                own.pairs,
-                own.length,
-                own.batch,
-                masking=own.masking,
+                options.pairs,
+                options.length,
+                options.batch,
+                masking=options.masking,
                 tokenizer=tokenizer,
-                short=own.short,
+                short=options.short,
                 seed=folders.seed,
                 shuffle=split == "train",
             )
             for split, corpus in corpora.items()
         }
-        return made, tokenizer
+        return data, tokenizer
 
 
 __all__ = ["MaskedPretraining", "MaskedTexts", "Planned", "Pretraining", "SpecialTokens"]

@@ -123,12 +123,12 @@ def examples(
     room = length - edge.size
     spans = windows(len(ids), room, max(1, room // 2))
     best_window = [most_context(index, spans) if word >= 0 else -1 for index, word in enumerate(begins)]
-    found = []
+    result = []
     for window, (start, stop) in enumerate(spans):
         mine = [begins[index] if best_window[index] == window else -1 for index in range(start, stop)]
         before, after = len(edge.before[0]), len(edge.after[0])
         held = [-1] * before + mine + [-1] * after
-        found.append(
+        result.append(
             Example(
                 [*edge.before[0], *ids[start:stop], *edge.after[0]],
                 [*edge.before[1], *[edge.segments[0]] * (stop - start), *edge.after[1]],
@@ -136,7 +136,7 @@ def examples(
                 {"words": held, "targets": [IGNORED if word < 0 else tags[word] for word in held]},
             )
         )
-    return found
+    return result
 
 
 class Tags(Objective):
@@ -180,33 +180,34 @@ class Tag(Task):
 
     def prepare(self, folders: DataPaths, tokenizer: Tokenizer | None = None) -> Prepared:
         options = with_set(self.options, self.name)
-        found = {
+        tables = {
             split: sentences(path, options.word_column, options.tag_column, options.encoding)
             for split, path in files(options, folders).items()
         }
-        if "held_out" not in found:
-            train, held = split_off(len(found["train"]), options.share, folders.seed)
-            whole = found["train"]
-            found["train"], found["held_out"] = [whole[each] for each in train], [whole[each] for each in held]
-        names = tag_names(found["train"])
-        found["train"] = limited(found["train"], options.limit, folders.seed)  # a few sentences may not have all tags
-        tokenizer = tokenizer_for(options, tokenizer, [" ".join(each.words) for each in found["train"]])
+        if "held_out" not in tables:
+            train, held = split_off(len(tables["train"]), options.share, folders.seed)
+            whole = tables["train"]
+            tables["train"], tables["held_out"] = [whole[index] for index in train], [whole[index] for index in held]
+        names = tag_names(tables["train"])
+        tables["train"] = limited(tables["train"], options.limit, folders.seed)  # a few sentences may not have all tags
+        tokenizer = tokenizer_for(options, tokenizer, [" ".join(sentence.words) for sentence in tables["train"]])
         edge = around(tokenizer, pair=False)
-        splits = {split: _windows(table, names, tokenizer, edge, options.length) for split, table in found.items()}
-        made = data_of(splits, options, tokenizer, folders.seed)
-        usual = baselines.usual_tags(*([(each.words, each.tags) for each in found[s]] for s in ("train", "held_out")))
+        splits = {split: _windows(table, names, tokenizer, edge, options.length) for split, table in tables.items()}
+        data = data_of(splits, options, tokenizer, folders.seed)
+        tagged = {split: [(sentence.words, sentence.tags) for sentence in table] for split, table in tables.items()}
+        usual = baselines.usual_tags(tagged["train"], tagged["held_out"])
         facts = {
-            **padding_facts(made),
-            "in windows": sum(len(splits[split]) - len(table) for split, table in found.items()),
+            **padding_facts(data),
+            "in windows": sum(len(splits[split]) - len(table) for split, table in tables.items()),
             "labels": ", ".join(names),
             "baselines": {"the usual tag of each word": usual},
         }
         head = Head(task="tag", labels=len(names), names=tuple(names))
         return Prepared(
-            made["train"],
-            made["held_out"],
+            data["train"],
+            data["held_out"],
             Tags(names),
-            made.get("test"),
+            data.get("test"),
             tokenizer,
             needs={"vocabulary": tokenizer.size, "tasks": (head,)},
             facts=facts,
@@ -225,14 +226,14 @@ def _windows(
     table: Sequence[TaggedSentence], names: Sequence[str], tokenizer: Tokenizer, edge: Around, length: int
 ) -> list[Example]:
     numbers: Mapping[str, int] = {name: number for number, name in enumerate(names)}
-    found = []
+    result = []
     for number, sentence in enumerate(table):
         for offset, tag in enumerate(sentence.tags):
             if tag not in numbers:
                 raise InvalidInput(f"{sentence.path}, line {sentence.line + offset}: no training sentence has {tag!r}")
         tags = [numbers[tag] for tag in sentence.tags]
-        found.extend(examples(sentence.words, tags, number, tokenizer, edge, length))
-    return found
+        result.extend(examples(sentence.words, tags, number, tokenizer, edge, length))
+    return result
 
 
 __all__ = ["Tag", "TaggedSentence", "Tags", "examples", "pieces", "sentences", "tag_names"]

@@ -52,10 +52,10 @@ class TranslationMetrics(Metrics):
 
     def result(self) -> dict[str, float]:
         mean = self.nats / max(self.tokens, 1)
-        found = {"loss": mean, "perplexity": math.exp(min(mean, 700.0)), "accuracy": self.right / max(self.tokens, 1)}
+        metrics = {"loss": mean, "perplexity": math.exp(min(mean, 700.0)), "accuracy": self.right / max(self.tokens, 1)}
         if self.sample is not None and self.sample.sentences:
-            found["sample_bleu"] = self.sample.result()["bleu"]
-        return found
+            metrics["sample_bleu"] = self.sample.result()["bleu"]
+        return metrics
 
 
 class Translation(Objective):
@@ -121,7 +121,7 @@ class Translation(Objective):
         if not bool(rows.any()):
             return None
         end = self.tokenizer.sep if self.tokenizer.eos is None else self.tokenizer.eos
-        made = beam_search(
+        translations = beam_search(
             EncoderDecoder.require(model, Translate.name),
             batch["ids"][rows, :1],
             options=Beam(beams=1),
@@ -130,9 +130,8 @@ class Translation(Objective):
             source_mask=batch["source_mask"][rows],
         )
         wanted = [[token for token in row if token != IGNORED] for row in batch["targets"][rows].tolist()]
-        texts, references = (
-            [self.tokenizer.decode(ids).strip() for ids in side] for side in ([m[0].tokens for m in made], wanted)
-        )
+        texts = [self.tokenizer.decode(hypotheses[0].tokens).strip() for hypotheses in translations]
+        references = [self.tokenizer.decode(ids).strip() for ids in wanted]
         return Bleu.of(texts, references, self.tokenize)
 
 
@@ -238,15 +237,15 @@ class Translate(Task):
             raise InvalidOption("[task] names a set, or files to train on: one of the two")
         paths = self._of_set(options.set, folders) if options.set is not None else self._of_files()
         names = {split: str(source) for split, (source, _) in paths.items()}
-        found = {split: read_pairs(*pair) for split, pair in paths.items()}
-        if "held_out" not in found:
-            firsts, seconds = found["train"]
+        texts = {split: read_pairs(*pair) for split, pair in paths.items()}
+        if "held_out" not in texts:
+            firsts, seconds = texts["train"]
             cut = round(len(firsts) * (1 - options.share))
             if not 0 < cut < len(firsts):
                 raise InvalidInput(f"{names['train']} has {len(firsts)} pairs, too few to hold some out")
-            found["train"], found["held_out"] = (firsts[:cut], seconds[:cut]), (firsts[cut:], seconds[cut:])
+            texts["train"], texts["held_out"] = (firsts[:cut], seconds[:cut]), (firsts[cut:], seconds[cut:])
             names["held_out"] = f"the end of {names['train']}"
-        return names, found
+        return names, texts
 
     def _of_files(self) -> dict[str, tuple[Path, Path]]:
         options = self.options
