@@ -1,4 +1,4 @@
-"""ALBERT (Lan et al. 2020): BERT with narrow tables and layers that share their weights."""
+"""ALBERT (Lan et al. 2020): BERT with narrow embeddings and layers that share their weights."""
 
 from typing import Any
 
@@ -43,7 +43,7 @@ def layers(ours: str, theirs: str) -> tuple[Rule, ...]:
 
 
 def adjust(found: dict[str, Any], given: Config) -> dict[str, Any]:
-    """Refuses the few uneven groups, such as 14 for 18 layers, that their rounding lays out in another way."""
+    """Refuses uneven groups, such as 14 for 18 layers, that Hugging Face's rounding assigns differently."""
     count, groups = found["layers"], found["groups"]
     if any(int(layer / (count / groups)) != layer * groups // count for layer in range(count)):
         raise Unsupported(
@@ -54,7 +54,7 @@ def adjust(found: dict[str, Any], given: Config) -> dict[str, Any]:
 
 
 def restore(found: dict[str, Any], options: Any) -> dict[str, Any]:
-    """A group for each layer where nothing is shared, and tables as wide as the states where they are not narrower."""
+    """Without sharing, one group per layer; without narrow embeddings, their width is the model's."""
     if options.groups is not None and options.groups < options.layers and options.share != "all":
         raise Unsupported(f"layers of an albert share all of their weights or none, not share={options.share!r}")
     if not options.embedding_projection and options.embedding_width in (None, options.width):
@@ -65,7 +65,7 @@ def restore(found: dict[str, Any], options: Any) -> dict[str, Any]:
 
 
 def head(task: str, options: Config, given: Config) -> Head:
-    """BERT's heads; that for masked tokens leads to the width of the tables."""
+    """BERT's heads; the one for masked tokens projects to the width of the embeddings."""
     if task == "masked":
         return Head(task=task, activation=options["activation"], tied=bool(given.get("tie_word_embeddings", True)))
     dropout = float(given.get("classifier_dropout_prob", 0.1))

@@ -1,6 +1,6 @@
-"""BART (Lewis et al. 2020) and mBART (Liu et al. 2020): an encoder and a decoder that share one table of tokens.
+"""BART (Lewis et al. 2020) and mBART (Liu et al. 2020): an encoder and a decoder that share token embeddings.
 
-Whole texts are judged by the decoder, which reads the text as well: `shift_right(ids, start)` of `models.transformer`.
+The decoder classifies whole texts; it reads the text as well: `shift_right(ids, start)` of `models.transformer`.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from longspan.hub.tensor_names import Rule, rename
 from longspan.models.text import DENSE
 from longspan.nn.heads import Head
 
-# What BART and LED say in the same words.
+# Keys that BART and LED share.
 SIZES = (
     Field("vocabulary", "vocab_size", 50265),
     Field("width", "d_model", 1024),
@@ -50,7 +50,7 @@ BLOCKS: Config = {
     "cross_attention": DENSE,
 }
 FIXED: Config = {**BLOCKS, "position_offset": 2, "encoder_attention": DENSE}
-# Without ties the release reads two tables and keeps a third, `shared`, that nothing reads.
+# Without ties the release uses two embeddings, and stores a third, `shared`, that nothing uses.
 ONLY: dict[str, Sequence[Any]] = {
     "tie_word_embeddings": (True,),
     "is_decoder": (False,),
@@ -73,7 +73,7 @@ def attention(ours: str, theirs: str) -> tuple[Rule, ...]:
 
 
 def around(ours: str, theirs: str) -> tuple[Rule, ...]:
-    """What a layer has beside attention."""
+    """The tensors of a layer other than attention."""
     return (
         rename(f"{ours}.around_mixer.norm", f"{theirs}.self_attn_layer_norm"),
         rename(f"{ours}.feedforward.inner", f"{theirs}.fc1"),
@@ -83,7 +83,7 @@ def around(ours: str, theirs: str) -> tuple[Rule, ...]:
 
 
 _ENCODER, _DECODER = ("encoder.blocks.*", "encoder.layers.*"), ("decoder.blocks.*", "decoder.layers.*")
-# All but the attention of the encoder, which is LED's difference.
+# All but the encoder's attention, which differs in LED.
 COMMON = (
     rename("target.weight", "shared.weight"),
     rename("source.position.weight", "encoder.embed_positions.weight"),
@@ -118,7 +118,7 @@ TIES = dict.fromkeys(("encoder.embed_tokens.weight", "decoder.embed_tokens.weigh
 
 
 def head(task: str, options: Config, given: Config) -> Head:
-    """BART's heads: a text is read where it ends, which is where its `</s>` stands."""
+    """BART's heads: a text is classified by its last token, `</s>`."""
     if task == "span":
         return Head(task=task, dropout=0.0)
     dropout = float(given.get("classifier_dropout") or 0.0)

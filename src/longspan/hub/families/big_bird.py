@@ -14,7 +14,7 @@ FIELDS = (
     *(replace(each, default=_DEFAULTS.get(each.theirs, each.default)) for each in bert.FIELDS),
     Field("scale", "rescale_embeddings", False),
 )
-# Values and defaults of their attention_type, block_size and num_random_blocks; and a key of our own, `BigBird`'s plan.
+# Their attention_type, block_size and num_random_blocks with defaults; and our own key for the plan.
 FULL, SPARSE, BLOCK, RANDOM, PLAN = "original_full", "block_sparse", 64, 3, "random_plan"
 
 
@@ -44,7 +44,7 @@ def restore(found: dict[str, Any], options: Any) -> dict[str, Any]:
 
 
 def head(task: str, options: Config, given: Config) -> Head:
-    """BERT's heads, but for two: texts are classified past the pooler, and answers have a layer of their own."""
+    """BERT's heads, with two exceptions: classification skips the pooler, and answers have their own layer."""
     if task == "classify":
         dropout = bert.classifier_dropout(options, given)
         return Head(task=task, activation=options["activation"], dropout=dropout, drop_input=True)
@@ -61,8 +61,7 @@ def head(task: str, options: Config, given: Config) -> Head:
 
 
 def adjust_decoder(found: dict[str, Any], given: Config) -> dict[str, Any]:
-    """Full attention, whatever the file says: theirs is that too for short texts and where it reads an encoder, and
-    where it is sparse, it reads the future."""
+    """Always full attention: their sparse attention in a decoder sees future tokens, and is full for short texts."""
     found = {**adjust(found, given), "attention": [{"name": "softmax"}]}
     return {**found, "head_activation": found["activation"], "head_bias": True}
 
@@ -107,7 +106,7 @@ BIG_BIRD = Family(
     fields=(*FIELDS, Field("separator", "sep_token_id", 66)),
     fixed=bert.FIXED,
     only={"is_decoder": (False,), "add_cross_attention": (False,)},
-    # All but answers have a pooler, which some of them do not use.
+    # All classes but that for answers have a pooler, used or not.
     architectures={
         "BigBirdModel": ("pool",),
         "BigBirdForPreTraining": ("masked", "pair"),

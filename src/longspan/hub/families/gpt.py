@@ -1,4 +1,4 @@
-"""GPT (Radford et al. 2018) and GPT-2 (2019): decoders with learned positions, their norms behind and in front.
+"""GPT (Radford et al. 2018) and GPT-2 (2019): decoders with learned positions, post-norm and pre-norm.
 
 GPT-3 has GPT-2's tensors; no checkpoint of it is public.
 """
@@ -23,10 +23,10 @@ SIZES = (
     Field("tied", "tie_word_embeddings", True),
 )
 FIXED: Config = {"position": "learned", "scale": False, "init": "normal"}
-# Of the head for multiple choice; by a cls_index of theirs we take the last real token, which is what it is for.
+# For the multiple-choice head; their cls_index is meant to be the last real token, which we use.
 SUMMARY = {"summary_type": ("cls_index", "last"), "summary_use_proj": (True,), "summary_activation": (None,)}
 
-# Conv1D holds its weights as (inputs, outputs). One of the four, attn.c_proj, is square and would fit unturned.
+# Conv1D stores weights as (inputs, outputs). attn.c_proj is square, so a missing transpose would go unnoticed.
 LAYERS = (
     rename([f"stack.blocks.*.mixer.project.{part}" for part in "qkv"], "h.*.attn.c_attn", turned=True),
     rename("stack.blocks.*.mixer.out", "h.*.attn.c_proj", turned=True),
@@ -44,13 +44,13 @@ MASKS = (r"(transformer\.)?h\.\d+\.attn\.(masked_)?bias",)  # old files hold the
 
 
 def token_dropout(given: Config) -> float:
-    """Before the labels of tokens."""
+    """The dropout before token labels."""
     said = [given.get(key) for key in ("classifier_dropout", "hidden_dropout")]
     return float(next((value for value in said if value is not None), 0.1))
 
 
 def head(task: str, options: Config, given: Config) -> Head:
-    """Texts are read from their last real token: it alone has read all the others."""
+    """A text is classified by its last real token, the only one that has read all others."""
     if task == "tag":
         return Head(task=task, dropout=token_dropout(given))
     if task == "choose":
@@ -59,7 +59,7 @@ def head(task: str, options: Config, given: Config) -> Head:
 
 
 def _drop(found: dict[str, Any], options: Any) -> dict[str, Any]:
-    """Theirs says every dropout by itself."""
+    """Their configuration has one key for each dropout."""
     return {**found, "embd_pdrop": options.dropout} if options.embedding_dropout is None else found
 
 
@@ -83,7 +83,7 @@ GPT = Family(
     fields=(
         Field("vocabulary", "vocab_size", 40478),
         Field("max_length", "n_positions", 512),
-        # What it calls gelu is the approximation by tanh.
+        # Its "gelu" is the tanh approximation.
         Field("activation", "afn", "gelu", {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}),
         *SIZES,
     ),
@@ -116,7 +116,7 @@ GPT = Family(
 
 
 def _scaled(width: int, heads: int, layers: int, *, by_width: bool, by_layer: bool) -> tuple[AttentionConfig, ...]:
-    """Attention whose products are scaled otherwise than by 1/√head_dim, which is the default."""
+    """Attention with GPT-2's scales: 1/√head_dim or 1, divided by the layer's number with `by_layer`."""
     if by_width and not by_layer:
         return (AttentionConfig("softmax"),)
     scale = (width // heads) ** -0.5 if by_width else 1.0

@@ -1,6 +1,6 @@
-"""LED (Beltagy et al. 2020): BART whose encoder reads by Longformer's window and global tokens.
+"""LED (Beltagy et al. 2020): BART whose encoder has Longformer's attention.
 
-Which source tokens are global is said with each text, by the stream `global_mask`; without it none are.
+The stream `global_mask` marks the global source tokens of each text; by default there are none.
 """
 
 from typing import Any
@@ -30,7 +30,7 @@ BODY = (
 
 
 def _adjust(found: dict[str, Any], given: Config) -> dict[str, Any]:
-    """Their windows count the neighbours on both sides, ours those on each."""
+    """Their window counts the neighbours on both sides, ours on each side."""
     windows = given.get("attention_window", 512)
     layers = found["layers"]
     widths = windows if isinstance(windows, list) else [windows] * layers

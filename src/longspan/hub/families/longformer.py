@@ -11,12 +11,12 @@ from longspan.models.body import spread
 from longspan.nn.heads import Head
 
 ROBERTA = roberta.ROBERTA
-# Which tokens a head makes global, unless the caller says; heads without a line here make none.
+# The default global tokens of each head; other heads have none.
 GLOBAL_TOKENS = {"classify": "first", "span": "question", "choose": "answer"}
 
 
 def adjust(found: dict[str, Any], given: Config) -> dict[str, Any]:
-    """Their windows count both sides."""
+    """Their window counts both sides, ours one."""
     windows, layers = given.get("attention_window", 512), found["layers"]
     windows = [windows] * layers if isinstance(windows, int) else windows
     if len(windows) != layers or any(window < 2 or window % 2 for window in windows):

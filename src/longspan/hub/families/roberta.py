@@ -1,7 +1,7 @@
 """RoBERTa (Liu et al. 2019), and CamemBERT and XLM-R, which are RoBERTa in other languages.
 
-BERT without sentence pairs. Positions are numbered from the id of padding on: the table has that many rows and one
-more before that of the first token, and padding in a text is not counted.
+BERT without sentence pairs. Positions start after the padding id: the table has padding id + 1 unused rows before that
+of the first token, and padding in a text has no position.
 """
 
 from dataclasses import replace
@@ -16,7 +16,7 @@ from longspan.nn.heads import Head
 
 
 def adjust(found: dict[str, Any], given: Config) -> dict[str, Any]:
-    """Their length is that of the table; ours is that of a text."""
+    """Their max_position_embeddings is the size of the table; our max_length is that of a text."""
     if found["padding"] is None:
         raise Unsupported("config.json: pad_token_id is null, and it is where positions begin; give it")
     before = found["padding"] + 1
@@ -29,7 +29,7 @@ def restore(found: dict[str, Any], options: Any) -> dict[str, Any]:
 
 
 def head(task: str, options: Config, given: Config) -> Head:
-    """RoBERTa's heads: texts are classified by a layer of the head's own, and masked tokens always through GELU."""
+    """RoBERTa's heads: classification has its own hidden layer; masked tokens always use GELU."""
     if task == "masked":
         return Head(task=task, activation="gelu", tied=bool(given.get("tie_word_embeddings", True)))
     if task == "choose":

@@ -1,4 +1,4 @@
-"""ViT (Dosovitskiy et al. 2021): patches of an image, norms in front, and what the class token says."""
+"""ViT (Dosovitskiy et al. 2021): an encoder over image patches with pre-norm and a class token."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ POOLER = {**ACTIVATIONS, "tanh": "tanh"}
 
 
 def layers(ours: str, theirs: str) -> tuple[Rule, ...]:
-    """The tensors of ViT's layers: BERT's names but for the norms, which stand elsewhere."""
+    """The tensors of ViT's layers: BERT's names, except for the norms."""
     attention, mixer = f"{theirs}.attention", f"{ours}.mixer"
     return (
         rename(f"{mixer}.project.q", f"{attention}.attention.query"),
@@ -45,7 +45,7 @@ def layers(ours: str, theirs: str) -> tuple[Rule, ...]:
 
 
 def _kernel(options: Any, ours: Tensor) -> tuple[int, ...]:
-    """Their patches are cut by a convolution."""
+    """Their patch embedding is a convolution."""
     return (options.width, options.channels, *pair(options.patch_size, "patch_size"))
 
 
@@ -58,7 +58,7 @@ EMBEDDINGS = (
 
 
 def head(task: str, options: Config, given: Config) -> Head:
-    """The class token: for a label as it is, for a vector through the pooler."""
+    """Heads read the class token: directly for a label, through the pooler for a vector."""
     if task == "classify":
         return Head(task=task, dropout=0.0)
     name = given.get("pooler_act", "tanh")
@@ -68,7 +68,7 @@ def head(task: str, options: Config, given: Config) -> Head:
 
 
 def restore(found: dict[str, Any], options: Any) -> dict[str, Any]:
-    """Leaves out what is not said, and says how it pools."""
+    """Removes unset keys, and writes the pooler's settings."""
     if options.head_dim is None:
         del found["head_dim"]
     if options.query_bias is None:
