@@ -42,26 +42,26 @@ def layers(ours: str, theirs: str) -> tuple[Rule, ...]:
     )
 
 
-def adjust(found: dict[str, Any], given: Config) -> dict[str, Any]:
+def adjust(options: dict[str, Any], given: Config) -> dict[str, Any]:
     """Refuses uneven groups, such as 14 for 18 layers, that Hugging Face's rounding assigns differently."""
-    count, groups = found["layers"], found["groups"]
+    count, groups = options["layers"], options["groups"]
     if any(int(layer / (count / groups)) != layer * groups // count for layer in range(count)):
         raise Unsupported(
             f"config.json: num_hidden_groups is {groups} for {count} layers, which rounding there shifts by a layer; "
             "give a number that divides the layers"
         )
-    return found
+    return options
 
 
-def restore(found: dict[str, Any], options: Any) -> dict[str, Any]:
+def restore(record: dict[str, Any], options: Any) -> dict[str, Any]:
     """Without sharing, one group per layer; without narrow embeddings, their width is the model's."""
     if options.groups is not None and options.groups < options.layers and options.share != "all":
         raise Unsupported(f"layers of an albert share all of their weights or none, not share={options.share!r}")
     if not options.embedding_projection and options.embedding_width in (None, options.width):
         raise Unsupported("an albert projects its embeddings at any width: build it with embedding_projection=True")
-    found["embedding_size"] = options.embedding_width or options.width
-    found["num_hidden_groups"] = options.groups or options.layers
-    return found
+    record["embedding_size"] = options.embedding_width or options.width
+    record["num_hidden_groups"] = options.groups or options.layers
+    return record
 
 
 def head(task: str, options: Config, given: Config) -> Head:

@@ -136,18 +136,18 @@ def adjust(found: dict[str, Any], given: Config) -> dict[str, Any]:
     return {**found, "logit_bias": generates(given)}
 
 
-def restore(found: dict[str, Any], options: Any) -> dict[str, Any]:
+def restore(record: dict[str, Any], options: Any) -> dict[str, Any]:
     """What depends on several of our options."""
     if options.source_length is None:
-        raise Unsupported(f"each side of a {found['model_type']} has its own positions; give source_length")
+        raise Unsupported(f"each side of a {record['model_type']} has its own positions; give source_length")
     for key, ours in (("layers", "layers"), ("attention_heads", "heads"), ("ffn_dim", "hidden")):
-        if found[f"decoder_{key}"] is None:
-            found[f"decoder_{key}"] = getattr(options, ours)
+        if record[f"decoder_{key}"] is None:
+            record[f"decoder_{key}"] = getattr(options, ours)
     if options.logit_bias and not options.tasks:
-        (body,) = found["architectures"]
+        (body,) = record["architectures"]
         base = body.removesuffix("Model").removesuffix("ForConditionalGeneration")
-        found["architectures"] = [f"{base}ForConditionalGeneration"]
-    return {**found, "is_encoder_decoder": True}
+        record["architectures"] = [f"{base}ForConditionalGeneration"]
+    return {**record, "is_encoder_decoder": True}
 
 
 BART = Family(

@@ -58,8 +58,8 @@ class Field:
         raise Unsupported(f"this family's {self.theirs} cannot say {self.ours} = {value!r}")
 
 
-def _same(found: dict[str, Any], _: Any) -> dict[str, Any]:
-    return found
+def _same(values: dict[str, Any], _: Any) -> dict[str, Any]:
+    return values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,13 +103,13 @@ class Family:
                 raise Unsupported(
                     f"config.json: {key} is {given[key]!r}; of this, {self.name} here can be {_listed(able)}"
                 )
-        found = {**self.fixed, **{each.ours: each.read(given) for each in self.fields}}
-        found = self.adjust(found, given)
+        options = {**self.fixed, **{field.ours: field.read(given) for field in self.fields}}
+        options = self.adjust(options, given)
         if self._lacks_output(self.named(given)):
-            found["tied"] = True
+            options["tied"] = True
         wanted = self.tasks(given) if tasks is None else tasks
-        heads = [self._requested_head(task, found, given) for task in wanted]
-        return {**found, **self.headed, "tasks": tuple(heads)} if heads else found
+        heads = [self._requested_head(task, options, given) for task in wanted]
+        return {**options, **self.headed, "tasks": tuple(heads)} if heads else options
 
     def _requested_head(self, task: HeadRequest, options: Config, given: Config) -> Head:
         """The requested head; what a table leaves out follows the family."""
@@ -177,24 +177,24 @@ class Family:
 
     def config(self, options: Any, labels: Sequence[str] = (), before: str | None = None) -> dict[str, Any]:
         """Their configuration for our options; `check` tells if it is complete. `before` is the model's old class."""
-        found: dict[str, Any] = {"model_type": self.name, "architectures": [self.architecture(options, before)]}
+        record: dict[str, Any] = {"model_type": self.name, "architectures": [self.architecture(options, before)]}
         plain = {name: getattr(options, name) for name in (item["name"] for item in config.describe(type(options)))}
-        for each in self.fields:
-            found[each.theirs] = config.plain(each.write(plain[each.ours]))
+        for item in self.fields:
+            record[item.theirs] = config.plain(item.write(plain[item.ours]))
         heads = options.tasks or ()
         tied = next((head.tied for head in heads if head.task == "masked"), plain.get("tied"))
         if tied is not None:
-            found["tie_word_embeddings"] = tied
+            record["tie_word_embeddings"] = tied
         count = next((head.labels for head in heads if head.task in LABELLED), None)
         if count is not None:
             names = labels if len(labels) == count else [f"LABEL_{number}" for number in range(count)]
-            found["id2label"] = {str(number): name for number, name in enumerate(names)}
-            found["label2id"] = {name: number for number, name in enumerate(names)}
+            record["id2label"] = {str(number): name for number, name in enumerate(names)}
+            record["label2id"] = {name: number for number, name in enumerate(names)}
             if any(head.task == "regress" for head in heads):
-                found["problem_type"] = "regression"
-        if self._lacks_output(found["architectures"][0]):
-            del found["tie_word_embeddings"]  # keep what the old configuration says of ties
-        return self.restore(found, options)
+                record["problem_type"] = "regression"
+        if self._lacks_output(record["architectures"][0]):
+            del record["tie_word_embeddings"]  # keep what the old configuration says of ties
+        return self.restore(record, options)
 
     def check(self, options: Any, given: Config) -> None:
         """Refuses a model that a configuration cannot describe: it would load as another model."""

@@ -66,10 +66,10 @@ def classifier_dropout(options: Config, given: Config) -> float:
     return float(options["dropout"] if found is None else found)
 
 
-def restore(found: dict[str, Any], options: Any) -> dict[str, Any]:
+def restore(record: dict[str, Any], options: Any) -> dict[str, Any]:
     """Writes the dropout of a classification head if it differs from the body's."""
     own = [each.dropout for each in options.tasks or () if each.task in ("classify", "regress", "choose", "tag")]
-    return found if own[:1] in ([], [options.dropout]) else {**found, "classifier_dropout": own[0]}
+    return record if own[:1] in ([], [options.dropout]) else {**record, "classifier_dropout": own[0]}
 
 
 def head(task: str, options: Config, given: Config) -> Head:

@@ -25,22 +25,24 @@ def _kind(given: Config) -> str:
     return kind
 
 
-def adjust(found: dict[str, Any], given: Config) -> dict[str, Any]:
-    found["query_bias"] = None if given.get("use_bias", True) else False
-    found["attention"] = [{"name": "softmax"}]
+def adjust(options: dict[str, Any], given: Config) -> dict[str, Any]:
+    options["query_bias"] = None if given.get("use_bias", True) else False
+    options["attention"] = [{"name": "softmax"}]
     if _kind(given) == SPARSE:
         block, random = given.get("block_size", BLOCK), given.get("num_random_blocks", RANDOM)
-        found["attention"] = [{"name": "bigbird", "block": block, "random": random, "plan": given.get(PLAN, "uniform")}]
-    return found
+        options["attention"] = [
+            {"name": "bigbird", "block": block, "random": random, "plan": given.get(PLAN, "uniform")}
+        ]
+    return options
 
 
-def restore(found: dict[str, Any], options: Any) -> dict[str, Any]:
-    found = {**bert.restore(found, options), "use_bias": options.query_bias is not False, "attention_type": FULL}
+def restore(record: dict[str, Any], options: Any) -> dict[str, Any]:
+    record = {**bert.restore(record, options), "use_bias": options.query_bias is not False, "attention_type": FULL}
     first = options.attention[0]
     if first.name == "bigbird":
-        found |= {"attention_type": SPARSE, "block_size": first.options.get("block", BLOCK)}
-        found |= {"num_random_blocks": first.options.get("random", RANDOM), PLAN: first.options.get("plan", "uniform")}
-    return found
+        record |= {"attention_type": SPARSE, "block_size": first.options.get("block", BLOCK)}
+        record |= {"num_random_blocks": first.options.get("random", RANDOM), PLAN: first.options.get("plan", "uniform")}
+    return record
 
 
 def head(task: str, options: Config, given: Config) -> Head:
@@ -60,14 +62,14 @@ def head(task: str, options: Config, given: Config) -> Head:
     return bert.head(task, options, given)
 
 
-def adjust_decoder(found: dict[str, Any], given: Config) -> dict[str, Any]:
+def adjust_decoder(options: dict[str, Any], given: Config) -> dict[str, Any]:
     """Always full attention: their sparse attention in a decoder sees future tokens, and is full for short texts."""
-    found = {**adjust(found, given), "attention": [{"name": "softmax"}]}
-    return {**found, "head_activation": found["activation"], "head_bias": True}
+    options = {**adjust(options, given), "attention": [{"name": "softmax"}]}
+    return {**options, "head_activation": options["activation"], "head_bias": True}
 
 
-def restore_decoder(found: dict[str, Any], options: Any) -> dict[str, Any]:
-    return {**restore(found, options), "is_decoder": True}
+def restore_decoder(record: dict[str, Any], options: Any) -> dict[str, Any]:
+    return {**restore(record, options), "is_decoder": True}
 
 
 _POOLER = (rename("heads.pool.dense", "pooler", inside=True),)

@@ -38,12 +38,12 @@ def head(task: str, options: Config, given: Config) -> Head:
     return Head(task=task, activation="relu", dropout=given.get("seq_classif_dropout", 0.2))
 
 
-def restore(found: dict[str, Any], options: Any) -> dict[str, Any]:
+def restore(record: dict[str, Any], options: Any) -> dict[str, Any]:
     """Writes the dropout of heads that have their own."""
     texts = dict.fromkeys(("classify", "regress", "choose"), "seq_classif_dropout")
     keys = {**texts, "span": "qa_dropout"}
     own = {keys[each.task]: each.dropout for each in options.tasks or () if each.task in keys}
-    return {**found, **own}
+    return {**record, **own}
 
 
 DISTILBERT = Family(

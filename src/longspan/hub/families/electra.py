@@ -17,12 +17,12 @@ FIELDS = (
 )
 
 
-def restore(found: dict[str, Any], options: Any) -> dict[str, Any]:
+def restore(record: dict[str, Any], options: Any) -> dict[str, Any]:
     """Without narrow embeddings their width is the model's, and there is no projection."""
     if options.embedding_projection and options.embedding_width in (None, options.width):
         raise Unsupported("an electra projects its embeddings only to another width: give no embedding_projection")
-    found["embedding_size"] = options.embedding_width or options.width
-    return found
+    record["embedding_size"] = options.embedding_width or options.width
+    return record
 
 
 def head(task: str, options: Config, given: Config) -> Head:

@@ -58,22 +58,22 @@ def head(task: str, options: Config, given: Config) -> Head:
     return Head(task=task, pool="last", dropout=0.0, bias=task != "classify")
 
 
-def _drop(found: dict[str, Any], options: Any) -> dict[str, Any]:
+def _drop(record: dict[str, Any], options: Any) -> dict[str, Any]:
     """Their configuration has one key for each dropout."""
-    return {**found, "embd_pdrop": options.dropout} if options.embedding_dropout is None else found
+    return {**record, "embd_pdrop": options.dropout} if options.embedding_dropout is None else record
 
 
 # GPT
 
 
-def _adjust_gpt(found: dict[str, Any], given: Config) -> dict[str, Any]:
-    return {**found, "hidden": 4 * found["width"]}
+def _adjust_gpt(options: dict[str, Any], given: Config) -> dict[str, Any]:
+    return {**options, "hidden": 4 * options["width"]}
 
 
-def _restore_gpt(found: dict[str, Any], options: Any) -> dict[str, Any]:
+def _restore_gpt(record: dict[str, Any], options: Any) -> dict[str, Any]:
     if options.hidden != 4 * options.width:
         raise Unsupported(f"openai-gpt has hidden = 4 · width = {4 * options.width}, and this model {options.hidden}")
-    return _drop(found, options)
+    return _drop(record, options)
 
 
 GPT = Family(
@@ -123,22 +123,22 @@ def _scaled(width: int, heads: int, layers: int, *, by_width: bool, by_layer: bo
     return tuple(AttentionConfig("softmax", scale=scale / (layer + 1 if by_layer else 1)) for layer in range(layers))
 
 
-def _adjust_gpt2(found: dict[str, Any], given: Config) -> dict[str, Any]:
+def _adjust_gpt2(options: dict[str, Any], given: Config) -> dict[str, Any]:
     by_width = bool(given.get("scale_attn_weights", True))
     by_layer = bool(given.get("scale_attn_by_inverse_layer_idx", False))
-    sizes = found["width"], found["heads"], found["layers"]
-    found["attention"] = _scaled(*sizes, by_width=by_width, by_layer=by_layer)
-    found["hidden"] = found["hidden"] or 4 * found["width"]
-    return found
+    sizes = options["width"], options["heads"], options["layers"]
+    options["attention"] = _scaled(*sizes, by_width=by_width, by_layer=by_layer)
+    options["hidden"] = options["hidden"] or 4 * options["width"]
+    return options
 
 
-def _restore_gpt2(found: dict[str, Any], options: Any) -> dict[str, Any]:
+def _restore_gpt2(record: dict[str, Any], options: Any) -> dict[str, Any]:
     sizes = options.width, options.heads, options.layers
     for by_width in (True, False):
         for by_layer in (False, True):
             if options.attention == _scaled(*sizes, by_width=by_width, by_layer=by_layer):
                 scaling = {"scale_attn_weights": by_width, "scale_attn_by_inverse_layer_idx": by_layer}
-                return _drop({**found, **scaling}, options)
+                return _drop({**record, **scaling}, options)
     raise Unsupported(f"gpt2 has dense attention in every layer, and this model {options.attention}")
 
 

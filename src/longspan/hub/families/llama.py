@@ -98,19 +98,19 @@ def _written(options: Any) -> dict[str, Any]:
     return found if scaling.whole else {**found, "truncate": False}
 
 
-def _adjust(found: dict[str, Any], given: Config) -> dict[str, Any]:
+def _adjust(options: dict[str, Any], given: Config) -> dict[str, Any]:
     rope = _rope(given)
-    padding = found["padding"]
+    padding = options["padding"]
     return {
-        **found,
+        **options,
         "rotary_base": float(rope["rope_theta"]),
-        "rotary_scaling": _scaling(rope, found["max_length"]),
-        "output_bias": found["query_bias"],
+        "rotary_scaling": _scaling(rope, options["max_length"]),
+        "output_bias": options["query_bias"],
         "padding": padding if padding is not None and padding >= 0 else None,  # -1 in the first files: none
     }
 
 
-def _restore(found: dict[str, Any], options: Any) -> dict[str, Any]:
+def _restore(record: dict[str, Any], options: Any) -> dict[str, Any]:
     into, out = (options.bias if bias is None else bias for bias in (options.query_bias, options.output_bias))
     if into != out:
         raise Unsupported(
@@ -121,7 +121,7 @@ def _restore(found: dict[str, Any], options: Any) -> dict[str, Any]:
     old = {key: value for key, value in rope.items() if key != "rope_theta"}
     scaling = None if rope["rope_type"] == "default" else old
     return {
-        **found,
+        **record,
         "attention_bias": into,
         "rope_parameters": rope,
         "rope_theta": options.rotary_base,

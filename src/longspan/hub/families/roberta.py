@@ -15,17 +15,17 @@ from longspan.hub.tensor_names import rename
 from longspan.nn.heads import Head
 
 
-def adjust(found: dict[str, Any], given: Config) -> dict[str, Any]:
+def adjust(options: dict[str, Any], given: Config) -> dict[str, Any]:
     """Their max_position_embeddings is the size of the table; our max_length is that of a text."""
-    if found["padding"] is None:
+    if options["padding"] is None:
         raise Unsupported("config.json: pad_token_id is null, and it is where positions begin; give it")
-    before = found["padding"] + 1
-    return {**found, "position_offset": before, "max_length": found["max_length"] - before}
+    before = options["padding"] + 1
+    return {**options, "position_offset": before, "max_length": options["max_length"] - before}
 
 
-def restore(found: dict[str, Any], options: Any) -> dict[str, Any]:
+def restore(record: dict[str, Any], options: Any) -> dict[str, Any]:
     rows = options.max_length + options.position_offset
-    return {**restore_dropout(found, options), "max_position_embeddings": rows}
+    return {**restore_dropout(record, options), "max_position_embeddings": rows}
 
 
 def head(task: str, options: Config, given: Config) -> Head:

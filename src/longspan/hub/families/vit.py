@@ -67,19 +67,19 @@ def head(task: str, options: Config, given: Config) -> Head:
     return Head(task=task, activation=POOLER[name], inner=given.get("pooler_output_size") or None)
 
 
-def restore(found: dict[str, Any], options: Any) -> dict[str, Any]:
+def restore(record: dict[str, Any], options: Any) -> dict[str, Any]:
     """Removes unset keys, and writes the pooler's settings."""
     if options.head_dim is None:
-        del found["head_dim"]
+        del record["head_dim"]
     if options.query_bias is None:
-        found["qkv_bias"] = options.bias
+        record["qkv_bias"] = options.bias
     for each in options.tasks or ():
         if each.task == "pool":
             activation = next((name for name, ours in POOLER.items() if ours == each.activation), None)
             if activation is None or each.pool != "first":
                 raise Unsupported("the pooler there is a layer with an activation on the class token")
-            found |= {"pooler_act": activation, "pooler_output_size": each.inner or options.width}
-    return found
+            record |= {"pooler_act": activation, "pooler_output_size": each.inner or options.width}
+    return record
 
 
 VIT = Family(
