@@ -1,4 +1,4 @@
-"""How a folder of Hugging Face's wants its texts to be made: `generation_config.json`, in the words of our search.
+"""Translate Hugging Face's `generation_config.json` into options of `decode`.
 
 >>> how = generation.read("bart-large-cnn")
 >>> beam_search(model, how.prompts(len(source)), source=source, options=how.search, eos=how.ends)
@@ -17,9 +17,9 @@ from longspan.parsing import refusing
 
 FILE, CONFIG = "generation_config.json", "config.json"
 STOPS = {False: "likely", True: "full", "never": "sure"}  # by their `early_stopping`
-MOST = 1000  # texts side by side that a file may ask for
+MOST = 1000  # most beams or sequences that a file may ask for
 TOKENS = ("decoder_start_token_id", "bos_token_id", "eos_token_id")
-# What changes texts there and has no counterpart here, with the values that change nothing.
+# Settings without a counterpart here, with the values that have no effect.
 ABSENT: dict[str, tuple[Any, ...]] = {
     "num_beam_groups": (1,),
     "diversity_penalty": (0.0,),
@@ -44,22 +44,22 @@ ABSENT: dict[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True)
 class GenerationSettings:
-    """What to give to `decode.beam_search` or, where `search` is a `Sampling`, to `decode.generate`."""
+    """Arguments for `decode.beam_search` or, if `search` is a `Sampling`, for `decode.generate`."""
 
     search: Beam | Sampling
-    begin: tuple[int, ...]  # the tokens that each text starts with; none: the prompt is the user's
+    begin: tuple[int, ...]  # the tokens that each text starts with; empty: the user gives the prompt
     ends: tuple[int, ...]
     max_new: int | None  # None: the folder does not say
 
     def prompts(self, count: int) -> list[list[int]]:
-        """The same beginning for so many texts."""
+        """The same beginning for `count` texts."""
         return [list(self.begin)] * count
 
 
 def read(folder: Path | str, *, prompt: int = 1) -> GenerationSettings:
-    """The settings of a folder; `prompt` is the length of prompts, which their `max_length` counts and ours do not.
+    """The settings of a folder; `prompt` is the length of prompts, which Hugging Face's `max_length` includes.
 
-    As there, `generation_config.json` goes before `config.json`, which is asked for token ids only if both are there.
+    `generation_config.json` overrides `config.json`, which gives only token ids if both exist.
     """
     folder = Path(folder)
     own = _record(folder / FILE) if (folder / FILE).is_file() else {}
@@ -67,7 +67,7 @@ def read(folder: Path | str, *, prompt: int = 1) -> GenerationSettings:
 
 
 def settings(config: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """What `config.json` and `generation_config.json`, empty where there is none, say together."""
+    """The merged settings of `config.json` and `generation_config.json` (empty if there is none)."""
     kind = config.get("model_type")
     base = {**(families.find(str(kind), CONFIG).tokens if kind in families.FAMILIES else {}), **config}
     if not own:
@@ -77,7 +77,7 @@ def settings(config: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any
 
 
 def translate(given: Mapping[str, Any], *, prompt: int = 1) -> GenerationSettings:
-    """The settings that a configuration of theirs names; what we cannot do is refused by name."""
+    """Our settings for a configuration of Hugging Face; unsupported settings are refused by name."""
     with refusing(FILE):
         for key in ("num_beams", "num_return_sequences"):
             if int(given.get(key) or 1) > MOST:
@@ -99,7 +99,7 @@ def _translate(given: Mapping[str, Any], prompt: int) -> GenerationSettings:
     if int(given.get("num_beams") or 1) > 1:
         search = replace(_beam(given, first), max_new=most, min_new=least, last_token=_last(given))
     else:
-        if first is not None:  # of one text, what is forced may as well be given
+        if first is not None:  # with one beam, a forced first token can be part of the prompt
             begin, most, least = (*begin, int(first)), None if most is None else most - 1, max(least - 1, 0)
         search = replace(_sampling(given), min_new=least, last_token=_last(given))
     several = ends if isinstance(ends, list) else [] if ends is None else [ends]
@@ -148,7 +148,7 @@ def _sampling(given: Mapping[str, Any]) -> Sampling:
 
     return Sampling(
         temperature=said("temperature", 1.0) if drawn else 0.0,
-        top_k=(int(said("top_k", 50)) or None) if drawn else None,  # they draw from the 50 best unless told
+        top_k=(int(said("top_k", 50)) or None) if drawn else None,  # their default is 50
         top_p=said("top_p", 1.0) if drawn else 1.0,
         min_p=said("min_p", 0.0) if drawn else 0.0,
         repetition_penalty=said("repetition_penalty", 1.0),

@@ -1,7 +1,7 @@
-"""Where a model is: one way to read its name, for every command and for `hub.load`.
+"""Find a model by its name, in the same way for every command and for `hub.load`.
 
 A name is the folder of a model (longspan's or Hugging Face's), the folder of a run, a folder with one GGUF file, a file
-(.gguf, or .bin of llama2.c), or `package:NAME` for what an installed package carries.
+(.gguf, or .bin of llama2.c), or `package:NAME` for the model in an installed package.
 """
 
 from importlib.util import find_spec
@@ -11,11 +11,11 @@ from longspan.errors import InvalidInput
 from longspan.manifest import MANIFEST, check_manifest
 from longspan.models.folder import CONFIG, WEIGHTS
 
-PACKAGE = "package:"  # before the name of an installed package that carries a model
+PACKAGE = "package:"  # prefix for the name of an installed package with a model
 NAMES = "the folder of a model or of a run, a .gguf file, or package:NAME"
 # A run, as `longspan train` writes it
 RECIPE, RESULT, CHECKPOINTS, CHECKPOINT_MODEL = "config.toml", "model", "checkpoints", "model"
-# Files of each process, without which a run goes on, but not as it would have
+# Files of each process; without them a run resumes, but not bit-exactly
 EXACT = ("random-", "carried-")
 
 
@@ -29,7 +29,7 @@ def locate(name: Path | str) -> Path:
         return _packaged(str(name).removeprefix(PACKAGE))
     path = Path(name)
     if not path.exists():
-        if path.parent == Path() and _places(path.name):
+        if path.parent == Path() and _package_folders(path.name):
             raise InvalidInput(f"there is no folder or file {path}; for the installed package give {PACKAGE}{path}")
         raise InvalidInput(f"there is no folder or file {path}; give {NAMES}")
     if (path / RECIPE).is_file():
@@ -42,20 +42,20 @@ def locate(name: Path | str) -> Path:
     return files[0] if files else path
 
 
-def _places(name: str) -> list[Path]:
-    """The folders of an installed package, which is found and not imported."""
+def _package_folders(name: str) -> list[Path]:
+    """The folders of an installed package, without importing it."""
     package = name.replace("-", "_")
     spec = find_spec(package) if package.isidentifier() else None
-    return [Path(place) for place in (spec.submodule_search_locations or ())] if spec is not None else []
+    return [Path(folder) for folder in (spec.submodule_search_locations or ())] if spec is not None else []
 
 
 def _packaged(name: str) -> Path:
     package = name.replace("-", "_")
-    places = _places(name)
-    if not places:
+    folders = _package_folders(name)
+    if not folders:
         raise InvalidInput(f"no package {package!r} is installed; install it, or give {NAMES.rpartition(',')[0]}")
     for pattern in (WEIGHTS, "*.gguf"):
-        files = sorted(file for place in places for file in place.rglob(pattern))
+        files = sorted(file for folder in folders for file in folder.rglob(pattern))
         if len(files) > 1:
             raise InvalidInput(f"the package {package!r} carries {len(files)} models; name one by its path: {files[0]}")
         if files:
@@ -67,7 +67,7 @@ def _packaged(name: str) -> Path:
 
 
 def _of_run(path: Path) -> Path:
-    """The result of a run or, while that is not there, its newest checkpoint."""
+    """The result of a run or, before there is one, its newest checkpoint."""
     if (path / RESULT / WEIGHTS).is_file():
         return path / RESULT
     newest, wrong = newest_checkpoint(path / CHECKPOINTS)
@@ -77,9 +77,9 @@ def _of_run(path: Path) -> Path:
 
 
 def check_checkpoint(folder: Path) -> None:
-    """Refuses a checkpoint whose files are not those that were written.
+    """Refuses a checkpoint whose files have changed since they were written.
 
-    One that lacks only what exactness needs is whole: whoever continues from it says whether that may be missing.
+    Files that only bit-exact resuming needs may be missing: the caller decides whether it can do without.
     """
     if not (folder / MANIFEST).is_file():
         raise InvalidInput(f"{folder} is no whole checkpoint: it has no {MANIFEST}")

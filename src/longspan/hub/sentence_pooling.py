@@ -1,4 +1,4 @@
-"""What folders of sentence-transformers say beside the model: how the vector of a text is made of its states."""
+"""Pooling settings of sentence-transformers: how the vector of a text is made from its hidden states."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -11,13 +11,13 @@ from longspan.data.files import read_json
 from longspan.errors import InvalidInput, Unsupported
 
 MODULES, POOLING, SETTINGS = "modules.json", "1_Pooling/config.json", "sentence_bert_config.json"
-# What each kind of pooling there is called here; the others are known and not done.
+# Their names of pooling and ours; other kinds are not supported.
 POOLS = {"cls_token": "first", "mean_tokens": "mean", "max_tokens": "max", "lasttoken": "last"}
 
 
 @dataclass(frozen=True)
 class SentencePooling:
-    """The files as found, so that they are written back as they were."""
+    """The settings files as read; they are written back unchanged."""
 
     pooling: Mapping[str, Any] = field(default_factory=dict)
     modules: Sequence[Mapping[str, Any]] = ()
@@ -36,7 +36,7 @@ class SentencePooling:
 
     @property
     def normalise(self) -> bool:
-        """Whether vectors are made 1 long."""
+        """Whether vectors are scaled to length 1."""
         return any(str(module.get("type", "")).endswith(".Normalize") for module in self.modules)
 
     def save(self, folder: Path) -> None:
@@ -48,17 +48,17 @@ class SentencePooling:
 
 
 def read_sentence(folder: Path) -> SentencePooling | None:
-    """Of a folder that has it."""
+    """The settings of a folder, or None."""
     if not (folder / POOLING).is_file():
         return None
     return SentencePooling(read_json(folder / POOLING), _modules(folder / MODULES), read_json(folder / SETTINGS))
 
 
 def _modules(path: Path) -> list[dict[str, Any]]:
-    found = parsing.read_json(path) if path.is_file() else []
-    if not isinstance(found, list) or not all(isinstance(module, dict) for module in found):
+    modules = parsing.read_json(path) if path.is_file() else []
+    if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
         raise InvalidInput(f"{path} must be a list of modules")
-    return found
+    return modules
 
 
 __all__ = ["SentencePooling", "read_sentence"]

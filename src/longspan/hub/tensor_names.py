@@ -1,6 +1,6 @@
-"""What tensors are called here and there: the rules of a family, read both ways.
+"""Rules that rename tensors between a family's checkpoint ("theirs") and a model ("ours"), in both directions.
 
-In a pattern `*` stands for a number. A pattern that names a module speaks of its weight and its bias.
+In a pattern, `*` matches a number. A pattern that names a module means its weight and its bias.
 """
 
 import re
@@ -18,17 +18,17 @@ Shape = Callable[[Any, Tensor], Sequence[int]]  # of their tensor, from the opti
 
 @dataclass(frozen=True)
 class Rule:
-    """Tensors of ours that hold the numbers of tensors of theirs.
+    """Which tensors of ours correspond to which of theirs.
 
-    Several on one side are one after the other on the other side, along the outputs: `ours=("…q", "…k", "…v")` are
-    parts of their one matrix (GPT-2), `theirs=("…gate", "…up")` are parts of ours (Llama).
+    Several names on one side are concatenated along the outputs on the other: `ours=("…q", "…k", "…v")` are parts of
+    their one matrix (GPT-2), `theirs=("…gate", "…up")` are parts of ours (Llama).
     """
 
     ours: tuple[str, ...]
     theirs: tuple[str, ...]
     turned: bool = False  # their matrices are (inputs, outputs)
-    shape: Shape | None = None  # their tensor's, where it has another shape for the same numbers
-    inside: bool = False  # of a head: there it is part of the body (BERT's pooler)
+    shape: Shape | None = None  # of their tensor, if it has another shape with the same numbers
+    inside: bool = False  # part of a head here, of the body there (BERT's pooler)
 
 
 def rename(
@@ -39,14 +39,14 @@ def rename(
     shape: Shape | None = None,
     inside: bool = False,
 ) -> Rule:
-    """A rule, with one name or several on a side."""
+    """A rule, with one name or several on each side."""
     first = (ours,) if isinstance(ours, str) else tuple(ours)
     return Rule(first, (theirs,) if isinstance(theirs, str) else tuple(theirs), turned, shape, inside)
 
 
 @dataclass(frozen=True)
 class Match:
-    """A rule for certain tensors."""
+    """A rule applied to certain tensors."""
 
     ours: tuple[str, ...]
     theirs: tuple[str, ...]
@@ -54,7 +54,7 @@ class Match:
 
 
 def match(rules: Iterable[Rule], names: Iterable[str]) -> tuple[list[Match], list[str]]:
-    """The rule of each of our tensors, and the names that no rule speaks of."""
+    """The rule for each of our tensors, and the names without a rule."""
     left, found = dict.fromkeys(names), []
     for rule in rules:
         pattern = _pattern(rule.ours[0])
@@ -69,12 +69,12 @@ def match(rules: Iterable[Rule], names: Iterable[str]) -> tuple[list[Match], lis
 
 
 def covers(rules: Iterable[Rule], name: str) -> bool:
-    """Whether a tensor of theirs belongs to one of the rules."""
+    """Whether a rule covers a tensor of theirs."""
     return any(_pattern(part).fullmatch(name) for rule in rules for part in rule.theirs)
 
 
 def to_ours(match: Match, tensors: Sequence[Tensor], sizes: Mapping[str, torch.Size]) -> dict[str, Tensor]:
-    """Our tensors from theirs; views of theirs where that can be."""
+    """Our tensors from theirs, as views where possible."""
     wanted = [sizes[name] for name in match.ours]
     if match.rule.shape is not None:
         found = tensors[0].reshape(wanted[0]) if tensors[0].numel() == wanted[0].numel() else tensors[0]
@@ -101,7 +101,7 @@ def to_theirs(match: Match, tensors: Sequence[Tensor], options: Any) -> dict[str
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:
-    """The parts one after the other, without a copy where that is how they lie in memory: gate and up of a Llama do."""
+    """Concatenates tensors, without a copy if they are adjacent in memory, as gate and up of a Llama are."""
     first, at = parts[0], parts[0].data_ptr()
     if len(parts) == 1:
         return first

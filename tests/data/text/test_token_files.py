@@ -64,7 +64,7 @@ def test_a_name_opens_what_it_is(tmp_path: Path) -> None:
     found = open_tokens(tmp_path / "wiki.test")
     assert isinstance(found, Shards) and found[:].tolist() == [1, 2, 3] and found.borders.tolist() == [0]
     assert found.made_with == "me" and found[:].dtype == np.uint16
-    with pytest.raises(InvalidInput, match="of shards"):
+    with pytest.raises(InvalidInput, match="describes shards"):
         TokenFile(tmp_path / "wiki.test")
     with pytest.raises(InvalidInput, match="prepare the data first"):
         open_tokens(tmp_path / "wiki")

@@ -187,7 +187,7 @@ def test_targets_and_sources_that_do_not_fit(pickled: tuple[Any, Path], tmp_path
     with pytest.raises(InvalidInput, match="nowhere does not exist"):
         convert(tmp_path / "nowhere", tmp_path / "again")
     (tmp_path / "again.part").mkdir()
-    with pytest.raises(InvalidInput, match=r"again.part is left over from a conversion that was broken off"):
+    with pytest.raises(InvalidInput, match=r"again.part is left over from an interrupted conversion"):
         convert(folder, tmp_path / "again")
     (folder / "config.json").unlink()
     with pytest.raises(InvalidInput, match=r"is nothing that can be converted; expected a folder with config.json"):

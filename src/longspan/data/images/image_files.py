@@ -1,4 +1,4 @@
-"""Images with labels: read from files, and in batches (batch, channels, height, width) with what is drawn for each."""
+"""Images with labels: read from .npz or idx files, in batches (batch, channels, height, width)."""
 
 import hashlib
 import math
@@ -16,13 +16,13 @@ from longspan.data.text.blocks import Batches
 from longspan.data.text.text_files import DAMAGED, open_bytes
 from longspan.errors import InvalidInput
 
-KINDS = {0x08: np.dtype(np.uint8)}  # of idx files: bytes are what images and labels are
-MOST_LABELS = 1 << 16  # kinds of images that a file may have, however few its images are
+KINDS = {0x08: np.dtype(np.uint8)}  # types of idx files: images and labels are bytes
+MOST_LABELS = 1 << 16  # largest number of labels in a file with few images
 
 
 @dataclass(frozen=True)
 class Pictures:
-    """Images and their labels, all of one size."""
+    """Images of one size, and their labels."""
 
     pixels: np.ndarray  # uint8 (examples, height, width, channels)
     labels: np.ndarray  # int64 (examples,)
@@ -59,11 +59,11 @@ class Pictures:
         return int(self.pixels.shape[3])
 
     def some(self, numbers: np.ndarray) -> "Pictures":
-        """These images."""
+        """A subset of the images."""
         return Pictures(self.pixels[numbers], self.labels[numbers], self.names, self.source)
 
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and standard deviation of each channel, of pixels 0 to 1; exact, in whole numbers first."""
+        """Mean and standard deviation of each channel for pixels in 0..1, from exact counts."""
         counts = np.stack([np.bincount(self.pixels[..., each].ravel(), minlength=256) for each in range(self.channels)])
         values = np.arange(256) / 255
         mean = counts @ values / counts.sum(1)
@@ -72,7 +72,7 @@ class Pictures:
 
 
 def read_pictures(path: Path, labels: Path | None = None) -> Pictures:
-    """The images of an .npz file (`x`, `y` and perhaps `classes`), or of two idx files as MNIST has them."""
+    """Read images from an .npz file (`x`, `y` and optionally `classes`), or from two idx files as of MNIST."""
     if path.suffix == ".npz":
         return _read_npz(path)
     if labels is None:
@@ -121,8 +121,8 @@ def read_idx(path: Path) -> np.ndarray:
 class ImageData(Data):
     """Batches of `images`, normalised by `mean` and `deviation` of each channel, and `labels`.
 
-    With `crop`, an image is moved by up to so many pixels up, down and sideways, what is then empty being black; with
-    `flip`, every other one is mirrored. Both are drawn for an example by the seed and the epoch.
+    With `crop`, an image is shifted by up to that many pixels in each direction and padded with black; with `flip`, it
+    is mirrored with probability 1/2. Both follow from the seed, the epoch and the example.
     """
 
     def __init__(

@@ -1,4 +1,9 @@
-"""Files from the network, for users who have one: by https, to a temporary file, used only if the checksum fits."""
+"""Download files over https to a temporary file, and keep them only if the checksum matches.
+
+Written here, not with `pooch`: that package has no limit on size or speed, follows redirects to any address, and
+checks the compressed file; here the checksum is that of the content, one file of an archive is read without unpacking
+the others, and nothing is left behind after a failure.
+"""
 
 import errno
 import gzip
@@ -20,41 +25,41 @@ from longspan.data.sets.sources import DataSource
 from longspan.data.text.text_files import PACKED
 from longspan.errors import InvalidInput
 
-LARGEST = 4 << 30  # bytes of a file, packed or not: more is not what was asked for
+LARGEST = 4 << 30  # bytes of a file, compressed or not
 CHUNK = 1 << 20
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # a second attempt would not help
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # errors that a second attempt cannot fix
 TIMEOUT = 60.0
-LEAST = 1 << 14  # bytes that must come in that time: a server that drips would keep us for ever
-HERE = ("127.0.0.1", "localhost", "::1")  # this machine, to which nobody listens in
-Show = Callable[[int, int | None], None]  # bytes that came, of how many
+LEAST = 1 << 14  # bytes that must arrive in that time: a server must not keep us waiting for ever
+HERE = ("127.0.0.1", "localhost", "::1")  # this machine, where http is safe
+Show = Callable[[int, int | None], None]  # bytes so far, and of how many
 
 
-class _Wrong(Exception):
-    """What came is not what was asked for, or did not come; once more may help."""
+class _Failed(Exception):
+    """A download failed in a way that a second attempt may fix."""
 
 
 def fetch(source: DataSource, target: Path, *, show: Show = lambda came, total: None) -> None:
-    """The file of a source, checked; tried twice. Nothing is left behind where it fails."""
+    """Download and check the file of a source, in two attempts. A failure leaves nothing behind."""
     assert source.url is not None
     _check_address(source.url)
     target.parent.mkdir(parents=True, exist_ok=True)
     problem = ""
     for _ in range(2):
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".download-") as folder:
-            came, made = Path(folder) / "came", Path(folder) / "made"
+            downloaded, packed = Path(folder) / "downloaded", Path(folder) / "packed"
             try:
-                _download(source.url, came, show)
-                _check_and_pack(source, came, made, target.suffix)
-            except _Wrong as error:
+                _download(source.url, downloaded, show)
+                _check_and_pack(source, downloaded, packed, target.suffix)
+            except _Failed as error:
                 problem = str(error)
                 continue
-            made.replace(target)
+            packed.replace(target)
             return
     raise InvalidInput(f"{source.url}: download failed after 2 attempts: {problem}")
 
 
 def digest(path: Path) -> str:
-    """The checksum of a file's content, unpacked."""
+    """The checksum of a file's decompressed content."""
     with _content(path, path.suffix) as file:
         return _copy(file, None)
 
@@ -66,7 +71,7 @@ def _check_address(url: str) -> None:
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """A server may send on to other addresses, but to safe ones only."""
+    """Follows redirects, but only to https."""
 
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
         _check_address(newurl)
@@ -88,7 +93,7 @@ def _download(url: str, target: Path, show: Show) -> None:
                 came += len(chunk)
                 if monotonic() - since > TIMEOUT:
                     if came - before < LEAST:
-                        raise _Wrong(f"only {came - before} bytes came in {TIMEOUT:g} seconds")
+                        raise _Failed(f"only {came - before} bytes came in {TIMEOUT:g} seconds")
                     since, before = monotonic(), came
                 if came > LARGEST:
                     raise InvalidInput(f"{url} has more than {LARGEST} bytes; it is not what was asked for")
@@ -97,34 +102,34 @@ def _download(url: str, target: Path, show: Show) -> None:
     except (OSError, http.client.HTTPException) as error:  # URLError is an OSError
         if isinstance(error, OSError) and error.errno in NO_ROOM:
             raise OSError(error.errno, error.strerror, str(target.parent)) from None
-        raise _Wrong(str(getattr(error, "reason", None) or error) or type(error).__name__) from None
+        raise _Failed(str(getattr(error, "reason", None) or error) or type(error).__name__) from None
     if total is not None and came != total:
-        raise _Wrong(f"{came} of {total} bytes came")
+        raise _Failed(f"{came} of {total} bytes came")
 
 
 def _check_and_pack(source: DataSource, came: Path, made: Path, ending: str) -> None:
-    """Unpacks what came, compares its checksum, and packs it as the file's name says."""
+    """Unpacks a download, compares its checksum, and compresses it as the ending of the file's name says."""
     assert source.url is not None
     packing = PurePosixPath(urlsplit(source.url).path).suffix
     try:
         with _member(came, source.member) if source.member else _content(came, packing) as file:
             if source.member is None and packing == ending:
                 found = _copy(file, None)
-                came.replace(made)  # as its authors packed it
+                came.replace(made)  # keep the authors' compression
             elif ending == ".gz":
                 with gzip.GzipFile(made, "wb", mtime=0) as packed:
                     found = _copy(file, cast(IO[bytes], packed))
             else:
                 with made.open("wb") as plain:
                     found = _copy(file, plain)
-    except (InvalidInput, _Wrong):
+    except (InvalidInput, _Failed):
         raise
-    except Exception as error:  # encrypted, packed in a way that is not known, or damaged: archives fail in any way
+    except Exception as error:  # encrypted, unknown compression or damaged: archives fail in any way
         if isinstance(error, OSError) and error.errno in NO_ROOM:
             raise OSError(error.errno, error.strerror, str(made.parent)) from None
-        raise _Wrong(f"what came cannot be unpacked: {str(error) or type(error).__name__}") from None
+        raise _Failed(f"what came cannot be unpacked: {str(error) or type(error).__name__}") from None
     if found != source.sha256:
-        raise _Wrong(f"its checksum is {found[:16]}…, and {source.sha256[:16]}… was expected")
+        raise _Failed(f"its checksum is {found[:16]}…, and {source.sha256[:16]}… was expected")
 
 
 @contextmanager
@@ -135,13 +140,13 @@ def _content(path: Path, packing: str) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def _member(path: Path, name: str) -> Iterator[IO[bytes]]:
-    """One file of an archive, read and never unpacked to the name it gives; an archive that tries tricks is refused."""
+    """Opens one file of an archive without extracting it; links and paths outside the archive are refused."""
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             for each in archive.infolist():
                 _check_name(each.filename, link=(each.external_attr >> 16) & 0o170000 == 0o120000)
             if name not in archive.namelist():
-                raise _Wrong(f"the archive has no {name}")
+                raise _Failed(f"the archive has no {name}")
             with archive.open(name) as file:
                 yield file
         return
@@ -149,10 +154,10 @@ def _member(path: Path, name: str) -> Iterator[IO[bytes]]:
         for member in tar.getmembers():
             _check_name(member.name, link=not (member.isfile() or member.isdir()))
         if name not in tar.getnames():
-            raise _Wrong(f"the archive has no {name}")
+            raise _Failed(f"the archive has no {name}")
         found = tar.extractfile(name)
         if found is None:
-            raise _Wrong(f"{name} of the archive is a folder")
+            raise _Failed(f"{name} of the archive is a folder")
         with found:
             yield found
 
@@ -161,7 +166,7 @@ PACKINGS = {b"\x1f\x8b": ".gz", b"BZh": ".bz2", b"\xfd7zXZ": ".xz"}  # by their 
 
 
 def _unpacked(path: Path) -> IO[bytes]:
-    """The content of an archive, of which no more than `LARGEST` bytes are ever unpacked."""
+    """The content of a compressed archive, of which at most `LARGEST` bytes are unpacked."""
     with path.open("rb") as file:
         first = file.read(6)
     packing = next((ending for mark, ending in PACKINGS.items() if first.startswith(mark)), "")
@@ -208,7 +213,7 @@ def _check_name(name: str, *, link: bool) -> None:
 
 
 def _copy(source: IO[bytes], target: IO[bytes] | None) -> str:
-    """Copies, and says the checksum."""
+    """Copies, and returns the checksum."""
     found, size = hashlib.sha256(), 0
     while chunk := source.read(CHUNK):
         size += len(chunk)

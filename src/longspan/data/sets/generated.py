@@ -1,8 +1,8 @@
-"""Data that is made, for whoever has no other: each kind of task can be tried with it, and learned within minutes.
+"""Generated data sets: every kind of task can be tried without downloads, and learned within minutes.
 
-All of it is a function of a fixed seed, the same on every machine. What it means is simple on purpose: a grammar of
-a few dozen words, a language that is English word by word with the adjective behind its noun, feelings told by
-adjectives, names, places where people live, shapes.
+All content follows from a fixed seed and is the same on every machine. It is simple on purpose: a grammar of a few
+dozen words; a toy language, English word by word with adjectives after nouns; sentiment by adjectives; names; places
+where people live; shapes.
 """
 
 import io
@@ -14,7 +14,7 @@ import numpy as np
 
 from longspan import files
 
-VERSION = 1  # of the content: another one lies in another folder
+VERSION = 1  # of the content; each version has its own folder
 SIZES = {"train": 2000, "held_out": 200, "test": 200}
 
 NOUNS = [
@@ -72,20 +72,20 @@ def language(draw: np.random.Generator, count: int) -> dict[str, bytes]:
 
 
 def pairs(draw: np.random.Generator, count: int) -> dict[str, bytes]:
-    """English, and a language whose adjectives stand behind their nouns."""
+    """English, and a toy language whose adjectives follow their nouns."""
     adjectives = {*GOOD, *BAD, *PLAIN}
     known = ["the", "a", *NOUNS, *GOOD, *BAD, *PLAIN, *VERBS]
-    made = {word: _made_up(number) for number, word in enumerate(known)}
+    translation = {word: _made_up(number) for number, word in enumerate(known)}
     first, second = [], []
     for _ in range(count):
         words = _sentence(draw)
         first.append(" ".join(words))
-        second.append(" ".join(made[word] for word in _turned(words, adjectives)))
+        second.append(" ".join(translation[word] for word in _turned(words, adjectives)))
     return {".en": ("\n".join(first) + "\n").encode(), ".toy": ("\n".join(second) + "\n").encode()}
 
 
 def _turned(words: list[str], adjectives: set[str]) -> list[str]:
-    """Each adjective behind the noun that it stood before."""
+    """Moves each adjective after its noun."""
     found: list[str] = []
     for place, word in enumerate(words):
         if word in adjectives:
@@ -101,7 +101,7 @@ def _made_up(number: int) -> str:
 
 
 def labels(draw: np.random.Generator, count: int) -> dict[str, bytes]:
-    """Sentences with a feeling in them."""
+    """Sentences with a sentiment."""
     rows = ["label\ttext"]
     for _ in range(count):
         good = bool(draw.integers(2))
@@ -130,7 +130,7 @@ def tags(draw: np.random.Generator, count: int) -> dict[str, bytes]:
 
 
 def answers(draw: np.random.Generator, count: int) -> dict[str, bytes]:
-    """Articles in the form of SQuAD v1.1, each of a few people, of whom is asked where they live."""
+    """Articles in the format of SQuAD v1.1, with questions on where people live."""
     articles = []
     for number in range(max(2, count // 20)):
         people = [FIRST[int(place)] for place in draw.permutation(len(FIRST))[:4]]
@@ -147,7 +147,7 @@ def answers(draw: np.random.Generator, count: int) -> dict[str, bytes]:
 
 
 def images(draw: np.random.Generator, count: int) -> dict[str, bytes]:
-    """Grey images of a shape at some place, with noise."""
+    """Grey images of a shape at a random position, with noise."""
     kinds = draw.integers(len(SHAPES), size=count)
     rows, columns = np.mgrid[:SIDE, :SIDE]
     found = np.zeros((count, SIDE, SIDE, 1), np.uint8)
@@ -187,7 +187,7 @@ ENDINGS = {
 
 
 def file_names(kind: str) -> dict[str, str]:
-    """The files of a kind by split, in the folder of what is generated."""
+    """The files of a kind by split, relative to the folder of data sets."""
     sides = (".en", ".toy") if kind == "translate" else ("",)
     return {
         f"{split}{side}": f"generated/{VERSION}/{kind}/{split}{side}{ENDINGS[kind]}"
@@ -197,19 +197,19 @@ def file_names(kind: str) -> dict[str, str]:
 
 
 def write(kind: str, root: Path) -> None:
-    """Makes the files of a kind that are not there."""
+    """Generates the missing files of a kind."""
     names = file_names(kind)
-    for place, (split, count) in enumerate(SIZES.items()):
-        own = {name: root / file for name, file in names.items() if name.partition(".")[0] == split}
-        if all(path.is_file() for path in own.values()):
+    for index, (split, count) in enumerate(SIZES.items()):
+        targets = {name: root / file for name, file in names.items() if name.partition(".")[0] == split}
+        if all(path.is_file() for path in targets.values()):
             continue
         draw = np.random.Generator(
-            np.random.Philox(np.random.SeedSequence((VERSION, sorted(MAKERS).index(kind), place)))
+            np.random.Philox(np.random.SeedSequence((VERSION, sorted(MAKERS).index(kind), index)))
         )
         for side, content in MAKERS[kind](draw, count).items():
-            target = own[f"{split}{side}"]
+            target = targets[f"{split}{side}"]
             target.parent.mkdir(parents=True, exist_ok=True)
-            files.write_bytes(target, content)  # several processes may: each replaces it by the same
+            files.write_bytes(target, content)  # safe if several processes do it: the content is the same
 
 
 __all__ = ["MAKERS", "file_names", "write"]

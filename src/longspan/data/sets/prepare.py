@@ -1,4 +1,4 @@
-"""From the files of a set to what training reads: downloaded where they are missing, checked, counted, tokenised."""
+"""Prepare a data set: download missing files, check them, count, tokenise."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from longspan.data.tokenizers.tokenizer import Tokenizer
 from longspan.errors import InvalidInput
 from longspan.parsing import refusing
 
-LEARNED_FROM = 1 << 26  # characters of a text that a tokenizer is learned from
+LEARNED_FROM = 1 << 26  # characters that a tokenizer is learned from
 
 
 @dataclass
@@ -28,7 +28,7 @@ class Counted:
 
     split: str
     path: Path
-    checked: bool  # against the checksum that is known of it
+    checked: bool  # its checksum was compared
     counts: dict[str, int]
 
     def plain(self) -> dict[str, Any]:
@@ -36,7 +36,7 @@ class Counted:
 
 
 def obtain(name: str, root: Path | None, *, show: download.Show = lambda came, total: None) -> list[Counted]:
-    """The files of a set, downloaded where they are missing and an address is known; a wrong checksum is an error."""
+    """The files of a set, downloaded if missing; a wrong checksum is an error."""
     found, here = named_sets.find(name), named_sets.paths(name, root)
     if named_sets.is_generated(found) or not named_sets.can_download(found):
         named_sets.files(name, root)
@@ -62,7 +62,7 @@ def _check(path: Path, sha256: str) -> None:
 
 
 def count(path: Path) -> dict[str, int]:
-    """What can be counted of a file, by how its name ends."""
+    """Examples, or lines, words and characters of a file, by its ending."""
     if path.suffix == ".npz":
         labels = read_npz(path, ("y",))["y"]
         if labels.ndim != 1:
@@ -85,9 +85,9 @@ def tokenise(
     tokenizer: Tokenizer | None = None,
     shard: int = SHARD,
 ) -> Tokenizer:
-    """Cuts texts into tokens and writes them to shards `out`/SPLIT, with the tokenizer beside them.
+    """Tokenise texts into shards `out`/SPLIT, with the tokenizer beside them.
 
-    The tokenizer is learned from the training text unless one is given. No text is ever whole in memory.
+    The tokenizer is learned from the training text unless given. No text is ever whole in memory.
     """
     if tokenizer is None:
         first = next((each for each in counted if each.split == "train"), counted[0])
@@ -106,7 +106,7 @@ def tokenise(
 
 
 def _encoded(path: Path, tokenizer: Tokenizer, sizes: Sizes) -> Iterator[tuple[list[int], bool]]:
-    """The ids of each piece, and whether a document begins with it; `sizes` adds up."""
+    """The ids of each piece, and whether it begins a document; adds to `sizes`."""
     for number, piece in enumerate(pieces(path)):
         sizes.add(piece)
         yield tokenizer.encode(piece, special=False).ids, number == 0

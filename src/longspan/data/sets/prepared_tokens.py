@@ -1,4 +1,4 @@
-"""Token files that `longspan data prepare --out` made, as training finds them again."""
+"""Read and write the folder of tokens that `longspan data prepare --out` makes."""
 
 import hashlib
 import json
@@ -21,10 +21,10 @@ SPLITS = ("train", "held_out", "test")
 
 @dataclass
 class Sizes:
-    """Of a text, before it was cut into tokens: what figures per byte and per word are over."""
+    """The size of a text before tokenisation: the denominators of metrics per byte and per word."""
 
     bytes: int = 0
-    words: int = 0  # and line ends, as WikiText counts them
+    words: int = 0  # with line ends, as WikiText counts
 
     def add(self, piece: str) -> None:
         self.bytes += len(piece.encode())
@@ -37,9 +37,9 @@ def write_sizes(folder: Path, sizes: Mapping[str, Sizes]) -> None:
 
 
 def read_prepared(folder: Path, share: float) -> tuple[dict[str, Tokens], dict[str, Sizes], Tokenizer]:
-    """The ids of each split, how much text each was (where that is known), and the tokenizer they were made with.
+    """The ids of each split, the size of each text (if known), and the tokenizer.
 
-    Where nothing was held out, the last `share` of the training ids is.
+    If nothing was held out, the last `share` of the training ids is.
     """
     tokenizer = read_tokenizer(folder)
     if tokenizer is None:
@@ -49,14 +49,14 @@ def read_prepared(folder: Path, share: float) -> tuple[dict[str, Tokens], dict[s
         raise InvalidInput(f"{folder} has no token file train; make it by `longspan data prepare NAME --out {folder}`")
     for split, tokens in found.items():
         if tokens.made_with != fingerprint(tokenizer):
-            raise InvalidInput(f"{folder / split} was not made with the tokenizer of {folder}; prepare it once more")
+            raise InvalidInput(f"{folder / split} was not made with the tokenizer of {folder}; prepare it again")
     with refusing(folder / SIZES):
         sizes = {split: Sizes(**each) for split, each in read_json(folder / SIZES).items()}
         counts: list[Any] = [count for each in sizes.values() for count in (each.bytes, each.words)]
         if not all(isinstance(count, int) for count in counts):
             raise InvalidInput(f"{folder / SIZES} must have numbers of bytes and words")
     if "held_out" not in found:
-        sizes = {}  # tokens are counted off, not texts
+        sizes = {}  # the split is by tokens, so sizes of texts are unknown
         whole = found["train"]
         cut = round(len(whole) * (1 - share))
         if not 0 < cut < len(whole):
@@ -66,7 +66,7 @@ def read_prepared(folder: Path, share: float) -> tuple[dict[str, Tokens], dict[s
 
 
 def fingerprint(tokenizer: Tokenizer) -> str:
-    """What tells a tokenizer from others."""
+    """A hash that identifies a tokenizer."""
     return hashlib.sha256(tokenizer.to_json().encode()).hexdigest()
 
 

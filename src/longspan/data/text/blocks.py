@@ -1,4 +1,4 @@
-"""Blocks of a token file for language models: shuffled, packed with the borders of documents, or in streams."""
+"""Batches of a token file for language models: shuffled blocks, or parallel streams."""
 
 from collections.abc import Sequence
 from typing import overload
@@ -13,7 +13,7 @@ from longspan.errors import InvalidInput
 
 
 class Batches(Sequence[Sequence[int]]):
-    """An order cut into batches, none of which is held in memory."""
+    """An order cut into batches, without holding them in memory."""
 
     def __init__(self, order: Sequence[int], size: int) -> None:
         self.order, self.size = order, size
@@ -27,7 +27,7 @@ class Batches(Sequence[Sequence[int]]):
     def __getitem__(self, index: slice) -> list[Sequence[int]]: ...
     def __getitem__(self, index: int | slice) -> Sequence[int] | list[Sequence[int]]:
         if isinstance(index, slice):
-            return [self[place] for place in range(*index.indices(len(self)))]
+            return [self[number] for number in range(*index.indices(len(self)))]
         if not -len(self) <= index < len(self):
             raise IndexError(f"batch {index} of {len(self)}")
         start = index % len(self) * self.size
@@ -37,9 +37,8 @@ class Batches(Sequence[Sequence[int]]):
 class TokenBlocks(Data):
     """Blocks of `length` ids and the ids that follow each, every id once an epoch.
 
-    Where the first block begins is drawn for each epoch, so that no id always stands at the same place. With
-    `separate`, a block says to which document each id belongs and counts positions from where that begins (in the
-    block), and targets across a border do not count.
+    The start of the first block is random in each epoch, so that ids change their positions. With `separate`, batches
+    have `documents`, the document of each id, and targets across a document border are ignored.
     """
 
     def __init__(
@@ -92,10 +91,10 @@ class TokenBlocks(Data):
 
 
 class Streams(Data):
-    """`rows` streams side by side, each a contiguous part of the file, read on block by block.
+    """`rows` parallel streams, each a contiguous part of the file, read block by block.
 
-    Row r of a batch goes on where row r of the batch before ended: what models with a memory need. The ids that do
-    not fill all rows are left out, at most `rows` - 1 blocks' worth.
+    Row r of a batch continues row r of the batch before, as models with a memory need it. Ids that do not fill all
+    rows are dropped.
     """
 
     def __init__(self, tokens: Tokens, length: int, rows: int) -> None:

@@ -1,6 +1,6 @@
-"""What spoils a text that is to be restored (Lewis et al. 2020): from the sentences of a text to others.
+"""BART's noise for denoising pre-training (Lewis et al. 2020): permutation, deletion, infilling, masking, rotation.
 
-They are composed in the order of `Noise.apply`: sentences are permuted first, and the text is rotated last.
+`Noise.apply` composes them in this order: sentences are permuted first, the text is rotated last.
 """
 
 from dataclasses import dataclass
@@ -16,23 +16,23 @@ Generator = np.random.Generator
 
 @dataclass(frozen=True, kw_only=True)
 class Noise(config.Options):
-    """Of a recipe's table `[task.noise]`; the defaults are the paper's last ones."""
+    """The table `[task.noise]` of a recipe; the defaults are the paper's final choice."""
 
-    permute: float = option(1.0, "of the sentences that is put in another order", low=0, high=1)
-    mask: float = option(0.0, "of the tokens that is masked, one by one", low=0, high=1)
-    delete: float = option(0.0, "of the tokens that is left out", low=0, high=1)
-    infill: float = option(0.3, "of the tokens that is covered by spans, each of which becomes one mask", low=0, high=1)
-    span: float = option(3.0, "mean length of these spans, which are of Poisson's distribution", low=0.1)
-    random: float = option(0.0, "of the masks that becomes another token (the authors' command: 0.1)", low=0, high=1)
-    rotate: float = option(0.0, "of the texts that begins at a drawn token", low=0, high=1)
+    permute: float = option(1.0, "share of sentences that is permuted", low=0, high=1)
+    mask: float = option(0.0, "share of tokens that is masked, each independently", low=0, high=1)
+    delete: float = option(0.0, "share of tokens that is deleted", low=0, high=1)
+    infill: float = option(0.3, "share of tokens that is covered by spans; each span becomes one mask", low=0, high=1)
+    span: float = option(3.0, "mean length of these spans (Poisson)", low=0.1)
+    random: float = option(0.0, "share of masks that becomes a random token (the authors' command: 0.1)", low=0, high=1)
+    rotate: float = option(0.0, "share of texts that is rotated to begin at a random token", low=0, high=1)
 
     def apply(self, sentences: Sentences, generator: Generator, *, mask: int, drawn_from: np.ndarray) -> np.ndarray:
-        """The spoiled text; `drawn_from` are the tokens that a mask may become."""
-        found = permute(sentences, self.permute, generator)
-        found = delete(found, self.delete, generator)
-        found = infill(found, self.infill, self.span, generator, mask=mask)
-        found = mask_tokens(found, self.mask, generator, mask=mask)
-        text = np.concatenate(found)
+        """The noisy text; a mask may become a token of `drawn_from`."""
+        noisy = permute(sentences, self.permute, generator)
+        noisy = delete(noisy, self.delete, generator)
+        noisy = infill(noisy, self.infill, self.span, generator, mask=mask)
+        noisy = mask_tokens(noisy, self.mask, generator, mask=mask)
+        text = np.concatenate(noisy)
         if self.random:
             masks = np.flatnonzero(text == mask)
             chosen = masks[generator.random(len(masks)) < self.random]
@@ -41,51 +41,53 @@ class Noise(config.Options):
 
 
 def permute(sentences: Sentences, share: float, generator: Generator) -> Sentences:
-    """`share` of the sentences in another order among their places."""
+    """Permutes `share` of the sentences among their positions."""
     count = _about(len(sentences) * share, generator)
-    places = np.sort(generator.permutation(len(sentences))[:count])
-    found = list(sentences)
-    for place, source in zip(places, generator.permutation(places)):
-        found[place] = sentences[source]
-    return found
+    positions = np.sort(generator.permutation(len(sentences))[:count])
+    permuted = list(sentences)
+    for position, source in zip(positions, generator.permutation(positions)):
+        permuted[position] = sentences[source]
+    return permuted
 
 
 def mask_tokens(sentences: Sentences, share: float, generator: Generator, *, mask: int) -> Sentences:
-    """Each token becomes the mask by itself."""
+    """Masks each token independently."""
     return [np.where(generator.random(len(each)) < share, mask, each) if share else each for each in sentences]
 
 
 def delete(sentences: Sentences, share: float, generator: Generator) -> Sentences:
-    """Each token is left out by itself: where, the model must find."""
+    """Deletes each token independently; the model must find where."""
     return [each[generator.random(len(each)) >= share] if share else each for each in sentences]
 
 
 def rotate(text: np.ndarray, generator: Generator) -> np.ndarray:
-    """The text from a drawn token on, and what was before that behind it."""
+    """The text rotated to begin at a random token."""
     return np.roll(text, -int(generator.integers(len(text)))) if len(text) else text
 
 
 def infill(sentences: Sentences, share: float, span: float, generator: Generator, *, mask: int) -> Sentences:
-    """Spans of drawn lengths become one mask each, and those of length 0 put one in, until `share` of the tokens is
-    covered; no span goes over the end of a sentence, and none touches what another covers."""
+    """Replaces spans of random lengths by one mask each (length 0 inserts one) until `share` of the tokens is covered.
+
+    No span crosses the end of a sentence, and spans do not overlap.
+    """
     if not share:
         return sentences
     sizes = np.array([len(each) for each in sentences])
     free = sizes.copy()
-    own: list[list[int]] = [[] for _ in sentences]
+    spans: list[list[int]] = [[] for _ in sentences]
     for length in span_lengths(_about(float(sizes.sum()) * share, generator), span, generator):
         left = length
         while True:
-            # A span that fits nowhere goes on in another sentence, so that no less is covered.
+            # A span that fits nowhere continues in another sentence, so that the share is still covered.
             now = min(left, int(free.max()))
             weights = np.where(free >= now, free if now else sizes, 0).astype(float)
-            place = int(generator.choice(len(sizes), p=weights / weights.sum())) if weights.sum() else 0
-            own[place].append(now)
-            free[place] -= now
+            index = int(generator.choice(len(sizes), p=weights / weights.sum())) if weights.sum() else 0
+            spans[index].append(now)
+            free[index] -= now
             left -= now
             if left <= 0 or not free.max():
                 break
-    return [_cover(each, spans, generator, mask) for each, spans in zip(sentences, own)]
+    return [_cover(ids, lengths, generator, mask) for ids, lengths in zip(sentences, spans)]
 
 
 def span_lengths(budget: int, mean: float, generator: Generator) -> list[int]:
@@ -100,7 +102,7 @@ def span_lengths(budget: int, mean: float, generator: Generator) -> list[int]:
 
 
 def _cover(ids: np.ndarray, spans: list[int], generator: Generator, mask: int) -> np.ndarray:
-    """One mask for each span; all ways in which they stand apart in the sentence are equally likely."""
+    """Replaces each span by one mask; all arrangements of the spans in the sentence are equally likely."""
     if not spans:
         return ids
     kept = len(ids) - sum(spans)
@@ -118,7 +120,7 @@ def _cover(ids: np.ndarray, spans: list[int], generator: Generator, mask: int) -
 
 
 def _about(number: float, generator: Generator) -> int:
-    """A whole number whose mean is `number`: short texts are not rounded all the same way."""
+    """A random integer with mean `number`, so that short texts are not always rounded the same way."""
     return int(number) + int(generator.random() < number - int(number))
 
 

@@ -1,4 +1,4 @@
-"""Parallel text: sentence pairs of two files that agree line by line, or of one with two columns."""
+"""Parallel text: sentence pairs from two files, line by line, or from one file with two columns."""
 
 import hashlib
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ ENDS = ("", ".gz", ".bz2", ".xz")
 
 
 def find_pair(name: str, source: str, target: str) -> tuple[Path, Path]:
-    """The two files of a split: `name`.de and `name`.en, packed or not; one of columns is both."""
+    """The two files of a split, such as `name`.de and `name`.en, compressed or not; a .tsv file is both."""
     if name.endswith(COLUMNS):
         return Path(name), Path(name)
     return _find(name, source), _find(name, target)
@@ -31,11 +31,13 @@ def _find(name: str, language: str) -> Path:
     for path in paths:
         if path.is_file():
             return path
-    raise InvalidInput(f"there is no file {paths[0]}, packed or not; pairs are NAME.{language} and its like, or a .tsv")
+    raise InvalidInput(
+        f"there is no file {paths[0]}, compressed or not; give NAME of two files NAME.LANGUAGE, or a .tsv"
+    )
 
 
 def read_pairs(source: Path, target: Path) -> tuple[list[str], list[str]]:
-    """The sentences of two files of as many lines or, where both are one file, of its two columns."""
+    """The sentences of two files with equally many lines or, if both are the same file, of its two columns."""
     firsts, seconds = _columns(source) if source == target else _lines(source, target)
     if not firsts:
         raise InvalidInput(f"{source} is empty")
@@ -72,14 +74,14 @@ def _columns(path: Path) -> tuple[list[str], list[str]]:
 
 
 class Parallel(Data):
-    """Pairs of sentences as ids, the example's number being its line less one.
+    """Sentence pairs as ids; the number of an example is its line number minus one.
 
-    Sentences of like lengths stand in a batch: of `batch` pairs, or of so many that neither side has more than
-    `max_tokens` with its padding. Which of equal lengths go together, and the order of the batches, are drawn for each
-    epoch. A source comes with all its tokens; a target is read from `begin` on, and is to end with `end`.
+    A batch has sentences of similar lengths: `batch` pairs, or as many as keep both sides within `max_tokens` with
+    padding. Ties between equal lengths, and the order of batches, are random in each epoch. Targets start with `begin`
+    and end with `end`.
 
-    Pairs of which a side has more than `longest` tokens are left out. `references` are the targets as they were
-    written, where translations are to be compared with them; `name` is what errors call the file.
+    Pairs with a side of more than `longest` tokens are dropped. `references` are the target texts, for comparing
+    translations; `name` names the file in errors.
     """
 
     def __init__(
@@ -122,12 +124,12 @@ class Parallel(Data):
     def batches(self, epoch: int) -> Sequence[Sequence[int]]:
         order = self.kept[np.asarray(Shuffled(len(self.kept), self.seed, epoch)[:])] if self.shuffle else self.kept
         firsts, seconds = self.lengths[:, order]
-        # By the longer side, then by how much longer it is. That rises and falls in turns, so that a batch over two
-        # lengths is even as well.
+        # Sort by the longer side, then by how much longer it is, up and down in turns, so that a batch of two lengths
+        # is even as well.
         longer, more = np.maximum(firsts, seconds), firsts - seconds
         order = order[np.lexsort((np.where(longer % 2, -more, more), longer))]
-        found = self._cut(order)
-        return [found[place] for place in Shuffled(len(found), self.seed, epoch)] if self.shuffle else found
+        batches = self._cut(order)
+        return [batches[index] for index in Shuffled(len(batches), self.seed, epoch)] if self.shuffle else batches
 
     def _cut(self, order: np.ndarray) -> list[list[int]]:
         if self.batch is not None:
@@ -169,7 +171,7 @@ class Parallel(Data):
         return np.asarray(file[file.borders[number] : stop], dtype=np.int64)
 
     def padded(self) -> float:
-        """The share of padding in the batches of an epoch, both sides together."""
+        """The share of padding in the batches of an epoch, over both sides."""
         real = full = 0
         for numbers in self.batches(0):
             own = self.lengths[:, numbers]

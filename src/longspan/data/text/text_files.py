@@ -1,4 +1,4 @@
-"""Text files, plain or packed, with errors that name file and line."""
+"""Read text files, plain or compressed, with errors that name file and line."""
 
 import bz2
 import codecs
@@ -17,12 +17,12 @@ from longspan.errors import InvalidInput, InvalidOption
 PACKED: dict[str, Callable[[Path], IO[bytes]]] = {
     ".gz": lambda path: cast(IO[bytes], gzip.GzipFile(path)),
     ".bz2": lambda path: cast(IO[bytes], bz2.BZ2File(path)),
-    ".xz": lambda path: cast(IO[bytes], lzma.LZMAFile(path)),  # noqa: SIM115  (whoever calls closes it)
+    ".xz": lambda path: cast(IO[bytes], lzma.LZMAFile(path)),  # noqa: SIM115  (the caller closes it)
 }
 DAMAGED = (EOFError, OSError, lzma.LZMAError, zlib.error)  # what reading a packed file can raise
-RATIO, ALWAYS = 250, 1 << 26  # text packs 3 to 10 times smaller; so many bytes are unpacked whatever the ratio
+RATIO, ALWAYS = 250, 1 << 26  # largest compression ratio (text has 3 to 10), and bytes that are unpacked at any ratio
 PIECE = 1 << 16  # characters
-# Byte order marks, the longer before those that they begin with.
+# Byte order marks; a longer one is before its own prefix.
 MARKS = {
     codecs.BOM_UTF8: "utf-8-sig",
     codecs.BOM_UTF32_LE: "utf-32",
@@ -35,7 +35,7 @@ NAMES = {"utf-8": "UTF-8", "utf-8-sig": "UTF-8"}
 
 
 def open_bytes(path: Path) -> IO[bytes]:
-    """The content of a file, unpacked; one that unpacks to much more than it can honestly hold is refused there."""
+    """Open a file and decompress it; a decompression bomb is refused while reading."""
     try:
         return io.BufferedReader(_Unpacked(path), 1 << 16) if path.suffix in PACKED else path.open("rb")
     except FileNotFoundError:
@@ -52,7 +52,7 @@ def most_unpacked(path: Path) -> int:
 
 
 class _Unpacked(io.RawIOBase):
-    """What a packed file holds, up to the limit."""
+    """The content of a compressed file, up to the limit."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.left = path, most_unpacked(path)
@@ -79,10 +79,10 @@ class _Unpacked(io.RawIOBase):
 
 
 def encoding_of(file: IO[bytes], given: str | None = None) -> str:
-    """The encoding of an open file: the one given, the one its byte order mark says, or else UTF-8."""
+    """The encoding of an open file: `given`, that of its byte order mark, or UTF-8."""
     if given is not None:
         try:
-            io.TextIOWrapper(io.BytesIO(), given)  # which refuses what is no encoding of text, too
+            io.TextIOWrapper(io.BytesIO(), given)  # also refuses codecs that are not text encodings
             return codecs.lookup(given).name
         except LookupError:
             raise InvalidOption(f'no encoding is called {given!r}; give one such as "cp1252" or "utf-16"') from None
@@ -100,7 +100,7 @@ def _raw(path: Path, encoding: str | None = None) -> Iterator[str]:
     try:
         with open_bytes(path) as file:
             name = encoding_of(file, encoding)
-            # Of an encoding that is not made of bytes like ASCII's, no line can be cut off before it is decoded.
+            # UTF-16 and UTF-32 must be decoded before they can be split into lines.
             wide = name.startswith(("utf-16", "utf-32"))
             if wide:
                 with io.TextIOWrapper(cast(Any, file), name, newline="\n") as decoded:
@@ -119,7 +119,7 @@ def _raw(path: Path, encoding: str | None = None) -> Iterator[str]:
 
 
 def _not_decoded(error: UnicodeDecodeError, where: str, unit: str = "") -> str:
-    """What is wrong with bytes, and what they would be in the encoding that Windows has most often."""
+    """The error for bytes that cannot be decoded, with what they would be in cp1252, Windows' usual encoding."""
     name = NAMES.get(error.encoding, error.encoding)
     said = f"{where}: not {name}: {error.reason} at byte {error.start}{unit}"
     if name != "UTF-8":
@@ -130,7 +130,7 @@ def _not_decoded(error: UnicodeDecodeError, where: str, unit: str = "") -> str:
 
 
 def whole(path: Path, encoding: str | None = None) -> str:
-    """All of a file."""
+    """The whole text of a file."""
     try:
         with open_bytes(path) as file:
             name = encoding_of(file, encoding)
@@ -146,7 +146,7 @@ def whole(path: Path, encoding: str | None = None) -> str:
 
 
 def blocks(path: Path, size: int) -> Iterator[str]:
-    """A file in parts of about `size` bytes, which end anywhere between two characters."""
+    """A file in blocks of about `size` bytes, cut between any two characters."""
     read = 0
     try:
         with open_bytes(path) as file:
@@ -185,18 +185,18 @@ class Part:
     stop: int | None = None
 
     def pieces(self, title: Pattern[str] | None = None) -> Iterator[str]:
-        """The text in pieces, which together are it to the letter; it is never whole in memory.
+        """The text in pieces that add up to it exactly; it is never whole in memory.
 
-        With `title`, a line that is one and comes after an empty one begins a piece, which is then a document. Without,
-        pieces are of `PIECE` characters or more, and end with an empty line where there is one.
+        With `title`, a title line after an empty line begins a piece, so that a piece is a document. Without, pieces
+        have at least `PIECE` characters and end at an empty line if there is one.
         """
-        place = 0
+        position = 0
         for piece in _pieces(self.path, title):
-            first = max(self.start - place, 0)
-            last = len(piece) if self.stop is None else min(self.stop - place, len(piece))
+            first = max(self.start - position, 0)
+            last = len(piece) if self.stop is None else min(self.stop - position, len(piece))
             if first < last:
                 yield piece[first:last]
-            place += len(piece)
+            position += len(piece)
 
 
 def _pieces(path: Path, title: Pattern[str] | None) -> Iterator[str]:
@@ -205,7 +205,7 @@ def _pieces(path: Path, title: Pattern[str] | None) -> Iterator[str]:
     for line in _raw(path):
         empty = not line.strip()
         if title is None:
-            # A file without empty lines is cut at the end of a line, and one of a single line not at all.
+            # A file without empty lines is cut at a line end; a file of one line is not cut.
             begins = size >= PIECE and ((after_empty and not empty) or size >= 16 * PIECE)
         else:
             begins = after_empty and title.fullmatch(line.strip()) is not None and any(map(str.strip, held))

@@ -1,9 +1,9 @@
-"""Token files: ids on disk, mapped into memory, with the borders of documents beside them.
+"""Token files: ids on disk, mapped into memory, with the starts of documents.
 
-`NAME.bin` holds the ids one after the other (2 bytes each where the vocabulary allows, else 4), `NAME.borders` where
-each document begins, and `NAME.json` says so; it is written last, so that what it speaks of is whole. Ids are written
-as they come, so that a text larger than memory can be prepared, and read where they lie. What would be too large for
-one file is shards: `NAME.json` then names token files that go on from one to the next.
+`NAME.bin` holds the ids (2 bytes each if the vocabulary allows, else 4), `NAME.borders` where each document begins, and
+`NAME.json` describes both; it is written last, so that it never describes an incomplete file. Ids are written as they
+come, so that texts larger than memory can be prepared. Large data is split into shards: `NAME.json` then lists token
+files, and a document may continue from one to the next.
 """
 
 import hashlib
@@ -21,11 +21,11 @@ from longspan.parsing import read_json
 
 FORMAT = 1
 KINDS = ("<u2", "<u4")  # of ids
-SHARD = 1 << 28  # ids of a shard unless said otherwise: half a GiB or one
+SHARD = 1 << 28  # default ids per shard: half a GiB or one
 
 
 def _beside(path: Path, ending: str) -> Path:
-    """NAME.bin and the like; names may have dots of their own."""
+    """NAME with another ending; NAME itself may have dots."""
     return path.with_name(path.name.removesuffix(".bin") + ending)
 
 
@@ -41,7 +41,7 @@ class TokenWriter:
         self._file: IO[bytes] = _beside(path, ".bin.part").open("wb")
 
     def add(self, ids: Sequence[int], *, begins: bool = True) -> None:
-        """The ids of a document, or with `begins` False more of the last one."""
+        """Adds the ids of a document or, with `begins` False, more of the last one."""
         array = np.asarray(ids, dtype=np.int64)
         if array.size and not (array.min() >= 0 and array.max() < self.vocabulary):
             wrong = int(array[(array < 0) | (array >= self.vocabulary)][0])
@@ -75,7 +75,7 @@ class TokenWriter:
         return TokenFile(self.path)
 
     def abandon(self) -> None:
-        """Leaves nothing behind."""
+        """Removes the unfinished file."""
         try:
             self._file.close()
         finally:
@@ -85,7 +85,7 @@ class TokenWriter:
 def write_tokens(
     path: Path, documents: Iterable[Sequence[int]], *, vocabulary: int, made_with: str = ""
 ) -> "TokenFile":
-    """Writes the ids of documents to `path`.bin; `made_with` says by which tokenizer."""
+    """Writes the ids of documents to `path`.bin; `made_with` identifies the tokenizer."""
     writer = TokenWriter(path, vocabulary=vocabulary, made_with=made_with)
     try:
         for document in documents:
@@ -106,15 +106,15 @@ def write_shards(
 ) -> "Shards":
     """Writes parts of documents to shards of `size` ids (the last has fewer); each part says whether a document begins.
 
-    A document may go on from one shard to the next.
+    A document may continue in the next shard.
     """
     if size < 1:
         raise InvalidInput(f"a shard holds one id at least, not {size}")
-    found: list[TokenFile] = []
+    shards: list[TokenFile] = []
     _beside(path, ".json").unlink(missing_ok=True)
 
     def next_writer() -> TokenWriter:
-        return TokenWriter(_beside(path, f"-{len(found):05d}"), vocabulary=vocabulary, made_with=made_with)
+        return TokenWriter(_beside(path, f"-{len(shards):05d}"), vocabulary=vocabulary, made_with=made_with)
 
     writer = next_writer()
     try:
@@ -126,18 +126,18 @@ def write_shards(
                 rest, begins = rest[room:], False
                 if len(rest) == 0:
                     break
-                found.append(writer.close())
+                shards.append(writer.close())
                 writer = next_writer()
     except BaseException:
         writer.abandon()
         raise
-    found.append(writer.close())
+    shards.append(writer.close())
     record = {
         "format": FORMAT,
-        "shards": [shard.path.name.removesuffix(".bin") for shard in found],
-        "tokens": sum(len(shard) for shard in found),
+        "shards": [shard.path.name.removesuffix(".bin") for shard in shards],
+        "tokens": sum(len(shard) for shard in shards),
         "vocabulary": vocabulary,
-        "sha256": _digest(found),
+        "sha256": _digest(shards),
         "made_with": made_with,
     }
     _write_record(path, record)
@@ -159,15 +159,15 @@ def _read_record(path: Path) -> dict[str, Any]:
     record = read_json(name)
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         given = record.get("format") if isinstance(record, dict) else None
-        raise InvalidInput(f"{name} is of format {given}, and {FORMAT} is what can be read")
+        raise InvalidInput(f"{name} has format {given}; only {FORMAT} can be read")
     return record
 
 
 def _take(target: "Tokens", record: dict[str, Any], **more: type) -> None:
-    """Takes what all kinds of token files have from their record; `more` names the types of what else is needed."""
+    """Copies what all token files have from their record; `more` gives the types of other required entries."""
     for name, kind in {"vocabulary": int, "sha256": str, "made_with": str, **more}.items():
         if not isinstance(record.get(name), kind) or isinstance(record[name], bool):
-            raise InvalidInput(f"{_beside(target.path, '.json')}: {name} must be {kind.__name__}; prepare it once more")
+            raise InvalidInput(f"{_beside(target.path, '.json')}: {name} must be {kind.__name__}; prepare it again")
     target.vocabulary, target.sha256, target.made_with = record["vocabulary"], record["sha256"], record["made_with"]
 
 
@@ -181,7 +181,7 @@ class Tokens(Sequence[int]):
     borders: np.ndarray  # where each document begins
 
     @abstractmethod
-    def __getitem__(self, place: Any) -> Any: ...
+    def __getitem__(self, index: Any) -> Any: ...
 
     def document_of(self, start: int, stop: int) -> np.ndarray:
         """The number of the document that each of the ids start..stop-1 belongs to."""
@@ -195,22 +195,22 @@ class TokenFile(Tokens):
         self.path = _beside(Path(path), ".bin")
         record = _read_record(self.path)
         if "shards" in record:
-            raise InvalidInput(f"{_beside(self.path, '.json')} is of shards; read it by `open_tokens`")
+            raise InvalidInput(f"{_beside(self.path, '.json')} describes shards; read it with `open_tokens`")
         _take(self, record, tokens=int, documents=int)
         if record.get("dtype") not in KINDS:
             raise InvalidInput(f"{_beside(self.path, '.json')}: dtype must be {' or '.join(KINDS)}")
         kind, size = np.dtype(record["dtype"]), record["tokens"]
         if not self.path.is_file():
-            raise InvalidInput(f"{self.path} is missing; prepare the data once more")
+            raise InvalidInput(f"{self.path} is missing; prepare the data again")
         if self.path.stat().st_size != kind.itemsize * size:
             raise InvalidInput(
                 f"{self.path} has {self.path.stat().st_size} bytes, and {kind.itemsize * size} were written: "
-                "it was cut short; prepare the data once more"
+                "it was cut short; prepare the data again"
             )
         self.ids = np.memmap(self.path, kind, "r") if size else np.zeros(0, kind)
         borders = _beside(self.path, ".borders")
         if not borders.is_file() or borders.stat().st_size != 8 * record["documents"]:
-            raise InvalidInput(f"{borders} is missing or was cut short; prepare the data once more")
+            raise InvalidInput(f"{borders} is missing or was cut short; prepare the data again")
         self.borders = np.fromfile(borders, dtype="<u8").astype(np.int64)
         if len(self.borders) and (np.diff(self.borders, prepend=0, append=size) < 0).any():
             raise InvalidInput(f"{borders} is damaged: documents do not begin one after the other; prepare them again")
@@ -218,42 +218,42 @@ class TokenFile(Tokens):
     def __len__(self) -> int:
         return len(self.ids)
 
-    def __getitem__(self, place: Any) -> Any:
-        return self.ids[place]
+    def __getitem__(self, index: Any) -> Any:
+        return self.ids[index]
 
 
 class Shards(Tokens):
-    """The ids of several files, one after the other, as if they were one; none is read before it is needed."""
+    """The ids of several files as if they were one; each is read when it is needed."""
 
     def __init__(self, path: Path | str) -> None:
         self.path = _beside(Path(path), ".bin")
         record = _read_record(self.path)
         if "shards" not in record:
-            raise InvalidInput(f"{_beside(self.path, '.json')} is of one token file, not of shards")
+            raise InvalidInput(f"{_beside(self.path, '.json')} describes one token file, not shards")
         _take(self, record, shards=list)
         names = record["shards"]
         if not names or not all(isinstance(name, str) and Path(name).name == name for name in names):
             raise InvalidInput(f"{_beside(self.path, '.json')}: shards must be the names of token files beside it")
         self.shards = [TokenFile(self.path.with_name(name)) for name in names]
         if _digest(self.shards) != self.sha256:
-            raise InvalidInput(f"the shards of {self.path} are not those that were written; prepare the data once more")
+            raise InvalidInput(f"the shards of {self.path} are not those that were written; prepare the data again")
         self.starts = np.cumsum([0, *(len(shard) for shard in self.shards)])
         self.borders = np.concatenate([shard.borders + start for shard, start in zip(self.shards, self.starts)])
 
     def __len__(self) -> int:
         return int(self.starts[-1])
 
-    def __getitem__(self, place: Any) -> Any:
-        if isinstance(place, slice):
-            start, stop, step = place.indices(len(self))
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self))
             if step < 1:
                 return self._read(stop + 1, start + 1)[::step] if start > stop else self._read(0, 0)
             return self._read(start, max(start, stop))[::step]
-        if not -len(self) <= place < len(self):
-            raise IndexError(f"id {place} of {len(self)}")
-        place %= len(self)
-        shard = int(np.searchsorted(self.starts, place, side="right")) - 1
-        return self.shards[shard][place - self.starts[shard]]
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"id {index} of {len(self)}")
+        index %= len(self)
+        shard = int(np.searchsorted(self.starts, index, side="right")) - 1
+        return self.shards[shard][index - self.starts[shard]]
 
     def _read(self, start: int, stop: int) -> np.ndarray:
         first = max(0, int(np.searchsorted(self.starts, start, side="right")) - 1)
@@ -266,7 +266,7 @@ class Shards(Tokens):
 
 
 class Slice(Tokens):
-    """The ids start..stop-1 of others; a document that begins before them goes on in them."""
+    """The ids start..stop-1 of other tokens; a document that begins before them continues in them."""
 
     def __init__(self, tokens: Tokens, start: int, stop: int) -> None:
         self.path, self.vocabulary, self.made_with = tokens.path, tokens.vocabulary, tokens.made_with
@@ -279,19 +279,19 @@ class Slice(Tokens):
     def __len__(self) -> int:
         return self.stop - self.start
 
-    def __getitem__(self, place: Any) -> Any:
-        if isinstance(place, slice):
-            start, stop, step = place.indices(len(self))
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self))
             if step < 1:
                 raise IndexError("ids are read forwards")
             return self.tokens[self.start + start : self.start + max(start, stop) : step]
-        if not -len(self) <= place < len(self):
-            raise IndexError(f"id {place} of {len(self)}")
-        return self.tokens[self.start + place % len(self)]
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"id {index} of {len(self)}")
+        return self.tokens[self.start + index % len(self)]
 
 
 def open_tokens(path: Path | str) -> Tokens:
-    """The token file or the shards of a name."""
+    """Open a token file or shards."""
     return Shards(path) if "shards" in _read_record(Path(path)) else TokenFile(path)
 
 

@@ -1,4 +1,4 @@
-"""ALBERT (Lan et al. 2020): BERT with narrow tables and layers that share their weights."""
+"""ALBERT (Lan et al. 2020): BERT with narrow embeddings and layers that share their weights."""
 
 from typing import Any
 
@@ -42,30 +42,30 @@ def layers(ours: str, theirs: str) -> tuple[Rule, ...]:
     )
 
 
-def adjust(found: dict[str, Any], given: Config) -> dict[str, Any]:
-    """Refuses the few uneven groups, such as 14 for 18 layers, that their rounding lays out in another way."""
-    count, groups = found["layers"], found["groups"]
+def adjust(options: dict[str, Any], given: Config) -> dict[str, Any]:
+    """Refuses uneven groups, such as 14 for 18 layers, that Hugging Face's rounding assigns differently."""
+    count, groups = options["layers"], options["groups"]
     if any(int(layer / (count / groups)) != layer * groups // count for layer in range(count)):
         raise Unsupported(
             f"config.json: num_hidden_groups is {groups} for {count} layers, which rounding there shifts by a layer; "
             "give a number that divides the layers"
         )
-    return found
+    return options
 
 
-def restore(found: dict[str, Any], options: Any) -> dict[str, Any]:
-    """A group for each layer where nothing is shared, and tables as wide as the states where they are not narrower."""
+def restore(record: dict[str, Any], options: Any) -> dict[str, Any]:
+    """Without sharing, one group per layer; without narrow embeddings, their width is the model's."""
     if options.groups is not None and options.groups < options.layers and options.share != "all":
         raise Unsupported(f"layers of an albert share all of their weights or none, not share={options.share!r}")
     if not options.embedding_projection and options.embedding_width in (None, options.width):
         raise Unsupported("an albert projects its embeddings at any width: build it with embedding_projection=True")
-    found["embedding_size"] = options.embedding_width or options.width
-    found["num_hidden_groups"] = options.groups or options.layers
-    return found
+    record["embedding_size"] = options.embedding_width or options.width
+    record["num_hidden_groups"] = options.groups or options.layers
+    return record
 
 
 def head(task: str, options: Config, given: Config) -> Head:
-    """BERT's heads; that for masked tokens leads to the width of the tables."""
+    """BERT's heads; the one for masked tokens projects to the width of the embeddings."""
     if task == "masked":
         return Head(task=task, activation=options["activation"], tied=bool(given.get("tie_word_embeddings", True)))
     dropout = float(given.get("classifier_dropout_prob", 0.1))

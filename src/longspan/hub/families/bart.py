@@ -1,6 +1,6 @@
-"""BART (Lewis et al. 2020) and mBART (Liu et al. 2020): an encoder and a decoder that share one table of tokens.
+"""BART (Lewis et al. 2020) and mBART (Liu et al. 2020): an encoder and a decoder that share token embeddings.
 
-Whole texts are judged by the decoder, which reads the text as well: `shift_right(ids, start)` of `models.base`.
+The decoder classifies whole texts; it reads the text as well: `shift_right(ids, start)` of `models.base`.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from longspan.hub.tensor_names import Rule, rename
 from longspan.models.text import DENSE
 from longspan.nn.heads import Head
 
-# What BART and LED say in the same words.
+# Keys that BART and LED share.
 SIZES = (
     Field("vocabulary", "vocab_size", 50265),
     Field("width", "d_model", 1024),
@@ -50,7 +50,7 @@ BLOCKS: Config = {
     "cross_attention": DENSE,
 }
 FIXED: Config = {**BLOCKS, "position_offset": 2, "encoder_attention": DENSE}
-# Without ties the release reads two tables and keeps a third, `shared`, that nothing reads.
+# Without ties the release uses two embeddings, and stores a third, `shared`, that nothing uses.
 ONLY: dict[str, Sequence[Any]] = {
     "tie_word_embeddings": (True,),
     "is_decoder": (False,),
@@ -73,7 +73,7 @@ def attention(ours: str, theirs: str) -> tuple[Rule, ...]:
 
 
 def around(ours: str, theirs: str) -> tuple[Rule, ...]:
-    """What a layer has beside attention."""
+    """The tensors of a layer other than attention."""
     return (
         rename(f"{ours}.around_mixer.norm", f"{theirs}.self_attn_layer_norm"),
         rename(f"{ours}.feedforward.inner", f"{theirs}.fc1"),
@@ -83,7 +83,7 @@ def around(ours: str, theirs: str) -> tuple[Rule, ...]:
 
 
 _ENCODER, _DECODER = ("encoder.blocks.*", "encoder.layers.*"), ("decoder.blocks.*", "decoder.layers.*")
-# All but the attention of the encoder, which is LED's difference.
+# All but the encoder's attention, which differs in LED.
 COMMON = (
     rename("target.weight", "shared.weight"),
     rename("source.position.weight", "encoder.embed_positions.weight"),
@@ -118,7 +118,7 @@ TIES = dict.fromkeys(("encoder.embed_tokens.weight", "decoder.embed_tokens.weigh
 
 
 def head(task: str, options: Config, given: Config) -> Head:
-    """BART's heads: a text is read where it ends, which is where its `</s>` stands."""
+    """BART's heads: a text is classified by its last token, `</s>`."""
     if task == "span":
         return Head(task=task, dropout=0.0)
     dropout = float(given.get("classifier_dropout") or 0.0)
@@ -136,18 +136,18 @@ def adjust(found: dict[str, Any], given: Config) -> dict[str, Any]:
     return {**found, "logit_bias": generates(given)}
 
 
-def restore(found: dict[str, Any], options: Any) -> dict[str, Any]:
+def restore(record: dict[str, Any], options: Any) -> dict[str, Any]:
     """What depends on several of our options."""
     if options.source_length is None:
-        raise Unsupported(f"each side of a {found['model_type']} has its own positions; give source_length")
+        raise Unsupported(f"each side of a {record['model_type']} has its own positions; give source_length")
     for key, ours in (("layers", "layers"), ("attention_heads", "heads"), ("ffn_dim", "hidden")):
-        if found[f"decoder_{key}"] is None:
-            found[f"decoder_{key}"] = getattr(options, ours)
+        if record[f"decoder_{key}"] is None:
+            record[f"decoder_{key}"] = getattr(options, ours)
     if options.logit_bias and not options.tasks:
-        (body,) = found["architectures"]
+        (body,) = record["architectures"]
         base = body.removesuffix("Model").removesuffix("ForConditionalGeneration")
-        found["architectures"] = [f"{base}ForConditionalGeneration"]
-    return {**found, "is_encoder_decoder": True}
+        record["architectures"] = [f"{base}ForConditionalGeneration"]
+    return {**record, "is_encoder_decoder": True}
 
 
 BART = Family(

@@ -1,4 +1,4 @@
-"""What a family of checkpoints is: its configuration in our words, its heads, and the names of its tensors."""
+"""`Family`: an architecture of Hugging Face: its configuration as our options, its heads, its tensor names."""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,7 +14,7 @@ from longspan.nn.heads import Head
 Config = Mapping[str, Any]
 HeadRequest = Head | str | Mapping[str, Any]  # a head, the name of a task, or a table with one
 
-# What Hugging Face calls activations; several of its names are one function.
+# Hugging Face's names of activations; several mean the same function.
 ACTIVATIONS = {
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
@@ -32,13 +32,13 @@ LABELLED = ("classify", "regress", "tag")  # the tasks whose number of labels is
 
 @dataclass(frozen=True)
 class Field:
-    """An option of ours and the key that says it there; `default` is what a missing key means in that family."""
+    """An option of ours and its key in config.json; `default` is the meaning of a missing key in that family."""
 
     ours: str
     theirs: str
     default: Any = None
-    values: Mapping[Any, Any] | None = None  # theirs to ours, where they are spelled otherwise
-    aliases: Sequence[str] = ()  # other keys that say the same
+    values: Mapping[Any, Any] | None = None  # their values to ours, if they differ
+    aliases: Sequence[str] = ()  # other keys with the same meaning
 
     def read(self, given: Config) -> Any:
         value = next((given[key] for key in (self.theirs, *self.aliases) if key in given), self.default)
@@ -58,61 +58,61 @@ class Field:
         raise Unsupported(f"this family's {self.theirs} cannot say {self.ours} = {value!r}")
 
 
-def _same(found: dict[str, Any], _: Any) -> dict[str, Any]:
-    return found
+def _same(values: dict[str, Any], _: Any) -> dict[str, Any]:
+    return values
 
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """One family; `hub.folder` does the same work for all of them."""
+    """One architecture, as data: `load_checkpoint` and `save_checkpoint` work the same for all."""
 
     name: str  # its `model_type`
     model: str  # the name in our registry
-    base: str  # what stands before the names of the body's tensors in files with heads: "bert."
-    bases: Mapping[str, str] = field(default_factory=dict)  # the same for classes where it is another
+    base: str  # prefix of the body's tensors in files with heads: "bert."
+    bases: Mapping[str, str] = field(default_factory=dict)  # other prefixes, by class
     fields: Sequence[Field]
-    fixed: Config = field(default_factory=dict)  # options that are the same for all of the family
-    # Keys of which we can do some values only; the first is what a missing key means.
+    fixed: Config = field(default_factory=dict)  # options that are the same for the whole family
+    # Keys with few supported values; the first is the meaning of a missing key.
     only: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     architectures: Mapping[str, Sequence[str]]  # the class names there, and the tasks they have heads for
     head: Callable[[str, Config, Config], Head]  # the head for a task, from our options and their configuration
     body: Sequence[Rule]
     heads: Mapping[str, Sequence[Rule]]  # by task
-    alone: str | None = None  # the class of the body by itself, whose names have no base; the first unless said
-    spare: Sequence[str] = ()  # tasks whose heads classes for other tasks have too, and do not use
+    alone: str | None = None  # the class of the body alone, whose names have no prefix; default: the first
+    spare: Sequence[str] = ()  # tasks whose heads other classes have too, unused
     output: Sequence[Rule] = ()  # of an output layer that is not tied
-    speakers: Sequence[str] | None = None  # the classes that have it; none said: all but the body alone
-    ties: Mapping[str, str] = field(default_factory=dict)  # their names that may repeat another's numbers
-    tied: bool = True  # what a missing `tie_word_embeddings` means
-    ignored: Sequence[str] = ()  # patterns of tensors in old files that say nothing
-    tokens: Config = field(default_factory=dict)  # what generation is told where the configuration says nothing
+    speakers: Sequence[str] | None = None  # the classes with an output layer; None: all but the body alone
+    ties: Mapping[str, str] = field(default_factory=dict)  # their names that may be copies of other tensors
+    tied: bool = True  # the meaning of a missing `tie_word_embeddings`
+    ignored: Sequence[str] = ()  # patterns of redundant tensors in old files
+    tokens: Config = field(default_factory=dict)  # defaults for generation
     headed: Config = field(default_factory=dict)  # options of the family's models that have heads for tasks
-    labels: int = 2  # of a classifier, where the configuration says nothing
-    untied: Sequence[str] = ()  # of `ties`, those that are tensors of their own where `tie_word_embeddings` is false
-    # Where `tie_word_embeddings` is false, the tensor that is used instead of another, which still is in the file.
+    labels: int = 2  # default number of labels of a classifier
+    untied: Sequence[str] = ()  # of `ties`, those that are separate tensors if `tie_word_embeddings` is false
+    # If `tie_word_embeddings` is false: the tensor that is used instead of another, which the file still has.
     instead: Mapping[str, str] = field(default_factory=dict)
-    # What fields cannot say: options from a configuration, and back.
+    # What fields cannot express: options from a configuration, and back.
     adjust: Callable[[dict[str, Any], Config], dict[str, Any]] = _same
     restore: Callable[[dict[str, Any], Any], dict[str, Any]] = _same
-    decoder: "Family | None" = None  # what it is where `is_decoder` is true
+    decoder: "Family | None" = None  # the family if `is_decoder` is true
 
     def options(self, given: Config, tasks: Sequence[HeadRequest] | None = None) -> dict[str, Any]:
-        """Our options for a configuration of theirs; `tasks` stands instead of those of its architecture."""
+        """Our options for their configuration; `tasks` replaces those of its architecture."""
         for key, able in self.only.items():
             if given.get(key, able[0]) not in able:
                 raise Unsupported(
                     f"config.json: {key} is {given[key]!r}; of this, {self.name} here can be {_listed(able)}"
                 )
-        found = {**self.fixed, **{each.ours: each.read(given) for each in self.fields}}
-        found = self.adjust(found, given)
-        if self._mute(self.named(given)):
-            found["tied"] = True
+        options = {**self.fixed, **{field.ours: field.read(given) for field in self.fields}}
+        options = self.adjust(options, given)
+        if self._lacks_output(self.named(given)):
+            options["tied"] = True
         wanted = self.tasks(given) if tasks is None else tasks
-        heads = [self._requested_head(task, found, given) for task in wanted]
-        return {**found, **self.headed, "tasks": tuple(heads)} if heads else found
+        heads = [self._requested_head(task, options, given) for task in wanted]
+        return {**options, **self.headed, "tasks": tuple(heads)} if heads else options
 
     def _requested_head(self, task: HeadRequest, options: Config, given: Config) -> Head:
-        """The head that was asked for; what a table does not say is as the family has it."""
+        """The requested head; what a table leaves out follows the family."""
         if isinstance(task, Head):
             return task
         if isinstance(task, str):
@@ -124,7 +124,7 @@ class Family:
         return replace(own, **{key: getattr(named, key) for key in task})
 
     def named(self, given: Config) -> str:
-        """The class that a configuration names; the first where it names none."""
+        """The class that a configuration names; by default the first."""
         return str((given.get("architectures") or list(self.architectures))[0])
 
     def tasks(self, given: Config) -> Sequence[str]:
@@ -145,28 +145,28 @@ class Family:
         return replace(made, task=task, labels=self.count(given, task))
 
     def count(self, given: Config, task: str = "classify") -> int:
-        """The number of labels that a configuration speaks of; to regress is to give one number."""
+        """The number of labels of a configuration; a regression has one."""
         if task == "regress":
             return 1
         named = given.get("id2label")
         return len(named) if named else int(given.get("num_labels", self.labels))
 
     def has_output(self, architecture: str) -> bool:
-        """Whether files of a class have an output layer."""
+        """Whether a class has an output layer."""
         return self.speakers is None or architecture in self.speakers
 
-    def _mute(self, architecture: str) -> bool:
-        """Whether a class has heads and no output layer, so that it needs none of its own, whatever it says of ties."""
+    def _lacks_output(self, architecture: str) -> bool:
+        """Whether a class has heads but no output layer, so that its ties do not matter."""
         tied = any(each.ours == "tied" for each in self.fields)
         return tied and bool(self.output and self.architectures.get(architecture)) and not self.has_output(architecture)
 
     def prefix(self, architecture: str) -> str:
-        """What stands before the names of the body's tensors in files of a class."""
+        """The prefix of the body's tensors in files of a class."""
         alone = next(iter(self.architectures)) if self.alone is None else self.alone
         return "" if architecture == alone else self.bases.get(architecture, self.base)
 
     def rules(self, task: str) -> Sequence[Rule]:
-        """The names of a head's tensors; none where the family has no such head."""
+        """The rules for a head's tensors; none if the family has no such head."""
         found = self.heads.get("classify" if task == "regress" else task, ())
         if task != "regress":
             return found
@@ -176,31 +176,31 @@ class Family:
         ]
 
     def config(self, options: Any, labels: Sequence[str] = (), before: str | None = None) -> dict[str, Any]:
-        """Their configuration of our options, as far as it goes: `check` tells. The model was a `before`."""
-        found: dict[str, Any] = {"model_type": self.name, "architectures": [self.architecture(options, before)]}
+        """Their configuration for our options; `check` tells if it is complete. `before` is the model's old class."""
+        record: dict[str, Any] = {"model_type": self.name, "architectures": [self.architecture(options, before)]}
         plain = {name: getattr(options, name) for name in (item["name"] for item in config.describe(type(options)))}
-        for each in self.fields:
-            found[each.theirs] = config.plain(each.write(plain[each.ours]))
+        for item in self.fields:
+            record[item.theirs] = config.plain(item.write(plain[item.ours]))
         heads = options.tasks or ()
         tied = next((head.tied for head in heads if head.task == "masked"), plain.get("tied"))
         if tied is not None:
-            found["tie_word_embeddings"] = tied
+            record["tie_word_embeddings"] = tied
         count = next((head.labels for head in heads if head.task in LABELLED), None)
         if count is not None:
             names = labels if len(labels) == count else [f"LABEL_{number}" for number in range(count)]
-            found["id2label"] = {str(number): name for number, name in enumerate(names)}
-            found["label2id"] = {name: number for number, name in enumerate(names)}
+            record["id2label"] = {str(number): name for number, name in enumerate(names)}
+            record["label2id"] = {name: number for number, name in enumerate(names)}
             if any(head.task == "regress" for head in heads):
-                found["problem_type"] = "regression"
-        if self._mute(found["architectures"][0]):
-            del found["tie_word_embeddings"]  # what such a class says of ties stays as it was
-        return self.restore(found, options)
+                record["problem_type"] = "regression"
+        if self._lacks_output(record["architectures"][0]):
+            del record["tie_word_embeddings"]  # keep what the old configuration says of ties
+        return self.restore(record, options)
 
     def check(self, options: Any, given: Config) -> None:
-        """Refuses a model that a configuration does not describe, so that nothing is written that reads as another."""
+        """Refuses a model that a configuration cannot describe: it would load as another model."""
         again = config.make(type(options), self.options(given, options.tasks or ()), self.name)
         ours, theirs = _settled(options), _settled(again)
-        if self._mute(self.named(given)):
+        if self._lacks_output(self.named(given)):
             ours["tied"] = theirs["tied"]
         for name, value in ours.items():
             if value != theirs[name] and not _alike(value, theirs[name], options):
@@ -212,14 +212,14 @@ class Family:
         for head in options.tasks or ():
             made = self.read_head(head.task, plain, given)
             unsaid: dict[str, Any] = {"dropout": head.dropout, "drop_input": head.drop_input, "names": head.names}
-            # Dropout is for training; the number of labels means something to some tasks only.
+            # Dropout matters in training only; the number of labels matters for some tasks only.
             if replace(made, labels=head.labels, **unsaid) != head:
                 raise Unsupported(f"the head of a {self.name} there is {made}, and this model's is {head}")
 
     def architecture(self, options: Any, before: str | None = None) -> str:
-        """The class that has these heads and no others: the one that it was, if that is one of several.
+        """The class with exactly these heads; if there are several, the model's old class.
 
-        The body alone may be without its pooler.
+        The body alone may lack its pooler.
         """
         wanted = {"classify" if head.task == "regress" else head.task for head in options.tasks or ()}
         for spare in ((), self.spare):
@@ -233,7 +233,7 @@ class Family:
         raise Unsupported(f"no {self.name} there has heads for {', '.join(sorted(wanted)) or 'nothing'} at once")
 
 
-# What changes no result of a trained model: how it began, what it drops in training, and the size of pieces.
+# Options that do not change the results of a trained model: initialisation, dropout, chunk sizes.
 UNSAID = {
     "tasks",
     "init",
@@ -249,7 +249,7 @@ UNSAID = {
 
 
 def _settled(options: Any) -> dict[str, Any]:
-    """Options by name, with what an option that was not given means; those that say nothing of results are left out."""
+    """Options by name, with defaults resolved, without those that do not change results."""
     found = {each["name"]: getattr(options, each["name"]) for each in config.describe(type(options))}
     width, heads = found.get("width"), found.get("heads")
     meant = {
@@ -274,7 +274,7 @@ def _settled(options: Any) -> dict[str, Any]:
 
 
 def _alike(ours: Any, there: Any, options: Any) -> bool:
-    """Whether attention is the same in every layer, though one may name options that the other leaves to defaults."""
+    """Whether attention is the same in every layer; one side may spell out defaults."""
     if not all(isinstance(each, tuple) and each and isinstance(each[0], AttentionConfig) for each in (ours, there)):
         return False
     layers = max(options.layers, len(ours), len(there))
@@ -282,7 +282,7 @@ def _alike(ours: Any, there: Any, options: Any) -> bool:
 
 
 def label_names(given: Config) -> list[str]:
-    """The names of the labels, in order; none where the configuration names none."""
+    """The names of the labels, in order; empty if the configuration has none."""
     named = given.get("id2label") or {}
     try:
         return [str(named[key]) for key in sorted(named, key=int)]

@@ -21,7 +21,7 @@ FIELDS = (
     Field("eps", "layer_norm_eps", 1e-12),
     Field("padding", "pad_token_id", 0),
 )
-# What all encoders of BERT's kind are.
+# Options that all encoders like BERT share.
 FIXED: Config = {"place": "post", "position": "learned", "embedding_norm": True, "scale": False, "init": "normal"}
 ONLY = {"position_embedding_type": ("absolute",), "is_decoder": (False,), "add_cross_attention": (False,)}
 
@@ -51,7 +51,7 @@ BODY = (*EMBEDDINGS, *layers("stack.blocks.*", "encoder.layer.*"))
 
 
 def pooled_head(task: str, out: str, pooler: str = "pooler.dense") -> tuple[Rule, ...]:
-    """A head for whole texts whose layer in between is part of the body there."""
+    """A head for whole texts whose hidden layer is part of the body in Hugging Face's model."""
     return (rename(f"heads.{task}.dense", pooler, inside=True), rename(f"heads.{task}.out", out))
 
 
@@ -61,19 +61,19 @@ def token_head(task: str, out: str) -> tuple[Rule, ...]:
 
 
 def classifier_dropout(options: Config, given: Config) -> float:
-    """Of the heads for classification, where it is said; otherwise the body's."""
+    """The dropout of classification heads; by default the body's."""
     found: Any = given.get("classifier_dropout")
     return float(options["dropout"] if found is None else found)
 
 
-def restore(found: dict[str, Any], options: Any) -> dict[str, Any]:
-    """Says the dropout of a head for classification, where it is not the body's."""
+def restore(record: dict[str, Any], options: Any) -> dict[str, Any]:
+    """Writes the dropout of a classification head if it differs from the body's."""
     own = [each.dropout for each in options.tasks or () if each.task in ("classify", "regress", "choose", "tag")]
-    return found if own[:1] in ([], [options.dropout]) else {**found, "classifier_dropout": own[0]}
+    return record if own[:1] in ([], [options.dropout]) else {**record, "classifier_dropout": own[0]}
 
 
 def head(task: str, options: Config, given: Config) -> Head:
-    """BERT's heads: texts are read from the first token through the pooler, a layer with tanh."""
+    """BERT's heads: a text is classified by its first token, through the pooler, a layer with tanh."""
     if task == "masked":
         return Head(task=task, activation=options["activation"], tied=bool(given.get("tie_word_embeddings", True)))
     dropout = classifier_dropout(options, given)

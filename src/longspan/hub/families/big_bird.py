@@ -14,7 +14,7 @@ FIELDS = (
     *(replace(each, default=_DEFAULTS.get(each.theirs, each.default)) for each in bert.FIELDS),
     Field("scale", "rescale_embeddings", False),
 )
-# Values and defaults of their attention_type, block_size and num_random_blocks; and a key of our own, `BigBird`'s plan.
+# Their attention_type, block_size and num_random_blocks with defaults; and our own key for the plan.
 FULL, SPARSE, BLOCK, RANDOM, PLAN = "original_full", "block_sparse", 64, 3, "random_plan"
 
 
@@ -25,26 +25,28 @@ def _kind(given: Config) -> str:
     return kind
 
 
-def adjust(found: dict[str, Any], given: Config) -> dict[str, Any]:
-    found["query_bias"] = None if given.get("use_bias", True) else False
-    found["attention"] = [{"name": "softmax"}]
+def adjust(options: dict[str, Any], given: Config) -> dict[str, Any]:
+    options["query_bias"] = None if given.get("use_bias", True) else False
+    options["attention"] = [{"name": "softmax"}]
     if _kind(given) == SPARSE:
         block, random = given.get("block_size", BLOCK), given.get("num_random_blocks", RANDOM)
-        found["attention"] = [{"name": "bigbird", "block": block, "random": random, "plan": given.get(PLAN, "uniform")}]
-    return found
+        options["attention"] = [
+            {"name": "bigbird", "block": block, "random": random, "plan": given.get(PLAN, "uniform")}
+        ]
+    return options
 
 
-def restore(found: dict[str, Any], options: Any) -> dict[str, Any]:
-    found = {**bert.restore(found, options), "use_bias": options.query_bias is not False, "attention_type": FULL}
+def restore(record: dict[str, Any], options: Any) -> dict[str, Any]:
+    record = {**bert.restore(record, options), "use_bias": options.query_bias is not False, "attention_type": FULL}
     first = options.attention[0]
     if first.name == "bigbird":
-        found |= {"attention_type": SPARSE, "block_size": first.options.get("block", BLOCK)}
-        found |= {"num_random_blocks": first.options.get("random", RANDOM), PLAN: first.options.get("plan", "uniform")}
-    return found
+        record |= {"attention_type": SPARSE, "block_size": first.options.get("block", BLOCK)}
+        record |= {"num_random_blocks": first.options.get("random", RANDOM), PLAN: first.options.get("plan", "uniform")}
+    return record
 
 
 def head(task: str, options: Config, given: Config) -> Head:
-    """BERT's heads, but for two: texts are classified past the pooler, and answers have a layer of their own."""
+    """BERT's heads, with two exceptions: classification skips the pooler, and answers have their own layer."""
     if task == "classify":
         dropout = bert.classifier_dropout(options, given)
         return Head(task=task, activation=options["activation"], dropout=dropout, drop_input=True)
@@ -60,15 +62,14 @@ def head(task: str, options: Config, given: Config) -> Head:
     return bert.head(task, options, given)
 
 
-def adjust_decoder(found: dict[str, Any], given: Config) -> dict[str, Any]:
-    """Full attention, whatever the file says: theirs is that too for short texts and where it reads an encoder, and
-    where it is sparse, it reads the future."""
-    found = {**adjust(found, given), "attention": [{"name": "softmax"}]}
-    return {**found, "head_activation": found["activation"], "head_bias": True}
+def adjust_decoder(options: dict[str, Any], given: Config) -> dict[str, Any]:
+    """Always full attention: their sparse attention in a decoder sees future tokens, and is full for short texts."""
+    options = {**adjust(options, given), "attention": [{"name": "softmax"}]}
+    return {**options, "head_activation": options["activation"], "head_bias": True}
 
 
-def restore_decoder(found: dict[str, Any], options: Any) -> dict[str, Any]:
-    return {**restore(found, options), "is_decoder": True}
+def restore_decoder(record: dict[str, Any], options: Any) -> dict[str, Any]:
+    return {**restore(record, options), "is_decoder": True}
 
 
 _POOLER = (rename("heads.pool.dense", "pooler", inside=True),)
@@ -107,7 +108,7 @@ BIG_BIRD = Family(
     fields=(*FIELDS, Field("separator", "sep_token_id", 66)),
     fixed=bert.FIXED,
     only={"is_decoder": (False,), "add_cross_attention": (False,)},
-    # All but answers have a pooler, which some of them do not use.
+    # All classes but that for answers have a pooler, used or not.
     architectures={
         "BigBirdModel": ("pool",),
         "BigBirdForPreTraining": ("masked", "pair"),

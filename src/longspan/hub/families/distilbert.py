@@ -1,6 +1,6 @@
 """DistilBERT (Sanh et al. 2019): half of BERT's layers, without segments and without a pooler.
 
-Their training drops from what the feed-forward layer adds and not from what attention adds; here dropout is on both.
+In Hugging Face's training, dropout is on the output of the feed-forward layer only; here also on that of attention.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ FIELDS = (
     Field("activation", "activation", "gelu", ACTIVATIONS),
     Field("dropout", "dropout", 0.1),
     Field("attention_dropout", "attention_dropout", 0.1),
-    # Where `sinusoidal_pos_embds` is true the table began as waves; it is in the file all the same.
+    # With `sinusoidal_pos_embds` the table was initialised with sinusoids; the file has it anyway.
     Field("max_length", "max_position_embeddings", 512),
     Field("init_std", "initializer_range", 0.02),
     Field("padding", "pad_token_id", 0),
@@ -28,7 +28,7 @@ _LAYER, _OURS = "transformer.layer.*", "stack.blocks.*"
 
 
 def head(task: str, options: Config, given: Config) -> Head:
-    """DistilBERT's heads: texts are read from the first token through a layer of the head's own, with ReLU."""
+    """DistilBERT's heads: a text is classified by its first token, through the head's own layer with ReLU."""
     if task == "masked":
         return Head(task=task, activation=options["activation"], tied=bool(given.get("tie_word_embeddings", True)))
     if task == "tag":
@@ -38,12 +38,12 @@ def head(task: str, options: Config, given: Config) -> Head:
     return Head(task=task, activation="relu", dropout=given.get("seq_classif_dropout", 0.2))
 
 
-def restore(found: dict[str, Any], options: Any) -> dict[str, Any]:
-    """Says the dropout of the heads that have one of their own."""
+def restore(record: dict[str, Any], options: Any) -> dict[str, Any]:
+    """Writes the dropout of heads that have their own."""
     texts = dict.fromkeys(("classify", "regress", "choose"), "seq_classif_dropout")
     keys = {**texts, "span": "qa_dropout"}
     own = {keys[each.task]: each.dropout for each in options.tasks or () if each.task in keys}
-    return {**found, **own}
+    return {**record, **own}
 
 
 DISTILBERT = Family(

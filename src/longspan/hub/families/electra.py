@@ -1,4 +1,4 @@
-"""ELECTRA (Clark et al. 2020): the halves of the pair, each an encoder with its head; `models.electra` has both."""
+"""ELECTRA (Clark et al. 2020): generator or discriminator, an encoder with its head; `models.electra` has both."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from longspan.hub.families.bert import FIELDS as BERT_FIELDS
 from longspan.hub.tensor_names import rename
 from longspan.nn.heads import Head
 
-# The sizes that a missing key means are those of the small model.
+# The default sizes are those of the small model.
 SIZES = {"hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024}
 FIELDS = (
     Field("embedding_width", "embedding_size", 128),
@@ -17,16 +17,16 @@ FIELDS = (
 )
 
 
-def restore(found: dict[str, Any], options: Any) -> dict[str, Any]:
-    """Tables as wide as the states where they are not narrower; a layer between equal widths has no name there."""
+def restore(record: dict[str, Any], options: Any) -> dict[str, Any]:
+    """Without narrow embeddings their width is the model's, and there is no projection."""
     if options.embedding_projection and options.embedding_width in (None, options.width):
         raise Unsupported("an electra projects its embeddings only to another width: give no embedding_projection")
-    found["embedding_size"] = options.embedding_width or options.width
-    return found
+    record["embedding_size"] = options.embedding_width or options.width
+    return record
 
 
 def head(task: str, options: Config, given: Config) -> Head:
-    """No pooler: texts are read from the first token through a layer with GELU."""
+    """No pooler: a text is classified by its first token, through a layer with GELU."""
     dropout = classifier_dropout(options, given)
     if task == "masked":
         return Head(task=task, activation="gelu", tied=bool(given.get("tie_word_embeddings", True)))
@@ -40,7 +40,7 @@ def head(task: str, options: Config, given: Config) -> Head:
 
 
 def _summary(given: Config) -> Head:
-    """The head for several texts has a configuration of its own."""
+    """The head for multiple choice has its own keys in the configuration."""
     kind, project = given.get("summary_type", "first"), given.get("summary_use_proj", True)
     if kind != "first" or not project:
         what = f"summary_type is {kind!r}" if kind != "first" else f"summary_use_proj is {project!r}"

@@ -1,4 +1,4 @@
-"""GPT (Radford et al. 2018) and GPT-2 (2019): decoders with learned positions, their norms behind and in front.
+"""GPT (Radford et al. 2018) and GPT-2 (2019): decoders with learned positions, post-norm and pre-norm.
 
 GPT-3 has GPT-2's tensors; no checkpoint of it is public.
 """
@@ -23,10 +23,10 @@ SIZES = (
     Field("tied", "tie_word_embeddings", True),
 )
 FIXED: Config = {"position": "learned", "scale": False, "init": "normal"}
-# Of the head for multiple choice; by a cls_index of theirs we take the last real token, which is what it is for.
+# For the multiple-choice head; their cls_index is meant to be the last real token, which we use.
 SUMMARY = {"summary_type": ("cls_index", "last"), "summary_use_proj": (True,), "summary_activation": (None,)}
 
-# Conv1D holds its weights as (inputs, outputs). One of the four, attn.c_proj, is square and would fit unturned.
+# Conv1D stores weights as (inputs, outputs). attn.c_proj is square, so a missing transpose would go unnoticed.
 LAYERS = (
     rename([f"stack.blocks.*.mixer.project.{part}" for part in "qkv"], "h.*.attn.c_attn", turned=True),
     rename("stack.blocks.*.mixer.out", "h.*.attn.c_proj", turned=True),
@@ -44,13 +44,13 @@ MASKS = (r"(transformer\.)?h\.\d+\.attn\.(masked_)?bias",)  # old files hold the
 
 
 def token_dropout(given: Config) -> float:
-    """Before the labels of tokens."""
+    """The dropout before token labels."""
     said = [given.get(key) for key in ("classifier_dropout", "hidden_dropout")]
     return float(next((value for value in said if value is not None), 0.1))
 
 
 def head(task: str, options: Config, given: Config) -> Head:
-    """Texts are read from their last real token: it alone has read all the others."""
+    """A text is classified by its last real token, the only one that has read all others."""
     if task == "tag":
         return Head(task=task, dropout=token_dropout(given))
     if task == "choose":
@@ -58,22 +58,22 @@ def head(task: str, options: Config, given: Config) -> Head:
     return Head(task=task, pool="last", dropout=0.0, bias=task != "classify")
 
 
-def _drop(found: dict[str, Any], options: Any) -> dict[str, Any]:
-    """Theirs says every dropout by itself."""
-    return {**found, "embd_pdrop": options.dropout} if options.embedding_dropout is None else found
+def _drop(record: dict[str, Any], options: Any) -> dict[str, Any]:
+    """Their configuration has one key for each dropout."""
+    return {**record, "embd_pdrop": options.dropout} if options.embedding_dropout is None else record
 
 
 # GPT
 
 
-def _adjust_gpt(found: dict[str, Any], given: Config) -> dict[str, Any]:
-    return {**found, "hidden": 4 * found["width"]}
+def _adjust_gpt(options: dict[str, Any], given: Config) -> dict[str, Any]:
+    return {**options, "hidden": 4 * options["width"]}
 
 
-def _restore_gpt(found: dict[str, Any], options: Any) -> dict[str, Any]:
+def _restore_gpt(record: dict[str, Any], options: Any) -> dict[str, Any]:
     if options.hidden != 4 * options.width:
         raise Unsupported(f"openai-gpt has hidden = 4 · width = {4 * options.width}, and this model {options.hidden}")
-    return _drop(found, options)
+    return _drop(record, options)
 
 
 GPT = Family(
@@ -83,7 +83,7 @@ GPT = Family(
     fields=(
         Field("vocabulary", "vocab_size", 40478),
         Field("max_length", "n_positions", 512),
-        # What it calls gelu is the approximation by tanh.
+        # Its "gelu" is the tanh approximation.
         Field("activation", "afn", "gelu", {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}),
         *SIZES,
     ),
@@ -116,29 +116,29 @@ GPT = Family(
 
 
 def _scaled(width: int, heads: int, layers: int, *, by_width: bool, by_layer: bool) -> tuple[AttentionConfig, ...]:
-    """Attention whose products are scaled otherwise than by 1/√head_dim, which is the default."""
+    """Attention with GPT-2's scales: 1/√head_dim or 1, divided by the layer's number with `by_layer`."""
     if by_width and not by_layer:
         return (AttentionConfig("softmax"),)
     scale = (width // heads) ** -0.5 if by_width else 1.0
     return tuple(AttentionConfig("softmax", scale=scale / (layer + 1 if by_layer else 1)) for layer in range(layers))
 
 
-def _adjust_gpt2(found: dict[str, Any], given: Config) -> dict[str, Any]:
+def _adjust_gpt2(options: dict[str, Any], given: Config) -> dict[str, Any]:
     by_width = bool(given.get("scale_attn_weights", True))
     by_layer = bool(given.get("scale_attn_by_inverse_layer_idx", False))
-    sizes = found["width"], found["heads"], found["layers"]
-    found["attention"] = _scaled(*sizes, by_width=by_width, by_layer=by_layer)
-    found["hidden"] = found["hidden"] or 4 * found["width"]
-    return found
+    sizes = options["width"], options["heads"], options["layers"]
+    options["attention"] = _scaled(*sizes, by_width=by_width, by_layer=by_layer)
+    options["hidden"] = options["hidden"] or 4 * options["width"]
+    return options
 
 
-def _restore_gpt2(found: dict[str, Any], options: Any) -> dict[str, Any]:
+def _restore_gpt2(record: dict[str, Any], options: Any) -> dict[str, Any]:
     sizes = options.width, options.heads, options.layers
     for by_width in (True, False):
         for by_layer in (False, True):
             if options.attention == _scaled(*sizes, by_width=by_width, by_layer=by_layer):
                 scaling = {"scale_attn_weights": by_width, "scale_attn_by_inverse_layer_idx": by_layer}
-                return _drop({**found, **scaling}, options)
+                return _drop({**record, **scaling}, options)
     raise Unsupported(f"gpt2 has dense attention in every layer, and this model {options.attention}")
 
 

@@ -1,6 +1,6 @@
-"""LED (Beltagy et al. 2020): BART whose encoder reads by Longformer's window and global tokens.
+"""LED (Beltagy et al. 2020): BART whose encoder has Longformer's attention.
 
-Which source tokens are global is said with each text, by the stream `global_mask`; without it none are.
+The stream `global_mask` marks the global source tokens of each text; by default there are none.
 """
 
 from typing import Any
@@ -29,28 +29,28 @@ BODY = (
 )
 
 
-def _adjust(found: dict[str, Any], given: Config) -> dict[str, Any]:
-    """Their windows count the neighbours on both sides, ours those on each."""
+def _adjust(options: dict[str, Any], given: Config) -> dict[str, Any]:
+    """Their window counts the neighbours on both sides, ours on each side."""
     windows = given.get("attention_window", 512)
-    layers = found["layers"]
+    layers = options["layers"]
     widths = windows if isinstance(windows, list) else [windows] * layers
     if len(widths) != layers:
         raise InvalidInput(f"config.json: attention_window has {len(widths)} numbers for {layers} encoder layers")
     for width in widths:
         if not isinstance(width, int) or width < 2 or width % 2:
             raise InvalidInput(f"config.json: attention_window must be even numbers from 2 on, not {width!r}")
-    found["encoder_attention"] = tuple(AttentionConfig("longformer", window=width // 2) for width in widths)
-    return bart.adjust(found, given)
+    options["encoder_attention"] = tuple(AttentionConfig("longformer", window=width // 2) for width in widths)
+    return bart.adjust(options, given)
 
 
-def _restore(found: dict[str, Any], options: Any) -> dict[str, Any]:
+def _restore(record: dict[str, Any], options: Any) -> dict[str, Any]:
     settings = options.encoder_attention
     for setting in settings:
         if setting.name != "longformer" or set(setting.options) - {"window", "capacity"}:
             raise Unsupported(f"an led reads its source by longformer with a window, and this by {setting!r}")
     windows = [2 * int(setting.options.get("window", 256)) for setting in settings]
-    found["attention_window"] = [windows[layer % len(windows)] for layer in range(options.layers)]
-    return bart.restore(found, options)
+    record["attention_window"] = [windows[layer % len(windows)] for layer in range(options.layers)]
+    return bart.restore(record, options)
 
 
 LED = Family(

@@ -23,14 +23,14 @@ THETA = 10000.0
 
 
 def head(task: str, options: Config, given: Config) -> Head:
-    """Texts are read from their last real token."""
+    """A text is classified by its last real token."""
     if task == "tag":
         return Head(task=task, dropout=token_dropout(given), bias=bool(given.get("token_classification_bias", True)))
     return Head(task=task, pool="last", dropout=0.0, bias=task != "classify")
 
 
 def _rope(given: Config) -> dict[str, Any]:
-    """What a configuration of any age says of rotary positions, in today's words."""
+    """The rotary settings of a configuration, old or new, in the current form."""
     said = dict(given.get("rope_scaling") or given.get("rope_parameters") or {})
     said.setdefault("rope_theta", given.get("rope_theta", THETA))
     said["rope_type"] = said.get("rope_type", said.get("type", "default"))
@@ -81,7 +81,7 @@ def _amplitude(rope: dict[str, Any], factor: float) -> float | None:
 
 
 def _written(options: Any) -> dict[str, Any]:
-    """Their `rope_parameters` of our options."""
+    """Their `rope_parameters` for our options."""
     scaling: RotaryScaling | None = options.rotary_scaling
     found: dict[str, Any] = {"rope_theta": options.rotary_base, "rope_type": "default"}
     if scaling is None:
@@ -98,30 +98,30 @@ def _written(options: Any) -> dict[str, Any]:
     return found if scaling.whole else {**found, "truncate": False}
 
 
-def _adjust(found: dict[str, Any], given: Config) -> dict[str, Any]:
+def _adjust(options: dict[str, Any], given: Config) -> dict[str, Any]:
     rope = _rope(given)
-    padding = found["padding"]
+    padding = options["padding"]
     return {
-        **found,
+        **options,
         "rotary_base": float(rope["rope_theta"]),
-        "rotary_scaling": _scaling(rope, found["max_length"]),
-        "output_bias": found["query_bias"],
+        "rotary_scaling": _scaling(rope, options["max_length"]),
+        "output_bias": options["query_bias"],
         "padding": padding if padding is not None and padding >= 0 else None,  # -1 in the first files: none
     }
 
 
-def _restore(found: dict[str, Any], options: Any) -> dict[str, Any]:
+def _restore(record: dict[str, Any], options: Any) -> dict[str, Any]:
     into, out = (options.bias if bias is None else bias for bias in (options.query_bias, options.output_bias))
     if into != out:
         raise Unsupported(
             f"llama's attention has all its biases or none, and this model has {into} before, {out} after"
         )
     rope = _written(options)
-    # The old names as well, which everything that reads these folders but transformers 5 looks for.
+    # The old names as well: other readers than transformers 5 look for them.
     old = {key: value for key, value in rope.items() if key != "rope_theta"}
     scaling = None if rope["rope_type"] == "default" else old
     return {
-        **found,
+        **record,
         "attention_bias": into,
         "rope_parameters": rope,
         "rope_theta": options.rotary_base,

@@ -11,27 +11,27 @@ from longspan.models.body import spread
 from longspan.nn.heads import Head
 
 ROBERTA = roberta.ROBERTA
-# Which tokens a head makes global, unless the caller says; heads without a line here make none.
+# The default global tokens of each head; other heads have none.
 GLOBAL_TOKENS = {"classify": "first", "span": "question", "choose": "answer"}
 
 
-def adjust(found: dict[str, Any], given: Config) -> dict[str, Any]:
-    """Their windows count both sides."""
-    windows, layers = given.get("attention_window", 512), found["layers"]
+def adjust(options: dict[str, Any], given: Config) -> dict[str, Any]:
+    """Their window counts both sides, ours one."""
+    windows, layers = given.get("attention_window", 512), options["layers"]
     windows = [windows] * layers if isinstance(windows, int) else windows
     if len(windows) != layers or any(window < 2 or window % 2 for window in windows):
         raise InvalidInput(
             f"config.json: attention_window must be even, one number or one for each of {layers} layers, not {windows}"
         )
-    found["attention"] = [{"name": "longformer", "window": window // 2} for window in windows]
-    return roberta.adjust(found, given)
+    options["attention"] = [{"name": "longformer", "window": window // 2} for window in windows]
+    return roberta.adjust(options, given)
 
 
-def restore(found: dict[str, Any], options: Any) -> dict[str, Any]:
+def restore(record: dict[str, Any], options: Any) -> dict[str, Any]:
     settings = spread(options.attention, options.layers, "longformer")
-    found["attention_window"] = [2 * int(setting.options.get("window", 256)) for setting in settings]
-    found["max_position_embeddings"] = options.max_length + options.position_offset
-    return found
+    record["attention_window"] = [2 * int(setting.options.get("window", 256)) for setting in settings]
+    record["max_position_embeddings"] = options.max_length + options.position_offset
+    return record
 
 
 def head(task: str, options: Config, given: Config) -> Head:

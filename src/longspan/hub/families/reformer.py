@@ -1,7 +1,7 @@
-"""Reformer (Kitaev et al. 2020): reversible layers of hashed and of local attention, twice as wide at the end.
+"""Reformer (Kitaev et al. 2020): reversible layers of LSH and local attention; the output has twice the width.
 
-Its hashed layers are read as they were released, which is not strictly causal and does not decode. A key of ours in
-config.json, `"lsh_form": "strict"`, reads them in the form that is and does, with the same weights.
+LSH layers work as released, which is not strictly causal and cannot decode. With our own key in config.json,
+`"lsh_form": "strict"`, they are strictly causal and can, with the same weights.
 """
 
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ FIXED: Config = {
 LAYERS = ("local", "lsh", "local", "lsh", "local", "lsh")
 KEY_EPS = 1e-6  # added there to the mean square of a key
 
-# Settings of the two kinds of layers
+# Attention of the two kinds of layers
 
 
 def _local(given: Config, causal: bool) -> AttentionConfig:
@@ -67,7 +67,7 @@ def _hashed(given: Config, causal: bool) -> AttentionConfig:
         "rounds": int(given.get("num_hashes", 1)),
         "chunk": int(given.get("lsh_attn_chunk_length", 64)),
         "buckets": _buckets(given),
-        "form": None if form == "strict" else form,  # which a decoder is by itself
+        "form": None if form == "strict" else form,  # the default in a decoder
         "before": int(given.get("lsh_num_chunks_before", 1)),
         "after": int(given.get("lsh_num_chunks_after", 0)),
         "eps": KEY_EPS,
@@ -79,7 +79,7 @@ def _hashed(given: Config, causal: bool) -> AttentionConfig:
 
 
 def _buckets(given: Config) -> int | tuple[int, ...]:
-    """As many as it would take for its longest text where none are said; there, the first text decides."""
+    """The number of buckets; by default that for the longest text (in Hugging Face, the first text decides)."""
     said = given.get("num_buckets")
     if said is not None:
         return int(said) if isinstance(said, int) else tuple(int(factor) for factor in said)
@@ -109,7 +109,7 @@ def _adjust(causal: bool) -> Any:
     return adjust
 
 
-# And back
+# Our options to their configuration
 
 
 def _restore(causal: bool) -> Any:
@@ -138,7 +138,7 @@ def _restore(causal: bool) -> Any:
 
 
 def _complete(setting: AttentionConfig, options: Any, causal: bool) -> AttentionConfig:
-    """With its dropout said, and its form where it is not the one that it has by itself."""
+    """With explicit dropout, and with its form unless it is the default."""
     dropout = options.attention_dropout if setting.dropout is None else setting.dropout
     own = "strict" if causal else "paper"
     given = {name: value for name, value in setting.options.items() if (name, value) != ("form", own)}
@@ -189,7 +189,7 @@ BODY = (
     rename("embedding.position.weight", "embeddings.position_embeddings.embedding.weight"),
     rename("embedding.position.tables.0", "embeddings.position_embeddings.weights.0", shape=_along(0)),
     rename("embedding.position.tables.1", "embeddings.position_embeddings.weights.1", shape=_along(1)),
-    # A layer with keys of its own is local; the others share theirs with the queries.
+    # A layer with separate keys is local; in others, queries and keys share weights.
     rename(
         [f"{_MIX}.mixer.project.{part}" for part in "qkv"],
         [f"{_ATTENTION}.self_attention.{part}" for part in ("query", "key", "value")],
@@ -208,7 +208,7 @@ BODY = (
 
 
 def head(task: str, options: Config, given: Config) -> Head:
-    """They read both streams; a text is read from its first token."""
+    """Heads read both streams; a text is classified by its first token."""
     if task == "masked":
         return Head(task=task, tied=False)
     if task == "span":

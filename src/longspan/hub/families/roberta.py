@@ -1,7 +1,7 @@
 """RoBERTa (Liu et al. 2019), and CamemBERT and XLM-R, which are RoBERTa in other languages.
 
-BERT without sentence pairs. Positions are numbered from the id of padding on: the table has that many rows and one
-more before that of the first token, and padding in a text is not counted.
+BERT without sentence pairs. Positions start after the padding id: the table has padding id + 1 unused rows before that
+of the first token, and padding in a text has no position.
 """
 
 from dataclasses import replace
@@ -15,21 +15,21 @@ from longspan.hub.tensor_names import rename
 from longspan.nn.heads import Head
 
 
-def adjust(found: dict[str, Any], given: Config) -> dict[str, Any]:
-    """Their length is that of the table; ours is that of a text."""
-    if found["padding"] is None:
+def adjust(options: dict[str, Any], given: Config) -> dict[str, Any]:
+    """Their max_position_embeddings is the size of the table; our max_length is that of a text."""
+    if options["padding"] is None:
         raise Unsupported("config.json: pad_token_id is null, and it is where positions begin; give it")
-    before = found["padding"] + 1
-    return {**found, "position_offset": before, "max_length": found["max_length"] - before}
+    before = options["padding"] + 1
+    return {**options, "position_offset": before, "max_length": options["max_length"] - before}
 
 
-def restore(found: dict[str, Any], options: Any) -> dict[str, Any]:
+def restore(record: dict[str, Any], options: Any) -> dict[str, Any]:
     rows = options.max_length + options.position_offset
-    return {**restore_dropout(found, options), "max_position_embeddings": rows}
+    return {**restore_dropout(record, options), "max_position_embeddings": rows}
 
 
 def head(task: str, options: Config, given: Config) -> Head:
-    """RoBERTa's heads: texts are classified by a layer of the head's own, and masked tokens always through GELU."""
+    """RoBERTa's heads: classification has its own hidden layer; masked tokens always use GELU."""
     if task == "masked":
         return Head(task=task, activation="gelu", tied=bool(given.get("tie_word_embeddings", True)))
     if task == "choose":

@@ -1,4 +1,4 @@
-"""ViT (Dosovitskiy et al. 2021): patches of an image, norms in front, and what the class token says."""
+"""ViT (Dosovitskiy et al. 2021): an encoder over image patches with pre-norm and a class token."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ POOLER = {**ACTIVATIONS, "tanh": "tanh"}
 
 
 def layers(ours: str, theirs: str) -> tuple[Rule, ...]:
-    """The tensors of ViT's layers: BERT's names but for the norms, which stand elsewhere."""
+    """The tensors of ViT's layers: BERT's names, except for the norms."""
     attention, mixer = f"{theirs}.attention", f"{ours}.mixer"
     return (
         rename(f"{mixer}.project.q", f"{attention}.attention.query"),
@@ -45,7 +45,7 @@ def layers(ours: str, theirs: str) -> tuple[Rule, ...]:
 
 
 def _kernel(options: Any, ours: Tensor) -> tuple[int, ...]:
-    """Their patches are cut by a convolution."""
+    """Their patch embedding is a convolution."""
     return (options.width, options.channels, *pair(options.patch_size, "patch_size"))
 
 
@@ -58,7 +58,7 @@ EMBEDDINGS = (
 
 
 def head(task: str, options: Config, given: Config) -> Head:
-    """The class token: for a label as it is, for a vector through the pooler."""
+    """Heads read the class token: directly for a label, through the pooler for a vector."""
     if task == "classify":
         return Head(task=task, dropout=0.0)
     name = given.get("pooler_act", "tanh")
@@ -67,19 +67,19 @@ def head(task: str, options: Config, given: Config) -> Head:
     return Head(task=task, activation=POOLER[name], inner=given.get("pooler_output_size") or None)
 
 
-def restore(found: dict[str, Any], options: Any) -> dict[str, Any]:
-    """Leaves out what is not said, and says how it pools."""
+def restore(record: dict[str, Any], options: Any) -> dict[str, Any]:
+    """Removes unset keys, and writes the pooler's settings."""
     if options.head_dim is None:
-        del found["head_dim"]
+        del record["head_dim"]
     if options.query_bias is None:
-        found["qkv_bias"] = options.bias
+        record["qkv_bias"] = options.bias
     for each in options.tasks or ():
         if each.task == "pool":
             activation = next((name for name, ours in POOLER.items() if ours == each.activation), None)
             if activation is None or each.pool != "first":
                 raise Unsupported("the pooler there is a layer with an activation on the class token")
-            found |= {"pooler_act": activation, "pooler_output_size": each.inner or options.width}
-    return found
+            record |= {"pooler_act": activation, "pooler_output_size": each.inner or options.width}
+    return record
 
 
 VIT = Family(

@@ -1,7 +1,7 @@
-"""RoBERTa as fairseq trained and saved it, to the configuration and the tensors of a Hugging Face folder.
+"""Convert fairseq's RoBERTa checkpoints to the configuration and tensors of a Hugging Face folder.
 
-A checkpoint of fairseq is a pickle of tensors and of the command line that made it. It is read with the unpickler that
-builds tensors and plain containers only; of other classes `argparse.Namespace` is let through, and nothing else.
+A fairseq checkpoint is a pickle of tensors and of the training arguments. torch's `weights_only` reader reads it, with
+`argparse.Namespace` as the only other class that is allowed.
 """
 
 import argparse
@@ -18,8 +18,8 @@ from longspan.data.files import read_text
 from longspan.errors import InvalidInput, Unsupported
 from longspan.hub.formats.readers import Content, Format
 
-SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")  # stand before the words of a dictionary, and <mask> after them
-# What fairseq called things, in the order of its releases, and what they are called there.
+SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")  # come before the words of a dictionary, and <mask> after them
+# fairseq's names of tensors in all its releases, and Hugging Face's.
 NAMES = (
     (r"embed_tokens\.weight", "roberta.embeddings.word_embeddings.weight"),
     (r"embed_positions\.weight", "roberta.embeddings.position_embeddings.weight"),
@@ -37,7 +37,7 @@ NAMES = (
     (r"lm_head\.dense\.(weight|bias)", r"lm_head.dense.\1"),
     (r"lm_head\.layer_norm\.(weight|bias)", r"lm_head.layer_norm.\1"),
 )
-IGNORED = r"version|.*_float_tensor"  # buffers that say nothing
+IGNORED = r"version|.*_float_tensor"  # buffers without content
 
 
 def read(path: Path | str) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -56,7 +56,7 @@ def read(path: Path | str) -> tuple[dict[str, Any], dict[str, Tensor]]:
     places = found.get("roberta.embeddings.position_embeddings.weight")
     if words is None or places is None:
         raise InvalidInput(f"{path} has no tables of tokens and positions: it is no RoBERTa")
-    # It has no segments; there, there is always one, which is added to every token.
+    # fairseq's model has no segments; Hugging Face's always has one, here of zeros.
     found["roberta.embeddings.token_type_embeddings.weight"] = words.new_zeros(1, words.shape[1])
     config = {
         "model_type": "roberta",
@@ -111,7 +111,7 @@ def _unpickle(path: Path) -> Any:
     except pickle.UnpicklingError as error:
         reason = str(error).splitlines()[0]
         raise InvalidInput(f"{path} holds more than tensors and arguments, and is not opened: {reason}") from None
-    except Exception as error:  # a program cut short fails in any way
+    except Exception as error:  # a truncated program fails in any way
         said = str(error).splitlines() or [type(error).__name__]
         raise InvalidInput(f"{path} is no whole checkpoint: {said[0]}") from None
 
@@ -135,7 +135,7 @@ def _needed(arguments: Mapping[str, Any], name: str, path: Path) -> Any:
 
 
 def _apart(held: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The first releases had the projections of queries, keys and values in one matrix."""
+    """Splits the projections of queries, keys and values, which the first releases had in one matrix."""
     found = {}
     for name, tensor in held.items():
         if name.endswith(("in_proj_weight", "in_proj_bias")):

@@ -1,7 +1,7 @@
-"""Llamas in GGUF files, the format of llama.cpp: `read`, `write`, and `tokenizer` for the vocabulary inside.
+"""Llama models in GGUF files, the format of llama.cpp: `read`, `write`, and `tokenizer` for the vocabulary inside.
 
-There queries and keys are in the order of rotary pairs side by side, the output layer is left out where it is tied,
-and the scaling of Llama 3.1 is a tensor of divisors.
+In GGUF, rotary pairs of queries and keys are adjacent, a tied output layer is left out, and the rotary scaling of
+Llama 3.1 is a tensor of divisors.
 """
 
 import math
@@ -28,7 +28,7 @@ from longspan.parsing import refusing
 
 SPEAKER = "LlamaForCausalLM"
 DIVISORS = "rope_freqs.weight"
-# Theirs (Hugging Face's) and GGUF's; `*` is the number of a layer.
+# Hugging Face's names and GGUF's; `*` is the number of a layer.
 NAMES = {
     "model.embed_tokens": "token_embd",
     "model.norm": "output_norm",
@@ -45,12 +45,12 @@ NAMES = {
 }
 IDS = {"bos_token_id": "bos_token_id", "eos_token_id": "eos_token_id", "pad_token_id": "padding_token_id"}
 TOKENIZER = "tokenizer."
-# What Meta has released, with several factors; a file holds what comes of it, not the numbers themselves.
+# Meta's releases, which differ in the factor only; a file holds the divisors, not these numbers.
 RELEASED = RotaryScaling(kind="llama3", low=1.0, high=4.0, original_length=8192)
 
 
 class Llama(Mapping[str, Tensor]):
-    """The tensors of a file under Hugging Face's names, and `config`, what its `config.json` would say."""
+    """The tensors of a file under Hugging Face's names, and `config`, the equivalent of its config.json."""
 
     def __init__(self, path: Path | str) -> None:
         self.file = GgufFile(Path(path))
@@ -76,7 +76,7 @@ class Llama(Mapping[str, Tensor]):
 
 
 def read(path: Path) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
-    """What the `config.json` of a GGUF file's model would say, and its tensors under Hugging Face's names."""
+    """The equivalent of config.json for a GGUF file, and its tensors under Hugging Face's names."""
     with refusing(path):
         llama = Llama(path)
     return llama.config, llama
@@ -91,7 +91,7 @@ def tokenizer(path: Path | str) -> Tokenizer:
 def write(
     model: Pretrained, path: Path | str, *, half: bool = False, tokenizer: Mapping[str, Any] | None = None
 ) -> None:
-    """Writes a Llama in float32, or its matrices in float16 with `half`; `tokenizer` is such metadata of another file.
+    """Writes a Llama in float32 or, with `half`, its matrices in float16; `tokenizer` is GGUF metadata.
 
     >>> write(pretrained, "model.gguf", tokenizer=GgufFile(Path("other.gguf")).metadata)
     """
@@ -111,8 +111,8 @@ def write(
     family.check(options, said)
     record = {**model.config, **said}
     path = Path(path)
-    part = path.with_name(f"{path.name}.part")
-    writer = GGUFWriter(part, "llama")
+    unfinished = path.with_name(f"{path.name}.part")
+    writer = GGUFWriter(unfinished, "llama")
     _write_metadata(writer, record, options)
     writer.add_file_type(LlamaFileType.MOSTLY_F16 if half else LlamaFileType.ALL_F32)
     for key, value in (tokenizer or {}).items():
@@ -130,7 +130,7 @@ def write(
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    part.replace(path)
+    unfinished.replace(path)
 
 
 # Names
@@ -141,7 +141,7 @@ def _numbered(pattern: str) -> re.Pattern[str]:
 
 
 def _renamed(name: str, known: Mapping[re.Pattern[str], str]) -> str:
-    """The other name of a tensor; an unknown one keeps its own, and is refused by it where it is not wanted."""
+    """The other name of a tensor; an unknown one keeps its name, which a later error gives."""
     for pattern, other in known.items():
         found = pattern.fullmatch(name)
         if found:
@@ -151,7 +151,7 @@ def _renamed(name: str, known: Mapping[re.Pattern[str], str]) -> str:
 
 
 def _paired(name: str, heads: int, kv_heads: int) -> int | None:
-    """The heads whose rows change places between the two orders."""
+    """The number of heads whose rows must be reordered, or None."""
     return heads if ".q_proj." in name else kv_heads if ".k_proj." in name else None
 
 
@@ -159,7 +159,7 @@ def _paired(name: str, heads: int, kv_heads: int) -> int | None:
 
 
 def _config(file: GgufFile) -> dict[str, Any]:
-    """Their metadata as a `config.json`."""
+    """GGUF metadata as the entries of a config.json."""
     said, path = file.metadata, file.path
     kind = said.get("general.architecture")
     if kind != "llama":
@@ -170,7 +170,7 @@ def _config(file: GgufFile) -> dict[str, Any]:
         raise Unsupported(f"{path} has {said['llama.expert_count']} experts in each layer; a llama has none")
 
     def number(key: str, kinds: type | UnionType = int, default: Any = None) -> Any:
-        """A positive number of the metadata, which must be there unless it has a default."""
+        """A positive number of the metadata; required unless it has a default."""
         found: Any = said.get(f"llama.{key}", default)
         if found is None:
             raise InvalidInput(f"{path} does not say llama.{key}")
@@ -238,7 +238,7 @@ def _scaling(file: GgufFile, head_dim: int, base: float) -> dict[str, Any] | Non
 
 
 def _released(file: GgufFile, head_dim: int, base: float) -> dict[str, Any]:
-    """The scaling of Llama 3.1 and later, told from what each frequency is divided by."""
+    """The scaling of Llama 3.1 and later, derived from the divisors of the frequencies."""
     divisors = file[DIVISORS].double()
     if not divisors.numel() or not divisors.isfinite().all():
         raise InvalidInput(f"{file.path}: {DIVISORS} must be finite numbers")
@@ -299,8 +299,8 @@ def _write_metadata(writer: Any, record: Mapping[str, Any], options: Any) -> Non
 
 
 def _add(writer: Any, key: str, value: Any) -> None:
-    """One entry of metadata, by the type of its value; what was written before stays."""
-    if any(key in part for part in writer.kv_data):
+    """Adds an entry of metadata by the type of its value; an existing entry stays."""
+    if any(key in entries for entries in writer.kv_data):
         return
     if isinstance(value, bool):
         writer.add_bool(key, value)

@@ -1,7 +1,7 @@
-"""A GGUF file: its metadata, and its tensors mapped into memory and unpacked when they are used.
+"""GGUF files: metadata, and tensors that are mapped into memory and dequantised when used.
 
-The header is read here and not by the package `gguf`, which takes seconds for a vocabulary and reads past the end of a
-file that is cut off. Quantised tensors are unpacked by that package.
+The header is read here, not by the package `gguf`, which takes seconds for a vocabulary and reads past the end of a
+truncated file. That package dequantises tensors.
 """
 
 import math
@@ -18,7 +18,7 @@ from torch import Tensor
 from longspan.errors import InvalidInput, Unsupported
 
 MAGIC, VERSIONS, ALIGNMENT = b"GGUF", (2, 3), 32
-MOST_VALUES = 1 << 24  # of an array in the header; in Python each takes ten times its bytes
+MOST_VALUES = 1 << 24  # of an array in the header; a Python value takes ten times its bytes
 DIMENSIONS, DEEPEST = 4, 8  # the most of a tensor, and of arrays in arrays
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 TEXT, ARRAY, SINGLE = 8, 9, 6
@@ -27,7 +27,7 @@ PLAIN = {0: torch.float32, 1: torch.float16, 28: torch.float64, 30: torch.bfloat
 
 @dataclass(frozen=True)
 class Entry:
-    """Where a tensor lies."""
+    """Type, shape and position of a tensor."""
 
     kind: int  # GGML's number of its type
     shape: tuple[int, ...]  # as torch has it, rows first
@@ -36,7 +36,7 @@ class Entry:
 
 
 class GgufFile(Mapping[str, Tensor]):
-    """`metadata` by key, and the tensors by name: those of plain types as they are, quantised ones as float32."""
+    """Tensors by name, quantised ones as float32; and `metadata` by key."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.size = path, path.stat().st_size
@@ -107,13 +107,13 @@ class GgufFile(Mapping[str, Tensor]):
 
 
 class _Reader:
-    """Goes through the header, value by value."""
+    """Reads the header, value by value."""
 
     def __init__(self, path: Path, data: memoryview) -> None:
         self.path, self.data, self.at = path, data, 0
 
     def opening(self) -> tuple[int, int]:
-        """The number of tensors and that of metadata."""
+        """The numbers of tensors and of metadata entries."""
         if self.data[:4] != MAGIC:
             raise InvalidInput(f"{self.path} is no GGUF file: it begins with {bytes(self.data[:4])!r}")
         self.at = 4
@@ -167,12 +167,12 @@ class _Reader:
 
 
 def _shortest(value: float) -> float:
-    """The number that was meant: 1e-5, and not 9.999999747378752e-06, its nearest float32."""
+    """The shortest decimal of a float32: 1e-5, not 9.999999747378752e-06."""
     return float(str(np.float32(value)))
 
 
 def _package() -> tuple[Any, Any, Any]:
-    """Types, their block sizes and the function that unpacks them, from the package `gguf`."""
+    """Types, their block sizes and the dequantiser, from the package `gguf`."""
     try:
         from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
         from gguf.quants import dequantize

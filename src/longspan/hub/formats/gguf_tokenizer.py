@@ -1,4 +1,4 @@
-"""Tokenizers out of what other formats hold of them: GGUF's metadata, or pieces with scores (SentencePiece)."""
+"""Build tokenizers from GGUF metadata, or from pieces with scores (SentencePiece)."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,11 +15,11 @@ from longspan.errors import InvalidInput, Unsupported
 # GGUF's types of tokens
 NORMAL, UNKNOWN, CONTROL, ADDED, UNUSED, BYTE = range(1, 7)
 SPACE = "▁"
-NEVER = -1e6  # the score of what no merge makes
-NO_MERGES = "no_merges"  # the format has no empty lists: our files say by this that there are no merges
+NEVER = -1e6  # the score of tokens that no merge makes
+NO_MERGES = "no_merges"  # our files say with this key that there are no merges: GGUF has no empty lists
 WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
 REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-# How text is cut before it is merged, by the name that llama.cpp gives it.
+# Pre-tokenizers, by llama.cpp's names.
 GPT2 = ("gpt-2", "gpt2", "default", "mpt", "olmo", "jais", "phi-2")
 DIGITS = ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone")
 LLAMA3 = ("llama-bpe", "llama3", "llama-v3", "falcon3")
@@ -27,7 +27,7 @@ QWEN2 = ("qwen2", "deepseek-r1-qwen")
 
 
 def build(metadata: Mapping[str, Any], where: Path | str) -> Tokenizer:
-    """The tokenizer that GGUF metadata describe; `where` they are, for errors."""
+    """The tokenizer that GGUF metadata describes; errors name `where`."""
     said = {key.removeprefix("tokenizer.ggml."): value for key, value in metadata.items()}
     if "tokens" not in said:
         raise InvalidInput(f"{where} has no tokenizer: it lacks tokenizer.ggml.tokens")
@@ -47,7 +47,7 @@ def build(metadata: Mapping[str, Any], where: Path | str) -> Tokenizer:
         raise Unsupported(f"{where}: tokenizer.ggml.model is {kind!r}; it can be gpt2 or llama")
     types = _list(said, "token_type", where) if "token_type" in said else []
     special = (CONTROL, UNKNOWN) if kind == "llama" else (CONTROL,)
-    # Each at once: the package makes its search for them anew whenever some are added.
+    # All in one call: the package rebuilds its search whenever tokens are added.
     found.add_special_tokens(
         [AddedToken(token, special=True, normalized=False) for token, how in zip(tokens, types) if how in special]
     )
@@ -63,9 +63,9 @@ def build(metadata: Mapping[str, Any], where: Path | str) -> Tokenizer:
 
 
 def from_pieces(pieces: Sequence[str], scores: Sequence[float], *, prefix: bool = True) -> Tokenizer:
-    """SentencePiece's merging by scores: of all neighbours that make a piece, those with the best are joined first.
+    """SentencePiece's BPE: of all adjacent pairs that make a piece, the one with the best score is merged first.
 
-    With `prefix` a text begins with a space. What has no piece is spelled in bytes, by the pieces `<0x00>` to `<0xFF>`.
+    With `prefix` a text begins with a space. Unknown characters are spelled in bytes, `<0x00>` to `<0xFF>`.
     """
     check_lengths(pieces)
     vocabulary = {piece: token for token, piece in enumerate(pieces)}
@@ -105,7 +105,7 @@ def _byte_level(said: Mapping[str, Any], where: Path | str) -> Tokenizer:
 
 
 def splitter(name: str, where: Path | str) -> Any:
-    """How text is cut before it is merged."""
+    """The pre-tokenizer of a name."""
     if name in GPT2:
         return pre_tokenizers.ByteLevel(add_prefix_space=False)
     if name in DIGITS:
@@ -120,7 +120,7 @@ def splitter(name: str, where: Path | str) -> Any:
 
 
 def _without_merges(said: Mapping[str, Any]) -> bool:
-    """Whether there are none: a file that lacks them although its tokens need them is not whole."""
+    """Whether a tokenizer needs no merges; a file that lacks merges that it needs is incomplete."""
     if "merges" in said:
         return False
     types = said.get("token_type") or [NORMAL] * len(said["tokens"])
@@ -136,7 +136,7 @@ def _list(said: Mapping[str, Any], key: str, where: Path | str) -> list[Any]:
 
 
 def _surround(found: Tokenizer, tokens: Sequence[str], bos: int | None, eos: int | None) -> None:
-    """Puts the tokens that texts begin and end with around them."""
+    """Sets the tokens that texts begin and end with."""
     before = [] if bos is None else [tokens[bos]]
     after = [] if eos is None else [tokens[eos]]
     if before or after:

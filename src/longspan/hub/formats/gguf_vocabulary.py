@@ -1,4 +1,4 @@
-"""A tokenizer as the metadata of a GGUF file: what `gguf_tokenizer.build` reads."""
+"""Write a tokenizer as GGUF metadata, the inverse of `gguf_tokenizer.build`."""
 
 import json
 import re
@@ -19,11 +19,11 @@ from longspan.hub.formats.gguf_tokenizer import (
 )
 
 PREFIX, CHAT = "tokenizer.ggml.", "tokenizer.chat_template"
-SPLITTERS = ("gpt-2", "smollm", "llama-bpe", "qwen2")  # one name for each way that is known
+SPLITTERS = ("gpt-2", "smollm", "llama-bpe", "qwen2")  # one name for each pre-tokenizer
 
 
 def metadata(tokenizer: Tokenizer, rows: int) -> dict[str, Any]:
-    """Tokens, their kinds and how they are merged; a model with more `rows` has unused tokens at the end."""
+    """Tokens, their types and merges; a model with more `rows` gets unused tokens at the end."""
     record = json.loads(tokenizer.to_json())
     model = record["model"]
     if model["type"] != "BPE":

@@ -1,7 +1,7 @@
-"""Llamas of karpathy's llama2.c: a `.bin` of seven numbers and float32 weights, and a `tokenizer.bin` beside it.
+"""Models of karpathy's llama2.c: a `.bin` of seven numbers and float32 weights, and a `tokenizer.bin` beside it.
 
-Queries and keys are in the order of rotary pairs side by side. A negative vocabulary says that the output layer is not
-the embedding. The two rotary tables at the end say nothing that the sizes do not.
+Rotary pairs of queries and keys are adjacent. A negative vocabulary size means that the output layer is not tied to the
+embedding. The two rotary tables at the end are redundant.
 """
 
 import math
@@ -20,13 +20,13 @@ from longspan.hub.formats.rotary_order import to_halves
 from longspan.parsing import check_size, refusing
 
 HEADER = struct.Struct("<7i")
-LATER = 0x616B3432  # how files of later versions begin
+LATER = 0x616B3432  # magic number of later versions
 PICKLES = (b"PK\x03\x04", b"\x80\x02", b"\x80\x04")
 SPECIAL = ("<unk>", "<s>", "</s>")
 
 
 def read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """What its `config.json` would say, and the tensors by Hugging Face's names."""
+    """The equivalent of config.json, and the tensors under Hugging Face's names."""
     size = path.stat().st_size
     with path.open("rb") as file:
         header = file.read(HEADER.size)
@@ -64,7 +64,7 @@ def _tensors(path: Path, size: int, record: dict[str, Any]) -> dict[str, Tensor]
     heads, kv_heads = record["num_attention_heads"], record["num_key_value_heads"]
     head_dim = width // heads
     turns = (record["max_position_embeddings"], head_dim // 2)
-    # In the order of the file; names with a star stand for one tensor in each layer.
+    # In the order of the file; a name with a star means one tensor in each layer.
     parts: list[tuple[str, tuple[int, ...]]] = [
         ("model.embed_tokens.weight", (record["vocab_size"], width)),
         ("model.layers.*.input_layernorm.weight", (width,)),
@@ -122,7 +122,7 @@ def tokenizer(path: Path | str) -> Tokenizer:
         scores.append(score)
     if len(pieces) < 259:
         raise InvalidInput(f"{path} has {len(pieces)} pieces; three special ones and 256 bytes come first")
-    pieces[:3] = SPECIAL  # written with line breaks around them, to be seen in texts
+    pieces[:3] = SPECIAL  # the file has line breaks around them
     with refusing(path):
         found = from_pieces(pieces, scores)
     found.add_special_tokens([AddedToken(piece, special=True, normalized=False) for piece in SPECIAL])

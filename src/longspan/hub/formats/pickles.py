@@ -1,7 +1,7 @@
-"""Folders of Hugging Face's whose weights are pickles, from before safetensors.
+"""Hugging Face folders whose weights are pickles, from before safetensors.
 
-A pickle is a program, and reading it runs that. torch's reader for weights knows tensors, numbers and plain containers
-and nothing else: a file that asks for anything more is refused before any of it is done.
+A pickle is a program, and reading it runs the program. torch's `weights_only` reader knows only tensors, numbers and
+plain containers, and refuses everything else before running it.
 """
 
 import pickle
@@ -21,7 +21,7 @@ from longspan.hub.formats.readers import CONFIG, Content, Format, read_config, v
 from longspan.hub.formats.safetensors_files import PICKLES, shards
 
 ONE, INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
-# What training leaves beside the weights.
+# Pickles of training that hold no weights.
 OTHERS = ("training_args.bin", "optimizer.*", "scheduler.*", "scaler.*", "rng_state*")
 
 
@@ -61,16 +61,16 @@ def weights(path: Path) -> dict[str, Tensor]:
 
 
 def unpickle(path: Path) -> Any:
-    """What a pickle holds, if that is tensors, numbers and plain containers; nothing in it is run."""
+    """The content of a pickle of tensors, numbers and plain containers; no code in it runs."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of protocols that it may not know: what it does not, it refuses
+            warnings.simplefilter("ignore")  # about pickle protocols: unknown ones are refused
             return torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     except pickle.UnpicklingError as error:
         asked = re.search(r"GLOBAL ([\w.]+)", str(error))
         what = f"it asks for {asked[1]}" if asked else "it is more than weights, or broken"
         raise InvalidInput(f"{path} was not read: {what}, and of pickles only tensors are read") from None
-    except Exception as error:  # a program cut short fails in any way
+    except Exception as error:  # a truncated program fails in any way
         said = str(error).splitlines() or [type(error).__name__]
         raise InvalidInput(f"{path} is no whole file of weights: {said[0]}") from None
 

@@ -1,6 +1,6 @@
-"""Weights in other formats to a folder that `load` reads: safetensors, config.json and the tokenizer's files.
+"""Convert other formats (pickles, fairseq) to a folder that `load` reads: safetensors, config.json, tokenizer files.
 
-This is done on request and never on loading. To add a format: a file with a `Format`, and its line here.
+Only `convert` does this, never `load`. To add a format: a file with a `Format`, and its line here.
 """
 
 import json
@@ -18,7 +18,7 @@ from longspan.hub.formats import safetensors_files
 from longspan.parsing import read_json_table
 
 CONFIG = "config.json"
-# What tokenizers of Hugging Face's are made of, beside `tokenizer.json`.
+# Files of Hugging Face's tokenizers.
 VOCABULARIES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -39,20 +39,20 @@ VOCABULARIES = (
 
 @dataclass(frozen=True)
 class Content:
-    """What a source holds, as it is written."""
+    """The content of a source, ready to be written."""
 
     config: Mapping[str, Any]  # of Hugging Face's, with `model_type`
     tensors: Mapping[str, Tensor]  # under Hugging Face's names; each is asked for once
-    copies: Sequence[Path] = ()  # files that go along as they are
-    texts: Mapping[str, str] = field(default_factory=dict)  # files that are made, by name
+    copies: Sequence[Path] = ()  # files that are copied
+    texts: Mapping[str, str] = field(default_factory=dict)  # new files, by name
 
 
 @dataclass(frozen=True)
 class Format:
-    """A kind of source."""
+    """A format that can be converted."""
 
     about: str  # what is expected, for errors: "a folder with …"
-    fits: Callable[[Path], bool]  # whether a path is of this kind; looks at names and first bytes only
+    fits: Callable[[Path], bool]  # whether a path has this format, by names and first bytes only
     read: Callable[[Path], Content]
 
 
@@ -63,34 +63,34 @@ FORMATS: dict[str, str] = {
 
 
 def convert(source: Path | str, target: Path | str) -> list[Path]:
-    """Writes what is at `source` to the new folder `target`, which appears when it is whole; gives the files there."""
+    """Converts `source` to the new folder `target`, which appears when it is complete; returns its files."""
     source, target = Path(source), Path(target)
     if not source.exists():
         raise InvalidInput(f"{source} does not exist")
     if target.is_file() or (target.is_dir() and any(target.iterdir())):
         raise InvalidInput(f"{target} exists already; give the name of a new folder")
     content = find(source).read(source)
-    part = target.with_name(f"{target.name}.part")
+    unfinished = target.with_name(f"{target.name}.part")
     try:
-        part.mkdir(parents=True)
+        unfinished.mkdir(parents=True)
     except FileExistsError:
-        raise InvalidInput(f"{part} is left over from a conversion that was broken off; remove it") from None
+        raise InvalidInput(f"{unfinished} is left over from an interrupted conversion; remove it") from None
     try:
-        _write(content, part)
+        _write(content, unfinished)
         if target.is_dir():
             target.rmdir()
-        part.replace(target)
+        unfinished.replace(target)
     except BaseException:
-        shutil.rmtree(part, ignore_errors=True)
+        shutil.rmtree(unfinished, ignore_errors=True)
         raise
     return sorted(target.iterdir())
 
 
 def reads(source: Path) -> bool:
-    """Whether a source is of one of these formats."""
+    """Whether a source has one of these formats."""
     if source.is_dir() and any((source / name).is_file() for name in (safetensors_files.ONE, safetensors_files.INDEX)):
         return False
-    return source.exists() and any(_load(place).fits(source) for place in FORMATS.values())
+    return source.exists() and any(_load(target).fits(source) for target in FORMATS.values())
 
 
 def find(source: Path) -> Format:
@@ -98,19 +98,19 @@ def find(source: Path) -> Format:
     if source.is_dir() and any((source / name).is_file() for name in (safetensors_files.ONE, safetensors_files.INDEX)):
         raise InvalidInput(f"{source} has its weights in safetensors already; load it as it is")
     known = []
-    for place in FORMATS.values():
-        found = _load(place)
-        if found.fits(source):
-            return found
-        known.append(found.about)
+    for target in FORMATS.values():
+        format = _load(target)
+        if format.fits(source):
+            return format
+        known.append(format.about)
     raise InvalidInput(f"{source} is nothing that can be converted; expected {', or '.join(known)}")
 
 
-def _load(place: str) -> Format:
-    module, _, attribute = place.partition(":")
-    found = getattr(import_module(module), attribute)
-    assert isinstance(found, Format)
-    return found
+def _load(target: str) -> Format:
+    module, _, attribute = target.partition(":")
+    format = getattr(import_module(module), attribute)
+    assert isinstance(format, Format)
+    return format
 
 
 def vocabularies(folder: Path) -> list[Path]:

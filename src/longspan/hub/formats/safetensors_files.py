@@ -1,10 +1,10 @@
-"""The tensors of a folder in safetensors files, one or several, mapped into memory and read when they are used."""
+"""Safetensors files of a folder, one or several shards, mapped into memory and read when used."""
 
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -29,7 +29,7 @@ PICKLES = {".bin", ".pt", ".pth", ".ckpt", ".pkl"}
 
 
 class Tensors(Mapping[str, Tensor]):
-    """Their names and, on demand, themselves."""
+    """The tensors of a folder by name, read on demand."""
 
     def __init__(self, folder: Path) -> None:
         self.files: dict[str, Path] = {}
@@ -53,7 +53,7 @@ class Tensors(Mapping[str, Tensor]):
 
 
 def _files(folder: Path) -> dict[Path, list[str] | None]:
-    """Each file with the tensors that it must have; None: whatever it has."""
+    """Each file with the tensors that it must have; None: all that it has."""
     if (folder / INDEX).is_file():
         return {**shards(folder, INDEX, ".safetensors")}
     if (folder / ONE).is_file():
@@ -88,9 +88,9 @@ def shards(folder: Path, index: str, suffix: str) -> dict[Path, list[str]]:
 
 
 class _File:
-    """One file, in one piece of memory: two tensors that lie side by side can be joined without copying them.
+    """One file as one block of memory, so that adjacent tensors can be joined without a copy.
 
-    The package checks that the file is whole, but gives each tensor a memory of its own.
+    The package checks that the file is whole, but gives each tensor its own memory.
     """
 
     def __init__(self, path: Path) -> None:
@@ -115,13 +115,14 @@ class _File:
             with refusing(self.path, f"has {name} in another size than it says"):
                 return self._bytes[start:stop].view(kind).view(said["shape"])
         try:
-            return self._checked.get_tensor(name)
+            tensor: Tensor = cast(Any, self._checked).get_tensor(name)
         except SafetensorError as error:
             raise InvalidInput(f"{self.path} cannot be read at {name}: {error}") from None
+        return tensor
 
 
 def write(folder: Path, tensors: Mapping[str, Tensor], *, shard_bytes: int = 5 * 10**9) -> None:
-    """Writes one file or, over `shard_bytes`, several with an index; a file appears under its name when it is whole."""
+    """Writes one file or, above `shard_bytes`, several with an index; a file gets its name when it is complete."""
     shards: list[dict[str, Tensor]] = [{}]
     size = total = 0
     for name, tensor in tensors.items():
@@ -147,20 +148,20 @@ def write(folder: Path, tensors: Mapping[str, Tensor], *, shard_bytes: int = 5 *
 
 
 def _remove(paths: Iterable[Path]) -> None:
-    """What was written here before and is not part of this model."""
+    """Removes files of an earlier model."""
     for path in paths:
         path.unlink(missing_ok=True)
 
 
 def _write(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    # Tensors that overlap are refused as ties; each is written by itself. Those of one mapped file do not overlap.
+    # The package refuses tensors that share memory, so ties are copied. Tensors of one mapped file do not overlap.
     seen: set[int] = set()
-    own = {}
+    separate = {}
     for name, tensor in tensors.items():
-        place = tensor.data_ptr()
-        own[name] = tensor.clone(memory_format=torch.contiguous_format) if place in seen else tensor
-        seen.add(place)
-    files.write_tensors(path, own, {"format": "pt"})
+        address = tensor.data_ptr()
+        separate[name] = tensor.clone(memory_format=torch.contiguous_format) if address in seen else tensor
+        seen.add(address)
+    files.write_tensors(path, separate, {"format": "pt"})
 
 
 __all__ = ["INDEX", "ONE", "PICKLES", "Tensors", "shards", "write"]
