@@ -86,7 +86,9 @@ def test_no_whole_checkpoint_is_one_clear_error(tmp_path: Path) -> None:
     train(trainer(tmp_path, steps=2))
     file = tmp_path / "checkpoints" / "00000002" / "optimizer.safetensors"
     file.write_bytes(b"")
-    with pytest.raises(InvalidInput, match=r"no complete checkpoint to resume from: .*optimizer\.safetensors has 0 bytes"):
+    with pytest.raises(
+        InvalidInput, match=r"no complete checkpoint to resume from: .*optimizer\.safetensors has 0 bytes"
+    ):
         train(trainer(tmp_path, steps=4), resume=True)
 
 
@@ -384,16 +386,16 @@ def test_a_refused_run_touches_nothing_that_was_there(tmp_path: Path) -> None:
         (["--task.set", "tinyshakespeare"], "one of the two"),
         (["--data", "nowhere"], "there is no data folder nowhere"),
         (["--train.shard", "true"], "but there is only one; use torchrun"),
-        (["--train.epochs", "inf"], "option epochs must be above 0 and at most 1e+06, not inf"),
-        (["--train.seed", str(2**70)], f"option seed must fit into 64 bits, not {2**70}"),
-        (["--train.optimizer.beta2", "1"], "option beta2 must be at least 0 and below 1, not 1"),
-        (["--train.optimizer.eps", "0.0"], "option eps must be above 0, not 0.0"),
-        (["--train.schedule.rate", "inf"], "option rate must be a finite number, not inf"),
-        (["--train.schedule.rate", "nan"], "option rate must be at least 0, not nan"),
-        (["--train.clip", "inf"], "option clip must be a finite number, not inf"),
-        (["--train.ema", "1.0"], "option ema must be at least 0 and below 1, not 1.0"),
-        (["--task.share", "nan"], "option share must be 0 to 0.9, not nan"),
-        (["--model.init_std", "inf"], "option init_std must be a finite number, not inf"),
+        (["--train.epochs", "inf"], "epochs must be above 0 and at most 1e+06, not inf"),
+        (["--train.seed", str(2**70)], f"seed must fit into 64 bits, not {2**70}"),
+        (["--train.optimizer.beta2", "1"], "beta2 must be at least 0 and below 1, not 1"),
+        (["--train.optimizer.eps", "0.0"], "eps must be above 0, not 0.0"),
+        (["--train.schedule.rate", "inf"], "rate must be a finite number, not inf"),
+        (["--train.schedule.rate", "nan"], "rate must be at least 0, not nan"),
+        (["--train.clip", "inf"], "clip must be a finite number, not inf"),
+        (["--train.ema", "1.0"], "ema must be at least 0 and below 1, not 1.0"),
+        (["--task.share", "nan"], "share must be 0 to 0.9, not nan"),
+        (["--model.init_std", "inf"], "init_std must be a finite number, not inf"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

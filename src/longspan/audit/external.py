@@ -1,4 +1,4 @@
-"""Subjects that are not ours: a layer with features in and out, and a whole model with token ids in."""
+"""Subjects from outside longspan: layers (features in and out) and models (token ids in)."""
 
 import copy
 import inspect
