@@ -132,7 +132,7 @@ def test_json_has_all_of_it(capsys):
 
 def test_nothing_fits(capsys):
     code, out, _ = run(capsys, *SMALL, "--memory", "1MiB")
-    assert code == 1 and "no suitable mechanism fits" in out and "takes 16 MiB, and 1 are allowed" in out
+    assert code == 1 and "no suitable mechanism fits" in out and "takes 16 MiB, but only 1 are allowed" in out
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,7 @@ def test_options_of_a_mechanism_are_given_by_its_name(asked: list[Case], capsys:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--performer.features", "64"], "options of performer are given, which is not measured"),
+        (["--performer.features", "64"], "there are options for performer, which is not measured"),
         (["--window.widow", "64"], "did you mean 'window'?"),
         (["--window.window", "0"], "longspan: --window.window must be at least 1, not 0"),
         (["--cuasal"], "there is no option --cuasal"),

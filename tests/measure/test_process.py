@@ -69,8 +69,8 @@ def test_a_process_that_dies_costs_its_case(fake: MeasureProcesses, monkeypatch:
             assert found.case.mechanism == name
             return found.state, found.error
 
-        assert state("killed") == ("failed", "its process was ended by SIGKILL")
-        assert state("killed") == ("memory", "the system ended its process for want of memory")
+        assert state("killed") == ("failed", "its process was killed by SIGKILL")
+        assert state("killed") == ("memory", "the system killed its process because memory ran out")
         assert state("slow") == ("slow", "not done after 100 s")
         assert state("broken") == ("failed", "its process ended with 1")
         assert state("well") == ("done", None)
@@ -106,7 +106,7 @@ def test_what_does_not_fit_is_estimated_and_not_tried(here: None):
 
 def test_what_takes_too_long_is_estimated_and_not_tried(here: None):
     found = run_case(Case(mechanism=NAIVE, length=2**20, heads=2, head_dim=8), Patience(call=1e-9), free=None)
-    assert found.state == "slow" and "are waited for" in str(found.error) and found.exponent == 2.0
+    assert found.state == "slow" and "more than the limit of" in str(found.error) and found.exponent == 2.0
 
 
 def test_an_error_of_a_case_is_said(here: None, monkeypatch: pytest.MonkeyPatch):
