@@ -206,7 +206,7 @@ def test_the_front_is_shown(capsys, arena: Path):
     assert "dominated by one that is no slower and no less accurate: nystrom (linear)" in flat
     assert "no accuracy known: inducing, linformer, etc" in flat
     assert "30.0 *" in out and "20.0" in out
-    assert "accuracies are of the arena's models at its own sizes" in flat
+    assert "accuracies are those of the arena's models at the arena's sizes" in flat
 
 
 def test_published_accuracies_stand_beside_the_times_unless_told_otherwise(capsys):
