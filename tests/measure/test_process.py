@@ -80,7 +80,7 @@ def test_a_server_that_ends_says_its_last_words():
     command = (sys.executable, "-c", "import sys; sys.exit('no torch here')")
     with MeasureProcesses(command=command) as processes:
         found = processes.measure(SMALL)
-    assert found.state == "failed" and str(found.error).endswith("ended with 1: no torch here")
+    assert found.state == "failed" and str(found.error).endswith("exited with 1: no torch here")
     with pytest.raises(InvalidInput, match="cannot be started"):
         MeasureProcesses(command=("/no/such/program",)).measure(SMALL)
 
