@@ -64,7 +64,7 @@ def test_a_target_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.Monk
         ("other_models:number", InvalidInput, "must be a torch.nn.Module or make one, not int"),
         ("other_models:makes_a_number", InvalidInput, "must give a torch.nn.Module, not int"),
         ("other_models:NeedsArguments", InvalidInput, "cannot be called without arguments"),
-        ("other_models:Classifier", InvalidInput, r"gave torch.float32 of \(2, 2\)"),
+        ("other_models:Classifier", InvalidInput, r"returned torch.float32 of \(2, 2\)"),
     ],
 )
 def test_a_bad_target_is_one_clear_line(target: str, error: type[Exception], words: str) -> None:
@@ -89,7 +89,7 @@ def test_not_a_module() -> None:
 
 
 def test_claims_are_for_modules_that_are_not_ours() -> None:
-    with pytest.raises(InvalidOption, match="says itself what it claims"):
+    with pytest.raises(InvalidOption, match="which declares its own claims"):
         audit("window", Claims(causal=True))
     with pytest.raises(InvalidOption, match="options"):
         audit(Layer(), options={"window": 3})

@@ -114,7 +114,7 @@ def test_exact_attention_where_it_is_as_fast(capsys, monkeypatch: pytest.MonkeyP
     assert "longspan arena" not in out
 
 
-def test_what_is_foretold_is_said_to_be(capsys):
+def test_estimates_are_marked(capsys):
     code, out, _ = run(capsys, *SMALL[:1], "--length", "32768", *SMALL[3:])
     assert code == 0 and "≈ estimated from 4,096 and 8,192 tokens" in out and "≈ " in out
     assert "about 50 times as fast" in out
@@ -125,14 +125,14 @@ def test_json_has_all_of_it(capsys):
     found = json.loads(out)
     assert code == 0 and found["room"] == 2**30 and found["question"]["causal"] is True
     first = found["choices"][0]
-    assert first["mechanism"] == "linear" and first["faster"] == 50.0 and first["foretold"] == []
+    assert first["mechanism"] == "linear" and first["faster"] == 50.0 and first["estimated_from"] == []
     assert first["python"].startswith("import torch") and "causal=True" in first["python"]
     assert found["ruled_out"]["etc"] == "has no causal form" and found["front"] == []
 
 
 def test_nothing_fits(capsys):
     code, out, _ = run(capsys, *SMALL, "--memory", "1MiB")
-    assert code == 1 and "no suitable mechanism fits" in out and "takes 16 MiB, and 1 are allowed" in out
+    assert code == 1 and "no suitable mechanism fits" in out and "takes 16 MiB, but only 1 are allowed" in out
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_the_front_is_shown(capsys, arena: Path):
     assert "dominated by one that is no slower and no less accurate: nystrom (linear)" in flat
     assert "no accuracy known: inducing, linformer, etc" in flat
     assert "30.0 *" in out and "20.0" in out
-    assert "accuracies are of the arena's models at its own sizes" in flat
+    assert "accuracies are those of the arena's models at the arena's sizes" in flat
 
 
 def test_published_accuracies_stand_beside_the_times_unless_told_otherwise(capsys):

@@ -9,7 +9,7 @@ from tests.measure.made_up import law
 from longspan.cli.main import main
 from longspan.measure.case import Case, Measured
 from longspan.measure.process import MeasureProcesses
-from longspan.measure.run_case import lost
+from longspan.measure.run_case import without_result
 
 COMMAND = ["profile", "--mechanisms", "linear,etc,window", "--lengths", "1024,2048,8192", "--causal"]
 
@@ -22,9 +22,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Case]:
     def measure(self: MeasureProcesses, case: Case) -> Measured:
         found.append(case)
         if case.mechanism == "etc":
-            return lost(case, "unsupported", "etc has no causal form")
+            return without_result(case, "unsupported", "etc has no causal form")
         if case.mechanism == "naive" and case.length > 2048:
-            return lost(case, "memory", "naive takes about 9.0 GiB at length 8192, and 4.0 are free")
+            return without_result(case, "memory", "naive takes about 9.0 GiB at length 8192, and 4.0 are free")
         return law(case)
 
     monkeypatch.setattr(MeasureProcesses, "measure", measure)
@@ -81,7 +81,7 @@ def test_a_disk_that_is_full_is_one_line(asked: list[Case], capsys: pytest.Captu
 
 
 def test_a_case_that_fails_is_in_the_exit_code(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    monkeypatch.setattr(MeasureProcesses, "measure", lambda self, case: lost(case, "failed", "odd"))
+    monkeypatch.setattr(MeasureProcesses, "measure", lambda self, case: without_result(case, "failed", "odd"))
     assert main(["profile", "--mechanisms", "window", "--lengths", "64"]) == 1
     assert "window, forward: failed: odd" in capsys.readouterr().out
 
@@ -122,7 +122,7 @@ def test_options_of_a_mechanism_are_given_by_its_name(asked: list[Case], capsys:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--performer.features", "64"], "options of performer are given, which is not measured"),
+        (["--performer.features", "64"], "there are options for performer, which is not measured"),
         (["--window.widow", "64"], "did you mean 'window'?"),
         (["--window.window", "0"], "longspan: --window.window must be at least 1, not 0"),
         (["--cuasal"], "there is no option --cuasal"),

@@ -1,4 +1,4 @@
-"""What follows from measurements: the ranking, what is ruled out, what is foretold, and the front."""
+"""What follows from measurements: the ranking, what is ruled out, what is extrapolated, and the front."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,7 +10,7 @@ from longspan.attention import names
 from longspan.errors import InvalidOption
 from longspan.measure.advise import ROUNDS, Advice, advise, elsewhere, quick, rank, remarks
 from longspan.measure.case import Case, Measured
-from longspan.measure.extrapolate import Taken, foretold, taken
+from longspan.measure.extrapolate import CaseCost, extrapolated, measure_or_estimate
 from longspan.measure.requirements import Requirements, candidates, shorter
 from longspan.measure.store import Store
 
@@ -23,11 +23,11 @@ def done(case: Case, seconds: float, memory: int = MIB, exponent: float = 1.0) -
     return Measured(case=case, state="done", seconds=(2 * seconds, seconds), memory=memory, exponent=exponent)
 
 
-def known(question: Requirements, **found: tuple[float, int]) -> dict[str, Taken]:
+def known(question: Requirements, **found: tuple[float, int]) -> dict[str, CaseCost]:
     """Seconds and bytes, as though they had been measured."""
     cases = {name: question.case(name) for name in found}
     return {
-        name: Taken(case=cases[name], seconds=each[0], memory=each[1], by=(done(cases[name], *each),))
+        name: CaseCost(case=cases[name], seconds=each[0], memory=each[1], by=(done(cases[name], *each),))
         for name, each in found.items()
     }
 
@@ -60,7 +60,7 @@ def test_the_fastest_that_fits_comes_first_and_what_is_slower_than_exact_attenti
     assert [choice.faster for choice in advice.choices] == [10.0, 5.0, 1.0]
     assert advice.ruled_out == {
         "etc": "takes 1.5 times as long as exact attention",
-        "nystrom": "takes 1,024 MiB, and 1,024 are allowed",
+        "nystrom": "takes 1,024 MiB, but only 1,024 are allowed",
     }
 
 
@@ -130,7 +130,7 @@ def test_equals_in_both_are_both_on_the_front():
         ({"causal": True}, {"etc": "has no causal form", "linformer": "has no causal form"}),
         ({}, {"sparse": "is causal only", "retention": "is causal only"}),
         ({"decode": True}, {"nystrom": "has no causal form"}),
-        ({"keys": 512}, {"window": "cannot read another text than its own", "sparse": "is causal only"}),
+        ({"keys": 512}, {"window": "has no cross-attention", "sparse": "is causal only"}),
     ],
 )
 def test_who_cannot_is_ruled_out_with_the_reason(asked: dict[str, int], reasons: dict[str, str]):
@@ -175,7 +175,7 @@ def test_remarks_are_those_that_the_mechanism_declares():
     assert any("global_mask" in line for line in remarks("longformer"))
 
 
-# What is foretold
+# Estimates
 
 
 def slow(longest: int, of: Callable[[int], float], exponent: float, memory: Callable[[int], int]) -> MadeUp:
@@ -202,8 +202,8 @@ def slow(longest: int, of: Callable[[int], float], exponent: float, memory: Call
 def test_a_law_of_the_declared_order_is_found_from_two_lengths(exponent: float, law: Callable[[int], float]):
     measure = slow(8192, law, exponent, lambda n: 4096 * n)
     case = Case(mechanism="softmax", length=65536, kind="training", keys=65536)
-    found = taken(case, measure)
-    assert isinstance(found, Taken) and found.foretold == (2048, 4096)
+    found = measure_or_estimate(case, measure)
+    assert isinstance(found, CaseCost) and found.estimated_from == (2048, 4096)
     assert found.seconds == pytest.approx(law(65536)) and found.memory == 4096 * 65536
     assert [each.length for each in measure.asked] == [65536, 16384, 4096, 2048]
     assert [each.keys for each in measure.asked] == [65536, 16384, 4096, 2048]
@@ -212,27 +212,27 @@ def test_a_law_of_the_declared_order_is_found_from_two_lengths(exponent: float, 
 def test_noise_makes_it_rather_too_slow_than_too_fast():
     case = Case(mechanism="softmax", length=4096)
     one, two = (done(shorter(case, length), 1.0, exponent=2.0) for length in (512, 1024))
-    assert foretold(case, one, two).seconds == 16.0
+    assert extrapolated(case, one, two).seconds == 16.0
     one = done(shorter(case, 512), 0.01, exponent=2.0)
-    assert foretold(case, one, two).seconds == 16.0
+    assert extrapolated(case, one, two).seconds == 16.0
 
 
 def test_memory_grows_as_it_was_seen_to_and_at_least_with_the_text():
     case = Case(mechanism="softmax", length=4096)
     for memory, expected in (((10, 20), 80), ((10, 40), 640), ((10, 12), 48), ((0, 0), 0)):
         one, two = (done(shorter(case, n), 1.0, bytes_) for n, bytes_ in zip((512, 1024), memory))
-        assert foretold(case, one, two).memory == expected
+        assert extrapolated(case, one, two).memory == expected
     state = replace(case, kind="decode")
     one, two = (done(shorter(state, n), 1.0, 10) for n in (512, 1024))
-    assert foretold(state, one, two).memory == 10
+    assert extrapolated(state, one, two).memory == 10
 
 
 def test_what_cannot_be_known_says_why():
     case = Case(mechanism="softmax", length=65536)
     failed = Measured(case=case, state="failed", error="RuntimeError: no")
-    assert taken(case, MadeUp(answer=lambda case: failed)) == "RuntimeError: no"
+    assert measure_or_estimate(case, MadeUp(answer=lambda case: failed)) == "RuntimeError: no"
     endless = MadeUp(answer=lambda case: Measured(case=case, state="memory", error="takes 9 GiB"))
-    assert taken(case, endless) == "takes 9 GiB"
+    assert measure_or_estimate(case, endless) == "takes 9 GiB"
     assert [each.length for each in endless.asked] == [65536, 16384, 4096, 1024]
 
 
@@ -304,7 +304,7 @@ def test_a_quick_answer_measures_short_texts_alone_and_uses_the_power_of_the_len
     advice = quick(question, measure, store)
     assert {case.length for case in measure.asked} == {512, 1024}
     first = advice.choices[0]
-    assert first.mechanism == "linear" and first.foretold == (512, 1024) and first.exact_foretold
+    assert first.mechanism == "linear" and first.estimated_from == (512, 1024) and first.exact_estimated
     assert first.seconds == pytest.approx(1e-6 * 65536) and first.memory == 65536
     assert first.faster == pytest.approx(10 * 65536)
     again = MadeUp(answer=answer)
@@ -320,12 +320,12 @@ def test_a_quick_answer_stops_in_time(tmp_path: Path):
     measure = MadeUp({"softmax": 10.0})
     advice = quick(question, measure, Store(tmp_path / "a.jsonl"), seconds=len(cases) + 3, clock=clock)
     assert [case.length for case in measure.asked] == [1024] * len(cases) + [512] * 3
-    by = {choice.mechanism: choice.foretold for choice in advice.choices}
+    by = {choice.mechanism: choice.estimated_from for choice in advice.choices}
     assert by["softmax"] == (512, 1024) and by["linear"] == (1024,)
     # With time for four: the rest is said to be missing.
     now, measure = iter(range(10**6)), MadeUp({"softmax": 10.0})
     advice = quick(question, measure, Store(tmp_path / "b.jsonl"), seconds=4, clock=clock)
-    assert len(measure.asked) == 4 and [each.foretold for each in advice.choices] == [(1024,)] * 4
+    assert len(measure.asked) == 4 and [each.estimated_from for each in advice.choices] == [(1024,)] * 4
     late = [reason for reason in advice.ruled_out.values() if reason == "not measured within 4 s; ask without --quick"]
     assert len(late) == len(cases) - 4
 
@@ -340,7 +340,7 @@ def test_mechanisms_of_images_take_part_only_when_asked():
 def test_figures_on_record_do_not_keep_what_is_slower(tmp_path: Path):
     accuracy = {"softmax": 0.5, "bigbird": 0.6}
     found = {
-        name: Taken(case=QUESTION.case(name), seconds=s, memory=1, by=())
+        name: CaseCost(case=QUESTION.case(name), seconds=s, memory=1, by=())
         for name, s in (("softmax", 1.0), ("bigbird", 2.0))
     }
     assert ranked(rank(QUESTION, found, {}, None, accuracy)) == ["softmax", "bigbird"]

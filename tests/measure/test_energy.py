@@ -83,7 +83,7 @@ def test_modelled_is_the_time_of_cores_times_watts(tmp_path: Path):
         sum(range(10_000))
     found = meter.energy()
     assert found["joules"] == meter.worked * ANY_WATTS and found["gpu_joules"] is None
-    assert "shows no RAPL" in found["by"] and "12 W" in found["by"]
+    assert "has no RAPL" in found["by"] and "12 W" in found["by"]
     assert json.loads(json.dumps(found)) == found
 
 

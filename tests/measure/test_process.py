@@ -11,7 +11,7 @@ import pytest
 from longspan.errors import InvalidInput
 from longspan.measure.case import NAIVE, Case, Measured
 from longspan.measure.process import MeasureProcesses
-from longspan.measure.run_case import Patience, attempt
+from longspan.measure.run_case import Patience, run_case
 
 SMALL = Case(mechanism="window", length=300, heads=2, head_dim=8, causal=True)
 QUICK = Patience(repeats=2)
@@ -69,8 +69,8 @@ def test_a_process_that_dies_costs_its_case(fake: MeasureProcesses, monkeypatch:
             assert found.case.mechanism == name
             return found.state, found.error
 
-        assert state("killed") == ("failed", "its process was ended by SIGKILL")
-        assert state("killed") == ("memory", "the system ended its process for want of memory")
+        assert state("killed") == ("failed", "its process was killed by SIGKILL")
+        assert state("killed") == ("memory", "the system killed its process because memory ran out")
         assert state("slow") == ("slow", "not done after 100 s")
         assert state("broken") == ("failed", "its process ended with 1")
         assert state("well") == ("done", None)
@@ -80,7 +80,7 @@ def test_a_server_that_ends_says_its_last_words():
     command = (sys.executable, "-c", "import sys; sys.exit('no torch here')")
     with MeasureProcesses(command=command) as processes:
         found = processes.measure(SMALL)
-    assert found.state == "failed" and str(found.error).endswith("ended with 1: no torch here")
+    assert found.state == "failed" and str(found.error).endswith("exited with 1: no torch here")
     with pytest.raises(InvalidInput, match="cannot be started"):
         MeasureProcesses(command=("/no/such/program",)).measure(SMALL)
 
@@ -98,15 +98,15 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"longspan.measure.run_case.{name}", lambda: None)
 
 
-def test_what_does_not_fit_is_foretold_and_not_tried(here: None):
+def test_what_does_not_fit_is_estimated_and_not_tried(here: None):
     naive = Case(mechanism=NAIVE, length=2**20, heads=2, head_dim=8)
-    found = attempt(naive, QUICK, free=2**20)
+    found = run_case(naive, QUICK, free=2**20)
     assert found.state == "memory" and "GiB at length" in str(found.error) and found.seconds == ()
 
 
-def test_what_takes_too_long_is_foretold_and_not_tried(here: None):
-    found = attempt(Case(mechanism=NAIVE, length=2**20, heads=2, head_dim=8), Patience(call=1e-9), free=None)
-    assert found.state == "slow" and "are waited for" in str(found.error) and found.exponent == 2.0
+def test_what_takes_too_long_is_estimated_and_not_tried(here: None):
+    found = run_case(Case(mechanism=NAIVE, length=2**20, heads=2, head_dim=8), Patience(call=1e-9), free=None)
+    assert found.state == "slow" and "more than the limit of" in str(found.error) and found.exponent == 2.0
 
 
 def test_an_error_of_a_case_is_said(here: None, monkeypatch: pytest.MonkeyPatch):
@@ -115,14 +115,14 @@ def test_an_error_of_a_case_is_said(here: None, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr("longspan.measure.run_case.ready", ready)
     for problem, state in ((RuntimeError("odd\nthing"), "failed"), (MemoryError("no more"), "memory")):
-        found = attempt(SMALL, QUICK, free=None)
+        found = run_case(SMALL, QUICK, free=None)
         assert (found.state, found.error) == (state, f"{type(problem).__name__}: {' '.join(str(problem).split())}")
 
 
 def test_a_short_text_that_has_no_room_foretells_nothing(here: None):
     """Sixteen global tokens want sixteen positions; the case itself has them."""
     case = Case(mechanism="linformer", length=600, heads=2, head_dim=8, options={"rank": 500})
-    assert attempt(case, QUICK, free=None).state == "done"
+    assert run_case(case, QUICK, free=None).state == "done"
 
 
 def test_the_product_beside_a_case_takes_no_memory_of_its_own(here: None, monkeypatch: pytest.MonkeyPatch):
@@ -134,5 +134,5 @@ def test_the_product_beside_a_case_takes_no_memory_of_its_own(here: None, monkey
         return {name: [1.0] * repeats for name in cases}
 
     monkeypatch.setattr("longspan.measure.run_case.turns", turns)
-    assert attempt(SMALL, QUICK, free=None).state == "done"
+    assert run_case(SMALL, QUICK, free=None).state == "done"
     assert results[0].data_ptr() == results[1].data_ptr()

@@ -9,7 +9,7 @@ from tests.measure.made_up import GEMM, law, measured
 from longspan.errors import InvalidOption, UnknownName
 from longspan.measure.case import FUSED, NAIVE, Case, Measured
 from longspan.measure.profile import Crossover, crossover, exponent, plan, profile, rows, speed
-from longspan.measure.run_case import lost
+from longspan.measure.run_case import without_result
 
 LENGTHS = (1024, 2048, 8192)
 
@@ -68,7 +68,7 @@ def test_speeds_of_two_processes_are_in_units_of_the_machine_s_products():
     """A machine that was half as fast for the second one has changed nothing."""
     one, other = measured("sdpa", 64, 1.0, 1), measured("window", 64, 1.0, 1, gemm=GEMM / 2)
     assert speed(one, other) == 2.0 and speed(other, one) == 0.5
-    assert speed(one, lost(one.case, "slow", "")) is None and speed(None, one) is None
+    assert speed(one, without_result(one.case, "slow", "")) is None and speed(None, one) is None
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_what_a_short_text_could_not_do_is_not_tried_with_a_longer_one():
     def measure(case: Case) -> Measured:
         asked.append((case.mechanism, case.length))
         stops = case.mechanism == NAIVE and case.length >= 2048
-        return lost(case, "memory", "too large") if stops else law(case)
+        return without_result(case, "memory", "too large") if stops else law(case)
 
     made = profile(plan(("linear",), LENGTHS, ("forward",)), measure)
     assert (NAIVE, 2048) in asked and (NAIVE, 8192) not in asked and (FUSED, 8192) in asked
@@ -119,7 +119,7 @@ def test_what_a_short_text_could_not_do_is_not_tried_with_a_longer_one():
 
 def test_a_row_is_ready_for_json():
     made = rows([law(Case(mechanism=name, length=n)) for n in LENGTHS for name in (NAIVE, FUSED, "linear")])
-    failed = rows([replace(lost(Case(mechanism="etc", length=8), "failed", "why"), exponent=1.0)])
+    failed = rows([replace(without_result(Case(mechanism="etc", length=8), "failed", "why"), exponent=1.0)])
     plain = json.loads(json.dumps([row.plain() for row in (*made, *failed)]))
     point = plain[2]["points"][0]
     assert point["case"]["length"] == 1024 and point["gemm_share"] == pytest.approx(0.5)

@@ -10,7 +10,7 @@ from longspan.attention import names
 from longspan.measure import machine
 from longspan.measure.case import Case, Measured
 from longspan.measure.profile import plan, profile
-from longspan.measure.run_case import lost
+from longspan.measure.run_case import without_result
 from longspan.report.palette import KINDS
 from longspan.report.profile import kind_of, milliseconds, profile_page
 
@@ -21,9 +21,9 @@ SETTINGS = {"batch": 1, "heads": 8, "head_dim": 64, "causal": True, "padding": F
 def made(mechanisms: list[str]) -> str:
     def measure(case: Case) -> Measured:
         if case.mechanism == "etc":
-            return lost(case, "unsupported", HOSTILE)
+            return without_result(case, "unsupported", HOSTILE)
         if case.mechanism == "naive" and case.length == 16384:
-            return lost(case, "memory", "too large")
+            return without_result(case, "memory", "too large")
         return law(case)
 
     rows = profile(plan(mechanisms, (1024, 4096, 16384), ("forward", "decode")), measure)

@@ -1,7 +1,6 @@
-"""The checks, and the certificate they add up to: `audit` measures what is claimed of a module.
+"""The audit: check what is claimed of a module, and get a certificate.
 
-The names are loaded when they are first used: every run of pytest imports this package for its fixture, and those that
-do not use it should not wait for torch.
+Names are loaded on first use: every run of pytest imports this package for its fixture, and must not wait for torch.
 """
 
 from importlib import import_module

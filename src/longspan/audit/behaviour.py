@@ -1,4 +1,4 @@
-"""The checks that any module can be put to: what its outputs depend on, in evaluation mode."""
+"""Checks for any module: what its outputs depend on, in evaluation mode."""
 
 import itertools
 import math
@@ -20,7 +20,7 @@ from longspan.audit.finding import (
 )
 from longspan.audit.subjects import AuditSubject, MechanismSubject, Sample, append, cut, positions, take
 
-SEEDS = (0, 1, 2)  # several, because a leak through a sort or an argmax shows only when the decision falls otherwise
+SEEDS = (0, 1, 2)  # several, because a leak through a sort or an argmax shows only if the decision changes
 NO_EFFECT = "the inputs have no effect on the outputs, so nothing is shown"
 
 
@@ -59,7 +59,7 @@ def padding_content(subject: AuditSubject) -> Measurement:
 
 
 def _settings(subject: AuditSubject) -> Iterator[tuple[int, tuple[int, ...], tuple[float, ...]]]:
-    """The lengths to try, with the seeds and the sizes of noise; fewer where the length makes each run dearer."""
+    """The lengths to try, with the seeds and the sizes of noise; fewer for long inputs, which are slower."""
     yield subject.length, SEEDS, subject.scales
     for length in subject.lengths[1:]:
         yield length, SEEDS[:1], subject.scales[-2:]
@@ -74,7 +74,7 @@ def _gradient_from_masked(subject: AuditSubject, sample: Sample, mask: Tensor) -
 
 
 def _require_effect(subject: AuditSubject) -> None:
-    """A position must change the output of other positions; without that, no leak can show."""
+    """Require that positions affect each other's outputs: otherwise no leak can show."""
     sample, where = subject.sample(2, subject.length, seed=0), torch.zeros(2, subject.length, dtype=torch.bool)
     where[:, subject.length // 2] = True
     with torch.no_grad():
@@ -115,7 +115,7 @@ class Attempts:
         try:
             with torch.no_grad():
                 return self.subject.run(sample, mask)
-        except NotMeasured:  # whatever the length
+        except NotMeasured:  # independent of the length
             raise
         except Exception as error:
             if self.subject.claims.contract:  # our mechanisms take every length
@@ -260,7 +260,7 @@ def _streaming(subject: AuditSubject, cases: dict[str, Tensor | None]) -> Measur
 
 def _counted(subject: AuditSubject, mask: Tensor | None, length: int) -> Tensor:
     """The outputs that are compared. A mechanism's mask says nothing of queries; in other people's modules the output
-    at a masked position is nobody's business, and often differs."""
+    at a masked position is undefined, and often differs."""
     if mask is None or isinstance(subject, MechanismSubject):
         return torch.ones(2, length, dtype=torch.bool)
     return mask
@@ -279,7 +279,7 @@ def _shorten(chunks: list[int]) -> str:
 
 
 def _old_state(subject: AuditSubject, sample: Sample, mask: Tensor | None) -> float:
-    """States are values: continuing one in another way must not change what it says the first way."""
+    """States are immutable: continuing one twice must give the same result as once."""
     half, length = subject.length // 2, subject.length
     _, states = stream(subject, cut(sample, 0, half), [half], None if mask is None else mask[:, :half])
     rest = cut(sample, half, length)
@@ -321,7 +321,7 @@ def determinism(subject: AuditSubject) -> Measurement:
         again = {"at once": subject.run(sample).clone()}
         subject.run(subject.sample(2, subject.length, seed=1))  # a module may not remember a batch
         again["after another batch"] = subject.run(sample).clone()
-        with suppress(Exception):  # whether other lengths work is another claim
+        with suppress(Exception):  # whether other lengths work is a separate claim
             subject.run(subject.sample(1, 7, seed=1))
         again["after a short batch"] = subject.run(sample)
     changed = [when for when, out in again.items() if not torch.equal(first, out)]

@@ -1,4 +1,4 @@
-"""The audit: every claim measured, and the certificate that the findings add up to."""
+"""Run an audit: measure every claim, and collect the findings in a certificate."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -19,7 +19,7 @@ from longspan.audit.targets import Reading, resolve, subjects_of
 
 @dataclass(frozen=True, kw_only=True)
 class Certificate:
-    """What was found of one target, in all the forms it has."""
+    """The findings on one target, in all its forms."""
 
     subject: str
     findings: tuple[Finding, ...]

@@ -39,5 +39,5 @@ CHECKS: tuple[Check, ...] = (
 
 
 def applicable(subject: AuditSubject) -> tuple[Check, ...]:
-    """The checks of what is claimed for this subject."""
+    """The checks of the claims made for this subject."""
     return tuple(check for check in CHECKS if check.applies(subject.claims))

@@ -1,4 +1,4 @@
-"""What is claimed of a module; an audit measures these and nothing else."""
+"""The claims about a module that an audit checks."""
 
 from dataclasses import dataclass
 
@@ -8,17 +8,17 @@ from longspan.errors import InvalidOption
 
 @dataclass(frozen=True, kw_only=True)
 class Claims:
-    """Each True is a promise that is put to the test. Determinism and batch invariance are always measured."""
+    """The claims to check. Determinism and batch invariance are always checked."""
 
     causal: bool = False  # no output depends on a later input
-    padding: bool = False  # masked positions, their content and their number, change no other output
-    streaming: bool = False  # reading in chunks gives what reading at once gives
-    order: float | None = None  # work and memory grow at most as this power of the length
+    padding: bool = False  # masked positions, whatever they hold and how many there are, do not affect other outputs
+    streaming: bool = False  # reading in chunks gives the same outputs as reading at once
+    order: float | None = None  # FLOPs and memory grow at most by this power of the length
     any_length: bool = False  # lengths 1, 2, 7, 33 … work
-    half_precision: bool = False  # finite in float16 and bfloat16, forward and backward
-    save_load: bool = False  # the weights that are saved are all there is to the module
-    compile: bool = False  # torch.compile captures it whole, and changes nothing
-    export: bool = False  # torch.export with a dynamic length works, and holds at other lengths
+    half_precision: bool = False  # outputs are finite in float16 and bfloat16, forward and backward
+    save_load: bool = False  # saved weights reproduce the outputs
+    compile: bool = False  # torch.compile captures one graph and does not change the outputs
+    export: bool = False  # torch.export with a dynamic length works, and is right at other lengths
     contract: bool = False  # a longspan mechanism: its oracle, its declared cost, its refusals
     dropout: bool = False  # contract only: drops attention weights in training
     side_inputs: bool = False  # contract only: decodes with a bias or with grouped heads

@@ -1,4 +1,4 @@
-"""The checks that only mechanisms of longspan can be put to: their oracle, their declared cost, their refusals."""
+"""Checks for longspan mechanisms only: the oracle, the declared cost, the refusals."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -41,7 +41,7 @@ class ContractCase:
 
 
 def _cases(subject: MechanismSubject) -> Iterator[ContractCase]:
-    """Everything that the mechanism says it supports."""
+    """One case for everything that the mechanism declares to support."""
     supports, length = subject.module.supports, subject.length
     sample = subject.sample(2, length, seed=0)
     for size in (1, 2, 33, length):
@@ -107,7 +107,7 @@ def _heads(sample: Sample) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _gradients(subject: MechanismSubject, case: ContractCase, call: Callable[..., Tensor]) -> Sample:
-    """The gradients of a fixed random projection to all inputs and to the mechanism's own weights."""
+    """The gradients of a fixed random projection with respect to all inputs and the mechanism's weights."""
     leaves = {
         name: part.detach().clone().requires_grad_() if part.is_floating_point() else part
         for name, part in case.sample.items()
@@ -229,7 +229,7 @@ def cost(subject: AuditSubject) -> Measurement:
 def exponent(subject: AuditSubject) -> Measurement:
     subject = _mechanism(subject)
     declared = subject.module.exponent
-    # Longer where it is cheap: blocks and windows then weigh less.
+    # Longer if that is cheap: blocks and windows then matter less.
     sizes = (256, 512) if subject.module.quadratic_memory else (2048, 4096)
     flops, largest = growth(subject.rebuilt(max_length=sizes[-1]).cast(torch.float32), sizes)
     detail = f"matrix products n^{flops:.2f}, largest tensor n^{largest:.2f} between {sizes[0]} and {sizes[1]}"
@@ -265,7 +265,7 @@ def refusals(subject: AuditSubject) -> Measurement:
 
 
 def _missing(subject: MechanismSubject, name: str, call: Callable[[], Any], error: type[LongspanError]) -> str:
-    """What is wrong with a refusal; empty if it is as it should be."""
+    """What is wrong with a refusal; empty if nothing is."""
     try:
         call()
     except error as raised:
@@ -278,7 +278,7 @@ def _missing(subject: MechanismSubject, name: str, call: Callable[[], Any], erro
 
 
 def _refused(subject: MechanismSubject) -> Iterator[tuple[str, Callable[[], Any], type[LongspanError]]]:
-    """What is asked, the call that asks it, and the error that must come."""
+    """Invalid calls: what is wrong, the call, and the error it must raise."""
     module = subject.module
     supports, kind, shape = module.supports, type(module), module.shape
     sample = subject.sample(2, 9, seed=0)

@@ -14,12 +14,15 @@ from longspan.measure.flops import count_flops
 
 
 def _elements(tensor: Tensor) -> int:
-    """What is allocated, not what a view pretends: an expanded or overlapping view takes no room of its own."""
+    """Allocated elements: an expanded or overlapping view takes no memory of its own."""
     return tensor.untyped_storage().nbytes() // tensor.element_size()
 
 
-class LargestTensor(TorchDispatchMode):
-    """Sees every tensor that is made, backward passes included, and remembers the largest.
+_weak_reference: Callable[[torch.UntypedStorage], Any] = StorageWeakRef
+
+
+class LargestTensor(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records the largest tensor that is created, backward passes included.
 
     >>> with LargestTensor() as seen:
     ...     out = torch.ones(3, 1) @ torch.ones(1, 4)
@@ -28,7 +31,7 @@ class LargestTensor(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.elements, self.maker = 0, ""
 
     def __torch_dispatch__(
@@ -41,12 +44,12 @@ class LargestTensor(TorchDispatchMode):
         return out
 
 
-class _Made(TorchDispatchMode):
-    """Remembers, without holding them, the storages of floating-point numbers that are made."""
+class _Made(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records the floating-point storages that are created, by weak references."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.elements: dict[int, tuple[StorageWeakRef, int]] = {}
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.elements: dict[int, tuple[Any, int]] = {}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -54,13 +57,13 @@ class _Made(TorchDispatchMode):
         out = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(out):
             if isinstance(leaf, Tensor) and leaf.is_floating_point():
-                reference = StorageWeakRef(leaf.untyped_storage())
+                reference = _weak_reference(leaf.untyped_storage())
                 self.elements[reference.cdata] = (reference, _elements(leaf))
         return out
 
 
 def count_kept(run: Callable[[], Tensor], known: Iterable[Tensor]) -> int:
-    """Floating-point numbers that live on after `run` for its backward pass, beyond the tensors that are `known`.
+    """The number of floats that `run` keeps for its backward pass, not counting `known` tensors.
 
     They are counted by being alive, because a checkpoint or a context keeps tensors that no saved-tensor hook is told
     of; each storage once and whole, however many views of it are kept. Only the output itself lives on anyway, and is
@@ -85,7 +88,7 @@ def count_kept(run: Callable[[], Tensor], known: Iterable[Tensor]) -> int:
 
 
 def _identity(tensor: Tensor) -> int:
-    return int(StorageWeakRef(tensor.untyped_storage()).cdata)
+    return int(_weak_reference(tensor.untyped_storage()).cdata)
 
 
 __all__ = ["LargestTensor", "count_flops", "count_kept"]

@@ -1,4 +1,4 @@
-"""Subjects that are not ours: a layer with features in and out, and a whole model with token ids in."""
+"""Subjects from outside longspan: layers (features in and out) and models (token ids in)."""
 
 import copy
 import inspect
@@ -93,7 +93,7 @@ def find_causal(module: nn.Module) -> CausalKeywords | None:
 
 
 class OutsideSubject(AuditSubject):
-    """What layers and models of other people have in common."""
+    """What layers and models from outside have in common."""
 
     causal: CausalKeywords | None = None  # passed at every call
 
@@ -103,7 +103,7 @@ class OutsideSubject(AuditSubject):
         self.mask = mask
 
     def keywords(self, length: int, mask: Tensor | None, dtype: torch.dtype | None = None) -> dict[str, Any]:
-        """What `forward` is given besides the input."""
+        """Keyword arguments of `forward`, besides the input."""
         causal = {} if self.causal is None else self.causal.arguments(length, dtype or self.dtype)
         if mask is None:
             return causal
@@ -113,7 +113,7 @@ class OutsideSubject(AuditSubject):
         return causal | self.mask.arguments(mask)
 
     def checked(self, out: Any, batch: int, length: int) -> Tensor:
-        """The features in what came back."""
+        """The features in the output."""
         for attribute in ("logits", "last_hidden_state"):
             if getattr(out, attribute, None) is not None:
                 out = getattr(out, attribute)
@@ -121,10 +121,10 @@ class OutsideSubject(AuditSubject):
         if isinstance(out, (tuple, list)) and out:
             out = out[0]
         if not isinstance(out, Tensor):
-            raise InvalidInput(f"{self.name} gave {type(out).__name__}, where a tensor was expected")
+            raise InvalidInput(f"{self.name} returned {type(out).__name__}, but a tensor was expected")
         if out.dim() != 3 or out.shape[0] != batch or out.shape[1] != length or not out.is_floating_point():
             wanted = f"floats of (batch {batch}, length {length}, features)"
-            raise InvalidInput(f"{self.name} gave {out.dtype} of {tuple(out.shape)}, where {wanted} were expected")
+            raise InvalidInput(f"{self.name} returned {out.dtype} of {tuple(out.shape)}, but {wanted} were expected")
         return out
 
 

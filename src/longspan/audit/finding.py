@@ -1,4 +1,4 @@
-"""What a check says, and how it measures."""
+"""Checks and their findings."""
 
 import math
 from collections.abc import Callable
@@ -16,7 +16,7 @@ Verdict = Literal["pass", "fail", "not measured"]
 
 
 class NotMeasured(Exception):
-    """Raised by a check that cannot say whether the claim holds; the message says why."""
+    """Raised by a check that cannot decide whether the claim holds; the message says why."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,7 @@ class Finding:
     claim: str  # "later inputs change no earlier output"
     verdict: Verdict
     measured: float  # NaN where there is no number
-    limit: float  # the most that is allowed
+    limit: float  # the largest value allowed
     detail: str = ""  # where the worst was seen, what went wrong, or why nothing was measured
     form: str = ""  # "causal" or "bidirectional", and the options, where there is more than one
 
@@ -45,7 +45,7 @@ class Finding:
 
 
 def number(value: float | None) -> str:
-    """Three digits, or a dash where there is no number."""
+    """Three digits, or a dash if there is no number."""
     return "–" if value is None or math.isnan(value) else f"{value:.3g}"
 
 
@@ -72,7 +72,7 @@ class Check:
     claim: str
     applies: "Callable[[Claims], bool]"
     measure: "Callable[[AuditSubject], Measurement]"
-    must_run: bool  # the claim is that something works, so that an error disproves it
+    must_run: bool  # the claim is that something works, so an error disproves it
 
     def __call__(self, subject: "AuditSubject") -> Finding:
         """The finding on a copy of the subject, in evaluation mode; the caller's random numbers stay as they were.
@@ -115,7 +115,7 @@ class Check:
 def check(
     claim: str, applies: "Callable[[Claims], bool]", *, must_run: bool = False
 ) -> "Callable[[Callable[[AuditSubject], Measurement]], Check]":
-    """Makes a check of the function below it, with the function's name."""
+    """A decorator that makes a function a check, with the function's name."""
 
     def make(measure: "Callable[[AuditSubject], Measurement]") -> Check:
         return Check(measure.__name__, claim, applies, measure, must_run)
@@ -139,16 +139,16 @@ class Worst:
 
 
 def spread(output: Tensor) -> float:
-    """The scale against which a change of this output is judged: its standard deviation."""
+    """The unit for changes of this output: its standard deviation."""
     finite = output[output.isfinite()].double()
     deviation = finite.std(correction=0).item() if finite.numel() else 0.0
     return deviation or (finite.abs().max().item() if finite.numel() else 0.0) or 1.0
 
 
 def difference(found: Tensor, expected: Tensor, scale: float) -> float:
-    """The largest difference, in units of `scale`; infinite where either is not a number."""
+    """The largest difference, in units of `scale`; infinite if either is NaN."""
     if found.shape != expected.shape:
-        raise ValueError(f"the output is {tuple(found.shape)}, where {tuple(expected.shape)} was expected")
+        raise ValueError(f"the output is {tuple(found.shape)}, but {tuple(expected.shape)} was expected")
     if not found.numel():
         return 0.0
     gap = (found.double() - expected.double()).abs().max().item() / scale

@@ -1,4 +1,4 @@
-"""A pytest fixture by which other projects keep the audit in their own tests.
+"""A pytest fixture for the audit, for use in other projects.
 
     def test_my_attention(longspan_audit):
         longspan_audit(MyAttention(width=64), causal=True, padding=True)

@@ -1,4 +1,4 @@
-"""How work and memory grow with the length."""
+"""How FLOPs and memory grow with the length."""
 
 import math
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from longspan.audit.counting import LargestTensor, count_flops
 from longspan.audit.finding import Measurement, check
 from longspan.audit.subjects import AuditSubject
 
-GROWTH = 0.15  # what a measured exponent may lie above the claimed one
+GROWTH = 0.15  # how far a measured exponent may be above the claimed one
 
 
 @check("work and memory grow no faster than claimed", lambda claims: claims.order is not None and not claims.contract)
@@ -22,7 +22,7 @@ def order(subject: AuditSubject) -> Measurement:
 
 
 def growth(subject: AuditSubject, sizes: Sequence[int]) -> tuple[float, float]:
-    """The exponents, in the length, of the work of the matrix products and of the largest tensor."""
+    """The exponents, in the length, of the FLOPs of matrix products and of the largest tensor."""
     flops, elements = [], []
     for size in sizes:
         sample = subject.sample(1, size, seed=0)
@@ -35,7 +35,7 @@ def growth(subject: AuditSubject, sizes: Sequence[int]) -> tuple[float, float]:
 
 
 def slope(sizes: Sequence[int], values: Sequence[int]) -> float:
-    """The exponent between the two largest sizes, where the lower terms weigh least; 0 if nothing was counted."""
+    """The exponent between the two largest sizes, where lower-order terms matter least; 0 if nothing was counted."""
     if 0 in values[-2:]:
         return 0.0
     return math.log(values[-1] / values[-2]) / math.log(sizes[-1] / sizes[-2])

@@ -1,4 +1,4 @@
-"""Several targets at once, each in a process of its own."""
+"""Audit several targets in parallel, each in its own process."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence

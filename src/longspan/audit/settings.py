@@ -1,4 +1,4 @@
-"""Small options for the sizes at which mechanisms are audited; a name that is not here is built with its defaults.
+"""Options with which mechanisms are audited, at small sizes; others are built with their defaults.
 
 Each mechanism is audited once for every set of options in its line.
 """

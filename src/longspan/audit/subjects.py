@@ -1,4 +1,4 @@
-"""What is audited, seen through one small interface: mechanisms of ours, layers and whole models of anyone's.
+"""Subjects of an audit behind one small interface: longspan mechanisms, and layers and models of any kind.
 
 A sample is a dictionary of tensors with the batch first. Positions are the third axis of a tensor of four, (batch,
 heads, length, width), and the second axis of any other. A mask is boolean (batch, length), True: may be read.
@@ -55,19 +55,19 @@ class AuditSubject(ABC):
     ) -> None:
         self.claims = claims
         self.name, self.form = name, form
-        self.module = copy.deepcopy(module).eval()  # the caller's own stays as it was
-        self.length = length  # of an ordinary sample
+        self.module = copy.deepcopy(module).eval()  # the caller's module is not changed
+        self.length = length  # of a normal sample
         self.dtype = dtype  # in which it is measured
 
     def fresh(self) -> Self:
-        """A copy to work on, so that a module which remembers what it has seen cannot spoil the next check."""
+        """A copy to work on, so that a module with memory cannot affect the next check."""
         twin = copy.copy(self)
         twin.module = copy.deepcopy(self.module)
         return twin
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """The lengths at which leaks are looked for: a leak may begin only past a window, a block or a table."""
+        """The lengths to search for leaks: a leak may begin only beyond a window, a block or a table."""
         return (self.length,) if self.long_length is None else (self.length, self.long_length)
 
     @property
@@ -82,7 +82,7 @@ class AuditSubject(ABC):
 
     @property
     def same(self) -> float:
-        """The most that two runs of the same operations may differ by, in units of the output's deviation."""
+        """The largest difference allowed between runs of the same operations, in units of the output's deviation."""
         return 1e-12 if self.dtype == torch.float64 else 1e-5
 
     @property
@@ -134,7 +134,7 @@ class AuditSubject(ABC):
         )
 
     def state_bytes(self, state: Any) -> int:
-        """What the remembered numbers take."""
+        """The size of the state in bytes."""
         return 0
 
 
@@ -203,7 +203,7 @@ class MechanismSubject(AuditSubject):
             elif stream.kind == "hidden":
                 sample[stream.name] = noise(length, shape.heads * shape.head_dim)
             elif stream.kind == "ids":
-                sample[stream.name] = torch.zeros(batch, length, dtype=torch.int64)  # nothing is told apart
+                sample[stream.name] = torch.zeros(batch, length, dtype=torch.int64)  # all ids equal
             else:
                 marks = torch.zeros(batch, length, dtype=torch.bool)
                 if not self.module.causal:  # two marked positions (global tokens, say); when causal, they would be seen
@@ -214,9 +214,9 @@ class MechanismSubject(AuditSubject):
 
     def heads(self, sample: Sample, mask: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
         """The output as the mechanism gives it, (batch, heads, length, width)."""
-        return self.module(
-            sample["q"], sample["k"], sample["v"], key_mask=mask, bias=bias, streams=self.streams(sample)
-        )
+        streams = self.streams(sample)
+        out: Tensor = self.module(sample["q"], sample["k"], sample["v"], key_mask=mask, bias=bias, streams=streams)
+        return out
 
     def streams(self, sample: Sample) -> dict[str, Tensor] | None:
         return {stream.name: sample[stream.name] for stream in self.module.streams if stream.name in sample} or None

@@ -1,4 +1,4 @@
-"""From what a user names to what can be audited."""
+"""Resolve the name of a target to the subjects to audit."""
 
 import inspect
 import os
@@ -33,7 +33,7 @@ from longspan.errors import InvalidInput, InvalidOption, LongspanError, UnknownN
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """How to call a module that is not ours, where that cannot be seen from the module itself."""
+    """How to call a module from outside longspan, if its signature does not say."""
 
     kind: Literal["auto", "features", "tokens"] = "auto"
     mask: str | None = None  # the keyword of the padding mask
@@ -86,7 +86,7 @@ def subjects_of(
     """The subjects in a mechanism's class, a mechanism, or any module."""
     ours = isinstance(thing, Attention) or (isinstance(thing, type) and issubclass(thing, Attention))
     if ours and claims is not None:
-        raise InvalidOption(f"{thing.name} is a longspan mechanism, and says itself what it claims; leave claims out")
+        raise InvalidOption(f"{thing.name} is a longspan mechanism, which declares its own claims; leave out claims")
     if isinstance(thing, type) and issubclass(thing, Attention):
         return forms(thing, small(thing.name) if options is None else (options,))
     if options is not None:
@@ -99,7 +99,7 @@ def subjects_of(
 
 
 def _load(target: str) -> Any:
-    """The module that `package.module:factory` stands for."""
+    """The module behind `package.module:factory`."""
     path, _, attribute = target.partition(":")
     if not path or not attribute:
         raise InvalidInput(f"a target is written package.module:factory, not {target!r}")
@@ -137,7 +137,7 @@ def _load(target: str) -> Any:
 
 @contextmanager
 def _current_folder() -> Iterator[None]:
-    """Imports see the current folder, as they do for `python -m`."""
+    """Make imports search the current folder, as `python -m` does."""
     folder = os.getcwd()  # noqa: PTH109  # sys.path holds strings
     sys.path.insert(0, folder)
     try:
@@ -178,7 +178,7 @@ def _try(subject: OutsideSubject, length: int) -> None:
 
 
 def _long_length(subject: OutsideSubject, wanted: int | None) -> int | None:
-    """The length of the longer samples: the one that is asked for, or the first that the module takes."""
+    """The length of the longer samples: the given one, or the first that the module accepts."""
     if wanted is not None:
         try:
             _try(subject, wanted)
@@ -200,17 +200,17 @@ def _adapter(
     if kind == "tokens":
         vocabulary = reading.vocabulary or _vocabulary(module)
         if vocabulary is None:
-            raise InvalidOption(f"the vocabulary of {name} cannot be seen; say how many token ids there are")
+            raise InvalidOption(f"the vocabulary of {name} is unknown; say how many token ids there are")
         return ModelSubject(name, module, claims, vocabulary=vocabulary, length=length, mask=mask)
     width = reading.width or _width(module)
     if width is None:
-        raise InvalidOption(f"the width of {name} cannot be seen; say how wide its input is (--width)")
+        raise InvalidOption(f"the width of {name} is unknown; say how wide its input is (--width)")
     batch_first = takes_batch_first(module) if reading.batch_first is None else reading.batch_first
     return ModuleSubject(name, module, claims, width=width, length=length, mask=mask, batch_first=batch_first)
 
 
 def _kinds(module: nn.Module, reading: Reading) -> tuple[str, ...]:
-    """What to try, the likelier first: only models of tokens have embeddings, as a rule."""
+    """The kinds of input to try, likelier first: usually only models of tokens have embeddings."""
     if reading.kind != "auto":
         return (reading.kind,)
     return ("tokens", "features") if _vocabulary(module) is not None else ("features",)

@@ -1,4 +1,4 @@
-"""The same claims in training mode, where batch statistics, noise and moving averages come into play."""
+"""The same claims in training mode, with batch statistics, noise and moving averages."""
 
 import itertools
 import random
@@ -76,7 +76,7 @@ def _moved_buffers(subject: AuditSubject) -> str:
 
 
 def _without_dropout(subject: AuditSubject) -> AuditSubject:
-    """A copy that drops nothing, where that can be set.
+    """A copy without dropout, if that can be set.
 
     A fixed seed is not enough: where the layout of a tensor depends on the input, as in sorted or clustered attention,
     the same random numbers fall on other positions.

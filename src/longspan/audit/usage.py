@@ -1,4 +1,4 @@
-"""Checks of what a user does with a module besides calling it: other lengths and precisions, saving, compiling."""
+"""Checks of other uses of a module: other lengths and precisions, saving, compiling, exporting."""
 
 import itertools
 from collections.abc import Sequence
@@ -64,7 +64,7 @@ def save_load(subject: AuditSubject) -> Measurement:
 
 
 class _Runner(nn.Module):
-    """A subject as a module, which is what torch's tools take."""
+    """A subject as a module, for torch.compile and torch.export."""
 
     def __init__(self, subject: AuditSubject) -> None:
         super().__init__()

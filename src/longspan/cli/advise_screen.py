@@ -64,7 +64,7 @@ def _verdict(advice: "Advice") -> str:
     best = advice.choices[0]
     if best.mechanism == EXACT:
         return f"use {EXACT}: nothing is faster than exact attention here"
-    about = "about " if best.foretold or best.exact_foretold else ""
+    about = "about " if best.estimated_from or best.exact_estimated else ""
     if best.faster is None:
         return f"use {best.mechanism}: the fastest that fits"
     gain = f"{about}{best.faster:.3g} times as fast as exact attention"
@@ -90,8 +90,8 @@ def _ranking(advice: "Advice", every: bool) -> Table:
 
 
 def _metrics(choice: "RankedChoice", judged: bool) -> list[str]:
-    about = "≈ " if choice.foretold else ""
-    against = "≈ " if choice.foretold or choice.exact_foretold else ""
+    about = "≈ " if choice.estimated_from else ""
+    against = "≈ " if choice.estimated_from or choice.exact_estimated else ""
     cells = [
         f"{about}{_three(1e3 * choice.seconds)}",
         _three(1e6 * choice.per_token),
@@ -113,10 +113,10 @@ def _notes(advice: "Advice", elsewhere: dict[int, str], quality: "Quality | None
     tied = [choice.mechanism for choice in advice.choices if choice.tied]
     if len(tied) > 1:
         lines.append(f"equally fast within {TIE:.0%}: {', '.join(tied)}; sorted exact first, then by memory")
-    guessed = sorted({choice.foretold for choice in advice.choices if choice.foretold})
+    guessed = sorted({choice.estimated_from for choice in advice.choices if choice.estimated_from})
     for lengths in guessed:
         lines.append(f"≈ estimated from {' and '.join(f'{length:,}' for length in lengths)} tokens")
-    exact = next((c.faster for c in advice.choices if c.exact_foretold and not c.foretold), None)
+    exact = next((c.faster for c in advice.choices if c.exact_estimated and not c.estimated_from), None)
     if exact is not None:
         lines.append("≈ in × exact: the time of exact attention is an estimate")
     if quality is not None:

@@ -1,8 +1,8 @@
-"""Which mechanism to use for one attention, from measurements of that very attention on this machine.
+"""Rank the mechanisms for given requirements by their speed on this machine.
 
-The fastest that fits comes first. What is as fast within `TIE` ties with it: of those the exact one comes first, then
-the one that takes the least memory. What is slower than exact attention is ruled out, as nothing speaks for it, unless
-accuracies are given and its own is better.
+The fastest that fits comes first. Mechanisms within `TIE` of it are tied: exact attention comes first, then the one
+with the least memory. Mechanisms slower than exact attention are ruled out, unless accuracies are given and theirs is
+better.
 """
 
 import time
@@ -13,56 +13,63 @@ from longspan.attention import find, names
 from longspan.errors import LongspanError
 from longspan.measure import machine
 from longspan.measure.case import Case, Measured
-from longspan.measure.extrapolate import QUICK_LENGTH, Taken, foretold, measured, scaled, taken
+from longspan.measure.extrapolate import (
+    QUICK_LENGTH,
+    CaseCost,
+    extrapolated,
+    measure_or_estimate,
+    measured,
+    scaled_by_power,
+)
 from longspan.measure.requirements import ALTERNATING, Requirements, candidates, shorter
 from longspan.measure.store import FOR_GOOD, Measure, Store
 
 EXACT = "softmax"
-TIE = 0.05  # half of the tenth that a choice may be behind the fastest: the other half is the noise of measuring
-CLOSE = 0.25  # what is behind the fastest by no more than this is measured again, all of them taking turns
+TIE = 0.05  # a choice may be a tenth behind the fastest: half of that is measurement noise
+CLOSE = 0.25  # mechanisms within this of the fastest are measured again, in turns
 ROUNDS = 2
 QUICK_SECONDS = 40.0
 
-Tell = Callable[[int, int, str], None]  # how many are done, of how many, and what is measured now
+Tell = Callable[[int, int, str], None]  # cases done, cases in total, the case measured now
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankedChoice:
-    """A mechanism that does what is asked and fits, and what it costs."""
+    """A mechanism that meets the requirements and fits, with its cost."""
 
     mechanism: str
     case: Case
-    seconds: float  # of a call; when decoding, of a step
-    memory: int | None  # bytes at the peak of a call; when decoding, of its state
-    foretold: tuple[int, ...]  # the shorter lengths that this is known from; none where it was measured
-    faster: float | None  # times as fast as exact attention
-    exact_foretold: bool  # whether the time of exact attention is an estimate
-    tied: bool  # as fast as the fastest
+    seconds: float  # of a call, or of a decoding step
+    memory: int | None  # peak bytes of a call, or bytes of the decoding state
+    estimated_from: tuple[int, ...]  # shorter lengths this was estimated from; empty if measured
+    faster: float | None  # speed relative to exact attention
+    exact_estimated: bool  # whether the time of exact attention is an estimate
+    tied: bool  # with the fastest
     order: str
     remarks: tuple[str, ...]
     accuracy: float | None = None
-    behind: str | None = None  # who is both faster and more accurate; with an accuracy and without this: on the front
+    behind: str | None = None  # a mechanism that dominates it; None with an accuracy: on the Pareto front
 
     @property
     def per_token(self) -> float:
-        """Seconds for each token of the batch; when decoding, a step makes one token of each text."""
+        """Seconds per token of the batch; a decoding step makes one token per sequence."""
         return self.seconds / (self.case.batch * (1 if self.case.kind == "decode" else self.case.length))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Advice:
-    """The choices, the best first, and why it is none of the others."""
+    """The choices, best first, and why the other mechanisms were ruled out."""
 
     question: Requirements
-    room: int | None  # bytes that a choice may take; None where neither the question nor the machine says
+    room: int | None  # bytes that a choice may take; None: unknown
     choices: tuple[RankedChoice, ...]
     ruled_out: Mapping[str, str]
 
     @property
     def front(self) -> list[RankedChoice]:
-        """Those of which no other is both faster and more accurate, the fastest first; empty without accuracies."""
-        known = [each for each in self.choices if each.accuracy is not None and each.behind is None]
-        return sorted(known, key=lambda each: each.seconds)
+        """The Pareto front of speed and accuracy, fastest first; empty without accuracies."""
+        front = [choice for choice in self.choices if choice.accuracy is not None and choice.behind is None]
+        return sorted(front, key=lambda choice: choice.seconds)
 
 
 def advise(
@@ -75,9 +82,9 @@ def advise(
     keep_better: bool = True,
     tell: Tell = lambda done, total, now: None,
 ) -> Advice:
-    """Advice from what the store knows and, where it knows nothing, from measuring now; `refresh` measures again."""
+    """Advice from stored measurements; cases that are not stored are measured now. `refresh` measures all again."""
     cases, unable = candidates(question)
-    new, found = set[str](), dict[str, Taken]()
+    new, found = set[str](), dict[str, CaseCost]()
     done = 0
 
     def noted(case: Case) -> Measured:
@@ -87,12 +94,12 @@ def advise(
 
     kept = store.through(noted, refresh=refresh)
     for done, case in enumerate(cases):  # noqa: B007  # read by `noted`
-        _sort(case.mechanism, taken(case, kept), found, unable)
+        _sort(case.mechanism, measure_or_estimate(case, kept), found, unable)
     room = machine.available() if question.memory is None else question.memory
     close = _close(found, room, new)
     for turn in range(ROUNDS):
-        for place, name in enumerate(close):
-            tell(turn * len(close) + place, ROUNDS * len(close), f"{name} again, as {len(close)} are close")
+        for index, name in enumerate(close):
+            tell(turn * len(close) + index, ROUNDS * len(close), f"{name} again, as {len(close)} are close")
             found[name] = _again(found[name], measure, store)
     return rank(question, found, unable, room, accuracy, keep_better=keep_better)
 
@@ -109,12 +116,12 @@ def quick(
     tell: Tell = lambda done, total, now: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Advice:
-    """Advice from short texts and the declared powers of the length; after so many seconds nothing more is measured.
+    """Advice estimated from short sequences and the declared exponents; stops measuring after `seconds`.
 
-    `store` should be one for such answers alone, as their measurements are shorter.
+    Use a separate `store`, since these measurements are shorter.
     """
     cases, unable = candidates(question)
-    began, done, found = clock(), 0, dict[str, Taken]()
+    began, done, found = clock(), 0, dict[str, CaseCost]()
 
     def noted(case: Case) -> Measured:
         if clock() - began > seconds:
@@ -125,7 +132,7 @@ def quick(
     kept = store.through(noted, refresh=refresh)
     longest = min(question.length, QUICK_LENGTH)
     short: dict[str, Measured] = {}
-    for case in cases:  # one length of each before another of any, so that nothing is left out on a slow machine
+    for case in cases:  # one length of every mechanism first, so that a slow machine covers all of them
         try:
             short[case.mechanism] = kept(shorter(case, longest))
         except _Unknown as error:
@@ -140,8 +147,8 @@ def quick(
     return rank(question, found, unable, room, accuracy, keep_better=keep_better)
 
 
-def _from_short(case: Case, known: Measured, measure: Measure) -> Taken | str:
-    """What a case takes by a short text, and by one of half its length where there is time for it."""
+def _from_short(case: Case, known: Measured, measure: Measure) -> CaseCost | str:
+    """The cost of a case, from a short sequence and, if there is time, one of half its length."""
     if known.state != "done":
         return known.error or known.state
     if known.case.length == case.length:
@@ -149,12 +156,12 @@ def _from_short(case: Case, known: Measured, measure: Measure) -> Taken | str:
     try:
         half = measure(shorter(case, known.case.length // 2))
     except _Unknown:
-        return scaled(case, known)
-    return foretold(case, half, known) if half.state == "done" else scaled(case, known)
+        return scaled_by_power(case, known)
+    return extrapolated(case, half, known) if half.state == "done" else scaled_by_power(case, known)
 
 
-def _sort(name: str, result: Taken | str, found: dict[str, Taken], unable: dict[str, str]) -> None:
-    if isinstance(result, Taken):
+def _sort(name: str, result: CaseCost | str, found: dict[str, CaseCost], unable: dict[str, str]) -> None:
+    if isinstance(result, CaseCost):
         found[name] = result
     else:
         unable[name] = result
@@ -162,14 +169,14 @@ def _sort(name: str, result: Taken | str, found: dict[str, Taken], unable: dict[
 
 def rank(
     question: Requirements,
-    found: Mapping[str, Taken],
+    found: Mapping[str, CaseCost],
     unable: Mapping[str, str],
     room: int | None,
     accuracy: Mapping[str, float] | None = None,
     *,
     keep_better: bool = True,
 ) -> Advice:
-    """What follows from what each of them takes; `keep_better` keeps what is slower than exact attention and better."""
+    """The advice that follows from the costs. `keep_better` keeps slower mechanisms with a better accuracy."""
     ruled_out = dict(unable)
     known = {} if accuracy is None else accuracy
     fitting = {name: each for name, each in found.items() if _fits(each, room)}
@@ -184,9 +191,9 @@ def rank(
             case=each.case,
             seconds=each.seconds,
             memory=each.memory,
-            foretold=each.foretold,
+            estimated_from=each.estimated_from,
             faster=None if exact is None else exact.seconds / each.seconds,
-            exact_foretold=exact is not None and bool(exact.foretold),
+            exact_estimated=exact is not None and bool(exact.estimated_from),
             tied=each.seconds <= least * (1 + TIE),
             order=find(name).order,
             remarks=remarks(name),
@@ -198,30 +205,30 @@ def rank(
             choices.append(choice)
         else:
             ruled_out[name] = f"takes {each.seconds / dense.seconds:.1f} times as long as exact attention"
-    places = {name: place for place, name in enumerate(names())}
-    ordered = {name: ruled_out[name] for name in sorted(ruled_out, key=lambda name: places.get(name, len(places)))}
-    return Advice(question=question, room=room, choices=tuple(sorted(choices, key=_place)), ruled_out=ordered)
+    order = {name: index for index, name in enumerate(names())}
+    ordered = {name: ruled_out[name] for name in sorted(ruled_out, key=lambda name: order.get(name, len(order)))}
+    return Advice(question=question, room=room, choices=tuple(sorted(choices, key=_rank_key)), ruled_out=ordered)
 
 
 def elsewhere(question: Requirements, store: Store) -> dict[int, str]:
-    """What is chosen at other lengths of the same question, where all is measured already."""
-    found = {}
-    for length in sorted({each.case.length for each in store.all()} - {question.length}):
-        asked = replace(question, length=length, keys=_scaled(question, length))
+    """The best choice at other lengths with the same requirements, where everything is measured already."""
+    best = {}
+    for length in sorted({stored.case.length for stored in store.all()} - {question.length}):
+        requirements = replace(question, length=length, keys=_scaled(question, length))
         try:
-            cases, unable = candidates(asked)
-            results = {case.mechanism: taken(case, _only(store)) for case in cases}
+            cases, unable = candidates(requirements)
+            results = {case.mechanism: measure_or_estimate(case, _only(store)) for case in cases}
         except _Unknown:
             continue
-        known = {name: each for name, each in results.items() if isinstance(each, Taken)}
-        advice = rank(asked, known, unable, question.memory)
+        known = {name: each for name, each in results.items() if isinstance(each, CaseCost)}
+        advice = rank(requirements, known, unable, question.memory)
         if advice.choices:
-            found[length] = advice.choices[0].mechanism
-    return found
+            best[length] = advice.choices[0].mechanism
+    return best
 
 
 def remarks(name: str) -> tuple[str, ...]:
-    """What a user of this mechanism has to know, as far as the mechanism itself declares it."""
+    """What a user of this mechanism should know, from what its class declares."""
     of = find(name)
     said = []
     if "q" not in of.projects:
@@ -244,7 +251,7 @@ def _scaled(question: Requirements, length: int) -> int | None:
 
 
 class _Unknown(LongspanError):
-    """Nothing is known of a case."""
+    """A case has not been measured."""
 
 
 def _only(store: Store) -> Measure:
@@ -257,24 +264,24 @@ def _only(store: Store) -> Measure:
     return known
 
 
-def _place(choice: RankedChoice) -> tuple[bool, float, bool, float]:
-    """Those that tie by exactness and memory, all others by time."""
+def _rank_key(choice: RankedChoice) -> tuple[bool, float, bool, float]:
+    """Sort tied choices by exactness and memory, all others by time."""
     if choice.tied:
         return False, 0.0, choice.mechanism != EXACT, float(choice.memory or 0)
     return True, choice.seconds, False, 0.0
 
 
-def _fits(each: Taken, room: int | None) -> bool:
+def _fits(each: CaseCost, room: int | None) -> bool:
     return room is None or each.memory is None or each.memory <= room
 
 
-def _too_large(each: Taken, room: int | None) -> str:
-    takes = "takes about" if each.foretold else "takes"
-    return f"{takes} {(each.memory or 0) / 2**20:,.0f} MiB, and {(room or 0) / 2**20:,.0f} are allowed"
+def _too_large(each: CaseCost, room: int | None) -> str:
+    takes = "takes about" if each.estimated_from else "takes"
+    return f"{takes} {(each.memory or 0) / 2**20:,.0f} MiB, but only {(room or 0) / 2**20:,.0f} are allowed"
 
 
-def _behind(name: str, fitting: Mapping[str, Taken], accuracy: Mapping[str, float]) -> str | None:
-    """The fastest of those that are no slower and no less accurate, and one of the two better."""
+def _behind(name: str, fitting: Mapping[str, CaseCost], accuracy: Mapping[str, float]) -> str | None:
+    """The fastest mechanism that dominates this one: no slower, no less accurate, and better in one of the two."""
     if name not in accuracy:
         return None
     own = (-fitting[name].seconds, accuracy[name])
@@ -284,16 +291,16 @@ def _behind(name: str, fitting: Mapping[str, Taken], accuracy: Mapping[str, floa
     return min(over, key=lambda each: fitting[each].seconds, default=None)
 
 
-def _close(found: Mapping[str, Taken], room: int | None, new: set[str]) -> list[str]:
-    """Those that could turn out the fastest; what was kept from before has had its turns."""
+def _close(found: Mapping[str, CaseCost], room: int | None, new: set[str]) -> list[str]:
+    """The mechanisms that may turn out the fastest, among those measured just now."""
     fitting = {name: each for name, each in found.items() if _fits(each, room)}
     least = min((each.seconds for each in fitting.values()), default=0.0)
     close = [name for name, each in fitting.items() if each.seconds <= least * (1 + CLOSE)]
-    measured = [name for name in close if not found[name].foretold and found[name].case.key in new]
+    measured = [name for name in close if not found[name].estimated_from and found[name].case.key in new]
     return measured if len(close) > 1 else []
 
 
-def _again(each: Taken, measure: Measure, store: Store) -> Taken:
+def _again(each: CaseCost, measure: Measure, store: Store) -> CaseCost:
     (first,) = each.by
     second = measure(each.case)
     if second.state != "done":

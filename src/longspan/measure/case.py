@@ -1,4 +1,4 @@
-"""What is measured, and what was found: the values that measuring, profiles and advice are made of."""
+"""Cases to measure, and their measurements."""
 
 import json
 from collections.abc import Mapping
@@ -14,23 +14,23 @@ Kind = Literal["forward", "training", "decode"]  # a forward pass; forward and b
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One mechanism doing one thing at one size, heads already projected."""
+    """One mechanism, one kind of call, one size; without projections."""
 
     mechanism: str  # a registered name, NAIVE or FUSED
-    length: int  # of the queries; when decoding, of what was read before
+    length: int  # of the queries; when decoding, tokens already read
     kind: Kind = "forward"
-    keys: int | None = None  # cross-attention: of what is read, where it is another text
+    keys: int | None = None  # cross-attention: length of the other sequence
     causal: bool = False
-    padding: bool = False  # a tenth of the keys is hidden
+    padding: bool = False  # a tenth of the keys is masked
     batch: int = 1
     heads: int = 8
     head_dim: int = 64
-    options: Mapping[str, Any] = field(default_factory=dict)  # of the mechanism, where they are not its defaults
+    options: Mapping[str, Any] = field(default_factory=dict)  # of the mechanism, if not its defaults
     threads: int = 1
 
     @property
     def key(self) -> str:
-        """The same for the same case, whatever order its options came in."""
+        """A string that identifies the case, independent of the order of its options."""
         return json.dumps(asdict(self), sort_keys=True)
 
     @classmethod
@@ -40,10 +40,10 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """What a case took on this machine, in a process of its own, taking turns with a matrix product."""
+    """The measurement of a case on this machine, in its own process, in turns with a matrix product."""
 
     case: Case
-    # "memory": it does not fit, or would not; "unsupported": the mechanism has no such form; "slow": not waited for
+    # "memory": does not fit; "unsupported": the mechanism has no such form; "slow": would take too long
     state: Literal["done", "memory", "unsupported", "slow", "failed"]
     seconds: tuple[float, ...] = ()  # of each repeat by `timing.timed`, in order
     memory: int | None = None  # peak bytes above what the process held with its inputs made; decoding: of its state
@@ -59,21 +59,21 @@ class Measured:
 
     @property
     def spread(self) -> float:
-        """How much longer the longest repeat took than the shortest, as a share of that."""
+        """How much longer the slowest repeat took than the fastest, relative to the fastest."""
         return max(self.seconds) / self.least - 1
 
     @property
     def work(self) -> float:
-        """The least time, in multiplications and additions that the machine's matrix products do in it.
+        """The least time in units of FLOPs that a large matrix product makes in that time.
 
-        This is what is compared between processes: a machine that is slower for a while is slower in both.
+        Comparable between processes: if the machine is slower for a while, so is the matrix product.
         """
         assert self.gemm is not None
         return self.least * self.gemm
 
     @property
     def share(self) -> float | None:
-        """Of the rate of the machine's matrix products, how much its own come to."""
+        """The FLOP rate of the case, relative to that of a large matrix product."""
         return None if self.flops is None or not self.seconds else self.flops / self.work
 
     @classmethod
@@ -85,7 +85,7 @@ class Measured:
 
 
 def _known(cls: type, row: Any) -> dict[str, Any]:
-    """The fields that this version has; another version may have written more."""
+    """The fields that this version knows; another version may have written more."""
     if not isinstance(row, Mapping):
         raise InvalidInput(f"expected an object, not {type(row).__name__}")
     return {each.name: row[each.name] for each in fields(cls) if each.name in row}

@@ -1,4 +1,4 @@
-"""Joules that a piece of work took: measured where the machine tells them, else modelled, and always which.
+"""Energy of a computation in joules: measured if the machine can, otherwise modelled; the result says which.
 
 Measured are the processor's packages by RAPL, the counters that Linux shows under /sys/class/powercap (since 2020 to
 root alone, unless told otherwise), and a GPU by NVML. Both are of the whole device: what else ran on it is in them.
@@ -50,11 +50,11 @@ POWER: dict[str, tuple[float, int]] = {  # thermal design power in watts and cor
     "Core i9-12900K": (125, 16),
     "Core i9-13900K": (125, 24),
 }
-EVERY = 60.0  # seconds between readings: a counter at its fastest goes around in minutes
+EVERY = 60.0  # seconds between readings: a counter may wrap around within minutes
 
 
 class Meter:
-    """Measures what happens inside it.
+    """Measures the energy of its `with` block.
 
     >>> with Meter() as meter:
     ...     found = sum(range(1000))
@@ -96,9 +96,9 @@ class Meter:
                 package.read()
 
     def energy(self) -> dict[str, Any]:
-        """`joules`, and `by` what they are known; for a GPU that tells nothing they are None, as a part is no whole."""
+        """`joules`, and `by` which method; None for a GPU without a counter, since the processor alone is not all."""
         if self.packages:
-            spent, by = self.used, "RAPL: the whole processor, with whatever else ran on it"
+            spent, by = self.used, "RAPL: the whole processor, including other programs"
         else:
             watts, why = watts_per_core(self.processor)
             spent = self.worked * watts
@@ -107,7 +107,7 @@ class Meter:
         if self.gpu is not None:
             joules, by = spent + self.gpu_used, f"NVML: the whole GPU; processor {by}"
         elif self.device.startswith("cuda"):
-            joules, by = None, "not known: a GPU tells its energy through NVML, by the package nvidia-ml-py"
+            joules, by = None, "unknown: reading a GPU's energy needs NVML (package nvidia-ml-py)"
         return {
             "joules": joules,
             "by": by,
@@ -118,17 +118,17 @@ class Meter:
 
 
 def watts_per_core(processor: str) -> tuple[float, str]:
-    """Watts that a working core is taken to use, and why that many."""
+    """The assumed watts of a busy core, and the reason."""
     name = re.sub(r"\((R|TM|r|tm)\)|\bCPU\b", " ", processor)
     name = " ".join(name.split())
     for known, (watts, cores) in POWER.items():
         if re.search(rf"(?<![\w-]){re.escape(known)}(?![\w+-]| v\d)", name):
             return watts / cores, f"{known}: {watts:g} W, {cores} cores"
-    return ANY_WATTS, "taken for any processor, as this one's power is not known"
+    return ANY_WATTS, "assumed, since this processor's power is unknown"
 
 
 class Package:
-    """One counter of RAPL, which begins anew at 0 after its range."""
+    """One RAPL counter, which wraps around to 0."""
 
     def __init__(self, folder: Path) -> None:
         self.file, self.total, self.last = folder / "energy_uj", 0, 0
@@ -142,7 +142,7 @@ class Package:
         self.total, self.last = 0, self._now()
 
     def read(self) -> float:
-        """Joules since the start; it has to be read before the counter has gone around twice."""
+        """Joules since the start; must be read before the counter wraps around twice."""
         now = self._now()
         self.total += now - self.last if now >= self.last else now + self.range - self.last
         self.last = now
@@ -150,7 +150,7 @@ class Package:
 
 
 def _packages(powercap: Path) -> tuple[list[Package], str]:
-    """The counters of all processors, or none and why; all or nothing, as a part would pass for the whole."""
+    """The counters of all processors, or none and why: some of them would be mistaken for all."""
     found = []
     for folder in sorted(powercap.glob("intel-rapl*:*")):  # AMD's too; intel-rapl-mmio counts the same once more
         # Zones within a package, such as its cores, are parts of it, and psys is the whole board.
@@ -160,21 +160,21 @@ def _packages(powercap: Path) -> tuple[list[Package], str]:
             if (folder / "name").read_text().strip().startswith("package"):
                 found.append(Package(folder))
         except PermissionError:
-            return [], f"RAPL is there, and {folder}/energy_uj may not be read by this user"
+            return [], f"RAPL exists, but this user may not read {folder}/energy_uj"
         except (OSError, ValueError) as error:
-            return [], f"RAPL is there, and cannot be read: {error}"
-    return found, "" if found else "this machine shows no RAPL"
+            return [], f"RAPL exists, but cannot be read: {error}"
+    return found, "" if found else "this machine has no RAPL"
 
 
 def _gpu() -> Callable[[], float] | None:
-    """Joules that the current GPU has used since its driver was loaded, where NVML is there and tells them."""
+    """A function that reads the GPU's energy counter through NVML, if there is one."""
     try:
         pynvml = import_module("pynvml")
         pynvml.nvmlInit()
-        # By its own number: CUDA counts the visible ones, NVML all.
+        # By UUID: CUDA numbers the visible GPUs, NVML all of them.
         handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties().uuid}")
         pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
-    except Exception:  # each version has errors of its own; whatever it is, nothing is measured
+    except Exception:  # errors differ by version; without a counter, nothing is measured
         return None
     return lambda: float(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1e3
 

@@ -1,7 +1,7 @@
-"""What a case takes: measured, or where nobody would wait for it, foretold from two shorter lengths.
+"""Time and memory of a case: measured or, if that would take too long, extrapolated from two shorter lengths.
 
-Time is foretold as a·n^(p-1) + b·n^p with the power p that the mechanism declares, so that both parts of an order such
-as n·stride + n²/stride are in it; memory by the power of the length that the two measurements show.
+Time is extrapolated as a·n^(p-1) + b·n^p with the exponent p that the mechanism declares, which covers both terms of
+an order such as n·stride + n²/stride; memory by the exponent that the two measurements show.
 """
 
 import math
@@ -12,13 +12,13 @@ from longspan.measure.case import Case, Measured
 from longspan.measure.requirements import shorter
 from longspan.measure.store import Measure
 
-QUICK_LENGTH = 1024  # tokens that a quick answer measures at most
-SHORTEST = 256  # tokens: shorter texts tell nothing of long ones
+QUICK_LENGTH = 1024  # most tokens that a quick answer measures
+SHORTEST = 256  # tokens: shorter sequences do not predict long ones
 
 
 @dataclass(frozen=True, kw_only=True)
-class Taken:
-    """Time and memory of a case; `by` is what was measured for it: itself, or shorter texts, one or two."""
+class CaseCost:
+    """Time and memory of a case; `by` are the measurements: of itself, or of one or two shorter sequences."""
 
     case: Case
     seconds: float
@@ -26,14 +26,14 @@ class Taken:
     by: tuple[Measured, ...]
 
     @property
-    def foretold(self) -> tuple[int, ...]:
-        """The lengths that it is foretold from; none where it was measured."""
-        lengths = tuple(each.case.length for each in self.by)
+    def estimated_from(self) -> tuple[int, ...]:
+        """The lengths it is estimated from; empty if it was measured."""
+        lengths = tuple(measurement.case.length for measurement in self.by)
         return () if lengths == (self.case.length,) else lengths
 
 
-def taken(case: Case, measure: Measure) -> Taken | str:
-    """What the case takes; or, where that cannot be known, why not."""
+def measure_or_estimate(case: Case, measure: Measure) -> CaseCost | str:
+    """The cost of a case, or the reason why it is unknown."""
     length = case.length
     while True:
         found = measure(shorter(case, length))
@@ -41,28 +41,28 @@ def taken(case: Case, measure: Measure) -> Taken | str:
             return measured(found)
         if found.state == "done":
             half = measure(shorter(case, length // 2))
-            return foretold(case, half, found) if half.state == "done" else half.error or half.state
+            return extrapolated(case, half, found) if half.state == "done" else half.error or half.state
         length //= 4
         if found.state not in ("slow", "memory") or length // 2 < SHORTEST:
             return found.error or found.state
 
 
-def scaled(case: Case, found: Measured) -> Taken:
-    """From one shorter length, by the declared power of time; how memory grows is not known from one."""
+def scaled_by_power(case: Case, found: Measured) -> CaseCost:
+    """Extrapolate the time from one shorter length by the declared exponent; memory stays unknown."""
     times = case.length / found.case.length
     power = 1.0 if found.exponent is None else found.exponent
-    return Taken(case=case, seconds=found.least * times**power, memory=None, by=(found,))
+    return CaseCost(case=case, seconds=found.least * times**power, memory=None, by=(found,))
 
 
-def measured(found: Measured) -> Taken:
-    return Taken(case=found.case, seconds=found.least, memory=found.memory, by=(found,))
+def measured(found: Measured) -> CaseCost:
+    return CaseCost(case=found.case, seconds=found.least, memory=found.memory, by=(found,))
 
 
-def foretold(case: Case, one: Measured, two: Measured) -> Taken:
-    """From two lengths, the second the longer."""
+def extrapolated(case: Case, one: Measured, two: Measured) -> CaseCost:
+    """Extrapolate from two lengths, the second one longer."""
     lengths = one.case.length, two.case.length
     power = 1.0 if two.exponent is None else two.exponent
-    return Taken(
+    return CaseCost(
         case=case,
         seconds=_time(lengths, (one.least, two.least), power)(case.length),
         memory=_memory(lengths, (one.memory, two.memory), case),
@@ -78,7 +78,7 @@ def _time(lengths: tuple[int, int], seconds: tuple[float, float], power: float) 
         a, b = (s * m**power - t * n**power) / fixed, (n**lower * t - m**lower * s) / fixed
         if a >= 0 and b >= 0:
             return lambda length: float(a * length**lower + b * length**power)
-    # One part is lost in the noise: all of it grows as the order says, which is rather too much than too little.
+    # One term is within the noise: scale all of it by the exponent, which overestimates rather than underestimates.
     return lambda length: float(t * (length / m) ** power)
 
 
@@ -88,7 +88,7 @@ def _memory(lengths: tuple[int, int], found: tuple[int | None, int | None], case
         return None
     slowest = 0.0 if case.kind == "decode" else 1.0
     shown = math.log(two / one) / math.log(lengths[1] / lengths[0]) if one and two else slowest
-    return round(two * (case.length / lengths[1]) ** min(2.0, max(slowest, shown)))
+    return round(float(two * (case.length / lengths[1]) ** min(2.0, max(slowest, shown))))
 
 
-__all__ = ["QUICK_LENGTH", "SHORTEST", "Taken", "foretold", "measured", "scaled", "taken"]
+__all__ = ["QUICK_LENGTH", "SHORTEST", "CaseCost", "extrapolated", "measure_or_estimate", "measured", "scaled_by_power"]

@@ -1,4 +1,4 @@
-"""Memory of a process on a CPU: the largest part of it that was resident, and what a backward pass keeps."""
+"""Memory of a process on a CPU: its peak, and what a forward pass saves for the backward pass."""
 
 import ctypes
 import gc
@@ -18,13 +18,13 @@ from longspan.train.malloc import out_of_memory
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4  # of glibc's malloc.h
 _SMALL = 2**16
+_weak_reference: Callable[[torch.UntypedStorage], Any] = StorageWeakRef
 
 
 class Resident:
-    """Bytes of this process that were in memory at most since this was made, beyond those that were then.
+    """The peak of the process's resident memory since this object was made, beyond what was resident then.
 
-    Where Linux lets the process forget its older peak, that is exact; elsewhere what it had at its largest before
-    counts too, so that a smaller peak than that is not seen (`exact` says which).
+    It is exact where Linux can reset the peak (`exact`); elsewhere a peak below an earlier one is not seen.
     """
 
     def __init__(self) -> None:
@@ -56,9 +56,9 @@ def _largest() -> int:
 
 
 def give_back_memory() -> None:
-    """Has glibc give freed memory back at once from now on, the opposite of `train.memory.keep_memory`, and slower.
+    """Make glibc return freed memory at once, the opposite of `train.malloc.keep_memory`, and slower.
 
-    Otherwise what was freed stays resident, and a peak is one of the allocator instead of the model.
+    Otherwise freed memory stays resident, and the peak shows the allocator instead of the model.
     """
     if not sys.platform.startswith("linux"):
         return
@@ -69,17 +69,17 @@ def give_back_memory() -> None:
         library.malloc_trim(0)
 
 
-class _Made(TorchDispatchMode):
-    """Remembers the storages that are made, without holding them."""
+class _Made(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records the storages that are created, by weak references."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.storages: dict[int, StorageWeakRef] = {}
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.storages: dict[int, Any] = {}
         self.bytes: dict[int, int] = {}
 
     def note(self, tensor: Tensor) -> int:
         storage = tensor.untyped_storage()
-        reference = StorageWeakRef(storage)
+        reference = _weak_reference(storage)
         self.storages[reference.cdata], self.bytes[reference.cdata] = reference, storage.nbytes()
         return int(reference.cdata)
 
@@ -95,42 +95,42 @@ class _Made(TorchDispatchMode):
 
 @dataclass(frozen=True)
 class Kept:
-    """Of a forward pass: bytes that it keeps for the backward pass, and those of the largest tensor that it makes."""
+    """Bytes that a forward pass saves for the backward pass, and bytes of the largest tensor it creates."""
 
     bytes: int
     largest: int
 
 
 def saved_bytes(run: Callable[[], Tensor], known: Iterable[Tensor] = ()) -> int:
-    """Bytes that a forward pass keeps for its backward pass."""
+    """Bytes that a forward pass saves for its backward pass."""
     return kept(run, known).bytes
 
 
 def kept(run: Callable[[], Tensor], known: Iterable[Tensor] = ()) -> Kept:
-    """What a forward pass keeps for its backward pass, which is then done too; what is `known` does not count.
+    """What a forward pass saves for its backward pass, which is then run too; `known` tensors do not count.
 
-    Each storage counts once and whole, however many views of it are kept. Counted is what autograd says that it saves,
-    and what was made and is still alive, as functions with a backward pass of their own may keep tensors that no hook
-    is told of. `run` should have run before: what it makes once and caches for good would count too.
+    Each storage counts once and whole, however many views are saved. Counts what autograd's hooks report, and new
+    storages that are still alive, since custom autograd functions may save tensors without a hook. Call `run` once
+    before: otherwise its caches count too.
     """
     made, saved = _Made(), set()
 
     def pack(tensor: Tensor) -> Tensor:
         if tensor.layout == torch.strided:
             saved.add(made.note(tensor))
-        return tensor.detach()  # the same storage; an output that saved itself would otherwise never be freed
+        return tensor.detach()  # the same storage; an output that saves itself would never be freed
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         with made:
             out = run()
-        gc.collect(1)  # what was just made and left in a cycle
-        without = {int(StorageWeakRef(tensor.untyped_storage()).cdata) for tensor in known}
-        own = int(StorageWeakRef(out.untyped_storage()).cdata)
+        gc.collect(1)  # new objects in reference cycles
+        without = {int(_weak_reference(tensor.untyped_storage()).cdata) for tensor in known}
+        own = int(_weak_reference(out.untyped_storage()).cdata)
         if own not in saved:
             without.add(own)
         new = {identity: count for identity, count in made.bytes.items() if identity not in without}
         alive = sum(count for identity, count in new.items() if not made.storages[identity].expired())
-    out.backward()
+    torch.autograd.backward(out)
     return Kept(alive, max(new.values(), default=0))
 
 

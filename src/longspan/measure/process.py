@@ -1,8 +1,8 @@
-"""Each case is measured in a process of its own: its memory is its own, and what happens to it costs that case.
+"""Measure each case in its own process, so that memory is separate and a crash costs one case only.
 
-`python -m longspan.measure.process` reads cases from its standard input, one JSON object a line. It has imported torch
-once, and makes a copy of itself for each case (where the system cannot, it measures one case and ends). To each it
-answers with what was measured, unless the copy died, and then with how the copy ended.
+`python -m longspan.measure.process` reads cases from standard input, one JSON object per line. It imports torch once
+and forks for each case (without fork, it measures one case and exits). It answers each line with the measurement, or
+with the exit code if the child died.
 """
 
 import gc
@@ -21,16 +21,16 @@ from typing import IO, Any, NoReturn, Self
 from longspan.errors import InvalidInput
 from longspan.measure import machine
 from longspan.measure.case import Case, Measured
-from longspan.measure.run_case import Patience, attempt, lost
+from longspan.measure.run_case import Patience, run_case, without_result
 
 COMMAND = (sys.executable, "-m", "longspan.measure.process")
-SETTLE = 60.0  # seconds that a process may take beyond its calls, as others may use the machine too
+SETTLE = 60.0  # seconds that a process may take beyond its calls, since others may use the machine
 
 
 class MeasureProcesses:
-    """Measures cases, each in a process of its own, one after another.
+    """Measures cases one after another, each in its own process.
 
-    >>> with Processes() as processes:
+    >>> with MeasureProcesses() as processes:
     ...     found = processes.measure(Case(mechanism="window", length=256))
     >>> found.state
     'done'
@@ -39,7 +39,7 @@ class MeasureProcesses:
     def __init__(
         self, patience: Patience | None = None, *, command: Sequence[str] = COMMAND, limit: float | None = None
     ) -> None:
-        """`limit` is of seconds by the clock after which a process is ended."""
+        """A process is killed after `limit` seconds of wall-clock time."""
         self.patience, self.command = Patience() if patience is None else patience, tuple(command)
         self.limit = SETTLE + 4 * (self.patience.case + 6 * self.patience.call) if limit is None else limit
         self.server: subprocess.Popen[bytes] | None = None
@@ -54,7 +54,7 @@ class MeasureProcesses:
         self.close()
 
     def close(self) -> None:
-        """Ends the process that makes the others, and the one that it waits for."""
+        """End the server process and its child."""
         if self.server is not None:
             for pipe in (self.server.stdin, self.server.stdout):
                 assert pipe is not None
@@ -66,7 +66,7 @@ class MeasureProcesses:
         self.server = self.errors = None
 
     def measure(self, case: Case) -> Measured:
-        """What a case takes on this machine; what goes wrong is in its `state` and `error`."""
+        """Measure a case; failures are in its `state` and `error`."""
         if self.server is None or self.server.poll() is not None:
             self._start(case.threads)
         assert self.server is not None and self.server.stdin is not None and self.server.stdout is not None
@@ -76,14 +76,14 @@ class MeasureProcesses:
             self.server.stdin.write(json.dumps(asked).encode() + b"\n")
             self.server.stdin.flush()
         except BrokenPipeError:
-            return lost(case, "failed", self._last_words())
+            return without_result(case, "failed", self._last_words())
         for line in self.server.stdout:
             answer = _object(line)
             if "state" in answer:
                 return Measured.read(answer)
             if "ended" in answer:
                 return self._died(case, answer["ended"], kills)
-        return lost(case, "failed", self._last_words())
+        return without_result(case, "failed", self._last_words())
 
     def _start(self, threads: int) -> None:
         self.close()
@@ -99,26 +99,26 @@ class MeasureProcesses:
             )
         except OSError as error:
             self.close()
-            raise InvalidInput(f"a process to measure in cannot be started: {error}") from None
+            raise InvalidInput(f"cannot start a process to measure in: {error}") from None
 
     def _died(self, case: Case, code: int, kills: int | None) -> Measured:
         if code == -signal.SIGKILL and kills is not None and (machine.memory_kills() or 0) > kills:
-            return lost(case, "memory", "the system ended its process for want of memory")
+            return without_result(case, "memory", "the system killed its process because memory ran out")
         if code == -signal.SIGALRM:
-            return lost(case, "slow", f"not done after {self.limit:.0f} s")
-        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
-        return lost(case, "failed", f"its process {how}")
+            return without_result(case, "slow", f"not done after {self.limit:.0f} s")
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
+        return without_result(case, "failed", f"its process {how}")
 
     def _last_words(self) -> str:
         assert self.server is not None and self.errors is not None
         code = self.server.wait()
         self.errors.seek(0)
         lines = [line.strip() for line in self.errors.read().decode("utf-8", "replace").splitlines() if line.strip()]
-        return f"the process that measures ended with {code}: {lines[-1][:500] if lines else 'it said nothing'}"
+        return f"the measuring process exited with {code}: {lines[-1][:500] if lines else 'no output'}"
 
 
 def measure(case: Case, patience: Patience | None = None) -> Measured:
-    """One case alone."""
+    """Measure a single case."""
     with MeasureProcesses(patience) as processes:
         return processes.measure(case)
 
@@ -137,17 +137,17 @@ def _say(answer: Mapping[str, Any]) -> None:
 
 
 def _measure(asked: Mapping[str, Any]) -> None:
-    found = attempt(Case.read(asked["case"]), Patience(**asked["patience"]), machine.available())
+    found = run_case(Case.read(asked["case"]), Patience(**asked["patience"]), machine.available())
     _say(asdict(found))
 
 
 def main() -> int:
-    """Answers until nobody asks any more."""
+    """Serve cases until standard input ends."""
     if not hasattr(os, "fork"):
         _measure(json.loads(sys.stdin.readline()))
         return 0
-    import_module("torch._dynamo")  # which counting imports on its first use: once here, not in every copy
-    gc.freeze()  # what is here already is no garbage of a case, and looking through it would copy it
+    import_module("torch._dynamo")  # FlopCounterMode needs it: import once here, not in every child
+    gc.freeze()  # the child's collector must not touch, and so copy, the parent's objects
     for line in sys.stdin:
         asked = json.loads(line)
         child = os.fork()
@@ -163,9 +163,9 @@ def main() -> int:
 
 
 def _last(asked: Mapping[str, Any]) -> NoReturn:
-    """All that a copy does."""
+    """Run one case in the child, and exit."""
     try:
-        signal.setitimer(signal.ITIMER_REAL, asked["limit"])  # by which it is ended, whatever it is doing
+        signal.setitimer(signal.ITIMER_REAL, asked["limit"])  # SIGALRM kills it, whatever it is doing
         _measure(asked)
         os._exit(0)
     finally:

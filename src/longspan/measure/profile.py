@@ -1,6 +1,6 @@
-"""Time and memory of mechanisms by length, beside dense attention: ratios, exponents, and from which length it pays.
+"""Time and memory of mechanisms by length, relative to dense attention: ratios, exponents and crossover lengths.
 
-Times of different processes are compared by `Measured.work`, in units of the machine's own matrix products.
+Times of different processes are compared by `Measured.work`, in units of the machine's matrix products.
 """
 
 import math
@@ -12,10 +12,10 @@ from longspan import config
 from longspan.attention import find
 from longspan.errors import InvalidOption, suggest
 from longspan.measure.case import FUSED, NAIVE, Case, Kind, Measured
-from longspan.measure.run_case import lost
+from longspan.measure.run_case import without_result
 
-NEVER = 2**30  # tokens: a length that is foretold to be greater is none that anyone has
-FALLING = -0.15  # slope of the ratio over the length; one that is less steep may be noise
+NEVER = 2**30  # tokens: an extrapolated crossover beyond this counts as never
+FALLING = -0.15  # slope of the ratio over the length; a flatter one may be noise
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def plan(
     for name, given in (options or {}).items():
         if name not in mechanisms:
             raise InvalidOption(
-                f"options of {name} are given, which is not measured: {suggest(name, list(mechanisms))}"
+                f"there are options for {name}, which is not measured: {suggest(name, list(mechanisms))}"
             )
         config.make(find(name).Options, given, name)
     if not lengths or min(lengths) < 1:
@@ -123,7 +123,7 @@ def profile(
     measure: Callable[[Case], Measured],
     progress: Callable[[Measured], None] = lambda found: None,
 ) -> list[ProfileRow]:
-    """Measures the cases in their order; what a shorter text could not do is not tried with a longer one."""
+    """Measure the cases in order; after a length that failed, longer ones are not tried."""
     ended: dict[tuple[str, Kind], Measured] = {}
     found = []
     for case in cases:
@@ -133,7 +133,7 @@ def profile(
             if found[-1].state != "done":
                 ended[case.mechanism, case.kind] = found[-1]
         else:
-            found.append(lost(case, before.state, before.error or "as at a shorter length"))
+            found.append(without_result(case, before.state, before.error or "as at a shorter length"))
         progress(found[-1])
     return rows(found)
 

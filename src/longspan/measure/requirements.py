@@ -1,4 +1,4 @@
-"""What advice is asked for, who can do it at all, and who cannot and why."""
+"""Requirements for an attention, and which mechanisms meet them."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -11,37 +11,37 @@ from longspan.errors import InvalidOption, LongspanError
 from longspan.measure.case import Case, Kind
 from longspan.models.cost import blank
 
-# What their papers let grow with the text, where a default stands for a text of one length.
+# Options that, by the papers, grow with the length; the defaults are for one length.
 GROWING: dict[str, Callable[[int], Mapping[str, Any]]] = {
     "axial": lambda length: {"width": _root(length)},  # a square
     "reformer": lambda length: {"buckets": _buckets(length)},
-    "routing": lambda length: {"clusters": math.ceil(length / 128)},  # so that every token is in one
+    "routing": lambda length: {"clusters": math.ceil(length / 128)},  # clusters of 128 tokens
     "sparse": lambda length: {"stride": _root(length)},
 }
 
-# Mechanisms that read rows and columns: of a text, which has none, they read every so many tokens.
+# Mechanisms that need the rows and columns of images.
 OF_IMAGES = ("axial", "image_local")
 
-# What has to change from layer to layer, as one alone reads a part of the text whatever the number of layers.
+# Options that must alternate between layers: with one value alone, tokens never see the whole sequence.
 ALTERNATING: dict[str, tuple[Mapping[str, Any], ...]] = {"axial": ({"axis": -1}, {"axis": 0})}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Requirements:
-    """One attention of a model to be: what it has to do, and at what size."""
+    """What an attention must support, and its sizes."""
 
-    length: int  # of the text; when decoding, of what was read before
+    length: int  # of the sequence; when decoding, of the tokens already read
     causal: bool = False
-    decode: bool = False  # one more token at a time
-    keys: int | None = None  # cross-attention: the length of the other text
+    decode: bool = False  # one token at a time
+    keys: int | None = None  # cross-attention: length of the other sequence
     padding: bool = False
-    training: bool = True  # forward and backward; otherwise forward alone
-    memory: int | None = None  # bytes that it may take; what the machine has unless given
+    training: bool = True  # forward and backward; otherwise forward only
+    memory: int | None = None  # limit in bytes; None: the machine's free memory
     batch: int = 1
     heads: int = 8
     head_dim: int = 64
     threads: int = 1
-    images: bool = False  # whether mechanisms of images take part
+    images: bool = False  # include mechanisms for images
 
     def __post_init__(self) -> None:
         for name in ("length", "keys", "memory", "batch", "heads", "head_dim", "threads"):
@@ -50,7 +50,7 @@ class Requirements:
                 raise InvalidOption(f"{name} must be at least 1, not {value}")
         if self.keys is not None and (self.causal or self.decode):
             raise InvalidOption(
-                "another text has no past and no future: cross-attention is neither causal nor decoded; leave out one"
+                "cross-attention cannot be causal or decoded, as the other sequence has no past: leave out one"
             )
 
     @property
@@ -58,7 +58,7 @@ class Requirements:
         return "decode" if self.decode else "training" if self.training else "forward"
 
     def case(self, mechanism: str) -> Case:
-        """What is measured of a mechanism: the very thing that is asked for, with its default options."""
+        """The case to measure for a mechanism, with its default options."""
         return Case(
             mechanism=mechanism,
             length=self.length,
@@ -75,7 +75,7 @@ class Requirements:
 
 
 def shorter(case: Case, length: int) -> Case:
-    """The same case at another length; the other text becomes shorter with it."""
+    """The same case at another length; the other sequence of cross-attention shrinks in proportion."""
     if length == case.length:
         return case
     keys = None if case.keys is None else max(1, round(case.keys * length / case.length))
@@ -83,7 +83,7 @@ def shorter(case: Case, length: int) -> Case:
 
 
 def candidates(question: Requirements) -> tuple[list[Case], dict[str, str]]:
-    """A case for each mechanism that can do it, in the order of the registry, and why each other one cannot."""
+    """A case for each suitable mechanism, in the order of the registry, and the reasons against the others."""
     able, unable = list[Case](), dict[str, str]()
     for name in names():
         case = question.case(name)
@@ -92,8 +92,8 @@ def candidates(question: Requirements) -> tuple[list[Case], dict[str, str]]:
             reason = "is for images: --images includes it"
         if reason is None:
             try:
-                reason = _missing(case, blank_module(case).supports)  # a form may do less than its class
-            except LongspanError as error:  # such as options that are for longer texts
+                reason = _missing(case, blank_module(case).supports)  # an instance may support less than its class
+            except LongspanError as error:  # such as options for longer sequences
                 reason = str(error)
         if reason is None:
             able.append(case)
@@ -107,21 +107,21 @@ def _missing(case: Case, supports: Supports) -> str | None:
         (case.causal, supports.causal, "has no causal form"),
         (not case.causal, supports.bidirectional, "is causal only"),
         (case.kind == "decode", supports.streaming, "cannot decode step by step"),
-        (case.keys is not None, supports.cross, "cannot read another text than its own"),
-        (case.padding, supports.key_mask, "cannot hide padding"),
+        (case.keys is not None, supports.cross, "has no cross-attention"),
+        (case.padding, supports.key_mask, "cannot mask padding"),
     )
-    return next((reason for asked, has, reason in needs if asked and not has), None)
+    return next((reason for required, has, reason in needs if required and not has), None)
 
 
 def blank_module(case: Case) -> Attention:
-    """The mechanism of a case, without numbers."""
+    """The mechanism of a case, without weights (on the meta device)."""
     sizes = {"heads": case.heads, "head_dim": case.head_dim, "max_length": max(case.length, case.keys or 0)}
     with blank():
         return build(case.mechanism, **sizes, causal=case.causal, **case.options)
 
 
 def _buckets(length: int) -> int | tuple[int, int]:
-    """Two for each chunk of 64, even; many are the product of two small hashes."""
+    """Two buckets per chunk of 64 tokens, an even number; above 64 buckets, the product of two small hashes."""
     wanted = 2 * math.ceil(length / 64)
     side = 2 * math.ceil(math.sqrt(wanted) / 2)
     return wanted if wanted <= 64 else (side, side)

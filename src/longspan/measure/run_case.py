@@ -1,8 +1,8 @@
-"""What a case takes, measured in this process, which is changed by it and should do nothing else.
+"""Measure one case in this process, which should do nothing else: it changes the settings of malloc and torch.
 
-It begins at a short length and goes up in steps of four times as much; each step foretells time and memory of the next,
-and what would take too much of either is not tried. Memory is measured first, where freed memory goes back to the
-system; then it is kept, as in use, and the case takes turns with a product of large matrices.
+Starts at a short length and quadruples it; each step estimates time and memory of the next, and a case that would take
+too much of either is not run. Memory is measured first, with freed memory returned to the system; then freed memory is
+kept, as in use, and the case alternates with a large matrix product.
 """
 
 from dataclasses import asdict, dataclass, replace
@@ -19,42 +19,42 @@ from longspan.measure.timing import once, turns
 from longspan.train.malloc import keep_memory
 
 GEMM = 1024  # rows and columns of the product
-FIRST, STEP = 256, 4  # the shortest length that foretells, and how many times longer the next is
-ROOM = 0.85  # of the memory that is free, what a case may take
-BRIEF = 5e-3  # seconds that a repeat takes at least, by as many calls as are needed
+FIRST, STEP = 256, 4  # the shortest length to estimate from, and the factor between lengths
+ROOM = 0.85  # share of the free memory that a case may take
+BRIEF = 5e-3  # least seconds of a repeat, which makes as many calls as that needs
 
 
 @dataclass(frozen=True, kw_only=True)
 class Patience:
-    """How often a case is repeated, and how long it is waited for."""
+    """How often a case is repeated, and how long it may take."""
 
     repeats: int = 5
-    call: float = 20.0  # seconds of one call; a longer one is not begun
-    case: float = 30.0  # seconds of all repeats together, of which there are two at least
+    call: float = 20.0  # most seconds of one call
+    case: float = 30.0  # most seconds of all repeats together; there are at least two
 
 
-def attempt(case: Case, patience: Patience, free: int | None) -> Measured:
-    """What the case takes, or why that is not known; `free` are bytes of memory."""
+def run_case(case: Case, patience: Patience, free: int | None) -> Measured:
+    """Measure a case, or say why that is not possible; `free` are bytes of free memory."""
     began = _now()
     torch.set_num_threads(case.threads)
     try:
         give_back_memory()
         found = _too_much(case, patience, free) or _measured(case, patience)
     except LongspanError as error:
-        found = lost(case, "unsupported", str(error))
+        found = without_result(case, "unsupported", str(error))
     except Exception as error:
         line = " ".join(f"{type(error).__name__}: {error}".split())
-        found = lost(case, "memory" if out_of_memory(error) else "failed", line)
+        found = without_result(case, "memory" if out_of_memory(error) else "failed", line)
     return replace(found, began=began)
 
 
-def lost(case: Case, state: str, error: str) -> Measured:
-    """A case that has no figures, and why."""
+def without_result(case: Case, state: str, error: str) -> Measured:
+    """A case without measurements, and why."""
     return Measured.read({"case": asdict(case), "state": state, "error": error, "began": _now()})
 
 
 def _too_much(case: Case, patience: Patience, free: int | None) -> Measured | None:
-    """What shorter texts say of this one, if it would take too long or too much memory."""
+    """A result without measurements, if shorter sequences show that the case would take too long or too much memory."""
     lengths = [case.length]
     while lengths[-1] > FIRST:
         lengths.append(max(FIRST, lengths[-1] // STEP))
@@ -62,20 +62,20 @@ def _too_much(case: Case, patience: Patience, free: int | None) -> Measured | No
         try:
             made, seconds, bytes_ = _try(case, length)
         except LongspanError:
-            continue  # a short text may have no room for what the mechanism does; if a long one has none, it says so
-        power = max(1.0, made.exponent + (case.kind == "decode"))  # the whole text is read before decoding
+            continue  # a sequence may be too short for a mechanism; if the full length is, `_measured` raises
+        power = max(1.0, made.exponent + (case.kind == "decode"))  # decoding reads the whole sequence first
         seconds, bytes_ = (number * (longer / length) ** power for number in (seconds, bytes_))
         if free is not None and bytes_ > ROOM * free:
-            needs = f"takes about {bytes_ / 2**30:.1f} GiB at length {longer}, and {free / 2**30:.1f} are free"
-            return replace(lost(case, "memory", f"{case.mechanism} {needs}"), exponent=made.exponent)
+            needs = f"takes about {bytes_ / 2**30:.1f} GiB at length {longer}, but only {free / 2**30:.1f} are free"
+            return replace(without_result(case, "memory", f"{case.mechanism} {needs}"), exponent=made.exponent)
         if seconds > patience.call:
-            takes = f"takes about {seconds:.0f} s at length {longer}, and {patience.call:g} are waited for"
-            return replace(lost(case, "slow", f"{case.mechanism} {takes}"), exponent=made.exponent)
+            takes = f"takes about {seconds:.0f} s at length {longer}, more than the limit of {patience.call:g} s"
+            return replace(without_result(case, "slow", f"{case.mechanism} {takes}"), exponent=made.exponent)
     return None
 
 
 def _try(case: Case, length: int) -> tuple[Ready, float, float]:
-    """The case at another length, made and called once: its seconds, and bytes with all that it begins with."""
+    """Build the case at another length and call it once: its seconds, and its bytes including the inputs."""
     keys = None if case.keys is None else max(1, case.keys * length // case.length)
     short, found = replace(case, length=length, keys=keys), list[Ready]()
 
@@ -90,15 +90,15 @@ def _try(case: Case, length: int) -> tuple[Ready, float, float]:
 
 def _measured(case: Case, patience: Patience) -> Measured:
     made = ready(case)
-    made.call()  # what is made once and kept is no part of what a call takes
+    made.call()  # fills caches, which are not part of a call's cost
     resident = Resident()
     seconds = once(made.call)
     memory = resident.peak() if made.state is None else made.state
     keep_memory()
     flops = count_work(made.call)
-    # A clock ticks too slowly for a short call; but a text that is decoded must not grow by much.
+    # Clocks are too coarse for a short call; but decoding must not lengthen its sequence by much.
     calls = max(1, min(int(BRIEF / max(seconds, 1e-6)), case.length // 64 if case.kind == "decode" else 1000))
-    # Into memory that is there: what is freed after a case of gigabytes pays for giving those back, 0.1 s.
+    # The product writes into existing memory: allocating after a case of gigabytes would cost 0.1 s.
     left, right, room = (torch.randn(GEMM, GEMM) for _ in range(3))
 
     def repeat() -> None:
@@ -122,4 +122,4 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-__all__ = ["Patience", "attempt", "lost"]
+__all__ = ["Patience", "run_case", "without_result"]

@@ -1,8 +1,7 @@
-"""What was measured on this machine, kept so that it is not measured again: a file for each machine, a line for each
-case that ended, of which the last counts.
+"""A store of measurements: one file per machine, one line per measured case; the last line of a case counts.
 
-A line is written whole, after an end of line of its own: what a killed process left unfinished spoils nothing that
-comes after it. A line that is none of ours is left out.
+Each line is written with a newline before it, so that a line cut short by a killed process does not damage the next.
+Lines that cannot be read are ignored.
 """
 
 import hashlib
@@ -21,15 +20,15 @@ from longspan.files import cache
 from longspan.measure import machine
 from longspan.measure.case import Case, Kind, Measured
 
-PROTOCOL = 1  # of how cases are measured: with another number, older measurements no longer count
+PROTOCOL = 1  # version of the measuring protocol: a new number discards older measurements
 STATES = ("done", "memory", "unsupported", "slow", "failed")
-FOR_GOOD = ("done", "unsupported", "slow")  # what failed, or found no memory, may do better the next time
+FOR_GOOD = ("done", "unsupported", "slow")  # failures and lack of memory may be temporary
 
 Measure = Callable[[Case], Measured]
 
 
 def machine_id(known: Mapping[str, Any] | None = None) -> str:
-    """The name of what speed depends on: another processor (or its instructions), number of cores, version: another."""
+    """A name for everything that speed depends on: processor, instructions, number of cores, versions."""
     known = machine.describe() if known is None else known
     parts = {name: known[name] for name in ("processor", "instructions", "cores", "usable", "torch", "longspan")}
     digest = hashlib.sha256(json.dumps({**parts, "protocol": PROTOCOL}, sort_keys=True).encode()).hexdigest()
@@ -38,7 +37,7 @@ def machine_id(known: Mapping[str, Any] | None = None) -> str:
 
 
 class Store:
-    """The measurements of one machine; this one's, in longspan's cache, unless told otherwise."""
+    """The measurements of one machine (default: this one's, in longspan's cache)."""
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = cache() / "measure" / f"{machine_id()}.jsonl" if path is None else path
@@ -48,11 +47,11 @@ class Store:
         return self._known.get(case.key)
 
     def all(self) -> list[Measured]:
-        """The last of each case, in the order in which they were first measured."""
+        """The last measurement of each case, in the order of the first ones."""
         return list(self._known.values())
 
     def put(self, found: Measured) -> None:
-        """Keeps it, on the disk before this returns."""
+        """Store a measurement on disk."""
         self._known[found.case.key] = found
         line = f"\n{json.dumps(asdict(found), ensure_ascii=False)}\n".encode()
         try:
@@ -69,7 +68,7 @@ class Store:
             ) from None
 
     def through(self, measure: Measure, *, refresh: bool = False) -> Measure:
-        """The same function, which measures only what is not known here; with `refresh`, all, once more."""
+        """The function `measure` with this store as a cache; `refresh` measures every case once more."""
         fresh: set[str] = set()
 
         def kept(case: Case) -> Measured:
@@ -101,7 +100,7 @@ def _read(path: Path) -> list[Measured]:
 
 
 def _sound(measured: Measured) -> bool:
-    """Whether all values are of their types, so that whatever is done with them can be done."""
+    """Whether all values have their types and ranges."""
     case: Any = measured.case
     row: Any = measured
     sizes = (case.length, case.batch, case.heads, case.head_dim, case.threads, 1 if case.keys is None else case.keys)

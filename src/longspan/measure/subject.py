@@ -1,4 +1,4 @@
-"""What a case names, built and ready to be called: a mechanism, or one of the two dense ones it is held against."""
+"""Build a case: a mechanism, or one of the two dense baselines, ready to be called."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ from longspan.measure.case import FUSED, NAIVE, Case
 from longspan.measure.naive import Naive
 from longspan.nn.multihead import MultiHead
 
-GLOBALS = 16  # positions that are marked, where a mechanism reads marks
-CHUNK = 4096  # tokens that are read at a time before decoding
+GLOBALS = 16  # global tokens, for mechanisms that have them
+CHUNK = 4096  # tokens read at a time before decoding
 
 
 class Subject:
-    """One call, and what its gradients are taken with respect to."""
+    """A call with its inputs, and the tensors it computes gradients for."""
 
     def __init__(
         self,
@@ -33,18 +33,18 @@ class Subject:
         self.run, self.inputs, self.module, self.learned = run, inputs, module, learned
 
     def forward(self) -> None:
-        """As in use: in evaluation mode, unless there is dropout to be seen."""
+        """A forward pass in evaluation mode, or in training mode if there is dropout."""
         if self.module is not None:
             self.module.train(any(getattr(part, "dropout", 0.0) for part in self.module.modules()))
         with torch.no_grad():
             self.run(*self.inputs)
 
     def backward(self) -> None:
-        """As in training: forward and backward, with the gradients of the inputs and of its own weights."""
+        """Forward and backward, with gradients of the inputs and the weights."""
         if self.module is not None:
             self.module.train()
         out = self.run(*self.inputs)
-        out.backward(torch.ones_like(out))
+        torch.autograd.backward(out, torch.ones_like(out))
         for leaf in (*self.inputs, *self.learned):
             leaf.grad = None
 
@@ -170,7 +170,8 @@ def _dense_step(case: Case, mask: Tensor | None, room: int) -> Callable[..., Ten
     def attend(q: Tensor, k: Tensor, v: Tensor, end: int) -> Tensor:
         keep = None if seen is None else seen[:, :end]
         if case.mechanism == NAIVE:
-            return naive(q, k, v, key_mask=keep)
+            out: Tensor = naive(q, k, v, key_mask=keep)
+            return out
         return scaled_dot_product_attention(q, k, v, attn_mask=None if keep is None else keep[:, None, None])
 
     return attend
