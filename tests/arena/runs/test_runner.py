@@ -59,8 +59,8 @@ def test_what_goes_wrong_costs_one_cell(tmp_path: Path, notes: Path) -> None:
         "ended by SIGKILL: out of memory, or killed by a user (the system counts no out-of-memory kill)"
         ", length 128 and batch 4"
     )
-    assert found["segfault"].error == "ended by SIGSEGV, and nothing on standard error"
-    assert found["half"].error == "ended with code 0 and no record, and nothing on standard error"
+    assert found["segfault"].error == "ended by SIGSEGV, with nothing on standard error"
+    assert found["half"].error == "ended with code 0 and no record, with nothing on standard error"
     assert found["good"].accuracy == 0.5 and found["raises"].began is not None
     assert [event.cell for event in events if isinstance(event, CellStarted)] == cells
     assert CellProgress(cells[0], 5, 10, 0.25) in events and NoEvent() in events
@@ -71,8 +71,8 @@ def test_kills_for_want_of_memory_are_counted_where_the_system_does(tmp_path: Pa
     runner = LocalRunner(tmp_path / "cells", workers=1, command=FAKE, kills=lambda: next(counts))
     (record,) = ended(list(runner.run(cells_of("killed")))).values()
     assert record.state == "memory" and record.error == (
-        "out of memory: killed at length 128 with batch 4: ended by SIGKILL while the system killed a process for want "
-        "of memory"
+        "out of memory: killed at length 128 with batch 4: ended by SIGKILL while the system killed a process because "
+        "memory ran out"
     )
     runner = LocalRunner(tmp_path / "cells", workers=1, command=FAKE, kills=lambda: None)
     (record,) = ended(list(runner.run(cells_of("killed")))).values()
