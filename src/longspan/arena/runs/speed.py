@@ -172,7 +172,7 @@ def _measured(record: Record, subject: SpeedSubject, how: Protocol, device: str,
 
     def step() -> None:
         optimizer.zero_grad(set_to_none=True)
-        forward().backward()
+        torch.autograd.backward(forward())
         optimizer.step()
 
     give_back_memory()
