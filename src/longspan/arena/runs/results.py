@@ -83,7 +83,7 @@ class Folder:
         if grid.exists():
             return self.planned(arguments)
         if (self.path / RESULTS).exists():
-            raise InvalidInput(f"{self.path} has {RESULTS} but no {GRID}, so its plan is not known; name another")
+            raise InvalidInput(f"{self.path} has {RESULTS} and no {GRID}, so its plan is not known; name another")
         text = json.dumps(
             {"version": VERSION, "arguments": arguments.plain(), "cells": [cell.plain() for cell in cells]}, indent=1
         )
