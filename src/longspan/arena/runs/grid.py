@@ -210,7 +210,7 @@ def check_cells(values: Any, source: str) -> list[Cell]:
         raise InvalidInput(f"{source} has a wrong cell: {error}") from None
     for cell in cells:
         if "/" in cell.key or "\0" in cell.key:
-            raise InvalidInput(f"{source} has a cell whose name cannot be a folder: {cell.key!r}")
+            raise InvalidInput(f"{source} has a cell whose name is no folder: {cell.key!r}")
     if len({cell.key for cell in cells}) < len(cells):
         raise InvalidInput(f"{source} has a cell twice")
     return cells

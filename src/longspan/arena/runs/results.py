@@ -147,7 +147,7 @@ class Folder:
                 os.close(number)
         except OSError as error:
             raise InvalidInput(
-                f"{path} could not be written: {error.strerror}; finished cells are saved: make room, and "
+                f"{path} could not be written: {error.strerror}; the cells that ended before are kept: make room, and "
                 "give the same command again"
             ) from None
 
