@@ -7,7 +7,7 @@ from longspan.arena.runs import session
 from longspan.arena.runs.cell import Cell
 from longspan.arena.runs.grid import Arguments
 from longspan.arena.runs.results import CELLS, Folder, left
-from longspan.arena.runs.runner import Ended, Event, Idle, LocalRunner, Told
+from longspan.arena.runs.runner import CellFinished, CellProgress, Event, LocalRunner, NoEvent
 
 
 def say(line: str) -> None:
@@ -16,10 +16,10 @@ def say(line: str) -> None:
 
 
 def hear(event: Event) -> None:
-    if isinstance(event, Idle):
+    if isinstance(event, NoEvent):
         return
-    cell = event.record.cell if isinstance(event, Ended) else event.cell
-    say(f"{type(event).__name__} {cell.model} {event.step if isinstance(event, Told) else ''}")
+    cell = event.record.cell if isinstance(event, CellFinished) else event.cell
+    say(f"{type(event).__name__} {cell.model} {event.step if isinstance(event, CellProgress) else ''}")
 
 
 def main(path: Path, workers: int, *models: str) -> int:

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from longspan.arena.runs.cell import Cell, Record
 from longspan.arena.runs.results import Folder
-from longspan.arena.runs.runner import Began, Ended, Idle, Told
+from longspan.arena.runs.runner import CellFinished, CellProgress, CellStarted, NoEvent
 from longspan.cli.arena_results import print_results
 from longspan.cli.arena_screen import Screen
 from longspan.cli.main import main
@@ -152,7 +152,7 @@ def test_a_damaged_line_does_not_stop_a_grid(tmp_path: Path, notes: Path, capsys
     assert main([*command, "--dry-run"]) == 0
     assert "1 to run" in capsys.readouterr().out
     assert main(command) == 0 and len(path.read_bytes().splitlines()) == 5
-    assert f"run: {note}; what it held is run again" in capsys.readouterr().err
+    assert f"run: {note}; these cells will run again" in capsys.readouterr().err
 
 
 def test_a_dry_run_prints_the_plan_and_does_nothing(
@@ -209,17 +209,17 @@ def test_the_live_table_and_the_time_left() -> None:
     cells = [Cell(task="listops", model=name, seconds=16.0) for name in ("dense", "window", "lstm")]
     screen = Screen(console, cells, workers=2, clock=lambda: now[0])
     assert screen.summary() == "0 of 3 cells done, 0 running, 0 failed; time left: about 36s"
-    screen.hear(Began(cells[0]))
-    screen.hear(Began(cells[1]))
+    screen.hear(CellStarted(cells[0]))
+    screen.hear(CellStarted(cells[1]))
     now[0] = 10.0
-    screen.hear(Told(cells[0], 1500, 3000, 0.412))
-    screen.hear(Ended(Record(cell=cells[1], state="memory", error="no [more]")))
+    screen.hear(CellProgress(cells[0], 1500, 3000, 0.412))
+    screen.hear(CellFinished(Record(cell=cells[1], state="memory", error="no [more]")))
     shown = Console(file=StringIO(), width=100)
     shown.print(screen.table())
     text = shown.file.getvalue()  # type: ignore[attr-defined]
     assert "accuracy-tiny-listops-dense-seed0  10s  1,500 / 3,000  41.2 %" in text
     assert "0 of 3 cells done, 1 running, 1 failed; time left: about 19s" in text
-    screen.hear(Ended(Record(cell=cells[0], state="done")))
+    screen.hear(CellFinished(Record(cell=cells[0], state="done")))
     assert screen.summary() == "1 of 3 cells done, 0 running, 1 failed; time left: about 5s"
 
 
@@ -228,16 +228,16 @@ def test_the_time_left_knows_that_tasks_take_different_times() -> None:
     short, long = Cell(task="listops", model="dense", seconds=16.0), Cell(task="text", model="dense", seconds=76.8)
     screen = Screen(Console(file=StringIO()), [short, long], workers=1, clock=lambda: now[0])
     assert screen.seconds_left() == pytest.approx(24 + 100)
-    screen.hear(Began(short))
+    screen.hear(CellStarted(short))
     now[0] = 30.0  # a quarter more than planned
-    screen.hear(Ended(Record(cell=short, state="done")))
+    screen.hear(CellFinished(Record(cell=short, state="done")))
     assert screen.seconds_left() == pytest.approx(125)
     cells = [Cell(task=task, model=name) for task in ("listops", "text") for name in ("dense", "window")]
     screen, now[0] = Screen(Console(file=StringIO()), cells, workers=1, clock=lambda: now[0]), 0.0
     for cell, seconds in ((cells[0], 10.0), (cells[2], 50.0)):  # without a budget, by the task's own
-        screen.hear(Began(cell))
+        screen.hear(CellStarted(cell))
         now[0] += seconds
-        screen.hear(Ended(Record(cell=cell, state="done")))
+        screen.hear(CellFinished(Record(cell=cell, state="done")))
     assert screen.seconds_left() == pytest.approx(60)
 
 
@@ -245,12 +245,12 @@ def test_lines_now_and_then_where_there_is_no_terminal() -> None:
     now, file = [0.0], StringIO()
     cells = [Cell(task="listops", model="dense")]
     screen = Screen(Console(file=file, width=200), cells, workers=1, clock=lambda: now[0])
-    screen.hear(Began(cells[0]))
-    screen.hear(Told(cells[0], 5, 10, None))
+    screen.hear(CellStarted(cells[0]))
+    screen.hear(CellProgress(cells[0], 5, 10, None))
     assert file.getvalue() == ""
     now[0] = 31.0
-    screen.hear(Idle())
-    screen.hear(Idle())
+    screen.hear(NoEvent())
+    screen.hear(NoEvent())
     line = "0 of 1 cells done, 1 running, 0 failed; time left: unknown; accuracy-tiny-listops-dense-seed0 step 5 / 10"
     assert file.getvalue().split() == line.split()
 

@@ -71,12 +71,12 @@ def test_ctrl_c_while_input_is_awaited(tmp_path):
     """The process says on a pipe that it reads: from then on it waits."""
     (tmp_path / "sitecustomize.py").write_text(
         "import os, sys\n"
-        "class Told:\n"
+        "class CellProgress:\n"
         "    def read(self):\n"
         "        os.write(1, b'reading')\n"
         "        return sys.__stdin__.buffer.read()\n"
         "class Standard:\n"
-        "    buffer = Told()\n"
+        "    buffer = CellProgress()\n"
         "sys.stdin = Standard()\n"
     )
     known = environment()

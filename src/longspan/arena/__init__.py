@@ -1,1 +1,1 @@
-"""The Long Range Arena (Tay et al. 2020), offline: its tasks, one shell for every mechanism, and the grid of runs."""
+"""The Long Range Arena (Tay et al. 2020), offline: its tasks, one model around every mechanism, and grids of runs."""

@@ -1,11 +1,12 @@
-"""The settings of the arena: for each, the sizes of every task, of the model, and how it is trained.
+"""The settings of the arena: sizes of tasks and models, and training options.
 
-- `released`: the configurations that came with the code (spec, section 3.1), for all models alike.
-- `released_sizes`: the same with the sizes that it gives each model of Image and Pathfinder (3.3).
-- `appendix`: what the paper's appendix says instead (3.2).
-- `small`: the protocol of Nyströmformer's authors (3.4), for one GPU.
-- `tiny`: for machines without an accelerator. Its texts are shorter and its trees lower; it is comparable with nothing
-  but itself and the trivial baselines of its own data.
+- `released`: the configurations of the released code (github.com/google-research/long-range-arena), the same for all
+  models.
+- `released_sizes`: the same with the released sizes of each model on Image and Pathfinder.
+- `appendix`: the sizes of the paper's appendix (Tay et al. 2020).
+- `small`: the protocol of Nyströmformer's authors (Xiong et al. 2021), for one GPU.
+- `tiny`: for machines without an accelerator, with shorter texts and shallower trees. It compares only with itself and
+  with the trivial baselines of its own data.
 """
 
 from collections.abc import Mapping
@@ -23,22 +24,23 @@ from longspan.train.schedule import KINDS, Schedule
 
 @dataclass(frozen=True, kw_only=True)
 class Training(config.Options):
-    """How a cell is trained; the optimiser is the arena's, Adam with (0.9, 0.98) and 1e-9 and decoupled decay."""
+    """Training options of a cell; the optimizer is the benchmark's, Adam with betas (0.9, 0.98), eps 1e-9 and decoupled
+    weight decay."""
 
-    steps: int = option(1000, "updates, unless the cell says how many or how long", low=1)
-    batch: int = option(32, "examples of an update", low=1)
-    rate: float = option(1e-3, "the highest learning rate; of rsqrt a factor", low=0)
-    schedule: str = option("cosine", "how the rate goes", choices=KINDS)
-    warmup: int = option(0, "updates until the rate is reached", low=0)
-    warmup_share: float | None = option(None, "the same as a share of all updates", low=0, high=1)
+    steps: int = option(1000, "updates, unless the cell gives steps or seconds", low=1)
+    batch: int = option(32, "examples per update", low=1)
+    rate: float = option(1e-3, "peak learning rate; a factor for rsqrt", low=0)
+    schedule: str = option("cosine", "learning rate schedule", choices=KINDS)
+    warmup: int = option(0, "warm-up updates", low=0)
+    warmup_share: float | None = option(None, "warm-up as a share of all updates", low=0, high=1)
     decay: float = option(0.0, "decoupled weight decay", low=0)
-    clip: float = option(0.0, "the longest gradient; 0: any", low=0)
-    evaluations: int = option(20, "how often held-out examples are looked at", low=1)
-    held_out: int = option(2000, "held-out examples that are looked at, at most", low=1)
-    pretrain_rate: float | None = option(None, "the rate of self pre-training; the same unless given", low=0)
+    clip: float = option(0.0, "largest gradient norm; 0: no clipping", low=0)
+    evaluations: int = option(20, "number of held-out evaluations", low=1)
+    held_out: int = option(2000, "held-out examples per evaluation, at most", low=1)
+    pretrain_rate: float | None = option(None, "learning rate of self pre-training; by default the same", low=0)
 
     def train_options(self, steps: int, seed: int, rate: float | None = None) -> TrainOptions:
-        """Those of the trainer, for a known number of updates."""
+        """The trainer's options for a given number of updates."""
         warmup = self.warmup if self.warmup_share is None else round(self.warmup_share * steps)
         return TrainOptions(
             steps=steps,
@@ -56,11 +58,11 @@ class ArenaSetting:
     task: Mapping[str, Any]  # options of the task
     shell: Mapping[str, Any]  # sizes of the model
     training: Training
-    own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # sizes of some models, by their names
-    share: float = 1.0  # of a budget: a cell of this task gets so many times the time of one with 1
+    own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # sizes that differ for some models, by name
+    share: float = 1.0  # of a time budget, relative to tasks with share 1
 
     def sizes(self, model: str) -> dict[str, Any]:
-        """Of the shell, for one model."""
+        """Sizes of one model."""
         return {**self.shell, **self.own.get(model, {})}
 
 
@@ -233,8 +235,8 @@ _TINY = {
     ),
     "pathfinder": ArenaSetting(
         {"size": 12, "contour_length": 3, "train": 60_000, "held_out": 1000, "test": 2000},
-        # The largest of each feature, not the mean of 144, and rows and columns that are told: with neither, nothing is
-        # learned in minutes, with one of them hardly anything (docs/results.md).
+        # Max pooling instead of the mean of 144 positions, and positions by row and column: with neither, nothing is
+        # learned in minutes; with one of them, hardly anything (docs/results.md).
         shell(
             3,
             2,
@@ -268,7 +270,7 @@ SETTINGS: dict[str, dict[str, ArenaSetting]] = {
 
 
 def find(setting: str, task: str) -> ArenaSetting:
-    """The row of a task in a setting."""
+    """The setting of a task."""
     if setting not in SETTINGS:
         raise UnknownName(f"no setting of the arena is called {setting!r}: {suggest(setting, SETTINGS)}")
     table = SETTINGS[setting]

@@ -14,7 +14,7 @@ from rich.text import Text
 
 if TYPE_CHECKING:
     from longspan.arena.runs.cell import Cell, Record
-    from longspan.arena.runs.runner import Event, Told
+    from longspan.arena.runs.runner import CellProgress, Event
 
 QUIET = 30.0  # seconds between lines without a terminal
 
@@ -34,7 +34,7 @@ class Screen:
         """`cells` are to run now; `ended` are the records of earlier runs."""
         self.console, self.workers, self.clock = console, workers, clock
         self.waiting = {cell.key: cell for cell in cells}
-        self.running: dict[str, tuple[Cell, float, Told | None]] = {}
+        self.running: dict[str, tuple[Cell, float, CellProgress | None]] = {}
         self.failed: list[Record] = []
         self.states = Counter(record.state for record in ended)
         self.durations: list[tuple[Cell, float]] = []  # finished cells and their seconds
@@ -52,18 +52,18 @@ class Screen:
         self._live.close()
 
     def hear(self, event: "Event") -> None:
-        from longspan.arena.runs.runner import Began, Ended, Noted, Told
+        from longspan.arena.runs.runner import CellFinished, CellProgress, CellStarted, RunNote
 
         now = self.clock()
-        if isinstance(event, Began):
+        if isinstance(event, CellStarted):
             self.waiting.pop(event.cell.key, None)
             self.running[event.cell.key] = event.cell, now, None
-        elif isinstance(event, Told):
+        elif isinstance(event, CellProgress):
             cell, since, _ = self.running.get(event.cell.key, (event.cell, now, None))
             self.running[cell.key] = cell, since, event
-        elif isinstance(event, Noted):
+        elif isinstance(event, RunNote):
             self.say(event.line)
-        elif isinstance(event, Ended):
+        elif isinstance(event, CellFinished):
             self._end(event.record, now)
         if not self.console.is_terminal and now - self.last >= QUIET:
             self.last = now
@@ -129,19 +129,19 @@ class Screen:
             table.add_row(key, spell(round(seconds)), step, held_out)
         return Group(table, Text(self.summary()))
 
-    def _rows(self) -> "list[tuple[str, float, Told | None]]":
+    def _rows(self) -> "list[tuple[str, float, CellProgress | None]]":
         now = self.clock()
         return [(key, now - since, told) for key, (_, since, told) in list(self.running.items())]
 
 
-def _how_far(told: "Told | None") -> str:
+def _how_far(told: "CellProgress | None") -> str:
     if told is None or told.step is None:
         return "starting"
     held_out = "" if told.held_out is None else f", {100 * told.held_out:.1f} % held out"
     return f"step {_steps(told)}{held_out}"
 
 
-def _steps(told: "Told") -> str:
+def _steps(told: "CellProgress") -> str:
     return f"{told.step:,}" + (f" / {told.steps:,}" if told.steps else "")
 
 

@@ -14,13 +14,13 @@ from longspan.arena.runs import ray_cluster, session
 from longspan.arena.runs.cell import Cell
 from longspan.arena.runs.ray_cluster import RayRunner
 from longspan.arena.runs.results import Folder
-from longspan.arena.runs.runner import Began, Ended, Event, Noted, Told
+from longspan.arena.runs.runner import CellFinished, CellProgress, CellStarted, Event, RunNote
 from longspan.errors import InvalidInput, Unsupported
 
 if TYPE_CHECKING:
     import psutil
 
-FAKE = (sys.executable, str(Path(__file__).with_name("fake_process.py")))
+FAKE = (sys.executable, str(Path(__file__).parents[1] / "fake_process.py"))
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_a_killed_worker_is_tried_again_and_then_costs_one_cell(tmp_path: Path, 
 
     def hear(event: Event) -> None:
         events.append(event)
-        if isinstance(event, Ended):
+        if isinstance(event, CellFinished):
             listening.update(addresses_of(psutil.Process()))
 
     assert session.run(folder, runner, cells, hear=hear) is None
@@ -76,10 +76,12 @@ def test_a_killed_worker_is_tried_again_and_then_costs_one_cell(tmp_path: Path, 
     assert len(folder.records()) == len(cells)
     runs = [len((notes / cell.key).read_text().splitlines()) for cell in cells]
     assert runs == [1, 2, 1, 2, 1, 1]
-    said = [event.line for event in events if isinstance(event, Noted)]
+    said = [event.line for event in events if isinstance(event, RunNote)]
     assert len(said) == 2 and all("it is tried once more" in line for line in said)
-    assert {event.record.cell for event in events if isinstance(event, Ended)} == set(cells)
-    assert any(isinstance(event, Began) for event in events) and any(isinstance(event, Told) for event in events)
+    assert {event.record.cell for event in events if isinstance(event, CellFinished)} == set(cells)
+    assert any(isinstance(event, CellStarted) for event in events) and any(
+        isinstance(event, CellProgress) for event in events
+    )
     assert not ray.is_initialized()
     after = [child for child in psutil.Process().children(recursive=True) if child.pid not in before]
     _, alive = psutil.wait_procs(after, timeout=10)

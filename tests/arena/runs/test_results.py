@@ -106,7 +106,7 @@ def test_damaged_lines_are_skipped_and_counted(tmp_path: Path) -> None:
     count = len(HOSTILE)
     assert said == [
         f"{tmp_path}: {count} lines of results.jsonl are not usable and were skipped; the first is line 2: "
-        "it is not UTF-8: invalid start byte at byte 0; what it held is run again"
+        "it is not UTF-8: invalid start byte at byte 0; these cells will run again"
     ]
     assert (tmp_path / "results.jsonl").read_bytes() == held
     assert left(cells, folder.records()) == cells[2:]

@@ -12,9 +12,9 @@ import pytest
 
 from longspan.arena.runs.cell import Cell, Record
 from longspan.arena.runs.results import Folder
-from longspan.arena.runs.runner import Began, Ended, Event, Idle, LocalRunner, Told
+from longspan.arena.runs.runner import CellFinished, CellProgress, CellStarted, Event, LocalRunner, NoEvent
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 FAKE = (sys.executable, str(HERE / "fake_process.py"))
 
 
@@ -33,7 +33,7 @@ def cells_of(*models: str) -> list[Cell]:
 
 
 def ended(events: list[Event]) -> dict[str, Record]:
-    return {event.record.cell.model: event.record for event in events if isinstance(event, Ended)}
+    return {event.record.cell.model: event.record for event in events if isinstance(event, CellFinished)}
 
 
 def runs(notes: Path, cell: Cell) -> int:
@@ -56,14 +56,14 @@ def test_what_goes_wrong_costs_one_cell(tmp_path: Path, notes: Path) -> None:
     }
     assert found["raises"].error == "ended with code 1 and no record: ValueError: the third row is no row"
     assert found["killed"].error == (
-        "ended by SIGKILL: out of memory, or killed by someone (the system counts no kill for want of memory)"
+        "ended by SIGKILL: out of memory, or killed by a user (the system counts no out-of-memory kill)"
         ", length 128 and batch 4"
     )
-    assert found["segfault"].error == "ended by SIGSEGV, and nothing on standard error"
-    assert found["half"].error == "ended with code 0 and no record, and nothing on standard error"
+    assert found["segfault"].error == "ended by SIGSEGV, with nothing on standard error"
+    assert found["half"].error == "ended with code 0 and no record, with nothing on standard error"
     assert found["good"].accuracy == 0.5 and found["raises"].began is not None
-    assert [event.cell for event in events if isinstance(event, Began)] == cells
-    assert Told(cells[0], 5, 10, 0.25) in events and Idle() in events
+    assert [event.cell for event in events if isinstance(event, CellStarted)] == cells
+    assert CellProgress(cells[0], 5, 10, 0.25) in events and NoEvent() in events
 
 
 def test_kills_for_want_of_memory_are_counted_where_the_system_does(tmp_path: Path, notes: Path) -> None:
@@ -71,12 +71,12 @@ def test_kills_for_want_of_memory_are_counted_where_the_system_does(tmp_path: Pa
     runner = LocalRunner(tmp_path / "cells", workers=1, command=FAKE, kills=lambda: next(counts))
     (record,) = ended(list(runner.run(cells_of("killed")))).values()
     assert record.state == "memory" and record.error == (
-        "out of memory: killed at length 128 with batch 4: ended by SIGKILL while the system killed a process for want "
-        "of memory"
+        "out of memory: killed at length 128 with batch 4: ended by SIGKILL while the system killed a process because "
+        "memory ran out"
     )
     runner = LocalRunner(tmp_path / "cells", workers=1, command=FAKE, kills=lambda: None)
     (record,) = ended(list(runner.run(cells_of("killed")))).values()
-    assert record.state == "failed" and "(the system does not say)" in str(record.error)
+    assert record.state == "failed" and "(the system keeps no count)" in str(record.error)
 
 
 def test_each_process_has_its_threads_and_its_data(tmp_path: Path, notes: Path) -> None:
@@ -92,11 +92,11 @@ def test_speeds_are_measured_alone(tmp_path: Path, notes: Path) -> None:
     cells += cells_of("also", "too")
     running, most = set(), []
     for event in LocalRunner(tmp_path / "cells", workers=4, command=FAKE).run(cells):
-        if isinstance(event, Began):
+        if isinstance(event, CellStarted):
             assert not any(cell.kind == "speed" for cell in running)
             assert event.cell.kind != "speed" or not running
             running.add(event.cell)
-        elif isinstance(event, Ended):
+        elif isinstance(event, CellFinished):
             running.remove(event.record.cell)
         most.append(len(running))
     assert max(most) == 2 and not running
@@ -111,9 +111,9 @@ def test_a_cell_that_takes_too_long_is_stopped(
     runner = LocalRunner(tmp_path / "cells", workers=1, command=FAKE, limit=lambda cell: 0.0 if told else None)
     found = []
     for event in runner.run(cells_of(model)):
-        if isinstance(event, Told) and event.steps == 0:
+        if isinstance(event, CellProgress) and event.steps == 0:
             told.append(event.step or 0)
-        if isinstance(event, Ended):
+        if isinstance(event, CellFinished):
             found.append(event.record)
     (record,) = found
     assert record.state == "stopped" and "stopped after" in str(record.error)
@@ -125,7 +125,7 @@ def test_closing_stops_what_runs(tmp_path: Path, notes: Path) -> None:
     events = LocalRunner(tmp_path / "cells", workers=2, command=FAKE).run(cells_of("waits", "stubborn", "good"))
     told = set()
     for event in events:
-        if isinstance(event, Told) and event.steps == 0:
+        if isinstance(event, CellProgress) and event.steps == 0:
             told.add(event.step)
         if len(told) == 2:
             break
@@ -168,8 +168,8 @@ def states(folder: Path) -> list[tuple[str, str]]:
 def test_a_runner_that_is_killed_loses_nothing_and_repeats_nothing(tmp_path: Path, notes: Path) -> None:
     models, folder = ("good", "raises", "waits_once", "fine"), tmp_path / "run"
     with start(folder, 1, *models) as process:
-        until(process, "Told waits_once 5")
-        number = int(until(process, "Told waits_once")[-1].split()[-1])  # of the cell's process
+        until(process, "CellProgress waits_once 5")
+        number = int(until(process, "CellProgress waits_once")[-1].split()[-1])  # of the cell's process
         watch = os.pidfd_open(number)
         process.kill()
     assert select.select([watch], [], [], 20)[0], "the cell's process outlived its runner"
@@ -181,7 +181,7 @@ def test_a_runner_that_is_killed_loses_nothing_and_repeats_nothing(tmp_path: Pat
     assert process.returncode == 0
     assert states(folder) == [("fine", "done"), ("good", "done"), ("raises", "failed"), ("waits_once", "done")]
     assert [runs(notes, cell) for cell in cells_of(*models)] == [1, 1, 2, 1]
-    assert "Began good" not in output and "Began raises" not in output
+    assert "CellStarted good" not in output and "CellStarted raises" not in output
 
 
 def test_a_record_that_was_written_and_not_noted_is_taken(tmp_path: Path, notes: Path) -> None:
@@ -200,8 +200,8 @@ def test_a_record_that_was_written_and_not_noted_is_taken(tmp_path: Path, notes:
 def test_a_signal_stops_the_cells_and_records_nothing_of_them(tmp_path: Path, notes: Path, number: int) -> None:
     folder = tmp_path / "run"
     with start(folder, 1, "good", "waits") as process:
-        until(process, "Told waits 5")
-        child = int(until(process, "Told waits")[-1].split()[-1])
+        until(process, "CellProgress waits 5")
+        child = int(until(process, "CellProgress waits")[-1].split()[-1])
         process.send_signal(number)
         process.communicate()
     assert process.returncode == 128 + number

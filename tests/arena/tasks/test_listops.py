@@ -39,7 +39,7 @@ def _splits(options: dict[str, Any], cache: Path, seed: int = 0, **place: Any) -
 
 
 def test_statistics_are_those_of_the_original_generator() -> None:
-    """As measured in spec 2.1; tolerances are three standard errors of 3000 trees at least."""
+    """Expected shares of the published generator; tolerances are three standard errors of 3000 trees at least."""
     examples, tried = long_trees()
     lengths = np.diff(examples.starts)
     assert lengths.min() > 500 and lengths.max() < 2000

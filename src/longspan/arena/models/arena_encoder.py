@@ -1,8 +1,8 @@
-"""The model of the arena: one encoder for every mechanism, a vector for the text, and a head of two or three layers.
+"""The arena's model: one encoder for every mechanism, one vector per text, and a head of two or three layers.
 
-Where the released code is at fault, this is what the paper says (spec, section 6): padding is masked everywhere, and
-what is averaged are real positions; images have no padding; two texts are compared by [a, b, a∘b, a−b]. `zero_is_pad`
-brings back the released policy (id 0 is masked whatever it means, and means are over all positions).
+It follows the paper (Tay et al. 2020) where the released code has bugs: padding is masked everywhere, means are over
+real positions, images have no padding, and two texts are compared by [a, b, a∘b, a−b]. `zero_is_pad` restores the
+released behaviour (id 0 is always masked, and means are over all positions).
 """
 
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ CELLS = ("lstm", "gru")
 
 
 class ArenaEncoder(Model):
-    """Logits of the classes of a text, or of two texts that one encoder reads one by one."""
+    """Class logits of a text, or of two texts that one encoder reads one after the other."""
 
     name = "arena"
     paper = "Tay et al. 2021"
@@ -44,26 +44,24 @@ class ArenaEncoder(Model):
     @dataclass(frozen=True, kw_only=True)
     class Options(TextOptions):
         classes: int = option(2, "number of labels", low=2)
-        texts: int = option(1, "texts of a label: 2 are compared", low=1, high=2)
+        texts: int = option(1, "texts per label: 2 are compared", low=1, high=2)
         pool: str = option(
-            "cls", "the text's vector: of one more position in front, the mean, maximum, or first", choices=POOLS
+            "cls", "the text's vector: an extra first position (cls), mean, max, or first", choices=POOLS
         )
-        interaction: bool = option(True, "two texts: whether their product and difference are read beside them")
-        zero_is_pad: bool = option(
-            False, "whether id 0 is masked whatever it means, as released; for reproduction only"
-        )
+        interaction: bool = option(True, "two texts: whether the head also reads their product and difference")
+        zero_is_pad: bool = option(False, "mask id 0 always, as the released code does; for reproduction only")
         spare: int = option(0, "further ids, such as the mask of self pre-training", low=0)
         inputs: str = option(
-            "tokens", "tokens: a vector for each id; values: ids are intensities, on a line", choices=INPUTS
+            "tokens", "tokens: a vector for each id; values: ids are numbers (intensities)", choices=INPUTS
         )
-        embedding_std: float = option(1.0, "deviation of the first vectors of ids", low=0)
-        tied_streams: bool = option(True, "whether projections that a mechanism adds are its ordinary ones")
+        embedding_std: float = option(1.0, "standard deviation of the initial embeddings", low=0)
+        tied_streams: bool = option(True, "share the ordinary projections with those that a mechanism adds")
         recurrent: str | None = option(None, "a recurrent cell in place of attention", choices=CELLS)
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
         if options.max_length is None:
-            raise InvalidOption("the arena's model has a longest text: give max_length")
+            raise InvalidOption("the arena's model needs max_length, the length of the longest text")
         self.cls = options.pool == "cls"
         if self.cls and options.position == "rotary_grid":
             raise InvalidOption("a position in front moves each row of the grid by one; pool by mean, max or first")
@@ -100,14 +98,14 @@ class ArenaEncoder(Model):
 
     @property
     def cls_id(self) -> int:
-        """The id of the position in front, which starts at zero."""
+        """The id of the extra first position, whose embedding starts at zero."""
         return int(self.options.vocabulary)
 
     @property
     def mask_id(self) -> int:
         """The first of the spare ids."""
         if not self.options.spare:
-            raise InvalidInput("this model has no id for what is masked; give spare=1")
+            raise InvalidInput("this model has no mask id; give spare=1")
         return int(self.options.vocabulary) + self.cls
 
     def forward(
@@ -119,35 +117,36 @@ class ArenaEncoder(Model):
         other_mask: Mask | None = None,
     ) -> Float[Tensor, "batch classes"]:
         if (other_ids is None) != (self.options.texts == 1):
-            raise InvalidInput(f"texts is {self.options.texts}: other_ids are given for 2 texts, and only then")
+            raise InvalidInput(f"texts is {self.options.texts}: give other_ids for 2 texts, and only then")
         x = self.vector(ids, key_mask)
         if other_ids is not None:
             x = self.compared(x, self.vector(other_ids, other_mask))
         for layer in self.head[:-1]:
             x = functional.relu(layer(x))
-        return self.head[-1](x)
+        logits: Tensor = self.head[-1](x)
+        return logits
 
     def compared(self, one: Float[Tensor, "batch width"], other: Float[Tensor, "batch width"]) -> Tensor:
-        """What the head reads of two texts."""
-        parts = [one, other, one * other, one - other] if self.options.interaction else [one, other]
-        return torch.cat(parts, -1)
+        """What the head reads for two texts."""
+        vectors = [one, other, one * other, one - other] if self.options.interaction else [one, other]
+        return torch.cat(vectors, -1)
 
     def vector(self, ids: Ids, key_mask: Mask | None = None) -> Float[Tensor, "batch width"]:
-        """What stands for a text."""
+        """One vector per text."""
         states, mask = self.states(ids, key_mask)
         if self.options.pool in ("mean", "max"):
             return pool(states, None if self.options.zero_is_pad else mask, self.options.pool)
         return states[:, 0]
 
     def states(self, ids: Ids, key_mask: Mask | None = None) -> tuple[Hidden, Mask | None]:
-        """All states, that of the position in front among them, and which are real."""
+        """All states, including the extra first position, and the mask of real positions."""
         check_ids(ids, self.options.vocabulary + self.cls + self.options.spare)
         if self.options.zero_is_pad:
             key_mask = ids > 0
         if self.cls:
             ids = functional.pad(ids, (1, 0), value=self.cls_id)
             if key_mask is not None:
-                # As released, the position in front is real if the first token is.
+                # As in the released code, the extra position is real if the first token is.
                 front = key_mask[:, :1] if self.options.zero_is_pad else torch.ones_like(key_mask[:, :1])
                 key_mask = torch.cat([front, key_mask], 1)
         x = self.embedding(ids)
@@ -155,7 +154,7 @@ class ArenaEncoder(Model):
         return self.stack(x, BlockInputs(key_mask=key_mask, streams=self._streams(ids))), key_mask
 
     def _streams(self, ids: Ids) -> Streams | None:
-        """The first position, which is that in front where there is one, is global where a mechanism knows such."""
+        """Marks the first position as global for mechanisms that have global tokens."""
         if not self.marks:
             return None
         mark = torch.zeros_like(ids, dtype=torch.bool)
@@ -178,12 +177,12 @@ class _Rows(nn.Module):
 
 
 class _Values(nn.Module):
-    """Ids are intensities: a linear layer reads them as numbers from −1 to 1; those behind them have vectors."""
+    """Ids are intensities: a linear layer reads them as numbers from −1 to 1; further ids have vectors."""
 
     def __init__(self, intensities: int, others: int, width: int) -> None:
         super().__init__()
         self.intensities = intensities
-        self.weight = nn.Parameter(torch.randn(2, width))  # slope and height
+        self.weight = nn.Parameter(torch.randn(2, width))  # slope and offset
         self.others = nn.Parameter(torch.randn(others, width)) if others else None
 
     def row(self, number: int) -> Tensor:
@@ -200,7 +199,7 @@ class _Values(nn.Module):
 
 
 class _RecurrentStack(nn.Module):
-    """Blocks whose mixer reads the sequence both ways step by step, with no more parameters than attention has."""
+    """Blocks with a bidirectional recurrent mixer, with no more parameters than attention has."""
 
     def __init__(self, options: Any) -> None:
         super().__init__()
@@ -210,7 +209,8 @@ class _RecurrentStack(nn.Module):
     def forward(self, x: Hidden, inputs: BlockInputs) -> Hidden:
         for block in self.blocks:
             x = block(x, inputs.key_mask)
-        return self.norm(x)
+        normed: Hidden = self.norm(x)
+        return normed
 
 
 class _RecurrentBlock(nn.Module):
@@ -231,11 +231,12 @@ class _RecurrentBlock(nn.Module):
 
     def forward(self, x: Hidden, key_mask: Bool[Tensor, "batch length"] | None = None) -> Hidden:
         x = self.around_mixer(x, lambda y: self.out(self.layers(y, key_mask=key_mask)[0]))
-        return self.around_feedforward(x, self.feedforward)
+        out: Hidden = self.around_feedforward(x, self.feedforward)
+        return out
 
 
 def recurrent_width(cell: str, width: int, parameters: int) -> int:
-    """The widest cell that, read both ways and with its way out, has no more parameters than these."""
+    """The widest bidirectional cell that, with its output projection, has no more than `parameters`."""
     gates = {"lstm": 4, "gru": 3}[cell]
     inner = 1
     while 2 * gates * (inner + 1) * (width + inner + 1 + 2) + 2 * (inner + 1) * width <= parameters:

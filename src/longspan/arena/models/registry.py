@@ -1,7 +1,7 @@
-"""The models of the arena by name: each registered mechanism in the shell, dense attention, and recurrent networks.
+"""The arena's models by name: every registered mechanism, dense attention, and recurrent networks.
 
-Sizes of windows, blocks and ranks are those of the released configurations (spec, section 3.3) where texts are long
-enough, and shrink with the text below that, so that no mechanism becomes dense attention by having all in its window.
+Windows, blocks and ranks have the sizes of the released configurations (Tay et al. 2020) if texts are long enough. They
+shrink with shorter texts, so that no window covers the whole text and becomes dense attention.
 """
 
 import math
@@ -213,7 +213,7 @@ def options(
     return config.make(ArenaEncoder.Options, given, entrant.name)
 
 
-# What all settings have in common (spec, section 1).
+# What all settings have in common.
 SHELL: dict[str, Any] = {
     "place": "pre",
     "activation": "gelu_tanh",  # the form that the released code's library has

@@ -1,4 +1,4 @@
-"""A cell of the grid: one task, one model, one setting, one seed; what it was, and what came of it."""
+"""A cell of the grid (one task, model, setting and seed), and the record of its result."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -8,34 +8,34 @@ from longspan.data.json_lines import fields_of
 from longspan.errors import InvalidInput
 
 KINDS = ("accuracy", "speed")
-MOST, TINIEST = 1e15, 1e-9  # of any figure of a record but 0: beyond them it is damage
+MOST, TINIEST = 1e15, 1e-9  # a number of a record outside of these, and not 0, is damage
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """What is run, in a process of its own; enough to repeat it."""
+    """What to run; enough to repeat it."""
 
     kind: str = "accuracy"  # or "speed": steps per second and memory at one length
-    task: str  # of the arena's tasks
-    model: str  # of the arena's entrants: a mechanism in the shell, "dense", or a recurrent network
+    task: str  # an arena task
+    model: str  # an arena model: a mechanism, "dense", or a recurrent network
     setting: str = "tiny"
     seed: int = 0
-    pretrain: bool = False  # whether part of the budget goes to predicting the task's own inputs first
-    steps: int | None = None  # updates; the setting's unless given
-    seconds: float | None = None  # of training, by which the number of steps is set after the first ones were timed
+    pretrain: bool = False  # spend part of the budget on predicting the task's own inputs first
+    steps: int | None = None  # updates; by default those of the setting
+    seconds: float | None = None  # of training; the number of steps follows from the time of the first ones
     length: int | None = None  # of a speed cell
     threads: int = 1
 
     @property
     def key(self) -> str:
-        """The name of its folder and of its line: the same for the same cell."""
+        """The name of its folder and of its record."""
         parts = [self.kind, self.setting, self.task, self.model]
         parts += [f"length{self.length}"] if self.length is not None else [f"seed{self.seed}"]
         return "-".join(parts + ["pretrained"] * self.pretrain)
 
     @classmethod
     def read(cls, values: Any) -> "Cell":
-        """A cell from JSON; what does not fit is an InvalidInput."""
+        """A cell from JSON; raises InvalidInput."""
         cell = cls(**fields_of(cls, values, "a cell"))
         _check_range({"seed": cell.seed, "steps": cell.steps, "seconds": cell.seconds}, 0, "a cell")
         _check_range({"length": cell.length, "threads": cell.threads}, 1, "a cell")
@@ -50,21 +50,23 @@ class Record:
     """One line of results.jsonl."""
 
     cell: Cell
-    state: str  # "done", "failed" (an exception, or a process that died), "memory" (it ran out of it), "stopped"
-    error: str | None = None  # one line, where it failed
-    accuracy: float | None = None  # on the test, of the step that was best on what is held out
-    held_out: float | None = None  # accuracy of that step there
-    test_count: int | None = None  # examples of the test, for its standard error
+    state: str  # "done", "failed" (an exception, or a process that died), "memory" (out of memory), "stopped"
+    error: str | None = None  # one line, if it failed
+    accuracy: float | None = None  # test accuracy at the step with the best held-out accuracy
+    held_out: float | None = None  # the held-out accuracy of that step
+    test_count: int | None = None  # test examples, for the standard error
     best_step: int | None = None
     steps: int | None = None
     seconds: float | None = None  # of training, without evaluation
     steps_per_second: float | None = None
-    memory: int | None = None  # bytes at the peak, beyond what the process had before it
-    memory_by: str | None = None  # "allocator" (CUDA), or "resident" (the process's largest size)
+    memory: int | None = None  # bytes at the peak, above what the process used before
+    memory_by: str | None = None  # "allocator" (CUDA), or "resident" (the process's peak resident size)
     parameters: int | None = None
     parameters_ratio: float | None = None  # to the base Transformer of the setting
-    flagged: str | None = None  # why it may not be compared, such as more parameters than 1.1 times the base's
-    baselines: Mapping[str, float] = field(default_factory=dict)  # accuracies of trivial predictors, on this very test
+    flagged: str | None = None  # why it may not be compared, such as more than 1.1 times the base's parameters
+    baselines: Mapping[str, float] = field(
+        default_factory=dict
+    )  # accuracies of trivial predictors on the same test set
     curve: tuple[Mapping[str, float], ...] = ()  # {"step", "seconds", "loss", "held_out"} at each evaluation
     data: Mapping[str, Any] = field(default_factory=dict)  # Splits.notes: hashes, sizes, label shares, stand-ins
     options: Mapping[str, Any] = field(default_factory=dict)  # all of the model and of training, resolved
@@ -74,7 +76,7 @@ class Record:
 
     @classmethod
     def read(cls, values: Any) -> "Record":
-        """A record from JSON; what does not fit is an InvalidInput."""
+        """A record from JSON; raises InvalidInput."""
         if isinstance(values, Mapping) and "cell" in values:
             values = {**values, "cell": Cell.read(values["cell"])}
         record = cls(**fields_of(cls, values, "a record"))
@@ -91,7 +93,7 @@ class Record:
 
 
 def out_of_memory_at(cell: Cell, size: Mapping[str, float]) -> str:
-    """What to do less of; `size` is the length and the batch, as far as the cell came to say them."""
+    """The error message; `size` has the length and the batch, if the cell came to report them."""
     where = f" at length {size['length']} with batch {size['batch']}" if size else " before its sizes were known"
     return f"out of memory: {cell.model}{where}"
 

@@ -1,4 +1,4 @@
-"""The plan of a run: which cells, in which order, with how much time each, and how long that takes."""
+"""The plan of a run: its cells, their order, their time budgets, and the time it takes."""
 
 import math
 import re
@@ -10,29 +10,29 @@ from longspan.arena import settings
 from longspan.arena.runs.cell import Cell, Record
 from longspan.errors import InvalidInput, InvalidOption
 
-SPEED_TASK = "text"  # the published efficiency table is of it; its cells read random bytes and need no files
+SPEED_TASK = "text"  # the task of the published efficiency table; its cells read random bytes and need no files
 LENGTHS = (1024, 2048, 3072, 4096)
-SPEED_SHARE, MOST_SHARE = 0.2, 0.5  # of a budget, where there are speed cells; and where they could do with no less
-START = 4.0  # seconds until a process trains: imports, and data from the cache
-TRAINING_SHARE = 0.8  # of the rest of a cell's time: the remainder goes to evaluation, which `seconds` leaves out
-LEAST = 2.0  # seconds of training in a cell; with less there is nothing to see
-LIMIT, PATIENCE = 3.0, 300.0  # a cell is stopped after so many times its share, and seconds for making its data
+SPEED_SHARE, MOST_SHARE = 0.2, 0.5  # of the budget for speed cells: usually, and at most if they need more
+START = 4.0  # seconds before a process trains: imports, and data from the cache
+TRAINING_SHARE = 0.8  # of the rest of a cell's time; evaluation, which `seconds` does not count, takes the remainder
+LEAST = 2.0  # seconds of training in a cell; less shows nothing
+LIMIT, PATIENCE = 3.0, 300.0  # a cell's time limit: so many times its share, plus seconds for making its data
 
 
 @dataclass(frozen=True, kw_only=True)
 class Arguments:
-    """What makes results comparable: an output folder holds those of one of these."""
+    """The arguments of a grid; an output folder holds the results of one set of arguments."""
 
     tasks: tuple[str, ...]
     models: tuple[str, ...]
     setting: str = "tiny"
     seeds: int = 3
-    budget: float | None = None  # seconds of the whole run; without one, each setting says how many steps
-    pretrain: bool = False  # whether every cell is there a second time, with self pre-training
+    budget: float | None = None  # seconds of the whole run; without it, the setting gives the number of steps
+    pretrain: bool = False  # run every cell a second time with self pre-training
     threads: int = 1
-    lengths: tuple[int, ...] = LENGTHS  # of the speed cells; none for no such cells
-    timed: tuple[str, ...] = ()  # models of the speed cells: those above, and what they are compared with
-    data: str | None = None  # the folder of data sets, where a task needs one
+    lengths: tuple[int, ...] = LENGTHS  # of the speed cells; empty for none
+    timed: tuple[str, ...] = ()  # models of the speed cells: `models` and their references
+    data: str | None = None  # the folder of data sets, if a task needs one
 
     def __post_init__(self) -> None:
         for name, least in (("seeds", 1), ("threads", 1)):
@@ -40,7 +40,7 @@ class Arguments:
                 raise InvalidOption(f"--{name} must be at least {least}, not {getattr(self, name)}")
         for name in ("tasks", "models"):
             if not getattr(self, name):
-                raise InvalidOption(f"--{name} is empty; leave it out for the usual ones")
+                raise InvalidOption(f"--{name} is empty; leave it out for the defaults")
         if self.budget is not None and not (0 < self.budget < math.inf):
             raise InvalidOption(f"--budget must be more than 0 seconds, not {self.budget:g}")
         if any(length < 1 for length in self.lengths):
@@ -48,24 +48,23 @@ class Arguments:
 
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> "Arguments":
-        made: dict[str, Any] = {key: tuple(part) if isinstance(part, list) else part for key, part in values.items()}
-        return cls(**made)
+        return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in values.items()})
 
     def plain(self) -> dict[str, Any]:
         return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
 
 
 def plan(arguments: Arguments, *, workers: int = 1) -> list[Cell]:
-    """Seed by seed, so that a grid that is stopped has one seed of all; the speeds after the first of them."""
+    """The cells, seed by seed, so that a stopped grid has one seed of everything; speeds after the first seed."""
     given = arguments
     lengths = given.lengths if given.timed else ()
     shares = [settings.find(given.setting, task).share for task in given.tasks]
     in_order = [share for share in shares for _ in range(len(given.models) * (2 if given.pretrain else 1))]
     one, timing = _shares(given.budget, in_order * given.seeds, len(lengths) * len(given.timed), workers)
     seconds = [None if one is None else _training(one * share) for share in shares]
-    found = []
+    cells = []
     for seed in range(given.seeds):
-        found += [
+        cells += [
             Cell(
                 task=task,
                 model=model,
@@ -80,7 +79,7 @@ def plan(arguments: Arguments, *, workers: int = 1) -> list[Cell]:
             for model in given.models
         ]
         if seed == 0:
-            found += [
+            cells += [
                 Cell(
                     kind="speed",
                     task=SPEED_TASK,
@@ -93,16 +92,15 @@ def plan(arguments: Arguments, *, workers: int = 1) -> list[Cell]:
                 for length in lengths
                 for model in given.timed
             ]
-    return found
+    return cells
 
 
 def _shares(
     budget: float | None, shares: Sequence[float], timing: int, workers: int
 ) -> tuple[float | None, float | None]:
-    """Seconds of a training cell whose share is 1, all told, and of measuring for each of the `timing` speed cells.
+    """Total seconds of a training cell with share 1, and seconds of measuring for each of the `timing` speed cells.
 
-    All cells of a task have the same share, so that it is fair. They train side by side, one at a time by each worker;
-    speeds are measured alone.
+    All cells of a task have the same share, to be fair. Each worker trains one cell at a time; speed cells run alone.
     """
     if budget is None:
         return None, None
@@ -121,53 +119,53 @@ def _shares(
 
 
 def _longest(times: Iterable[float], workers: int) -> float:
-    """How long it takes until all are done, each by the first worker that is free."""
+    """Total time if the first free worker takes the next cell."""
     busy = [0.0] * workers
-    for each in times:
-        busy[busy.index(min(busy))] += each
+    for seconds in times:
+        busy[busy.index(min(busy))] += seconds
     return max(busy)
 
 
 def _training(whole: float) -> float:
-    """Of so many seconds of a cell, those that it trains: the inverse of `wall`."""
+    """The seconds of training in a cell of `whole` seconds: the inverse of `wall`."""
     return round((whole - START) * TRAINING_SHARE, 1)
 
 
 def wall(seconds: float) -> float:
-    """How long a cell takes that trains for so many seconds."""
+    """The total time of a cell that trains for so many seconds."""
     return START + seconds / TRAINING_SHARE
 
 
 def time_limit(cell: Cell) -> float | None:
-    """Seconds after which a cell is stopped, whatever it does; none where it has as long as its steps take."""
+    """Seconds after which a cell is stopped; None for a cell without a time budget."""
     return None if cell.seconds is None else LIMIT * wall(cell.seconds) + PATIENCE
 
 
 def estimate(cell: Cell, earlier: Iterable[Record] = ()) -> float | None:
-    """Seconds: by the budget, or as long as the like took before; None is unknown."""
+    """Seconds, by the budget or by earlier records of equal cells; None if unknown."""
     if cell.seconds is not None:
         return wall(cell.seconds)
 
-    def like(one: Cell) -> tuple[object, ...]:
+    def conditions(one: Cell) -> tuple[object, ...]:
         return one.kind, one.task, one.model, one.setting, one.length, one.steps, one.pretrain, one.threads
 
     known = [
         record.seconds
         for record in earlier
-        if record.state == "done" and record.seconds is not None and like(record.cell) == like(cell)
+        if record.state == "done" and record.seconds is not None and conditions(record.cell) == conditions(cell)
     ]
     return wall(sum(known) / len(known)) if known else None
 
 
 def total(cells: Sequence[Cell], workers: int, earlier: Iterable[Record] = ()) -> float | None:
-    """Seconds of them all, by as many workers; None where one is unknown."""
+    """Seconds of all cells with so many workers; None if one is unknown."""
     earlier = list(earlier)
     seconds = [estimate(cell, earlier) for cell in cells]
     if None in seconds:
         return None
-    known = [(cell.kind, each) for cell, each in zip(cells, seconds, strict=True) if each is not None]
-    alone = sum(each for kind, each in known if kind == "speed")
-    return _longest((each for kind, each in known if kind != "speed"), workers) + alone
+    known = [(cell.kind, time) for cell, time in zip(cells, seconds, strict=True) if time is not None]
+    alone = sum(time for kind, time in known if kind == "speed")
+    return _longest((time for kind, time in known if kind != "speed"), workers) + alone
 
 
 _DURATION = re.compile(r"(?:(?P<h>\d+(?:\.\d+)?)h)?(?:(?P<m>\d+(?:\.\d+)?)m)?(?:(?P<s>\d+(?:\.\d+)?)s)?")
@@ -193,7 +191,7 @@ def spell(seconds: float) -> str:
 
 
 def differences(old: Arguments, new: Arguments) -> list[str]:
-    """What is not the same, each by its name."""
+    """The arguments that differ, with both values."""
     one, other = old.plain(), new.plain()
     return [f"{name} {_show(one[name])} there, {_show(other[name])} here" for name in one if one[name] != other[name]]
 
@@ -203,19 +201,19 @@ def _show(value: object) -> str:
 
 
 def check_cells(values: Any, source: str) -> list[Cell]:
-    """Cells as a file has them."""
+    """Cells from JSON."""
     if not isinstance(values, list):
         raise InvalidInput(f"{source} has no list of cells; name another folder")
     try:
-        found = [Cell.read(each) for each in values]
+        cells = [Cell.read(cell) for cell in values]
     except InvalidInput as error:
         raise InvalidInput(f"{source} has a wrong cell: {error}") from None
-    for cell in found:
+    for cell in cells:
         if "/" in cell.key or "\0" in cell.key:
             raise InvalidInput(f"{source} has a cell whose name is no folder: {cell.key!r}")
-    if len({cell.key for cell in found}) < len(found):
+    if len({cell.key for cell in cells}) < len(cells):
         raise InvalidInput(f"{source} has a cell twice")
-    return found
+    return cells
 
 
 __all__ = [

@@ -1,7 +1,7 @@
-"""Self pre-training (Amos, Berant & Gupta 2024): the task's own training inputs are predicted before its labels are.
+"""Self pre-training (Amos, Berant & Gupta 2024): predict the task's own training inputs before its labels.
 
-A share of the positions is hidden, and what stood there is told from the rest: tokens by their id, pixels by their
-value. Nothing but the training inputs is seen. The weights below the head are then trained on the labels.
+A share of the positions is hidden and predicted from the rest: tokens by their id, pixels by their value. Only the
+training inputs are used. The weights below the head are then trained on the labels.
 """
 
 from collections.abc import Sequence
@@ -69,7 +69,7 @@ def _both(one: Tensor | None, other: Tensor | None, ids: Tensor, other_ids: Tens
 
 
 class Guesser(Model):
-    """A shell and a layer that tells what stood at hidden positions; the shell's own head is left as it is."""
+    """An arena model and a layer that predicts hidden positions; the model's own head stays as it is."""
 
     name = "arena_guesser"
     paper = "Amos et al. 2024"
@@ -82,7 +82,8 @@ class Guesser(Model):
     def forward(self, ids: Ids, hidden: Mask, key_mask: Mask | None = None) -> Tensor:
         """One row for each hidden position."""
         states, _ = self.shell.states(ids, key_mask)
-        return self.out(states[:, int(self.shell.cls) :][hidden])
+        predictions: Tensor = self.out(states[:, int(self.shell.cls) :][hidden])
+        return predictions
 
 
 @dataclass

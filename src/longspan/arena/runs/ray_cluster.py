@@ -13,7 +13,16 @@ from typing import Any
 
 from longspan.arena.runs.cell import Cell, Record
 from longspan.arena.runs.grid import time_limit
-from longspan.arena.runs.runner import Began, Ended, Event, Idle, LocalRunner, Noted, Runner, Told
+from longspan.arena.runs.runner import (
+    CellFinished,
+    CellProgress,
+    CellStarted,
+    Event,
+    LocalRunner,
+    NoEvent,
+    Runner,
+    RunNote,
+)
 from longspan.errors import InvalidInput, Unsupported
 
 PULSE = 0.5  # seconds between looks at the tasks
@@ -70,17 +79,17 @@ class RayRunner(Runner):
                         if teller is not None:
                             if key not in begun:
                                 begun.add(key)
-                                yield Began(teller)
-                            yield Told(teller, **values)
+                                yield CellStarted(teller)
+                            yield CellProgress(teller, **values)
                 for reference in ended:
                     cell = tasks.pop(reference)
                     record, died = self._result(reference, cell)
                     if died and tries[cell.key] < TRIES:
-                        yield Noted(f"{cell.key}: {record.error}; it is tried once more")
+                        yield RunNote(f"{cell.key}: {record.error}; it is tried once more")
                         send(cell)
                     else:
-                        yield Ended(record)
-                yield Idle()
+                        yield CellFinished(record)
+                yield NoEvent()
         finally:
             for reference in tasks:
                 with suppress(Exception):  # it may have ended, or its cluster
@@ -164,12 +173,12 @@ def _run_cell(
             Path(folder), workers=1, environment=environment, command=command, limit=lambda cell: limit
         )
         for event in runner.run([cell]):
-            if isinstance(event, Began):
+            if isinstance(event, CellStarted):
                 board.tell.remote(cell.key, {})
-            if isinstance(event, Told):
+            if isinstance(event, CellProgress):
                 news = {"step": event.step, "steps": event.steps, "held_out": event.held_out}
                 board.tell.remote(cell.key, news)
-            if isinstance(event, Ended):
+            if isinstance(event, CellFinished):
                 return event.record.plain()
     raise AssertionError("a runner ends each cell")
 

@@ -1,4 +1,4 @@
-"""The folder of a grid: `grid.json`, what was planned; `results.jsonl`, a line for each cell that ended."""
+"""The folder of a grid: `grid.json` is the plan, `results.jsonl` has a line for each finished cell."""
 
 import json
 import math
@@ -22,16 +22,16 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Read:
-    """What a file of results holds."""
+    """The content of a results file."""
 
     records: list[Record]
     notes: list[str]  # what was skipped, and why
     size: int  # bytes of the file
-    torn: int  # bytes of a last line that was cut short
+    torn: int  # bytes of an incomplete last line
 
 
 def read_records(path: Path) -> Read:
-    """The records of a file, which need not be there; lines that are no records are skipped and noted."""
+    """The records of a file, which may be missing; lines that are not records are skipped and noted."""
     try:
         held = path.read_bytes()
     except FileNotFoundError:
@@ -39,7 +39,7 @@ def read_records(path: Path) -> Read:
     except OSError as error:
         raise InvalidInput(f"{path} cannot be read: {error.strerror}") from None
     lines = held.split(b"\n")
-    torn = lines.pop()  # what stands after the last end of a line
+    torn = lines.pop()  # whatever follows the last line break
     records, wrong = list[Record](), list[tuple[int, str]]()
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -47,7 +47,7 @@ def read_records(path: Path) -> Read:
         try:
             values = parse(line)
         except InvalidInput as error:
-            if number == len(lines) and not torn:  # a disk that was full, or went down, leaves such a line last
+            if number == len(lines) and not torn:  # a full disk or a power failure leaves such a last line
                 torn = line + b"\n"
             else:
                 wrong.append((number, str(error)))
@@ -62,14 +62,14 @@ def read_records(path: Path) -> Read:
 
 
 class Folder:
-    """Where the results of one grid are kept, safe from whatever ends the process that writes them."""
+    """The results of one grid, safe against a crash of the process that writes them."""
 
     def __init__(self, path: Path, warn: Callable[[str], None] = lambda line: None) -> None:
         self.path, self.warn = path, warn
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """While it is written to, nobody else may."""
+        """Locks the folder against other processes."""
         with ExitStack() as stack:
             try:
                 stack.enter_context(Run(self.path).held())
@@ -78,12 +78,12 @@ class Folder:
             yield
 
     def begin(self, arguments: Arguments, cells: Sequence[Cell]) -> list[Cell]:
-        """The cells to be run here: those of before, where it was begun with the same arguments."""
+        """The cells to run: those of the existing plan if there is one, which must have the same arguments."""
         grid = self.path / GRID
         if grid.exists():
             return self.planned(arguments)
         if (self.path / RESULTS).exists():
-            raise InvalidInput(f"{self.path} has {RESULTS} and no {GRID}, so what it is of is not known; name another")
+            raise InvalidInput(f"{self.path} has {RESULTS} and no {GRID}, so its plan is not known; name another")
         text = json.dumps(
             {"version": VERSION, "arguments": arguments.plain(), "cells": [cell.plain() for cell in cells]}, indent=1
         )
@@ -95,7 +95,7 @@ class Folder:
         return list(cells)
 
     def planned(self, arguments: Arguments | None = None) -> list[Cell]:
-        """The cells of `grid.json`; other arguments than its own are refused, and what differs is named."""
+        """The cells of `grid.json`; refuses other arguments and names the differences."""
         grid = self.path / GRID
         try:
             values = parse(grid.read_bytes())
@@ -110,14 +110,14 @@ class Folder:
         return check_cells(values.get("cells"), str(grid))
 
     def records(self, *, mend: bool = True) -> list[Record]:
-        """Every usable line; the cells of others are run again, and a warning says how many there are.
+        """Every usable record; a warning counts the other lines, whose cells will run again.
 
-        A last line that was cut short is dropped; `mend` takes it out of the file as well.
+        An incomplete last line is dropped; `mend` also removes it from the file.
         """
         path = self.path / RESULTS
         read = read_records(path)
         for note in read.notes:
-            self.warn(f"{self.path}: {note}; what it held is run again")
+            self.warn(f"{self.path}: {note}; these cells will run again")
         if read.torn and mend:
             try:
                 with path.open("r+b") as file:
@@ -128,7 +128,7 @@ class Folder:
         return read.records
 
     def append(self, record: Record) -> None:
-        """One line, whole and on the disk before this returns."""
+        """Adds one line, which is on the disk before this returns."""
         path = self.path / RESULTS
         line = json.dumps(_finite(record.plain()), ensure_ascii=False) + "\n"
         try:
@@ -141,7 +141,7 @@ class Folder:
                         left = left[os.write(number, left) :]
                     os.fsync(number)
                 except OSError:
-                    os.ftruncate(number, size)  # a part of a line is no record
+                    os.ftruncate(number, size)  # a partial line is not a record
                     raise
             finally:
                 os.close(number)
@@ -158,18 +158,18 @@ def latest(records: Iterable[Record]) -> dict[str, Record]:
 
 
 def left(cells: Iterable[Cell], records: Iterable[Record], *, retry: bool = False) -> list[Cell]:
-    """What is still to be run: without a record, or with `retry` those that are not done."""
+    """The cells that have no record, and with `retry` also those that are not done."""
     ended = latest(records)
 
-    def open_(cell: Cell) -> bool:
+    def to_run(cell: Cell) -> bool:
         record = ended.get(cell.key)
         return record is None or record.cell != cell or (retry and record.state != "done")
 
-    return [cell for cell in cells if open_(cell)]
+    return [cell for cell in cells if to_run(cell)]
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no infinity and no NaN: null stands for them."""
+    """The value with null for infinity and NaN, which JSON does not have."""
     if isinstance(value, Mapping):
         return {key: _finite(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""Runs cells, each in a process of its own: what goes wrong in one costs that one."""
+"""Runs cells, each in a process of its own, so that a crash costs only one cell."""
 
 import ctypes
 import json
@@ -23,21 +23,21 @@ from longspan.data.json_lines import parse
 from longspan.errors import InvalidInput
 from longspan.measure.machine import memory_kills
 
-PULSE = 0.2  # seconds between looks at the processes
-GRACE = 5.0  # seconds between asking a process to end and ending it
-AFTER_KILL = 20.0  # seconds in which a killed process is gone, however busy the machine is
-COMMAND = (sys.executable, "-m", "longspan.arena.runs.process")  # and the files of a cell and of its record
+PULSE = 0.2  # seconds between polls of the processes
+GRACE = 5.0  # seconds between SIGTERM and SIGKILL
+AFTER_KILL = 20.0  # seconds to wait for a killed process on a busy machine
+COMMAND = (sys.executable, "-m", "longspan.arena.runs.process")  # followed by the paths of the cell and of its record
 PARENT_DEATH = 1  # PR_SET_PDEATHSIG of Linux
 
 
 @dataclass(frozen=True)
-class Began:
+class CellStarted:
     cell: Cell
 
 
 @dataclass(frozen=True)
-class Told:
-    """How far a cell is."""
+class CellProgress:
+    """The progress of a running cell."""
 
     cell: Cell
     step: int | None = None
@@ -46,31 +46,31 @@ class Told:
 
 
 @dataclass(frozen=True)
-class Ended:
+class CellFinished:
     record: Record
 
 
 @dataclass(frozen=True)
-class Noted:
-    """Something worth a line that is no result."""
+class RunNote:
+    """A message for the user."""
 
     line: str
 
 
 @dataclass(frozen=True)
-class Idle:
-    """Nothing new; so that whoever listens can look at the clock and at signals."""
+class NoEvent:
+    """Nothing new; lets the caller look at the clock and at signals."""
 
 
-Event = Began | Told | Ended | Noted | Idle
+Event = CellStarted | CellProgress | CellFinished | RunNote | NoEvent
 
 
 class Runner(ABC):
-    """Runs cells; closing what `run` returns stops everything it started, and then nothing more is told."""
+    """Runs cells; closing the generator that `run` returns stops everything it started."""
 
     @abstractmethod
     def run(self, cells: Sequence[Cell]) -> Generator[Event, None, None]:
-        """What happens, as it happens: one `Ended` for each cell, in any order, and `Idle` at least once a second."""
+        """Yields events: one `CellFinished` per cell, in any order, and `NoEvent` at least every second."""
 
 
 @dataclass
@@ -80,15 +80,15 @@ class _Running:
     folder: Path
     began: datetime
     clock: float
-    kills: int | None  # of the system for want of memory, before it began
-    told: bytes = b""
-    size: dict[str, int] = field(default_factory=dict)  # the length and the batch that it works on
+    kills: int | None  # the system's count of out-of-memory kills before the start
+    unread: bytes = b""  # output without its end of line
+    size: dict[str, int] = field(default_factory=dict)  # the length and batch of the cell
     listening: bool = True
-    news: list[Event] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
 
 
 class LocalRunner(Runner):
-    """Processes of this machine, some side by side; speeds are measured while nothing else runs."""
+    """Runs cells in processes on this machine, several at a time; speed cells run alone."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class LocalRunner(Runner):
         kills: Callable[[], int | None] | None = None,
         again: bool = False,
     ) -> None:
-        """`folder` gets a folder for each cell; `again` forgets what an earlier process left there."""
+        """`folder` gets a folder for each cell; `again` ignores records that an earlier process left there."""
         self.folder, self.workers, self.again = folder, workers, again
         self.environment = dict(environment or {})  # such as LONGSPAN_DATA
         self.command = tuple(command or COMMAND)
@@ -114,9 +114,9 @@ class LocalRunner(Runner):
                 while waiting or running:
                     while waiting and self._fits(waiting[0], running):
                         cell = waiting.popleft()
-                        yield Began(cell)
-                        if (kept := self._kept(cell)) is not None:
-                            yield Ended(kept)
+                        yield CellStarted(cell)
+                        if (record := self._left_record(cell)) is not None:
+                            yield CellFinished(record)
                             continue
                         running.append(self._start(cell))
                         selector.register(_output(running[-1]), selectors.EVENT_READ, running[-1])
@@ -124,16 +124,16 @@ class LocalRunner(Runner):
                         if not _listen(key.data):
                             selector.unregister(key.fileobj)
                     for one in list(running):
-                        record = self._ended(one)  # which listens to the last words too
-                        yield from one.news
-                        one.news.clear()
+                        record = self._poll(one)  # also reads the last output
+                        yield from one.events
+                        one.events.clear()
                         if record is not None:
-                            with suppress(KeyError):  # it may have closed its output before it ended
+                            with suppress(KeyError):  # it may have closed its output before it exited
                                 selector.unregister(_output(one))
                             running.remove(one)
                             _output(one).close()
-                            yield Ended(record)
-                    yield Idle()
+                            yield CellFinished(record)
+                    yield NoEvent()
             finally:
                 stop([one.process for one in running])
                 for one in running:
@@ -144,8 +144,8 @@ class LocalRunner(Runner):
             return False
         return len(running) < self.workers
 
-    def _kept(self, cell: Cell) -> Record | None:
-        """What a process wrote whose runner died before it took it."""
+    def _left_record(self, cell: Cell) -> Record | None:
+        """The record of a process whose runner died before reading it."""
         return None if self.again else _record(self.folder / cell.key / "record.json", cell)
 
     def _start(self, cell: Cell) -> _Running:
@@ -161,7 +161,7 @@ class LocalRunner(Runner):
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=errors,
-                    start_new_session=True,  # Ctrl-C is for us alone, and its own processes end with it
+                    start_new_session=True,  # Ctrl-C reaches only us, and killing the group ends its children too
                     preexec_fn=_end_with_parent if sys.platform == "linux" else None,
                     env={
                         **os.environ,
@@ -172,38 +172,39 @@ class LocalRunner(Runner):
                     },
                 )
         except OSError as error:
-            raise InvalidInput(f"a process for {cell.key} cannot be started in {folder}: {error}") from None
+            raise InvalidInput(f"cannot start a process for {cell.key} in {folder}: {error}") from None
         running = _Running(cell, process, folder, datetime.now(UTC), time.monotonic(), self.kills())
         os.set_blocking(_output(running).fileno(), False)
         return running
 
-    def _ended(self, one: _Running) -> Record | None:
+    def _poll(self, one: _Running) -> Record | None:
+        """The record of a process that has exited or exceeded its time limit."""
         limit = self.limit(one.cell)
         if one.process.poll() is None:
             if limit is None or time.monotonic() - one.clock < limit:
                 return None
             stop([one.process])
-            return _failed(one, "stopped", f"stopped after {spell(limit)}, the most that a cell of its budget may take")
+            return _failed(one, "stopped", f"stopped after {spell(limit)}, the time limit for its budget")
         _listen(one)
-        found = _record(one.folder / "record.json", one.cell)
-        if found is not None:
-            return found
+        record = _record(one.folder / "record.json", one.cell)
+        if record is not None:
+            return record
         last = _last_line(one.folder / "stderr.txt")
         code = one.process.returncode
         if code == -signal.SIGKILL:
             before, after = one.kills, self.kills()
             if before is not None and after is not None and after > before:
-                how = "ended by SIGKILL while the system killed a process for want of memory"
+                how = "ended by SIGKILL while the system killed a process because memory ran out"
                 return _failed(one, "memory", f"{out_of_memory_at(one.cell, one.size)}: {how}")
-            said = "the system does not say" if after is None else "the system counts no kill for want of memory"
+            counted = "the system keeps no count" if after is None else "the system counts no out-of-memory kill"
             sizes = f", length {one.size['length']} and batch {one.size['batch']}" if one.size else ""
-            return _failed(one, "failed", f"ended by SIGKILL: out of memory, or killed by someone ({said}){sizes}")
+            return _failed(one, "failed", f"ended by SIGKILL: out of memory, or killed by a user ({counted}){sizes}")
         end = f"ended by {_signal(-code)}" if code < 0 else f"ended with code {code} and no record"
-        return _failed(one, "failed", f"{end}: {last}" if last else f"{end}, and nothing on standard error")
+        return _failed(one, "failed", f"{end}: {last}" if last else f"{end}, with nothing on standard error")
 
 
 def stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Asks them to end, waits a little, and ends them; with all that they started."""
+    """Ends the processes and their children: SIGTERM, a short wait, then SIGKILL."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         alive = [process for process in processes if process.poll() is None]
         for process in alive:
@@ -217,11 +218,11 @@ def stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
 
 _library = (
     ctypes.CDLL(None) if sys.platform == "linux" else None
-)  # loaded here: between fork and exec little may be done
+)  # loaded here: little is allowed between fork and exec
 
 
 def _end_with_parent() -> None:
-    """In the new process: it ends when its runner does, even by SIGKILL, instead of training for nobody."""
+    """In the new process: end it when its runner ends, even by SIGKILL."""
     if _library is not None:
         _library.prctl(PARENT_DEATH, signal.SIGKILL)
 
@@ -232,34 +233,34 @@ def _output(one: _Running) -> Any:
 
 
 def _listen(one: _Running) -> bool:
-    """Reads what it said, as far as there is; False at the end of it."""
+    """Reads the output that is available; False at its end."""
     while one.listening:
         try:
-            part = os.read(_output(one).fileno(), 65536)
+            chunk = os.read(_output(one).fileno(), 65536)
         except BlockingIOError:
             return True
-        one.listening = bool(part)
-        *lines, one.told = (one.told + part).split(b"\n")
+        one.listening = bool(chunk)
+        *lines, one.unread = (one.unread + chunk).split(b"\n")
         for line in lines:
             try:
                 values = json.loads(line)
                 if isinstance(values, dict) and {"length", "batch"} <= values.keys():
                     one.size = {"length": int(values["length"]), "batch": int(values["batch"])}
                     continue
-                told = Told(one.cell, values["step"], values.get("steps"), values.get("held_out"))
+                progress = CellProgress(one.cell, values["step"], values.get("steps"), values.get("held_out"))
             except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-                continue  # some library printed something
-            one.news.append(told)
+                continue  # printed by some library
+            one.events.append(progress)
     return False
 
 
 def _record(path: Path, cell: Cell) -> Record | None:
-    """What a process wrote of this very cell, if it is whole."""
+    """The complete record that a process wrote of this cell."""
     try:
-        found = Record.read(parse(path.read_bytes()))
+        record = Record.read(parse(path.read_bytes()))
     except (OSError, InvalidInput):
         return None
-    return found if found.cell == cell else None
+    return record if record.cell == cell else None
 
 
 def _failed(one: _Running, state: str, error: str) -> Record:
@@ -283,4 +284,14 @@ def _signal(number: int) -> str:
         return f"signal {number}"
 
 
-__all__ = ["Began", "Ended", "Event", "Idle", "LocalRunner", "Noted", "Runner", "Told", "stop"]
+__all__ = [
+    "CellFinished",
+    "CellProgress",
+    "CellStarted",
+    "Event",
+    "LocalRunner",
+    "NoEvent",
+    "RunNote",
+    "Runner",
+    "stop",
+]

@@ -1,4 +1,4 @@
-"""A grid from beginning to end: what ends is written down at once, and a signal ends it without a false line."""
+"""Runs a whole grid: every record is saved at once, and a signal ends the run without a wrong record."""
 
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -6,7 +6,7 @@ from contextlib import closing, contextmanager
 
 from longspan.arena.runs.cell import Cell
 from longspan.arena.runs.results import Folder
-from longspan.arena.runs.runner import Ended, Event, Runner
+from longspan.arena.runs.runner import CellFinished, Event, Runner
 
 
 def run(
@@ -17,10 +17,10 @@ def run(
     hear: Callable[[Event], None] = lambda event: None,
     stopped: Callable[[], int | None] = lambda: None,
 ) -> int | None:
-    """Runs the cells; the signal that ended it early, whose cells have no record then and are run another time."""
+    """Runs the cells; returns the signal that ended the run early. Cells without a record run the next time."""
     with closing(runner.run(cells)) as events:
         for event in events:
-            if isinstance(event, Ended):
+            if isinstance(event, CellFinished):
                 folder.append(event.record)
             hear(event)
             if (number := stopped()) is not None:
@@ -30,15 +30,15 @@ def run(
 
 @contextmanager
 def signals() -> Iterator[Callable[[], int | None]]:
-    """While it lasts, SIGINT and SIGTERM are only noted: what is asked says whether one came, and which."""
-    came: list[int] = []
+    """Catches SIGINT and SIGTERM; the function that it yields returns the first one that came."""
+    received: list[int] = []
 
     def hear(number: int, frame: object) -> None:
-        came.append(number)
+        received.append(number)
 
     before = {number: signal.signal(number, hear) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield lambda: came[0] if came else None
+        yield lambda: received[0] if received else None
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

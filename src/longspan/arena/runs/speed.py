@@ -125,7 +125,7 @@ def _dense_work(sizes: Mapping[str, Any], length: int) -> float:
     """Multiplications and additions of a step of the dense model on one text; a backward pass is two forward ones."""
     width, inner = sizes["width"], sizes["heads"] * sizes["head_dim"]
     weights = 4 * width * inner + 2 * width * sizes["hidden"]
-    return 3 * sizes["layers"] * (2 * length * weights + 4 * length**2 * inner)
+    return float(3 * sizes["layers"] * (2 * length * weights + 4 * length**2 * inner))
 
 
 def measure(
@@ -172,7 +172,7 @@ def _measured(record: Record, subject: SpeedSubject, how: Protocol, device: str,
 
     def step() -> None:
         optimizer.zero_grad(set_to_none=True)
-        forward().backward()
+        torch.autograd.backward(forward())
         optimizer.step()
 
     give_back_memory()

@@ -1,4 +1,4 @@
-"""Trains one cell: builds its task and model, chooses the best step on held-out examples, and tests that one."""
+"""Trains one cell: builds its task and model, selects the best step on held-out examples, and tests it."""
 
 import math
 import os
@@ -71,7 +71,8 @@ class Classes(Objective):
 
     @staticmethod
     def _logits(model: Model, batch: Batch) -> Tensor:
-        return model(**{name: part for name, part in batch.items() if name != "label"}).float()
+        logits: Tensor = model(**{name: tensor for name, tensor in batch.items() if name != "label"})
+        return logits.float()
 
     @staticmethod
     def _nats(logits: Tensor, batch: Batch) -> Tensor:

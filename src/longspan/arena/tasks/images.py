@@ -46,7 +46,8 @@ def shrink(images: np.ndarray, size: int) -> np.ndarray:
     if step == 1:
         return images
     sums = images.reshape(len(images), size, step, size, step).sum((2, 4), dtype=np.uint32)
-    return ((2 * sums + step * step) // (2 * step * step)).astype(np.uint8)
+    means: np.ndarray = (2 * sums + step * step) // (2 * step * step)
+    return means.astype(np.uint8)
 
 
 class ImageTask(ArenaTask):

@@ -1,8 +1,7 @@
-"""ListOps expressions: their 15 symbols as numbers, their text as the benchmark's files have it, and their values.
+"""ListOps expressions (Nangia & Bowman 2018): their 15 symbols as ids, the benchmark's file format, and their values.
 
-Nothing here knows how expressions are made: `evaluate` reads a sequence with a stack, and is the judge of generators
-and of files. Brackets are tokens. The first tokenizer of the benchmark dropped all that is no letter or digit, and the
-nesting with it (spec 6.1).
+`evaluate` computes a value with a stack, independently of the generator, and checks generators and files. Brackets are
+tokens. Before March 2021 the benchmark's tokenizer dropped all but letters and digits, and with them the nesting.
 """
 
 import gzip

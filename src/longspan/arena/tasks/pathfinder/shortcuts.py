@@ -16,7 +16,8 @@ def measures(pixels: np.ndarray, radius: float) -> np.ndarray:
 
 
 def ink(pixels: np.ndarray) -> np.ndarray:
-    return pixels.sum((1, 2), dtype=np.int64) / 255
+    total: np.ndarray = pixels.sum((1, 2), dtype=np.int64)
+    return total / 255
 
 
 def components(on: np.ndarray) -> np.ndarray:
@@ -63,7 +64,8 @@ def disc_distance(pixels: np.ndarray, radius: float) -> np.ndarray:
         near = np.maximum(abs(rows - row[:, None, None]), abs(columns - column[:, None, None])) <= reach
         light[near] = -1
     (row, column), (other_row, other_column) = places
-    return np.hypot(row - other_row, column - other_column)
+    distance: np.ndarray = np.hypot(row - other_row, column - other_column)
+    return distance
 
 
 def histogram(pixels: np.ndarray) -> np.ndarray:

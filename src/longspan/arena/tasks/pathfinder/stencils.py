@@ -110,12 +110,14 @@ class Stencils:
         rows, columns = np.mgrid[-reach : reach + 1, -reach : reach + 1]
         down, right = sin(angle), cos(angle)
         along = np.clip(rows * down + columns * right, 0, length)
-        return np.hypot(rows - along * down, columns - along * right)
+        distance: np.ndarray = np.hypot(rows - along * down, columns - along * right)
+        return distance
 
     def _reduced(self, fine: np.ndarray) -> np.ndarray:
         times = self.drawing.antialias
         matrix = _lanczos((len(fine) // 2) // times - 3, times)
-        return (matrix @ fine.astype(np.float64) @ matrix.T).astype(np.float32)
+        reduced: np.ndarray = matrix @ fine.astype(np.float64) @ matrix.T
+        return reduced.astype(np.float32)
 
     def _layer(self, on: np.ndarray, layer: int) -> int:
         found = 0
