@@ -21,7 +21,7 @@ def _elements(tensor: Tensor) -> int:
 _weak_reference: Callable[[torch.UntypedStorage], Any] = StorageWeakRef
 
 
-class LargestTensor(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class LargestTensor(TorchDispatchMode):
     """Records the largest tensor that is created, backward passes included.
 
     >>> with LargestTensor() as seen:
@@ -31,7 +31,7 @@ class LargestTensor(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.elements, self.maker = 0, ""
 
     def __torch_dispatch__(
@@ -44,11 +44,11 @@ class LargestTensor(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return out
 
 
-class _Made(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Made(TorchDispatchMode):
     """Records the floating-point storages that are created, by weak references."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.elements: dict[int, tuple[Any, int]] = {}
 
     def __torch_dispatch__(

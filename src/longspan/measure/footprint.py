@@ -69,11 +69,11 @@ def give_back_memory() -> None:
         library.malloc_trim(0)
 
 
-class _Made(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Made(TorchDispatchMode):
     """Records the storages that are created, by weak references."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.storages: dict[int, Any] = {}
         self.bytes: dict[int, int] = {}
 

@@ -131,7 +131,7 @@ class BidirectionalConfig(AttentionConfig):
         dropout = dropout if self.dropout is None else self.dropout
         shape = Shape(heads=heads, head_dim=head_dim, max_length=max_length)
         options = BidirectionalAttention.Options(
-            mechanism=self.name, inner=mechanism.fit(self.made, self.options, shape)
+            mechanism=self.name, inner=mechanism.fit(self.all_options, self.options, shape)
         )
         return BidirectionalAttention(
             shape, options, causal=causal, dropout=dropout if mechanism.supports.dropout else 0.0

@@ -48,7 +48,8 @@ class Arguments:
 
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> "Arguments":
-        return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in values.items()})
+        fields: dict[str, Any] = {key: tuple(x) if isinstance(x, list) else x for key, x in values.items()}
+        return cls(**fields)
 
     def plain(self) -> dict[str, Any]:
         return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}

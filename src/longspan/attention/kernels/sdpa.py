@@ -30,7 +30,6 @@ def attend(
     """softmax(scale · q kᵀ + mask) v; `mask` is 4-dimensional with q's dtype; `causal` aligns query 0 with key 0."""
     recorded = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
     if recorded and not dropout and flash.fits(q, k, v) and not torch._C._are_functorch_transforms_active():
-        k, v = share_heads(k, q.shape[1]), share_heads(v, q.shape[1])
         out: Tensor = _Attend.apply(q, k, v, mask, causal, scale)
         return out
     grouped = k.shape[1] != q.shape[1]
@@ -41,15 +40,17 @@ def attend(
 
 def _recompute(ctx: Any, saved: Sequence[Any]) -> tuple[Tensor, Sequence[Tensor | None]]:
     q, k, v, mask, *_ = saved
+    keys, values = share_heads(k, q.shape[1]), share_heads(v, q.shape[1])
     with sdpa_kernel(SDPBackend.MATH):
-        out = scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=ctx.causal, scale=ctx.scale)
+        out = scaled_dot_product_attention(q, keys, values, attn_mask=mask, is_causal=ctx.causal, scale=ctx.scale)
     return out, (q, k, v, None, None, None)
 
 
 class _Attend(Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float) -> Tensor:
-        out, lse = flash.forward(q, k, v, scale, causal=causal, mask=mask)
+        keys, values = share_heads(k, q.shape[1]), share_heads(v, q.shape[1])
+        out, lse = flash.forward(q, keys, values, scale, causal=causal, mask=mask)
         ctx.save_for_backward(q, k, v, mask, out, lse)
         ctx.causal, ctx.scale = causal, scale
         return out
@@ -58,8 +59,15 @@ class _Attend(Function):
     @twice_differentiable(_recompute)
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, mask, out, lse = ctx.saved_tensors
-        gradients = flash.backward(g, q, k, v, out, lse, ctx.scale, causal=ctx.causal, mask=mask)
-        return *gradients, None, None, None
+        keys, values = share_heads(k, q.shape[1]), share_heads(v, q.shape[1])  # repeated again: only k and v are kept
+        dq, dk, dv = flash.backward(g, q, keys, values, out, lse, ctx.scale, causal=ctx.causal, mask=mask)
+        return dq, _sum_groups(dk, k), _sum_groups(dv, v), None, None, None
+
+
+def _sum_groups(gradient: Tensor, like: Tensor) -> Tensor:
+    """The gradient of key heads that several query heads read."""
+    heads = like.shape[1]
+    return gradient if gradient.shape[1] == heads else gradient.unflatten(1, (heads, -1)).sum(2)
 
 
 __all__ = ["attend"]
