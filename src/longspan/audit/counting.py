@@ -31,7 +31,7 @@ class LargestTensor(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.elements, self.maker = 0, ""
 
     def __torch_dispatch__(
@@ -48,7 +48,7 @@ class _Made(TorchDispatchMode):
     """Records the floating-point storages that are created, by weak references."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.elements: dict[int, tuple[Any, int]] = {}
 
     def __torch_dispatch__(

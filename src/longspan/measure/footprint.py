@@ -73,7 +73,7 @@ class _Made(TorchDispatchMode):
     """Records the storages that are created, by weak references."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.storages: dict[int, Any] = {}
         self.bytes: dict[int, int] = {}
 
