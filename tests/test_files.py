@@ -96,3 +96,29 @@ def test_unfinished_files_are_removed_by_a_process_that_ends_at_once(tmp_path: P
         assert part.exists()
         files.remove_unfinished()
         assert not part.exists()
+
+
+def test_a_device_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    """Renaming a file over /dev/full, as root can, would destroy the device."""
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        files.write_text("/dev/full", "text")
+    assert caught.value.filename == "/dev/full"
+    assert Path("/dev/full").is_char_device()
+    files.write_text("/dev/null", "text")
+    assert Path("/dev/null").is_char_device() and [path.name for path in Path("/dev").glob("*.part")] == []
+
+
+def test_a_pipe_is_written_to(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    files.write_text(tmp_path / "pipe", "text")
+    assert os.read(reader, 100) == b"text"
+    os.close(reader)
+
+
+def test_the_target_of_a_link_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "file").write_text("old")
+    (tmp_path / "link").symlink_to(tmp_path / "real" / "file")
+    files.write_text(tmp_path / "link", "new")
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "real" / "file").read_text() == "new"

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -153,8 +154,8 @@ def test_a_recipe_lists_its_plugins(folder: Path) -> None:
     )
     trainer = recipe.begin(recipe.read(folder / "recipe.toml"), folder / "run", data=None)
     assert any(type(part).__name__ == "Neighbour" for part in trainer.model.modules())
-    kept = (folder / "run" / "config.toml").read_text()
-    assert kept.splitlines()[0] == 'plugins = ["outside_plugin:Neighbour"]'
+    kept = tomllib.loads((folder / "run" / "config.toml").read_text())
+    assert kept["plugins"] == ["outside_plugin:Neighbour"]
     (folder / "bad.toml").write_text('plugins = ["nowhere_at_all"]\n')
     with pytest.raises(InvalidInput, match=r"bad\.toml needs the plugin nowhere_at_all: there is no module"):
         recipe.read(folder / "bad.toml")

@@ -53,7 +53,8 @@ def suggest(name: str, known: Iterable[str]) -> str:
     distances = {candidate: _distance(lowered, candidate.lower()) for candidate in known}
     near = [candidate for candidate in known if _is_near(lowered, candidate.lower(), distances[candidate])]
     if near:
-        return f"did you mean {min(reversed(near), key=distances.__getitem__)!r}?"
+        best = min(reversed(near), key=lambda candidate: (distances[candidate], _distance(name, candidate)))
+        return f"did you mean {best!r}?"
     if len(known) <= SHORT_LIST:
         return f"known: {', '.join(known)}" if known else "none are known"
     similarity = {candidate: SequenceMatcher(None, lowered, candidate.lower()).ratio() for candidate in known}

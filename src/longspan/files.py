@@ -8,7 +8,7 @@ import errno
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -38,8 +38,17 @@ def replacing(path: Path | str, *, shared: bool = True) -> Iterator[Path]:
     With `shared`, several processes may replace the same file: each has its own temporary path. Without it there is
     one temporary path, so that the next write overwrites what a killed process left. On any error the temporary file is
     removed, and an operating-system error that names no file gets the name of `path`.
+
+    The target of a symbolic link is replaced, not the link. What is no regular file (a device, a pipe) is written to
+    directly.
     """
     path = Path(path)
+    if path.is_symlink():
+        path = path.resolve()
+    if path.exists() and not path.is_file() and not path.is_dir():
+        with _naming(path):
+            yield path
+        return
     part = path.with_name(f"{path.name}.{os.getpid()}.part" if shared else f"{path.name}.part")
     try:
         part.open("wb").close()
@@ -59,12 +68,25 @@ def replacing(path: Path | str, *, shared: bool = True) -> Iterator[Path]:
         _unfinished.discard(part)
 
 
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """An operating-system error that names no file gets the name of `path`."""
+    try:
+        yield
+    except Exception as error:
+        failed = os_error(error)
+        if failed is None or failed.filename is not None:
+            raise
+        raise OSError(failed.errno, failed.strerror or str(failed), str(path)) from error
+
+
 def write(path: Path | str, content: Callable[[IO[bytes]], object]) -> None:
     """Write a file with a function of the open file; the data is on disk before the file gets its name."""
     with replacing(path) as part, part.open("wb") as file:
         content(file)
         file.flush()
-        os.fsync(file.fileno())
+        with suppress(OSError) if not part.is_file() else nullcontext():  # a pipe cannot be synchronised
+            os.fsync(file.fileno())
 
 
 def write_bytes(path: Path | str, content: bytes) -> None:

@@ -63,7 +63,7 @@ def test_a_whole_run_and_the_same_again(
         "deviation": 0.0,
         "seeds": 2,
     }
-    assert "11 of 11 cells finished already" in said
+    assert "11 of 11 cells are finished already" in said
     assert all(len(path.read_text().splitlines()) == 1 for path in notes.iterdir())
 
     assert main(["arena", *TWO, "--seeds", "1", "--lengths", "64", "--out", str(out)]) == 2
@@ -108,7 +108,7 @@ def test_a_signal_says_how_to_go_on(
         assert main(command) == 128 + signal.SIGTERM
     said = capsys.readouterr().err
     again = "longspan arena --tasks listops,recall --models dense,performer --setting tiny --seeds 1 --budget 180s"
-    assert f"Go on with: {again} --no-speed --out 'a b'" in said
+    assert f"Continue with: {again} --no-speed --out 'a b'" in said
     assert not (tmp_path / "a b" / "results.jsonl").exists()
     assert main(command) == 0  # as that command would
     capsys.readouterr()

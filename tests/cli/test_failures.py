@@ -74,7 +74,7 @@ def test_options_of_recipes_and_mechanisms_have_theirs():
     ("arguments", "line"),
     [
         (
-            ["generate", "{root}/decoder", "abc", "--max-new", "90"],
+            ["generate", "{root}/decoder", "abc", "--max-new", "90", "--no-slide"],
             "3 tokens of prompt and 90 new ones are more than the 40 that this decoder holds; "
             "give --max-new 37 or a shorter prompt",
         ),

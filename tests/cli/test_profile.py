@@ -76,8 +76,11 @@ def test_progress_in_a_pipe_is_lines_of_standard_error(asked: list[Case], capsys
 def test_a_disk_that_is_full_is_one_line(asked: list[Case], capsys: pytest.CaptureFixture[str]):
     assert main([*COMMAND, "--out", "/dev/full"]) == 2
     output, said = capsys.readouterr()
-    assert said.splitlines()[-1] == "longspan: /dev/full cannot be written: No space left on device"
-    assert "times faster than sdpa" in output  # what was measured is not lost
+    assert (
+        said.splitlines()[-1]
+        == "longspan: /dev/full: No space left on device; make room, or name a folder on another disk"
+    )
+    assert "forward, length 8,192" in output  # what was measured is not lost
 
 
 def test_a_case_that_fails_is_in_the_exit_code(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):

@@ -145,6 +145,6 @@ def test_baselines_stand_in_a_table(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert main(["predict", str(tmp_path / "run"), "good film", "--threshold", "nan"]) == 2
     assert main(["predict", str(tmp_path / "run"), "good film", "--batch", "0"]) == 2
     assert capsys.readouterr().err.splitlines() == [
-        "longspan: threshold must be a finite number, not nan",
+        "longspan: --threshold must be a finite number, not nan",
         "longspan: top and batch must be at least 1, not 1 and 0",
     ]

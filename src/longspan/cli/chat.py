@@ -1,5 +1,6 @@
 """`longspan chat`: a conversation with a model."""
 
+import json as json_format
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -10,7 +11,7 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from longspan.cli.generate import SamplingFlags, read_sampling
-from longspan.cli.inputs import load_model, notices
+from longspan.cli.inputs import AsJson, load_model, notices
 from longspan.errors import InvalidInput, LongspanError
 
 
@@ -24,11 +25,13 @@ def chat(
     ] = None,
     stop: Annotated[tuple[str, ...], Parameter(negative="", help="end an answer where this string appears")] = (),
     drawn: SamplingFlags | None = None,
+    json: AsJson = False,
 ) -> None:
     """Talk with a model, turn by turn.
 
     On a terminal, type your turns; Ctrl-D or Ctrl-C quits. Otherwise each line of standard input is a turn. When the
-    conversation outgrows the model, the oldest turns are dropped.
+    conversation outgrows the model, the oldest turns are dropped. With --json, each turn is one line with its `user`
+    and `answer`.
 
     **Examples:**
 
@@ -53,6 +56,10 @@ def chat(
             try:
                 with notices():
                     answer = talk.say(line)
+                if json:
+                    text = "".join(piece.text for piece in answer)
+                    print(json_format.dumps({"user": line, "answer": text}, ensure_ascii=False), flush=True)
+                    continue
                 for piece in answer:
                     sys.stdout.write(piece.text)
                     sys.stdout.flush()

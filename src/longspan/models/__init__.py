@@ -7,7 +7,7 @@ Where to find what:
     catalog         descriptions of everything that has a name: `longspan list`, `longspan show`
     folder          save and load; build_limits refuses configurations that are too large for their files
 
-    transformer     the Transformer; encoder (BERT, …) and decoder (GPT, Llama, …) are its halves
+    transformer     the Transformer; encoder (BERT, …) and decoder (GPT, Llama and others) are its halves
     body            from options to a stack of blocks; text and headed add tokens and task heads
     universal  transformer_xl  compressive  etc_model  electra      Transformers with another structure
     vision/         the Vision Transformer

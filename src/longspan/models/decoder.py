@@ -19,7 +19,7 @@ from longspan.shapes import Hidden
 
 
 class Decoder(Headed, CausalModel, TextHeads):
-    """A language model: the logits of the next token after every token (GPT, Llama, …)."""
+    """A language model: the logits of the next token after every token (GPT, Llama and others)."""
 
     name = "decoder"
     paper = "Radford et al. 2018"

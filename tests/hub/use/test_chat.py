@@ -166,7 +166,7 @@ def test_turns_that_are_left_out_are_said(
 @pytest.mark.parametrize(
     ("lines", "flags", "words"),
     [
-        (b"Hi\ncaf\xe9\n", [], "line 2 of the standard input is not UTF-8"),
+        (b"Hi\ncaf\xe9\n", [], "line 2 of standard input is not UTF-8"),
         (b"x" * 200, [], "say less"),
         (b"Hi", ["--system", "no"], "does not take this conversation: no system"),
         (b"Hi", ["--samples", "2"], "one answer, not 2 samples"),
