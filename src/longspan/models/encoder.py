@@ -19,7 +19,7 @@ from longspan.shapes import Hidden
 
 
 class Encoder(Headed, TextHeads):
-    """Hidden states of a text, each of which has read all of it, and task heads on them (BERT, RoBERTa, ALBERT and others)."""
+    """Hidden states of a text, each of which has read all of it, with task heads (BERT, RoBERTa, ALBERT and others)."""
 
     name = "encoder"
     paper = "Vaswani et al. 2017"
