@@ -18,7 +18,19 @@ from data_files import (
     some_images,
     some_texts,
 )
-from model_files import HF, fairseq, llama_gguf, old_pickled, own, pickled, sharded, stories, theirs, universal
+from model_files import (
+    HF,
+    fairseq,
+    llama_gguf,
+    old_pickled,
+    own,
+    own_with_checksums,
+    pickled,
+    sharded,
+    stories,
+    theirs,
+    universal,
+)
 from tokenizer_files import bpe, byte_pairs, learned, unigram, whole_words
 from toy import trainer  # of tests/train; this is imported by a script
 
@@ -159,7 +171,7 @@ READERS = [
         ["config.json", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"],
         _load,
     ),
-    Reader("own-manifest", own, ["manifest.json"], lambda at: hub.load(at, tokenizer=False)),
+    Reader("own-manifest", own_with_checksums, ["manifest.json"], lambda at: hub.load(at, tokenizer=False)),
     Reader("own-transformer", universal, ["config.json"], lambda at: hub.load(at, tokenizer=False)),
     Reader("generation", theirs, ["generation_config.json"], generation_config.read),
     Reader("pickles", pickled, ["pytorch_model.bin", "config.json"], lambda at: _convert(at, "")),

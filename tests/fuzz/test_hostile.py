@@ -108,8 +108,8 @@ def test_rows_of_json(tmp_path: Path, content: str) -> None:
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        ("5", "no list of data"),
-        ('{"a": []}', "no list of data"),
+        ("5", "no list called data"),
+        ('{"a": []}', "no list called data"),
         ("[5]", "article 0"),
         ("[[]]", "article 0"),
         ('[{"paragraphs": [[]]}]', "article 0"),

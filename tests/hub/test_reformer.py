@@ -238,7 +238,7 @@ def test_buckets_that_are_not_said_are_those_of_the_longest_text(folder: Path) -
         given = {**DECODER, "num_buckets": None, "max_position_embeddings": longest}
         theirs = random_reformer("ReformerModelWithLMHead", given)
         found = loaded(theirs, folder)
-        assert found.model.options.attention[1].made.buckets == wanted
+        assert found.model.options.attention[1].all_options.buckets == wanted
         with torch.no_grad():
             assert_close(found.model(ids(longest)), theirs(ids(longest), use_cache=False).logits)
 
@@ -411,8 +411,8 @@ def test_what_cannot_be_done_is_refused_by_name(folder: Path, given: dict[str, A
     ("attention", "message"),
     [
         ("window", "reformer's layers are 'image_local' or 'reformer'"),
-        ("reformer", r"cannot say Setting\('reformer'"),  # whose keys are of length 1 exactly
-        ({"name": "image_local", "query_block": 4, "memory": 6}, r"cannot say Setting\('image_local'"),
+        ("reformer", r"cannot say AttentionConfig\('reformer'"),  # whose keys are of length 1 exactly
+        ({"name": "image_local", "query_block": 4, "memory": 6}, r"cannot say AttentionConfig\('image_local'"),
     ],
     ids=str,
 )

@@ -81,7 +81,7 @@ def test_a_server_that_ends_says_its_last_words():
     with MeasureProcesses(command=command) as processes:
         found = processes.measure(SMALL)
     assert found.state == "failed" and str(found.error).endswith("exited with 1: no torch here")
-    with pytest.raises(InvalidInput, match="cannot be started"):
+    with pytest.raises(InvalidInput, match="cannot start a process to measure in"):
         MeasureProcesses(command=("/no/such/program",)).measure(SMALL)
 
 
