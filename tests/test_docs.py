@@ -75,7 +75,7 @@ def test_the_mechanism_of_the_page_is_used_by_name_and_loaded_from_a_folder(my_a
     assert child.stdout == "block_local\n"
     environment = {**os.environ, PLUGINS: ""}
     child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
-    assert child.returncode != 0 and "no attention is called 'block_local'" in child.stderr
+    assert child.returncode != 0 and "needs the plugin 'block_local': my_attention:" in child.stderr
 
 
 def test_the_mechanism_of_the_page_can_move_into_the_package(my_attention: Path, monkeypatch: pytest.MonkeyPatch):

@@ -59,7 +59,7 @@ def test_a_question_is_the_first_segment_and_holds_no_answer() -> None:
         ("encoder", {"task": "classify", "global_tokens": "first"}, "such as longformer"),
         ("encoder", {"task": "tag", "question": True}, "question is an option of the task 'span'"),
         ("encoder", {"task": "classify", "hidden": 4}, "hidden is an option of token tasks"),
-        ("decoder", {"task": "span", "question": True}, "only an encoder's heads"),
+        ("decoder", {"task": "span", "question": True}, "are for the heads of an encoder"),
     ],
     ids=["no mechanism", "no span", "a text", "a decoder"],
 )

@@ -91,7 +91,7 @@ def test_heads_are_read_from_configuration_files() -> None:
     [
         ("clasify", "clasify"),
         ([3], "a head is the name of a task"),
-        (["pool", "pool"], "a task has one head"),
+        (["pool", "pool"], "each task has one head"),
         ({"task": "tag", "label": 2}, "label"),
     ],
 )

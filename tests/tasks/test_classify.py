@@ -133,7 +133,7 @@ def test_evaluation_says_what_was_said_of_each_label(tmp_path: Path, capsys: pyt
     assert rest[0].endswith(f": {counts[0]} 5 stars? no")
     file.write_text(file.read_text().replace("5 stars? no", "zero stars"))  # which goes behind the other one now
     assert main(["evaluate", str(tmp_path / "run")]) == 2
-    assert "has the labels 5 stars? no, très bien, and the data très bien, zero stars" in capsys.readouterr().err
+    assert "has the labels 5 stars? no, très bien, but the data have très bien, zero stars" in capsys.readouterr().err
 
 
 def test_blocks_are_unfrozen_one_by_one_from_the_top(tmp_path: Path) -> None:

@@ -216,7 +216,8 @@ def test_a_recipe_that_cannot_be_read(tmp_path: Path, kind: str, capsys: pytest.
     path = tmp_path / "recipe.toml"
     if kind == "folder":
         path.mkdir()
-        said = f"longspan: {path} is a folder, but a recipe is a TOML file"
+        resume = f"to continue a run: longspan resume {path}"
+        said = f"longspan: {path} is a folder, but `longspan train` needs a TOML file; {resume}"
     else:
         path.symlink_to(path)
         said = f"longspan: {path} cannot be read: Too many levels of symbolic links"

@@ -8,7 +8,7 @@ import pytest
 # A tensor that is freed, and how much of the process is resident then, before and after it was told, and told back.
 CODE = """
 import torch
-from longspan.train.memory import keep_memory, usual_memory
+from longspan.train.malloc import keep_memory, usual_memory
 
 def resident():
     return int(open("/proc/self/statm").read().split()[1]) * 4096

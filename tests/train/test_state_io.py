@@ -102,7 +102,7 @@ def test_detached_states_have_no_history() -> None:
 
 @pytest.mark.parametrize("name", ["os:system", "longspan.train.run:Run", "longspan.nothing:State", "builtins:eval"])
 def test_nothing_but_a_state_is_ever_made(name: str) -> None:
-    with pytest.raises(InvalidInput, match="here holds no state"):
+    with pytest.raises(InvalidInput, match="here is not a saved state of a model"):
         restore_state({"state": name, "fields": {"folder": {"value": "x"}}}, {}, "here")
 
 

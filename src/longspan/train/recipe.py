@@ -176,7 +176,7 @@ def read(path: Path, overrides: Mapping[str, Any] | None = None, *, own: bool = 
 def find(path: Path) -> Path:
     """A recipe's file: a path, or the name of a recipe that comes with longspan."""
     packaged = Path(longspan.__file__).parent / "recipes"
-    if path.exists():
+    if path.exists() or path.is_symlink():  # a broken link is reported when it is read
         return path
     if (named := packaged / f"{path}.toml").is_file():
         return named
