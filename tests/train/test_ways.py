@@ -201,9 +201,9 @@ def test_compiled_is_the_same_to_rounding(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"steps": 1, "ema": 0.9, "average": 2}, "ema is a mean of the weights"),
+        ({"steps": 1, "ema": 0.9, "average": 2}, "ema and average both average the weights"),
         ({"steps": 1, "patience": 2}, "patience counts evaluations"),
-        ({"steps": 1, "epochs": 1.0}, "one of the two"),
+        ({"steps": 1, "epochs": 1.0}, "give either steps or epochs"),
     ],
 )
 def test_options_that_do_not_go_together(options: dict[str, Any], said: str) -> None:
