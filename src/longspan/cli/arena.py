@@ -88,7 +88,7 @@ def arena(
         longspan arena --budget 20m --seeds 1
         longspan arena --tasks listops,recall --models dense,performer --out runs/two
         longspan arena --data DATA --setting small --models all --dry-run
-        longspan arena --runner ray --address auto --setting released --data /shared/data
+        longspan arena --runner ray --address auto --setting released --data /mnt/data
         longspan arena --out runs/two --report-only
     """
     folder = Path("runs") / f"arena-{setting}" if out is None else out
