@@ -123,7 +123,7 @@ def test_refusals() -> None:
         build("vit", **{**TINY, "image_size": (8, 8, 8)})
     with pytest.raises(InvalidOption, match="reads the class token"):
         build("vit", **TINY, class_token=False, tasks=["classify"])
-    with pytest.raises(InvalidOption, match="a model without a vocabulary predicts no tokens"):
+    with pytest.raises(InvalidOption, match="the head 'masked' needs a model with a vocabulary"):
         build("vit", **TINY, tasks=["masked"])
     with pytest.raises(InvalidOption, match="inner is the width of a layer in between"):
         build("vit", **TINY, tasks=[{"task": "classify", "inner": 4}])
