@@ -125,7 +125,7 @@ def test_refusals() -> None:
         build("vit", **TINY, class_token=False, tasks=["classify"])
     with pytest.raises(InvalidOption, match="the head 'masked' needs a model with a vocabulary"):
         build("vit", **TINY, tasks=["masked"])
-    with pytest.raises(InvalidOption, match="inner is the width of a layer in between"):
+    with pytest.raises(InvalidOption, match="inner needs an activation; give one, or leave out inner"):
         build("vit", **TINY, tasks=[{"task": "classify", "inner": 4}])
     found = build("vit", **TINY, class_token=False, tasks=[{"task": "classify", "pool": "mean"}])
     assert found.outputs(images().float())["classify"].shape == (2, 2)
