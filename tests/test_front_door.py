@@ -9,7 +9,8 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 import longspan
-from longspan.errors import InvalidInput, Unsupported
+from longspan.decode import Beam
+from longspan.errors import InvalidInput, InvalidOption, Unsupported
 
 PACKAGES = sorted(path.name for path in Path(longspan.__file__).parent.iterdir() if path.is_dir())
 
@@ -98,3 +99,14 @@ def test_attention_by_ability() -> None:
 def test_check_is_the_audit() -> None:
     certificate = longspan.check(torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval())
     assert {"determinism", "batch_invariance"} <= {finding.check for finding in certificate.findings}
+
+
+def test_generate_refuses_what_it_would_otherwise_ignore() -> None:
+    model = longspan.create_model("decoder", vocabulary=11, width=16, layers=1, heads=2)
+    with pytest.raises(InvalidOption, match=r"call longspan\.decode\.beam_search"):
+        longspan.generate(model, [[1, 2]], beam=Beam(beams=2))
+    with pytest.raises(InvalidOption, match="max_new must be at least 1"):
+        longspan.generate(model, [[1, 2]], max_new=0)
+    for text in ("abc", ["abc"]):
+        with pytest.raises(InvalidInput, match="takes lists of token ids, not text"):
+            longspan.generate(model, text)

@@ -172,7 +172,7 @@ def _folders() -> dict[str, str]:
 
 
 def _import(module: str) -> ModuleType:
-    with _visible(_folders().get(module) or os.getcwd()):  # noqa: PTH109
+    with importable_from(_folders().get(module) or os.getcwd()):  # noqa: PTH109
         try:
             return import_module(module)
         except ModuleNotFoundError as error:
@@ -184,7 +184,7 @@ def _import(module: str) -> ModuleType:
 
 
 @contextmanager
-def _visible(folder: str) -> Iterator[None]:
+def importable_from(folder: str) -> Iterator[None]:
     """Let imports search a folder too, as `python -m` searches the current one."""
     sys.path.insert(0, folder)
     try:
@@ -209,4 +209,4 @@ def _entry_points(group: str) -> dict[str, str]:
     return {point.name: point.value for point in entry_points(group=group)}
 
 
-__all__ = ["PLUGINS", "Registry", "is_path", "load_path", "trust", "trusted"]
+__all__ = ["PLUGINS", "Registry", "importable_from", "is_path", "load_path", "trust", "trusted"]

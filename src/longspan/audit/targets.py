@@ -2,9 +2,7 @@
 
 import inspect
 import os
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Literal
@@ -29,6 +27,7 @@ from longspan.audit.external import (
 from longspan.audit.settings import small
 from longspan.audit.subjects import AuditSubject, MechanismSubject, forms
 from longspan.errors import InvalidInput, InvalidOption, LongspanError, UnknownName, suggest
+from longspan.registry import importable_from
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +102,7 @@ def _load(target: str) -> Any:
     path, _, attribute = target.partition(":")
     if not path or not attribute:
         raise InvalidInput(f"a target is written package.module:factory, not {target!r}")
-    with _current_folder():
+    with importable_from(os.getcwd()):  # noqa: PTH109  # sys.path holds strings
         try:
             found: Any = import_module(path)
         except ModuleNotFoundError as error:
@@ -133,17 +132,6 @@ def _load(target: str) -> Any:
     if not isinstance(made, nn.Module):
         raise InvalidInput(f"{target} must give a torch.nn.Module, not {type(made).__name__}")
     return made
-
-
-@contextmanager
-def _current_folder() -> Iterator[None]:
-    """Make imports search the current folder, as `python -m` does."""
-    folder = os.getcwd()  # noqa: PTH109  # sys.path holds strings
-    sys.path.insert(0, folder)
-    try:
-        yield
-    finally:
-        sys.path.remove(folder)
 
 
 def _outside(module: nn.Module, name: str, claims: Claims, reading: Reading) -> OutsideSubject:
