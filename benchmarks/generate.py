@@ -38,14 +38,14 @@ def models(kind: str, layers: int, width: int) -> tuple[CausalModel, nn.Module]:
     """Ours and theirs, of one size."""
     if kind == "llama":
         return llama()
-    heads, place = width // 64, 1024
-    sizes = {"vocabulary": VOCABULARY, "width": width, "heads": heads, "hidden": 4 * width, "max_length": place}
+    heads, max_length = width // 64, 1024
+    sizes = {"vocabulary": VOCABULARY, "width": width, "heads": heads, "hidden": 4 * width, "max_length": max_length}
     choices = {"activation": "gelu_tanh", "position": "learned", "scale": False, "layers": layers}
     if kind == "gpt2":
-        ours = build("decoder", **sizes, **choices, place="pre")
+        ours = build("decoder", **sizes, **choices, norm_position="pre")
         ends = {"bos_token_id": 0, "eos_token_id": None, "pad_token_id": 0}
         theirs = GPT2Config(
-            vocab_size=VOCABULARY, n_positions=place, n_embd=width, n_layer=layers, n_head=heads, **ends
+            vocab_size=VOCABULARY, n_positions=max_length, n_embd=width, n_layer=layers, n_head=heads, **ends
         )
         return ours, GPT2LMHeadModel(theirs)
     ours = build("transformer", **sizes, **choices)
@@ -55,14 +55,14 @@ def models(kind: str, layers: int, width: int) -> tuple[CausalModel, nn.Module]:
     ends = {"bos_token_id": 0, "eos_token_id": None, "pad_token_id": 1, "decoder_start_token_id": 2}
     fixed = {"forced_eos_token_id": None, "forced_bos_token_id": None, "activation_function": "gelu_new"}
     config = BartConfig(
-        vocab_size=VOCABULARY, max_position_embeddings=place, **both, **heads_of, **inner, **ends, **fixed
+        vocab_size=VOCABULARY, max_position_embeddings=max_length, **both, **heads_of, **inner, **ends, **fixed
     )
     return ours, BartForConditionalGeneration(config)
 
 
 def llama() -> tuple[CausalModel, nn.Module]:
     """The shape of SmolLM2-135M."""
-    layers, width, heads, shared, hidden, vocabulary, place = 30, 576, 9, 3, 1536, 49152, 1024
+    layers, width, heads, shared, hidden, vocabulary, max_length = 30, 576, 9, 3, 1536, 49152, 1024
     ours = build(
         "decoder",
         vocabulary=vocabulary,
@@ -71,11 +71,11 @@ def llama() -> tuple[CausalModel, nn.Module]:
         heads=heads,
         kv_heads=shared,
         hidden=hidden,
-        max_length=place,
+        max_length=max_length,
         activation="swiglu",
         norm="rms",
         position="rotary",
-        place="pre",
+        norm_position="pre",
         scale=False,
         bias=False,
     )
@@ -86,7 +86,7 @@ def llama() -> tuple[CausalModel, nn.Module]:
         num_attention_heads=heads,
         num_key_value_heads=shared,
         intermediate_size=hidden,
-        max_position_embeddings=place,
+        max_position_embeddings=max_length,
         tie_word_embeddings=True,
         bos_token_id=0,
         eos_token_id=None,

@@ -28,7 +28,14 @@ from longspan.models.decoder import Decoder
 LENGTH, BATCH = 256, 8
 SIZES = {"width": 64, "layers": 2, "heads": 4, "hidden": 256, "max_length": LENGTH}
 # Rotary positions: a learned position table does not learn to read the previous character within this budget.
-KIND = {"place": "pre", "activation": "gelu", "position": "rotary", "dropout": 0.0, "scale": False, "init": "normal"}
+KIND = {
+    "norm_position": "pre",
+    "activation": "gelu",
+    "position": "rotary",
+    "dropout": 0.0,
+    "scale": False,
+    "init": "normal",
+}
 
 FORMS = {
     "reformer, paper": {"name": "reformer", "form": "paper", "chunk": 16, "rounds": 2},

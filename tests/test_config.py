@@ -122,6 +122,28 @@ def test_an_owner_without_options():
     assert config.make(Options, {}, "bare") == Options()
 
 
+@dataclass(frozen=True, kw_only=True)
+class Renamed(Options):
+    size: int = option(3, "how large", low=1, formerly="largeness")
+    inner: Sample = option(Sample, "nested")
+
+
+def test_an_option_is_read_by_its_former_name():
+    assert config.make(Renamed, {"largeness": 5}, "renamed") == Renamed(size=5)
+    assert config.current_names(Renamed, {"largeness": 5, "other": 1}, "renamed") == {"size": 5, "other": 1}
+    assert config.plain(Renamed(size=5))["size"] == 5  # written by its current name only
+    assert [item["name"] for item in config.describe(Renamed)] == ["size", "inner"]
+    with pytest.raises(InvalidOption) as raised:
+        config.make(Renamed, {"largeness": 0}, "renamed")
+    assert str(raised.value) == "option size must be at least 1, not 0"
+
+
+def test_an_option_given_by_both_its_names_is_an_error():
+    with pytest.raises(InvalidOption) as raised:
+        config.make(Renamed, {"largeness": 5, "size": 5}, "renamed")
+    assert str(raised.value) == "renamed has both size and its former name largeness; keep size"
+
+
 def test_options_are_frozen_and_by_keyword():
     with pytest.raises(FrozenInstanceError):
         Sample().count = 4

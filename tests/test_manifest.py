@@ -73,7 +73,7 @@ def test_a_flipped_bit_is_named(tmp_path: Path, name: str) -> None:
         flip(folder / name)
     else:
         (folder / name).write_text((folder / name).read_text()[::-1])
-    said = f"{folder / name} was changed since it was written: its sha256 differs; copy it anew or, if you changed "
+    said = f"{folder / name} was changed since it was written: its sha256 differs; copy it again or, if you changed "
     with pytest.raises(InvalidInput, match=f"^{re.escape(said)}it yourself, delete .*manifest.json$"):
         hub.load(folder)
     (folder / "manifest.json").unlink()
@@ -89,7 +89,7 @@ def test_missing_and_cut_files_are_named(tmp_path: Path) -> None:
         model_folder.load(folder)
     (folder / WEIGHTS).write_bytes(content)
     (folder / "tokenizer.json").unlink()
-    with pytest.raises(InvalidInput, match=r"tokenizer\.json is missing; copy it anew"):
+    with pytest.raises(InvalidInput, match=r"tokenizer\.json is missing; copy it again"):
         model_folder.load(folder)
     (folder / "manifest.json").write_text("{")
     with pytest.raises(InvalidInput, match=r"manifest\.json is not JSON"):

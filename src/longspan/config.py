@@ -26,16 +26,19 @@ def option(
     above: float | None = None,
     below: float | None = None,
     choices: tuple[str, ...] | None = None,
+    formerly: str | None = None,
 ) -> Any:
     """A field with its help text; `low` and `high` are inclusive limits, `above` and `below` exclusive ones.
 
     Limits apply to each number of a tuple. Every number must be finite, and every int must fit into 64 bits. If
-    `default` is a class, each instance gets a new object of that class.
+    `default` is a class, each instance gets a new object of that class. `formerly` is the old name of a renamed
+    option: `make` still reads it, so that old folders and recipes load.
     """
-    limits = {"help": help, "low": low, "high": high, "above": above, "below": below, "choices": choices}
+    limits: dict[str, Any] = {"low": low, "high": high, "above": above, "below": below, "choices": choices}
+    metadata = {"help": help, **limits, "formerly": formerly}
     if isinstance(default, type):
-        return field(default_factory=default, metadata=limits)
-    return field(default=default, metadata=limits)
+        return field(default_factory=default, metadata=metadata)
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +57,7 @@ def make(cls: type[OptionsT], values: Mapping[str, Any], owner: str) -> OptionsT
     Values may be as in a configuration file: lists for tuples, tables for nested options, and whatever a type's class
     method `read` accepts.
     """
+    values = current_names(cls, values, owner)
     known = [item.name for item in fields(cls)]
     for key in values:
         if key not in known:
@@ -61,6 +65,18 @@ def make(cls: type[OptionsT], values: Mapping[str, Any], owner: str) -> OptionsT
             raise InvalidOption(f"{owner} has no option {key!r}: {hint}")
     kinds = get_type_hints(cls)
     return cls(**{key: _read(value, kinds[key], f"{owner}: {key}") for key, value in values.items()})
+
+
+def current_names(cls: type[Options], values: Mapping[str, Any], owner: str) -> dict[str, Any]:
+    """`values` by the current names of their options. Call it before merging `values` into other options.
+
+    An option given by both its names is an error.
+    """
+    renamed = {old: item.name for item in fields(cls) if (old := item.metadata.get("formerly"))}
+    for old, new in renamed.items():
+        if old in values and new in values:
+            raise InvalidOption(f"{owner} has both {new} and its former name {old}; keep {new}")
+    return {renamed.get(key, key): value for key, value in values.items()}
 
 
 def plain(value: Any) -> Any:

@@ -31,13 +31,16 @@ def full_precision(like: Tensor) -> AbstractContextManager[object]:
     return nullcontext() if autocast_type(like.device) is None else torch.autocast(kind, enabled=False)
 
 
-def alike(
-    half: torch.dtype, q: Tensor, k: Tensor, v: Tensor, streams: Mapping[str, Tensor] | None
-) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor] | None]:
-    """Heads and streams in one dtype, since autocast rounds some and not others: `half` if any of q, k, v has it.
+def unify_dtypes(
+    q: Tensor, k: Tensor, v: Tensor, streams: Mapping[str, Tensor] | None
+) -> tuple[Tensor, Tensor, Tensor, Mapping[str, Tensor] | None]:
+    """Heads and streams in one dtype under autocast, which rounds some and not others; unchanged without autocast.
 
-    Mechanisms cast their weights to the dtype of the heads.
+    It is autocast's dtype if any of q, k, v has it. Mechanisms cast their weights to the dtype of the heads.
     """
+    half = autocast_type(q.device)
+    if half is None:
+        return q, k, v, streams
     dtype = half if half in (q.dtype, k.dtype, v.dtype) else q.dtype
     inputs = {id(x): x for x in (q, k, v, *(streams or {}).values())}  # the same tensor may be passed several times
     cast = {key: x.to(dtype) if x.is_floating_point() else x for key, x in inputs.items()}
@@ -55,4 +58,4 @@ def rounded(x: Tensor, dtype: torch.dtype) -> Tensor:
     return x.to(dtype) if x.is_floating_point() and x.dtype != torch.float64 else x
 
 
-__all__ = ["alike", "autocast_type", "full_precision", "no_float16", "rounded", "state_type"]
+__all__ = ["autocast_type", "full_precision", "no_float16", "rounded", "state_type", "unify_dtypes"]

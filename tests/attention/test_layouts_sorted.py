@@ -39,7 +39,7 @@ def counts(layout: Sorted, keep: Tensor | None = None) -> Tensor:
                 for i in range(length):
                     for j in range(length):
                         if i == j:
-                            read = bool(layout.own[row, head, i])
+                            read = bool(layout.reads_self[row, head, i])
                         else:
                             step = slots[i] - slots[j]
                             read = step == 0 or (layout.before and step == 1)
@@ -153,7 +153,7 @@ class Calls(TorchDispatchMode):
 
 def test_slots_past_16_bits(agree):
     layout = arrange(20, 2, 4)
-    far = Sorted(layout.order, torch.where(layout.slot < 0, -1, layout.slot + (1 << 20)), layout.own, 4, 4)
+    far = Sorted(layout.order, torch.where(layout.slot < 0, -1, layout.slot + (1 << 20)), layout.reads_self, 4, 4)
     agree(fused(layout), fused(far), *make(20))
 
 

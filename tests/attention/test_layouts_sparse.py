@@ -27,7 +27,7 @@ def reads(layout: Layout, head: int, i: int, j: int) -> bool:
     if not layout.columns[head] <= column < layout.columns[head] + layout.count:
         return False
     return j // layout.stride < i // layout.stride or (
-        layout.own and i // layout.stride == j // layout.stride and j <= i
+        layout.with_block and i // layout.stride == j // layout.stride and j <= i
     )
 
 
@@ -50,7 +50,7 @@ def ways(layout: Layout, keep: Tensor | None) -> list[Callable[..., Tensor]]:
 
 
 SUMMARIES = Summaries(6, 2, (4, 2, 0))
-OWN = Summaries(6, 2, (4, 2, 0), own=True)
+OWN = Summaries(6, 2, (4, 2, 0), with_block=True)
 CASES: list[tuple[Layout, int, int]] = [
     *(
         (Strided(stride, skip), length, length)
@@ -100,7 +100,7 @@ def test_each_pair_once_and_no_other(layout: Layout, queries: int, keys: int):
     layout=st.one_of(
         st.builds(Strided, st.integers(1, 7), st.integers(0, 3)),
         st.builds(OwnBlock, st.integers(1, 9)),
-        st.sampled_from([SUMMARIES, OWN, Summaries(1, 1, (0, 0, 0)), Summaries(5, 5, (0, 0, 0), own=True)]),
+        st.sampled_from([SUMMARIES, OWN, Summaries(1, 1, (0, 0, 0)), Summaries(5, 5, (0, 0, 0), with_block=True)]),
     ),
     queries=st.integers(1, 40),
     past=st.integers(0, 30),

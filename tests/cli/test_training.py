@@ -148,3 +148,21 @@ def test_baselines_stand_in_a_table(tmp_path: Path, capsys: pytest.CaptureFixtur
         "longspan: --threshold must be a finite number, not nan",
         "longspan: top and batch must be at least 1, not 1 and 0",
     ]
+
+
+def test_recipes_and_runs_with_the_former_name_of_an_option_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, folder = recipe(tmp_path), tmp_path / "run"
+    path.write_text(path.read_text().replace("layers = 1", 'layers = 1\nplace = "pre"'))
+    assert main(["train", str(path), "--out", str(folder), "--train.steps", "1"]) == 0
+    options = json.loads((folder / "model" / "config.json").read_text())["options"]
+    assert options["norm_position"] == "pre" and "place" not in options
+    assert tomllib.loads((folder / "config.toml").read_text())["model"]["place"] == "pre"  # as the recipe has it
+    for command in ("evaluate", "resume"):
+        assert main([command, str(folder)]) == 0
+    capsys.readouterr()
+    assert main(["train", str(path), "--out", str(tmp_path / "other"), "--model.norm_position", "post"]) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    said = "decoder has both --model.norm_position and its former name place; keep --model.norm_position"
+    assert line.endswith(said)

@@ -22,7 +22,7 @@ KINDS = {
 def make(kind: str) -> CausalModel:
     torch.manual_seed(0)
     sizes = {"vocabulary": VOCABULARY, "width": 256, "heads": 4, "hidden": 512, "layers": 2, "max_length": 64}
-    return build("decoder", **sizes, **KINDS[kind], place="pre", dropout=0.0, tied=False)
+    return build("decoder", **sizes, **KINDS[kind], norm_position="pre", dropout=0.0, tied=False)
 
 
 def by_whole_passes(model: CausalModel, prompt: list[int], new: int) -> tuple[list[int], list[float]]:

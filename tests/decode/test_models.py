@@ -11,7 +11,7 @@ from longspan.models import CausalModel, build, find, names
 BODY = {"vocabulary": 13, "width": 16, "heads": 2, "hidden": 24, "layers": 2}
 MEMORY = {**BODY, "segment": 4, "memory": 5}
 SMALL: dict[str, list[dict[str, Any]]] = {
-    "decoder": [BODY, {**BODY, "attention": "reformer", "reversible": True, "place": "pre", "tied": False}],
+    "decoder": [BODY, {**BODY, "attention": "reformer", "reversible": True, "norm_position": "pre", "tied": False}],
     "transformer": [BODY, {**BODY, "cross_attention": "linear"}],
     "universal": [{**BODY, "halting": True}],
     "universal_decoder": [BODY, {**BODY, "halting": True, "halted": "copy"}],

@@ -240,7 +240,7 @@ def test_what_a_bart_cannot_say_is_not_written(folder: Path, tmp_path: Path) -> 
     model = hub.load(folder).model
     cls: Any = type(model)
     for given, said in (
-        ({"place": "pre"}, "cannot say place = 'pre'; it would be read as 'post'"),
+        ({"norm_position": "pre"}, "cannot say norm_position = 'pre'; it would be read as 'post'"),
         ({"source_length": 30}, "cannot say max_length = 20; it would be read as 30"),
         ({"encoder_attention": [{"name": "window", "window": 4}]}, "cannot say encoder_attention"),
         ({"source_length": None}, "each side of a bart has its own positions"),

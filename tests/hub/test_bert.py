@@ -325,7 +325,7 @@ def test_a_model_of_ours_is_written_as_bert(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"place": "pre"}, "cannot say place = 'pre'; it would be read as 'post'"),
+        ({"norm_position": "pre"}, "cannot say norm_position = 'pre'; it would be read as 'post'"),
         ({"embedding_width": 8}, "cannot say embedding_width = 8; it would be read as 24"),
         ({"attention": ["linear"]}, "a configuration of bert cannot say attention = "),
         ({"tasks": [{"task": "pool"}]}, "the head of a bert there is"),

@@ -20,7 +20,7 @@ from transformers import (
 
 from longspan import hub
 from longspan.attention import names
-from longspan.errors import InvalidInput, LongspanError, Unsupported
+from longspan.errors import InvalidInput, InvalidOption, LongspanError, Unsupported
 from longspan.models import build
 
 SMALL: dict[str, Any] = {
@@ -230,3 +230,10 @@ def test_minilm_reads_longer_texts_with_sliding_windows(minilm: Path) -> None:
     texts = ["A cat sits on the mat.", "Dogs run in the park."]
     torch.testing.assert_close(hub.embed(found, texts), hub.embed(hub.load(minilm), texts), atol=1e-5, rtol=0)
     assert hub.embed(found, ["a cat and a dog " * 300]).isfinite().all()
+
+
+def test_options_are_changed_by_their_former_names_too(theirs: Path, ours: Path) -> None:
+    for folder in (theirs, ours):
+        assert hub.load(folder, options={"place": "post"}).model.options.norm_position == "post"
+        with pytest.raises(InvalidOption, match="has both norm_position and its former name place; keep norm_position"):
+            hub.load(folder, options={"place": "post", "norm_position": "post"})

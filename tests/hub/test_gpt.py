@@ -200,7 +200,7 @@ def test_what_gpt2_cannot_say_is_refused(folder: Path, tmp_path: Path) -> None:
     banded = build("decoder", width=8, heads=2, layers=2, attention=["softmax", {"name": "window", "window": 2}])
     with pytest.raises(Unsupported, match="dense attention"):
         hub.save(banded, tmp_path / "back", family="gpt2")
-    with pytest.raises(Unsupported, match="cannot say place = 'post'; it would be read as 'pre'"):
+    with pytest.raises(Unsupported, match="cannot say norm_position = 'post'; it would be read as 'pre'"):
         hub.save(build("decoder", width=8, heads=2, layers=2, max_length=8), tmp_path / "back", family="gpt2")
 
 

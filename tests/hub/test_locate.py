@@ -20,7 +20,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("models")
     decoder(root / "own")
     bert(root / "theirs")
-    llama = {"position": "rotary", "norm": "rms", "place": "pre", "bias": False, "scale": False, "tied": False}
+    llama = {"position": "rotary", "norm": "rms", "norm_position": "pre", "bias": False, "scale": False, "tied": False}
     decoder(root / "llama", activation="swiglu", **llama)
     found = hub.load(root / "llama")
     hub.save(found, root / "llama-theirs", family="llama")

@@ -380,7 +380,7 @@ def test_missing_keys_mean_their_defaults() -> None:
         expected = getattr(theirs, each.theirs, each.default)
         assert own[each.ours] == (expected if each.values is None else each.values[expected]), each.theirs
     local, hashed = own["attention"][:2]
-    assert own["layers"] == 6 and local.options == {"query_block": 64, "memory": 64, "behind": 0, "ring": True}
+    assert own["layers"] == 6 and local.options == {"query_block": 64, "memory": 64, "memory_after": 0, "ring": True}
     assert (local.dropout, hashed.dropout) == (0.05, 0.0) and hashed.options["rounds"] == 1
     assert (own["axes"], own["axis_widths"]) == (theirs.axial_pos_shape, theirs.axial_pos_embds_dim)
 
@@ -418,6 +418,8 @@ def test_what_cannot_be_done_is_refused_by_name(folder: Path, given: dict[str, A
 )
 def test_models_that_are_no_reformers_of_theirs(tmp_path: Path, attention: Any, message: str) -> None:
     sizes = {"width": 8, "layers": 1, "heads": 2, "hidden": 8, "max_length": 16, "position": "learned"}
-    model = build("decoder", **sizes, place="pre", reversible=True, tied=False, head_bias=True, attention=attention)
+    model = build(
+        "decoder", **sizes, norm_position="pre", reversible=True, tied=False, head_bias=True, attention=attention
+    )
     with pytest.raises(Unsupported, match=message):
         hub.save(model, tmp_path, family="reformer")

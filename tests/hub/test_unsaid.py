@@ -14,7 +14,7 @@ from longspan.models import build
     ("family", "options", "words"),
     [
         ("bert", {"groups": 2}, "a configuration of bert cannot say groups = 2; it would be read as 4"),
-        ("bert", {"place": "pre"}, "cannot say place = 'pre'; it would be read as 'post'"),
+        ("bert", {"norm_position": "pre"}, "cannot say norm_position = 'pre'; it would be read as 'post'"),
         ("bert", {"head_dim": 8}, "cannot say head_dim = 8; it would be read as 6"),
         ("electra", {"attention": [{"name": "window", "window": 4}]}, "cannot say attention = .*window.* read as"),
         ("electra", {"scale": True}, "cannot say scale = True"),

@@ -39,12 +39,12 @@ def like(options: dict[str, Any], own: CompressiveTransformer) -> TransformerXL:
 # Against Transformer-XL
 
 
-@pytest.mark.parametrize("place", ["pre", "post"])
+@pytest.mark.parametrize("norm_position", ["pre", "post"])
 @pytest.mark.parametrize("time", ["slot", "true"])
-def test_slots_of_one_memory_are_longer_memory(place: str, time: str):
+def test_slots_of_one_memory_are_longer_memory(norm_position: str, time: str):
     """Check 1: c = 1 and f_c the identity (a mean over one)."""
-    own = model(place=place, ratio=1, compression="mean", mask_empty=True, time=time)
-    close(own(ids())[0], like({"place": place, "segment": 4, "memory": 11}, own)(ids())[0])
+    own = model(norm_position=norm_position, ratio=1, compression="mean", mask_empty=True, time=time)
+    close(own(ids())[0], like({"norm_position": norm_position, "segment": 4, "memory": 11}, own)(ids())[0])
 
 
 def test_without_slots_it_is_transformer_xl():
@@ -57,11 +57,13 @@ def test_without_slots_it_is_transformer_xl():
 # Step by step
 
 
-@pytest.mark.parametrize(("time", "mask_empty", "place"), [("slot", False, "post"), ("true", True, "pre")])
+@pytest.mark.parametrize(("time", "mask_empty", "norm_position"), [("slot", False, "post"), ("true", True, "pre")])
 @pytest.mark.parametrize("compression", COMPRESSIONS)
-def test_decoding_equals_segments_across_compressions(compression: str, time: str, mask_empty: bool, place: str):
+def test_decoding_equals_segments_across_compressions(
+    compression: str, time: str, mask_empty: bool, norm_position: str
+):
     """Check 5; 31 tokens are seven compressions, and the slots have overflown."""
-    own = model(compression=compression, time=time, mask_empty=mask_empty, place=place)
+    own = model(compression=compression, time=time, mask_empty=mask_empty, norm_position=norm_position)
     whole, _ = own(ids())
     state, seen = None, []
     for piece in ids().split(4, 1):
@@ -167,12 +169,12 @@ def test_true_time_is_that_of_the_newest_token():
 # What learns
 
 
-@pytest.mark.parametrize("place", ["pre", "post"])
+@pytest.mark.parametrize("norm_position", ["pre", "post"])
 @pytest.mark.parametrize("reconstruction", ["attention", "autoencoding"])
 @pytest.mark.parametrize("mask_empty", [False, True])
-def test_only_the_compression_learns_from_reconstruction(place: str, reconstruction: str, mask_empty: bool):
+def test_only_the_compression_learns_from_reconstruction(norm_position: str, reconstruction: str, mask_empty: bool):
     """Checks 3 and 6."""
-    own = model(place=place, reconstruction=reconstruction, mask_empty=mask_empty).train()
+    own = model(norm_position=norm_position, reconstruction=reconstruction, mask_empty=mask_empty).train()
     optimiser = torch.optim.SGD(own.parameters(), lr=1e-3)
     memory = None
     for step in range(2):

@@ -69,9 +69,9 @@ def test_flops_are_exact_for_every_mechanism(name: str, options: dict, kind: str
 
 
 @pytest.mark.parametrize("kind", ["encoder", "decoder", "transformer"])
-@pytest.mark.parametrize("place", ["post", "pre"])
-def test_memory_is_exact_around_dense_attention(kind: str, place: str):
-    model = build(kind, **TINY, place=place)
+@pytest.mark.parametrize("norm_position", ["post", "pre"])
+def test_memory_is_exact_around_dense_attention(kind: str, norm_position: str):
+    model = build(kind, **TINY, norm_position=norm_position)
     flops, floats = counted(model, read(model, 40))
     assert (cost(model, 40).flops, cost(model, 40).bytes) == (flops, 4 * floats)
 
@@ -81,7 +81,7 @@ def test_memory_is_exact_around_dense_attention(kind: str, place: str):
     [
         *({"activation": name} for name in ("gelu", "gelu_tanh", "gelu_sigmoid", "silu", "glu", "geglu", "swiglu")),
         {"feedforward_chunk": 16},
-        {"norm": "rms", "place": "pre"},
+        {"norm": "rms", "norm_position": "pre"},
         {"embedding_norm": True},
         {"kv_heads": 1},
         {"key_dim": 4},
@@ -104,18 +104,18 @@ def test_memory_is_exact_for_what_stands_around_it(options: dict):
     "options", [{"tied": False}, {"merge": "mean"}, {"tied": False, "feedforward_chunk": 16}], ids=str
 )
 def test_reversible_blocks_keep_two_streams_and_compute_one_sublayer_again(options: dict):
-    model = build("decoder", **TINY, place="pre", reversible=True, **options)
+    model = build("decoder", **TINY, norm_position="pre", reversible=True, **options)
     n, width, heads = 40, 16, 2
     flops, floats = counted(model, read(model, n))
     attention = n * (4 * width + (width + heads) + (width + 2))  # what is read, q, k and v; the output; the norm
     assert (cost(model, n).flops, cost(model, n).bytes // 4) == (flops, floats + attention)
-    deep = build("decoder", **{**TINY, "layers": 8}, place="pre", reversible=True, **options)
+    deep = build("decoder", **{**TINY, "layers": 8}, norm_position="pre", reversible=True, **options)
     assert cost(deep, n).bytes == cost(model, n).bytes and cost(deep, n).flops > 3 * flops
 
 
 @pytest.mark.parametrize("kind", ["universal_encoder", "universal_decoder", "universal"])
 @pytest.mark.parametrize(
-    "options", [{}, {"place": "pre"}, {"transition": "convolution", "activation": "gelu"}], ids=str
+    "options", [{}, {"norm_position": "pre"}, {"transition": "convolution", "activation": "gelu"}], ids=str
 )
 def test_a_shared_block_costs_at_every_step(kind: str, options: dict):
     model = build(kind, **TINY, **options, step_signal="learned")
@@ -140,7 +140,7 @@ MEMORY = {"vocabulary": 11, "width": 16, "layers": 2, "heads": 2, "hidden": 24, 
     [
         ("transformer_xl", {}),
         ("transformer_xl", {"same_length": True, "clamp": 10}),
-        ("transformer_xl", {"place": "pre", "untie": True, "tied": False}),
+        ("transformer_xl", {"norm_position": "pre", "untie": True, "tied": False}),
         ("transformer_xl", {"cutoffs": (5,)}),
         ("transformer_xl", {"cutoffs": (5, 8), "divisor": 2}),
         ("compressive", {}),

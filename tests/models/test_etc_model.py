@@ -69,13 +69,13 @@ def test_a_layer_is_the_papers_definition_on_the_concatenation(sharing: str):
 
 
 @pytest.mark.parametrize("sharing", SHARING)
-@pytest.mark.parametrize("place", ["post", "pre"])
-def test_a_lifted_encoder_is_the_encoder_over_the_concatenation(sharing: str, place: str):
+@pytest.mark.parametrize("norm_position", ["post", "pre"])
+def test_a_lifted_encoder_is_the_encoder_over_the_concatenation(sharing: str, norm_position: str):
     """No labels, a radius as long as the text and open masks take nothing away (check 2)."""
-    same = {**SIZES, "activation": "gelu", "eps": 1e-12, "scale": False, "place": place}
+    same = {**SIZES, "activation": "gelu", "eps": 1e-12, "scale": False, "norm_position": norm_position}
     encoder = stirred(Encoder.build(**same, position="none"))
     options = {"labels": 0, "radius": 20, "global_tokens": 4, "embedding_norm": False, "sharing": sharing}
-    model = lift(encoder, EtcModel.build(**SIZES, **options, place=place).double().eval())
+    model = lift(encoder, EtcModel.build(**SIZES, **options, norm_position=norm_position).double().eval())
     long, short = model(ids(), ids(length=4, seed=1))
     whole = encoder(torch.cat([ids(length=4, seed=1), ids()], 1))
     torch.testing.assert_close(torch.cat([short, long], 1), whole, rtol=0, atol=1e-10)

@@ -110,3 +110,32 @@ def test_a_configuration_that_cannot_be_read(folder: Path):
         load(folder)
     with pytest.raises(InvalidInput, match="is not a model of longspan"):
         load(folder / "nowhere")
+
+
+OLD_NAMES = [
+    ("decoder", {"norm_position": "pre"}, "place"),
+    ("transformer_xl", {"norm_position": "pre"}, "place"),
+    ("vit", {"norm_position": "post", "image_size": 8, "patch_size": 4}, "place"),
+]
+
+
+@pytest.mark.parametrize(("kind", "options", "old"), OLD_NAMES, ids=lambda value: str(value)[:20])
+def test_a_folder_with_the_former_name_of_an_option_loads(tmp_path: Path, kind: str, options: dict, old: str):
+    sizes = TINY if kind != "vit" else {key: value for key, value in TINY.items() if key != "vocabulary"}
+    model = build(kind, **sizes, **options)
+    model.save(tmp_path)
+    (tmp_path / "manifest.json").unlink()
+    path = tmp_path / "config.json"
+    path.write_text(path.read_text().replace('"norm_position"', f'"{old}"'))
+    assert f'"{old}"' in path.read_text()
+    assert load(tmp_path).options == model.options
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps({**record, "options": {**record["options"], "norm_position": "pre"}}))
+    with pytest.raises(InvalidOption, match=rf"config.json has both norm_position and its former name {old}; keep"):
+        load(tmp_path)
+
+
+def test_a_preset_is_changed_by_the_former_name_of_an_option():
+    sizes = {"width": 16, "layers": 1, "heads": 2, "hidden": 24, "vocabulary": 11, "max_length": 8}
+    assert PRESETS["gpt2"].options["norm_position"] == "pre"
+    assert build("gpt2", **sizes, place="post").options.norm_position == "post"

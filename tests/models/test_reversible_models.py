@@ -15,7 +15,7 @@ from longspan.models.decoder import Decoder
 from longspan.models.encoder import Encoder
 from longspan.models.transformer import Transformer
 
-TINY = {"vocabulary": 11, "width": 16, "layers": 2, "heads": 2, "hidden": 24, "max_length": 64, "place": "pre"}
+TINY = {"vocabulary": 11, "width": 16, "layers": 2, "heads": 2, "hidden": 24, "max_length": 64, "norm_position": "pre"}
 CONCAT = {"reversible": True, "tied": False}
 MEAN = {"reversible": True, "merge": "mean"}
 REFORMER = {
@@ -182,7 +182,7 @@ def test_without_gradients_it_is_the_same_model():
 
 def test_what_does_not_fit_is_refused():
     with pytest.raises(InvalidOption, match="decoder: reversible blocks have their norms inside each branch; give"):
-        Decoder.build(**{**TINY, "place": "post"}, reversible=True)
+        Decoder.build(**{**TINY, "norm_position": "post"}, reversible=True)
     with pytest.raises(InvalidOption, match="the embedding is 16 wide and the states 32: they cannot be tied"):
         Decoder.build(**TINY, reversible=True)
     with pytest.raises(Unsupported, match="decoder: reversible blocks cannot read a context"):

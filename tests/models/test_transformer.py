@@ -48,9 +48,9 @@ def ids(batch: int = 2, length: int = 13, seed: int = 0) -> Tensor:
 
 
 @pytest.mark.parametrize("name", causal_models())
-@pytest.mark.parametrize("place", ["pre", "post"])
-def test_a_decoder_reads_in_any_pieces(name: str, place: str):
-    model = Decoder.build(**TINY, place=place, attention=[small(name), "softmax"]).double().eval()
+@pytest.mark.parametrize("norm_position", ["pre", "post"])
+def test_a_decoder_reads_in_any_pieces(name: str, norm_position: str):
+    model = Decoder.build(**TINY, norm_position=norm_position, attention=[small(name), "softmax"]).double().eval()
     text = ids()
     whole = model(text)
     for pieces in ([13], [1] * 13, [4, 1, 6, 2]):

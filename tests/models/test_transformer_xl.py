@@ -48,11 +48,11 @@ def close(one: Tensor, other: Tensor) -> None:
 # What is read
 
 
-@pytest.mark.parametrize("place", ["pre", "post"])
+@pytest.mark.parametrize("norm_position", ["pre", "post"])
 @pytest.mark.parametrize("untie", [False, True])
-def test_enough_memory_makes_one_causal_pass(place: str, untie: bool):
-    own = model(place=place, untie=untie, segment=4, memory=23)
-    whole = model(place=place, untie=untie, segment=23, memory=0)
+def test_enough_memory_makes_one_causal_pass(norm_position: str, untie: bool):
+    own = model(norm_position=norm_position, untie=untie, segment=4, memory=23)
+    whole = model(norm_position=norm_position, untie=untie, segment=23, memory=0)
     whole.load_state_dict(own.state_dict())
     close(segmented(own, ids(), 4), whole(ids())[0])
     close(own(ids())[0], whole(ids())[0])
@@ -68,10 +68,10 @@ RULES = [
 ]
 
 
-@pytest.mark.parametrize("place", ["pre", "post"])
+@pytest.mark.parametrize("norm_position", ["pre", "post"])
 @pytest.mark.parametrize("rule", RULES, ids=str)
-def test_decoding_follows_the_rule_of_the_segments(rule: dict[str, Any], place: str):
-    own = model(place=place, **rule)
+def test_decoding_follows_the_rule_of_the_segments(rule: dict[str, Any], norm_position: str):
+    own = model(norm_position=norm_position, **rule)
     whole = segmented(own, ids(), rule["segment"])
     close(own(ids())[0], whole)
     for pieces in ([23], [1] * 23, [3, 1, 9, 10]):
@@ -88,7 +88,7 @@ def test_same_length_does_not_know_segments():
 
 
 def reads(own: TransformerXL, text: Tensor, at: int) -> list[int]:
-    """Which tokens of a text change the logits at one place."""
+    """Which tokens of a text change the logits at one position."""
     base, found = own(text)[0][0, at], []
     for j in range(text.shape[1]):
         other = text.clone()
@@ -150,10 +150,10 @@ def test_memory_starts_empty_and_holds_the_inputs_of_each_layer():
     close(memory.layers[0].memory, own.embedding(ids())[:, -6:])
 
 
-@pytest.mark.parametrize("place", ["pre", "post"])
-def test_no_gradient_goes_back_through_memory(place: str):
+@pytest.mark.parametrize("norm_position", ["pre", "post"])
+def test_no_gradient_goes_back_through_memory(norm_position: str):
     """Check 2, for segments read one by one and for one call."""
-    own = model(place=place, segment=3, memory=6, tied=False)
+    own = model(norm_position=norm_position, segment=3, memory=6, tied=False)
     text = torch.tensor([[0, 1, 2, 3, 4, 5]])
     _, memory = own(text[:, :3])
     assert not any(held.memory.requires_grad for held in memory.layers)
@@ -164,11 +164,11 @@ def test_no_gradient_goes_back_through_memory(place: str):
         assert (gradient[:3] == 0).all() and (gradient[3:6] != 0).any(1).all()
 
 
-@pytest.mark.parametrize("place", ["pre", "post"])
+@pytest.mark.parametrize("norm_position", ["pre", "post"])
 @pytest.mark.parametrize("memory", [2, 6])
-def test_one_call_learns_what_segments_learn(place: str, memory: int):
+def test_one_call_learns_what_segments_learn(norm_position: str, memory: int):
     """Keys of memory train their projection (and the norm before it), whether projected once or twice."""
-    own = model(place=place, segment=3, memory=memory)
+    own = model(norm_position=norm_position, segment=3, memory=memory)
     gradients = []
     for run in (lambda: own(ids(length=10))[0], lambda: segmented(own, ids(length=10), 3)):
         own.zero_grad()

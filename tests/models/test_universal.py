@@ -54,23 +54,23 @@ def unique_parameters(model: torch.nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def sinusoid(place: int, width: int = 16) -> Tensor:
-    pairs = [(place / 10000 ** (2 * j / width)) for j in range(width // 2)]
+def sinusoid(position: int, width: int = 16) -> Tensor:
+    pairs = [(position / 10000 ** (2 * j / width)) for j in range(width // 2)]
     angles = torch.tensor(pairs, dtype=torch.float64)
     return torch.stack([angles.sin(), angles.cos()], -1).flatten()
 
 
 def test_fixed_steps_are_tied_layers_with_an_offset_each():
-    """H^t = Block(H^{t-1} + P^t), P^t the sum of the sinusoids of place and step, both counted from 1."""
+    """H^t = Block(H^{t-1} + P^t), P^t the sum of the sinusoids of position and step, both counted from 1."""
     model = UniversalDecoder.build(**TINY).double().eval()
     plain = Decoder.build(**TINY, position="none").double().eval()
     for block in plain.stack.blocks:
         block.load_state_dict(model.stack.block.state_dict())
     text = ids()
     x = model.embedding.weight[text] * 4
-    places = torch.stack([sinusoid(place) for place in range(1, 14)])
+    positions = torch.stack([sinusoid(position) for position in range(1, 14)])
     for step, block in enumerate(plain.stack.blocks, start=1):
-        x = block(x + places + sinusoid(step))
+        x = block(x + positions + sinusoid(step))
     torch.testing.assert_close(model(text), x @ model.embedding.weight.T, rtol=0, atol=1e-12)
 
 
@@ -99,10 +99,12 @@ def test_any_mechanism_decodes_in_any_pieces(name: str):
 
 
 @pytest.mark.parametrize("transition", ["feedforward", "convolution"])
-@pytest.mark.parametrize("place", ["pre", "post"])
+@pytest.mark.parametrize("norm_position", ["pre", "post"])
 @pytest.mark.parametrize("options", [{"halting": False}, *({"halting": True, **each} for each in HALTING)])
-def test_decoding_equals_the_parallel_pass(options: dict, place: str, transition: str):
-    model = UniversalDecoder.build(**TINY, **options, place=place, transition=transition).double().eval()
+def test_decoding_equals_the_parallel_pass(options: dict, norm_position: str, transition: str):
+    model = (
+        UniversalDecoder.build(**TINY, **options, norm_position=norm_position, transition=transition).double().eval()
+    )
     if options["halting"]:
         varied(model)
     whole = model(ids())
@@ -121,14 +123,14 @@ def test_tokens_wait_until_a_later_one_goes_so_far(position: str):
         model.stack.halting.unit.bias.fill_(1.0)
     text, whole = ids(batch=1, length=20), model(ids(batch=1, length=20))
     state, taken = model.start(1), []
-    for place in range(20):
-        logits, state = model.extend(text[:, place : place + 1], state)
-        torch.testing.assert_close(logits, whole[:, place : place + 1], rtol=0, atol=1e-9)
+    for position in range(20):
+        logits, state = model.extend(text[:, position : position + 1], state)
+        torch.testing.assert_close(logits, whole[:, position : position + 1], rtol=0, atol=1e-9)
         taken.append(tuple(step.mixer.length for step in state.steps))
         waiting = [0 if each is None else len(each.x) for each in state.waiting]
         # Each token has come somewhere: it was read by all steps below, and waits before one, or has taken all.
-        assert taken[-1][0] == place + 1 and list(taken[-1]) == sorted(taken[-1], reverse=True)
-        assert sum(waiting) + taken[-1][-1] == place + 1
+        assert taken[-1][0] == position + 1 and list(taken[-1]) == sorted(taken[-1], reverse=True)
+        assert sum(waiting) + taken[-1][-1] == position + 1
     # Some steps were taken by several tokens at once, after all but the last of them had waited.
     assert any(now - then > 1 for one, two in pairwise(taken) for then, now in zip(one, two))
 
@@ -191,9 +193,13 @@ def test_a_left_padded_row_equals_the_row_alone(transition: str):
 
 
 @pytest.mark.parametrize("halting", [False, True])
-@pytest.mark.parametrize("place", ["pre", "post"])
-def test_the_future_changes_nothing(halting: bool, place: str):
-    model = UniversalDecoder.build(**TINY, halting=halting, place=place, transition="convolution").double().eval()
+@pytest.mark.parametrize("norm_position", ["pre", "post"])
+def test_the_future_changes_nothing(halting: bool, norm_position: str):
+    model = (
+        UniversalDecoder.build(**TINY, halting=halting, norm_position=norm_position, transition="convolution")
+        .double()
+        .eval()
+    )
     other = torch.cat([ids()[:, :7], ids(seed=1)[:, 7:]], 1)
     torch.testing.assert_close(model(ids())[:, :7], model(other)[:, :7], rtol=0, atol=1e-12)
 
@@ -264,7 +270,7 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(Unsupported, match=r"^decoder self-attention: linformer has no causal form"):
         UniversalDecoder.build(**TINY, attention="linformer")
     with pytest.raises(Unsupported, match="leave out reversible"):
-        UniversalDecoder.build(**TINY, place="pre", reversible=True)
+        UniversalDecoder.build(**TINY, norm_position="pre", reversible=True)
     with pytest.raises(InvalidOption, match="combine must be one of listing, accumulate"):
         UniversalDecoder.build(**TINY, combine="mean")
     with pytest.raises(InvalidInput, match="no layer reads a stream 'globals'"):

@@ -19,13 +19,13 @@ def mixer(name: str = "softmax", causal: bool = False) -> MultiHead:
     return MultiHead(WIDTH, build(name, heads=HEADS, head_dim=WIDTH // HEADS, causal=causal))
 
 
-def block(*, place: str = "post", causal: bool = False, cross: bool = False, name: str = "softmax") -> Block:
+def block(*, norm_position: str = "post", causal: bool = False, cross: bool = False, name: str = "softmax") -> Block:
     torch.manual_seed(0)
     return Block(
         mixer(name, causal),
         FeedForward(WIDTH, 32, "relu"),
         cross=mixer() if cross else None,
-        residual=lambda: Residual(WIDTH, norm_position=place),
+        residual=lambda: Residual(WIDTH, norm_position=norm_position),
     ).double()
 
 
@@ -46,7 +46,7 @@ def test_a_post_norm_encoder_block_equals_torch():
 
 
 def test_a_pre_norm_block_is_the_identity_when_its_outputs_are_zero():
-    module = block(place="pre", cross=True, causal=True)
+    module = block(norm_position="pre", cross=True, causal=True)
     outer = [part for part in module.feedforward.modules() if isinstance(part, nn.Linear)][-1]
     for linear in (module.mixer.out, module.cross.out, outer):
         nn.init.zeros_(linear.weight)
@@ -55,10 +55,10 @@ def test_a_pre_norm_block_is_the_identity_when_its_outputs_are_zero():
     assert torch.equal(module(x, BlockInputs(context=torch.randn(2, 4, WIDTH, dtype=torch.float64))), x)
 
 
-@pytest.mark.parametrize("place", ["pre", "post", "none"])
+@pytest.mark.parametrize("norm_position", ["pre", "post", "none"])
 @pytest.mark.parametrize("name", ["softmax", "window"])
-def test_decoding_with_another_sequence_equals_the_parallel_pass(name, place):
-    module = block(place=place, causal=True, cross=True, name=name)
+def test_decoding_with_another_sequence_equals_the_parallel_pass(name, norm_position):
+    module = block(norm_position=norm_position, causal=True, cross=True, name=name)
     x, context = (torch.randn(2, n, WIDTH, dtype=torch.float64) for n in (9, 5))
     context_mask = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
     inputs = BlockInputs(context=context, context_mask=context_mask)

@@ -10,7 +10,7 @@ SMALL = {"width": 16, "layers": 3, "heads": 2, "hidden": 16, "dropout": 0.0, "vo
 
 
 def test_states_begin_with_the_embedding_and_end_with_what_comes_out() -> None:
-    model = build("encoder", **SMALL, place="pre").eval()
+    model = build("encoder", **SMALL, norm_position="pre").eval()
     with recording(model.stack) as seen:
         out = model(IDS)
     assert len(seen.states) == 4 and len(seen.maps) == 3
@@ -64,7 +64,7 @@ def test_nothing_stays_behind() -> None:
 
 
 def test_reversible_layers_show_both_streams() -> None:
-    model = build("encoder", **SMALL, place="pre", reversible=True).double().eval()
+    model = build("encoder", **SMALL, norm_position="pre", reversible=True).double().eval()
     with recording(model.stack) as seen:
         out = model(IDS)
     assert len(seen.streams) == len(seen.states) == 4 and len(seen.maps) == 3
@@ -80,7 +80,7 @@ def test_reversible_layers_show_both_streams() -> None:
 
 def test_the_second_run_of_reversible_layers_is_not_seen() -> None:
     attention = {"name": "reformer", "rounds": 2, "chunk": 2, "buckets": 2}
-    model = build("decoder", **SMALL, place="pre", reversible=True, merge="mean", attention=attention)
+    model = build("decoder", **SMALL, norm_position="pre", reversible=True, merge="mean", attention=attention)
     plain = torch.autograd.grad(model(IDS).logsumexp(-1).sum(), list(model.parameters()))
     with recording(model.stack) as seen:
         found = torch.autograd.grad(model(IDS).logsumexp(-1).sum(), list(model.parameters()))

@@ -16,8 +16,8 @@ def double(x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("norm", ["layer", "rms", "none"])
-def test_the_three_places(x: torch.Tensor, norm: str):
-    pre, post, none = (Residual(8, norm=norm, norm_position=place) for place in ("pre", "post", "none"))
+def test_the_three_norm_positions(x: torch.Tensor, norm: str):
+    pre, post, none = (Residual(8, norm=norm, norm_position=where) for where in ("pre", "post", "none"))
     torch.testing.assert_close(pre(x, double), x + 2 * pre.norm(x))
     torch.testing.assert_close(post(x, double), post.norm(x + 2 * x))
     torch.testing.assert_close(none(x, double), 3 * x)

@@ -23,7 +23,7 @@ def test_linear_is_the_same_as_nearer_positions():
 
 @pytest.mark.parametrize("kind", ["llama3", "yarn"])
 def test_slow_turns_are_divided_and_fast_ones_left_alone(kind: str):
-    scaling = RotaryScaling(kind=kind, factor=8.0, original_length=8192, low=1.0, high=4.0, whole=False)
+    scaling = RotaryScaling(kind=kind, factor=8.0, original_length=8192, low=1.0, high=4.0, round_bounds=False)
     ratio = PLAIN / frequencies(64, 10000.0, scaling)
     torch.testing.assert_close(ratio[TURNS > 4], torch.ones_like(ratio[TURNS > 4]))
     torch.testing.assert_close(ratio[TURNS < 1], torch.full_like(ratio[TURNS < 1], 8.0))

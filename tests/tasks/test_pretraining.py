@@ -19,7 +19,7 @@ from longspan.tasks.base import DataPaths, Metrics, Objective, Prepared
 from longspan.train import fit, recipe
 
 SMALL = {"width": 32, "layers": 2, "heads": 2, "hidden": 64, "max_length": 48, "position": "learned", "dropout": 0.0,
-         "place": "pre", "scale": False, "init": "normal", "init_std": 0.1}  # fmt: skip
+         "norm_position": "pre", "scale": False, "init": "normal", "init_std": 0.1}  # fmt: skip
 TOKENIZER = {"kind": "wordpiece", "size": 120}
 NOUNS = ["dog", "cat", "horse", "sheep", "car", "train", "ship", "plane", "red", "blue", "green", "black"]
 

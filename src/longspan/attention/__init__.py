@@ -1,4 +1,4 @@
-"""Attention mechanisms: `build` creates one by name, `names` lists them, `describe` tells what one can do."""
+"""Attention mechanisms: `build` creates one by name, `names` lists them, `describe` says what one can do."""
 
 from longspan.attention.base import Attention, Cost, Shape, Stream, Supports
 from longspan.attention.registry import build, describe, find, names

@@ -33,7 +33,7 @@ from longspan.attention.devices import host_may_read
 from longspan.attention.spec import Cost, Extras, Shape, Stream, Supports
 from longspan.attention.state import State
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
-from longspan.precision import alike, autocast_type, full_precision
+from longspan.precision import full_precision, unify_dtypes
 from longspan.shapes import Bias, Defined, KeyMask, Keys, Output, Queries, Values, Weights
 
 OptionsT = TypeVar("OptionsT", bound=config.Options)
@@ -122,16 +122,11 @@ class Attention(nn.Module, ABC):
         streams: Mapping[str, Tensor] | None = None,
     ) -> Output:
         """Attention by the fast path."""
-        half = autocast_type(q.device)
-        if half is not None:
-            with full_precision(q):
-                q, k, v, streams = alike(half, q, k, v, streams)
-                return self._run(*self._take(q, k, v, key_mask, bias, streams))
-        return self._run(*self._take(q, k, v, key_mask, bias, streams))
-
-    def _run(self, q: Queries, k: Keys, v: Values, extras: Extras) -> Output:
-        out = None if self.other_way is None else self.other_way(self, q, k, v, extras)
-        return self.attend(q, k, v, extras) if out is None else out
+        q, k, v, streams = unify_dtypes(q, k, v, streams)
+        with full_precision(q):
+            q, k, v, extras = self._take(q, k, v, key_mask, bias, streams)
+            out = None if self.other_way is None else self.other_way(self, q, k, v, extras)
+            return self.attend(q, k, v, extras) if out is None else out
 
     @final
     def oracle(
@@ -221,14 +216,10 @@ class Attention(nn.Module, ABC):
         `key_mask` and `streams` cover the new tokens only; the state remembers those of earlier tokens.
         """
         self._refuse_streaming()
-        half = autocast_type(q.device)
-        if half is not None:
-            with full_precision(q):
-                q, k, v, streams = alike(half, q, k, v, streams)
-                q, k, v, extras = self._take(q, k, v, key_mask, bias, streams)
-                return self.extend_heads(q, k, v, state, extras)
-        q, k, v, extras = self._take(q, k, v, key_mask, bias, streams)
-        return self.extend_heads(q, k, v, state, extras)
+        q, k, v, streams = unify_dtypes(q, k, v, streams)
+        with full_precision(q):
+            q, k, v, extras = self._take(q, k, v, key_mask, bias, streams)
+            return self.extend_heads(q, k, v, state, extras)
 
     # Methods that a mechanism writes
 

@@ -16,8 +16,9 @@ class AttentionConfig:
     """
 
     def __init__(self, name: str, /, *, dropout: float | None = None, **options: Any) -> None:
-        self.name, self.dropout, self.options = name, dropout, options
-        self.all_options: Any = config.make(find(name).Options, options, name)  # with the defaults of what was left out
+        kind = find(name).Options
+        self.name, self.dropout, self.options = name, dropout, config.current_names(kind, options, name)
+        self.all_options: Any = config.make(kind, options, name)  # with the defaults of what was left out
 
     @classmethod
     def read(cls, value: Any) -> "AttentionConfig":

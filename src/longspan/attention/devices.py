@@ -41,7 +41,7 @@ def traced(x: Tensor) -> bool:
 def host_may_read(x: Tensor) -> bool:
     """Whether Python may read the values of x at no cost, as checks and shortcuts do.
 
-    Not while x is `traced`, nor on an accelerator, where the host would wait until all queued work is done.
+    False while x is `traced`, and on an accelerator, where the host would wait until all queued work is done.
     """
     return not traced(x) and on_cpu(x)
 

@@ -87,6 +87,7 @@ def build(
     >>> attention = build("window", heads=8, head_dim=64, causal=True, window=256)
     """
     mechanism = find(name)
+    options = config.current_names(mechanism.Options, options, name)
     shape = Shape(heads=heads, head_dim=head_dim, max_length=max_length)
     fitted = mechanism.fit(config.make(mechanism.Options, options, name), options, shape)
     return mechanism(shape, fitted, causal=causal, dropout=dropout)

@@ -32,7 +32,7 @@ SMALL: dict[str, tuple[dict[str, Any], ...]] = {
     "axial": ({"width": 6}, {"width": 6, "axis": 0}),
     "memory_compressed": (
         {"stride": 3},
-        {"stride": 2, "inclusive": True, "first": False},
+        {"stride": 2, "inclusive": True, "first_slot": False},
         {"layer": "local", "block": 8},
     ),
     "inducing": ({"points": 4},),

@@ -29,6 +29,7 @@ def rebuild(
     Only heads for the tasks `new_heads` may be untrained. Anything else that the weights do not fit is an error.
     """
     cls = type(model)
+    changed = config.current_names(cls.Options, changed, str(where))
     options = config.make(cls.Options, {**config.plain(model.options), **changed}, str(where))
     rebuilt = cls(options).to(model.dtype)
     try:

@@ -131,6 +131,7 @@ def _build_and_fill(
     with _naming(path, family):
         _check_supported(record, family, tensors)
         heads = _tasks_in_file(family, record, tensors) if tasks is None else tasks
+        changed = config.current_names(registry.find(family.model).Options, changed, family.name)
         options = {**family.options(record, heads), **changed}
         dtype = dtype or common_dtype(tensors)
         model = _build_unfilled(family, options, tensors, dtype)

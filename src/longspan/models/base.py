@@ -1,6 +1,6 @@
 """The base classes of models: `Model`, and a class for each ability that tasks and decoding ask for.
 
-    Model              options, parts that can be counted, a folder on disk
+    Model              options, named parts, a folder on disk
     CausalModel        reads left to right and predicts the next token: language modelling, generation
     EncoderDecoder     predicts the next token of a target given a source: translation, denoising
     TextHeads          reads a text and has task heads: classification, tagging, answers, masked tokens
@@ -22,12 +22,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from longspan import config
-from longspan.attention.state import State
 from longspan.errors import InvalidInput, Unsupported
 from longspan.nn.loss import IGNORED
+from longspan.shapes import Hidden
 
 Ids = Int[Tensor, "batch length"]
-Logits = Float[Tensor, "batch places vocabulary"]  # one place for each token or, with `last`, one in all
+Logits = Float[Tensor, "batch positions vocabulary"]  # one position per token or, with `last`, one in all
 Mask = Bool[Tensor, "batch length"]
 Streams = Mapping[str, Tensor]  # inputs of a mechanism besides the tokens, such as which tokens are global
 
@@ -103,11 +103,22 @@ class Model(nn.Module, ABC):
         """Reads what `write_files` wrote."""
 
 
+@dataclass(frozen=True)
+class Source:
+    """What an encoder–decoder reads before its first token."""
+
+    ids: Ids
+    mask: Mask | None = None  # True for real tokens
+    streams: Streams | None = None
+    align: bool = False  # whether states keep `alignment`
+
+
 class CausalModel(Model):
     """A model that reads left to right and gives the logits of the next token.
 
     `start` gives the state before the first token, and `extend` reads the next tokens, any number of them: that is all
-    that `longspan.decode` needs. `forward(ids)` gives the logits of a whole text, for training.
+    that `longspan.decode` needs. `forward(ids)` gives the logits of a whole text, for training. A subclass writes
+    `initial_state`, `extend_hidden` and `logits`, which these two call.
 
     `key_mask` (True: real) and `positions` are those of the given tokens. If `left_padding` is True, a row padded on
     its left gives the same logits as the row alone, provided that `positions` count its real tokens from 0.
@@ -122,7 +133,6 @@ class CausalModel(Model):
     left_padding: bool = False
     reads_source: bool = False  # an encoder–decoder: start() needs a source
 
-    @abstractmethod
     def start(
         self,
         batch: int,
@@ -131,13 +141,21 @@ class CausalModel(Model):
         source_mask: Mask | None = None,
         source_streams: Streams | None = None,
         align: bool = False,
-    ) -> State:
+    ) -> Any:
         """The state before the first token, after reading the source (and its streams) if the model reads one.
 
         With `align`, the state after each `extend` has `alignment` (batch, new tokens, source tokens).
         """
+        if not self.reads_source:
+            if source is not None or align:
+                raise InvalidInput(f"{self.name} reads no source; leave out source and align")
+            return self.initial_state(batch)
+        if source is None:
+            raise InvalidInput(f"{self.name} reads a source: start(batch, source=ids, source_mask=mask)")
+        if len(source) != batch:
+            raise InvalidInput(f"the source has {len(source)} rows for a batch of {batch}")
+        return self.initial_state(batch, Source(source, source_mask, source_streams, align))
 
-    @abstractmethod
     def extend(
         self,
         ids: Ids,
@@ -146,8 +164,32 @@ class CausalModel(Model):
         key_mask: Mask | None = None,
         positions: Ids | None = None,
         last: bool = False,
+        beyond: bool = False,
     ) -> tuple[Logits, Any]:
-        """The logits after each of the next tokens (with `last`, after the last one only), and the state after them."""
+        """The logits after each of the next tokens (with `last`, after the last one only), and the state after them.
+
+        With `beyond`, a model whose tables do not end at `max_length` reads past it.
+        """
+        if self.max_length is not None and (self.fixed_length or not beyond):
+            self._check_room(state.length + ids.shape[1])
+        x, state = self.extend_hidden(ids, state, key_mask, positions)
+        return self.logits(x[:, -1:] if last else x), state
+
+    # Methods that a model writes, unless it overrides `start` and `extend`
+
+    def initial_state(self, batch: int, source: Source | None = None) -> Any:
+        """The state before the first token; `source` is given if the model reads one."""
+        raise NotImplementedError(f"{type(self).__name__} has neither initial_state nor start")
+
+    def extend_hidden(
+        self, ids: Ids, state: Any, key_mask: Mask | None = None, positions: Ids | None = None
+    ) -> tuple[Hidden, Any]:
+        """The hidden states of the next tokens, which the output layer reads, and the state after them."""
+        raise NotImplementedError(f"{type(self).__name__} has neither extend_hidden nor extend")
+
+    def logits(self, x: Hidden) -> Logits:
+        """The output layer."""
+        raise NotImplementedError(f"{type(self).__name__} has no logits")
 
     def text_logits(self, ids: Ids) -> Logits:
         """The logits after each token of a whole text."""
@@ -162,10 +204,6 @@ class CausalModel(Model):
         state = self.start(len(ids)) if memory is None else memory
         logits, state = self.extend(ids, state)
         return logits, state.detach()
-
-    def _refuse_source(self, source: Tensor | None, align: bool) -> None:
-        if source is not None or align:
-            raise InvalidInput(f"{self.name} reads no source; leave out source and align")
 
     def _check_room(self, length: int) -> None:
         if self.max_length is not None and length > self.max_length:
@@ -297,6 +335,7 @@ __all__ = [
     "Mask",
     "Model",
     "ReplacedTokenPair",
+    "Source",
     "Streams",
     "TextHeads",
     "shift_right",

@@ -45,7 +45,9 @@ class BodyOptions(config.Options):
     kv_heads: int | None = option(None, "key and value heads, each shared by several query heads", low=1)
     hidden: int = option(2048, "inner width of the feed-forward layer", low=1)
     activation: str = option("relu", "of the feed-forward layer", choices=(*PLAIN, *GATED))
-    place: str = option("post", "position of the norm: after each sub-layer, or before it", choices=("post", "pre"))
+    norm_position: str = option(
+        "post", "norm after each sub-layer, or before it", choices=("post", "pre"), formerly="place"
+    )
     norm: str = option("layer", "kind of norm", choices=tuple(NORMS))
     eps: float = option(1e-5, "added to the variance in norms", low=0)
     bias: bool = option(True, "whether the linear layers of the blocks have biases")
@@ -158,10 +160,12 @@ def build_stack(
     `cross_length` is the longest context, if it differs from `max_length`.
     """
     layers = options.layers if layers is None else layers
-    if options.reversible and (cross is not None or options.place != "pre"):
+    if options.reversible and (cross is not None or options.norm_position != "pre"):
         if cross is not None:
             raise Unsupported(f"{stack_name}: reversible blocks cannot read a context; leave out reversible")
-        raise InvalidOption(f"{stack_name}: reversible blocks have their norms inside each branch; give place='pre'")
+        raise InvalidOption(
+            f"{stack_name}: reversible blocks have their norms inside each branch; give norm_position='pre'"
+        )
     position = _within(options, _head_dim(options), causal)
     mixer_configs = spread(settings, layers, f"{stack_name} self-attention")
     reader_configs = None if cross is None else spread(cross, layers, f"{stack_name} cross-attention")
@@ -236,7 +240,7 @@ def build_block(
 
 def last_norm(options: BodyOptions) -> nn.Module:
     """The norm at the end of a stack: needed if the blocks have their norms before each sub-layer."""
-    return build_norm(options.norm if options.place == "pre" else "none", options.width, options.eps)
+    return build_norm(options.norm if options.norm_position == "pre" else "none", options.width, options.eps)
 
 
 def _feedforward(options: BodyOptions) -> FeedForward:
@@ -260,7 +264,7 @@ def _residual(options: BodyOptions) -> Callable[[], Residual]:
     return lambda: Residual(
         options.width,
         norm=options.norm,
-        norm_position=options.place,
+        norm_position=options.norm_position,
         dropout=options.dropout,
         eps=options.eps,
     )
@@ -356,9 +360,9 @@ def initialise(model: nn.Module, options: BodyOptions) -> None:
     for module in model.modules() if options.residual_init else ():
         if isinstance(module, (MultiHead, FeedForward, SeparableConvolution)):
             last = module.out if isinstance(module, MultiHead) else module.outer
-            for part in last.modules():
-                if isinstance(part, nn.Linear):
-                    part.weight.mul_((2 * options.layers) ** -0.5)
+            for layer in last.modules():
+                if isinstance(layer, nn.Linear):
+                    layer.weight.mul_((2 * options.layers) ** -0.5)
 
 
 __all__ = [

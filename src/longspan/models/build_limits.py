@@ -31,7 +31,7 @@ class _Allowance(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-ign
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if not any(isinstance(each, torch.Tensor) for each in args):
+        if not any(isinstance(argument, torch.Tensor) for argument in args):
             kind = kwargs.get("dtype") or torch.get_default_dtype()
             self.left -= _numbers(func.name(), args) * kind.itemsize
             if self.left < 0:
@@ -43,17 +43,17 @@ class _Allowance(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-ign
 
 def _numbers(name: str, args: tuple[Any, ...]) -> int:
     """How many numbers a function creates from a shape or a range."""
-    for each in args:
-        if isinstance(each, (list, tuple)):
-            return math.prod(each) if all(isinstance(size, int) for size in each) else 0
+    for argument in args:
+        if isinstance(argument, (list, tuple)):
+            return math.prod(argument) if all(isinstance(size, int) for size in argument) else 0
     if name.removeprefix("aten::") in RANGES:
-        return max((int(abs(each)) for each in args if isinstance(each, (int, float))), default=0)
+        return max((int(abs(bound)) for bound in args if isinstance(bound, (int, float))), default=0)
     return 0
 
 
 @contextmanager
 def allowance(weights: int, where: Path | str) -> Iterator[None]:
-    """What is built inside may take at most a few times the bytes of its weights."""
+    """Inside the block, new tensors may take at most a few times the bytes of the weights."""
     with _Allowance(TIMES * weights + BESIDE, str(where)):
         yield
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from longspan.config import option
 from longspan.errors import InvalidOption
-from longspan.models.base import CausalModel, Ids, Logits, Mask, Streams, TextHeads
+from longspan.models.base import CausalModel, Ids, Logits, Mask, Source, Streams, TextHeads
 from longspan.models.body import build_stack, embedding, initialise, mechanisms, table_width
 from longspan.models.headed import Headed, build_heads
 from longspan.models.text import TextOptions
@@ -115,34 +115,15 @@ class Decoder(Headed, CausalModel, TextHeads):
         logits: Tensor = self.head(x, self.table) if isinstance(self.head, Masked) else self.head(x)
         return logits
 
-    def start(
-        self,
-        batch: int,
-        *,
-        source: Ids | None = None,
-        source_mask: Mask | None = None,
-        source_streams: Streams | None = None,
-        align: bool = False,
-    ) -> Any:
-        self._refuse_source(source, align)
+    def initial_state(self, batch: int, source: Source | None = None) -> Any:
         return self.stack.start(batch, dtype=self.dtype, device=self.device)
 
-    def extend(
-        self,
-        ids: Ids,
-        state: Any,
-        *,
-        key_mask: Mask | None = None,
-        positions: Ids | None = None,
-        last: bool = False,
-        beyond: bool = False,
-    ) -> tuple[Logits, Any]:
-        if self.fixed_length or not beyond:
-            self._check_room(state.length + ids.shape[1])
+    def extend_hidden(
+        self, ids: Ids, state: Any, key_mask: Mask | None = None, positions: Ids | None = None
+    ) -> tuple[Hidden, Any]:
         start = state.length if positions is None else 0
         x = self.embedding(ids, start=start, positions=positions)
-        x, state = self.stack.extend(x, state, BlockInputs(key_mask=key_mask, positions=positions))
-        return self.logits(x[:, -1:] if last else x), state
+        return self.stack.extend(x, state, BlockInputs(key_mask=key_mask, positions=positions))
 
 
 __all__ = ["Decoder"]

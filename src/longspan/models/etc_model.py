@@ -199,7 +199,19 @@ class EtcModel(Model):
         return torch.cat([pad(of_global, (0, room), value=filling), of_long], dim=1)
 
 
-SIZES = ("width", "layers", "heads", "head_dim", "hidden", "activation", "place", "norm", "eps", "bias", "scale")
+SIZES = (
+    "width",
+    "layers",
+    "heads",
+    "head_dim",
+    "hidden",
+    "activation",
+    "norm_position",
+    "norm",
+    "eps",
+    "bias",
+    "scale",
+)
 
 
 @torch.no_grad()

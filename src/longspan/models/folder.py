@@ -101,7 +101,7 @@ def unique(model: nn.Module) -> dict[str, Tensor]:
 
 def _plugins(model: Model) -> dict[str, str]:
     """Where the model's kind and its mechanisms come from, as `package.module:Name`, where that is not longspan."""
-    mechanisms = {part.name for part in model.modules() if isinstance(part, Attention)}
+    mechanisms = {module.name for module in model.modules() if isinstance(module, Attention)}
     sources = {model.name: MODELS.source(model.name)} if model.name in MODELS else {}
     sources |= {name: ATTENTION.source(name) for name in sorted(mechanisms) if name in ATTENTION}
     return {name: source for name, source in sources.items() if source is not None}
@@ -140,7 +140,7 @@ def _check_whole(folder: Path) -> None:
         try:
             check_manifest(folder)
         except InvalidInput as error:
-            hint = f"copy it anew or, if you changed it yourself, delete {folder / MANIFEST}"
+            hint = f"copy it again or, if you changed it yourself, delete {folder / MANIFEST}"
             raise InvalidInput(f"{error}; {hint}") from None
 
 

@@ -25,9 +25,9 @@ class Headed(Model):
 
     def read(self, x: Hidden, key_mask: Mask | None = None, chosen: Mask | None = None) -> dict[str, Tensor]:
         """The output of each head on the states, by task; masked tokens at the `chosen` places only, if given."""
-        places = x if chosen is None else x[chosen]
+        selected = x if chosen is None else x[chosen]
         return {
-            task: head(places, self.table) if isinstance(head, Masked) else head(x, key_mask)
+            task: head(selected, self.table) if isinstance(head, Masked) else head(x, key_mask)
             for task, head in self.heads.items()
         }
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from longspan import config
 from longspan.errors import UnknownName, suggest
 from longspan.models import presets
 from longspan.models.base import Model
@@ -41,7 +42,8 @@ def build(name: str, **options: Any) -> Model:
     """
     if name in presets.PRESETS:
         row = presets.find(name)
-        return find(row.model).build(**{**row.options, **options})
+        model = find(row.model)
+        return model.build(**{**row.options, **config.current_names(model.Options, options, name)})
     if name not in MODELS:
         raise UnknownName(f"no model or preset is called {name!r}: {suggest(name, [*names(), *presets.names()])}")
     return find(name).build(**options)

@@ -13,7 +13,7 @@ from torch import Tensor
 from longspan.attention.config import AttentionConfig
 from longspan.config import option
 from longspan.errors import InvalidInput
-from longspan.models.base import EncoderDecoder, Ids, Logits, Mask, Streams
+from longspan.models.base import EncoderDecoder, Ids, Logits, Mask, Source, Streams
 from longspan.models.body import BodyOptions, build_stack, embedding, initialise, mechanisms
 from longspan.models.headed import Headed, build_heads
 from longspan.models.text import DENSE
@@ -147,37 +147,18 @@ class Transformer(Headed, EncoderDecoder):
         logits: Tensor = self.target.logits(x) if self.head is None else self.head(x)
         return logits if self.logit_bias is None else logits + self.logit_bias
 
-    def start(
-        self,
-        batch: int,
-        *,
-        source: Ids | None = None,
-        source_mask: Mask | None = None,
-        source_streams: Streams | None = None,
-        align: bool = False,
-    ) -> Any:
-        if source is None:
-            raise InvalidInput(f"{self.name} reads a source: start(batch, source=ids, source_mask=mask)")
-        if len(source) != batch:
-            raise InvalidInput(f"the source has {len(source)} rows for a batch of {batch}")
-        context = self.encode(source, source_mask=source_mask, streams=source_streams)
-        inputs = BlockInputs(context=context, context_mask=source_mask, align=align)
+    def initial_state(self, batch: int, source: Source | None = None) -> Any:
+        assert source is not None  # `start` checks it
+        context = self.encode(source.ids, source_mask=source.mask, streams=source.streams)
+        inputs = BlockInputs(context=context, context_mask=source.mask, align=source.align)
         return self.decoder.start(batch, inputs, dtype=self.dtype, device=self.device)
 
-    def extend(
-        self,
-        ids: Ids,
-        state: Any,
-        *,
-        key_mask: Mask | None = None,
-        positions: Ids | None = None,
-        last: bool = False,
-    ) -> tuple[Logits, Any]:
-        self._check_room(state.length + ids.shape[1])
+    def extend_hidden(
+        self, ids: Ids, state: Any, key_mask: Mask | None = None, positions: Ids | None = None
+    ) -> tuple[Hidden, Any]:
         start = state.length if positions is None else 0
         x = self.target(ids, start=start, positions=positions)
-        x, state = self.decoder.extend(x, state, BlockInputs(key_mask=key_mask, positions=positions))
-        return self.logits(x[:, -1:] if last else x), state
+        return self.decoder.extend(x, state, BlockInputs(key_mask=key_mask, positions=positions))
 
 
 __all__ = ["Transformer"]

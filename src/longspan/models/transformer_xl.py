@@ -20,7 +20,7 @@ from longspan.attention.mechanisms import relative
 from longspan.attention.state import State, stored
 from longspan.config import option
 from longspan.errors import InvalidInput, InvalidOption
-from longspan.models.base import CausalModel, Ids, Logits, Mask, Streams
+from longspan.models.base import CausalModel, Ids, Logits, Mask, Source
 from longspan.nn.adaptive_softmax import AdaptiveEmbedding, AdaptiveSoftmax
 from longspan.nn.dropout import Dropout
 from longspan.nn.embedding import TokenEmbedding
@@ -44,8 +44,11 @@ class MemoryOptions(config.Options):
     head_dim: int | None = option(None, "width of a head; width / heads unless given", low=1)
     hidden: int = option(2048, "inner width of the feed-forward layer", low=1)
     activation: str = option("relu", "of the feed-forward layer", choices=(*PLAIN, *GATED))
-    place: str = option(
-        "post", "position of the norm; pre: the memory is normalised with the segment", choices=("post", "pre")
+    norm_position: str = option(
+        "post",
+        "norm after each sub-layer, or before it, where the memory is normalised with the segment",
+        choices=("post", "pre"),
+        formerly="place",
     )
     norm: str = option("layer", "kind of norm", choices=tuple(NORMS))
     eps: float = option(1e-5, "added to the variance in norms", low=0)
@@ -132,7 +135,7 @@ class TransformerXL(CausalModel):
             self.head = AdaptiveSoftmax(*sizes, tied=self.embedding if options.tied else None)
             self.bias = None
         self.layers = nn.ModuleList(self._layer(head_dim) for _ in range(options.layers))
-        last = options.norm if options.place == "pre" else "none"
+        last = options.norm if options.norm_position == "pre" else "none"
         self.norm = build_norm(last, options.width, options.eps)
         self.dropout = Dropout(options.dropout)
         if options.untie:
@@ -149,10 +152,10 @@ class TransformerXL(CausalModel):
     @property
     def reach(self) -> Reach:
         """How the text is cut, and how much of it is kept."""
-        own = self.options
-        furthest = own.memory + own.segment - 1
-        same_length = getattr(own, "same_length", False)
-        return Reach(segment=own.segment, memory=own.memory, same_length=same_length, furthest=furthest)
+        options = self.options
+        furthest = options.memory + options.segment - 1
+        same_length = getattr(options, "same_length", False)
+        return Reach(segment=options.segment, memory=options.memory, same_length=same_length, furthest=furthest)
 
     def set_reach(
         self,
@@ -167,27 +170,39 @@ class TransformerXL(CausalModel):
         self.options = replace(self.options, **{key: value for key, value in given.items() if value is not None})
 
     def _head_dim(self) -> int:
-        own = self.options
-        if own.head_dim is None and own.width % own.heads:
-            raise InvalidOption(f"{own.heads} heads do not divide the width {own.width}; give head_dim")
-        return own.head_dim or own.width // own.heads
+        options = self.options
+        if options.head_dim is None and options.width % options.heads:
+            raise InvalidOption(f"{options.heads} heads do not divide the width {options.width}; give head_dim")
+        return options.head_dim or options.width // options.heads
 
     def _layer(self, head_dim: int) -> MemoryLayer:
-        own = self.options
-        shape = (own.heads, head_dim)
-        u, w = [nn.Parameter(torch.empty(shape)) for _ in range(2)] if own.untie else (self.u, self.w)
+        options = self.options
+        shape = (options.heads, head_dim)
+        u, w = [nn.Parameter(torch.empty(shape)) for _ in range(2)] if options.untie else (self.u, self.w)
         attention = RelativeAttention(
-            own.width, own.heads, head_dim, u, w, dropout=own.attention_dropout, code_dropout=own.dropout
+            options.width,
+            options.heads,
+            head_dim,
+            u,
+            w,
+            dropout=options.attention_dropout,
+            code_dropout=options.dropout,
         )
-        feedforward = FeedForward(own.width, own.hidden, own.activation, dropout=own.hidden_dropout)
+        feedforward = FeedForward(options.width, options.hidden, options.activation, dropout=options.hidden_dropout)
         return self._around(attention, feedforward)
 
     def _around(self, attention: RelativeAttention, feedforward: FeedForward) -> MemoryLayer:
         return MemoryLayer(attention, feedforward, residual=self._residual)
 
     def _residual(self) -> Residual:
-        own = self.options
-        return Residual(own.width, norm=own.norm, norm_position=own.place, dropout=own.dropout, eps=own.eps)
+        options = self.options
+        return Residual(
+            options.width,
+            norm=options.norm,
+            norm_position=options.norm_position,
+            dropout=options.dropout,
+            eps=options.eps,
+        )
 
     @torch.no_grad()
     def _initialise(self) -> None:
@@ -299,31 +314,21 @@ class TransformerXL(CausalModel):
 
     # Step by step
 
-    def start(
-        self,
-        batch: int,
-        *,
-        source: Ids | None = None,
-        source_mask: Mask | None = None,
-        source_streams: Streams | None = None,
-        align: bool = False,
-        memory: SegmentMemory | None = None,
-    ) -> SegmentState:
+    def start(self, batch: int, *, memory: SegmentMemory | None = None, **source: Any) -> SegmentState:
         """The state before the first token, or after the text that left `memory`."""
-        self._refuse_source(source, align)
-        held = (self.begin(batch) if memory is None else self._fit(memory, batch)).layers
-        states = tuple(layer.start(own) for layer, own in zip(self._all(), held))
+        state: SegmentState = super().start(batch, **source)
+        return state if memory is None else self._state(self._fit(memory, batch))
+
+    def initial_state(self, batch: int, source: Source | None = None) -> SegmentState:
+        return self._state(self.begin(batch))
+
+    def _state(self, memory: SegmentMemory) -> SegmentState:
+        states = tuple(layer.start(held) for layer, held in zip(self._all(), memory.layers))
         return SegmentState(states, 0, 0, Tables(()))
 
-    def extend(
-        self,
-        ids: Ids,
-        state: SegmentState,
-        *,
-        key_mask: Mask | None = None,
-        positions: Ids | None = None,
-        last: bool = False,
-    ) -> tuple[Logits, SegmentState]:
+    def extend_hidden(
+        self, ids: Ids, state: SegmentState, key_mask: Mask | None = None, positions: Ids | None = None
+    ) -> tuple[Hidden, SegmentState]:
         """As in `CausalModel`; `positions` have no effect, because only distances are encoded."""
         self._check(ids, key_mask)
         x, reach, after = self.embedding(ids), self.reach, []
@@ -331,11 +336,9 @@ class TransformerXL(CausalModel):
         for layer, before, rows in zip(self._all(), state.layers, tables.rows):
             x, kept = layer.extend(x, before, reach, rows, state.begun, key_mask)
             after.append(kept)
-        x = self.dropout(self.norm(x))
         begun = (state.begun + ids.shape[1]) % reach.segment
-        return self.logits(x[:, -1:] if last else x), SegmentState(
-            tuple(after), state.length + ids.shape[1], begun, tables
-        )
+        state = SegmentState(tuple(after), state.length + ids.shape[1], begun, tables)
+        return self.dropout(self.norm(x)), state
 
     def _tables(self, state: SegmentState, reach: Reach, new: int) -> Tables:
         """Enough distances for the next tokens; computed again with double the room if there are too few."""

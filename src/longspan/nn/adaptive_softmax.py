@@ -52,9 +52,9 @@ class AdaptiveEmbedding(nn.Module):
         self.vocabulary, self.width, self.bands = vocabulary, width, bands(vocabulary, cutoffs)
         self.scale = width**0.5 if scale else 1.0
         widths = [_narrow(width, band, divisor) for band in range(len(self.bands))]
-        self.tables = nn.ParameterList(torch.empty(high - low, own) for (low, high), own in zip(self.bands, widths))
+        self.tables = nn.ParameterList(torch.empty(high - low, size) for (low, high), size in zip(self.bands, widths))
         # As in the released code: with a divisor the head has a (square) projection too, otherwise no band has one.
-        self.projections = nn.ParameterList(torch.empty(width, own) for own in widths if divisor > 1)
+        self.projections = nn.ParameterList(torch.empty(width, size) for size in widths if divisor > 1)
         self.dropout = Dropout(dropout)
         for weight in self.parameters():
             nn.init.normal_(weight, std=width**-0.5)

@@ -14,8 +14,11 @@ from longspan.shapes import Hidden
 
 
 class _Embedding(nn.Module):
-    """The common end of both kinds: positions, optional norm (BERT, BART), dropout (Vaswani et al. 2017, section 5.4),
-    and a projection if the tables are narrower than the model (ALBERT, ELECTRA)."""
+    """The last steps of both kinds of embeddings.
+
+    Positions, an optional norm (BERT, BART), dropout (Vaswani et al. 2017, section 5.4), and a projection if the tables
+    are narrower than the model (ALBERT, ELECTRA).
+    """
 
     def __init__(
         self,

@@ -14,8 +14,11 @@ TokenMask = Bool[Tensor, "batch length"]
 
 
 def global_mask(how: str, ids: Ids, key_mask: KeyMask | None, separator: int | None) -> TokenMask:
-    """True for global tokens. `first`: the first token that is not padding. `question`: all before the first separator.
-    `answer`: all after the first separator and the token behind it (RoBERTa has two separators between texts)."""
+    """True for global tokens.
+
+    `first`: the first token that is not padding. `question`: all before the first separator. `answer`: all after the
+    first separator and the token that follows it (RoBERTa has two separators between texts).
+    """
     if how == "first":
         if key_mask is None:
             return (torch.arange(ids.shape[1], device=ids.device) == 0).expand_as(ids)

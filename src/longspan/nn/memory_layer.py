@@ -109,14 +109,14 @@ class MemoryLayer(nn.Module):
     ) -> tuple[Tensor, LayerMemory]:
         attention, sizes = self.attention, reach.pieces(x.shape[1], 0)
         queries = attention.split(attention.q(y)).split(sizes, 2)
-        own, later = project_twice(y, self._seen(x), attention.kv.weight)
+        now, later = project_twice(y, self._seen(x), attention.kv.weight)
         k, v = attention.keys(attention.kv(self._seen(torch.cat([held.slots, held.memory], 1))))
-        segments = zip(queries, own.split(sizes, 1), later.split(sizes, 1), x.split(sizes, 1), _split(key_mask, sizes))
+        segments = zip(queries, now.split(sizes, 1), later.split(sizes, 1), x.split(sizes, 1), _split(key_mask, sizes))
         outs = []
-        for index, (q, own_kv, later_kv, inputs, mask) in enumerate(segments):
-            own_k, own_v = attention.keys(own_kv)
+        for index, (q, new_kv, later_kv, inputs, mask) in enumerate(segments):
+            new_k, new_v = attention.keys(new_kv)
             keep, ages = _join(held.keep, k.shape[2], mask, inputs), self._ages(held, reach)
-            all_k, all_v = torch.cat([k, own_k], 2), torch.cat([v, own_v], 2)
+            all_k, all_v = torch.cat([k, new_k], 2), torch.cat([v, new_v], 2)
             outs.append(attention.read(q, all_k, all_v, r, keep, reach.window, ages))
             used = self._usage(q, all_k, r, keep, ages, reach, inputs.shape[1])
             held, new = self._advance(held, inputs, mask, used, reach)
@@ -187,13 +187,13 @@ class MemoryLayer(nn.Module):
         """The state at the end of a segment."""
         if state.held is None or state.segment is None:
             return LayerState(state.k.trim(reach.memory), state.v.trim(reach.memory), _last(state.keep, reach.memory))
-        own = state.segment.value[:, 0]
-        mask = None if state.keep is None else state.keep[:, -own.shape[1] :]
-        held, new = self._advance(state.held, own, mask, state.usage, reach)
-        past = len(state.k) - own.shape[1]
+        inputs = state.segment.value[:, 0]
+        mask = None if state.keep is None else state.keep[:, -inputs.shape[1] :]
+        held, new = self._advance(state.held, inputs, mask, state.usage, reach)
+        past = len(state.k) - inputs.shape[1]
         before, after = ([t.value[:, :, rows] for t in (state.k, state.v)] for rows in (slice(past), slice(past, None)))
         k, v = self._shift((before[0], before[1]), (after[0], after[1]), new, reach)
-        batch = len(own)
+        batch = len(inputs)
         return LayerState(Rows.empty(batch).append(k), Rows.empty(batch).append(v), held.keep, held, Rows.empty(batch))
 
     # From one segment to the next
@@ -223,7 +223,7 @@ class MemoryLayer(nn.Module):
         return LayerMemory(memory, _last(torch.cat([held.slots, new.value], 1), reach.slots), keep, ages), new
 
     def _shift(
-        self, past: tuple[Tensor, Tensor], own: tuple[Tensor, Tensor], new: Slots | None, reach: Reach
+        self, past: tuple[Tensor, Tensor], segment: tuple[Tensor, Tensor], new: Slots | None, reach: Reach
     ) -> tuple[Tensor, Tensor]:
         """`_advance` for keys and values."""
         projected = None if new is None else self.attention.keys(self.attention.kv(self._seen(new.value)))
@@ -232,7 +232,7 @@ class MemoryLayer(nn.Module):
             slots, memory = past[index][:, :, : reach.slots], past[index][:, :, reach.slots :]
             if projected is not None:
                 slots = _last(torch.cat([slots, projected[index]], 2), reach.slots, 2)
-            shifted.append(torch.cat([slots, _last(torch.cat([memory, own[index]], 2), reach.memory, 2)], 2))
+            shifted.append(torch.cat([slots, _last(torch.cat([memory, segment[index]], 2), reach.memory, 2)], 2))
         return shifted[0], shifted[1]
 
     def _usage(

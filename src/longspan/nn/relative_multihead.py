@@ -96,8 +96,8 @@ def project_twice(y: Tensor, again: Tensor, weight: Tensor) -> tuple[Tensor, Ten
     half = autocast_type(y.device)
     if half is not None:
         y, again, weight = (rounded(x, half) for x in (y, again, weight))
-    own, later = _ProjectTwice.apply(y, again, weight)  # type: ignore[no-untyped-call, unused-ignore]
-    return own, later
+    now, later = _ProjectTwice.apply(y, again, weight)  # type: ignore[no-untyped-call, unused-ignore]
+    return now, later
 
 
 class _ProjectTwice(torch.autograd.Function):
@@ -108,14 +108,14 @@ class _ProjectTwice(torch.autograd.Function):
         return out, out.detach()
 
     @staticmethod
-    def backward(ctx: Any, *towards: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         y, again, weight = ctx.saved_tensors
-        own, later = towards
+        now, later = gradients
         if torch.is_grad_enabled() and again is not None:  # second derivatives need separate histories
-            by_weight = own.flatten(0, -2).mT @ y.flatten(0, -2) + later.flatten(0, -2).mT @ again.flatten(0, -2)
+            dweight = now.flatten(0, -2).mT @ y.flatten(0, -2) + later.flatten(0, -2).mT @ again.flatten(0, -2)
         else:
-            by_weight = (own + later).flatten(0, -2).mT @ y.flatten(0, -2)
-        return own @ weight, later @ weight if ctx.needs_input_grad[1] else None, by_weight
+            dweight = (now + later).flatten(0, -2).mT @ y.flatten(0, -2)
+        return now @ weight, later @ weight if ctx.needs_input_grad[1] else None, dweight
 
 
 __all__ = ["RelativeAttention", "project_twice"]

@@ -19,7 +19,7 @@ repeat the first:
 The `auxiliary_loss` of a module is also computed twice, and the first has no gradient. So the stack collects all of
 them and sets their sum, with its gradient, as its own `auxiliary_loss`.
 
-As with any recomputation, F and G must not count their calls (no batch norm) nor change their inputs in place.
+As with any recomputation, F and G must not count their calls (no batch norm) or change their inputs in place.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

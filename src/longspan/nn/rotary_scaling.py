@@ -20,8 +20,11 @@ KINDS = ("linear", "llama3", "yarn")
 
 @dataclass(frozen=True, kw_only=True)
 class RotaryScaling(config.Options):
-    """`linear` (Chen et al. 2023) divides every frequency; `llama3` (Meta 2024) and `yarn` (Peng et al. 2023) blend
-    from divided to original between `low` and `high` turns, the former linearly in turns, the latter in features."""
+    """Which rotary frequencies are divided, and by how much.
+
+    `linear` (Chen et al. 2023) divides every frequency. `llama3` (Meta 2024) and `yarn` (Peng et al. 2023) blend from
+    divided to original between `low` and `high` turns, the former linearly in turns, the latter in features.
+    """
 
     kind: str = option("linear", "which frequencies are divided", choices=KINDS)
     factor: float = option(1.0, "what they are divided by", low=1)
@@ -29,7 +32,9 @@ class RotaryScaling(config.Options):
     low: float = option(1.0, "llama3, yarn: turns up to which a frequency is divided (yarn's β slow)", low=0)
     high: float = option(4.0, "llama3, yarn: turns from which it is left alone (yarn's β fast: 32)", low=0)
     amplitude: float | None = option(None, "yarn: of the rotated features; 0.1·ln(factor) + 1 unless given", low=0)
-    whole: bool = option(True, "yarn: whether the features between which it goes are rounded to whole numbers")
+    round_bounds: bool = option(
+        True, "yarn: whether the first and last blended features are rounded to whole numbers", formerly="whole"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -73,7 +78,7 @@ def _kept_by_features(rotated: int, base: float, scaling: RotaryScaling) -> Tens
         return rotated * math.log(scaling.original_length / (turns * 2 * math.pi)) / (2 * math.log(base))
 
     first, last = pair(scaling.high), pair(scaling.low)
-    if scaling.whole:
+    if scaling.round_bounds:
         first, last = math.floor(first), math.ceil(last)
     first, last = max(first, 0), min(last, rotated - 1)
     # The last bound counts features, not pairs, as in the authors' code; two equal bounds are a step.

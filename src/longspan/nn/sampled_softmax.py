@@ -74,10 +74,10 @@ def sampled_cross_entropy(
     if bias is not None:
         correction = correction - bias[ids]
     count = len(targets)
-    own = (x * weight[targets]).sum(-1) - correction[:count]
+    of_target = (x * weight[targets]).sum(-1) - correction[:count]
     others = x @ weight[samples].T - correction[count:]
     others = others.masked_fill(samples == targets[:, None], -math.inf)
-    logits = torch.cat([own[:, None], others], dim=1)
+    logits = torch.cat([of_target[:, None], others], dim=1)
     wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
     return cross_entropy(wide, torch.zeros_like(targets), reduction="sum")
 

@@ -35,7 +35,7 @@ def test_every_model_has_options_for_every_task_of_a_setting(setting: str):
             made = arena_models.options(
                 name, preset.sizes(name), length=lengths.get(task, 128), vocabulary=257, classes=10, grid=grid
             )
-            assert made.place == "pre" and made.query_bias is False and made.hidden_dropout == made.dropout
+            assert made.norm_position == "pre" and made.query_bias is False and made.hidden_dropout == made.dropout
 
 
 @pytest.mark.parametrize("task", arena_tasks.TASKS)

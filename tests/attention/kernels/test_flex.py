@@ -21,7 +21,7 @@ CASES = [
     ("sparse", {"pattern": "fixed", "stride": 6, "summary": 2}, True),
     ("sparse", {"pattern": "fixed", "stride": 6, "summary": 2, "heads_pattern": "distant"}, True),
     ("image_local", {"query_block": 4, "memory": 6}, True),
-    ("image_local", {"query_block": 4, "memory": 6, "behind": 2}, False),
+    ("image_local", {"query_block": 4, "memory": 6, "memory_after": 2}, False),
     ("image_local", {"query_block": (2, 3), "memory": (1, 2), "width": 7}, True),
     ("image_local", {"query_block": (2, 3), "memory": (1, 2), "width": 7}, False),
     ("axial", {"width": 5}, True),

@@ -354,18 +354,20 @@ def test_a_form_that_reads_the_future_does_not_decode():
 # One-sided blocks, and blocks in a ring
 
 
-@pytest.mark.parametrize("behind", [0, 3, 9])
-def test_what_is_behind_a_block_may_differ_from_what_is_before(behind: int):
-    attention = make(causal=False, **LINE, behind=behind)
+@pytest.mark.parametrize("memory_after", [0, 3, 9])
+def test_memory_after_a_block_may_differ_from_memory_before_it(memory_after: int):
+    attention = make(causal=False, **LINE, memory_after=memory_after)
     for length in (4, 5, 23):
         q, k, v = qkv(length)
         torch.testing.assert_close(attention(q, k, v), attention.reference(q, k, v), rtol=0, atol=1e-12)
         seen = (attention.weights(q, k)[0, 0] > 0).nonzero()
         for i, j in seen.tolist():
-            assert i // 5 * 5 - 7 <= j < i // 5 * 5 + 5 + behind
+            assert i // 5 * 5 - 7 <= j < i // 5 * 5 + 5 + memory_after
 
 
-@pytest.mark.parametrize("options", [{"behind": 0}, {"behind": 4}, {"memory": 8, "behind": 0}, {"memory": 0}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"memory_after": 0}, {"memory_after": 4}, {"memory": 8, "memory_after": 0}, {"memory": 0}], ids=str
+)
 def test_blocks_in_a_ring_are_their_definition(options: dict, agree):
     attention = make(causal=False, **{"query_block": 4, "memory": 4, "ring": True, **options})
     for length in (3, 4, 7, 8, 22):
@@ -382,7 +384,7 @@ def test_blocks_in_a_ring_are_their_definition(options: dict, agree):
 
 
 def test_the_first_block_of_a_ring_reads_the_last():
-    attention = make(causal=False, query_block=4, memory=4, behind=0, ring=True)
+    attention = make(causal=False, query_block=4, memory=4, memory_after=0, ring=True)
     q, k, _ = qkv(14)
     reads = attention.weights(q, k)[0, 0, 1].nonzero().flatten().tolist()
     assert reads == [0, 1, 2, 3, 12, 13]
@@ -391,11 +393,11 @@ def test_the_first_block_of_a_ring_reads_the_last():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"causal": True, **LINE, "behind": 2}, "ring and behind are for causal=False"),
-        ({"causal": True, "query_block": 4, "memory": 4, "ring": True}, "ring and behind are for causal=False"),
-        ({"causal": False, **LINE, "ring": True}, "a ring is of whole blocks of 5"),
+        ({"causal": True, **LINE, "memory_after": 2}, "ring and memory_after are for causal=False"),
+        ({"causal": True, "query_block": 4, "memory": 4, "ring": True}, "ring and memory_after are for causal=False"),
+        ({"causal": False, **LINE, "ring": True}, "a ring has whole blocks of 5"),
         ({"causal": False, **IMAGE, "ring": True}, "option ring is for local 1D"),
-        ({"causal": False, **IMAGE, "behind": 2}, "option behind is for local 1D"),
+        ({"causal": False, **IMAGE, "memory_after": 2}, "option memory_after is for local 1D"),
     ],
     ids=str,
 )

@@ -12,10 +12,10 @@ BATCH, HEADS, HEAD_DIM = 2, 3, 4
 WIDTH = HEADS * HEAD_DIM
 DOUBLE = torch.float64
 RULES = [
-    {"inclusive": False, "first": True},
-    {"inclusive": False, "first": False},
-    {"inclusive": True, "first": True},
-    {"inclusive": True, "first": False},
+    {"inclusive": False, "first_slot": True},
+    {"inclusive": False, "first_slot": False},
+    {"inclusive": True, "first_slot": True},
+    {"inclusive": True, "first_slot": False},
 ]
 
 
@@ -80,7 +80,7 @@ def test_the_fast_path_over_several_strips(agree, length: int, rule: dict):
 @pytest.mark.parametrize("first", [False, True])
 def test_the_jacobian_reaches_exactly_the_finished_slots(stride: int, inclusive: bool, first: bool):
     """Rows stride - 1, stride and stride + 1 are where an off-by-one would show."""
-    attention, length = make(stride=stride, inclusive=inclusive, first=first), 10
+    attention, length = make(stride=stride, inclusive=inclusive, first_slot=first), 10
     q, k, v = qkv(length, batch=1)
     jacobian = torch.autograd.functional.jacobian(lambda v: attention(q, k, v), v)
     support = (jacobian[0, :, :, :, 0] != 0).any(5).any(3).any(2).any(0)  # rows, positions
@@ -91,7 +91,7 @@ def test_the_jacobian_reaches_exactly_the_finished_slots(stride: int, inclusive:
 
 
 def test_stride_1_with_identity_kernels_is_full_causal_attention(agree):
-    attention = make(stride=1, inclusive=True, first=False)
+    attention = make(stride=1, inclusive=True, first_slot=False)
     with torch.no_grad():
         for part in (attention.compress_keys, attention.compress_values):
             part.weight.copy_(torch.eye(WIDTH)[:, None])
@@ -101,7 +101,7 @@ def test_stride_1_with_identity_kernels_is_full_causal_attention(agree):
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_kernels_of_one_over_the_stride_are_mean_pooling(dense, agree, causal: bool):
-    attention, length = make(stride=3, first=False, causal=causal), 12
+    attention, length = make(stride=3, first_slot=False, causal=causal), 12
     with torch.no_grad():
         for part in (attention.compress_keys, attention.compress_values):
             part.weight.copy_(torch.eye(WIDTH, dtype=DOUBLE)[:, None].expand(-1, 3, -1) / 3)
@@ -145,7 +145,7 @@ def test_every_position_is_read(length: int):
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_a_slot_is_read_if_any_of_its_positions_may_be(causal: bool):
-    attention, (q, k, v) = make(causal=causal, stride=3, first=False), qkv(12)
+    attention, (q, k, v) = make(causal=causal, stride=3, first_slot=False), qkv(12)
     keep = torch.tensor([[0, 1, 0, 0, 0, 0, 1, 1, 1, 0, 0, 1]] * BATCH, dtype=torch.bool)
     weights = attention.oracle(q, k, key_mask=keep)
     assert bool((weights[:, :, -1] != 0).all(0).all(0).eq(torch.tensor([True, False, True, not causal])).all())
@@ -222,7 +222,7 @@ def test_no_tensor_of_the_scores(dropout: float):
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(
-    "options", [{"stride": 3}, {"stride": 300, "first": False}, {"layer": "local", "block": 5}], ids=str
+    "options", [{"stride": 3}, {"stride": 300, "first_slot": False}, {"layer": "local", "block": 5}], ids=str
 )
 def test_dropout_in_training_only(options: dict, causal: bool):
     attention, tensors = make(dropout=0.5, causal=causal, **options), qkv(310)
@@ -235,7 +235,7 @@ def test_dropout_in_training_only(options: dict, causal: bool):
 @pytest.mark.parametrize("causal", [False, True])
 def test_dropout_of_next_to_nothing_is_the_definition(agree, causal: bool):
     """The way that dropout takes, in pieces of the queries, with nothing dropped."""
-    attention = make(dropout=1e-300, causal=causal, first=False).train()
+    attention = make(dropout=1e-300, causal=causal, first_slot=False).train()
     keep = torch.rand(BATCH, 600) < 0.6
     run = lambda call: lambda q, k, v: call(q, k, v, key_mask=keep)  # noqa: E731
     agree(run(attention.reference), run(attention), *qkv(600))
@@ -254,7 +254,7 @@ def stream(attention: Attention, tensors: list[Tensor], chunks: list[int], keep:
     return torch.cat(outs, 2), state
 
 
-FORMS = [{"stride": 3, **rule} for rule in RULES] + [{"stride": 1}, {"stride": 30, "first": False}]
+FORMS = [{"stride": 3, **rule} for rule in RULES] + [{"stride": 1}, {"stride": 30, "first_slot": False}]
 FORMS += [{"layer": "local", "block": 4}, {"layer": "local", "block": 1}]
 
 

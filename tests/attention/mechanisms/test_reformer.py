@@ -352,7 +352,7 @@ def test_the_form_of_the_paper_does_not_decode():
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(
-    "options", [{}, {"before": 2}, {"before": 0}, {"rounds": 3}, {"reads_self": "always"}], ids=str
+    "options", [{}, {"chunks_before": 2}, {"chunks_before": 0}, {"rounds": 3}, {"reads_self": "always"}], ids=str
 )
 def test_the_released_form_is_its_definition(options: dict, causal: bool, agree):
     """Below, at and above one chunk, and with a ring so short that keys are counted twice."""
@@ -409,8 +409,8 @@ def test_a_seed_gives_the_same_rotations_to_every_layer():
 
 
 def test_the_released_form_refuses():
-    with pytest.raises(InvalidOption, match="options before and after go with form released"):
-        make(before=2)
+    with pytest.raises(InvalidOption, match="options chunks_before and chunks_after are for form released"):
+        make(chunks_before=2)
     with pytest.raises(InvalidOption, match="form released has no bucket mask and no count correction"):
         make(form="released", bucket_mask=False)
     with pytest.raises(Unsupported, match="reformer decodes in its strict form only"):

@@ -170,7 +170,14 @@ def test_unknown_tensors_are_named(written: Path) -> None:
 
 
 def test_what_the_format_cannot_hold_is_refused(tmp_path: Path) -> None:
-    options = {"position": "rotary", "norm": "rms", "place": "pre", "bias": False, "scale": False, "max_length": 8}
+    options = {
+        "position": "rotary",
+        "norm": "rms",
+        "norm_position": "pre",
+        "bias": False,
+        "scale": False,
+        "max_length": 8,
+    }
     found = build_model("decoder", width=8, heads=2, layers=1, activation="geglu", **options)
     with pytest.raises(Unsupported, match="swiglu"):
         gguf.write(hub.Pretrained(found, "llama"), tmp_path / "a.gguf")
@@ -254,7 +261,14 @@ def _inner(kind: str, words: list[str]) -> Tokenizer:
 @pytest.mark.parametrize("kind", ["bytes", "pieces"])
 def test_a_tokenizer_without_merges_is_read_back(tmp_path: Path, kind: str, words: list[str]) -> None:
     before = _inner(kind, words)
-    options = {"position": "rotary", "norm": "rms", "place": "pre", "bias": False, "scale": False, "tied": False}
+    options = {
+        "position": "rotary",
+        "norm": "rms",
+        "norm_position": "pre",
+        "bias": False,
+        "scale": False,
+        "tied": False,
+    }
     sizes = {"width": 8, "heads": 2, "layers": 1, "max_length": 8, "vocabulary": before.size}
     model = build_model("decoder", activation="swiglu", **sizes, **options)
     gguf.write(hub.Pretrained(model, "llama"), tmp_path / "a.gguf", tokenizer=metadata(before, before.size))

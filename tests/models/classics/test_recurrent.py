@@ -120,7 +120,7 @@ def test_bad_input():
         model.extend(ids(length=0), model.start(2))
     with pytest.raises(InvalidOption, match="tied needs an embedding as wide as the layers: 4 is not 8"):
         RecurrentLanguageModel.build(**TINY, embedding=4, tied=True)
-    with pytest.raises(InvalidInput, match="8 streams of 2 tokens at least need a text of 16"):
+    with pytest.raises(InvalidInput, match="8 streams of at least 2 tokens need a text of 16 tokens"):
         fold(torch.arange(15), 8)
 
 
@@ -165,7 +165,7 @@ def test_a_forecast_reads_its_own_values():
     for step in range(3):
         longer = torch.cat([longer, model(longer, known[:, : 5 + step])[:, -1:]], 1)
     torch.testing.assert_close(ahead, longer[:, 5:], rtol=0, atol=1e-12)
-    with pytest.raises(InvalidInput, match=r"length \+ horizon - 1 = 7 places, not 5"):
+    with pytest.raises(InvalidInput, match=r"length \+ horizon - 1 = 7 time steps, not 5"):
         model.forecast(series, 3, known[:, :5])
     with pytest.raises(InvalidInput, match=r"known must be \(batch, length, known\) \(2, 5, 2\), not none"):
         model(series)

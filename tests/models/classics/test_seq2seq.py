@@ -235,14 +235,14 @@ def test_input_feeding_cannot_go_parallel():
         with pytest.raises(Unsupported, match="its steps cannot run in parallel"):
             tiny(form)(ids(), ids(seed=1), parallel=True)
     tiny("luong")(ids(), ids(seed=1), parallel=True)
-    with pytest.raises(InvalidOption, match="with teacher_forcing below 1 a step reads the one before"):
+    with pytest.raises(InvalidOption, match="with teacher_forcing below 1, a step reads the previous one"):
         tiny("luong")(ids(), ids(seed=1), parallel=True, teacher_forcing=0.5)
 
 
 def test_options_that_do_not_go_together():
     with pytest.raises(InvalidOption, match="input_feeding goes with decoder luong, not bahdanau"):
         Seq2Seq.build(**TINY, decoder="bahdanau", input_feeding=True)
-    with pytest.raises(InvalidOption, match="reach local_p is of attention, which decoder plain has not"):
+    with pytest.raises(InvalidOption, match="reach local_p needs attention, which decoder plain does not have"):
         Seq2Seq.build(**TINY, reach="local_p")
     with pytest.raises(InvalidOption, match=r"not 6 \(decoder\) and 12 \(encoder\); use general or additive"):
         Seq2Seq.build(**TINY, decoder="luong", score="dot", bidirectional=True)

@@ -215,7 +215,7 @@ def options(
 
 # What all settings have in common.
 SHELL: dict[str, Any] = {
-    "place": "pre",
+    "norm_position": "pre",
     "activation": "gelu_tanh",  # the form that the released code's library has
     "query_bias": False,
     "output_bias": False,

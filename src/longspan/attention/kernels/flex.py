@@ -140,7 +140,7 @@ def _image_local(
 
         def line(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
             first = query // form.block * form.block
-            return (key >= first - form.memory_size) & (key < first + form.block + form.behind)
+            return (key >= first - form.memory_size) & (key < first + form.block + form.memory_after)
 
         return line
     assert isinstance(form, ImageBlocks)

@@ -1,7 +1,7 @@
 """Torch's `scaled_dot_product_attention`, with second derivatives on the CPU.
 
 Torch's fused kernels have no second derivative and raise an error. On the CPU, while gradients are recorded, the kernel
-is called through `flash.py` instead, and a graph of the gradients is made of plain products.
+is called through `flash.py` instead, and a graph of the gradients consists of plain products.
 """
 
 from collections.abc import Sequence

@@ -15,6 +15,7 @@ from torch.nn.functional import dropout as drop
 from torch.nn.functional import pad
 
 from longspan.attention.base import masked_softmax
+from longspan.attention.buffers import Buffers
 from longspan.attention.kernels.flash import BLOCKED
 from longspan.attention.layouts import ceil_div, stream_queries
 from longspan.attention.layouts.base import wide
@@ -147,7 +148,7 @@ class _Tiled(Function):
 
 
 def _heads(plan: _Plan, v: Tensor, terms: Sequence[Tensor | None]) -> Iterator["_Head"]:
-    buffers: dict[str, Tensor] = {}
+    buffers = Buffers()
     for row in range(v.shape[0]):
         for head in range(v.shape[1]):
             yield _Head(row, head, plan, v, terms, buffers)
@@ -157,7 +158,7 @@ class _Head:
     """One head of one sequence: its matrices, and the buffers that all tiles share."""
 
     def __init__(
-        self, row: int, head: int, plan: _Plan, v: Tensor, terms: Sequence[Tensor | None], buffers: dict[str, Tensor]
+        self, row: int, head: int, plan: _Plan, v: Tensor, terms: Sequence[Tensor | None], buffers: Buffers
     ) -> None:
         self.index, self.buffers = (row, head), buffers
         _, self.first, self.causal, keep = plan
@@ -179,11 +180,8 @@ class _Head:
         return selected
 
     def buffer(self, name: str, rows: int, width: int) -> Tensor:
-        """A reused matrix: allocating fresh memory costs more than the arithmetic."""
-        memory = self.buffers.get(name)
-        if memory is None or memory.numel() < rows * width:
-            memory = self.buffers[name] = self.v.new_empty(rows * width)
-        return memory[: rows * width].view(rows, width)
+        """A reused matrix."""
+        return self.buffers(name, (rows, width), self.v.dtype, self.v.device)
 
     def weights(self, begin: int, end: int, seen: int) -> Tensor:
         scores = self._scores(begin, end, seen)

@@ -12,8 +12,8 @@ The layouts, one a file:
 - `dense`: every key, or every key up to the query. `band`: a sliding window.
 - `tiles`: blocks of queries that share one stretch of keys. `own_block`: the past within the query's own block.
 - `blocks`: blocks of keys chosen by a table (BigBird). `summaries`: a few fixed columns of every past block.
-- `strided`: every stride-th past key. `residue`: every stride-th position as a sequence of its own (dilation).
-- `stairs`: one more key every so many queries (compressed memories).
+- `strided`: every stride-th past key. `residue`: every stride-th position as a separate sequence (dilation).
+- `stairs`: one more key after every `stride` queries (compressed memories).
 - `axis`: one axis of a grid (Axial). `rectangles`: blocks of an image with their surroundings (Image Transformer).
 - `routed`: groups of any size, each with a list of keys (Routing Transformer).
 - `sorted`, `sorted_rows`, `sorted_whole`: rounds of sorted buckets (Reformer). `ring`: Reformer as released.

@@ -1,4 +1,4 @@
-"""Attention along one axis of a grid: every line is a sequence of its own (Axial)."""
+"""Attention along one axis of a grid: every line is a separate sequence (Axial)."""
 
 from dataclasses import dataclass
 
@@ -16,8 +16,9 @@ from longspan.attention.layouts.residue import Residue
 
 @dataclass(frozen=True)
 class GridAxis(Layout):
-    """The sequence consists of slabs of `length` rows of `stride` positions. A query reads the positions of its slab
-    with the same index modulo `stride`; if causal, none after itself.
+    """A query reads the positions of its slab with the same index modulo `stride`; if causal, none after itself.
+
+    The sequence consists of slabs of `length` rows of `stride` positions.
 
     In a grid in raster order, this is the axis of `length` positions that are `stride` apart: 1 within rows, the width
     of the image within columns. Without `length` there is one slab, as long as the sequence. There are as many queries
@@ -101,8 +102,7 @@ class GridAxis(Layout):
         return heads * slabs * stride * length * length
 
     def _axes(self, queries: int, spare: int = 0) -> tuple[int, int, int]:
-        """(slabs, rows of a slab, positions of a row); the plain implementation asks for one extra (`spare`), because
-        exporters specialise sizes of 1."""
+        """(slabs, rows of a slab, positions of a row); `spare` adds one, because exporters specialise sizes of 1."""
         if self.length is None:
             return 1, ceil_div(queries, self.stride) + spare, self.stride
         return ceil_div(queries, self.length * self.stride) + spare, self.length, self.stride

@@ -95,9 +95,9 @@ class Band(Layout):
             layout, table = self._dense(q, bias)
             return layout.backward(g, q, k, v, keep, table, out, lse, scale)
         block = self.block_backward
-        lead, behind = max(0, self.left + LANES - self.past), block + self.right
+        lead, trail = max(0, self.left + LANES - self.past), block + self.right
         calls = self._runs(block, q, k, keep, bias)
-        return runs.backward(g, q, k, v, out, lse, calls, scale, lead=lead, behind=behind)
+        return runs.backward(g, q, k, v, out, lse, calls, scale, lead=lead, trail=trail)
 
     def width(self, keys: int) -> int:
         return self.span

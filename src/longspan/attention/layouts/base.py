@@ -84,13 +84,13 @@ def groups(q: Tensor, most: int) -> Iterator[tuple[slice, slice]]:
             yield slice(row, row + rows), slice(head, head + size)
 
 
-def pad_rows(x: Tensor, before: int, behind: int) -> Tensor:
+def pad_rows(x: Tensor, before: int, after: int) -> Tensor:
     """x with zeros before and after its positions."""
     if torch.compiler.is_compiling():
         # Padding by 0 keeps the strides of its input, but the traced graph assumes a contiguous result: views of it
         # would then fail at lengths that need no padding.
         x = x.contiguous()
-    return pad(x, (0, 0, before, behind))
+    return pad(x, (0, 0, before, after))
 
 
 def first_rows(x: Tensor, length: int) -> Tensor:

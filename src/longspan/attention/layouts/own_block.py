@@ -65,9 +65,9 @@ class OwnBlock(Layout):
     def _split(self, x: Tensor) -> Tensor:
         """(batch, heads, blocks, block, width)"""
         count = ceil_div(x.shape[2], self.block)
-        behind = count * self.block - x.shape[2]
-        if torch.compiler.is_compiling() or behind:
-            x = pad_rows(x, 0, behind)
+        missing = count * self.block - x.shape[2]
+        if torch.compiler.is_compiling() or missing:
+            x = pad_rows(x, 0, missing)
         blocks: Tensor = x.unflatten(2, (count, self.block))
         return blocks
 

@@ -17,9 +17,11 @@ from longspan.attention.layouts.runs import BlockRun, mask_of, portions
 
 @dataclass(frozen=True)
 class Rectangles(Layout):
-    """The sequence is an image of `columns` columns in block-raster order. A query in the block with origin (r, c)
-    reads the rows r - flange[0] … r + block[0] - 1 + flange[0] of the columns c - flange[1] …
-    c + block[1] - 1 + flange[1]; if causal, none after itself, so no row below its block.
+    """A query reads its block of an image and a flange around it; if causal, nothing after itself.
+
+    The sequence is an image of `columns` columns in block-raster order. A query in the block with origin (r, c) reads
+    the rows r - flange[0] … r + block[0] - 1 + flange[0] of the columns c - flange[1] … c + block[1] - 1 + flange[1].
+    If causal, it reads no row below its block.
 
     `rows`, the height of the image, matters if it is not a multiple of the block's: the last blocks are then shorter.
     There are as many queries as keys, and the sequence may end anywhere.

@@ -1,4 +1,4 @@
-"""Every stride-th position as a sequence of its own: dilated and strided patterns."""
+"""Every stride-th position as a separate sequence: dilated and strided patterns."""
 
 from dataclasses import dataclass
 

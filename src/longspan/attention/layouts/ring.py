@@ -39,7 +39,7 @@ class Ring(Layout):
 
     @property
     def _shifts(self) -> range:
-        """How far the list of chunks is rolled for each part of a window."""
+        """How far the list of chunks is rolled for each chunk of a window."""
         return range(1) if self.order.shape[-1] <= self.chunk else range(self.before, -self.after - 1, -1)
 
     @property
@@ -79,31 +79,31 @@ class Ring(Layout):
 
     def _spread(self, windows: Tensor) -> Tensor:
         """The sum, for each sorted row, over the windows that contain it: the gradient of `_windows`."""
-        windows_of_shift: tuple[Tensor, ...] = windows.split(self.chunk, 3)
-        parts = [part.roll(-shift, 2) for part, shift in zip(windows_of_shift, self._shifts, strict=True)]
-        return reduce(torch.add, parts).flatten(2, 3)
+        by_shift: tuple[Tensor, ...] = windows.split(self.chunk, 3)
+        rolled = [chunks.roll(-shift, 2) for chunks, shift in zip(by_shift, self._shifts, strict=True)]
+        return reduce(torch.add, rolled).flatten(2, 3)
 
     def _hidden(self, keep: Tensor | None, dtype: torch.dtype, at: tuple[slice, slice]) -> Tensor | None:
         """(batch, heads, chunks, chunk, span): True for keys that a query may not read; None if it may read all."""
-        places, undo = self._sorted_positions[at], self._undo[at]
-        padding = places < 0
+        order, undo = self._sorted_positions[at], self._undo[at]
+        padding = order < 0
         if keep is not None:
-            real = keep[at[0], None, None].expand(*places.shape[:3], -1)
-            padding = padding | ~real.gather(-1, places.clamp_min(0))
-        position = self._chunks(places.flatten(2)).to(dtype)
+            real = keep[at[0], None, None].expand(*order.shape[:3], -1)
+            padding = padding | ~real.gather(-1, order.clamp_min(0))
+        position = self._chunks(order.flatten(2)).to(dtype)
         keys = self._windows(position.masked_fill(self._chunks(padding.flatten(2)), torch.inf))[:, :, :, None]
-        own = torch.full_like(position, -1)  # the query's own key where it must not be read, else -1
+        excluded = torch.full_like(position, -1)  # the query's own key if it may not be read, else -1
         if self.alone:
             # Another key is readable if the first or the last readable one is another, in any round.
             least, most = keys.amin(-1), keys.masked_fill(keys.isinf(), -1).amax(-1)
             others = (least < position) if self.causal else (least < position) | (most > position)
             others = others.flatten(2, 3).gather(2, undo.flatten(2)).unflatten(2, (self._rounds, -1)).any(2)
-            others = others[:, :, None].expand(*places.shape[:3], -1).gather(-1, places.clamp_min(0))
-            own = torch.where(self._chunks(others.flatten(2)), position, -1.0)
-        if self.causal:  # earlier keys, and its own unless `own` says otherwise
-            return torch.where(own >= 0, position, position + 0.5)[..., None] <= keys
+            others = others[:, :, None].expand(*order.shape[:3], -1).gather(-1, order.clamp_min(0))
+            excluded = torch.where(self._chunks(others.flatten(2)), position, -1.0)
+        if self.causal:  # earlier keys, and its own unless it is excluded
+            return torch.where(excluded >= 0, position, position + 0.5)[..., None] <= keys
         if self.alone:
-            return (keys == own[..., None]) | keys.isinf()
+            return (keys == excluded[..., None]) | keys.isinf()
         if host_may_read(padding) and not bool(padding.any()):
             return None
         return keys.isinf().expand(*position.shape, -1)
@@ -175,8 +175,8 @@ class Ring(Layout):
             )
             heads = dq[at].shape[:2]
             dq[at] = rows.unsort(dqueries.flatten(0, 2)).sum(2)
-            for gradient, part in ((dk, dkeys), (dv, dvalues)):
-                gradient[at] = rows.unsort(self._spread(part.unflatten(0, heads)).flatten(0, 2)).sum(2)
+            for gradient, windows in ((dk, dkeys), (dv, dvalues)):
+                gradient[at] = rows.unsort(self._spread(windows.unflatten(0, heads)).flatten(0, 2)).sum(2)
         return dq, dk, dv
 
     def _read(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
@@ -197,21 +197,21 @@ class Ring(Layout):
 class _SortIndex:
     """Sorts the rows of some sequences and heads, and undoes it; indices count through all of these heads."""
 
-    places: Tensor  # the source row of each sorted row
+    source: Tensor  # the source row of each sorted row
     undo: Tensor
     shape: torch.Size  # (batch, heads, rounds, length)
 
     @classmethod
-    def of(cls, places: Tensor, undo: Tensor) -> "_SortIndex":
-        first = torch.arange(places.shape[:2].numel(), device=places.device).view(*places.shape[:2], 1, 1)
-        padded = places.shape[2:].numel()
+    def of(cls, order: Tensor, undo: Tensor) -> "_SortIndex":
+        first = torch.arange(order.shape[:2].numel(), device=order.device).view(*order.shape[:2], 1, 1)
+        padded = order.shape[2:].numel()
         return cls(
-            (places.clamp_min(0) + first * undo.shape[-1]).flatten(), (undo + first * padded).flatten(), undo.shape
+            (order.clamp_min(0) + first * undo.shape[-1]).flatten(), (undo + first * padded).flatten(), undo.shape
         )
 
     def sort(self, x: Tensor) -> Tensor:
         """(batch, heads, rounds · padded length, width) of (batch, heads, length, width)"""
-        return x.flatten(0, 2).index_select(0, self.places).view(*x.shape[:2], -1, x.shape[-1])
+        return x.flatten(0, 2).index_select(0, self.source).view(*x.shape[:2], -1, x.shape[-1])
 
     def unsort(self, x: Tensor) -> Tensor:
         """(batch, heads, rounds, length, width) of (all sorted rows, width)"""

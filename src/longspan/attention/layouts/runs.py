@@ -79,11 +79,11 @@ def backward(
     scale: float,
     *,
     lead: int = 0,
-    behind: int = 0,
+    trail: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of q, k, v; spans reach at most `lead` keys before the first and `behind` after the last."""
+    """Gradients of q, k, v; spans reach at most `lead` keys before the first key and `trail` after the last."""
     dq = torch.empty_like(q)
-    dk, dv = (x.new_zeros(*x.shape[:2], lead + x.shape[2] + behind, x.shape[3]) for x in (k, v))
+    dk, dv = (x.new_zeros(*x.shape[:2], lead + x.shape[2] + trail, x.shape[3]) for x in (k, v))
     for run in runs:
         dq_part, dk_part, dv_part = flash.backward(
             run.queries(g),
@@ -123,8 +123,8 @@ def slice_padded(x: Tensor, begin: int, end: int) -> Tensor:
     """x[:, begin:end] of (rows, length, width), with zeros outside the sequence."""
     length = x.shape[1]
     inside = x[:, max(0, begin) : max(0, min(end, length))]
-    before, behind = max(0, -begin), max(0, end - max(length, begin))
-    return pad(inside, (0, 0, before, behind)) if before or behind else inside
+    before, after = max(0, -begin), max(0, end - max(length, begin))
+    return pad(inside, (0, 0, before, after)) if before or after else inside
 
 
 def _windows(x: Tensor, begin: int, count: int, width: int, step: int) -> Tensor:

@@ -7,31 +7,32 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from longspan.attention.buffers import Buffers
 from longspan.attention.devices import host_may_read
 from longspan.attention.kernels import flash, flash_dropout
 from longspan.attention.kernels.flash_dropout import BLOCKED, LN_2, LOG2_E
 from longspan.attention.layouts import sorted_whole
 from longspan.attention.layouts.base import PIECE, Layout, ceil_div, groups, pick_rows, products, wide
-from longspan.attention.layouts.sorted_rows import HIDDEN_KEY, Scratch, SortedRows, of_keys, of_queries, reading
+from longspan.attention.layouts.sorted_rows import HIDDEN_KEY, SortedRows, of_keys, of_queries, reading
 
 
 @dataclass(frozen=True, eq=False)
 class Sorted(Layout):
-    """Every round sorts the tokens anew, and query i reads key j if slot_i - slot_j is 0 or 1.
+    """Every round sorts the tokens differently, and query i reads key j if slot_i - slot_j is 0 or 1.
 
     The caller ensures that such a key is at most `back` sorted positions before the query's block of `block` sorted
-    positions, and not after that block. `own` says which tokens read their own key. With `once`, a pair that several
-    rounds contain is read in the first of them, so that the rounds make one softmax over their union.
+    positions, and not after that block. With `once`, a pair that several rounds contain is read in the first of them,
+    so that the rounds make one softmax over their union.
     """
 
     order: Tensor  # (batch, heads, rounds, length): the positions, sorted
     slot: Tensor  # (batch, heads, rounds, length): the slot of each position; below 0: neither reads nor is read
-    own: Tensor  # (batch, heads, length), boolean
+    reads_self: Tensor  # (batch, heads, length), boolean: whether a token reads its own key
     block: int
     back: int
     causal: bool = False  # reads earlier positions only
     once: bool = True
-    before: bool = True  # whether the slot before one's own is read too
+    before: bool = True  # whether a query also reads the slot before its own
 
     @property
     def span(self) -> int:
@@ -54,9 +55,9 @@ class Sorted(Layout):
     def mix(self, weights: Tensor, v: Tensor) -> Tensor:
         rows = self._rows(None, self._count(v.shape[2]))
         parts = []
-        for turn, part in enumerate(weights.split(self.span, dim=-1)):
+        for turn, of_round in enumerate(weights.split(self.span, dim=-1)):
             order = rows.order[:, :, turn]
-            mixed = self._blocks(part, order) @ self._windows(v, order)
+            mixed = self._blocks(of_round, order) @ self._windows(v, order)
             parts.append(pick_rows(mixed.flatten(2, 3), rows.undo[:, :, turn]))
         return torch.stack(parts).sum(dim=0)
 
@@ -85,8 +86,8 @@ class Sorted(Layout):
         out, lse = (q.new_empty(shape, dtype=wide(q.dtype)) for shape in (q.shape, q.shape[:3]))
         for index, rows in self._pieces(q, keep):
             sources = [x[index].flatten(0, 2).to(out.dtype) for x in (q, k, v)]
-            parts = rows.scratch("parts", (self.rounds, *sources[0].shape), out)
-            sums = rows.scratch("sums", (*parts.shape[:2], 2), out)
+            parts = rows.buffers("parts", (self.rounds, *sources[0].shape), out.dtype, out.device)
+            sums = rows.buffers("sums", (*parts.shape[:2], 2), out.dtype, out.device)
             for turn in range(self.rounds):
                 queries, keys, values = (rows.sort(turn, name, x) for name, x in zip("qkv", sources))
                 weights = rows.scores(turn, queries, keys, scale)
@@ -103,8 +104,8 @@ class Sorted(Layout):
             lse[index] = (largest + total.log2()).mul_(LN_2).view_as(lse[index])
             shares = shares.mul_((1.0 if dropout is None else dropout.scale) / total)[..., None]
             merged = torch.mul(parts[0], shares[0], out=out[index].view_as(parts[0]))
-            for part, share in zip(parts[1:], shares[1:]):
-                merged.addcmul_(part, share)
+            for of_round, share in zip(parts[1:], shares[1:]):
+                merged.addcmul_(of_round, share)
         return out.to(q.dtype), lse
 
     def backward(
@@ -146,13 +147,14 @@ class Sorted(Layout):
                     weights.mul_(kept)
                 for number, total in enumerate(totals):
                     if number == 0:
-                        part = rows.multiply("mixed", dscores, rows.windows(keys))
+                        gradient = rows.multiply("mixed", dscores, rows.windows(keys))
                     else:
-                        part = rows.spread(*((dscores, queries) if number == 1 else (weights, g_sorted)))
+                        gradient = rows.spread(*((dscores, queries) if number == 1 else (weights, g_sorted)))
                     if turn == 0:
-                        rows.unsort(turn, part, out=total)
+                        rows.unsort(turn, gradient, out=total)
                     else:
-                        total += rows.unsort(turn, part, out=rows.scratch("again", total.shape, total))
+                        again = rows.buffers("again", total.shape, total.dtype, total.device)
+                        total += rows.unsort(turn, gradient, out=again)
         if scale != 1.0:
             for total in gradients[:2]:
                 total.mul_(scale)
@@ -173,18 +175,18 @@ class Sorted(Layout):
         return queries * queries <= min(PIECE, self._pairs(queries) * (2 if self.causal else 1))
 
     def small(self, keep: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Slots and `own` as small integers; a key that `keep` hides is in no slot."""
-        slots, own = self.slot, self.own
+        """Slots and `reads_self` as small integers; a key that `keep` hides is in no slot."""
+        slots, reads_self = self.slot, self.reads_self
         if keep is not None:
-            slots, own = slots.masked_fill(~keep[:, None, None], HIDDEN_KEY), own & keep[:, None]
+            slots, reads_self = slots.masked_fill(~keep[:, None, None], HIDDEN_KEY), reads_self & keep[:, None]
         few = host_may_read(slots) and max(slots.shape[-1], int(slots.max())) <= 32000
         kind = torch.int16 if few else torch.int32
-        return slots.to(kind), own.to(kind)
+        return slots.to(kind), reads_self.to(kind)
 
     def _rows(self, keep: Tensor | None, count: int) -> "SortedRows":
         """The padded orders for `count` blocks: 0 for padding, and positions counted from 1."""
         length = self.order.shape[-1]
-        slots, own = self.small(keep)
+        slots, reads_self = self.small(keep)
         order = pad(self.order + 1, (self.back, count * self.block - length))
         index = torch.arange(length, device=order.device).expand_as(self.order)
         undo = torch.empty_like(self.order).scatter_(-1, self.order, index)
@@ -192,14 +194,14 @@ class Sorted(Layout):
         rounds = (*order.shape[:3], self.rounds, order.shape[3])
         slots = pad(slots, (1, 0), value=HIDDEN_KEY)[:, :, None].expand(*rounds[:4], -1)
         slots = slots.gather(-1, order[:, :, :, None].expand(rounds))
-        own = pad(own, (1, 0))[:, :, None].expand(*rounds[:3], -1).gather(-1, order[..., self.back :])
+        reads_self = pad(reads_self, (1, 0))[:, :, None].expand(*rounds[:3], -1).gather(-1, order[..., self.back :])
         at: tuple[Tensor, ...] = ()
         if self.causal:
             positions = order.to(slots.dtype)
             at = of_keys(self, positions), of_queries(self, count, positions[..., self.back :])
         keys, queries = of_keys(self, slots), of_queries(self, count, reading(slots[..., self.back :]))
-        without = (1 - own).unflatten(-1, (count, self.block))
-        return SortedRows(self, order, undo, keys, queries, without, at, count, Scratch())
+        without = (1 - reads_self).unflatten(-1, (count, self.block))
+        return SortedRows(self, order, undo, keys, queries, without, at, count, Buffers())
 
     def _pieces(self, q: Tensor, keep: Tensor | None) -> Iterator[tuple[tuple[slice, slice], "SortedRows"]]:
         """Some sequences and heads at a time: as many as fit in cache."""

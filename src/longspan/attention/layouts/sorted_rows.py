@@ -1,6 +1,6 @@
-"""The sorted rows of a `Sorted` layout: how they are laid out, masked, and multiplied."""
+"""The sorted rows of a `Sorted` layout: their order, masks and products."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from longspan.attention.buffers import Buffers
 from longspan.attention.kernels.flash_dropout import BLOCKED, LOG2_E
 from longspan.attention.layouts.base import ceil_div
 
@@ -15,19 +16,6 @@ if TYPE_CHECKING:
     from longspan.attention.layouts.sorted import Sorted
 
 HIDDEN_KEY, HIDDEN_QUERY = -1, -3  # slots of hidden tokens, far enough apart never to match
-
-
-class Scratch:
-    """Reused buffers: allocating fresh memory costs more than the arithmetic."""
-
-    def __init__(self) -> None:
-        self._kept: dict[str, Tensor] = {}
-
-    def __call__(self, name: str, shape: Sequence[int], like: Tensor) -> Tensor:
-        kept = self._kept.get(name)
-        if kept is None or kept.shape != torch.Size(shape):
-            kept = self._kept[name] = like.new_empty(shape)
-        return kept
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +30,7 @@ class SortedRows:
     without: Tensor  # (…, rounds, count, block): 1 where a token does not read itself
     at: tuple[Tensor, ...]  # if causal, the positions of keys and of queries, shaped as the slots of one round
     count: int
-    scratch: Scratch
+    buffers: Buffers
 
     def take(self, index: tuple[slice, slice]) -> "SortedRows":
         names = ("order", "undo", "slots", "reading", "without")
@@ -53,7 +41,7 @@ class SortedRows:
 
     def sort(self, turn: int, name: str, x: Tensor) -> Tensor:
         """x (heads · length, width) in the order of a round; padding holds arbitrary rows, as it is hidden."""
-        rows = self.scratch(name, (self._sources.shape[1], x.shape[1]), x)
+        rows = self.buffers(name, (self._sources.shape[1], x.shape[1]), x.dtype, x.device)
         return torch.index_select(x, 0, self._sources[turn], out=rows).view(*self.order.shape[::2], x.shape[1])
 
     @cached_property
@@ -70,9 +58,9 @@ class SortedRows:
         """(heads, back + count · block, width) -> (heads, count, span, width), overlapping views"""
         return x.unfold(1, self.layout.span, self.layout.block).mT
 
-    def unsort(self, turn: int, part: Tensor, *, out: Tensor) -> Tensor:
-        """The results of blocks, in the order of positions."""
-        return torch.index_select(self._lanes_first(part).flatten(0, 2), 0, self._targets[turn], out=out)
+    def unsort(self, turn: int, blocks: Tensor, *, out: Tensor) -> Tensor:
+        """The rows of blocks, in the order of positions."""
+        return torch.index_select(self._lanes_first(blocks).flatten(0, 2), 0, self._targets[turn], out=out)
 
     @cached_property
     def _targets(self) -> Tensor:
@@ -103,7 +91,8 @@ class SortedRows:
 
     def _buffer(self, name: str, a: Tensor, width: int) -> Tensor:
         """(heads, count, rows of a, width), with each lane contiguous."""
-        return self._lanes_first(self.scratch(name, (*self._lanes_first(a).shape[:-1], width), a))
+        shape = (*self._lanes_first(a).shape[:-1], width)
+        return self._lanes_first(self.buffers(name, shape, a.dtype, a.device))
 
     def scores(self, turn: int, queries: Tensor, keys: Tensor, scale: float) -> Tensor:
         """(heads, count, block, span), for base 2; the mask is the addend of the product, times `BLOCKED`."""
@@ -164,7 +153,8 @@ class SortedRows:
         """The result in the operands' dtype: torch compares into it ten times as fast as into booleans."""
         if torch.compiler.is_compiling():
             return how(a, b).to(a.dtype)
-        return how(a, b, out=self.scratch(name, (*a.shape[:-2], self.layout.block, self.layout.span), a))
+        shape = (*a.shape[:-2], self.layout.block, self.layout.span)
+        return how(a, b, out=self.buffers(name, shape, a.dtype, a.device))
 
 
 def reading(slots: Tensor) -> Tensor:

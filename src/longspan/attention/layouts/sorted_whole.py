@@ -55,7 +55,7 @@ def backward(
 def _masks(layout: "Sorted", q: Tensor, keep: Tensor | None) -> Iterator[tuple[_Index, Tensor]]:
     """Some sequences and heads at a time, and the mask to add: the log of how often each pair is read."""
     length = q.shape[2]
-    slots, own = layout.small(keep)
+    slots, reads_self = layout.small(keep)
     furthest = torch.iinfo(slots.dtype).min + layout.before
     for index in groups(q, PIECE // (length * length)):
         rounds = zip(*(x[index].unbind(2) for x in (reading(slots), slots)))
@@ -69,6 +69,7 @@ def _masks(layout: "Sorted", q: Tensor, keep: Tensor | None) -> Iterator[tuple[_
             count.le_(furthest)
             for step in steps:
                 count += step.le_(furthest)
-        count.diagonal(dim1=-2, dim2=-1).copy_(own[index] if layout.once else own[index] * layout.rounds)
+        itself = reads_self[index] if layout.once else reads_self[index] * layout.rounds
+        count.diagonal(dim1=-2, dim2=-1).copy_(itself)
         mask = count.to(wide(q.dtype))
         yield index, mask.sub_(1).mul_(-BLOCKED) if layout.once else mask.log_().clamp_min_(BLOCKED)

@@ -1,4 +1,4 @@
-"""Stairs: every so many queries, one more key can be read (compressed memories)."""
+"""Stairs: after every `stride` queries, one more key can be read (compressed memories)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -16,11 +16,11 @@ Number = TypeVar("Number", int, Tensor)
 
 @dataclass(frozen=True)
 class Stairs(Layout):
-    """Query i reads the first (i + start) // stride + extra keys; there must be as many as the last query reads.
+    """Query i reads the first (i + start) // stride + extra keys; the last query reads all of them.
 
-    Queries go in strips of whole strides, so that the steps look the same at the end of every strip: one shifted mask
-    serves all, and keys that no query of a strip reads are skipped. Taking the queries residue by residue, with the
-    kernel's causal mask, is exact too but slower: a triangle of n / stride rows has wider steps.
+    Queries are processed in strips of whole strides, which end with the same steps: one shifted mask serves all strips,
+    and keys that no query of a strip reads are skipped. Processing the queries residue by residue, with the kernel's
+    causal mask, is also exact but slower: a triangle of n / stride rows has wider steps.
     """
 
     stride: int

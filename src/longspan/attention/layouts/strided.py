@@ -118,9 +118,9 @@ class Strided(Layout):
 
         Padding on the right needs no mask: only padded queries are late enough to read it.
         """
-        behind = rows * self.stride - lead - x.shape[2]
-        if torch.compiler.is_compiling() or lead or behind:
-            x = pad_rows(x, lead, behind)
+        missing = rows * self.stride - lead - x.shape[2]
+        if torch.compiler.is_compiling() or lead or missing:
+            x = pad_rows(x, lead, missing)
         folded: Tensor = x.flatten(0, 1).unflatten(1, (rows, self.stride))
         return folded.transpose(1, 2)
 

@@ -16,15 +16,15 @@ from longspan.attention.layouts.base import Layout, add, blocked_where, ceil_div
 class Summaries(Layout):
     """Head h reads, from every block of `stride` positions, the `count` keys from `columns[h]` on.
 
-    It reads the blocks before the query's own and, with `own`, its own block up to itself. The last query is at the
-    last key, so past keys may precede the queries' own. The keys are gathered once; queries go in pieces of whole
-    blocks, each with the keys within its reach.
+    A query reads the blocks before its own and, if `with_block`, its own block up to itself. The last query is at the
+    last key, so past keys may precede the queries' own. The keys are gathered once. Queries are processed in pieces of
+    whole blocks, each with the keys within its reach.
     """
 
     stride: int
     count: int
     columns: tuple[int, ...]
-    own: bool = False
+    with_block: bool = False
     rows = 256  # queries of a piece, rounded down to whole blocks
     step = 1
 
@@ -96,7 +96,7 @@ class Summaries(Layout):
     def _hidden(self, begin: int, end: int, past: int, at: Tensor) -> Tensor:
         """Which summaries the queries begin..end may not read: (heads or 1, rows, summaries)."""
         query = torch.arange(begin, end, device=at.device)[:, None] + past
-        if self.own:
+        if self.with_block:
             return at[:, None] > query
         # Each block before the query's own has `count` summaries, in every head.
         return (torch.arange(at.shape[1], device=at.device) // self.count >= query // self.stride)[None]
@@ -107,7 +107,7 @@ class Summaries(Layout):
         edges = [0, *range(size - past % size, queries, size), queries]
         spans = []
         for begin, end in pairwise(edges):
-            seen = ((past + end - 1) // self.stride + self.own) * self.count
+            seen = ((past + end - 1) // self.stride + self.with_block) * self.count
             if seen:
                 spans.append((begin, end, seen))
         return spans
@@ -119,6 +119,6 @@ class Summaries(Layout):
         for begin, end, seen in self._spans(q.shape[2], past):
             mask = None if padding is None else padding[..., :seen]
             one_block = (past + begin) // self.stride == (past + end - 1) // self.stride
-            if self.own or not one_block:
+            if self.with_block or not one_block:
                 mask = add(blocked_where(self._hidden(begin, end, past, at[:, :seen]), q)[None], mask)
             yield slice(begin, end), seen, mask

@@ -17,11 +17,11 @@ ROWS = 128  # queries of one causal fused call: more compute masked scores, fewe
 
 @dataclass(frozen=True)
 class Tiles(Layout):
-    """A query of block a reads the keys from `before` before the block to `after` after it; if causal, none after
-    itself. There are as many queries as keys.
+    """A query reads its block, `before` keys before it and `after` keys after it; if causal, none after itself.
 
-    The keys of a block are a view, cut off where the sequence ends, so only causality needs a mask. A causal block goes
-    in steps, so that its first rows skip the keys that only later rows may read.
+    There are as many queries as keys. The keys of a block are a view, cut off where the sequence ends, so only
+    causality needs a mask. A causal block is processed in steps, so that its first rows skip keys that only later rows
+    may read.
     """
 
     block: int
@@ -85,7 +85,7 @@ class Tiles(Layout):
         return padded.unfold(2, self._span, self.block).transpose(-1, -2)
 
     def _block_rows(self, queries: int, keys: int) -> Iterator["_BlockRows"]:
-        """Rows of blocks that share one call; one call per block where the sequence cuts its keys off."""
+        """Rows of blocks that share one call; a block whose keys the sequence cuts off has a call to itself."""
         step = min(ROWS, self.block) if self.causal else self.block
         for begin in range(0, min(self.block, queries), step):
             whole = min(begin + step, self.block)
@@ -97,38 +97,38 @@ class Tiles(Layout):
 
     def _cut(self, begin: int, end: int, first: int, last: int, keys: int) -> Iterator["_BlockRows"]:
         """The rows begin … end of the blocks first … last."""
-        behind = end if self.causal else self.block + self.after  # where their keys end, from the block's start
+        reach = end if self.causal else self.block + self.after  # where their keys end, from the block's start
         inside = max(first, ceil_div(self.before, self.block))
-        beyond = max(inside, min(last, (keys - behind) // self.block + 1))
+        beyond = max(inside, min(last, (keys - reach) // self.block + 1))
         for block in [*range(first, min(inside, last)), *range(beyond, last)]:
-            start, stop = max(0, block * self.block - self.before), min(keys, block * self.block + behind)
+            start, stop = max(0, block * self.block - self.before), min(keys, block * self.block + reach)
             yield _BlockRows(block * self.block + begin, 1, end - begin, start, stop - start)
         if beyond > inside:
             start = inside * self.block
-            yield _BlockRows(start + begin, beyond - inside, end - begin, start - self.before, self.before + behind)
+            yield _BlockRows(start + begin, beyond - inside, end - begin, start - self.before, self.before + reach)
 
     def _runs(self, q: Tensor, k: Tensor, keep: Tensor | None) -> Iterator[BlockRun]:
         """The fused calls, each for as many blocks and heads (or sequences) as fit in cache."""
         batch, heads, queries, width = q.shape
-        for part in self._block_rows(queries, k.shape[2]):
-            mask_rows = part.rows if self.causal else 1
-            most = part.count if keep is None else max(1, PIECE // (mask_rows * part.span))
-            for begin in range(0, part.count, most):
-                count, shift = min(most, part.count - begin), begin * self.block
-                first_query, first_key = part.first_query + shift, part.first_key + shift
+        for rows in self._block_rows(queries, k.shape[2]):
+            mask_rows = rows.rows if self.causal else 1
+            most = rows.count if keep is None else max(1, PIECE // (mask_rows * rows.span))
+            for begin in range(0, rows.count, most):
+                count, shift = min(most, rows.count - begin), begin * self.block
+                first_query, first_key = rows.first_query + shift, rows.first_key + shift
                 mask = None
                 if self.causal:
-                    later = _later(part.rows, part.span, first_query - first_key, q.device)
+                    later = _later(rows.rows, rows.span, first_query - first_key, q.device)
                     mask = blocked_where(later, q)[None, None]
                 if keep is not None:
-                    stop = first_key + (count - 1) * self.block + part.span
-                    spans = blocked_where(~keep[:, first_key:stop], q).unfold(1, part.span, self.block)[:, :, None]
+                    stop = first_key + (count - 1) * self.block + rows.span
+                    spans = blocked_where(~keep[:, first_key:stop], q).unfold(1, rows.span, self.block)[:, :, None]
                     mask = spans if mask is None else mask + spans
-                size = max(1, PIECE // (count * part.span * width))
+                size = max(1, PIECE // (count * rows.span * width))
                 for portion in portions(batch, heads, size):
                     added = None if mask is None else mask_of(mask, portion)
                     yield BlockRun(
-                        portion, count, first_query, part.rows, self.block, first_key, part.span, self.block, added
+                        portion, count, first_query, rows.rows, self.block, first_key, rows.span, self.block, added
                     )
 
 

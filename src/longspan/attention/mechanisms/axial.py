@@ -17,20 +17,22 @@ from longspan.config import option
 from longspan.errors import InvalidInput, InvalidOption
 from longspan.shapes import Keys, Output, Queries, Values, Weights
 
-WIDTH = 64  # of a row, where neither axes nor a width are given
+WIDTH = 64  # of a row, if neither axes nor a width are given
 
 
 @dataclass(frozen=True)
 class AxialState(State):
-    k: Rows  # of the slab that the next position is in: the row so far, or all of the columns
+    k: Rows  # of the next position's slab: the row so far, or all columns so far
     v: Rows
     seen: Rows | None  # which of them may be read; None if all may
     length: int  # positions read so far
 
 
 class AxialAttention(Attention):
-    """The sequence is a grid in row-major order (Ho et al. 2019). With `causal`, a position reads itself and earlier
-    ones on its line; that is causal in the order of the sequence, whatever the axis."""
+    """The sequence is a grid in row-major order (Ho et al. 2019).
+
+    If causal, a position reads itself and earlier ones on its line: causal in the order of the sequence on any axis.
+    """
 
     name = "axial"
     paper = "Ho et al. 2019 (Axial Transformer)"
@@ -43,10 +45,10 @@ class AxialAttention(Attention):
     @dataclass(frozen=True, kw_only=True)
     class Options(config.Options):
         axes: tuple[int, ...] | None = option(
-            None, "sizes of the axes of the grid, the last one running fastest; their product is the length", low=1
+            None, "sizes of the axes of the grid in row-major order; their product is the length", low=1
         )
         width: int | None = option(
-            None, f"positions of a row, where there are as many rows as it takes; {WIDTH} unless axes are given", low=1
+            None, f"positions of a row, for any number of rows; {WIDTH} unless axes are given", low=1
         )
         axis: int = option(-1, "the axis that this layer reads along: 0 is the first, -1 the last (within rows)")
 
@@ -60,23 +62,23 @@ class AxialAttention(Attention):
         count = 2 if axes is None else len(axes)
         if not -count <= axis < count:
             raise InvalidOption(f"option axis must be {-count} to {count - 1} for {count} axes, not {axis!r}")
-        # What is known of the axes: the number of rows follows from the length where only their width is given.
+        # The known axes: if only the width is given, the number of rows follows from the length.
         self.known: tuple[int | None, ...] = (None, WIDTH if width is None else width) if axes is None else axes
         self.axis = axis % count
         self.stride = math.prod(size for size in self.known[self.axis + 1 :] if size is not None)
-        self.line = self.known[self.axis]  # places on a line, or None
+        self.line = self.known[self.axis]  # positions on a line, or None
         if axes is None:  # the width is fixed: rows cost n·width, and columns n·(n / width)
             self.exponent = 1.0 if self.axis == 1 else 2.0
 
     def define(self, q: Queries, k: Keys, extras: Extras) -> Weights:
         length = q.shape[2]
         axes = self.axes_of(length)
-        places = torch.tensor(list(product(*(range(size) for size in axes)))[:length], device=q.device)
-        same = places[:, None] == places[None]  # queries keys axes
+        indices = torch.tensor(list(product(*(range(size) for size in axes)))[:length], device=q.device)
+        same = indices[:, None] == indices[None]  # queries keys axes
         other_axes = [axis for axis in range(len(axes)) if axis != self.axis]
         line = same[:, :, other_axes].all(dim=-1)
-        if self.causal:  # masked: not behind the query on their line
-            line = line & (places[None, :, self.axis] <= places[:, None, self.axis])
+        if self.causal:  # keys up to the query on its line
+            line = line & (indices[None, :, self.axis] <= indices[:, None, self.axis])
         scores = torch.einsum("bhid,bhjd->bhij", q, k) / self.shape.head_dim**0.5
         return masked_softmax(scores, line & readable(length, length, False, extras.key_mask, q.device))
 
@@ -92,7 +94,7 @@ class AxialAttention(Attention):
         return GridAxis(self.stride, self.line, self.causal)
 
     def axes_of(self, length: int) -> tuple[int, ...]:
-        """The axes of a sequence of this length, which is refused if it is not theirs."""
+        """The axes of a sequence of this length; an error if it does not fit them."""
         axes = self.options.axes
         if axes is None:
             width = self.known[1]
@@ -127,30 +129,30 @@ class AxialAttention(Attention):
         seen = append_mask(state.seen, len(state.k), extras.key_mask, q)
         keys, values = state.k.append(k), state.v.append(v)
         keep = None if seen is None else seen.value[:, 0, :, 0]
-        # What is left of the slab that was begun, and then new slabs, which need nothing that came before.
+        # The rest of the current slab, then new slabs, which read nothing before them.
         first = begin - len(state.k)
         border = begin if first == begin else end if self._slab is None else min(end, first + self._slab)
-        parts = []
+        outs = []
         if border > begin:
             old = slice(0, border - first)
-            own = None if keep is None else keep[:, old]
-            parts.append(self._within(q[:, :, : border - begin], keys.value[:, :, old], values.value[:, :, old], own))
+            mask = None if keep is None else keep[:, old]
+            outs.append(self._within(q[:, :, : border - begin], keys.value[:, :, old], values.value[:, :, old], mask))
         if end > border:
             new = slice(border - first, None)
-            own = None if keep is None else keep[:, new]
+            mask = None if keep is None else keep[:, new]
             rest = q[:, :, border - begin :]
-            parts.append(self._joint(self._layout(), rest, keys.value[:, :, new], values.value[:, :, new], own))
+            outs.append(self._joint(self._layout(), rest, keys.value[:, :, new], values.value[:, :, new], mask))
         kept = end if self._slab is None else end % self._slab
         state = AxialState(keys.trim(kept), values.trim(kept), None if seen is None else seen.trim(kept), end)
-        return torch.cat(parts, dim=2), state
+        return torch.cat(outs, dim=2), state
 
     @property
     def _slab(self) -> int | None:
-        """Positions that hold whole lines: a position reads none before its own slab. None: all of them."""
+        """Positions of a slab, which holds whole lines: a position reads none before its slab. None: one slab."""
         return None if self.line is None else self.line * self.stride
 
     def _within(self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
-        """The last queries of a slab; its keys begin with its first position and end with the last query's own."""
+        """The last queries of a slab; the keys are those of the slab up to the last query."""
         queries, stride = q.shape[2], self.stride
         before = k.shape[2] - queries
         if queries == 1:
@@ -158,6 +160,6 @@ class AxialAttention(Attention):
             return self._joint(Dense(), q, k[:, :, line], v[:, :, line], None if keep is None else keep[:, line])
         if stride == 1:
             return self._joint(Dense(causal=True), q, k, v, keep)
-        lead = before % stride  # places of the first row that were answered before
+        lead = before % stride  # positions of the first row before the first query
         out = self._joint(Residue(stride, Dense(causal=True)), pad(q, (0, 0, lead, 0)), k, v, keep)
         return out[:, :, lead:]

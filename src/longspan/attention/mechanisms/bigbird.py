@@ -47,17 +47,17 @@ class BigBirdAttention(Attention):
     class Options(config.Options):
         form: str = option(
             "itc",
-            "global tokens: itc, those of the first and last block; etc, added ones in front",
+            "global tokens: those of the first and last block (itc), or added ones at the front (etc)",
             choices=("itc", "etc"),
         )
         block: int = option(64, "positions of a block", low=1)
-        window: int = option(3, "blocks of the window, the query's own in the middle; odd", low=1)
-        random: int | None = option(None, "random blocks; 3 in the itc form and 0 in the etc form if none", low=0)
-        global_tokens: int = option(256, "etc: how many positions in front are global", low=1)
+        window: int = option(3, "blocks of the window, centred on the query's block; odd", low=1)
+        random: int | None = option(None, "random blocks; unless given, 3 in the itc form and 0 in the etc form", low=0)
+        global_tokens: int = option(256, "etc: how many positions at the front are global", low=1)
         plan: str = option(
             "uniform",
-            "where random blocks come from: anywhere; as released the first 1024 tokens (lengths 1024 to 4096) or the "
-            "first 2·random + 5 blocks; hugging_face: nowhere, as there in evaluation",
+            "where random blocks are drawn from: anywhere (uniform); the first 1024 tokens, for lengths 1024 to 4096, "
+            "or the first 2·random + 5 blocks (released); none are drawn (hugging_face, as there in evaluation)",
             choices=("uniform", "released", "hugging_face"),
         )
 
@@ -92,7 +92,7 @@ class BigBirdAttention(Attention):
         if self.ported and not self._whole(length):
             block = torch.arange(length, device=q.device) // self.options.block
             again = ((block > 0) & (block < block[-1]))[:, None] & (block == 0)
-            scores = scores + again.to(scores.dtype) * math.log(1 + self.random)  # a key that is read so often
+            scores = scores + again.to(scores.dtype) * math.log(1 + self.random)  # keys that are read several times
         return masked_softmax(scores, pattern & keep)
 
     def _define_blocks(self, keep: Tensor) -> Tensor:
@@ -128,13 +128,13 @@ class BigBirdAttention(Attention):
         length, first = q.shape[2], self.options.global_tokens
         if length <= first:
             return self._joint(q, [KeySource(Dense(), k, v, keep)])
-        own = None if keep is None else keep[:, first:]
-        last = self._last(torch.ones(1, length - first, dtype=torch.bool, device=q.device) if own is None else own)
+        keep_global, keep_rest = (None, None) if keep is None else (keep[:, :first], keep[:, first:])
+        everything = torch.ones(1, length - first, dtype=torch.bool, device=q.device)
+        last = self._last(everything if keep_rest is None else keep_rest)
         layout = BlockTable(self._table(last, length - first), self.options.block)
-        ahead = None if keep is None else keep[:, :first]
         sources = [
-            KeySource(Dense(), k[:, :, :first], v[:, :, :first], ahead),
-            KeySource(layout, k[:, :, first:], v[:, :, first:], own),
+            KeySource(Dense(), k[:, :, :first], v[:, :, :first], keep_global),
+            KeySource(layout, k[:, :, first:], v[:, :, first:], keep_rest),
         ]
         read_all = self._joint(q[:, :, :first], [KeySource(Dense(), k, v, keep)])
         return torch.cat([read_all, self._joint(q[:, :, first:], sources)], dim=2)
@@ -168,25 +168,25 @@ class BigBirdAttention(Attention):
     # The tables
 
     def _whole(self, length: int) -> bool:
-        """Whether everything reads everything, as short texts do in the plan of Hugging Face's."""
+        """Whether attention is full, as for short texts in the plan `hugging_face`."""
         return self.ported and length <= (2 * self.random + 5) * self.options.block
 
     def _last(self, keep: Tensor) -> Tensor:
-        """The block of the last key that may be read, of each sequence: (batch,), or (1,) if it is that of all."""
+        """The block of the last readable key of each sequence: (batch,), or (1,) if it is the same for all."""
         if self.ported:
             return torch.full((1,), (keep.shape[1] - 1) // self.options.block, device=keep.device)
         position = torch.arange(keep.shape[1], device=keep.device)
         return torch.where(keep, position, 0).amax(1) // self.options.block
 
     def _global_rows(self, last: Tensor, length: int) -> WholeRows:
-        """The first block and the last; they may be one, and either may be short."""
+        """The first block and the last one; they may coincide, and either may be short."""
         within = torch.arange(self.options.block, device=last.device)
         ends = last[:, None] * self.options.block + within
         real = torch.cat([within.expand_as(ends) < length, (ends < length) & (last > 0)[:, None]], dim=1)
         return WholeRows(torch.cat([within.expand_as(ends), ends], dim=1), real)
 
     def _table(self, last: Tensor, length: int) -> Tensor:
-        """Key blocks of each row block, none twice but as `plan` has it: (batch, heads, blocks, slots), -1 for none."""
+        """Key blocks of each row block: (batch, heads, blocks, slots), -1 for none."""
         fixed = self._fixed_blocks(last, ceil_div(length, self.options.block))
         drawn = self._random_blocks(fixed, last)
         table = torch.cat([fixed[:, None].expand(-1, self.shape.heads, -1, -1), drawn], dim=-1)
@@ -194,7 +194,7 @@ class BigBirdAttention(Attention):
             return table
         row = torch.arange(fixed.shape[1], device=last.device)
         ends = (row == 0) | (row == last[:, None])
-        return table.masked_fill(ends[:, None, :, None], -1)  # global rows are answered apart
+        return table.masked_fill(ends[:, None, :, None], -1)  # global rows are computed separately
 
     def read_blocks(self, length: int, keep: Tensor | None) -> Tensor:
         """Which block each block reads, global rows included: (batch or 1, heads, blocks, blocks)."""
@@ -224,16 +224,16 @@ class BigBirdAttention(Attention):
     def _random_blocks(self, fixed: Tensor, last: Tensor) -> Tensor:
         """Blocks that are neither in the window nor global, drawn without replacement: (batch, heads, blocks, random).
 
-        The draws are hashes of seed, row and turn, so they need no table of a fixed size, and no length but that of
-        the text itself, without its padding, changes them.
+        The draws are hashes of seed, row and turn, so they need no table of a fixed size. They depend on the length of
+        the text without its padding, and on no other length.
         """
         count = fixed.shape[1]
         if self.ported:
             return fixed.new_zeros(len(last), self.shape.heads, count, self.random)
         nowhere = torch.iinfo(torch.int64).max
-        taken = fixed.masked_fill(fixed < 0, nowhere).sort(dim=-1).values[:, None]  # batch 1 blocks slots
+        excluded = fixed.masked_fill(fixed < 0, nowhere).sort(dim=-1).values[:, None]  # batch 1 blocks slots
         limit = self._limit(last)[:, None, None]
-        free = limit - (taken < limit[..., None]).sum(-1)
+        free = limit - (excluded < limit[..., None]).sum(-1)
         row = torch.arange(count, device=last.device)
         base = _mix(_mix(self.seed)[:, None] ^ row)
         chosen: list[Tensor] = []  # ranks among the free blocks
@@ -244,13 +244,13 @@ class BigBirdAttention(Attention):
             rank = _mix(base ^ turn) % left.clamp_min(1)
             rank = _skip(rank, torch.stack(chosen, -1).sort(dim=-1).values) if chosen else rank
             chosen.append(rank)
-            blocks.append(torch.where(left > 0, _skip(rank, taken), -1))
+            blocks.append(torch.where(left > 0, _skip(rank, excluded), -1))
         if not blocks:
             return torch.empty(last.shape[0], self.shape.heads, count, 0, dtype=torch.int64, device=last.device)
         return torch.stack(blocks, dim=-1)
 
     def _limit(self, last: Tensor) -> Tensor:
-        """How many blocks, from the first one on, random blocks are drawn from: (batch,)."""
+        """Random blocks are drawn from the first blocks; how many: (batch,)."""
         if self.options.plan == "uniform":
             return last + 1
         length = (last + 1) * self.options.block
@@ -259,15 +259,15 @@ class BigBirdAttention(Attention):
         return torch.minimum(limit, last + 1)
 
 
-def _skip(rank: Tensor, taken: Tensor) -> Tensor:
-    """The number that has `rank` smaller ones besides those in `taken` (…, slots), which ascend."""
-    for number in taken.unbind(-1):
+def _skip(rank: Tensor, excluded: Tensor) -> Tensor:
+    """The number with `rank` smaller ones that are not in `excluded` (…, slots), which is in ascending order."""
+    for number in excluded.unbind(-1):
         rank = rank + (rank >= number)
     return rank
 
 
 def _mix(x: Tensor) -> Tensor:
-    """A hash of 32 bits (Wellons' "lowbias32"); constants under 2³¹, so that no product leaves int64."""
+    """A hash of 32 bits (Wellons' "lowbias32"); constants below 2³¹, so that products fit into int64."""
     x = ((x ^ (x >> 16)) * 0x21F0AAAD) & 0xFFFFFFFF
     x = ((x ^ (x >> 15)) * 0x735A2D97) & 0xFFFFFFFF
     return x ^ (x >> 15)

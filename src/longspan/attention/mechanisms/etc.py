@@ -40,10 +40,10 @@ _SEGMENT = Stream(
     name="segment",
     kind="ids",
     required=False,
-    help="the segment of each token: a global token stands for the long tokens of its own, or with -1 for none",
+    help="the segment of each token: a global token summarises the long tokens of its segment; -1: of none",
 )
 _EXAMPLE = Stream(
-    name="example", kind="ids", required=False, help="the example of each token, where several are packed in a sequence"
+    name="example", kind="ids", required=False, help="the example of each token, if several are packed in a sequence"
 )
 
 
@@ -59,9 +59,9 @@ class _Input:
 
 @dataclass(frozen=True)
 class _Relation:
-    """Pairs of tokens in one part of the scores: the label of each pair, and whether it may be read."""
+    """Pairs of tokens of one source of keys: the label of each pair, and whether it may be read."""
 
-    labels: Tensor | None  # (batch or 1, queries, width), as the part's scores are laid out
+    labels: Tensor | None  # (batch or 1, queries, width), in the layout of the scores
     keep: Tensor | None
 
     @property
@@ -69,7 +69,7 @@ class _Relation:
         return _Relation(*(None if x is None else x.mT for x in (self.labels, self.keep)))
 
     def extra(self, terms: Tensor | None, q: Tensor) -> Tensor | None:
-        """What is added to the scores, given the term of each query for each label."""
+        """The addend of the scores, given the term of each query for each label."""
         if self.labels is None or terms is None:
             return None if self.keep is None else blocked_where(~self.keep, q)[:, None]
         chosen = terms.gather(-1, self.labels[:, None].expand(*terms.shape[:3], -1))
@@ -80,7 +80,7 @@ class EtcAttention(Attention):
     """The two inputs are one sequence, whose first `global_tokens` positions are the global input.
 
     There are two softmaxes, not four: global rows over [g2g | g2l], long rows over [l2g | l2l] (section 3.2). q, k, v
-    are the projections of long rows and of l2l; those of the other three parts are streams, unless all are shared.
+    are the projections of long rows for l2l; the projections for the other three are streams, unless `shared`.
     """
 
     name = "etc"
@@ -101,10 +101,10 @@ class EtcAttention(Attention):
         vocabulary: int | None = option(None, "rows of the label tables; 2 · labels + 3 unless given", low=1)
         hard: str = option(
             "none",
-            "g2l: a global token reads only the long tokens of its segment; both: and these only it",
+            "g2l: global tokens read only long tokens of their segment; both: and long ones only that global token",
             choices=("none", "g2l", "both"),
         )
-        shared: bool = option(False, "one projection of queries, keys and values for both inputs, not 2, 4 and 4")
+        shared: bool = option(False, "whether both inputs share one projection each of queries, keys and values")
 
     def __init__(
         self, shape: Shape, options: Options | None = None, *, causal: bool = False, dropout: float = 0.0
@@ -113,8 +113,8 @@ class EtcAttention(Attention):
         shape.check_room("global_tokens", self.options.global_tokens)
         segment = replace(_SEGMENT, required=self.options.hard != "none")
         self.streams = (*(() if self.options.shared else _PROJECTIONS), segment, _EXAMPLE)
-        # For long and for global rows, a vector and a number for each label and head: 2 · labels + 1 positions, then
-        # pairs across the two inputs, of different segments and of the same.
+        # For long and for global rows, a vector and a number for each label and head: 2 · labels + 1 positions, pairs
+        # across the inputs in different segments, and such pairs in the same segment.
         self.labels = nn.ParameterDict()
         if self.options.labels:
             count = self.options.vocabulary or 2 * self.options.labels + 3
@@ -132,13 +132,13 @@ class EtcAttention(Attention):
         count, position = self.options.global_tokens, torch.arange(q.shape[2], device=q.device)
         is_global = position < count
         row, column = is_global[:, None], is_global
-        part = {(True, True): "g2g_k", (True, False): "g2l_k", (False, True): "l2g_k"}
+        keys_of = {(True, True): "g2g_k", (True, False): "g2l_k", (False, True): "l2g_k"}
         queries = torch.where(row, extras.streams.get("global_q", q), q)
         scores = torch.einsum("bhid,bhjd->bhij", queries, k)
-        for (of_row, of_column), name in part.items():
+        for (of_row, of_column), name in keys_of.items():
             here = (row == of_row) & (column == of_column)
-            own = torch.einsum("bhid,bhjd->bhij", queries, extras.streams.get(name, k))
-            scores = torch.where(here, own, scores)
+            products = torch.einsum("bhid,bhjd->bhij", queries, extras.streams.get(name, k))
+            scores = torch.where(here, products, scores)
 
         offset, across = position - position[:, None], row != column
         linked, free = torch.zeros_like(across), torch.ones_like(across)
@@ -183,18 +183,18 @@ class EtcAttention(Attention):
     def attend(self, q: Queries, k: Keys, v: Values, extras: Extras) -> Output:
         whole = {"q": self._split(q), "k": self._split(k), "v": self._split(v)}
 
-        def heads(name: str, like: str, part: int) -> Tensor:
+        def heads(name: str, like: str, side: int) -> Tensor:
             if name not in extras.streams:
-                projection = whole[like][part]
-            elif part == 0:  # few rows: the gradient of a slice is cheaper than that of a split
+                projection = whole[like][side]
+            elif side == 0:  # few rows: the gradient of a slice is cheaper than that of a split
                 projection = extras.streams[name][:, :, : self.options.global_tokens]
             else:
-                projection = self._split(extras.streams[name])[part]
+                projection = self._split(extras.streams[name])[side]
             assert projection is not None
             return projection
 
-        def source(layout: Band | Dense, name: str, part: int, read: _Input) -> KeySource:
-            return KeySource(layout, heads(f"{name}_k", "k", part), heads(f"{name}_v", "v", part), read.keep)
+        def source(layout: Band | Dense, name: str, side: int, read: _Input) -> KeySource:
+            return KeySource(layout, heads(f"{name}_k", "k", side), heads(f"{name}_v", "v", side), read.keep)
 
         begin, rest = self._inputs(q, extras)
         g2g = source(Dense(), "g2g", 0, begin), self._within(Dense(), begin)
@@ -213,7 +213,7 @@ class EtcAttention(Attention):
         return torch.cat([global_rows, long_rows], dim=2)
 
     def _split(self, x: Tensor, dim: int = 2) -> tuple[Tensor, Tensor | None]:
-        """The global and the long input; no long one in a sequence that is too short."""
+        """The global and the long input; None for the long one if the sequence is too short."""
         count, length = self.options.global_tokens, x.shape[dim]
         if length <= count:
             return x, None
@@ -223,29 +223,29 @@ class EtcAttention(Attention):
     def _inputs(self, q: Tensor, extras: Extras) -> tuple[_Input, _Input | None]:
         example = extras.streams.get("example")
         if example is not None and host_may_read(example) and bool((example == example[:, :1]).all()):
-            example = None  # one example is no packing
-        beside = (extras.key_mask, extras.streams.get("segment"), example)
-        pairs = [(None, None) if x is None else self._split(x, 1) for x in beside]
+            example = None  # nothing is packed
+        by_token = (extras.key_mask, extras.streams.get("segment"), example)
+        pairs = [(None, None) if x is None else self._split(x, 1) for x in by_token]
         begin, rest = self._split(q)
-        places = [None if x is None else torch.arange(x.shape[2], device=q.device)[None] for x in (begin, rest)]
+        positions = [None if x is None else torch.arange(x.shape[2], device=q.device)[None] for x in (begin, rest)]
         first, second = (
-            None if at is None else _Input(at, *(pair[i] for pair in pairs)) for i, at in enumerate(places)
+            None if at is None else _Input(at, *(pair[i] for pair in pairs)) for i, at in enumerate(positions)
         )
         assert first is not None
         return first, second
 
-    def _within(self, layout: Band | Dense, own: _Input) -> _Relation | None:
-        """Of pairs of one input, g2g or l2l."""
+    def _within(self, layout: Band | Dense, tokens: _Input) -> _Relation | None:
+        """Of pairs within one input, g2g or l2l."""
         labels = keep = None
-        count = own.at.shape[1]
+        count = tokens.at.shape[1]
         if self.options.labels:
-            labels = self.position_labels(layout.along(own.at, count) - own.at[:, :, None])
-        if own.example is not None:
-            keep = layout.along(own.example, count) == own.example[:, :, None]
+            labels = self.position_labels(layout.along(tokens.at, count) - tokens.at[:, :, None])
+        if tokens.example is not None:
+            keep = layout.along(tokens.example, count) == tokens.example[:, :, None]
         return None if labels is None and keep is None else _Relation(labels, keep)
 
     def _across(self, begin: _Input, rest: _Input) -> tuple[_Relation | None, _Relation | None]:
-        """Of pairs of both inputs, g2l and l2g."""
+        """Of pairs across the inputs, g2l and l2g."""
         shape = (1, begin.at.shape[1], rest.at.shape[1])
         linked = torch.zeros(shape, dtype=torch.bool, device=begin.at.device)
         labels = same = open = None
@@ -267,7 +267,7 @@ class EtcAttention(Attention):
         return g2l, None if l2g is None else l2g.transposed
 
     def _only_labels(self, q: Tensor, rest: _Input) -> bool:
-        """Whether a band has its labels and nothing else; dropout and compilers take the plain way."""
+        """Whether labels are all that is added to the band's scores; not with dropout, nor for compilers."""
         plain = not on_cpu(q) or torch.compiler.is_compiling() or q.dtype != wide(q.dtype)
         return self.options.labels > 0 and not (plain or rest.example is not None or (self.training and self.dropout))
 
@@ -285,41 +285,41 @@ class EtcAttention(Attention):
 
     @staticmethod
     def _terms(q: Tensor, vectors: Tensor, numbers: Tensor, scale: float) -> Tensor:
-        """Of each query for each label: one product with the whole vocabulary."""
+        """The term of each query for each label, by one product with the whole vocabulary."""
         return (q @ (vectors * scale).to(q.dtype).mT + (numbers * scale).to(q.dtype)).to(wide(q.dtype))
 
-    def _joint(self, q: Tensor, parts: list[tuple[KeySource, _Relation | None]], rows: str) -> Tensor:
-        """One softmax over the parts: fused if nothing depends on pairs of tokens but the pattern itself."""
+    def _joint(self, q: Tensor, pairs: list[tuple[KeySource, _Relation | None]], rows: str) -> Tensor:
+        """One softmax over all sources; fused if no source adds terms for pairs of tokens."""
         scale, dropout = self.shape.head_dim**-0.5, self.dropout if self.training else 0.0
-        if all(relation is None for _, relation in parts):
-            return joint(q, [source for source, _ in parts], scale=scale, dropout=dropout)
+        if all(relation is None for _, relation in pairs):
+            return joint(q, [source for source, _ in pairs], scale=scale, dropout=dropout)
 
-        def related(q: Tensor, vectors: Tensor | None, numbers: Tensor | None, *pairs: Tensor) -> Tensor:
+        def related(q: Tensor, vectors: Tensor | None, numbers: Tensor | None, *tensors: Tensor) -> Tensor:
             terms = None
             if vectors is not None and numbers is not None:
                 terms = self._terms(q, vectors, numbers, scale)
             sources = [
                 replace(source, k=k, v=v, extra=None if relation is None else relation.extra(terms, q))
-                for (source, relation), k, v in zip(parts, pairs[::2], pairs[1::2])
+                for (source, relation), k, v in zip(pairs, tensors[::2], tensors[1::2])
             ]
             return joint(q, sources, scale=scale, dropout=dropout)
 
         vectors = numbers = None
         if self.options.labels:
             vectors, numbers = self.labels[f"{rows}_vectors"], self.labels[f"{rows}_numbers"][:, None]
-        inputs: tuple[Any, ...] = (q, vectors, numbers, *(x for source, _ in parts for x in (source.k, source.v)))
+        inputs: tuple[Any, ...] = (q, vectors, numbers, *(x for source, _ in pairs for x in (source.k, source.v)))
         if torch.compiler.is_compiling():
             return related(*inputs)
-        # Some heads after the others, and again in the backward pass: their scores are all there ever is.
+        # A few heads at a time, recomputed in the backward pass, so that only their scores are in memory.
         heads = q.shape[1]
-        width = sum(source.layout.width(source.k.shape[2]) for source, _ in parts)
+        width = sum(source.layout.width(source.k.shape[2]) for source, _ in pairs)
         together = max(1, min(heads, PIECE // (q.shape[0] * q.shape[2] * width)))
         by_head = zip(
             *((None,) * ceil_div(heads, together) if x is None else x.split(together, dim=-3) for x in inputs)
         )
         if not torch.is_grad_enabled():
-            return torch.cat([related(*own) for own in by_head], dim=1)
-        return torch.cat([checkpoint(related, *own, use_reentrant=False) for own in by_head], dim=1)
+            return torch.cat([related(*group) for group in by_head], dim=1)
+        return torch.cat([checkpoint(related, *group, use_reentrant=False) for group in by_head], dim=1)
 
     def cost(self, queries: int, keys: int) -> Cost:
         heads, width, clip = self.shape.heads, self.shape.head_dim, self.options.labels
@@ -333,5 +333,5 @@ class EtcAttention(Attention):
         pairs = heads * count * queries + relative_labels.pairs(heads, rest, count, self.options.radius)
         vocabulary = self.options.vocabulary or 2 * clip + 3
         flops = 4 * pairs * width + 2 * heads * queries * vocabulary * width
-        # Of long rows the output, the log-sum-exp, the terms and what they were made with; global ones are made again.
+        # For long rows the output, the log-sum-exp, the terms and their vectors; global rows are recomputed.
         return Cost(flops, heads * (rest * (width + 1 + vocabulary) + vocabulary * width) if rest else 0)

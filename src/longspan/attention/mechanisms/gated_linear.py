@@ -37,7 +37,7 @@ class GatedLinearAttention(Attention):
     order = "n·head_dim"
     exponent = 1.0
     supports = Supports(causal=True, bidirectional=False, streaming=True, left_padding=True)
-    streams = (Stream(name="hidden", kind="hidden", help="the hidden states, from which the gates are made"),)
+    streams = (Stream(name="hidden", kind="hidden", help="the hidden states that the gates are computed from"),)
 
     @dataclass(frozen=True, kw_only=True)
     class Options(config.Options):

@@ -28,8 +28,11 @@ class ImageLocalState(State):
 
 
 class ImageLocalAttention(Attention):
-    """The sequence is in generation order, so that index order is time: rows one after the other for local 1D, and
-    blocks one after the other for local 2D (`layouts.raster_to_blocks` puts an image into that order)."""
+    """Attention within blocks of an image and to the positions around them.
+
+    The sequence is in generation order: row after row for local 1D, block after block for local 2D
+    (`layouts.raster_to_blocks` puts an image into that order).
+    """
 
     name = "image_local"
     paper = "Parmar et al. 2018 (Image Transformer)"
@@ -46,19 +49,22 @@ class ImageLocalAttention(Attention):
         )
         memory: int | tuple[int, ...] = option(
             256,
-            "positions in front of the block that it reads too (local 1D), or rows above and columns beside it (local "
-            "2D); if not causal, as many behind or below it",
+            "positions before the block that it also reads (local 1D), or rows above and columns beside it (local "
+            "2D); if not causal, as many after or below it",
             low=0,
         )
-        behind: int | None = option(
-            None, "positions behind the block (local 1D, not causal), where they are not as many as memory", low=0
+        memory_after: int | None = option(
+            None,
+            "positions after the block that it also reads (local 1D, not causal); memory unless given",
+            low=0,
+            formerly="behind",
         )
         ring: bool = option(
-            False, "whether the last block stands before the first (local 1D, not causal), as Reformer was released"
+            False, "whether the first block follows the last (local 1D, not causal), as in the released Reformer"
         )
         width: int | None = option(None, "positions of a row of the image; needed for local 2D", low=1)
         height: int | None = option(
-            None, "rows of the image (local 2D); without it, any number of whole rows of blocks may follow", low=1
+            None, "rows of the image (local 2D); any number of whole rows of blocks unless given", low=1
         )
 
     def __init__(
@@ -66,8 +72,8 @@ class ImageLocalAttention(Attention):
     ) -> None:
         super().__init__(shape, options, causal=causal, dropout=dropout)
         self.form = _form(self.options)
-        if causal and (self.options.ring or self.options.behind is not None):
-            raise InvalidOption("options ring and behind are for causal=False; a causal form reads nothing behind")
+        if causal and (self.options.ring or self.options.memory_after is not None):
+            raise InvalidOption("options ring and memory_after are for causal=False; a causal form reads no later key")
         if self.options.ring and not isinstance(self.form, LineBlocks):
             raise InvalidOption("option ring is for local 1D, with one number as query_block")
 
@@ -93,9 +99,10 @@ class ImageLocalAttention(Attention):
 
     @property
     def _sizes(self) -> tuple[int, int, int]:
-        """Of a ring: positions of a block, and blocks before and behind it."""
+        """For a ring: positions of a block, and blocks before and after it."""
         assert isinstance(self.form, LineBlocks)
-        return self.form.block, self.form.memory_size // self.form.block, self.form.behind // self.form.block
+        block = self.form.block
+        return block, self.form.memory_size // block, self.form.memory_after // block
 
     def _joint(self, layout: Layout, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
         dropout = self.dropout if self.training else 0.0
@@ -141,19 +148,16 @@ class ImageLocalAttention(Attention):
         return out, ImageLocalState(keys.trim(kept), values.trim(kept), None if seen is None else seen.trim(kept), end)
 
     def _by_block(self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, begin: int) -> Tensor:
-        """The rows of positions `begin` and on, block by block; k, v and keep end where q does."""
+        """The rows from position `begin` on, block by block; k, v and keep end where q does."""
         end, outs = begin + q.shape[2], []
         first = end - k.shape[2]  # the position of the first key
         at = begin
         while at < end:
             stop = min(end, self.form.end_of_block(at))
-            # All that the block may read, in order of time: the queries are the last of it.
+            # All that the block may read, in order of time; the queries are at its end.
             index = self.form.memory(at, stop, first, q.device)
-            own = q[:, :, at - begin : stop - begin]
-            out = self._joint(
-                Dense(causal=True), own, k[:, :, index], v[:, :, index], None if keep is None else keep[:, index]
-            )
-            outs.append(out)
+            queries, mask = q[:, :, at - begin : stop - begin], None if keep is None else keep[:, index]
+            outs.append(self._joint(Dense(causal=True), queries, k[:, :, index], v[:, :, index], mask))
             at = stop
         return torch.cat(outs, dim=2)
 
@@ -166,15 +170,15 @@ class Form(ABC):
 
     @abstractmethod
     def neighbourhood(self, length: int) -> Tensor:
-        """(length, length): the memory block of each query, as the paper has it, before time is looked at."""
+        """(length, length): the memory block of each query as in the paper, without regard to causality."""
 
     @abstractmethod
     def end_of_block(self, position: int) -> int:
-        """The position behind the last of the block that `position` is in."""
+        """The position after the last one of the block of `position`."""
 
     @abstractmethod
     def memory(self, position: int, stop: int, first: int, device: torch.device) -> Any:
-        """An index, counted from `first`: the positions before `stop` that the block of `position` may read."""
+        """The indices, from `first` on, of positions before `stop` that the block of `position` may read."""
 
     @abstractmethod
     def first(self, position: int) -> int:
@@ -183,19 +187,19 @@ class Form(ABC):
 
 @dataclass(frozen=True)
 class LineBlocks(Form):
-    """Section 3.3, local 1D: a block of `block` queries and the `memory` positions in front of it."""
+    """Section 3.3, local 1D: a block of `block` queries and the memory positions before and after it."""
 
     block: int
     memory_size: int
-    behind: int
+    memory_after: int
 
     def layout(self, causal: bool) -> Layout:
-        return Tiles(self.block, self.memory_size, self.behind, causal)
+        return Tiles(self.block, self.memory_size, self.memory_after, causal)
 
     def neighbourhood(self, length: int) -> Tensor:
         first = torch.arange(length)[:, None] // self.block * self.block  # of the query's block
         key = torch.arange(length)
-        return (key >= first - self.memory_size) & (key < first + self.block + self.behind)
+        return (key >= first - self.memory_size) & (key < first + self.block + self.memory_after)
 
     def end_of_block(self, position: int) -> int:
         return (position // self.block + 1) * self.block
@@ -221,28 +225,28 @@ class ImageBlocks(Form):
 
     def neighbourhood(self, length: int) -> Tensor:
         (tall, broad), (above, beside) = self.block, self.flange
-        # The image, block after block and each of them row by row.
+        # The image, block after block, each row by row.
         rows = ceil_div(length, tall * self.width) * tall if self.height is None else self.height
-        places = [
+        pixels = [
             (row, column, top, left)
             for top in range(0, rows, tall)
             for left in range(0, self.width, broad)
             for row in range(top, min(top + tall, rows))
             for column in range(left, min(left + broad, self.width))
         ]
-        row, column, top, left = torch.tensor(places[:length]).unbind(1)
-        top, left = top[:, None], left[:, None]  # of the query's block; the rest is of the key
+        row, column, top, left = torch.tensor(pixels[:length]).unbind(1)
+        top, left = top[:, None], left[:, None]  # of the query's block; row and column are the key's
         in_rows = (row >= top - above) & (row < top + tall + above)
         return in_rows & (column >= left - beside) & (column < left + broad + beside)
 
     def end_of_block(self, position: int) -> int:
-        return self._own(position)[-1]
+        return self._block_of(position)[-1]
 
     def memory(self, position: int, stop: int, first: int, device: torch.device) -> Tensor:
-        top, left, _ = self._own(position)
+        top, left, _ = self._block_of(position)
         (tall, broad), (above, beside) = self.block, self.flange
         bottom = top + tall if self.height is None else min(top + tall, self.height)
-        # On the host: how many there are must be known there, and asking an accelerator would mean waiting for it.
+        # On the host, which must know how many there are: asking an accelerator would mean waiting for it.
         rows = torch.arange(max(0, top - above), bottom)[:, None]
         columns = torch.arange(max(0, left - beside), min(left + broad + beside, self.width))
         ranks = rank_in_blocks(rows, columns, self.height, self.width, self.block).flatten().tolist()
@@ -254,8 +258,8 @@ class ImageBlocks(Form):
         top = position // (tall * self.width) * tall
         return max(0, top - above) // tall * tall * self.width
 
-    def _own(self, position: int) -> tuple[int, int, int]:
-        """The origin of the block that `position` is in, and the position behind the block's last."""
+    def _block_of(self, position: int) -> tuple[int, int, int]:
+        """Top and left of the block of `position`, and the position after the block's last one."""
         (tall, broad), width = self.block, self.width
         strip, rest = divmod(position, tall * width)
         rows = tall if self.height is None else min(tall, self.height - strip * tall)
@@ -266,16 +270,18 @@ class ImageBlocks(Form):
 
 def _form(options: Any) -> Form:
     block, memory, width, height = options.query_block, options.memory, options.width, options.height
-    behind = memory if options.behind is None else options.behind
+    after = memory if options.memory_after is None else options.memory_after
     if isinstance(block, int) and isinstance(memory, int):
         for name, value in (("width", width), ("height", height)):
             if value is not None:
                 raise InvalidOption(f"option {name} goes with a query_block of two numbers (local 2D), not {block!r}")
-        if options.ring and (memory % block or behind % block):
-            raise InvalidOption(f"a ring is of whole blocks of {block}, so memory and behind must be multiples of it")
-        return LineBlocks(block, memory, behind)
-    if options.behind is not None:
-        raise InvalidOption("option behind is for local 1D, with one number as query_block")
+        if options.ring and (memory % block or after % block):
+            raise InvalidOption(
+                f"a ring has whole blocks of {block}, so memory and memory_after must be multiples of it"
+            )
+        return LineBlocks(block, memory, after)
+    if options.memory_after is not None:
+        raise InvalidOption("option memory_after is for local 1D, with one number as query_block")
     for name, value in (("query_block", block), ("memory", memory)):
         if not isinstance(value, tuple) or len(value) != 2:
             raise InvalidOption(

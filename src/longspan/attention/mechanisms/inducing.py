@@ -39,7 +39,7 @@ class InducingAttention(Attention):
     class Options(config.Options):
         points: int = option(32, "inducing points", low=1)
         scale: float | None = option(
-            None, "what the products are multiplied by; 1/sqrt(heads · head_dim), the full width, as in the paper"
+            None, "factor on the scores; 1/sqrt(heads · head_dim), as in the paper, unless given"
         )
 
     def __init__(
@@ -47,7 +47,7 @@ class InducingAttention(Attention):
     ) -> None:
         super().__init__(shape, options, causal=causal, dropout=dropout)
         width = shape.heads * shape.head_dim
-        self.points = nn.Parameter(torch.empty(self.options.points, width))  # queries of all heads side by side
+        self.points = nn.Parameter(torch.empty(self.options.points, width))  # queries of all heads, concatenated
         self.summary_keys = nn.Parameter(torch.empty(width, width))
         self.summary_values = nn.Parameter(torch.empty(width, width))
         for parameter in (self.points, self.summary_keys, self.summary_values):
@@ -108,5 +108,5 @@ class InducingAttention(Attention):
         heads, head_dim, points = self.shape.heads, self.shape.head_dim, self.options.points
         width = heads * head_dim
         flops = 4 * points * (queries + keys) * width + 4 * points * width**2
-        # Of each attention the output and the log-sum-exp; the keys and values made of the summary.
+        # The output and log-sum-exp of both attentions, and the summary's keys and values.
         return Cost(flops, (queries + points) * (width + heads) + 2 * points * width)

@@ -31,19 +31,19 @@ RANK = 256  # the usual value in the paper
 
 
 class Projection(nn.Module):
-    """What E and F are made of; a module of its own, so that several mechanisms can hold the same one.
+    """The weights of E and F, in a separate module so that several mechanisms can share it.
 
-    `keys` is (heads or 1, rank, max_length), for a convolution (heads or 1, window); `values` is its like, or None
-    where E = F.
+    `keys` is (heads or 1, rank, max_length), or for a convolution (heads or 1, window). `values` has the same shape, or
+    is None if E = F.
     """
 
     def __init__(self, heads: int, size: tuple[int, ...], sharing: str) -> None:
         super().__init__()
-        each = (heads if sharing == "none" else 1, *size)
-        # At the full length, what is projected then varies as much as what comes in; a larger E swamps the softmax.
+        shape = (heads if sharing == "none" else 1, *size)
+        # At the full length, projected rows then have the variance of the input; a larger E saturates the softmax.
         deviation = size[-1] ** -0.5
-        self.keys = nn.Parameter(torch.randn(each) * deviation)
-        self.values = nn.Parameter(torch.randn(each) * deviation) if sharing in ("none", "headwise") else None
+        self.keys = nn.Parameter(torch.randn(shape) * deviation)
+        self.values = nn.Parameter(torch.randn(shape) * deviation) if sharing in ("none", "headwise") else None
 
     @property
     def pair(self) -> tuple[Tensor, Tensor]:
@@ -52,7 +52,7 @@ class Projection(nn.Module):
 
     @property
     def matrices(self) -> int:
-        """How many different matrices these are."""
+        """The number of different matrices."""
         return sum(len(weight) for weight in self.parameters())
 
 
@@ -67,14 +67,14 @@ class LinformerAttention(Attention):
     @dataclass(frozen=True, kw_only=True)
     class Options(config.Options):
         rank: int | None = option(
-            None, f"rows that keys and values are brought down to; {RANK}, or max_length where that is less", low=1
+            None, f"rows after projecting keys and values; {RANK} or, if less, max_length unless given", low=1
         )
         projection: str = option(
-            "linear", "how: a free matrix, or windows of max_length / rank keys each", choices=PROJECTIONS
+            "linear", "by a free matrix, or over windows of max_length / rank keys", choices=PROJECTIONS
         )
         sharing: str = option(
             "kv",
-            "who has a matrix of its own: keys and values of each head (none), keys and values (headwise), the layer "
+            "what has a separate matrix: keys and values of each head (none), keys and values (headwise), the layer "
             "(kv), or the network (layerwise: see share_projection)",
             choices=SHARINGS,
         )
@@ -107,7 +107,7 @@ class LinformerAttention(Attention):
     # The definition
 
     def define(self, q: Queries, k: Keys, extras: Extras) -> Weights:
-        """softmax(Q (E K)ᵀ / sqrt(d)) F as (queries, keys); for max, how much the window of each key is read."""
+        """softmax(Q (E K)ᵀ / sqrt(d)) F as (queries, keys); for max, the weight of each key's window."""
         keep = self._keep(k, extras.key_mask)
         slots = self._slots_by_definition(keep)
         if self.options.projection == "max":
@@ -115,22 +115,23 @@ class LinformerAttention(Attention):
             window = torch.arange(k.shape[2], device=k.device) // self.window  # of each key
             return weights[..., window] * keep[:, None, None, :]
         project_keys, project_values = self._matrices_by_definition(keep, k)
-        brought = torch.einsum("bhrj,bhjd->bhrd", project_keys, k)
-        return torch.einsum("bhir,bhrj->bhij", self._softmax_by_definition(q, brought, slots), project_values)
+        projected = torch.einsum("bhrj,bhjd->bhrd", project_keys, k)
+        return torch.einsum("bhir,bhrj->bhij", self._softmax_by_definition(q, projected, slots), project_values)
 
     def apply_weights(self, weights: Tensor, v: Values, extras: Extras) -> Output:
         if self.options.projection != "max":
             return weights @ v
         largest = self._largest_by_definition(v, self._keep(v, extras.key_mask))
-        of_windows = [part.amax(dim=-1) for part in weights.split(self.window, dim=-1)]  # one number and 0
+        by_window = weights.split(self.window, dim=-1)
+        of_windows = [keys.amax(dim=-1) for keys in by_window]  # the keys of a window have one weight, or 0
         return torch.einsum("bhir,bhrd->bhid", torch.stack(of_windows, dim=-1), largest[:, :, : len(of_windows)])
 
-    def _softmax_by_definition(self, q: Tensor, brought: Tensor, slots: Tensor) -> Tensor:
-        scores = torch.einsum("bhid,bhrd->bhir", q, brought) / self.shape.head_dim**0.5
+    def _softmax_by_definition(self, q: Tensor, projected: Tensor, slots: Tensor) -> Tensor:
+        scores = torch.einsum("bhid,bhrd->bhir", q, projected) / self.shape.head_dim**0.5
         return masked_softmax(scores, slots[:, None, None, :].expand_as(scores))
 
     def _slots_by_definition(self, keep: Tensor) -> Tensor:
-        """Which of the `rank` rows hold anything: with free matrices all that read a key, else their own window."""
+        """Which of the `rank` rows have a key: with free matrices all or none, else those with one in their window."""
         if self.options.projection == "linear":
             return keep.any(dim=1, keepdim=True).expand(-1, self.rank)
         begins = range(0, self.max_length, self.window)
@@ -152,7 +153,7 @@ class LinformerAttention(Attention):
         return pair[0], pair[1]
 
     def _largest_by_definition(self, x: Tensor, keep: Tensor) -> Tensor:
-        """The largest readable number of each channel in each window, 0 where there is none."""
+        """The largest readable number of each channel in each window; 0 if there is none."""
         hidden, largest = ~keep[:, None, :, None], []
         for begin in range(0, self.max_length, self.window):
             rows = slice(begin, begin + self.window)
@@ -184,17 +185,17 @@ class LinformerAttention(Attention):
         return joint(q, [KeySource(Dense(), k, v, slots)], scale=self.shape.head_dim**-0.5, dropout=dropout)
 
     def _windows(self, x: Tensor) -> Tensor:
-        """(batch, heads, windows, window, width), zeros behind the end; `rank` windows at most."""
+        """(batch, heads, windows, window, width), padded with zeros; at most `rank` windows."""
         count = ceil_div(x.shape[2], self.window)
         windows: Tensor = pad_rows(x, 0, count * self.window - x.shape[2]).unflatten(2, (-1, self.window))
         return windows
 
     def _all_slots(self, x: Tensor) -> Tensor:
-        """`rank` slots: those past the end of the keys are zeros, and masked."""
+        """`rank` slots; those past the end of the keys are zeros and masked."""
         return pad(x, (0, 0, 0, self.rank - x.shape[2]))
 
     def _slots(self, keep: Tensor | None, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Which slots have a key that may be read (batch, rank), and 1 / how many."""
+        """Which slots have a key that may be read (batch, rank), and 1 / the number of such keys."""
         if keep is None:
             keep = torch.ones(like.shape[0], like.shape[2], dtype=torch.bool, device=like.device)
         marks = keep[:, None, :, None].to(wide(like.dtype))
@@ -208,7 +209,7 @@ class LinformerAttention(Attention):
 
         if torch.compiler.is_compiling() or not torch.is_grad_enabled():
             return rows(weight, x)
-        # It is little work, and would keep copies of all keys and values: padded, or in another order.
+        # Recomputing is cheap, and autograd would store padded or permuted copies of all keys and values.
         recomputed: Tensor = checkpoint(rows, weight, x, use_reentrant=False, preserve_rng_state=False)
         return recomputed
 
@@ -218,8 +219,8 @@ class LinformerAttention(Attention):
 
     def _max(self, x: Tensor, hidden: Tensor | None, slots: Tensor) -> Tensor:
         count = ceil_div(x.shape[2], self.window)
-        behind = count * self.window - x.shape[2]
-        filled = pad(_without(x, hidden, float("-inf")), (0, 0, 0, behind), value=float("-inf"))
+        missing = count * self.window - x.shape[2]
+        filled = pad(_without(x, hidden, float("-inf")), (0, 0, 0, missing), value=float("-inf"))
         largest = filled.unflatten(2, (-1, self.window)).max(dim=3).values
         return self._all_slots(largest).masked_fill(~slots[:, None, :, None], 0.0)
 
@@ -233,7 +234,7 @@ class LinformerAttention(Attention):
         elif kind == "convolution":
             flops += 4 * heads * ceil_div(keys, self.window) * self.window * width
         elif kind == "mean":
-            kept += rank  # how many keys each slot has
+            kept += rank  # the number of keys of each slot
         return Cost(flops, kept)
 
     # Sizes
@@ -282,7 +283,7 @@ def _without(x: Tensor, hidden: Tensor | None, value: float) -> Tensor:
 def project(weight: Tensor, x: Tensor, hidden: Tensor | None) -> Tensor:
     """The first columns of `weight` (heads or 1, rank, max_length) times x (batch, heads, length, width).
 
-    Positions that are hidden (batch, length) are zeros before they are projected.
+    Hidden positions (batch, length) are set to 0 before they are projected.
     """
     matrix = weight[:, :, : x.shape[2]].to(x.dtype)
     if torch.compiler.is_compiling() or not flash.fits(x, x, x):
@@ -297,14 +298,14 @@ def _recompute(ctx: Any, saved: Sequence[Any]) -> tuple[Tensor, Sequence[Tensor 
 
 
 class _Project(torch.autograd.Function):
-    """A matrix that heads and batch share is neither copied for them nor is its gradient made for each and summed."""
+    """Projects without copying a shared matrix for each head and sequence, forward and backward."""
 
     @staticmethod
     def forward(ctx: Any, matrix: Tensor, x: Tensor, hidden: Tensor | None) -> Tensor:
         ctx.save_for_backward(matrix, x, hidden)
         out = x.new_empty(*x.shape[:2], matrix.shape[1], x.shape[3])
         for row in range(len(x)):
-            torch.bmm(_each(matrix, x), _row(x, hidden, row), out=out[row])
+            torch.bmm(_for_heads(matrix, x), _row(x, hidden, row), out=out[row])
         return out
 
     @staticmethod
@@ -315,19 +316,19 @@ class _Project(torch.autograd.Function):
         if ctx.needs_input_grad[1]:
             dx = torch.empty_like(x)
             for row in range(len(x)):
-                torch.bmm(_each(matrix, x).mT, g[row], out=dx[row])
+                torch.bmm(_for_heads(matrix, x).mT, g[row], out=dx[row])
             dx = dx if hidden is None else dx.masked_fill_(hidden[:, None, :, None], 0.0)
         if ctx.needs_input_grad[0]:
             dmatrix = torch.zeros(matrix.shape, dtype=matrix.dtype, device=matrix.device)
             for row in range(len(x)):
-                towards, rows = g[row], _row(x, hidden, row)
-                if len(matrix) == 1:  # heads side by side: one product sums over them
-                    towards, rows = (part.transpose(0, 1).flatten(1)[None] for part in (towards, rows))
-                dmatrix.baddbmm_(towards, rows.mT)
+                g_rows, x_rows = g[row], _row(x, hidden, row)
+                if len(matrix) == 1:  # concatenate the heads: one product sums over them
+                    g_rows, x_rows = (rows.transpose(0, 1).flatten(1)[None] for rows in (g_rows, x_rows))
+                dmatrix.baddbmm_(g_rows, x_rows.mT)
         return dmatrix, dx, None
 
 
-def _each(matrix: Tensor, x: Tensor) -> Tensor:
+def _for_heads(matrix: Tensor, x: Tensor) -> Tensor:
     return matrix.expand(x.shape[1], -1, -1)
 
 

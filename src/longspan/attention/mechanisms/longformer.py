@@ -105,7 +105,7 @@ class LongformerAttention(WindowAttention):
         return others.scatter_add_(2, _spread(index, rows), rows)
 
     def cost(self, queries: int, keys: int, global_tokens: int = 0) -> Cost:
-        """The cost of `attend` for one sequence with so many global tokens and no padding."""
+        """The cost of `attend` for one sequence with this number of global tokens and no padding."""
         heads, width = self.shape.heads, self.shape.head_dim
         window = super().cost(queries, keys)
         pairs = Dense().pairs(heads, queries, global_tokens) + Dense().pairs(heads, global_tokens, keys)

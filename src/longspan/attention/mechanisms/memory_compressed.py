@@ -36,7 +36,7 @@ class LocalState(State):
 
 @dataclass(frozen=True)
 class CompressedState(State):
-    k: Rows  # position 0, if it has a slot of its own, and the finished slots
+    k: Rows  # position 0 if `first_slot`, and the finished slots
     v: Rows
     seen: Rows | None  # which of them may be read; None if all may
     pending: LocalState  # the positions since the last finished slot, not yet convolved
@@ -57,15 +57,15 @@ class MemoryCompressedAttention(Attention):
     class Options(config.Options):
         layer: str = option(
             "memory",
-            "memory: all compressed keys; local: the own block only, order n·block",
+            "memory: reads all compressed keys; local: reads its own block only, order n·block",
             choices=("memory", "local"),
         )
         stride: int = option(3, "positions that become one slot (layer memory)", low=1)
-        inclusive: bool = option(
-            False, "a row may read the slot that ends with its own position, not only those that end before it"
-        )
-        first: bool = option(
-            True, "when causal, position 0 is a slot of its own, so that the first rows have something to read"
+        inclusive: bool = option(False, "whether a row may also read the slot that ends at its own position")
+        first_slot: bool = option(
+            True,
+            "causal: whether position 0 is also a slot by itself, so that the first rows have something to read",
+            formerly="first",
         )
         block: int = option(256, "positions of a block (layer local)", low=1)
 
@@ -80,7 +80,7 @@ class MemoryCompressedAttention(Attention):
             shape.check_room("stride", self.options.stride)
             self.compress_keys = KeyCompression(shape.heads * shape.head_dim, self.options.stride)
             self.compress_values = KeyCompression(shape.heads * shape.head_dim, self.options.stride)
-        self.first = self.causal and self.options.first
+        self.first = self.causal and self.options.first_slot
 
     # The definition
 
@@ -111,12 +111,12 @@ class MemoryCompressedAttention(Attention):
         return weights @ v
 
     def _slots_by_definition(self, compression: "KeyCompression", x: Tensor, key_mask: Tensor | None) -> Tensor:
-        """Position 0, if it has a slot of its own, and the convolved slots: (batch, heads, slots, head_dim)."""
+        """Position 0 if it is a slot, and the convolved slots: (batch, heads, slots, head_dim)."""
         stride, heads = self.options.stride, self.shape.heads
         self._check_width(x)
         if key_mask is not None:
             x = x.masked_fill(~key_mask[:, None, :, None], 0.0)
-        missing = 0 if self.causal else -x.shape[2] % stride  # when causal, a slot that is not full is in nobody's past
+        missing = 0 if self.causal else -x.shape[2] % stride  # if causal, no row may read a slot that is not full
         channels = pad(x, (0, 0, 0, missing)).transpose(1, 2).flatten(2).mT  # batch, channels, length
         if channels.shape[2] < stride:
             slots = channels[:, :, :0]
@@ -158,9 +158,9 @@ class MemoryCompressedAttention(Attention):
         if keep is not None:
             hidden = ~keep[:, None, :, None]
             k, v = k.masked_fill(hidden, 0.0), v.masked_fill(hidden, 0.0)
-            own = self._whole(keep[:, None, :, None], slots).unflatten(2, (slots, self.options.stride))
-            whether = own.any(dim=3)[:, 0, :, 0]
-            keep = torch.cat([keep[:, :1], whether], dim=1) if first else whether
+            positions = self._whole(keep[:, None, :, None], slots).unflatten(2, (slots, self.options.stride))
+            keep_slots = positions.any(dim=3)[:, 0, :, 0]
+            keep = torch.cat([keep[:, :1], keep_slots], dim=1) if first else keep_slots
         keys = self.compress_keys(self._whole(k, slots))
         values = self.compress_values(self._whole(v, slots))
         if first:
@@ -168,14 +168,14 @@ class MemoryCompressedAttention(Attention):
         return keys, values, keep
 
     def _whole(self, x: Tensor, slots: int) -> Tensor:
-        """The positions of the first `slots` slots; only the last of them may lack some, which are then 0."""
+        """The positions of the first `slots` slots, padded with zeros if the last slot is not full."""
         wanted = slots * self.options.stride
         if self.causal:
             return first_rows(x, wanted)
         return pad_rows(x, 0, wanted - x.shape[2])
 
     def _read(self, q: Tensor, keys: Tensor, values: Tensor, keep: Tensor | None, past: int = 0) -> Tensor:
-        """The rows from position `past` on, over all slots that there are."""
+        """The rows from position `past` on, over all slots."""
         return self._joint(q, self._stairs(past) if self.causal else Dense(), keys, values, keep)
 
     def _joint(self, q: Tensor, layout: Layout, k: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
@@ -212,7 +212,7 @@ class MemoryCompressedAttention(Attention):
         pairs = self._stairs(0).pairs(heads, queries, read) if self.causal else Dense().pairs(heads, queries, read)
         kept += 2 * read * width
         if heads > 1:
-            kept += 2 * slots * stride * width  # what is convolved, with the channels of all heads side by side
+            kept += 2 * slots * stride * width  # the convolution's input, with the channels of all heads concatenated
         return Cost(4 * head_dim * pairs + 4 * slots * stride * width**2, kept)
 
     # Decoding
@@ -235,7 +235,7 @@ class MemoryCompressedAttention(Attention):
         self, q: Tensor, k: Tensor, v: Tensor, state: LocalState, extras: Extras
     ) -> tuple[Tensor, LocalState]:
         block, count = self.options.block, q.shape[2]
-        near = min(count, block - len(state.k))  # rows that still belong to the block begun before
+        near = min(count, block - len(state.k))  # rows that still belong to the unfinished block
         mask = None if extras.key_mask is None else extras.key_mask[:, :near]
         begun = _append(state, k[:, :, :near], v[:, :, :near], mask)
         out = self._joint(q[:, :, :near], Dense(causal=True), begun.k.value, begun.v.value, _seen(begun))
@@ -269,9 +269,9 @@ class MemoryCompressedAttention(Attention):
 
 
 class KeyCompression(nn.Module):
-    """A convolution over all channels whose kernel is its stride: a linear layer on `stride` positions side by side.
+    """A convolution over all channels with kernel = stride: a linear layer on `stride` concatenated positions.
 
-    The kernel is held as that layer wants it, (out, offset, in); `weight.transpose(1, 2)` is that of `nn.Conv1d`.
+    The weight is stored as for that layer, (out, offset, in); `weight.transpose(1, 2)` is that of `nn.Conv1d`.
     """
 
     def __init__(self, width: int, stride: int) -> None:
@@ -279,7 +279,7 @@ class KeyCompression(nn.Module):
         self.stride = stride
         self.weight = nn.Parameter(torch.empty(width, stride, width))
         self.bias = nn.Parameter(torch.empty(width))
-        bound = (stride * width) ** -0.5  # as nn.Conv1d starts
+        bound = (stride * width) ** -0.5  # as nn.Conv1d is initialised
         for parameter in (self.weight, self.bias):
             nn.init.uniform_(parameter, -bound, bound)
 
@@ -299,7 +299,7 @@ def _append(state: LocalState, k: Tensor, v: Tensor, key_mask: Tensor | None) ->
 
 
 def _only(k: Tensor, v: Tensor, keep: Tensor | None, last: int) -> LocalState:
-    """The last so many positions, in buffers of their own: what lies before them can be freed."""
+    """The `last` positions, copied to new buffers, so that the memory of those before them can be freed."""
     nothing = LocalState(Rows.empty(k.shape[0]), Rows.empty(k.shape[0]), None)
     if not last:
         return nothing

@@ -112,24 +112,24 @@ class NystromAttention(Attention):
             fused: Tensor = _Fused.apply(q, k, v, keep, segments, self.options.iterations, self._scale)  # type: ignore[no-untyped-call, unused-ignore]
             return fused
         rows = torch.cat([short.nonzero(), (~short).nonzero()])[:, 0]
-        parts = [
-            self._fused(*(x.index_select(0, some) for x in (q, k, v, keep)))
-            for some in rows.split([int(short.sum()), int((~short).sum())])
+        outs = [
+            self._fused(*(x.index_select(0, group) for x in (q, k, v, keep)))
+            for group in rows.split([int(short.sum()), int((~short).sum())])
         ]
-        return torch.cat(parts).index_select(0, rows.argsort())
+        return torch.cat(outs).index_select(0, rows.argsort())
 
     def _plain(self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
-        """The same without branches: an example with no more tokens than landmarks reads its own values there."""
+        """The same without branches; in a sequence with at most `landmarks` tokens, each token is a landmark."""
         most = self.options.landmarks
         keep = readable(1, q.shape[2], False, keep, q.device)[:, 0, 0].expand(len(q), -1)
         means = _segment_matrix(keep, most, wide(q.dtype))
-        query_landmarks, key_landmarks, own = (
+        query_landmarks, key_landmarks, value_landmarks = (
             torch.einsum("bmn,bhnd->bhmd", means, x.to(means.dtype)).to(x.dtype) for x in (q, k, v)
         )
         read = joint(query_landmarks, [KeySource(Dense(), k, v, keep)], scale=self._scale)
         carried = carry(query_landmarks, key_landmarks, read, self.options.iterations, self._scale)
         count = keep.sum(dim=1)[:, None]
-        carried = torch.where((count <= most)[:, :, None, None], own, carried)
+        carried = torch.where((count <= most)[:, :, None, None], value_landmarks, carried)
         landmarks = torch.arange(most, device=q.device) < count
         return joint(q, [KeySource(Dense(), key_landmarks, carried, landmarks)], scale=self._scale)
 
@@ -148,15 +148,15 @@ class NystromAttention(Attention):
             flops += 4 * queries * keys * width
         else:
             flops += 8 * queries * most * width + 4 * most * most * width + 8 * self.options.iterations * most**3
-            kept += most * (4 * width + 1)  # landmarks of both kinds, what they read, the same carried over
+            kept += most * (4 * width + 1)  # landmarks of queries and keys, what they read, and `carry` of it
         return Cost(heads * flops, heads * kept)
 
 
 def carry(q: Tensor, k: Tensor, read: Tensor, iterations: int, scale: float) -> Tensor:
-    """pinv(softmax(q kᵀ)) times what the query landmarks have read; q and k are the landmarks."""
+    """pinv(softmax(q kᵀ)) · read, where q and k are landmarks, and `read` is what the query landmarks have read."""
     a = products(q, k, scale).softmax(dim=-1).flatten(0, 1)
-    z = a.mT / a.sum(dim=-2).amax(dim=-1)[:, None, None]  # the rows sum to 1, so that ‖A‖∞ = 1
-    for _ in range(iterations):  # the bracket of the paper multiplied out: no identity, and one call for each product
+    z = a.mT / a.sum(dim=-2).amax(dim=-1)[:, None, None]  # the rows sum to 1, so ‖A‖∞ = 1
+    for _ in range(iterations):  # the paper's bracket, multiplied out: no identity, and one call for each product
         az = torch.bmm(a, z)
         inner = torch.baddbmm(az, az, az, beta=7, alpha=-1)
         inner = torch.baddbmm(az, az, inner, beta=15, alpha=-1)
@@ -166,7 +166,7 @@ def carry(q: Tensor, k: Tensor, read: Tensor, iterations: int, scale: float) -> 
 
 
 def _segment_matrix(keep: KeyMask, landmarks: int, dtype: torch.dtype) -> Tensor:
-    """(batch, landmarks, length): the readable tokens cut as `tensor_split` cuts, each row a mean of its segment."""
+    """(batch, landmarks, length): each row averages a segment of the readable tokens, split as by `tensor_split`."""
     count = keep.sum(dim=1, keepdim=True)
     rank = keep.cumsum(dim=1) - 1  # of a token among the readable ones
     size, longer = count // landmarks, count % landmarks
@@ -178,10 +178,10 @@ def _segment_matrix(keep: KeyMask, landmarks: int, dtype: torch.dtype) -> Tensor
 
 @dataclass(frozen=True)
 class Segments:
-    """Where the landmarks' tokens stand, for examples that have more tokens than landmarks."""
+    """The tokens of each landmark, for sequences that have more tokens than landmarks."""
 
     landmarks: int
-    # (which examples, where their readable tokens stand, how many these are)
+    # (sequences, positions of their readable tokens, number of these)
     groups: tuple[tuple[slice, slice | Tensor, int], ...]
 
     @classmethod
@@ -193,12 +193,12 @@ class Segments:
         for row, may in enumerate(keep):
             where = may.nonzero()[:, 0]
             first, last, count = int(where[0]), int(where[-1]), len(where)
-            unbroken = last - first + 1 == count  # then a view will do
+            unbroken = last - first + 1 == count  # then a view suffices
             groups.append((slice(row, row + 1), slice(first, last + 1) if unbroken else where, count))
         return cls(landmarks, tuple(groups))
 
     def _cuts(self, tokens: int) -> Iterator[tuple[slice, slice, int]]:
-        """(landmarks, tokens, size of each segment); the first ones have a token more, where it does not divide."""
+        """(landmarks, tokens, size of each segment); the first segments have one more token if there is a remainder."""
         size, longer = divmod(tokens, self.landmarks)
         border = longer * (size + 1)
         if longer:
@@ -237,7 +237,7 @@ def _recompute(ctx: Any, saved: Sequence[Any]) -> tuple[Tensor, Sequence[Tensor 
 
 
 class _Fused(torch.autograd.Function):
-    """The two long products by the fused kernel; what lies between is small, and computed again in the backward."""
+    """The two long products by the fused kernel; the small ones between them are recomputed in the backward pass."""
 
     @staticmethod
     def forward(

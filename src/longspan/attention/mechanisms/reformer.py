@@ -40,7 +40,7 @@ from longspan.shapes import Keys, Output, Queries, Values, Weights
 
 FORMS = ("paper", "strict", "released")
 BLOCK = 32  # least queries of one matrix product; shorter chunks are processed together
-MANY = 64  # from so many new tokens on, decoding uses the parallel form
+MANY = 64  # new tokens from which decoding uses the parallel form
 LATE = 1 << 40  # a position after all others
 CHUNKS = 1 << 32  # slots reserved for each bucket in a decoding state
 
@@ -75,8 +75,10 @@ class ReformerAttention(Attention):
         reads_self: str = option("alone", "when a token reads itself", choices=("alone", "always"))
         bucket_mask: bool = option(True, "whether a chunk's tokens of other buckets are hidden, as in the paper")
         count_correction: bool = option(True, "whether a pair that several rounds show counts once, as in the paper")
-        before: int = option(1, "released form: chunks before its own that a token reads", low=0)
-        after: int = option(0, "released form: chunks after its own that a token reads", low=0)
+        chunks_before: int = option(
+            1, "released form: chunks before its own that a token reads", low=0, formerly="before"
+        )
+        chunks_after: int = option(0, "released form: chunks after its own that a token reads", low=0, formerly="after")
         eps: float = option(0.0, "added to the mean square of a key before it is normalised", low=0)
         seed: int | None = option(
             None, "seed of the rotations, which are then the same in all layers (released: hash_seed)", low=0
@@ -93,8 +95,10 @@ class ReformerAttention(Attention):
         if form == "strict" and not causal:
             raise InvalidOption("option form strict goes with causal=True; without a direction, paper leaks nothing")
         self.released = form == "released"
-        if not self.released and (self.options.before, self.options.after) != (1, 0):
-            raise InvalidOption("options before and after go with form released; otherwise it is 1 chunk before")
+        if not self.released and (self.options.chunks_before, self.options.chunks_after) != (1, 0):
+            raise InvalidOption(
+                "options chunks_before and chunks_after are for form released; others read 1 chunk before"
+            )
         if self.released and not (self.options.bucket_mask and self.options.count_correction):
             raise InvalidOption("form released has no bucket mask and no count correction; leave those options out")
         self.strict = causal and form in (None, "strict")
@@ -136,12 +140,12 @@ class ReformerAttention(Attention):
             if self.options.bucket_mask:
                 near &= bucket[..., :, None] == bucket[..., None, :]
             shown.append(near & may_read)
-        # The appendix: rounds are added up under one normaliser, each score less log N_ij, so that a pair which N_ij
-        # rounds show counts once: that is the softmax over the union. Without the correction it counts N_ij times.
+        # The paper's appendix: rounds share one normaliser, and each score is reduced by log N_ij, so a pair that N_ij
+        # rounds show counts once: the softmax over the union. Without the correction it counts N_ij times.
         return self._weigh(q, torch.stack(shown).sum(dim=0))
 
     def _weigh(self, q: Queries, count: Tensor) -> Weights:
-        """The softmax over the pairs of `count`: how many rounds show each pair."""
+        """The softmax over pairs, given in how many rounds each pair is shown."""
         union = count > 0
         if self.options.reads_self == "alone":
             itself = torch.eye(q.shape[2], dtype=torch.bool, device=q.device)
@@ -172,7 +176,7 @@ class ReformerAttention(Attention):
 
     @property
     def _sizes(self) -> tuple[int, int, int]:
-        return self.options.chunk, self.options.before, self.options.after
+        return self.options.chunk, self.options.chunks_before, self.options.chunks_after
 
     def _keys(self, q: Tensor) -> Tensor:
         return _unit(q, self.options.eps)
@@ -190,7 +194,7 @@ class ReformerAttention(Attention):
 
     @property
     def _back(self) -> int:
-        """How far back a token's keys lie in the sorted order; buckets begin anywhere in a block if strict."""
+        """How far back a token's keys are in the sorted order; if strict, buckets begin anywhere in a block."""
         return self.options.chunk * (2 if self.strict else 1)
 
     def _hash(self, q: Tensor) -> Tensor:
@@ -201,7 +205,7 @@ class ReformerAttention(Attention):
         """For each round the sorted order and the slots, and which tokens read themselves."""
         length, chunk = bucket.shape[-1], self.options.chunk
         real = None if keep is None else keep[:, None, None, :]
-        if real is not None:  # behind all the others, where they shift nobody
+        if real is not None:  # masked tokens come last, where they shift no other token
             bucket = bucket.masked_fill(~real, self._buckets)
         value, order = bucket.sort(dim=-1, stable=True)
         rank = torch.arange(length, device=bucket.device).expand_as(order)
@@ -211,24 +215,24 @@ class ReformerAttention(Attention):
         slot = rank // chunk + 1
         before = True
         if self.strict and host_may_read(slot) and int(slot.max()) <= 2:
-            slot, before = torch.ones_like(slot), False  # two chunks at most: all of a bucket that is earlier is read
+            slot, before = torch.ones_like(slot), False  # at most two chunks: all earlier tokens of a bucket are read
         if self.options.bucket_mask:
-            slot = slot + value * (ceil_div(length, chunk) + 1)  # one number to spare: before the first chunk is none
+            slot = slot + value * (ceil_div(length, chunk) + 1)  # one unused slot between buckets
         if real is not None:
             slot = slot.masked_fill(value == self._buckets, -1)
-        own = self._own(order, slot)
+        reads_self = self._reads_self(order, slot)
         slot = torch.empty_like(slot).scatter_(-1, order, slot)
         correct = self.options.count_correction
-        return Sorted(order, slot, own, self._block, self._back, self.causal, correct, before)
+        return Sorted(order, slot, reads_self, self._block, self._back, self.causal, correct, before)
 
-    def _own(self, order: Tensor, slot: Tensor) -> Tensor:
+    def _reads_self(self, order: Tensor, slot: Tensor) -> Tensor:
         """Which tokens read themselves, (batch, heads, length), given the slots in sorted order."""
         real = slot >= 0
         if self.options.reads_self == "always":
             alone = real
         elif self.causal and not self.options.bucket_mask:  # a chunk is not in the order of positions
             alone = real & (self._earliest(order, real) >= order)
-        else:  # nearest neighbours in the sorted order decide
+        else:  # it depends on the nearest neighbours in the sorted order
             step = slot - pad(slot[..., :-1], (1, 0), value=-3)
             alone = real & (step != 0) & (step != 1)
             if not self.causal:
@@ -254,7 +258,7 @@ class ReformerAttention(Attention):
         )
         pairs = layout.pairs(heads, queries, keys)
         hashing = 2 * heads * queries * width * rounds * self.rotations.shape[3]
-        # Kept: the output and its log-sum-exp, the keys of length 1 and what they were divided by.
+        # Kept: the output and its log-sum-exp, the normalised keys and their lengths.
         return Cost(hashing + 4 * pairs * width, heads * queries * (2 * width + 3))
 
     # Decoding
@@ -286,18 +290,18 @@ class ReformerAttention(Attention):
         keys, values, slots = state.k.value, state.v.value, state.slot.value
         if new < MANY:
             return self._read(q, keys, values, slot, slots.transpose(2, 3)), state
-        # The parallel way over all tokens; queries that were answered before stand in front once more, as zeros.
+        # The parallel form over all tokens, with zeros for earlier queries.
         known = (slots // CHUNKS).transpose(2, 3)
         keep = known[:, 0, 0] >= 0
         layout = self._arrange(known, None if host_may_read(keep) and bool(keep.all()) else keep)
         return self._joint(pad(q, (0, 0, past, 0)), keys, values, layout)[:, :, past:], state
 
     def _continue(self, bucket: Tensor, counts: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The slots of new tokens by what their buckets hold already, and what they hold then."""
+        """The slots of new tokens after those that their buckets already hold, and the new counts of the buckets."""
         real = torch.ones_like(bucket) if keep is None else keep[:, None, None, :].expand_as(bucket).long()
         value, order = bucket.sort(dim=-1, stable=True)
         running = real.gather(-1, order).cumsum(dim=-1)
-        before = running - real.gather(-1, order)  # real tokens in front, those of lower buckets included
+        before = running - real.gather(-1, order)  # real tokens before it, those of lower buckets included
         first = pad(value[..., 1:] != value[..., :-1], (1, 0), value=True)
         rank = before - before.masked_fill(~first, 0).cummax(dim=-1).values
         rank = torch.empty_like(rank).scatter_(-1, order, rank) + counts.gather(-1, bucket)
@@ -305,7 +309,7 @@ class ReformerAttention(Attention):
         return slot.masked_fill(real == 0, -1), counts.scatter_add(-1, bucket, real)
 
     def _read(self, q: Tensor, k: Tensor, v: Tensor, reading: Tensor, slot: Tensor) -> Tensor:
-        """Few queries, the last tokens of all: each compares its slots with those of every key."""
+        """A few queries, which are the last tokens: each compares its slots with those of every key."""
         new, known = q.shape[2], k.shape[2]
         step = reading[..., :, None] - slot[..., None, :]  # batch, heads, rounds, queries, keys
         count = (((step == 0) | (step == 1)) & (slot >= 0)[..., None, :]).sum(dim=2)
@@ -316,10 +320,10 @@ class ReformerAttention(Attention):
             others = count.masked_fill(position == at, 0).any(dim=-1, keepdim=True)
             count = count.masked_fill((position == at) & others, 0)
         most = 2 * self.options.chunk * self.options.rounds
-        if new == 1 and known > 2 * most:  # a gather of what is read is less than a pass over all
-            found = count[:, :, 0].topk(most, dim=-1)
-            count = found.values[:, :, None]
-            k, v = (x.gather(2, found.indices[..., None].expand(-1, -1, -1, x.shape[-1])) for x in (k, v))
+        if new == 1 and known > 2 * most:  # gathering what is read is cheaper than reading everything
+            shown = count[:, :, 0].topk(most, dim=-1)
+            count = shown.values[:, :, None]
+            k, v = (x.gather(2, shown.indices[..., None].expand(-1, -1, -1, x.shape[-1])) for x in (k, v))
         scores = (q @ k.mT).to(wide(q.dtype))
         if not self.options.count_correction:
             scores = scores + count.clamp_min(1).to(scores.dtype).log()
@@ -327,7 +331,7 @@ class ReformerAttention(Attention):
 
 
 def _unit(q: Tensor, eps: float = 0.0) -> Tensor:
-    """Keys of length 1, or a little shorter with `eps`; that of a zero vector is zero."""
+    """Keys of length 1, or slightly shorter with `eps`; a zero vector stays zero."""
     if eps:
         return q * torch.rsqrt(q.square().mean(dim=-1, keepdim=True) + eps) / float(q.shape[-1] ** 0.5)
     length: Tensor = q.norm(dim=-1, keepdim=True)

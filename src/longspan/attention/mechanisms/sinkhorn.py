@@ -31,7 +31,7 @@ class SinkhornState(State):
     v: Rows
     seen: Rows | None  # which of them may be read; None if all may
     total: Tensor  # (batch, heads, head_dim): the sum of all keys so far
-    columns: Tensor  # (batch, heads, iterations, blocks): the logarithm of what each column has given away so far
+    columns: Tensor  # (batch, heads, iterations, blocks): log of each column's sum so far
     mixed_k: Tensor  # (batch, heads, block, head_dim): what the current block reads of the others
     mixed_v: Tensor
     mixed_keep: Tensor  # (batch, block)
@@ -42,29 +42,27 @@ class SinkhornAttention(Attention):
     paper = "Tay et al. 2020b"
     survey_class = ("LP",)
     order = "n·block + n²/block"
-    exponent = 2.0  # at a fixed block the mixing wins in the end; with blocks of about √n it is n^1.5
+    exponent = 2.0  # at a fixed block the mixing dominates; with blocks of about √n it is n^1.5
     supports = Supports(causal=True, streaming=True, dropout=True)
 
     @dataclass(frozen=True, kw_only=True)
     class Options(config.Options):
         block: int = option(64, "positions of a block", low=1)
         iterations: int = option(7, "rounds of balancing, each over rows and then columns", low=1)
-        temperature: float = option(
-            0.75, "what the sort scores are divided by: lower is nearer to a permutation", low=0.01
-        )
+        temperature: float = option(0.75, "divides the sort scores: lower is nearer to a permutation", low=0.01)
         noise: float = option(1.0, "size of the Gumbel noise on the sort scores, in training only; 0 for none", low=0.0)
-        network: str = option("mlp", "what makes sort scores of a block's sum", choices=("linear", "mlp"))
+        network: str = option("mlp", "the sort network, from a block's sum to its scores", choices=("linear", "mlp"))
         combine: str = option(
             "concat",
-            "own and sorted block in one softmax, in two that are added, or the sorted block alone",
+            "own and sorted block in one softmax (concat), in two that are added (sum), or the sorted block alone",
             choices=("concat", "sum", "sorted"),
         )
         sortcut: int = option(
             0,
-            "every query reads the first so many sorted blocks, in place of `combine`; 0 is off; encoders only",
+            "sorted blocks that every query reads instead of `combine`; 0: off; encoders only",
             low=0,
         )
-        mixture: bool = option(False, "adds ordinary dense attention, which is quadratic: an ablation of the paper")
+        mixture: bool = option(False, "whether to add dense attention, which is quadratic: an ablation of the paper")
 
     def __init__(
         self, shape: Shape, options: Options | None = None, *, causal: bool = False, dropout: float = 0.0
@@ -84,21 +82,22 @@ class SinkhornAttention(Attention):
         length, block, scale = q.shape[2], self.options.block, self.shape.head_dim**-0.5
         self._check_length(length)
         count = ceil_div(length, block)
-        behind = count * block - length
+        missing = count * block - length
         keep = readable(1, length, False, extras.key_mask, q.device)[:, 0, 0].expand(q.shape[0], -1)
-        keep = pad(keep, (0, behind)).unflatten(1, (count, block))
-        queries, keys = (pad(x, (0, 0, 0, behind)).unflatten(2, (count, block)) for x in (q, k))
-        keys = keys.masked_fill(~keep[:, None, :, :, None], 0.0)  # nothing of a masked key is ever used
+        keep = pad(keep, (0, missing)).unflatten(1, (count, block))
+        queries, keys = (pad(x, (0, 0, 0, missing)).unflatten(2, (count, block)) for x in (q, k))
+        keys = keys.masked_fill(~keep[:, None, :, :, None], 0.0)  # masked keys are never used
 
-        # Which block may give to which, the sort matrix S, and K̃_i = Σ_j S_ij K_j.
+        # Which blocks each block may read, the sort matrix S, and K̃_i = Σ_j S_ij K_j.
         alive = keep.any(2)
         earlier = torch.ones(count, count, dtype=torch.bool, device=q.device).tril(-1)
         allowed = alive[:, None, :] & (earlier if self.causal else alive[:, :, None])
         sorting = self._sort_by_definition(keys, allowed[:, None])
         mixed = torch.einsum("bhij,bhjpd->bhipd", sorting, keys)
-        slots = (allowed[:, :, :, None] & keep[:, None]).any(2)  # a slot that nothing may be mixed into is no key
+        slots = (allowed[:, :, :, None] & keep[:, None]).any(2)  # an empty slot is not a key
 
-        # Row o of block i puts `to_mixed` on the slots p of its sorted block; slot p is key p of block j for S_ij.
+        # Row o of block i has weights `to_mixed` on slots p of its sorted block, and slot p has a share S_ij of key p
+        # of block j.
         shares = torch.einsum("bhij,bjp->bhijp", sorting, keep.to(q.dtype))
         if self.options.sortcut:
             first = alive & (alive.cumsum(1) <= self.options.sortcut)  # padded blocks do not count
@@ -108,14 +107,15 @@ class SinkhornAttention(Attention):
             weights = torch.einsum("bhiosp,bhsjp->bhiojp", to_all, shares)
         else:
             scores = torch.einsum("bhiod,bhipd->bhiop", queries, mixed) * scale
-            own = torch.einsum("bhiod,bhipd->bhiop", queries, keys) * scale
+            own_scores = torch.einsum("bhiod,bhipd->bhiop", queries, keys) * scale
             may = slots[:, None, :, None].expand_as(scores)
-            may_own = keep[:, None, :, None].expand_as(own) & readable(block, block, self.causal, None, q.device)
+            inside = readable(block, block, self.causal, None, q.device)
+            may_own = keep[:, None, :, None].expand_as(own_scores) & inside
             if self.options.combine == "concat":
-                both = masked_softmax(torch.cat([scores, own], -1), torch.cat([may, may_own], -1))
+                both = masked_softmax(torch.cat([scores, own_scores], -1), torch.cat([may, may_own], -1))
                 to_mixed, to_own = both.split(block, dim=-1)
             else:
-                to_mixed, to_own = masked_softmax(scores, may), masked_softmax(own, may_own)
+                to_mixed, to_own = masked_softmax(scores, may), masked_softmax(own_scores, may_own)
             weights = torch.einsum("bhiop,bhijp->bhiojp", to_mixed, shares)
             if self.options.combine != "sorted":
                 same = torch.eye(count, dtype=q.dtype, device=q.device)
@@ -129,20 +129,20 @@ class SinkhornAttention(Attention):
     def _sort_by_definition(self, keys: Tensor, allowed: Tensor) -> Tensor:
         """S (batch, heads, blocks, blocks) from keys (batch, heads, blocks, block, width), without noise."""
         count, block, network = keys.shape[2], keys.shape[3], self.sorting
-        # When causal: of all tokens up to and including the first one of the block.
+        # If causal, the sum of all tokens up to and including the block's first one.
         sums = keys.flatten(2, 3).cumsum(2)[:, :, ::block] if self.causal else keys.sum(3)
         if self.options.network == "mlp":
             sums = (torch.einsum("hed,bhid->bhie", network.inner, sums) + network.inner_bias[:, None]).relu()
         scores = torch.einsum("hjd,bhid->bhij", network.sort, sums) + network.sort_bias[:, None]
         logs = scores[..., :count] / self.options.temperature
 
-        def log_sum(part: Tensor, dim: int) -> Tensor:
-            may = allowed[..., : part.shape[2], :]
-            return part.masked_fill(~may, BLOCKED).logsumexp(dim, keepdim=True)
+        def log_sum(rows: Tensor, dim: int) -> Tensor:
+            may = allowed[..., : rows.shape[2], :]
+            return rows.masked_fill(~may, BLOCKED).logsumexp(dim, keepdim=True)
 
         for _ in range(self.options.iterations):
             logs = logs - log_sum(logs, -1)
-            if self.causal:  # a column counts what rows up to this one have taken of it
+            if self.causal:  # the sum of a column includes rows up to this one only
                 logs = logs - torch.cat([log_sum(logs[..., : row + 1, :], -2) for row in range(count)], -2)
             else:
                 logs = logs - log_sum(logs, -2)
@@ -155,14 +155,14 @@ class SinkhornAttention(Attention):
         self._check_length(length)
         dropout = self.dropout if self.training else 0.0
         exporting = torch.compiler.is_compiling()
-        count = ceil_div(length, block) + exporting  # one to spare: exporters treat a size of 1 apart from all others
-        behind = count * block - length
+        count = ceil_div(length, block) + exporting  # one extra, because exporters specialise sizes of 1
+        missing = count * block - length
         keep = None
-        if extras.key_mask is not None or exporting or behind:
+        if extras.key_mask is not None or exporting or missing:
             keep = readable(1, length, False, extras.key_mask, q.device)[:, 0, 0].expand(batch, -1)
-            keep = pad(keep, (0, behind)).unflatten(1, (count, block))
+            keep = pad(keep, (0, missing)).unflatten(1, (count, block))
         keys, values = (self._split(x, count) for x in (k, v))
-        # Only masks and the spare block leave blocks with nothing to give.
+        # Only masks and the extra block make blocks without readable keys.
         alive = None if keep is None or (extras.key_mask is None and not exporting) else keep.any(2)
         if extras.key_mask is not None and keep is not None:
             keys, values = (x.masked_fill(~keep[:, None, :, :, None], 0.0) for x in (keys, values))
@@ -174,10 +174,10 @@ class SinkhornAttention(Attention):
             out = self._sortcut(q, keys, values, sorting, alive, slots, dropout)
         else:
             mixed = [_fold(mix(sorting, x)) for x in (keys, values)]
-            own = [_fold(x) for x in (keys, values)]
+            unsorted = [_fold(x) for x in (keys, values)]
             slots, keep = (None if x is None else x.flatten(0, 1) for x in (slots, keep))
             queries = _fold(self._split(q, count))
-            out = _unfold(self._combine(queries, mixed, own, slots, keep, dropout), batch, length)
+            out = _unfold(self._combine(queries, mixed, unsorted, slots, keep, dropout), batch, length)
         if self.options.mixture:
             source = KeySource(Dense(causal=self.causal), k, v, extras.key_mask)
             out = out + joint(q, [source], scale=self._scale, dropout=dropout)
@@ -187,19 +187,19 @@ class SinkhornAttention(Attention):
         self,
         q: Tensor,
         mixed: Sequence[Tensor],
-        own: Sequence[Tensor],
+        unsorted: Sequence[Tensor],
         slots: Tensor | None,
         keep: Tensor | None,
         dropout: float = 0.0,
     ) -> Tensor:
-        """Queries of blocks with the keys and values that were mixed for them and with their own."""
+        """Queries of blocks with their mixed keys and values, and with those of the block itself (`unsorted`)."""
         to_mixed = KeySource(Dense(), mixed[0], mixed[1], slots)
-        to_own = KeySource(Dense(causal=self.causal), own[0], own[1], keep)
+        to_own = KeySource(Dense(causal=self.causal), unsorted[0], unsorted[1], keep)
         unions = {"concat": [[to_mixed, to_own]], "sum": [[to_mixed], [to_own]], "sorted": [[to_mixed]]}[
             self.options.combine
         ]
-        parts = [joint(q, union, scale=self._scale, dropout=dropout) for union in unions]
-        return parts[0] if len(parts) == 1 else parts[0] + parts[1]
+        outs = [joint(q, union, scale=self._scale, dropout=dropout) for union in unions]
+        return outs[0] if len(outs) == 1 else outs[0] + outs[1]
 
     def _sortcut(
         self,
@@ -216,7 +216,7 @@ class SinkhornAttention(Attention):
         if alive is None:
             sorting, slots = sorting[:, :, :cut], None if slots is None else slots[:, :cut].flatten(1)
         else:
-            # The living ones to the front; behind them, where there are too few, a row of nothing that stands at 0.
+            # Blocks with readable keys first; if there are too few, index 0, which is a row of zeros.
             order = (~alive).to(torch.int8).argsort(dim=1, stable=True) + 1
             chosen = pad(order, (0, cut)).index_select(1, torch.arange(cut, device=q.device))[:, None, :, None]
             sorting = _take(pad(sorting, (0, 0, 1, 0)), chosen)
@@ -231,9 +231,9 @@ class SinkhornAttention(Attention):
 
     def _split(self, x: Tensor, count: int) -> Tensor:
         """(batch, heads, blocks, block, width)"""
-        behind = count * self.options.block - x.shape[2]
-        if torch.compiler.is_compiling() or behind:
-            x = pad_rows(x, 0, behind)
+        missing = count * self.options.block - x.shape[2]
+        if torch.compiler.is_compiling() or missing:
+            x = pad_rows(x, 0, missing)
         blocks: Tensor = x.unflatten(2, (count, self.options.block))
         return blocks
 
@@ -285,13 +285,13 @@ class SinkhornAttention(Attention):
     ) -> tuple[Output, State]:
         new, block = q.shape[2], self.options.block
         self._check_length(len(state.k) + new)
-        rest = -len(state.k) % block  # what the current block still lacks
+        rest = -len(state.k) % block  # tokens missing from the current block
         outs = []
         for begin, end in ((0, min(rest, new)), (min(rest, new), new)):
             if begin < end:
-                here = slice(begin, end)
-                mask = None if extras.key_mask is None else extras.key_mask[:, here]
-                out, state = self._advance(q[:, :, here], k[:, :, here], v[:, :, here], mask, state)
+                new_rows = slice(begin, end)
+                mask = None if extras.key_mask is None else extras.key_mask[:, new_rows]
+                out, state = self._advance(q[:, :, new_rows], k[:, :, new_rows], v[:, :, new_rows], mask, state)
                 outs.append(out)
         return outs[0] if len(outs) == 1 else torch.cat(outs, 2), state
 
@@ -308,35 +308,35 @@ class SinkhornAttention(Attention):
             state = replace(state, columns=columns, mixed_k=last_k, mixed_v=last_v, mixed_keep=slots[:, -1])
         else:
             mixed, slots = [x[:, :, None] for x in (state.mixed_k, state.mixed_v)], state.mixed_keep[:, None]
-        given = k if mask is None else k.masked_fill(~mask[:, None, :, None], 0.0)
-        state = replace(state, total=state.total + given.sum(2, dtype=wide(k.dtype)))
+        readable_keys = k if mask is None else k.masked_fill(~mask[:, None, :, None], 0.0)
+        state = replace(state, total=state.total + readable_keys.sum(2, dtype=wide(k.dtype)))
 
         begin = past - past % block
-        own = [x.value[:, :, begin:] for x in (state.k, state.v)]
+        unsorted = [x.value[:, :, begin:] for x in (state.k, state.v)]
         keep = None if seen is None else seen.value[:, 0, begin:, 0]
         count = mixed[0].shape[2]
-        if count == 1:  # within one block, queries that were answered before need not stand in front again
-            out = self._combine(q, [x[:, :, 0] for x in mixed], own, slots[:, 0], keep)
+        if count == 1:  # within one block, earlier queries are not needed again
+            out = self._combine(q, [x[:, :, 0] for x in mixed], unsorted, slots[:, 0], keep)
         else:
             keep = torch.ones(batch, length, dtype=torch.bool, device=q.device) if keep is None else keep
             keep = pad(keep, (0, count * block - length)).unflatten(1, (count, block)).flatten(0, 1)
-            queries, *own = (_fold(self._split(x, count)) for x in (q, *own))
+            queries, *unsorted = (_fold(self._split(x, count)) for x in (q, *unsorted))
             mixed = [_fold(x) for x in mixed]
-            out = _unfold(self._combine(queries, mixed, own, slots.flatten(0, 1), keep), batch, length)
+            out = _unfold(self._combine(queries, mixed, unsorted, slots.flatten(0, 1), keep), batch, length)
         if self.options.mixture:
-            every = None if seen is None else seen.value[:, 0, :, 0]
-            source = KeySource(Dense(causal=True), state.k.value, state.v.value, every)
+            all_seen = None if seen is None else seen.value[:, 0, :, 0]
+            source = KeySource(Dense(causal=True), state.k.value, state.v.value, all_seen)
             out = out + joint(q, [source], scale=self._scale)
         return out, state
 
     def _mix_new(
         self, k: Tensor, mask: Tensor | None, first: int, state: SinkhornState
     ) -> tuple[list[Tensor], Tensor, Tensor]:
-        """What the blocks that begin with the new tokens read of earlier ones, once for each block."""
+        """The mixed keys and values of blocks that begin with the new tokens, their filled slots, and the columns."""
         block, count = self.options.block, ceil_div(k.shape[2], self.options.block)
         sources = first + count - 1  # all but the last are complete
-        given = k if mask is None else k.masked_fill(~mask[:, None, :, None], 0.0)
-        sums = self.sorting.sums(self._split(given, count), state.total)
+        readable_keys = k if mask is None else k.masked_fill(~mask[:, None, :, None], 0.0)
+        sums = self.sorting.sums(self._split(readable_keys, count), state.total)
         keys, values = (x.value[:, :, : sources * block].unflatten(2, (sources, block)) for x in (state.k, state.v))
         keep = alive = None
         if state.seen is not None:
@@ -349,8 +349,8 @@ class SinkhornAttention(Attention):
         mixed = [mix(sorting, x) for x in (keys, values)]
         if keep is None:
             keep = torch.ones(k.shape[0], sources, block, dtype=torch.bool, device=k.device)
-        ever = pad(keep, (0, 0, 1, 0)).cummax(1).values  # row i: what blocks before i have at each offset
-        return mixed, ever[:, first:], columns
+        filled = pad(keep, (0, 0, 1, 0)).cummax(1).values  # row i: whether a block before i has a key at each offset
+        return mixed, filled[:, first:], columns
 
 
 def _take(x: Tensor, index: Tensor) -> Tensor:
@@ -359,13 +359,13 @@ def _take(x: Tensor, index: Tensor) -> Tensor:
 
 
 def _fold(x: Tensor) -> Tensor:
-    """(batch, heads, blocks, block, width) -> (batch · blocks, heads, block, width): a view of MultiHead's."""
+    """(batch, heads, blocks, block, width) -> (batch · blocks, heads, block, width): a view of MultiHead's heads."""
     return x.transpose(1, 2).flatten(0, 1)
 
 
 def _unfold(x: Tensor, batch: int, length: int) -> Tensor:
     """The inverse of `_fold`, without the padding."""
     x = x.unflatten(0, (batch, x.shape[0] // batch)).transpose(1, 2).flatten(2, 3)
-    if torch.compiler.is_compiling():  # whether a slice is the whole would tie an exported program to some lengths
+    if torch.compiler.is_compiling():  # a slice that may be the whole would specialise an exported program
         return x.index_select(2, torch.arange(length, device=x.device))
     return x[:, :, :length]

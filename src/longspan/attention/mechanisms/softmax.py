@@ -153,11 +153,8 @@ class SoftmaxAttention(Attention):
         dropout = self.dropout if self.training else 0.0
         q = self._change_queries(q)
         if extras.key_mask is None and extras.bias is None and has_fused_attention(q, v, dropout=bool(dropout)):
-            return self._fused(q, k, v, causal=self.causal, dropout=dropout)
+            return sdpa.attend(q, k, v, scale=self._scale, causal=self.causal, dropout=dropout)
         return self._joint(q, k, v, extras.key_mask, extras.bias, dropout)
-
-    def _fused(self, q: Tensor, k: Tensor, v: Tensor, *, causal: bool, dropout: float = 0.0) -> Tensor:
-        return sdpa.attend(q, k, v, scale=self._scale, causal=causal, dropout=dropout)
 
     def _joint(
         self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, bias: Tensor | None, dropout: float = 0.0
@@ -174,10 +171,10 @@ class SoftmaxAttention(Attention):
         past = known - queries if self.causal else 0  # the last query is at the last key
         if bias is not None:
             check_reach(bias, max(queries, known) - 1)
-        places = torch.arange(known, device=q.device)
+        positions = torch.arange(known, device=q.device)
 
         def rows(piece: Tensor, begin: int) -> Tensor:
-            offsets = places - (torch.arange(piece.shape[2], device=q.device) + past + begin)[:, None]
+            offsets = positions - (torch.arange(piece.shape[2], device=q.device) + past + begin)[:, None]
             changed = piece @ self.change_query.to(piece.dtype).mT
             mixed = torch.tanh(changed[:, :, :, None] + keys[:, :, None])
             scores = (mixed @ self.direction.to(mixed.dtype)[:, None, :, None])[..., 0]
@@ -221,8 +218,8 @@ class SoftmaxAttention(Attention):
             state = state.apart()
         seen = append_mask(state.seen, len(state.k), extras.key_mask, q)
         changed = self._change_keys(k, len(state.k))
-        places = extras.bias is not None or self.options.score in ("additive", "location")
-        state = SoftmaxState(state.k.append(changed), state.v.append(self._values(v)), seen, places)
+        positional = extras.bias is not None or self.options.score in ("additive", "location")
+        state = SoftmaxState(state.k.append(changed), state.v.append(self._values(v)), seen, positional)
         keep = None if seen is None else seen.value[:, 0, :, 0]
         keys, values = state.k.value, state.v.value
         if self.options.score == "additive":
@@ -230,7 +227,8 @@ class SoftmaxAttention(Attention):
         q = self._change_queries(q)
         if q.shape[2] == 1 and keep is None and extras.bias is None:  # one new token reads every key: n scores
             grouped = q.reshape(len(q), keys.shape[1], -1, q.shape[3])  # the queries that read one key head, as rows
-            return self._fused(grouped, keys, values, causal=False).reshape(*q.shape[:3], -1), state
+            out = sdpa.attend(grouped, keys, values, scale=self._scale)
+            return out.reshape(*q.shape[:3], -1), state
         return self._joint(q, keys, values, keep, extras.bias), state
 
     def _decode_family(

@@ -31,7 +31,7 @@ class Group(NamedTuple):
 
 @dataclass(frozen=True)
 class KeysState(State):
-    """What one group of heads remembers of single positions."""
+    """The keys and values of single positions that one group of heads remembers."""
 
     k: Rows
     v: Rows
@@ -50,7 +50,7 @@ class SummaryState(State):
 @dataclass(frozen=True)
 class SparseState(State):
     first: KeysState | SummaryState
-    second: KeysState | SummaryState | None  # of the second half of the heads, where they are split
+    second: KeysState | SummaryState | None  # of the second half of the heads, if they are split
 
 
 class SparseAttention(Attention):
@@ -84,8 +84,8 @@ class SparseAttention(Attention):
         )
         heads_pattern: str = option(
             "merged",
-            "the sets of each head: both in one softmax, A1 (local) or A2 (distant) alone for models that alternate by "
-            "layer, or split: A1 for the first half of the heads and A2 for the others",
+            "the sets of each head: both in one softmax (merged); A1 (local) or A2 (distant) alone, to alternate by "
+            "layer; or A1 for the first half of the heads and A2 for the others (split)",
             choices=("merged", "local", "distant", "split"),
         )
 
@@ -154,17 +154,17 @@ class SparseAttention(Attention):
         """A1 and what A2 has besides, for queries that follow `past` keys (strided only)."""
         stride = self.options.stride
         if self.strided:
-            # Merged, the strided keys that stand in the window are left to it, so that each counts once.
+            # If merged, strided keys within the window are left to it, so that each counts once.
             within = ceil_div(self.window, stride) if group.local else 0
             near: Layout = Band(self.window - 1, 0, past)
             far: Layout = Strided(stride, within)
         else:
             near = OwnBlock(stride)
-            far = self._summaries(group, own=not group.local)
+            far = self._summaries(group, with_block=not group.local)
         return [near] * group.local + [far] * group.distant
 
-    def _summaries(self, group: Group, own: bool) -> Summaries:
-        return Summaries(self.options.stride, self.options.summary, self.columns[group.begin : group.end], own)
+    def _summaries(self, group: Group, with_block: bool) -> Summaries:
+        return Summaries(self.options.stride, self.options.summary, self.columns[group.begin : group.end], with_block)
 
     def _joint(self, q: Tensor, sources: list[KeySource]) -> Tensor:
         return joint(q, sources, scale=self.shape.head_dim**-0.5, dropout=self.dropout if self.training else 0.0)
@@ -184,8 +184,8 @@ class SparseAttention(Attention):
         self, batch: int, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None
     ) -> SparseState:
         self._refuse_streaming()
-        parts = [self._start(group, batch) for group in self.groups]
-        return SparseState(parts[0], parts[1] if len(parts) == 2 else None)
+        states = [self._start(group, batch) for group in self.groups]
+        return SparseState(states[0], states[1] if len(states) == 2 else None)
 
     def _start(self, group: Group, batch: int) -> KeysState | SummaryState:
         recent = KeysState(Rows.empty(batch, self._reach(group)), Rows.empty(batch, self._reach(group)), None)
@@ -194,18 +194,18 @@ class SparseAttention(Attention):
         return SummaryState(recent, KeysState(Rows.empty(batch), Rows.empty(batch), None) if group.distant else None, 0)
 
     def _reach(self, group: Group) -> int | None:
-        """How many single keys are remembered; None for all."""
+        """The number of single keys to remember; None for all."""
         if not self.strided:
             return int(self.options.stride - 1)
-        # A2 needs all keys. The bucket of a residue is every stride-th of them, which is a view.
+        # A2 needs all keys; every stride-th of them is a view.
         return None if group.distant else self.window - 1
 
     def extend_heads(self, q: Queries, k: Keys, v: Values, state: SparseState, extras: Extras) -> tuple[Output, State]:
         outs: list[Tensor] = []
         after: list[KeysState | SummaryState] = []
-        for group, part in zip(self.groups, (state.first, state.second)):
-            assert part is not None
-            out, new = self._decode_group(group, group.of(q), group.of(k), group.of(v), part, extras.key_mask)
+        for group, before in zip(self.groups, (state.first, state.second)):
+            assert before is not None
+            out, new = self._decode_group(group, group.of(q), group.of(k), group.of(v), before, extras.key_mask)
             outs.append(out)
             after.append(new)
         return torch.cat(outs, dim=1), SparseState(after[0], after[1] if len(after) == 2 else None)
@@ -224,7 +224,7 @@ class SparseAttention(Attention):
         state = _append(state, k, v, key_mask, self._reach(group))
         keys, values, keep = _read(state)
         if group.distant and q.shape[2] < self.options.stride:
-            # Few queries read few of the residues: one by one costs window + n/stride each, folding the text costs n.
+            # One by one, each query costs window + n/stride; folding the text by residues would cost n.
             outs = [self._step(group, q[:, :, i : i + 1], keys, values, keep, past + i) for i in range(q.shape[2])]
             out = torch.cat(outs, dim=2)
         else:
@@ -239,8 +239,8 @@ class SparseAttention(Attention):
         far = slice(at % stride, max(0, at + 1 - within * stride), stride)
         read = [near] * group.local + [far] * (group.distant and far.start < far.stop)
         sources = [
-            KeySource(Dense(), keys[:, :, own], values[:, :, own], None if keep is None else keep[:, own])
-            for own in read
+            KeySource(Dense(), keys[:, :, index], values[:, :, index], None if keep is None else keep[:, index])
+            for index in read
         ]
         return self._joint(q, sources)
 
@@ -261,16 +261,16 @@ class SparseAttention(Attention):
     def _decode_block(
         self, group: Group, q: Tensor, k: Tensor, v: Tensor, state: SummaryState, key_mask: Tensor | None
     ) -> tuple[Tensor, SummaryState]:
-        """Queries that lie in one block."""
+        """Queries that are in one block."""
         filled = state.length % self.options.stride + q.shape[2]
         block, summaries = _append(state.block, k, v, key_mask, self._reach(group)), state.summaries
         keys, values, keep = _read(block, last=filled)
-        own: Layout = Dense(causal=True) if group.local else self._summaries(group, own=True)
-        sources = [KeySource(own, keys, values, keep)]
+        layout: Layout = Dense(causal=True) if group.local else self._summaries(group, with_block=True)
+        sources = [KeySource(layout, keys, values, keep)]
         if summaries is not None:
             if len(summaries.k):
                 old_keys, old_values, _ = _read(summaries)
-                seen = None if summaries.seen is None else summaries.seen.value[..., 0]  # another for each head
+                seen = None if summaries.seen is None else summaries.seen.value[..., 0]  # it differs by head
                 sources.append(KeySource(Dense(), old_keys, old_values, seen))
             if filled == self.options.stride:
                 summaries = self._summarise(group, summaries, keys, values, keep)
@@ -280,11 +280,11 @@ class SparseAttention(Attention):
     def _summarise(
         self, group: Group, summaries: KeysState, keys: Tensor, values: Tensor, keep: Tensor | None
     ) -> KeysState:
-        """The summary columns of a finished block, behind those of the blocks before it."""
+        """`summaries` and those of a finished block."""
         heads = group.end - group.begin
         columns = torch.tensor(self.columns[group.begin : group.end], device=keys.device)[:, None]
         columns = columns + torch.arange(self.options.summary, device=keys.device)
-        own = torch.arange(heads, device=keys.device)[:, None]
+        head = torch.arange(heads, device=keys.device)[:, None]
         seen = summaries.seen
         if keep is not None:
             if seen is None:
@@ -293,7 +293,7 @@ class SparseAttention(Attention):
                     all_may = torch.ones(*keys.shape[:2], len(summaries.k), 1, dtype=torch.bool, device=keys.device)
                     seen = seen.append(all_may)
             seen = seen.append(keep[:, columns][..., None])
-        return KeysState(summaries.k.append(keys[:, own, columns]), summaries.v.append(values[:, own, columns]), seen)
+        return KeysState(summaries.k.append(keys[:, head, columns]), summaries.v.append(values[:, head, columns]), seen)
 
 
 def _append(state: KeysState, k: Tensor, v: Tensor, key_mask: Tensor | None, keep: int | None) -> KeysState:
@@ -306,7 +306,7 @@ def _trim(state: KeysState) -> KeysState:
 
 
 def _read(state: KeysState, last: int | None = None) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Keys, values and which of them may be read; the last so many, or all."""
+    """The last keys and values, or all, and which of them may be read."""
     first = 0 if last is None else len(state.k) - last
     keep = None if state.seen is None else state.seen.value[:, 0, first:, 0]
     return state.k.value[:, :, first:], state.v.value[:, :, first:], keep

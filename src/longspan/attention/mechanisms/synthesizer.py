@@ -24,9 +24,9 @@ from longspan.errors import InvalidInput, InvalidOption
 from longspan.shapes import Keys, Output, Queries, Values, Weights
 
 FORMS = ("dense", "random", "factorised_dense", "factorised_random", "dot")
-SHARED = ("random", "factorised_random")  # these look at no input, so all sequences of a batch have the same weights
-TILED = ("random", "factorised_dense")  # these are no products of a row's vector and a key's
-HIDDEN = Stream(name="hidden", kind="hidden", help="the hidden states that the scores are made of")
+SHARED = ("random", "factorised_random")  # these read no input, so all sequences of a batch have the same weights
+TILED = ("random", "factorised_dense")  # these are not products of a row's vector and a key's
+HIDDEN = Stream(name="hidden", kind="hidden", help="the hidden states that the scores are computed from")
 
 
 @dataclass(frozen=True)
@@ -55,17 +55,17 @@ class SynthesizerAttention(Attention):
             "dense", f"what the scores are: one of {', '.join(FORMS)}, or several mixed inside one softmax"
         )
         hidden: int | None = option(
-            None, "dense: units between a token and its scores; head_dim if none (the kernel is fastest below)", low=1
+            None, "dense: hidden units of the scores; head_dim unless given (the kernel is fastest below it)", low=1
         )
         rank: int = option(8, "factorised_random: width of the two factors", low=1)
         factor: int | None = option(
             None,
-            "factorised_dense: length of the factor that is repeated; the largest divisor of max_length up to its "
-            "square root if none",
+            "factorised_dense: length of the repeated factor; the largest divisor of max_length up to its square root "
+            "unless given",
             low=1,
         )
         width: int | None = option(
-            None, "dense and factorised_dense: width of the hidden states; heads · head_dim if none", low=1
+            None, "dense and factorised_dense: width of the hidden states; heads · head_dim unless given", low=1
         )
         fixed: bool = option(False, "random and factorised_random: tables that are not trained")
 
@@ -81,7 +81,7 @@ class SynthesizerAttention(Attention):
         reads = "dense" in self.forms or "factorised_dense" in self.forms
         self.projects = ("q", "k", "v") if "dot" in self.forms else ("v",)
         self.streams = (HIDDEN,) if reads else ()
-        self.quadratic_memory = "random" in self.forms  # its table is n × n, and so its gradient
+        self.quadratic_memory = "random" in self.forms  # its table is n × n, and so is its gradient
         self.width = self.options.width or shape.heads * shape.head_dim
         self.units = self.options.hidden or shape.head_dim
         self.most: int = shape.max_length
@@ -102,11 +102,11 @@ class SynthesizerAttention(Attention):
             a = _divisor(most) if self.options.factor is None else self.options.factor
             if a > most:
                 raise InvalidOption(f"option factor must be at most max_length {most}, not {a}")
-            # a · c is max_length, or as little more as can be where `factor` does not divide it.
+            # a · c is max_length, or slightly more if `factor` does not divide it.
             self.repeated = nn.Parameter(nn.init.xavier_uniform_(torch.empty(heads, a, width)))
             self.whole = nn.Parameter(nn.init.xavier_uniform_(torch.empty(heads, ceil_div(most, a), width)))
         if len(self.forms) > 1:
-            self.mixture = nn.Parameter(torch.zeros(len(self.forms)))  # α = softmax of it: an even mix at the start
+            self.mixture = nn.Parameter(torch.zeros(len(self.forms)))  # α is its softmax: uniform at first
 
     def _table(self, name: str, table: Tensor) -> None:
         if self.options.fixed:
@@ -139,7 +139,7 @@ class SynthesizerAttention(Attention):
             return scores[..., :length]
         a = torch.einsum("had,bid->bhia", self.repeated, x)
         c = torch.einsum("hcd,bid->bhic", self.whole, x)
-        # One factor element by element, the other as a whole: so that every pair of the two meets once.
+        # One factor repeats its elements, the other repeats as a whole: each pair of elements occurs once.
         pairs = a.repeat_interleave(c.shape[-1], dim=-1) * c.repeat(1, 1, 1, a.shape[-1])
         return pairs[..., :length]
 
@@ -161,13 +161,13 @@ class SynthesizerAttention(Attention):
         *,
         at_once: bool = False,
     ) -> Tensor:
-        """The rows that stand at `first` and on, over all keys of v."""
+        """The rows from position `first` on, over all keys of v."""
         batch, rows, keys, width = v.shape[0], q.shape[2], v.shape[2], v.shape[3]
         if set(self.forms) <= set(SHARED) and batch > 1 and keep is None and not dropout:
-            # One set of weights for the whole batch: its sequences side by side are the values of one sequence.
-            beside = v.permute(1, 2, 0, 3).flatten(2)[None]
+            # One set of weights for the whole batch: concatenate the values of its sequences.
+            values = v.permute(1, 2, 0, 3).flatten(2)[None]
             terms = self._terms(q[:1], k[:1], None, first, keys)
-            out = tiled(terms, beside, None, rows=rows, causal=self.causal, whole=at_once)
+            out = tiled(terms, values, None, rows=rows, causal=self.causal, whole=at_once)
             rows_of_batch: Tensor = out[0].unflatten(2, (batch, width))
             return rows_of_batch.permute(2, 0, 1, 3)
         if set(self.forms) & set(TILED):
@@ -175,23 +175,23 @@ class SynthesizerAttention(Attention):
             return tiled(terms, v, keep, rows=rows, causal=self.causal, dropout=dropout, whole=at_once)
         room = self._room(width)
         factors = self._factors(q, k, x, first, keys, self._alpha(q.dtype), room)
-        left, right = (part.expand(batch, -1, -1, -1) for part in factors)
+        left, right = (factor.expand(batch, -1, -1, -1) for factor in factors)
         values = v if room == width else pad(v, (0, room - width))
         out = joint(left, [KeySource(Dense(causal=self.causal), right, values, keep)], scale=1.0, dropout=dropout)
         return out if room == width else out[..., :width]
 
     def _terms(self, q: Tensor, k: Tensor, x: Tensor | None, first: int, keys: int) -> Terms:
-        left = right = own = other = gain = None
+        left = right = of_rows = of_keys = gain = None
         alpha = self._alpha(q.dtype)
         if "factorised_dense" in self.forms:
             assert x is not None
             left, right = self._project(x, self.repeated), self._project(x, self.whole)
             left = left if alpha is None else left * alpha["factorised_dense"]
         if set(self.forms) - set(TILED):
-            own, other = self._factors(q, k, x, first, keys, alpha)
+            of_rows, of_keys = self._factors(q, k, x, first, keys, alpha)
         if "random" in self.forms:
             gain = None if alpha is None else alpha["random"]
-        return Terms(own, other, self.random if "random" in self.forms else None, gain, left, right)
+        return Terms(of_rows, of_keys, self.random if "random" in self.forms else None, gain, left, right)
 
     def _factors(
         self,
@@ -205,9 +205,9 @@ class SynthesizerAttention(Attention):
     ) -> tuple[Tensor, Tensor]:
         """Vectors of the rows (batch or 1, heads, rows, width) and of the keys, whose products are the scores.
 
-        Those of several forms stand side by side, and zeros fill them up to the width `room`.
+        Those of several forms are concatenated, and padded with zeros to the width `room`.
         """
-        places = torch.arange(keys, device=q.device)
+        columns = torch.arange(keys, device=q.device)
         rows = torch.arange(q.shape[2], device=q.device) + first
         left, right = [], []
         if "dot" in self.forms:
@@ -215,22 +215,22 @@ class SynthesizerAttention(Attention):
             left.append(q * (scale if alpha is None else alpha["dot"] * scale))
             right.append(k)
         if "factorised_random" in self.forms:
-            own = self.random_rows.index_select(1, rows)[None].to(q.dtype)
-            left.append(own if alpha is None else own * alpha["factorised_random"])
-            right.append(self.random_keys.index_select(1, places)[None].to(q.dtype))
+            of_rows = self.random_rows.index_select(1, rows)[None].to(q.dtype)
+            left.append(of_rows if alpha is None else of_rows * alpha["factorised_random"])
+            right.append(self.random_keys.index_select(1, columns)[None].to(q.dtype))
         if "dense" in self.forms:
             assert x is not None
             inner = self._project(x, self.dense_in, self.dense_in_bias).relu()
             one = inner.new_ones(1) if alpha is None else alpha["dense"]
             left += [inner if alpha is None else inner * one, one.expand(1, 1, 1, 1)]
             right += [
-                self.dense_out.index_select(1, places)[None].to(q.dtype),
-                self.dense_out_bias.index_select(1, places)[None, :, :, None].to(q.dtype),
+                self.dense_out.index_select(1, columns)[None].to(q.dtype),
+                self.dense_out_bias.index_select(1, columns)[None, :, :, None].to(q.dtype),
             ]
-        return _side_by_side(left, room), _side_by_side(right, room)
+        return _concatenate(left, room), _concatenate(right, room)
 
     def _room(self, values: int) -> int:
-        """The width of the fused kernel's rows: as wide as the values, and it is slow beside multiples of 8."""
+        """The width of the fused kernel's rows: at least that of the values, and a multiple of 8, which is fast."""
         return max(values, ceil_div(self._factor_width(), 8) * 8)
 
     def _factor_width(self) -> int:
@@ -252,12 +252,12 @@ class SynthesizerAttention(Attention):
         flops = kept = 0
         if "dense" in forms:
             flops += 2 * heads * queries * self.width * self.units
-            kept += heads * queries * self.units  # what the rectifier let pass
+            kept += heads * queries * self.units  # the output of the ReLU
         if "factorised_dense" in forms:
             a, c = self.repeated.shape[1], self.whole.shape[1]
             flops += 2 * heads * queries * self.width * (a + c)
             kept += heads * queries * (a + c + (a if mixed else 0))
-        if mixed:  # α, and what it is multiplied with
+        if mixed:  # α, and what it multiplies
             kept += len(forms) + ("dot" in forms)
             kept += heads * queries * self.options.rank if "factorised_random" in forms else 0
         if set(forms) & set(TILED):
@@ -293,7 +293,7 @@ class SynthesizerAttention(Attention):
         return self._attend(q, keys, values, x, keep, past, at_once=few), state
 
     def _hidden(self, extras: Extras, rows: int, past: int) -> Tensor | None:
-        """The hidden states of the rows, after a check that the tables reach as far as these rows stand."""
+        """The hidden states of the rows; an error if the tables do not reach these rows."""
         if past + rows > self.most:
             raise InvalidInput(
                 f"{self.name} was built for max_length {self.most}, and there are {past + rows} positions"
@@ -321,12 +321,12 @@ def _divisor(number: int) -> int:
     return max(divisor for divisor in range(1, isqrt(number) + 1) if number % divisor == 0)
 
 
-def _side_by_side(parts: list[Tensor], room: int) -> Tensor:
-    """Parts of (batch or 1, heads or 1, length or 1, width each) as one, with zeros up to the width `room`."""
-    missing = room - sum(part.shape[3] for part in parts)
+def _concatenate(factors: list[Tensor], room: int) -> Tensor:
+    """Tensors of (batch or 1, heads or 1, length or 1, any width) in one, with zeros up to the width `room`."""
+    missing = room - sum(factor.shape[3] for factor in factors)
     if missing > 0:
-        parts = [*parts, parts[0].new_zeros(1, 1, 1, missing)]
-    if len(parts) == 1:
-        return parts[0]
-    batch, heads, length = (max(part.shape[axis] for part in parts) for axis in range(3))
-    return torch.cat([part.expand(batch, heads, length, -1) for part in parts], dim=-1)
+        factors = [*factors, factors[0].new_zeros(1, 1, 1, missing)]
+    if len(factors) == 1:
+        return factors[0]
+    batch, heads, length = (max(factor.shape[axis] for factor in factors) for axis in range(3))
+    return torch.cat([factor.expand(batch, heads, length, -1) for factor in factors], dim=-1)

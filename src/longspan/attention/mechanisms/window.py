@@ -94,7 +94,7 @@ class WindowAttention(Attention):
         layouts = [band if dilation == 1 else Residue(dilation, band) for dilation in kinds]
         if len(kinds) == 1:
             return layouts[0]
-        heads = [tuple(head for head, own in enumerate(self.dilations) if own == dilation) for dilation in kinds]
+        heads = [tuple(head for head, used in enumerate(self.dilations) if used == dilation) for dilation in kinds]
         return ByHead(tuple(zip(heads, layouts)))
 
     def cost(self, queries: int, keys: int) -> Cost:

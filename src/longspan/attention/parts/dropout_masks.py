@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from longspan.attention.buffers import Buffers
+
 STEPS = 1 << 16  # resolution of the rate: masks compare 16-bit random numbers with it
 POOL = 1 << 16  # random words drawn by torch, at most; the rest are hashed from them
 FACTORS = 0x21F0AAAD, 0x735A2D97  # multipliers of Wellons' hash "lowbias32"
@@ -15,13 +17,13 @@ class DropoutMasks:
         self.below = min(STEPS - 1, round(rate * STEPS))
         self.scale = STEPS / (STEPS - self.below)
         self.seed = int(torch.randint(1 << 62, ())) if seed is None else seed  # follows torch.manual_seed
-        self.buffers: dict[str, Tensor] = {}
+        self.buffer = Buffers()
         self.rewind()
 
     def rewind(self) -> None:
         """Go back to the first draw and free the buffers."""
         self.generator = torch.Generator().manual_seed(self.seed)
-        self.buffers.clear()
+        self.buffer.clear()
         self.pool: Tensor | None = None
 
     def kept(self, shape: torch.Size, dtype: torch.dtype) -> Tensor:
@@ -55,13 +57,6 @@ class DropoutMasks:
             torch.bitwise_xor(numbers[:-1], numbers[1:], out=there.view(torch.int16).flatten()[:-1])
             here, there = there, here
         return here.view(torch.int16).flatten()[: shape.numel()].view(shape)
-
-    def buffer(self, name: str, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-        """A reused buffer: allocating fresh memory costs more than the arithmetic."""
-        buffer = self.buffers.get(name)
-        if buffer is None or buffer.dtype != dtype or buffer.numel() < shape.numel():
-            buffer = self.buffers[name] = torch.empty(shape.numel(), dtype=dtype)
-        return buffer[: shape.numel()].view(shape)
 
 
 __all__ = ["POOL", "STEPS", "DropoutMasks"]

@@ -121,7 +121,7 @@ class Relu(FeatureMap):
 
 
 class Identity(FeatureMap):
-    """φ(x) = x: for retention, and for features computed beforehand."""
+    """φ(x) = x: for retention, and for features that are computed before the call."""
 
     def width(self, head_dim: int) -> int:
         return head_dim

@@ -10,7 +10,7 @@ from longspan.attention.layouts.base import wide
 
 
 def draw(shape: Shape, rounds: int, factors: Sequence[int], seed: int | None) -> Tensor:
-    """Random rotations (heads, rounds, head_dim, columns); for several hash factors, their columns side by side."""
+    """Random rotations (heads, rounds, head_dim, columns); the columns of several hash factors are concatenated."""
     columns = sum(factors) // 2
     if seed is None:
         return torch.randn(shape.heads, rounds, shape.head_dim, columns)
@@ -26,9 +26,9 @@ def buckets(q: Tensor, rotations: Tensor, factors: Sequence[int]) -> Tensor:
     rotated = (q.to(wide(q.dtype)) @ rotations).unflatten(-1, (rounds, columns))
     bucket: Tensor | None = None
     place_value = 1
-    for part, factor in zip(rotated.split([factor // 2 for factor in factors], dim=-1), factors):
-        largest = part.abs().max(dim=-1, keepdim=True).indices
-        digit = (largest + factor // 2 * (part.gather(-1, largest) < 0))[..., 0]
+    for projections, factor in zip(rotated.split([factor // 2 for factor in factors], dim=-1), factors):
+        largest = projections.abs().max(dim=-1, keepdim=True).indices
+        digit = (largest + factor // 2 * (projections.gather(-1, largest) < 0))[..., 0]
         bucket = digit if bucket is None else bucket + place_value * digit
         place_value *= factor
     assert bucket is not None
@@ -39,8 +39,8 @@ def buckets_by_definition(q: Tensor, rotations: Tensor, factors: Sequence[int]) 
     """One round, (batch, heads, length): argmax over [xR; -xR]; several hash factors are the digits of one number."""
     rotated = q.to(wide(q.dtype)) @ rotations.to(wide(q.dtype))
     bucket, place_value = torch.zeros(q.shape[:3], dtype=torch.long, device=q.device), 1
-    for part, factor in zip(rotated.split([factor // 2 for factor in factors], dim=-1), factors):
-        bucket = bucket + place_value * torch.cat([part, -part], dim=-1).argmax(dim=-1)
+    for projections, factor in zip(rotated.split([factor // 2 for factor in factors], dim=-1), factors):
+        bucket = bucket + place_value * torch.cat([projections, -projections], dim=-1).argmax(dim=-1)
         place_value *= factor
     return bucket
 

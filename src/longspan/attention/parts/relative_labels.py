@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from longspan.attention.buffers import Buffers
 from longspan.attention.kernels.flash import DEAD
 from longspan.attention.kernels.flash_dropout import BLOCKED, LOG2_E
 from longspan.attention.kernels.multi_source_softmax import KeySource, joint
@@ -127,7 +128,7 @@ class _Labelled(Function):
                 inner = (g_part * out_part).sum(-1, keepdim=True)
                 near.sub_(lse_part).exp2_()
                 far.sub_(lse_part).exp2_()
-                dnear = head.buffer("dnear", near.shape)
+                dnear = head.buffers("dnear", near.shape, near.dtype)
                 torch.bmm(g_part, head.windows(head.values, piece).mT, out=dnear)
                 _fold(dvalues, torch.bmm(near.mT, g_part), piece)
                 dnear.sub_(inner).mul_(near)
@@ -153,15 +154,16 @@ class _Labelled(Function):
 def _heads(
     labels: RelativeLabels, keep: Tensor | None, keep_begin: Tensor | None, scale: float, tensors: Any
 ) -> Iterator["_Head"]:
-    buffers: dict[str, Tensor] = {}
+    buffers = Buffers()
+    shared: dict[str, Tensor] = {}
     for sequence in range(tensors[0].shape[0]):
         masks = [None if mask is None else mask[sequence] for mask in (keep, keep_begin)]
         for head in range(tensors[0].shape[1]):
-            yield _Head((sequence, head), labels, masks, scale, [x[sequence, head] for x in tensors], buffers)
+            yield _Head((sequence, head), labels, masks, scale, [x[sequence, head] for x in tensors], buffers, shared)
 
 
 class _Head:
-    """One head of one sequence; all heads share the buffers."""
+    """One head of one sequence; all heads share `buffers`, and the tensors of `shared`."""
 
     def __init__(
         self,
@@ -170,9 +172,11 @@ class _Head:
         masks: list[Tensor | None],
         scale: float,
         tensors: list[Tensor],
-        buffers: dict[str, Tensor],
+        buffers: Buffers,
+        shared: dict[str, Tensor],
     ) -> None:
-        self.index, self.labels, self.scale, self._buffers = index, labels, scale, buffers
+        self.index, self.labels, self.scale = index, labels, scale
+        self.buffers, self.shared = buffers, shared
         self.q, keys, values, self.begin_keys, self.begin_values, self.terms = tensors
         self.count = ceil_div(len(self.q), BLOCK)
         self.keys, self.values = self._padded("keys", keys), self._padded("values", values)
@@ -183,10 +187,10 @@ class _Head:
         self.hidden_begin = None
         if masks[1] is not None:
             self.hidden_begin = torch.zeros(len(masks[1]), dtype=keys.dtype).masked_fill_(~masks[1], BLOCKED)
-        if "outside" not in buffers:
+        if "outside" not in shared:
             offsets = torch.arange(labels.span) - torch.arange(BLOCK)[:, None]
             outside = (offsets < 0) | (offsets > 2 * labels.radius)
-            buffers["outside"] = torch.zeros(offsets.shape, dtype=keys.dtype).masked_fill_(outside, BLOCKED)
+            shared["outside"] = torch.zeros(offsets.shape, dtype=keys.dtype).masked_fill_(outside, BLOCKED)
 
     def pieces(self) -> Iterator[tuple[int, int]]:
         """(first block, one past the last), as even as possible"""
@@ -213,9 +217,9 @@ class _Head:
     def scores(self, piece: tuple[int, int]) -> tuple[Tensor, Tensor]:
         """Scores with the window and with the global keys, for base 2, hidden keys at `BLOCKED`."""
         q, terms = self.part(self.q, piece), self.part(self.terms, piece) * LOG2_E
-        near = self.buffer("near", torch.Size([len(q), BLOCK, self.labels.span]))
+        near = self.buffers("near", (len(q), BLOCK, self.labels.span), q.dtype)
         by = self.scale * LOG2_E
-        torch.baddbmm(self._buffers["outside"], q, self.windows(self.keys, piece).mT, alpha=by, out=near)
+        torch.baddbmm(self.shared["outside"], q, self.windows(self.keys, piece).mT, alpha=by, out=near)
         along = self._diagonals(near)
         for columns, label in self.labels.shared():
             along[..., columns] += terms[..., label, None]
@@ -263,18 +267,11 @@ class _Head:
     def _padded(self, name: str, x: Tensor) -> Tensor:
         """x with zeros before and after, so that every block has a whole span."""
         radius, length = self.labels.radius, self.count * BLOCK + 2 * self.labels.radius
-        padded = self._buffers.get(name)
+        padded = self.shared.get(name)
         if padded is None:
-            padded = self._buffers[name] = x.new_zeros(length, x.shape[1])
+            padded = self.shared[name] = x.new_zeros(length, x.shape[1])
         padded[radius : radius + len(x)] = x
         return padded
-
-    def buffer(self, name: str, shape: torch.Size) -> Tensor:
-        """A reused buffer: allocating fresh memory costs more than the arithmetic."""
-        buffer = self._buffers.get(name)
-        if buffer is None or buffer.numel() < shape.numel():
-            buffer = self._buffers[name] = torch.empty(shape.numel(), dtype=self.q.dtype)
-        return buffer[: shape.numel()].view(shape)
 
 
 def _fold(total: Tensor, part: Tensor, piece: tuple[int, int]) -> None:

@@ -163,7 +163,7 @@ class _LogRunningSum(Function):
         """exp(logs_j) Σ_(i ≥ j) towards_i exp(-sums_i), in log space, positive and negative terms apart."""
         logs, sums = ctx.saved_tensors
         parts = (towards.clamp_min(0.0), towards.clamp_max(0.0).neg())
-        positive, negative = ((part.log() - sums).flip(2).logcumsumexp(2).flip(2).add_(logs).exp_() for part in parts)
+        positive, negative = ((x.log() - sums).flip(2).logcumsumexp(2).flip(2).add_(logs).exp_() for x in parts)
         gradient: Tensor = positive.sub_(negative)
         return gradient
 

@@ -39,7 +39,7 @@ FIELDS = (
     Field("scale", "scale_embedding", False),
 )
 BLOCKS: Config = {
-    "place": "post",
+    "norm_position": "post",
     "norm": "layer",
     "eps": 1e-5,
     "position": "learned",
@@ -179,7 +179,7 @@ BART = Family(
 MBART = replace(
     BART,
     name="mbart",
-    fixed={**FIXED, "place": "pre"},
+    fixed={**FIXED, "norm_position": "pre"},
     architectures={name.replace("Bart", "MBart"): tasks for name, tasks in BART.architectures.items()},
     body=(*BODY, rename("encoder.norm", "encoder.layer_norm"), rename("decoder.norm", "decoder.layer_norm")),
     tokens={"eos_token_id": 2, "forced_eos_token_id": 2},

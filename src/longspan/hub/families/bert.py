@@ -22,7 +22,13 @@ FIELDS = (
     Field("padding", "pad_token_id", 0),
 )
 # Options that all encoders like BERT share.
-FIXED: Config = {"place": "post", "position": "learned", "embedding_norm": True, "scale": False, "init": "normal"}
+FIXED: Config = {
+    "norm_position": "post",
+    "position": "learned",
+    "embedding_norm": True,
+    "scale": False,
+    "init": "normal",
+}
 ONLY = {"position_embedding_type": ("absolute",), "is_decoder": (False,), "add_cross_attention": (False,)}
 
 

@@ -87,7 +87,7 @@ GPT = Family(
         Field("activation", "afn", "gelu", {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}),
         *SIZES,
     ),
-    fixed={**FIXED, "place": "post"},
+    fixed={**FIXED, "norm_position": "post"},
     only=SUMMARY,
     architectures={
         "OpenAIGPTLMHeadModel": (),
@@ -153,7 +153,7 @@ GPT2 = Family(
         Field("activation", "activation_function", "gelu_new", ACTIVATIONS),
         *SIZES,
     ),
-    fixed={**FIXED, "place": "pre", "residual_init": True},
+    fixed={**FIXED, "norm_position": "pre", "residual_init": True},
     only={**SUMMARY, "add_cross_attention": (False,)},
     architectures={
         "GPT2LMHeadModel": (),

@@ -68,7 +68,7 @@ def _scaling(rope: dict[str, Any], longest: int) -> RotaryScaling | None:
         low=float(rope.get("beta_slow") or 1),
         high=float(rope.get("beta_fast") or 32),
         amplitude=_amplitude(rope, float(factor)),
-        whole=bool(rope.get("truncate", True)),
+        round_bounds=bool(rope.get("truncate", True)),
     )
 
 
@@ -95,7 +95,7 @@ def _written(options: Any) -> dict[str, Any]:
     found.update(beta_slow=scaling.low, beta_fast=scaling.high)
     if scaling.amplitude is not None:
         found["attention_factor"] = scaling.amplitude
-    return found if scaling.whole else {**found, "truncate": False}
+    return found if scaling.round_bounds else {**found, "truncate": False}
 
 
 def _adjust(options: dict[str, Any], given: Config) -> dict[str, Any]:
@@ -152,7 +152,14 @@ LLAMA = Family(
         Field("padding", "pad_token_id"),
         Field("tied", "tie_word_embeddings", False),
     ),
-    fixed={"place": "pre", "norm": "rms", "position": "rotary", "scale": False, "dropout": 0.0, "init": "normal"},
+    fixed={
+        "norm_position": "pre",
+        "norm": "rms",
+        "position": "rotary",
+        "scale": False,
+        "dropout": 0.0,
+        "init": "normal",
+    },
     only={"partial_rotary_factor": (1.0, None)},
     architectures={
         "LlamaForCausalLM": (),

@@ -34,7 +34,7 @@ FIELDS = (
     Field("feedforward_chunk", "chunk_size_feed_forward", 0),
 )
 FIXED: Config = {
-    "place": "pre",
+    "norm_position": "pre",
     "reversible": True,
     "query_bias": False,
     "output_bias": False,
@@ -52,7 +52,7 @@ def _local(given: Config, causal: bool) -> AttentionConfig:
     before, after = (
         int(given.get(f"local_num_chunks_{side}", number)) for side, number in (("before", 1), ("after", 0))
     )
-    around = {} if causal else {"behind": after * chunk, "ring": True}
+    around = {} if causal else {"memory_after": after * chunk, "ring": True}
     if causal and after:
         raise Unsupported(f"config.json: local_num_chunks_after is {after}; a decoder reads nothing behind")
     dropout = float(given.get("local_attention_probs_dropout_prob", 0.05))
@@ -68,13 +68,14 @@ def _hashed(given: Config, causal: bool) -> AttentionConfig:
         "chunk": int(given.get("lsh_attn_chunk_length", 64)),
         "buckets": _buckets(given),
         "form": None if form == "strict" else form,  # the default in a decoder
-        "before": int(given.get("lsh_num_chunks_before", 1)),
-        "after": int(given.get("lsh_num_chunks_after", 0)),
+        "chunks_before": int(given.get("lsh_num_chunks_before", 1)),
+        "chunks_after": int(given.get("lsh_num_chunks_after", 0)),
         "eps": KEY_EPS,
         "seed": given.get("hash_seed"),
     }
-    if causal and options["after"]:
-        raise Unsupported(f"config.json: lsh_num_chunks_after is {options['after']}; a decoder reads nothing behind")
+    if causal and options["chunks_after"]:
+        after = options["chunks_after"]
+        raise Unsupported(f"config.json: lsh_num_chunks_after is {after}; a decoder reads nothing behind")
     return AttentionConfig("reformer", dropout=float(given.get("lsh_attention_probs_dropout_prob", 0.0)), **options)
 
 
@@ -152,7 +153,7 @@ def _keys(setting: AttentionConfig, causal: bool) -> dict[str, Any]:
         return {
             "local_attn_chunk_length": own.query_block,
             "local_num_chunks_before": own.memory // own.query_block,
-            "local_num_chunks_after": (own.behind or 0) // own.query_block,
+            "local_num_chunks_after": (own.memory_after or 0) // own.query_block,
             "local_attention_probs_dropout_prob": setting.dropout,
         }
     if setting.name == "reformer":
@@ -160,8 +161,8 @@ def _keys(setting: AttentionConfig, causal: bool) -> dict[str, Any]:
             "num_hashes": own.rounds,
             "lsh_attn_chunk_length": own.chunk,
             "num_buckets": config.plain(own.buckets),
-            "lsh_num_chunks_before": own.before,
-            "lsh_num_chunks_after": own.after,
+            "lsh_num_chunks_before": own.chunks_before,
+            "lsh_num_chunks_after": own.chunks_after,
             "hash_seed": own.seed,
             "lsh_attention_probs_dropout_prob": setting.dropout,
             "lsh_form": own.form or ("strict" if causal else "paper"),

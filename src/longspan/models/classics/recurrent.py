@@ -1,13 +1,13 @@
-"""Recurrent models of one sequence: a language model (Zaremba et al. 2014) and a regressor of series.
+"""Recurrent models of one sequence: a language model (Zaremba et al. 2014) and a regressor for time series.
 
-Texts are read in one of two ways. *Stateless blocks* are rows by themselves: `model(ids)`. *Stateful streams* carry the
-state from one piece of a text to the next, cut off from its history (truncated backpropagation through time):
+A text can be read in two ways. *Stateless blocks* are independent rows: `model(ids)`. *Stateful streams* carry the
+detached state from one piece of a text to the next (truncated backpropagation through time):
 
 >>> state = model.start(batch)
 >>> for inputs, targets in unroll(fold(text, batch), 35):
 ...     logits, state = model.extend(inputs, state.detach())
 
-A perplexity from blocks is higher, as the first tokens of each block lack their context: say which one it is.
+Blocks give a higher perplexity, because the first tokens of each block lack context: report which one was used.
 """
 
 import calendar
@@ -26,14 +26,14 @@ from longspan import config
 from longspan.attention.base import check_some
 from longspan.config import option
 from longspan.errors import InvalidInput, InvalidOption
-from longspan.models.base import CausalModel, Ids, Logits, Mask, Model, Streams
+from longspan.models.base import CausalModel, Ids, Logits, Mask, Model, Source
 from longspan.nn.embedding import TokenEmbedding
 from longspan.nn.loss import IGNORED
 from longspan.nn.recurrent import CELLS, Recurrent, RecurrentState, initialise_uniform
 from longspan.shapes import Hidden
 
 Series = Float[Tensor, "batch length values"]
-Known = Float[Tensor, "batch places known"]
+Known = Float[Tensor, "batch positions known"]
 Ahead = Float[Tensor, "batch horizon values"]
 
 
@@ -44,8 +44,8 @@ class RecurrentOptions(config.Options):
     width: int = option(650, "width of a layer", low=1)
     layers: int = option(2, "number of layers", low=1)
     cell: str = option("lstm", "kind of recurrent cell", choices=CELLS)
-    forget_bias: float | None = option(None, "where the forget gates of an LSTM start; as drawn unless given")
-    learned_start: bool = option(False, "whether the state before the first token is learned; else it is 0")
+    forget_bias: float | None = option(None, "initial bias of an LSTM's forget gates; random unless given")
+    learned_start: bool = option(False, "whether the state before the first token is learned; otherwise it is 0")
     dropout: float = option(0.5, "on every connection that is not recurrent", low=0, high=0.999)
     init_bound: float = option(0.05, "initial weights are uniform in ± this", low=0)
 
@@ -63,9 +63,9 @@ def _layers(options: RecurrentOptions, features: int) -> Recurrent:
 
 
 class RecurrentLanguageModel(CausalModel):
-    """The logits of the next token at every place; its state has one size however long the text is.
+    """The logits of the next token at every position; its state has one size for texts of any length.
 
-    `positions` are not read: recurrent layers know order and nothing else of place.
+    It ignores `positions`: recurrent layers know only the order.
     """
 
     name = "recurrent"
@@ -77,7 +77,7 @@ class RecurrentLanguageModel(CausalModel):
         vocabulary: int = option(256, "number of token ids", low=1)
         padding: int | None = option(None, "the id of padding, whose embedding is zero", low=0)
         embedding: int | None = option(None, "width of the embedding; `width` unless given", low=1)
-        tied: bool = option(False, "whether the output layer is the embedding; their widths must then be equal")
+        tied: bool = option(False, "whether the output layer is the embedding, which must then be as wide as a layer")
 
     options: Options
 
@@ -104,36 +104,23 @@ class RecurrentLanguageModel(CausalModel):
         """The output layer."""
         return self.embedding.logits(x) if self.head is None else self.head(x)
 
-    def start(
-        self,
-        batch: int,
-        *,
-        source: Ids | None = None,
-        source_mask: Mask | None = None,
-        source_streams: Streams | None = None,
-        align: bool = False,
-    ) -> RecurrentState:
-        self._refuse_source(source, align)
+    def initial_state(self, batch: int, source: Source | None = None) -> RecurrentState:
         return self.recurrent.start(batch)
 
-    def extend(
-        self,
-        ids: Ids,
-        state: RecurrentState,
-        *,
-        key_mask: Mask | None = None,
-        positions: Ids | None = None,
-        last: bool = False,
-    ) -> tuple[Logits, RecurrentState]:
+    def extend_hidden(
+        self, ids: Ids, state: RecurrentState, key_mask: Mask | None = None, positions: Ids | None = None
+    ) -> tuple[Hidden, RecurrentState]:
         x, state = self.recurrent(self.embedding(ids), state, key_mask=key_mask)
-        return self.logits(x[:, -1:] if last else x), state
+        return x, state
 
 
 def fold(text: Tensor, batch: int) -> Ids:
-    """A text in `batch` streams of equal length, each one piece of it; what is left over at the end is dropped."""
+    """A text cut into `batch` streams of equal length; the remainder at its end is dropped."""
     length = len(text) // batch
     if text.dim() != 1 or length < 2:
-        raise InvalidInput(f"{batch} streams of 2 tokens at least need a text of {2 * batch}, not {tuple(text.shape)}")
+        raise InvalidInput(
+            f"{batch} streams of at least 2 tokens need a text of {2 * batch} tokens, not {tuple(text.shape)}"
+        )
     return text[: batch * length].view(batch, length)
 
 
@@ -150,7 +137,7 @@ def unroll(streams: Ids, steps: int) -> Iterator[tuple[Ids, Ids]]:
 def text_loss(model: CausalModel, streams: Ids, *, steps: int = 35, stateful: bool = True) -> float:
     """The mean negative log-likelihood of each token but the first; its exponential is the perplexity per token.
 
-    Stateful, it does not depend on `steps`. Otherwise each piece of `steps` is read as if nothing came before it.
+    If `stateful`, it does not depend on `steps`. Otherwise each piece of `steps` tokens is read without context.
     """
     training, total, count = model.training, 0.0, 0
     model.eval()
@@ -168,16 +155,16 @@ def text_loss(model: CausalModel, streams: Ids, *, steps: int = 35, stateful: bo
 class HorizonErrors(NamedTuple):
     """Mean squared errors at 1, 2, … steps ahead."""
 
-    teacher_forced: Float[Tensor, " horizon"]  # each value from the true ones before it
-    free_running: Float[Tensor, " horizon"]  # each value from the model's own
+    teacher_forced: Float[Tensor, " horizon"]  # each value is predicted from the true values before it
+    free_running: Float[Tensor, " horizon"]  # each value is predicted from the model's predictions
 
 
 class SeriesRegressor(Model):
-    """The next values of a series, from those so far and from what is known of each time (the calendar, say).
+    """Predicts the next values of a time series from past values and known features of each time step (the calendar).
 
-    Inputs and predictions are in the units of the data; inside, both are scaled by the mean and deviation of the
-    training data, which `fit_scale` measures and the model keeps. `known` speaks of the time of the input, not of the
-    predicted value.
+    Inputs and predictions are in the units of the data. Inside, both are scaled by the mean and standard deviation of
+    the training data, which `fit_scale` measures and the model stores. `known` has the features at the time of the
+    input, not of the predicted value.
     """
 
     name = "regressor"
@@ -189,8 +176,8 @@ class SeriesRegressor(Model):
         layers: int = option(1, "number of layers", low=1)
         dropout: float = option(0.0, "on every connection that is not recurrent", low=0, high=0.999)
         init_bound: float = option(0.1, "initial weights are uniform in ± this", low=0)
-        values: int = option(1, "how many numbers a time has that are predicted", low=1)
-        known: int = option(0, "how many more are known of each time beforehand", low=0)
+        values: int = option(1, "predicted numbers per time step", low=1)
+        known: int = option(0, "further numbers per time step that are known in advance", low=0)
 
     options: Options
 
@@ -208,7 +195,7 @@ class SeriesRegressor(Model):
 
     @torch.no_grad()
     def fit_scale(self, series: Series, known: Known | None = None, *, key_mask: Mask | None = None) -> None:
-        """Takes the scale from training data (never from what it is tested on); a constant is only centred."""
+        """Measures the scale on training data (never on test data); a constant is only centred."""
         rows = self._inputs(series, known).flatten(0, 1) if key_mask is None else self._inputs(series, known)[key_mask]
         deviation = rows.std(0, correction=0)
         self.mean.copy_(rows.mean(0))
@@ -216,54 +203,56 @@ class SeriesRegressor(Model):
         self.deviation.copy_(torch.where(varies, deviation, torch.ones_like(deviation)))
 
     def forward(self, series: Series, known: Known | None = None, *, key_mask: Mask | None = None) -> Series:
-        """One step ahead of every place: the last row is the first value that is not in the series."""
+        """The prediction one step ahead at every position; the last row predicts the first value after the series."""
         x, _ = self.recurrent(self._scale(self._inputs(series, known)), key_mask=key_mask)
         return self._unscale(self.head(x))
 
     def loss(self, series: Series, known: Known | None = None, *, key_mask: Mask | None = None) -> Tensor:
-        """Mean squared error one step ahead, in scaled units, over the targets that are real."""
+        """The mean squared error one step ahead, in scaled units, over the real targets."""
         if series.dim() == 3 and series.shape[1] < 2:
-            raise InvalidInput(f"a next value needs a series of 2 at least, not {series.shape[1]}")
-        guess: Tensor = self(series[:, :-1], None if known is None else known[:, :-1], key_mask=_but_last(key_mask))
-        squares = ((guess - series[:, 1:]) / self.deviation[: self.options.values]) ** 2
+            raise InvalidInput(f"a series must have at least 2 values, not {series.shape[1]}")
+        known = None if known is None else known[:, :-1]
+        prediction: Tensor = self(series[:, :-1], known, key_mask=_but_last(key_mask))
+        squares = ((prediction - series[:, 1:]) / self.deviation[: self.options.values]) ** 2
         if key_mask is None:
             return squares.mean()
-        real = key_mask[:, 1:] & key_mask[:, :-1].cumsum(1).bool()  # something must have been read before it
+        real = key_mask[:, 1:] & key_mask[:, :-1].cumsum(1).bool()  # a target needs a real value before it
         return squares[real].sum() / (real.sum() * self.options.values).clamp_min(1)
 
     @torch.no_grad()
     def forecast(self, series: Series, horizon: int, known: Known | None = None) -> Ahead:
-        """The next `horizon` values, free-running: each is made from the model's own before it.
+        """The next `horizon` values, free-running: each is predicted from the predictions before it.
 
-        `known` speaks of the series and of the times that are read behind it: length + horizon - 1 places.
+        `known` covers the series and the predictions that are read back: length + horizon - 1 time steps.
         """
         length, options = series.shape[1], self.options
         if horizon < 1:
             raise InvalidInput(f"horizon must be at least 1, not {horizon}")
-        places = length + horizon - 1
-        if options.known and (known is None or known.shape[1] != places):
+        steps = length + horizon - 1
+        if options.known and (known is None or known.shape[1] != steps):
             came = "none" if known is None else known.shape[1]
-            raise InvalidInput(f"known must have length + horizon - 1 = {places} places, not {came}")
+            raise InvalidInput(f"known must have length + horizon - 1 = {steps} time steps, not {came}")
         past = None if known is None else known[:, :length]
         x, state = self.recurrent(self._scale(self._inputs(series, past)))
-        made = [self._unscale(self.head(x[:, -1:]))]
-        for place in range(length, places):
-            here = None if known is None else known[:, place : place + 1]
-            x, state = self.recurrent(self._scale(self._inputs(made[-1], here)), state)
-            made.append(self._unscale(self.head(x)))
-        return torch.cat(made, 1)
+        predictions = [self._unscale(self.head(x[:, -1:]))]
+        for step in range(length, steps):
+            known_now = None if known is None else known[:, step : step + 1]
+            x, state = self.recurrent(self._scale(self._inputs(predictions[-1], known_now)), state)
+            predictions.append(self._unscale(self.head(x)))
+        return torch.cat(predictions, 1)
 
     @torch.no_grad()
     def horizon_errors(self, series: Series, context: int, known: Known | None = None) -> HorizonErrors:
-        """How errors grow when predictions are read back: everything behind the first `context` values is predicted."""
+        """How errors grow when predictions are read back; all values after the first `context` are predicted."""
         horizon = series.shape[1] - context
         if context < 1 or horizon < 1:
-            raise InvalidInput(f"context must leave something to predict of {series.shape[1]} values, not be {context}")
+            raise InvalidInput(f"context must be 1 to {series.shape[1] - 1} of {series.shape[1]} values, not {context}")
         read = None if known is None else known[:, :-1]
         truth = series[:, context:]
         forced = self(series[:, :-1], read)[:, context - 1 :]
         free = self.forecast(series[:, :context], horizon, read)
-        return HorizonErrors(*(mse_loss(made, truth, reduction="none").mean((0, 2)) for made in (forced, free)))
+        errors = (mse_loss(prediction, truth, reduction="none").mean((0, 2)) for prediction in (forced, free))
+        return HorizonErrors(*errors)
 
     def _inputs(self, series: Tensor, known: Tensor | None) -> Tensor:
         options = self.options
@@ -289,14 +278,14 @@ def _but_last(mask: Tensor | None) -> Tensor | None:
     return None if mask is None else mask[:, :-1]
 
 
-def cyclic(phase: Float[Tensor, "*places"]) -> Float[Tensor, "*places 2"]:
-    """A share of a cycle as sine and cosine, so that its end is next to its beginning."""
+def cyclic(phase: Float[Tensor, "*steps"]) -> Float[Tensor, "*steps 2"]:
+    """A fraction of a cycle as sine and cosine, so that the end of a cycle is close to its beginning."""
     angle = 2 * math.pi * phase
     return torch.stack([angle.sin(), angle.cos()], -1)
 
 
-def calendar_features(dates: Sequence[date]) -> Float[Tensor, "places 7"]:
-    """Day of the month, month and weekday, each as sine and cosine, and the year as it is: `known` of a regressor."""
+def calendar_features(dates: Sequence[date]) -> Float[Tensor, "steps 7"]:
+    """Day of the month, month and weekday as sine and cosine, and the year as a number: `known` of a regressor."""
     days = [(day.day - 1) / calendar.monthrange(day.year, day.month)[1] for day in dates]
     phases = [days, [(day.month - 1) / 12 for day in dates], [day.weekday() / 7 for day in dates]]
     years = torch.tensor([float(day.year) for day in dates])[:, None]

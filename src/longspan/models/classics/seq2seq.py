@@ -1,6 +1,6 @@
-"""Recurrent encoder–decoders: Sutskever et al. 2014, Bahdanau et al. 2015, Luong et al. 2015, and all between them.
+"""Recurrent encoder–decoders: Sutskever et al. 2014, Bahdanau et al. 2015, Luong et al. 2015, and combinations.
 
-The defaults are Sutskever's; the papers' own are presets, to be changed as one likes:
+The defaults are Sutskever's. Each paper's model is a preset, whose options can be changed:
 
 >>> model = build("seq2seq-luong", vocabulary=8000, reach="local_p")
 """
@@ -15,7 +15,7 @@ from longspan import config
 from longspan.attention.mechanisms.softmax import SCORES
 from longspan.config import option
 from longspan.errors import InvalidInput, InvalidOption
-from longspan.models.base import EncoderDecoder, Ids, Logits, Mask, Streams
+from longspan.models.base import EncoderDecoder, Ids, Logits, Mask, Source
 from longspan.nn.alignment import CENTRES, REACHES, Alignment
 from longspan.nn.embedding import TokenEmbedding
 from longspan.nn.recurrent import (
@@ -36,10 +36,10 @@ DECODERS = ("plain", "bahdanau", "luong")
 
 
 class Seq2Seq(EncoderDecoder):
-    """An encoder that reads the source, and a recurrent decoder that starts from where it ended.
+    """An encoder that reads the source, and a recurrent decoder that starts from the encoder's final state.
 
-    Padding may stand anywhere in source and target; it is skipped. `positions` are not read: recurrent layers know
-    order and nothing else of place.
+    Padding anywhere in source and target is skipped. The model ignores `positions`: recurrent layers know only the
+    order.
     """
 
     name = "seq2seq"
@@ -48,28 +48,28 @@ class Seq2Seq(EncoderDecoder):
 
     @dataclass(frozen=True, kw_only=True)
     class Options(config.Options):
-        vocabulary: int = option(256, "number of token ids, of the source too unless said", low=1)
-        source_vocabulary: int | None = option(None, "number of source ids, where the two differ", low=1)
+        vocabulary: int = option(256, "number of token ids, of the source too unless source_vocabulary is given", low=1)
+        source_vocabulary: int | None = option(None, "number of source ids, if it differs", low=1)
         padding: int | None = option(None, "the id of padding, whose embedding is zero", low=0)
         embedding: int = option(1000, "width of the embeddings", low=1)
         width: int = option(1000, "width of a layer, in each direction", low=1)
         layers: int = option(4, "layers of the encoder, and of the decoder", low=1)
         cell: str = option("lstm", "kind of recurrent cell", choices=CELLS)
-        forget_bias: float | None = option(None, "where the forget gates of an LSTM start; as drawn unless given")
-        bidirectional: bool = option(False, "whether the encoder reads both ways")
+        forget_bias: float | None = option(None, "initial bias of an LSTM's forget gates; random unless given")
+        bidirectional: bool = option(False, "whether the encoder reads in both directions")
         reverse_source: bool = option(True, "whether the encoder reads the source from its end")
-        decoder: str = option("plain", "when the decoder looks at the source, if it does", choices=DECODERS)
-        score: str = option("additive", "how a decoder's state is compared with an encoder's", choices=SCORES)
+        decoder: str = option("plain", "plain: no attention; bahdanau, luong: the paper's attention", choices=DECODERS)
+        score: str = option("additive", "how a decoder state is compared with an encoder state", choices=SCORES)
         alignment_width: int | None = option(None, "width of the additive score; `width` unless given", low=1)
         max_source: int | None = option(None, "the longest source; needed by the location score", low=1)
-        reach: str = option("global", "how much of the source a step sees (Luong)", choices=REACHES)
+        reach: str = option("global", "how much of the source a step reads (Luong)", choices=REACHES)
         radius: int = option(10, "local: positions on each side of the centre", low=1)
         renormalise: bool = option(False, "local_p: whether the Gaussian comes before the softmax")
         centre: str = option("paper", "local_p: S·sigmoid, or as released 1 + (S-1)·sigmoid", choices=CENTRES)
-        input_feeding: bool = option(False, "luong: whether a step reads the attentional state of the one before")
+        input_feeding: bool = option(False, "luong: whether a step reads the attentional state of the previous step")
         maxout: int = option(500, "bahdanau: width of the deep output", low=1)
         dropout: float = option(0.0, "on every connection that is not recurrent", low=0, high=0.999)
-        teacher_forcing: float = option(1.0, "in training, the share of tokens that are given", low=0, high=1)
+        teacher_forcing: float = option(1.0, "training: the share of input tokens from the target", low=0, high=1)
         init: str = option("uniform", "uniform: all in ±init_bound", choices=("uniform", "bahdanau"))
         init_bound: float = option(0.08, "bound of uniform initial weights", low=0)
 
@@ -80,9 +80,9 @@ class Seq2Seq(EncoderDecoder):
         if options.input_feeding and options.decoder != "luong":
             raise InvalidOption(f"input_feeding goes with decoder luong, not {options.decoder}")
         if options.reach != "global" and options.decoder == "plain":
-            raise InvalidOption(f"reach {options.reach} is of attention, which decoder plain has not")
+            raise InvalidOption(f"reach {options.reach} needs attention, which decoder plain does not have")
         self.vocabulary = options.vocabulary
-        self.teacher_forcing = options.teacher_forcing  # to be changed by a schedule
+        self.teacher_forcing = options.teacher_forcing  # a schedule may change it
         self.source = TokenEmbedding(
             options.source_vocabulary or options.vocabulary, options.embedding, scale=False, padding=options.padding
         )
@@ -97,7 +97,7 @@ class Seq2Seq(EncoderDecoder):
             initialise_uniform(self, options.init_bound)
 
     def encode(self, source: Ids, *, source_mask: Mask | None = None) -> tuple[Hidden, RecurrentState]:
-        """The encoder's states, in the order of the source whichever way it was read, and the decoder's first."""
+        """The encoder's states in the order of the source, and the decoder's initial state."""
         self._check_source(source, source_mask)
         index = None
         if self.options.reverse_source:
@@ -119,72 +119,58 @@ class Seq2Seq(EncoderDecoder):
         teacher_forcing: float | None = None,
         parallel: bool | None = None,
     ) -> Logits:
-        """The logits of the target's next token at each of its places.
+        """The logits after each token of the target.
 
-        With `teacher_forcing` below 1 each token after the first is, with that probability, the given one, and
-        otherwise the likeliest after the step before (Bengio et al. 2015). Unless said it is the model's own in
-        training, and 1 in evaluation. `parallel` as in `RecurrentDecoder`.
+        With `teacher_forcing` below 1, each token after the first is the given one with that probability, and otherwise
+        the model's most likely one (Bengio et al. 2015). It defaults to the model's value in training and to 1 in
+        evaluation. `parallel` as in `RecurrentDecoder`.
         """
-        own = self.teacher_forcing if self.training else 1.0
-        ratio = own if teacher_forcing is None else teacher_forcing
+        default = self.teacher_forcing if self.training else 1.0
+        ratio = default if teacher_forcing is None else teacher_forcing
         if not 0 <= ratio <= 1:
             raise InvalidOption(f"teacher_forcing must be 0 to 1, not {ratio!r}")
         if ratio < 1 and parallel:
-            raise InvalidOption("with teacher_forcing below 1 a step reads the one before; leave out parallel")
+            raise InvalidOption("with teacher_forcing below 1, a step reads the previous one; leave out parallel")
         state = self.start(len(ids), source=source, source_mask=source_mask)
         if ratio < 1:
             return self._free(ids, state, key_mask, ratio)
         x, _ = self.decoder(self.target(ids), state, key_mask=key_mask, parallel=parallel)
+        return self.logits(x)
+
+    def _free(self, ids: Tensor, state: DecoderState, key_mask: Tensor | None, ratio: float) -> Tensor:
+        """Step by step, reading predicted tokens; the first real token of a row is always the given one."""
+        forced = torch.rand(ids.shape, device=ids.device) < ratio
+        steps: list[Tensor] = []
+        for step in range(ids.shape[1]):
+            token, real = ids[:, step], None if key_mask is None else key_mask[:, step : step + 1]
+            if steps:
+                token = torch.where(forced[:, step] | (state.time == 0), token, steps[-1][:, 0].argmax(-1))
+            logits, state = self.extend(token[:, None], state, key_mask=real)
+            steps.append(logits)
+        return torch.cat(steps, 1)
+
+    def initial_state(self, batch: int, source: Source | None = None) -> DecoderState:
+        assert source is not None  # `start` checks it
+        if source.align and self.decoder.alignment is None:
+            raise InvalidInput("a decoder without attention has no alignment; leave out align")
+        if source.streams:
+            raise InvalidInput(f"{self.name} reads the tokens of a source and no streams; leave out source_streams")
+        states, first = self.encode(source.ids, source_mask=source.mask)
+        return self.decoder.start(first, states, source.mask, align=source.align)
+
+    def extend_hidden(
+        self, ids: Ids, state: DecoderState, key_mask: Mask | None = None, positions: Ids | None = None
+    ) -> tuple[Hidden, DecoderState]:
+        x, state = self.decoder(self.target(ids), state, key_mask=key_mask)
+        return x, state
+
+    def logits(self, x: Hidden) -> Logits:
         logits: Tensor = self.head(x)
         return logits
 
-    def _free(self, ids: Tensor, state: DecoderState, key_mask: Tensor | None, ratio: float) -> Tensor:
-        """Step by step, reading own tokens; the first real one of a row is always the given one."""
-        given = torch.rand(ids.shape, device=ids.device) < ratio
-        made: list[Tensor] = []
-        for step in range(ids.shape[1]):
-            token, real = ids[:, step], None if key_mask is None else key_mask[:, step : step + 1]
-            if made:
-                token = torch.where(given[:, step] | (state.time == 0), token, made[-1][:, 0].argmax(-1))
-            logits, state = self.extend(token[:, None], state, key_mask=real)
-            made.append(logits)
-        return torch.cat(made, 1)
-
-    def start(
-        self,
-        batch: int,
-        *,
-        source: Ids | None = None,
-        source_mask: Mask | None = None,
-        source_streams: Streams | None = None,
-        align: bool = False,
-    ) -> DecoderState:
-        if source is None:
-            raise InvalidInput(f"{self.name} reads a source: start(batch, source=ids, source_mask=mask)")
-        if len(source) != batch:
-            raise InvalidInput(f"the source has {len(source)} rows for a batch of {batch}")
-        if align and self.decoder.alignment is None:
-            raise InvalidInput("a decoder without attention has no alignment; leave out align")
-        if source_streams:
-            raise InvalidInput(f"{self.name} reads the tokens of a source and no streams; leave out source_streams")
-        states, first = self.encode(source, source_mask=source_mask)
-        return self.decoder.start(first, states, source_mask, align=align)
-
-    def extend(
-        self,
-        ids: Ids,
-        state: DecoderState,
-        *,
-        key_mask: Mask | None = None,
-        positions: Ids | None = None,
-        last: bool = False,
-    ) -> tuple[Logits, DecoderState]:
-        x, state = self.decoder(self.target(ids), state, key_mask=key_mask)
-        return self.head(x[:, -1:] if last else x), state
-
     def _check_source(self, source: Tensor, mask: Tensor | None) -> None:
         if source.dim() == 2 and source.shape[1] == 0:
-            raise InvalidInput("the source is empty: give one token at least")
+            raise InvalidInput("the source is empty: give at least one token")
         if mask is not None:
             check_mask("source_mask", mask, source.shape)
         if self.decoder.alignment is not None:
@@ -225,10 +211,10 @@ def _decoder(options: Seq2Seq.Options, encoder_width: int) -> RecurrentDecoder:
 
 
 class _Bridge(nn.Module):
-    """From an encoder that read both ways to a decoder that does not: linear and tanh, layer by layer.
+    """From a bidirectional encoder to the decoder's initial state: linear and tanh, layer by layer.
 
-    Of both directions' last states or, in Bahdanau's model, of the backward one alone: s_0 = tanh(W_s h_1), which has
-    read the whole source and ended at its beginning.
+    It reads the last states of both directions or, in Bahdanau's model, of the backward direction alone:
+    s_0 = tanh(W_s h_1).
     """
 
     def __init__(self, options: Seq2Seq.Options) -> None:
@@ -236,20 +222,20 @@ class _Bridge(nn.Module):
         self.backward_only = options.decoder == "bahdanau"
         read = options.width * (1 if self.backward_only else 2)
 
-        def lines() -> nn.ModuleList:
+        def build() -> nn.ModuleList:
             return nn.ModuleList(nn.Linear(read, options.width) for _ in range(options.layers))
 
-        self.hidden = lines()
-        self.cell = lines() if options.cell == "lstm" else None
+        self.hidden = build()
+        self.cell = build() if options.cell == "lstm" else None
 
     def forward(self, last: RecurrentState) -> RecurrentState:
-        cell = None if last.cell is None or self.cell is None else self._cross(last.cell, self.cell)
-        return RecurrentState(self._cross(last.hidden, self.hidden), cell)
+        cell = None if last.cell is None or self.cell is None else self._project(last.cell, self.cell)
+        return RecurrentState(self._project(last.hidden, self.hidden), cell)
 
-    def _cross(self, ends: Tensor, lines: nn.ModuleList) -> Tensor:
-        pairs = torch.unflatten(ends, 1, (-1, 2))  # (batch, layers, directions, width)
+    def _project(self, states: Tensor, projections: nn.ModuleList) -> Tensor:
+        pairs = torch.unflatten(states, 1, (-1, 2))  # (batch, layers, directions, width)
         read = pairs[:, :, 1] if self.backward_only else pairs.flatten(2)
-        return torch.stack([line(read[:, layer]).tanh() for layer, line in enumerate(lines)], 1)
+        return torch.stack([projection(read[:, layer]).tanh() for layer, projection in enumerate(projections)], 1)
 
 
 @torch.no_grad()

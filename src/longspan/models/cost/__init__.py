@@ -24,9 +24,9 @@ from longspan.models.cost.weights import blank, count
 def longest(model: Model) -> int | None:
     """The longest text that the model can read; None: any."""
     for name in ("source_length", "max_source", "max_length"):
-        found = getattr(model.options, name, None)
-        if found is not None:
-            return int(found)
+        limit = getattr(model.options, name, None)
+        if limit is not None:
+            return int(limit)
     return None
 
 

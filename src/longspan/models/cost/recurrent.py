@@ -15,8 +15,8 @@ from longspan.nn.recurrent import Recurrent
 from longspan.nn.recurrent_decoder import BahdanauDecoder, LuongDecoder, RecurrentDecoder
 
 GATES = {"elman": 1, "lstm": 4, "gru": 3}
-# What a step keeps, in widths: what is said; an LSTM also its gates, its cell and the cell's tanh, a GRU its gates and
-# what is multiplied by them.
+# Numbers that a step keeps, in widths: its output; an LSTM also its gates, its cell and the cell's tanh; a GRU its
+# gates and what they multiply.
 KEPT = {"elman": 1, "lstm": 1 + 4 + 2, "gru": 1 + 3 + 3}
 
 
@@ -54,12 +54,12 @@ def _(model: Seq2Seq, length: int, tally: Tally) -> None:
     decode(model.decoder, tally, length, length)
     _layers(model.decoder.recurrent, tally, length)
     tally.output(model.decoder.out_width, model.vocabulary, length)
-    tally.notes.append("source and target are of the length")
+    tally.notes.append("source and target have this length")
 
 
 @singledispatch
 def decode(decoder: RecurrentDecoder, tally: Tally, tokens: int, source: int) -> None:
-    """Adds what a decoder has around its recurrent layers; one without attention has nothing."""
+    """Adds the layers around a decoder's recurrent layers; a decoder without attention has none."""
 
 
 @decode.register
@@ -77,9 +77,9 @@ def _(decoder: LuongDecoder, tally: Tally, tokens: int, source: int) -> None:
 
 
 def _align(layer: Alignment, tally: Tally, tokens: int, source: int, *, together: bool) -> None:
-    """Scores of every pair, and what is read by them; `together`: all queries at once, in pieces.
+    """The scores of every pair and the weighted sums; `together`: all queries at once, in pieces.
 
-    The additive score's product with a vector is counted, though torch does not.
+    The additive score's product with a vector is counted, although torch's counter omits it.
     """
     projections = kept = 0
     compared = layer.key_width
@@ -89,7 +89,7 @@ def _align(layer: Alignment, tally: Tally, tokens: int, source: int, *, together
     elif layer.score == "additive":
         projections = products(layer.change_query, tokens) + products(layer.change_key, source)
         compared = layer.change_query.out_features
-        kept = source * compared + (0 if together else tokens * source * compared)  # every tanh, unless in pieces
+        kept = source * compared + (0 if together else tokens * source * compared)  # each tanh, unless in pieces
     elif layer.score == "location":
         compared = layer.places.shape[1]
         kept = source * compared
@@ -106,15 +106,15 @@ def _align(layer: Alignment, tally: Tally, tokens: int, source: int, *, together
 @read.register
 def _(model: Elmo, length: int, tally: Tally) -> None:
     _characters(model.tokens, tally, length)
-    for way in (model.forward_lm, model.backward_lm):
-        for layer in way.layers:
+    for direction in (model.forward_lm, model.backward_lm):
+        for layer in direction.layers:
             assert isinstance(layer, ProjectedLstm)
             flops = sum(2 * length * weight.numel() for weight in layer.parameters() if weight.dim() == 2)
             kept = KEPT["lstm"] * layer.cells + 2 * layer.projection
-            kept += 0 if layer.clip is None else layer.cells + layer.projection  # before they were clipped
+            kept += 0 if layer.clip is None else layer.cells + layer.projection  # before clipping
             tally.add("recurrent layers", flops, length * kept)
     tally.add("output", 0, length * 2 * model.options.projection * (model.options.layers + 1))
-    tally.notes.append("all words different, and as long as they can be; without the output layer")
+    tally.notes.append("all words are different and of maximum length; without the output layer")
 
 
 def _characters(layer: CharacterEncoder, tally: Tally, words: int) -> None:
@@ -122,9 +122,9 @@ def _characters(layer: CharacterEncoder, tally: Tally, words: int) -> None:
     for convolution in layer.convolutions:
         assert isinstance(convolution, nn.Conv1d)
         maps, width, size = convolution.weight.shape
-        places = layer.characters - size + 1
-        flops += 2 * words * places * maps * width * size
-        floats += words * maps * (places + 1)  # of which the maximum is found
+        positions = layer.characters - size + 1
+        flops += 2 * words * positions * maps * width * size
+        floats += words * maps * (positions + 1)  # the input and output of the maximum
     width = layer.projection.in_features
     flops += len(layer.highways) * 2 * 2 * words * width * width + products(layer.projection, words)
     floats += words * width * (1 + 3 * len(layer.highways))

@@ -154,8 +154,8 @@ def _(layer: PerInput, rows: int) -> int:
 
 @products.register
 def _(layer: OfOneInput, rows: int) -> int:
-    own = rows - layer.count if layer.long else layer.count
-    return 2 * own * layer.in_features * layer.out_features
+    rows = rows - layer.count if layer.long else layer.count
+    return 2 * rows * layer.in_features * layer.out_features
 
 
 __all__ = ["pass_through"]

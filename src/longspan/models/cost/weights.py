@@ -77,9 +77,9 @@ _NAMES: tuple[tuple[type, str], ...] = (
 def _part(path: list[str], kinds: Mapping[str, nn.Module]) -> str:
     first = path[0]
     for depth in range(len(path) - 1, 0, -1):
-        module, own = kinds[".".join(path[:depth])], path[depth - 1]
+        module, name_in_parent = kinds[".".join(path[:depth])], path[depth - 1]
         if isinstance(module, MultiHead):
-            return f"{first}: cross-attention" if own == "cross" else f"{first}: attention"
+            return f"{first}: cross-attention" if name_in_parent == "cross" else f"{first}: attention"
         for kind, name in _NAMES:
             if isinstance(module, kind):
                 return f"{first}: {name}"

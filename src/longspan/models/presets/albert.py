@@ -20,8 +20,8 @@ _ALBERT = Preset(
     },
     lengths=(512,),
     remarks=(
-        "one block for all layers, which saves weights and no work; the second release (v2) has no dropout, more text "
-        "and 10M steps for base, 3M for the others, instead of 125k"
+        "one block for all layers, which saves weights but no computation; the second release (v2) has no dropout, "
+        "more text, and 10M steps (base) or 3M (others) instead of 125k"
     ),
 )
 
@@ -32,14 +32,14 @@ _ELECTRA = Preset(
     paper="Clark et al. 2020",
     options={**_BERT, **DROPOUT, "activation": "gelu", "vocabulary": 30522},
     lengths=(512,),
-    remarks="the discriminator's body, which is kept; in a folder it has the head for detection as well",
+    remarks="the body of the discriminator; checkpoints also have the detection head",
 )
 _PAIR = Preset(
     model="electra",
     paper="Clark et al. 2020",
     options={"mask": 103},
     lengths=(512,),
-    remarks="generator and discriminator as they are trained; tables are shared",
+    remarks="generator and discriminator, as in pre-training; they share their tables",
 )
 _SIZES = {"small": sizes(12, 256, 4), "base": sizes(12, 768, 12), "large": sizes(24, 1024, 16)}
 
@@ -54,7 +54,7 @@ ROWS: dict[str, Preset] = {
                 "options": {**sizes(12, 4096, 64), "dropout": 0.0, "attention_dropout": 0.0},
                 "parameters": "235M",
                 "exact": 222_595_584,
-                "remarks": f"{_ALBERT.remarks}; the paper ends without dropout at this size",
+                "remarks": f"{_ALBERT.remarks}; the paper removes dropout at this size",
             },
         },
     ),
@@ -75,7 +75,7 @@ ROWS: dict[str, Preset] = {
         {
             "electra-small-pair": {
                 "options": _SIZES["small"],
-                "remarks": f"{_PAIR.remarks}; the released small one has a generator of full width",
+                "remarks": f"{_PAIR.remarks}; the released small model has a generator of full width",
             },
             "electra-base-pair": {
                 "options": {**_SIZES["base"], "embedding_width": None, "generator_fraction": 1 / 3},

@@ -7,7 +7,7 @@ _BART = Preset(
     paper="Lewis et al. 2020",
     options={**BART, "position_offset": 2, "padding": 1},
     lengths=(1024,),
-    remarks="two rows stand before the 1024 positions of each side; source, target and output are one matrix",
+    remarks="two unused rows before the 1024 positions of each side; source, target and output share one matrix",
 )
 
 ROWS: dict[str, Preset] = rows(

@@ -1,4 +1,4 @@
-"""The Transformer and the language models that grew from its decoder."""
+"""The Transformer, and language models that are its decoder: GPT, GPT-2 and GPT-3."""
 
 from longspan.models.presets.row import DROPOUT, WEIGHTS, Preset, rows, sizes
 
@@ -9,7 +9,7 @@ _TRANSFORMER = Preset(
     paper="Vaswani et al. 2017",
     options={"vocabulary": 37000},
     lengths=(512,),
-    remarks="37000 shared sub-words of English and German; source, target and output are one matrix",
+    remarks="37000 sub-words shared by English and German; source, target and output share one matrix",
 )
 
 # GPT
@@ -17,7 +17,14 @@ _TRANSFORMER = Preset(
 _GPT2 = Preset(
     model="decoder",
     paper="Radford et al. 2019",
-    options={**WEIGHTS, **DROPOUT, "place": "pre", "residual_init": True, "vocabulary": 50257, "max_length": 1024},
+    options={
+        **WEIGHTS,
+        **DROPOUT,
+        "norm_position": "pre",
+        "residual_init": True,
+        "vocabulary": 50257,
+        "max_length": 1024,
+    },
     lengths=(1024,),
 )
 _BANDS = [{"name": "softmax"}, {"name": "window", "window": 256}]
@@ -26,7 +33,7 @@ _GPT3 = Preset(
     paper="Brown et al. 2020",
     options={**_GPT2.options, "max_length": 2048, "attention": _BANDS},
     lengths=(2048,),
-    remarks="dense and banded layers take turns; the band is not published: 256 here",
+    remarks="dense and banded layers alternate; the width of the band is not published: 256 here",
 )
 
 ROWS: dict[str, Preset] = {
@@ -77,14 +84,14 @@ ROWS: dict[str, Preset] = {
             "gpt3-xl": {
                 "options": sizes(24, 2048, 16),
                 "parameters": "1.3B",
-                "remarks": f"{_GPT3.remarks}; 16 heads of 128, since the 24 printed ones do not make the width 2048",
+                "remarks": f"{_GPT3.remarks}; 16 heads of 128, because the printed 24 heads do not give the width 2048",
             },
             "gpt3-2.7b": {"options": sizes(32, 2560, 32), "parameters": "2.7B"},
             "gpt3-6.7b": {"options": sizes(32, 4096, 32), "parameters": "6.7B"},
             "gpt3-13b": {
                 "options": sizes(40, 5120, 40),
                 "parameters": "13.0B",
-                "remarks": f"{_GPT3.remarks}; width 5120, since the 5140 that is printed is not 40 heads of 128",
+                "remarks": f"{_GPT3.remarks}; width 5120, because the printed 5140 is not 40 heads of 128",
             },
             "gpt3-175b": {"options": sizes(96, 12288, 96), "parameters": "175.0B"},
         },

@@ -1,4 +1,4 @@
-"""BERT and the encoders that are BERT trained otherwise, each with the pooler that its checkpoints have."""
+"""BERT, and encoders that differ from it in training only; each has the pooler of its checkpoints."""
 
 from longspan.models.presets.row import DROPOUT, WEIGHTS, Preset, rows, sizes
 
@@ -16,7 +16,7 @@ _BERT = Preset(
         "tasks": [POOLER],
     },
     lengths=(128, 512),
-    remarks="with the pooler and without the heads for masked tokens and sentence pairs",
+    remarks="with the pooler, without the heads for masked tokens and sentence pairs",
 )
 _ROBERTA = Preset(
     model="encoder",
@@ -31,7 +31,7 @@ _ROBERTA = Preset(
         "count_real": True,
     },
     lengths=(512,),
-    remarks="with the pooler of the checkpoints, which pretraining did not train, and their one row of segments",
+    remarks="with the checkpoints' pooler, which pre-training did not train, and their single segment row",
 )
 
 ROWS: dict[str, Preset] = {

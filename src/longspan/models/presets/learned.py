@@ -1,4 +1,4 @@
-"""Models of learned patterns, of low rank and of kernels."""
+"""Models with learned patterns, low-rank attention and kernels."""
 
 from typing import Any
 
@@ -9,8 +9,8 @@ from longspan.models.presets.row import BASE, ROBERTA, Options, Preset, rows, si
 _ROUTING = Preset(
     model="decoder",
     paper="Roy et al. 2020",
-    options={"place": "pre", "activation": "geglu", "dropout": 0.0},
-    remarks="sizes of the release; absolute positions here, relative ones inside attention there",
+    options={"norm_position": "pre", "activation": "geglu", "dropout": 0.0},
+    remarks="sizes of the release; positions are absolute here, and relative in the release",
 )
 
 
@@ -24,7 +24,7 @@ _REFORMER = Preset(
     paper="Kitaev et al. 2020",
     options={
         "vocabulary": 256,
-        "place": "pre",
+        "norm_position": "pre",
         "position": "axial",
         "dropout": 0.0,
         "feedforward_chunk": 4096,
@@ -32,7 +32,7 @@ _REFORMER = Preset(
         "tied": False,
     },
 )
-# As the checkpoints on Hugging Face's hub are: no biases in attention, and one in the output layer.
+# As in the checkpoints on Hugging Face's hub: no biases in attention, and one in the output layer.
 _RELEASED: Options = {
     "query_bias": False,
     "output_bias": False,
@@ -66,7 +66,7 @@ ROWS: dict[str, Preset] = {
                     "attention": [_routing(8, 512, 8, 256)],
                 },
                 "lengths": (4096,),
-                "remarks": f"{_ROUTING.remarks}; whole embeddings here, factorised by 256 there",
+                "remarks": f"{_ROUTING.remarks}; embeddings of full width here, factorised by 256 in the release",
             },
             "routing-enwik8": {
                 "options": {
@@ -190,7 +190,7 @@ ROWS: dict[str, Preset] = {
                     "attention": [{"name": "performer", "kind": "relu", "features": 256}],
                 },
                 "lengths": (1024, 8192),
-                "remarks": "TrEMBL in one direction, 36 layers of 8 heads, width 512 and hidden 1024; the ReLU kernel",
+                "remarks": "unidirectional, for TrEMBL: 36 layers of 8 heads, width 512, hidden 1024; the ReLU kernel",
             },
             "performer-imagenet64": {
                 "paper": "Choromanski et al. 2020",
@@ -201,7 +201,7 @@ ROWS: dict[str, Preset] = {
                     "attention": [{"name": "performer", "kind": "positive", "features": 256}],
                 },
                 "lengths": (12288,),
-                "remarks": "6 layers, set against a Reformer of 12; positive features",
+                "remarks": "6 layers, compared in the paper with a Reformer of 12; positive features",
             },
             "linear-mnist": {
                 "paper": "Katharopoulos et al. 2020",
@@ -237,7 +237,7 @@ ROWS: dict[str, Preset] = {
                 "attention": [{"name": "linformer", "rank": rank, "sharing": "layerwise"}],
             },
             lengths=(length,),
-            remarks="the body of RoBERTa-base, one projection for the whole network",
+            remarks="the body of RoBERTa-base, with one projection for the whole network",
         )
         for length, rank in ((512, 128), (1024, 256))
     },

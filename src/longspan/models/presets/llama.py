@@ -6,7 +6,7 @@ _LLAMA = Preset(
     model="decoder",
     paper="Touvron et al. 2023",
     options={
-        "place": "pre",
+        "norm_position": "pre",
         "norm": "rms",
         "eps": 1e-6,
         "activation": "swiglu",

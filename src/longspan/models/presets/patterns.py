@@ -1,4 +1,4 @@
-"""Models of fixed patterns: Sparse, Memory Compressed, Longformer, LED, ETC, Big Bird."""
+"""Models with fixed patterns: Sparse, Memory Compressed, Longformer, LED, ETC, Big Bird."""
 
 from dataclasses import replace
 from typing import Any
@@ -12,7 +12,7 @@ _SPARSE = Preset(
     paper="Child et al. 2019",
     options={
         "vocabulary": 256,
-        "place": "pre",
+        "norm_position": "pre",
         "activation": "gelu_sigmoid",
         "position": "axial_sum",
         "scale": False,
@@ -28,13 +28,13 @@ _SPARSE = Preset(
 
 
 def _growing(layers: int, windows: tuple[int, ...], dilations: tuple[int, ...]) -> list[dict[str, Any]]:
-    """Longformer's language models: windows that grow upwards, and gaps on 2 of the 8 heads of the upper layers.
+    """Longformer's language models: windows grow from bottom to top, and upper layers dilate 2 of their 8 heads.
 
     The paper's windows count both sides of a query, and causal ones have the left half only.
     """
     return [
         {
-            "name": "window",  # which causal Longformer is
+            "name": "window",  # the same as causal Longformer
             "window": windows[layer * len(windows) // layers] // 2,
             "dilation": (1,) * 6 + (1 + dilations[layer],) * 2,
         }
@@ -45,7 +45,7 @@ def _growing(layers: int, windows: tuple[int, ...], dilations: tuple[int, ...]) 
 _CHARACTERS = Preset(
     model="decoder",
     paper="Beltagy et al. 2020",
-    options={"vocabulary": 204, "place": "pre", "activation": "relu", "position": "relative", "dropout": 0.2},
+    options={"vocabulary": 204, "norm_position": "pre", "activation": "relu", "position": "relative", "dropout": 0.2},
     lengths=(2048, 23040, 32256),
     remarks=(
         "windows of the last training phase, 512 at the bottom to 8192 at the top (the printed table is shifted); "
@@ -62,7 +62,7 @@ _ETC = Preset(
     remarks="4096 long tokens and 256 global ones; without the heads of pre-training",
 )
 
-# Encoders that started from RoBERTa's weights, as their checkpoints are
+# Encoders that were initialised from RoBERTa, as in their checkpoints
 
 _POOLER = {"task": "pool", "activation": "tanh"}
 _LONGFORMER = Preset(
@@ -81,7 +81,7 @@ _LONGFORMER = Preset(
         "tasks": [_POOLER],
     },
     lengths=(4096,),
-    remarks="as its checkpoint: with a pooler, one kind of segment and two rows before position 0",
+    remarks="as in its checkpoint: a pooler, one kind of segment, and two rows before position 0",
 )
 _BIGBIRD = Preset(
     model="encoder",
@@ -99,7 +99,7 @@ _BIGBIRD = Preset(
         "tasks": [_POOLER],
     },
     lengths=(4096,),
-    remarks="ITC: the first and the last block are global; as its checkpoint: with a pooler and two kinds of segments",
+    remarks="ITC: the first and last block are global; as in its checkpoint: a pooler and two kinds of segments",
 )
 
 ROWS: dict[str, Preset] = {
@@ -159,8 +159,8 @@ ROWS: dict[str, Preset] = {
         },
         lengths=(11000,),
         remarks=(
-            "T-DMCA: a language model of source, separator and target in one text, layers LMLML; tensor2tensor's base "
-            "sizes and 32000 sub-words, without its mixture of experts"
+            "T-DMCA: a language model of source, separator and target as one text; layers LMLML; tensor2tensor's base "
+            "sizes and 32000 sub-words; without its mixture of experts"
         ),
     ),
     **rows(
@@ -224,7 +224,7 @@ ROWS: dict[str, Preset] = {
                 "options": {"sharing": "all"},
                 "parameters": "109M",
                 "exact": 109_108_224,
-                "remarks": f"all of attention shared between the inputs; {_ETC.remarks}",
+                "remarks": f"the inputs share all weights of attention; {_ETC.remarks}",
             },
             "etc-large": {
                 "options": {
@@ -234,7 +234,7 @@ ROWS: dict[str, Preset] = {
                     "labels": 24,
                     "label_vocabulary": 64,
                 },
-                "remarks": f"lifted from RoBERTa, so with its words; {_ETC.remarks}",
+                "remarks": f"lifted from RoBERTa, so with its vocabulary; {_ETC.remarks}",
             },
         },
     ),

@@ -73,7 +73,7 @@ ROWS: dict[str, Preset] = {
                 "exact": 285_205_322,
                 "lengths": (384,),
                 "remarks": (
-                    "the sizes of the release; 16 of its 18 layers would be the 257M that are printed (257,919,818); "
+                    "the sizes of the release; the printed 257M would be 16 of its 18 layers (257,919,818); "
                     "evaluation: segment 128, memory 1600, clamp 1000, same_length"
                 ),
             },
@@ -130,7 +130,7 @@ ROWS: dict[str, Preset] = {
         options={"vocabulary": 10000, "width": 650, "layers": 2, "dropout": 0.5, "init_bound": 0.05},
         exact=19_780_400,
         lengths=(35,),
-        remarks="the medium model for 10000 words of the Penn Treebank; torch has two biases for each gate",
+        remarks="the medium model, for the Penn Treebank's 10000 words; torch has two biases per gate",
     ),
     **rows(
         _SEQ2SEQ,
@@ -141,7 +141,7 @@ ROWS: dict[str, Preset] = {
                 "parameters": "384M",
                 "exact": 384_144_000,
                 "lengths": (),
-                "remarks": "4 layers of 1000 each way, the source reversed; torch has two biases for each gate",
+                "remarks": "4 layers of 1000 on each side, the source reversed; torch has two biases per gate",
             },
             "seq2seq-bahdanau": {
                 "paper": "Bahdanau et al. 2015",
@@ -156,7 +156,7 @@ ROWS: dict[str, Preset] = {
                     "init": "bahdanau",
                 },
                 "exact": 80_451_000,
-                "remarks": "RNNsearch-50; torch has two biases for each gate, and the later form of the GRU",
+                "remarks": "RNNsearch-50; torch has two biases per gate, and the later form of the GRU",
             },
             "seq2seq-luong": {
                 "paper": "Luong et al. 2015",
@@ -169,7 +169,7 @@ ROWS: dict[str, Preset] = {
                     "init_bound": 0.1,
                 },
                 "exact": 221_064_000,
-                "remarks": "global attention by the general score; the paper's best is reach='local_p'",
+                "remarks": "global attention with the general score; the paper's best model has reach='local_p'",
             },
         },
     ),
@@ -180,8 +180,8 @@ ROWS: dict[str, Preset] = {
         parameters="93.6M",
         lengths=(20,),
         remarks=(
-            "93,600,864 are learned: torch's second biases stay 0; without the output layer of 793471 words; "
-            "20 words at a time in the released training"
+            "93,600,864 parameters are trained, as torch's second biases stay 0; without the output layer of 793471 "
+            "words; trained on 20 words at a time"
         ),
     ),
 }

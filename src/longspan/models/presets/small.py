@@ -73,7 +73,7 @@ def shrink(preset: Preset) -> Preset:
         elif key == "axes":
             changed[key] = tuple(min(side, 8 if len(value) == 2 else 4) for side in value)
         elif key == "axis_widths":
-            shares = [max(1, part * changed["width"] // sum(value)) for part in value[:-1]]
+            shares = [max(1, width * changed["width"] // sum(value)) for width in value[:-1]]
             changed[key] = (*shares, changed["width"] - sum(shares))
         elif key == "cutoffs":
             changed[key] = tuple(range(3, changed["vocabulary"], 3))[: len(value)]
@@ -91,7 +91,7 @@ def shrink(preset: Preset) -> Preset:
 def _some(settings: Sequence[Any], most: int) -> list[Any]:
     if len(settings) <= most:
         return list(settings)
-    return [settings[place * (len(settings) - 1) // (most - 1)] for place in range(most)]
+    return [settings[index * (len(settings) - 1) // (most - 1)] for index in range(most)]
 
 
 def _shrink_setting(setting: Mapping[str, Any], heads: int) -> dict[str, Any]:

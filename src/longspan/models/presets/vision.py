@@ -1,4 +1,4 @@
-"""Vision Transformers, with the heads for the 1000 classes of ImageNet that their counts are given with."""
+"""Vision Transformers with heads for the 1000 classes of ImageNet, which their parameter counts include."""
 
 from longspan.models.presets.row import Preset, rows, sizes
 
@@ -7,14 +7,14 @@ _VIT = Preset(
     paper="Dosovitskiy et al. 2021",
     options={"tasks": [{"task": "classify", "labels": 1000, "dropout": 0.0}]},
     lengths=(197,),
-    remarks="at 224 × 224 pixels, fine-tuned for 1000 classes; the released code has the tanh form of GELU",
+    remarks="for 224 × 224 pixels, fine-tuned for 1000 classes; the released code uses the tanh form of GELU",
 )
 _DEIT = Preset(
     model="vit",
     paper="Touvron et al. 2020",
     options={**_VIT.options, "dropout": 0.0, "init": "normal"},
     lengths=(197,),
-    remarks="without the token for distillation; drop-path is left out",
+    remarks="without the distillation token and without drop-path",
 )
 
 ROWS: dict[str, Preset] = {
@@ -24,7 +24,7 @@ ROWS: dict[str, Preset] = {
             "vit-small-16": {
                 "options": sizes(12, 384, 6),
                 "exact": 22_050_664,
-                "remarks": f"{_VIT.remarks}; the size is not the paper's but its authors' (Steiner et al. 2021)",
+                "remarks": f"{_VIT.remarks}; the size is from a later paper of its authors (Steiner et al. 2021)",
             },
             "vit-base-16": {"options": sizes(12, 768, 12), "parameters": "86M", "exact": 86_567_656},
             "vit-base-32": {

@@ -42,7 +42,9 @@ class VisionTransformer(Headed, ImageHeads):
         heads: int = option(12, "attention heads", low=1)
         hidden: int = option(3072, "inner width of the feed-forward layer", low=1)
         activation: str = option("gelu", "of the feed-forward layer", choices=(*PLAIN, *GATED))
-        place: str = option("pre", "position of the norm: after each sub-layer, or before it", choices=("post", "pre"))
+        norm_position: str = option(
+            "pre", "norm after each sub-layer, or before it", choices=("post", "pre"), formerly="place"
+        )
         eps: float = option(1e-6, "added to the variance in norms", low=0)
         position: str = option("learned", "kind of position encoding", choices=("learned", "none"))
         image_size: int | tuple[int, ...] = option(224, "pixels of a side, or height and width", low=1)

@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from longspan.attention.buffers import Buffers
 from longspan.attention.devices import host_may_read
 from longspan.attention.parts.features import ExponentialMap, FeatureMap, Features, Rows
 
@@ -75,17 +76,13 @@ class ScanPlan:
 
 
 class Workspace:
-    """Named buffers, shared by all blocks of a pass: page faults of fresh ones would cost more than the arithmetic."""
+    """The buffers of a pass, all of one dtype and device."""
 
     def __init__(self, like: Tensor, dtype: torch.dtype) -> None:
-        self.like, self.dtype = like, dtype
-        self.held: dict[tuple[str, tuple[int, ...]], Tensor] = {}
+        self.buffers, self.dtype, self.device = Buffers(), dtype, like.device
 
     def __call__(self, name: str, *shape: int) -> Tensor:
-        buffer = self.held.get((name, shape))
-        if buffer is None:
-            buffer = self.held[name, shape] = self.like.new_empty(shape, dtype=self.dtype)
-        return buffer
+        return self.buffers(name, shape, self.dtype, self.device)
 
 
 def no_buffer(name: str, *shape: int) -> None:

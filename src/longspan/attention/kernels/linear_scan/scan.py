@@ -4,7 +4,7 @@
 
 `causal` sums over j ≤ i. It is both the parallel form and the decoding step: it takes a state and returns one, so a
 sequence can be cut anywhere. `full` sums over all keys, without decay. Memory is linear: the backward pass needs q, k,
-v, the output, one number per row and, if causal, a state every so many positions.
+v, the output, one number per row and, if causal, one state per block of positions.
 
 Traced graphs, and feature maps with parameters, use a loop-free form that autograd differentiates (and that stores the
 features).
