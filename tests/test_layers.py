@@ -93,24 +93,29 @@ def offences(root: Path) -> list[str]:
     return wrong
 
 
-# What tasks may import of models: base classes, names and files, but no model. A task asks for an ability of
-# `models.base`, so that a new model can join it without an edit.
-MODELS_IN_TASKS = {"base", "registry", "presets", "folder"}
+# Tasks, fine-tuning, and the functions that use a loaded model ask for an ability of `models.base`, so that a new model
+# can join without an edit. Of models they may import base classes, names and files, but no model.
+BY_ABILITY = ("tasks", "hub/use", "hub/finetune.py")
+MODELS_BY_ABILITY = {"base", "registry", "presets", "folder"}
 
 
-def models_in_tasks(root: Path) -> list[str]:
-    """Every import of a model, instead of an ability, in a task."""
+def python_files(path: Path) -> list[Path]:
+    return [path] if path.is_file() else sorted(path.rglob("*.py"))
+
+
+def named_models(root: Path) -> list[str]:
+    """Every import of a model where an ability should be asked for."""
     wrong = []
-    for path in sorted((root / "tasks").rglob("*.py")):
+    for path in (path for part in BY_ABILITY for path in python_files(root / part)):
         for line, name in imported_names(path, root):
             module = name.removeprefix("longspan.models").removeprefix(".").partition(".")[0]
-            if name.startswith("longspan.models") and module not in MODELS_IN_TASKS:
+            if name.startswith("longspan.models") and module not in MODELS_BY_ABILITY:
                 wrong.append(f"{path.relative_to(root)}:{line}: {name} is a model; ask for an ability of models.base")
     return wrong
 
 
-def test_tasks_see_models_by_their_abilities_only():
-    assert models_in_tasks(SOURCE) == []
+def test_tasks_and_uses_of_models_ask_for_abilities_only():
+    assert named_models(SOURCE) == []
 
 
 @pytest.mark.parametrize(
@@ -123,10 +128,12 @@ def test_tasks_see_models_by_their_abilities_only():
         ("from ..models.decoder import Decoder", "longspan.models.decoder.Decoder"),
     ],
 )
-def test_a_made_up_model_in_a_task_is_found(tmp_path: Path, line: str, name: str):
-    (tmp_path / "tasks").mkdir()
-    (tmp_path / "tasks/made_up.py").write_text(f"from longspan.models.base import Model\n{line}\n")
-    assert models_in_tasks(tmp_path) == [f"tasks/made_up.py:2: {name} is a model; ask for an ability of models.base"]
+@pytest.mark.parametrize("folder", ["tasks", "hub"])
+def test_a_made_up_import_of_a_model_is_found(tmp_path: Path, folder: str, line: str, name: str):
+    file = {"tasks": "tasks/made_up.py", "hub": "hub/finetune.py"}[folder]
+    (tmp_path / folder).mkdir()
+    (tmp_path / file).write_text(f"from longspan.models.base import Model\n{line}\n")
+    assert named_models(tmp_path) == [f"{file}:2: {name} is a model; ask for an ability of models.base"]
 
 
 def test_no_layer_imports_from_one_below_it():

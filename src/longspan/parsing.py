@@ -19,6 +19,8 @@ MOST_JSON = 1 << 26  # bytes; Python may need twenty times as much memory for th
 MOST_TOML = 1 << 16  # bytes; a recipe has a few hundred, and the parser can take quadratic time
 MOST_HEADER = 1 << 25  # bytes of a safetensors header; each tensor needs about a hundred
 DEEPEST_KEY = 32  # parts of a dotted key of TOML
+# Exceptions that values of the right type but of a wrong size or range cause, in torch or in arithmetic
+BAD_VALUES = (ValueError, RuntimeError, ArithmeticError, MemoryError)
 KEY = re.compile(r"""[\w"'-]+""")
 
 
@@ -121,17 +123,24 @@ def check_size(path: Path, most: int) -> None:
 
 
 @contextmanager
-def refusing(where: Path | str, what: str = "is not of the expected form") -> Iterator[None]:
-    """Turn any exception inside the block into an `InvalidInput`: "FILE is not …: the reason".
+def refusing(
+    where: Path | str,
+    what: str = "is not of the expected form",
+    *,
+    errors: tuple[type[Exception], ...] = (Exception,),
+) -> Iterator[None]:
+    """Turn exceptions inside the block into an `InvalidInput`: "FILE is not …: the reason".
 
     For code that only interprets a file's content, and can fail in any way: a value of another type, a size that does
-    not fit, a number that overflows. Checks inside the block give more precise messages.
+    not fit, a number that overflows. Checks inside the block give more precise messages. Code that works with checked
+    values, such as building a model from its options, gives `errors=BAD_VALUES`: any other exception is a bug, and
+    must not be blamed on the file.
     """
     try:
         yield
     except LongspanError:
         raise
-    except Exception as error:
+    except errors as error:
         if isinstance(error, OSError) and error.strerror:
             raise InvalidInput(f"{where} cannot be read: {error.strerror}") from error
         raise InvalidInput(f"{where} {what}: {_reason(error)}") from error
@@ -175,6 +184,7 @@ def _content(path: Path, most: int | None) -> bytes:
 
 
 __all__ = [
+    "BAD_VALUES",
     "check_safetensors",
     "check_size",
     "decode",

@@ -1,12 +1,19 @@
 """Leaks that hide from short samples and from evaluation mode."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from longspan.attention import build
+from longspan.attention.base import Shape
+from longspan.attention.mechanisms.softmax import SoftmaxAttention
 from longspan.audit import Claims, Reading, audit
+from longspan.audit.behaviour import padding_amount, padding_content
+from longspan.audit.subjects import MechanismSubject
 from longspan.audit.targets import subjects_of
+from longspan.audit.training import training_padding
 
 WIDTH = 4
 READING = Reading(width=WIDTH, length=12, long_length=24)
@@ -107,6 +114,40 @@ class Averaging(Sums):
 
 def test_what_leaks_in_training_only_is_found() -> None:
     assert failed(LeakInTraining(), causal=True, padding=True) == {"training_causal", "training_padding"}
+
+
+class CountsPadding(Sums):
+    """In training, reads 0 at masked positions but counts them: what they hold does not matter, their number does."""
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        if not self.training:
+            return super().forward(x, mask)
+        x = x if mask is None else x.masked_fill(~mask[..., None], 0.0)
+        return x.mean(1, keepdim=True) + x.cumsum(1)
+
+
+def test_padding_that_is_counted_in_training_only_is_found() -> None:
+    certificate = audit(CountsPadding(), Claims(padding=True), reading=READING)
+    (finding,) = certificate.failed
+    assert finding.check == "training_padding"
+    assert finding.detail == "worst: 17 masked positions appended to 12"
+
+
+class MaskOnlyInEvaluation(SoftmaxAttention):
+    """Softmax over all keys in training: the base class has set masked ones to 0, so their content does not show."""
+
+    name = "mask_only_in_evaluation"
+
+    def attend(self, q, k, v, extras):
+        return super().attend(q, k, v, replace(extras, key_mask=None) if self.training else extras)
+
+
+def test_a_mechanism_that_ignores_its_mask_in_training_only_is_found() -> None:
+    honest, cheat = (kind(Shape(heads=2, head_dim=4)) for kind in (SoftmaxAttention, MaskOnlyInEvaluation))
+    assert training_padding(MechanismSubject(honest)).passed
+    finding = training_padding(MechanismSubject(cheat))
+    assert finding.verdict == "fail" and finding.detail == "worst: 17 masked positions appended to 40"
+    assert padding_content(MechanismSubject(cheat)).passed and padding_amount(MechanismSubject(cheat)).passed
 
 
 def test_batch_statistics_leak_in_training_and_change_later_outputs() -> None:

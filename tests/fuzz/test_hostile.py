@@ -19,7 +19,7 @@ from longspan.data.npz_files import read_npz
 from longspan.data.text import tables, text_files
 from longspan.errors import InvalidInput
 from longspan.models.classics.word2vec import Word2Vec
-from longspan.parsing import parse_json, parse_toml, read_json, read_text, refusing
+from longspan.parsing import BAD_VALUES, parse_json, parse_toml, read_json, read_text, refusing
 from longspan.tasks.answer import questions
 from longspan.train import recipe
 from longspan.train.run import Run
@@ -92,6 +92,16 @@ def test_whatever_content_makes_code_raise_is_refused_with_the_file() -> None:
             raise wrong
     with pytest.raises(KeyboardInterrupt), refusing("FILE"):
         raise KeyboardInterrupt
+
+
+def test_with_bad_values_only_errors_of_size_and_range_are_refused() -> None:
+    for wrong in (ValueError("a"), RuntimeError("b"), OverflowError("c"), ZeroDivisionError(), MemoryError()):
+        with pytest.raises(InvalidInput, match=r"^FILE is wrong: "), refusing("FILE", "is wrong", errors=BAD_VALUES):
+            raise wrong
+    for bug in (AttributeError("a"), NameError("b"), TypeError("c"), KeyError("d"), IndexError("e"), AssertionError()):
+        with pytest.raises(type(bug)) as raised, refusing("FILE", "is wrong", errors=BAD_VALUES):
+            raise bug
+        assert raised.value is bug
 
 
 def test_an_error_never_quotes_a_whole_file() -> None:

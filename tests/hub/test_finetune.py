@@ -10,6 +10,7 @@ from longspan import hub
 from longspan.errors import InvalidOption
 from longspan.hub.finetune import freeze, tune
 from longspan.models import build
+from longspan.models.base import ReplacedTokenPair
 from longspan.nn.heads import Head
 from longspan.train.optim import Optimizer
 
@@ -31,6 +32,17 @@ def test_a_head_that_was_trained_is_kept_where_it_is_asked_for_again(tmp_path: P
     again, other = tune(tmp_path / "tuned", [HEAD]), tune(tmp_path / "tuned", [Head(task="classify", labels=2)])
     assert again.fresh == [] and other.fresh
     assert torch.equal(again.model.heads["classify"].out.weight, first.heads["classify"].out.weight)
+
+
+def test_of_a_generator_and_a_discriminator_the_discriminator_is_tuned(tmp_path: Path) -> None:
+    pair = build("electra", width=32, layers=1, heads=2, hidden=64, vocabulary=50, generator_fraction=0.5)
+    assert isinstance(pair, ReplacedTokenPair)
+    pair.save(tmp_path)
+    found = tune(tmp_path, [HEAD])
+    assert not isinstance(found.model, ReplacedTokenPair)
+    assert torch.equal(
+        found.model.get_parameter("embedding.weight"), pair.discriminator.get_parameter("embedding.weight")
+    )
 
 
 def test_labels_stand_in_folders_of_hugging_face(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from longspan import hub
 from longspan.errors import InvalidInput, InvalidOption, LongspanError, UnknownName, Unsupported
 from longspan.hub import families
 from longspan.models import build
+from longspan.models.encoder import Encoder
 
 SMALL: dict[str, Any] = {
     "vocab_size": 40,
@@ -56,6 +57,21 @@ def test_missing_keys_mean_their_defaults(name: str) -> None:
     for each in family.fields:
         # None: it follows from other keys, as the number of key heads does.
         assert each.default in (None, getattr(theirs, each.theirs, None)), each.theirs
+
+
+# A bug of ours
+
+
+@pytest.mark.parametrize("bug", [AttributeError, TypeError, KeyError, AssertionError])
+def test_a_bug_in_a_model_is_not_blamed_on_its_folder(
+    masked: Path, monkeypatch: pytest.MonkeyPatch, bug: type[Exception]
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise bug("ours")
+
+    monkeypatch.setattr(Encoder, "_stack", staticmethod(broken))
+    with pytest.raises(bug, match="ours"):
+        hub.load(masked)
 
 
 # Another family

@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 from longspan.errors import InvalidInput, InvalidOption, UnknownName
 from longspan.models import build, load, names
 from longspan.models.base import Model
+from longspan.models.decoder import Decoder
 from longspan.models.presets import PRESETS, shrink
 
 TINY = {"vocabulary": 11, "width": 16, "layers": 2, "heads": 2, "hidden": 24}
@@ -90,6 +91,17 @@ def test_weights_that_were_cut_off(folder: Path):
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(InvalidInput, match=r"model\.safetensors cannot be read"):
         load(folder)
+
+
+def test_a_bug_in_a_model_is_not_blamed_on_its_folder(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    def broken(*_: object) -> None:
+        raise AttributeError("'Decoder' object has no attribute 'stak'")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Decoder, "_build_head", broken)
+        with pytest.raises(AttributeError, match="stak"):
+            load(folder)
+    load(folder)
 
 
 def test_a_configuration_that_cannot_be_read(folder: Path):

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 import torch
@@ -106,15 +106,16 @@ def padding_amount(subject: AuditSubject) -> Measurement:
 class Attempts:
     """Runs at lengths that a module may refuse; a module need not take every length unless that is claimed."""
 
-    def __init__(self, subject: AuditSubject) -> None:
+    def __init__(self, subject: AuditSubject, run: Callable[[Sample, Tensor | None], Tensor] | None = None) -> None:
         self.subject, self.count = subject, 0  # how many comparisons were made
+        self._run = subject.run if run is None else run
         self._refused: dict[int, str] = {}
 
     def run(self, sample: Sample, mask: Tensor | None = None) -> Tensor | None:
         """The output, or None if the module raised."""
         try:
             with torch.no_grad():
-                return self.subject.run(sample, mask)
+                return self._run(sample, mask)
         except NotMeasured:  # independent of the length
             raise
         except Exception as error:

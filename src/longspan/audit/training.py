@@ -7,14 +7,21 @@ import torch
 from torch import Tensor
 from torch.nn.modules.dropout import _DropoutNd
 
-from longspan.audit.behaviour import NO_EFFECT, masks, places
+from longspan.audit.behaviour import NO_EFFECT, Attempts, masks, places
 from longspan.audit.claims import Claims
 from longspan.audit.finding import Measurement, NotMeasured, Worst, check, difference, spread
-from longspan.audit.subjects import AuditSubject, Sample
+from longspan.audit.subjects import AuditSubject, Sample, append, cut
+
+PADDED = (1, 5, 17)  # masked positions that are appended
 
 
-@check("in training mode, what stands at masked positions changes no other output", lambda claims: claims.padding)
+@check("in training mode, masked positions change no other output", lambda claims: claims.padding)
 def training_padding(subject: AuditSubject) -> Measurement:
+    """Neither what masked positions hold, nor how many there are.
+
+    The number matters because longspan sets masked keys and values to 0 before a mechanism reads them: one that ignores
+    the mask would still give the same output for any content, but not for another number of zeros.
+    """
     subject, worst = _without_dropout(subject), Worst()
     sample, moved = subject.sample(2, subject.length, seed=0), 0.0
     later = subject.sample(2, subject.length, seed=1)
@@ -30,7 +37,31 @@ def training_padding(subject: AuditSubject) -> Measurement:
         moved = max(moved, difference(visible[mask], expected[mask], scale))
     if moved <= subject.same:
         raise NotMeasured(NO_EFFECT)
-    return worst.against(subject.same)
+    note = _compare_padded(subject, sample, worst)
+    return worst.against(subject.same, detail=note)
+
+
+def _compare_padded(subject: AuditSubject, sample: Sample, worst: Worst) -> str:
+    """Compares outputs with those after masked positions were appended; returns a note if that was not possible.
+
+    A module that draws random numbers in training may draw others for another length: then a difference shows nothing.
+    """
+    length, more = subject.length, subject.sample(2, max(PADDED), seed=1)
+    attempts = Attempts(subject, run=lambda sample, mask: _train(subject, sample, mask)[0])
+    expected = attempts.run(sample)
+    if expected is None:
+        return attempts.note
+    other_seed, _ = _train(subject, sample, seed=1)
+    if difference(other_seed, expected, spread(expected)) > subject.same:
+        return "the number of masked positions was not varied, as outputs depend on random numbers in training"
+    for count in PADDED:
+        mask = torch.arange(length + count).expand(2, -1) < length
+        padded = attempts.run(append(sample, cut(more, 0, count)), mask)
+        if padded is not None:
+            gap = difference(padded[:, :length], expected, spread(expected))
+            if gap > subject.near:  # two ways to compute one thing: below this it is rounding
+                worst.see(gap, f"{count} masked positions appended to {length}")
+    return attempts.note
 
 
 @check("in training mode, later inputs change no earlier output", lambda claims: claims.causal)
@@ -101,17 +132,17 @@ def _repeatable(
 
 
 def _train(
-    subject: AuditSubject, sample: Sample, mask: Tensor | None = None, later: Sample | None = None
+    subject: AuditSubject, sample: Sample, mask: Tensor | None = None, later: Sample | None = None, seed: int = 0
 ) -> tuple[Tensor, Tensor]:
     """The output of one pass in training mode, and the output for `later` afterwards, in evaluation mode.
 
-    The module is a copy and the seeds are fixed, so that two calls differ by their input alone.
+    The module is a copy and the seed is fixed, so that two calls differ by their input only.
     """
     twin, state = subject.fresh(), random.getstate()
     twin.module.train()
     try:
-        torch.manual_seed(0)
-        random.seed(0)
+        torch.manual_seed(seed)
+        random.seed(seed)
         with torch.no_grad():
             out = twin.run(sample, mask)
             twin.module.eval()

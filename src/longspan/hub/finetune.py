@@ -16,8 +16,7 @@ from longspan.hub.changed_options import rebuild
 from longspan.hub.families.base import Family
 from longspan.hub.load_checkpoint import load
 from longspan.hub.pretrained import Pretrained
-from longspan.models.base import CausalModel, Model
-from longspan.models.electra import Electra
+from longspan.models.base import CausalModel, Model, ReplacedTokenPair
 from longspan.models.folder import CONFIG
 from longspan.nn.heads import Head
 
@@ -68,7 +67,9 @@ def _tune_own_folder(
 ) -> Pretrained:
     """Of a folder of longspan's: a model with other heads takes over the weights of the body."""
     pretrained = load(path, dtype=torch.float32)
-    model: Model = pretrained.model.discriminator if isinstance(pretrained.model, Electra) else pretrained.model
+    model = pretrained.model
+    if isinstance(model, ReplacedTokenPair):
+        model = model.discriminator
     changed = dict(options)
     new_heads: set[str] = set()
     if heads:

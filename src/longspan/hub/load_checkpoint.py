@@ -29,7 +29,7 @@ from longspan.models import build_limits, registry
 from longspan.models import folder as own_folder
 from longspan.models.base import Model
 from longspan.models.folder import CONFIG
-from longspan.parsing import refusing
+from longspan.parsing import BAD_VALUES, refusing
 
 FILES = {".gguf": gguf.read, ".bin": llama2c.read}  # each gives a configuration and tensors, named as Hugging Face does
 
@@ -128,17 +128,20 @@ def _build_and_fill(
 ) -> Pretrained:
     """The model that a configuration describes, filled with the tensors; `changed` options override the record's."""
     family = families.of_config(record, path)
+    wrong = f"has a {CONFIG}, or weights, that cannot be read"
     with _naming(path, family):
-        _check_supported(record, family, tensors)
-        heads = _tasks_in_file(family, record, tensors) if tasks is None else tasks
-        changed = config.current_names(registry.find(family.model).Options, changed, family.name)
-        options = {**family.options(record, heads), **changed}
-        dtype = dtype or common_dtype(tensors)
-        model = _build_unfilled(family, options, tensors, dtype)
-        unused, fresh = fill_weights(
-            model, tensors, family, record, dtype, heads_chosen=tasks is not None, changed=changed
-        )
-        labels = label_names(record)
+        with refusing(path, wrong):
+            _check_supported(record, family, tensors)
+            heads = _tasks_in_file(family, record, tensors) if tasks is None else tasks
+            changed = config.current_names(registry.find(family.model).Options, changed, family.name)
+            options = {**family.options(record, heads), **changed}
+            labels = label_names(record)
+            dtype = dtype or common_dtype(tensors)
+        with refusing(path, wrong, errors=BAD_VALUES):
+            model = _build_unfilled(family, options, tensors, dtype)
+            unused, fresh = fill_weights(
+                model, tensors, family, record, dtype, heads_chosen=tasks is not None, changed=changed
+            )
     if len(labels) not in {head.labels for head in options.get("tasks", ())}:
         labels = []
     return Pretrained(model.eval(), family.name, record, labels, unused, fresh)
@@ -148,8 +151,7 @@ def _build_and_fill(
 def _naming(path: Path, family: Family) -> Iterator[None]:
     """Makes every error name the checkpoint and, for a bad option, the key of config.json that it came from."""
     try:
-        with refusing(path, f"has a {CONFIG}, or weights, that cannot be read"):
-            yield
+        yield
     except InvalidOption as error:
         keys = [field.theirs for field in family.fields if f"option {field.ours} " in str(error)]
         raise InvalidOption(f"{path}: {CONFIG}: {''.join(f'{key}: ' for key in keys)}{error}") from None

@@ -20,6 +20,7 @@ from longspan.hub.skip_init import initialise, set_tensor
 from longspan.hub.tensor_names import Match, Rule, covers, match, to_ours, to_theirs
 from longspan.models.base import Model
 from longspan.models.folder import unique
+from longspan.parsing import refusing
 
 DRAWS = "longspan_draws"  # key of config.json: integers drawn when the model was built (Big Bird's random blocks)
 
@@ -136,7 +137,7 @@ class _Checkpoint:
         if not torch.equal(self.tensors[self.names[name]], self.tensors[self.names[other]]):
             raise InvalidInput(
                 f"{name} and {other} differ, and by tie_word_embeddings they are one; "
-                "mend the file, or set tie_word_embeddings to false in config.json"
+                "correct the file, or set tie_word_embeddings to false in config.json"
             )
         return True
 
@@ -210,10 +211,12 @@ def integer_buffers(model: Model, family: Family) -> dict[str, Any]:
 
 
 def _restore_draws(model: Model, names: Sequence[str], record: Mapping[str, Any]) -> None:
-    for name, numbers in record.get(DRAWS, {}).items():
-        if name not in names or torch.tensor(numbers).shape != model.get_buffer(name).shape:
+    with refusing(f"config.json: {DRAWS}"):
+        draws = {name: torch.tensor(numbers) for name, numbers in record.get(DRAWS, {}).items()}
+    for name, numbers in draws.items():
+        if name not in names or numbers.shape != model.get_buffer(name).shape:
             raise InvalidInput(f"config.json: {DRAWS} of {name} are not of this model; leave them out to draw others")
-        model.get_buffer(name).copy_(torch.tensor(numbers))
+        model.get_buffer(name).copy_(numbers)
 
 
 __all__ = ["export_weights", "fill_weights", "integer_buffers", "modern_name", "strip_prefix"]

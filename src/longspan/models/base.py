@@ -4,6 +4,7 @@
     CausalModel        reads left to right and predicts the next token: language modelling, generation
     EncoderDecoder     predicts the next token of a target given a source: translation, denoising
     TextHeads          reads a text and has task heads: classification, tagging, answers, masked tokens
+    TextStates         reads a text and gives its hidden states: embeddings of texts
     ImageHeads         reads images and has task heads
     ReplacedTokenPair  a generator and a discriminator (ELECTRA): replaced-token detection
 
@@ -239,6 +240,20 @@ class TextHeads(Model):
         """The output of each head, by task. The head for masked tokens reads the `chosen` tokens only, if given."""
 
 
+class TextStates(Model):
+    """A model that reads a text and gives the hidden states of each token; an encoder–decoder gives its encoder's."""
+
+    ability = "a model that gives the hidden states of a text"
+
+    @abstractmethod
+    def text_states(self, ids: Ids, *, key_mask: Mask | None = None) -> Hidden:
+        """The states after the last layer, as heads and output layers read them."""
+
+    @abstractmethod
+    def layer_states(self, ids: Ids, *, key_mask: Mask | None = None) -> list[Hidden]:
+        """The embeddings, and the states after each layer; the last ones are `text_states`."""
+
+
 class ImageHeads(Model):
     """A model that reads images and has `heads`, one for each task of its option `tasks`."""
 
@@ -338,5 +353,6 @@ __all__ = [
     "Source",
     "Streams",
     "TextHeads",
+    "TextStates",
     "shift_right",
 ]

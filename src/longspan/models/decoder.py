@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from longspan.config import option
 from longspan.errors import InvalidOption
-from longspan.models.base import CausalModel, Ids, Logits, Mask, Source, Streams, TextHeads
+from longspan.models.base import CausalModel, Ids, Logits, Mask, Source, Streams, TextHeads, TextStates
 from longspan.models.body import build_stack, embedding, initialise, mechanisms, table_width
 from longspan.models.headed import Headed, build_heads
 from longspan.models.text import TextOptions
@@ -15,10 +15,11 @@ from longspan.nn.feedforward import PLAIN
 from longspan.nn.heads import Head, Masked
 from longspan.nn.inputs import BlockInputs
 from longspan.nn.linear import Linear
+from longspan.nn.recorder import recorded_states
 from longspan.shapes import Hidden
 
 
-class Decoder(Headed, CausalModel, TextHeads):
+class Decoder(Headed, CausalModel, TextHeads, TextStates):
     """A language model: the logits of the next token after every token (GPT, Llama and others)."""
 
     name = "decoder"
@@ -89,6 +90,12 @@ class Decoder(Headed, CausalModel, TextHeads):
         x = self.embedding(ids, positions=positions, segments=segments)
         states: Tensor = self.stack(x, BlockInputs(key_mask=key_mask, streams=streams, positions=positions))
         return states
+
+    def text_states(self, ids: Ids, *, key_mask: Mask | None = None) -> Hidden:
+        return self.hidden(ids, key_mask=key_mask)
+
+    def layer_states(self, ids: Ids, *, key_mask: Mask | None = None) -> list[Hidden]:
+        return recorded_states(self.stack, lambda: self.hidden(ids, key_mask=key_mask))
 
     @property
     def table(self) -> Tensor:

@@ -8,17 +8,18 @@ from torch import Tensor
 
 from longspan.config import option
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
-from longspan.models.base import Ids, Mask, Streams, TextHeads
+from longspan.models.base import Ids, Mask, Streams, TextHeads, TextStates
 from longspan.models.body import build_stack, embedding, initialise, mechanisms
 from longspan.models.headed import Headed, build_heads
 from longspan.models.text import TextOptions
 from longspan.nn.global_tokens import global_mask, question_mask
 from longspan.nn.heads import Head
 from longspan.nn.inputs import BlockInputs
+from longspan.nn.recorder import recorded_states
 from longspan.shapes import Hidden
 
 
-class Encoder(Headed, TextHeads):
+class Encoder(Headed, TextHeads, TextStates):
     """Hidden states of a text, each of which has read all of it, with task heads (BERT, RoBERTa, ALBERT and others)."""
 
     name = "encoder"
@@ -65,6 +66,13 @@ class Encoder(Headed, TextHeads):
         x = self.embedding(ids, positions=positions, segments=segments)
         states: Tensor = self.stack(x, BlockInputs(key_mask=key_mask, streams=streams, positions=positions))
         return states
+
+    def text_states(self, ids: Ids, *, key_mask: Mask | None = None) -> Hidden:
+        states: Tensor = self(ids, key_mask=key_mask)
+        return states
+
+    def layer_states(self, ids: Ids, *, key_mask: Mask | None = None) -> list[Hidden]:
+        return recorded_states(self.stack, lambda: self.text_states(ids, key_mask=key_mask))
 
     def outputs(
         self,

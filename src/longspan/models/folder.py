@@ -21,7 +21,7 @@ from longspan.manifest import MANIFEST, check_manifest, write_manifest
 from longspan.models import build_limits
 from longspan.models.base import Model
 from longspan.models.registry import MODELS, find
-from longspan.parsing import check_safetensors, read_json, refusing
+from longspan.parsing import BAD_VALUES, check_safetensors, read_json, refusing
 from longspan.registry import load_path
 
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
@@ -60,12 +60,14 @@ def load(folder: Path | str) -> Model:
         options = config.make(cls.Options, record["options"], f"{folder / CONFIG}")
         weights = _weights(folder)
         build_limits.check_layers(build_limits.counts(options), len(weights), folder / CONFIG)
+    with refusing(folder, errors=BAD_VALUES):
         with build_limits.allowance(sum(tensor.nbytes for tensor in weights.values()), folder / CONFIG):
             model = cls(options)
         kinds = {tensor.dtype for tensor in weights.values() if tensor.is_floating_point()}
         if len(kinds) == 1:
             model = model.to(kinds.pop())
         fill(model, weights, str(folder / WEIGHTS))
+    with refusing(folder):
         model.read_files(folder)
     return model.eval()
 

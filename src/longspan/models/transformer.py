@@ -13,17 +13,18 @@ from torch import Tensor
 from longspan.attention.config import AttentionConfig
 from longspan.config import option
 from longspan.errors import InvalidInput
-from longspan.models.base import EncoderDecoder, Ids, Logits, Mask, Source, Streams
+from longspan.models.base import EncoderDecoder, Ids, Logits, Mask, Source, Streams, TextStates
 from longspan.models.body import BodyOptions, build_stack, embedding, initialise, mechanisms
 from longspan.models.headed import Headed, build_heads
 from longspan.models.text import DENSE
 from longspan.nn.heads import Head
 from longspan.nn.inputs import BlockInputs
 from longspan.nn.linear import Linear
+from longspan.nn.recorder import recorded_states
 from longspan.shapes import Hidden
 
 
-class Transformer(Headed, EncoderDecoder):
+class Transformer(Headed, EncoderDecoder, TextStates):
     """An encoder, and a decoder that reads its states: for translation, summaries and denoising (BART, LED)."""
 
     name = "transformer"
@@ -96,6 +97,12 @@ class Transformer(Headed, EncoderDecoder):
         x = (self.target if self.source is None else self.source)(source)
         states: Tensor = self.encoder(x, BlockInputs(key_mask=source_mask, streams=streams))
         return states
+
+    def text_states(self, ids: Ids, *, key_mask: Mask | None = None) -> Hidden:
+        return self.encode(ids, source_mask=key_mask)
+
+    def layer_states(self, ids: Ids, *, key_mask: Mask | None = None) -> list[Hidden]:
+        return recorded_states(self.encoder, lambda: self.encode(ids, source_mask=key_mask))
 
     def forward(
         self,

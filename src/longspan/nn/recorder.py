@@ -1,6 +1,6 @@
 """Records the hidden states after each layer and the map of each attention."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -98,4 +98,11 @@ def recording(body: Body, *, maps: bool = True) -> Iterator[Recording]:
             hook.remove()
 
 
-__all__ = ["Recording", "recording"]
+def recorded_states(body: Body, run: Callable[[], object]) -> list[Tensor]:
+    """The input of a body and the output of each of its layers during `run()`."""
+    with recording(body, maps=False) as seen:
+        run()
+    return seen.states
+
+
+__all__ = ["Recording", "recorded_states", "recording"]

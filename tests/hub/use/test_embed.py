@@ -9,6 +9,7 @@ from transformers import AutoModel, AutoTokenizer, BertModel, BertTokenizer
 
 from longspan import hub
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
+from longspan.models.base import TextStates
 
 TEXTS = ["the cat sits on the mat .", "a dog", "", "the capital of france is a dog .", "runs", "[MASK] [SEP]"]
 
@@ -50,6 +51,34 @@ def test_several_layers_are_put_together(folder: Path, theirs, combine: str) -> 
     states = [torch.stack([theirs(text)[layer].mean(0) for text in TEXTS]) for layer in layers]
     expected = torch.cat(states, 1) if combine == "concat" else torch.stack(states).sum(0)
     torch.testing.assert_close(own, expected / (4 if combine == "mean" else 1), rtol=0, atol=1e-5)
+
+
+class Positions(TextStates):
+    """A model from outside the package: the state of a token is its id times the layer's number."""
+
+    name, paper = "positions", "no paper"
+
+    def __init__(self) -> None:
+        super().__init__(options=None)
+        self.scale = torch.nn.Parameter(torch.ones(()))
+
+    def text_states(self, ids, *, key_mask=None):
+        return self.layer_states(ids, key_mask=key_mask)[-1]
+
+    def layer_states(self, ids, *, key_mask=None):
+        return [self.scale * layer * ids[..., None].float() for layer in range(3)]
+
+
+def test_a_model_from_outside_embeds_by_its_ability(folder: Path) -> None:
+    found = hub.load(bert(folder, "BertModel"))
+    found.model = Positions()
+    means = torch.tensor(
+        [sum(found.tokenizer.encode(text).ids) / len(found.tokenizer.encode(text)) for text in TEXTS[:3]]
+    )
+    torch.testing.assert_close(hub.embed(found, TEXTS[:3]), 2 * means[:, None])
+    torch.testing.assert_close(hub.embed(found, TEXTS[:3], layers=[1]), means[:, None])
+    with pytest.raises(InvalidOption, match=r"layers 0 .* to 2, or from the top -1 to -3, not 3"):
+        hub.embed(found, TEXTS[:1], layers=[3])
 
 
 def test_what_else_is_there_changes_nothing(folder: Path) -> None:

@@ -9,6 +9,7 @@ from transformers import BertForMaskedLM, BertTokenizer
 
 from longspan import hub
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
+from longspan.models.base import TextHeads
 
 TEXTS = ["the capital of france is [MASK] .", "[MASK] cat [MASK] on the mat", "a [MASK]"]
 
@@ -37,6 +38,34 @@ def test_masks_may_be_written_either_way_and_nothing_else_is_special(folder: Pat
     assert one == other
     plain, special = hub.fill(found, ["a [MASK] sits [SEP] x", "a [MASK] sits"])
     assert plain != special and len(plain) == len(special) == 1
+
+
+class Unigram(TextHeads):
+    """A model from outside the package: the same logits at every position."""
+
+    name, paper = "unigram", "no paper"
+
+    def __init__(self, logits: torch.Tensor) -> None:
+        super().__init__(options=None)
+        self.logits = torch.nn.Parameter(logits)
+        self.heads = torch.nn.ModuleDict({"masked": torch.nn.Identity()})
+
+    def outputs(self, ids, *, key_mask=None, segments=None, chosen=None):
+        every = self.logits.expand(*ids.shape, -1)
+        return {"masked": every if chosen is None else every[chosen]}
+
+
+def test_a_model_from_outside_fills_masks_by_its_ability(folder: Path) -> None:
+    found = hub.load(bert(folder))
+    found.model, size = Unigram(torch.arange(22.0)), found.tokenizer.size
+    one, two = hub.fill(found, ["a [MASK]", "[MASK] cat [MASK]"], top=2)
+    expected = torch.arange(22.0).softmax(0)[[21, 20]].tolist()
+    for guesses in (*one, *two):
+        assert [guess.id for guess in guesses] == [21, 20]
+        assert [guess.probability for guess in guesses] == pytest.approx(expected)
+    assert (len(one), len(two)) == (1, 2)
+    with pytest.raises(InvalidOption, match=f"top must be 1 to {size}, the vocabulary"):
+        hub.fill(found, ["a [MASK]"], top=size + 1)
 
 
 def test_what_cannot_be_filled_is_said(folder: Path, tmp_path: Path) -> None:

@@ -9,12 +9,8 @@ from longspan.data import Encoded
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
 from longspan.hub.pretrained import Pretrained
 from longspan.hub.use.texts import read_texts, tokenizer_of
-from longspan.models.base import Model
-from longspan.models.decoder import Decoder
-from longspan.models.encoder import Encoder
-from longspan.models.transformer import Transformer
+from longspan.models.base import Model, TextStates
 from longspan.nn.heads import POOLS, pool
-from longspan.nn.recorder import recording
 
 COMBINE = ("mean", "sum", "concat")
 WINDOW = 4096  # texts that are sorted by length together
@@ -102,28 +98,20 @@ def _batches(
 
 def read_states(model: Model, ids: Tensor, mask: Tensor, layers: Sequence[int]) -> list[Tensor]:
     """The states (batch, length, width) after the given layers; for an encoder–decoder, of its encoder."""
-    read: Callable[[], Tensor]
-    if isinstance(model, Transformer):
-        body, read = model.encoder, lambda: model.encode(ids, source_mask=mask)
-    elif isinstance(model, Decoder):
-        body, read = model.stack, lambda: model.hidden(ids, key_mask=mask)
-    elif isinstance(model, Encoder):
-        body, read = model.stack, lambda: model(ids, key_mask=mask)
-    else:
+    if not isinstance(model, TextStates):
         raise Unsupported(f"vectors are read from the states of an encoder or decoder, and this is {model.name!r}")
     if not layers:
         raise InvalidOption("layers must name one layer at least, such as -1, the last")
     if list(layers) == [-1]:
-        return [read()]
-    with recording(body, maps=False) as seen:
-        read()
-    last = len(seen.states) - 1
+        return [model.text_states(ids, key_mask=mask)]
+    states = model.layer_states(ids, key_mask=mask)
+    last = len(states) - 1
     for layer in layers:
         if not -last - 1 <= layer <= last:
             raise InvalidOption(
                 f"the model has layers 0 (embeddings) to {last}, or from the top -1 to {-last - 1}, not {layer}"
             )
-    return [seen.states[layer] for layer in layers]
+    return [states[layer] for layer in layers]
 
 
 _pool = pool  # `embed` has an option of that name

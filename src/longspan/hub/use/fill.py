@@ -10,7 +10,7 @@ from longspan.data.tokenizers.tokenizer import Side
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
 from longspan.hub.pretrained import Pretrained
 from longspan.hub.use.texts import read_texts, tokenizer_of
-from longspan.models.headed import Headed
+from longspan.models.base import TextHeads
 
 MASKS = ("[MASK]", "<mask>")  # accepted for every model, whatever its own mask is called
 BATCH = 16
@@ -41,7 +41,7 @@ def fill(
     if not texts:
         raise InvalidInput("there are no texts; give one at least")
     model, tokenizer = pretrained.model, tokenizer_of(pretrained)
-    if not isinstance(model, Headed) or "masked" not in model.heads or not hasattr(model, "embedding"):
+    if not isinstance(model, TextHeads) or "masked" not in model.heads:
         heads = ", ".join(getattr(model, "heads", {})) or "none"
         raise Unsupported(
             f"this {pretrained.family or model.name} has no head that predicts masked tokens; it has: {heads}"
@@ -49,8 +49,9 @@ def fill(
     mask = tokenizer.special.get("mask")
     if mask is None or tokenizer.mask is None:
         raise Unsupported("this tokenizer has no token for masks")
-    if not 1 <= top <= model.options.vocabulary:
-        raise InvalidOption(f"top must be 1 to {model.options.vocabulary}, the vocabulary, not {top}")
+    vocabulary = getattr(model.options, "vocabulary", tokenizer.size)
+    if not 1 <= top <= vocabulary:
+        raise InvalidOption(f"top must be 1 to {vocabulary}, the vocabulary, not {top}")
     written = re.compile("|".join(map(re.escape, dict.fromkeys((mask, *MASKS)))))
     marked = [written.sub(lambda _: mask, text) for text in texts]
     for row, text in enumerate(marked):
@@ -60,14 +61,15 @@ def fill(
     results: list[list[list[MaskGuess]]] = []
     for start in range(0, len(marked), BATCH):
         encoded = read_texts(pretrained, marked[start : start + BATCH], allow=[mask], truncate=side, first=start)
-        for row, each in enumerate(encoded):
-            if tokenizer.mask not in each.ids:
-                raise InvalidInput(f"text {start + row} has its {mask} behind the {len(each)} tokens that can be read")
+        for row, tokens in enumerate(encoded):
+            if tokenizer.mask not in tokens.ids:
+                raise InvalidInput(
+                    f"text {start + row} has its {mask} behind the {len(tokens)} tokens that can be read"
+                )
         filled = tokenizer.pad_batch(encoded, padding=getattr(model.options, "padding", None))
         ids, real = filled.ids.to(model.device), filled.mask.to(model.device)
         masked = (ids == tokenizer.mask) & real
-        states = model(ids, key_mask=real)[masked]
-        logits = model.heads["masked"](states, model.table)
+        logits = model.outputs(ids, key_mask=real, chosen=masked)["masked"]
         chances, best = logits.float().softmax(-1).topk(top)
         guesses = [
             [_guess(pretrained, number, chance) for number, chance in zip(*row)]
