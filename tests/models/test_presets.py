@@ -250,7 +250,7 @@ def test_half_size_keys_are_scaled_by_their_own_width():
     v = mixer.project["v"](x).unflatten(-1, (2, 8)).transpose(1, 2)
     out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
     torch.testing.assert_close(mixer(x), mixer.out(out.transpose(1, 2).flatten(2)))
-    with pytest.raises(ValueError, match="decoder self-attention, layer 0: synthesizer needs values as wide as queries"):
+    with pytest.raises(ValueError, match="layer 0: synthesizer needs values as wide as queries"):
         build("decoder", **options, attention="synthesizer", max_length=8)
 
 

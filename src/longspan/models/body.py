@@ -164,13 +164,17 @@ def build_stack(
         if cross is not None:
             raise Unsupported(f"{stack_name}: reversible blocks cannot read a context; leave out reversible")
         raise InvalidOption(f"{stack_name}: reversible blocks have their norms inside each branch; give place='pre'")
+    if options.reversible and not options.hidden:
+        raise InvalidOption(
+            f"{stack_name}: reversible blocks need a feed-forward layer as their second branch; hidden is 0"
+        )
     position = _within(options, options.key_dim or _head_dim(options), causal)
     mixer_configs = spread(settings, layers, f"{stack_name} self-attention")
     reader_configs = None if cross is None else spread(cross, layers, f"{stack_name} cross-attention")
     order, share = _groups(options, layers, stack_name), "none" if options.groups is None else options.share
     mixers: list[MultiHead] = []
     readers: list[MultiHead | None] = []
-    changes: list[FeedForward] = []
+    changes: list[FeedForward | None] = []
     for layer, group in enumerate(order):
         first = order.index(group)
         shared = share if first < layer else "none"
@@ -192,7 +196,7 @@ def build_stack(
     stack: Body
     if options.reversible:
         stack = ReversibleBody(
-            list(zip(mixers, changes)),
+            [(mixer, change) for mixer, change in zip(mixers, changes) if change is not None],
             merge=options.merge,
             norm=options.norm,
             eps=options.eps,
@@ -241,7 +245,9 @@ def last_norm(options: BodyOptions) -> nn.Module:
     return build_norm(options.norm if options.place == "pre" else "none", options.width, options.eps)
 
 
-def _feedforward(options: BodyOptions) -> FeedForward:
+def _feedforward(options: BodyOptions) -> FeedForward | None:
+    if not options.hidden:
+        return None
     return FeedForward(
         options.width,
         options.hidden,

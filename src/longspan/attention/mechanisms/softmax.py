@@ -182,7 +182,7 @@ class SoftmaxAttention(Attention):
         k, v = share_heads(k, q.shape[1]), share_heads(v, q.shape[1])
         sources = [KeySource(Dense(causal=self.causal), k, v, keep, bias)]
         for source in persistent_memory.sources(self, q):
-            sources.append(replace(source, k=self._change_keys(source.k)))
+            sources.append(replace(source, k=self._change_keys(source.k[:1]).expand_as(source.k)))
         return joint(q, sources, scale=self._scale, dropout=dropout)
 
     def _additive(self, q: Tensor, keys: Tensor, v: Tensor, keep: Tensor | None, bias: Tensor | None) -> Tensor:
@@ -222,6 +222,8 @@ class SoftmaxAttention(Attention):
             kept += heads * keys * width
         elif score == "cosine":  # transformed queries and keys, and their norms
             kept += heads * (queries * (width + 3) + keys * (width + 2) + 1)
+        if score == "general" and self.persistent is not None:
+            flops += 2 * heads * self.persistent.count * narrow**2
         return persistent_memory.add_cost(self, Cost(flops, kept), queries)
 
     # Decoding
