@@ -76,8 +76,8 @@ def test_attend_refuses_what_a_function_cannot_do() -> None:
     q, k, v = heads()
     with pytest.raises(Unsupported, match=r"linformer has weights of its own .*longspan\.MultiHead\(width, heads=4"):
         longspan.attend("linformer", q, k, v, max_length=9)
-    with pytest.raises(InvalidInput, match=r"q must be \(batch, heads, length, width\)"):
-        longspan.attend("softmax", q[0], k[0], v[0])
+    with pytest.raises(InvalidInput, match=r"q must be \(…, heads, length, width\)"):
+        longspan.attend("softmax", q[0, 0], k[0, 0], v[0, 0])
 
 
 def test_models_by_name() -> None:

@@ -70,8 +70,15 @@ def refusal(kind: type[LongspanError], call, *args, **kwargs) -> str:
 
 GOOD = "(batch, heads 4, length, head_dim 8)"
 SHAPES = {
-    "q of three dimensions": (lambda: (heads()[0], heads(), heads()), f"q must be {GOOD}, not (4, 5, 8)"),
-    "q of five dimensions": (lambda: (heads()[None], heads(), heads()), f"q must be {GOOD}, not (1, 2, 4, 5, 8)"),
+    "q of three dimensions": (
+        lambda: (heads()[0], heads(), heads()),
+        "q has the leading dimensions () and k (2,); they must be equal",
+    ),
+    "q of five dimensions": (
+        lambda: (heads()[None], heads(), heads()),
+        "q has the leading dimensions (1, 2) and k (2,); they must be equal",
+    ),
+    "q of two dimensions": (lambda: (heads()[0, 0], heads(), heads()), f"q must be {GOOD}, not (5, 8)"),
     "q without dimensions": (lambda: (torch.tensor(1.0), heads(), heads()), f"q must be {GOOD}, not ()"),
     "q with other heads": (lambda: (heads(heads=3), heads(), heads()), f"q must be {GOOD}, not (2, 3, 5, 8)"),
     "q with another width": (lambda: (heads(width=6), heads(), heads()), f"q must be {GOOD}, not (2, 4, 5, 6)"),
@@ -178,13 +185,13 @@ MASKS = {
         "key_mask must be (batch 2, length 5), not (2, 6)",
     ),
     "another batch": (
-        lambda: torch.ones(1, LENGTH, dtype=torch.bool),
-        "key_mask must be (batch 2, length 5), not (1, 5)",
+        lambda: torch.ones(3, LENGTH, dtype=torch.bool),
+        "key_mask of shape (3, 5) does not broadcast over the batch (2,)",
     ),
-    "one dimension": (lambda: torch.ones(LENGTH, dtype=torch.bool), "key_mask must be (batch 2, length 5), not (5,)"),
+    "no dimension": (lambda: torch.tensor(True), "key_mask must be (batch 2, length 5), not ()"),
     "a square": (
         lambda: torch.ones(BATCH, LENGTH, LENGTH, dtype=torch.bool),
-        "key_mask must be (batch 2, length 5), not (2, 5, 5)",
+        "key_mask of shape (2, 5, 5) does not broadcast over the batch (2,)",
     ),
     "elsewhere": (
         lambda: torch.ones(BATCH, LENGTH, dtype=torch.bool, device="meta"),

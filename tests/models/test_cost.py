@@ -85,6 +85,7 @@ def test_memory_is_exact_around_dense_attention(kind: str, norm_position: str):
         {"embedding_norm": True},
         {"kv_heads": 1},
         {"key_dim": 4},
+        {"value_dim": 4},
         {"tied": False},
         {"head_activation": "gelu", "head_bias": True},
         {"head_activation": "relu", "tied": False, "embedding_width": 6},

@@ -250,10 +250,8 @@ def test_half_size_keys_are_scaled_by_their_own_width():
     v = mixer.project["v"](x).unflatten(-1, (2, 8)).transpose(1, 2)
     out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
     torch.testing.assert_close(mixer(x), mixer.out(out.transpose(1, 2).flatten(2)))
-    with pytest.raises(ValueError, match="linear uses queries and keys beyond scaled products"):
-        build("decoder", **options, attention="linear")
-    with pytest.raises(ValueError, match="key_dim must be 1 to the head_dim of 8, not 9"):
-        build("decoder", **{**options, "key_dim": 9})
+    with pytest.raises(ValueError, match="layer 0: synthesizer needs values as wide as queries"):
+        build("decoder", **options, attention="synthesizer", max_length=8)
 
 
 def test_initial_weights_of_sparse():

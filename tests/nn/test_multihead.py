@@ -263,7 +263,7 @@ def test_a_name_a_config_and_a_built_mechanism_give_the_same_layer():
 def test_softmax_is_the_default_and_head_dim_and_dropout_can_be_chosen():
     layer = MultiHead(12, heads=4, head_dim=5, dropout=0.25)
     assert (layer.mechanism.name, layer.mechanism.dropout) == ("softmax", 0.25)
-    assert (layer.head_dim, layer.out.in_features, layer.out.out_features) == (5, 20, 12)
+    assert (layer.mechanism.shape.head_dim, layer.out.in_features, layer.out.out_features) == (5, 20, 12)
     assert MultiHead(12, AttentionConfig("softmax", dropout=0.5), heads=4, dropout=0.25).mechanism.dropout == 0.5
 
 

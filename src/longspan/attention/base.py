@@ -2,7 +2,8 @@
 
 The contract, which `tests/contract` checks for every mechanism:
 
-- q, k and v are (batch, heads, length, width), in the order of torch's `scaled_dot_product_attention`.
+- q, k and v are (batch, heads, length, width), in the order of torch's `scaled_dot_product_attention`. Public methods
+  take any number of leading dimensions in place of the batch, none included (`ranks.py`).
 - Masks are boolean; True means *may be read*. `key_mask` (batch, keys) marks padding: it says which keys may be read
   and nothing about queries.
 - Masked keys are inert whatever they hold: their keys and values are set to 0 before any work.
@@ -21,7 +22,7 @@ input once and call those.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol, TypeVar, cast, final, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, cast, final, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -30,11 +31,15 @@ from longspan import config
 from longspan.attention import checks
 from longspan.attention.checks import check_some
 from longspan.attention.devices import host_may_read
+from longspan.attention.ranks import any_rank, broadcast_positions
 from longspan.attention.spec import Cost, Extras, Shape, Stream, Supports
 from longspan.attention.state import State
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
 from longspan.precision import full_precision, unify_dtypes
 from longspan.shapes import Bias, Defined, KeyMask, Keys, Output, Queries, Values, Weights
+
+if TYPE_CHECKING:
+    from longspan.attention.parts.persistent_memory import PersistentMemory
 
 OptionsT = TypeVar("OptionsT", bound=config.Options)
 OptionsOf = TypeVar("OptionsOf", bound=config.Options, covariant=True)
@@ -61,7 +66,8 @@ class Attention(nn.Module, ABC):
     # Defaults of the class; a form that differs sets its own in __init__.
     fixed_length: bool = False  # it has a table of max_length positions and cannot read beyond it
     quadratic_memory: bool = False  # the paper's own definition needs tensors of n² elements
-    scaled_dot: bool = False  # scores are q·k/√head_dim and nothing else depends on q and k: zeros may pad both
+    scaled_dot: bool = False  # scores are q·k/√head_dim and nothing else depends on q and k
+    equal_widths: str = ""  # why values must be as wide as keys, if they must
     running_statistics: bool = False  # a pass in training mode changes buffers that later outputs depend on
     order: str  # time in the length n, with the option it depends on: "n·window"
     exponent: float  # the power of n in `order`, at fixed options
@@ -89,9 +95,15 @@ class Attention(nn.Module, ABC):
             raise InvalidOption(f"dropout must be at least 0 and below 1, not {dropout!r}")
         if dropout and not self.supports.dropout:
             raise Unsupported(f"{self.name} has no attention weights to drop; use dropout on its output instead")
+        if shape.value_dim != shape.head_dim and self.equal_widths:
+            raise Unsupported(
+                f"{self.name} needs values as wide as queries and keys, not {shape.value_dim} and {shape.head_dim}: "
+                f"{self.equal_widths}"
+            )
         self.shape, self.causal, self.dropout = shape, causal, dropout
         self._options = self.fit(self.Options(), (), shape) if options is None else options
         self.other_way: OtherWay | None = None
+        self.persistent: PersistentMemory | None = None
         self.auxiliary_loss: Tensor | None = None  # what the last training pass adds to the task's loss, if anything
 
     @property
@@ -108,9 +120,21 @@ class Attention(nn.Module, ABC):
         smaller = {name: most for name in cls.limited if name not in given and getattr(options, name) > most}
         return replace(options, **smaller) if smaller else options
 
+    def add_persistent(self, count: int) -> None:
+        """Gives each head `count` learned keys and values that every query reads besides the others."""
+        if not self.supports.persistent:
+            raise Unsupported(
+                f"{self.name} cannot read persistent vectors under one softmax with its keys; "
+                f"{_alternatives('persistent')}"
+            )
+        from longspan.attention.parts.persistent_memory import PersistentMemory  # it imports layouts
+
+        self.persistent = PersistentMemory(self.shape, count)
+
     # Public methods
 
     @final  # type: ignore[misc]  # nn.Module declares forward as an attribute
+    @any_rank(3)
     def forward(
         self,
         q: Queries,
@@ -129,6 +153,7 @@ class Attention(nn.Module, ABC):
             return self.attend(q, k, v, extras) if out is None else out
 
     @final
+    @any_rank(3)
     def oracle(
         self,
         q: Queries,
@@ -141,14 +166,15 @@ class Attention(nn.Module, ABC):
     ) -> Defined:
         """The attention weights as the paper defines them, in O(n²). The fast path must agree with them.
 
-        `v` matters only to mechanisms whose weights depend on the values; the keys replace it if it is left out.
+        `v` matters only to mechanisms whose weights depend on the values.
         """
-        v = k if v is None else v
+        v = k[..., :1].expand(*k.shape[:-1], self.shape.value_dim) if v is None else v
         q, k, v, extras = self._take(q, k, v, key_mask, bias, streams)
         k, v = share_heads(k, q.shape[1]), share_heads(v, q.shape[1])
         return self.define(q, k, replace(extras, k=k, v=v))
 
     @final
+    @any_rank(3)
     def reference(
         self,
         q: Queries,
@@ -166,6 +192,7 @@ class Attention(nn.Module, ABC):
         return self.apply_weights(self.define(q, k, extras), v, extras)
 
     @final
+    @any_rank(3)
     @torch.no_grad()
     def weights(
         self,
@@ -189,17 +216,21 @@ class Attention(nn.Module, ABC):
         columns = []
         try:
             self.train(False)  # the weights are those before dropout
-            for block in identity.split(self.shape.head_dim, dim=-1):
-                missing = self.shape.head_dim - block.shape[-1]  # fused kernels need values as wide as keys
+            for block in identity.split(self.shape.value_dim, dim=-1):
+                missing = self.shape.value_dim - block.shape[-1]  # fused kernels need values as wide as keys
                 values = nn.functional.pad(block, (0, missing)).expand(k.shape[0], heads, keys, -1)
                 like_values = {s.name: values for s in self.streams if s.kind == "heads" and s.like == "v"}
                 out = self(q, k, values, key_mask=key_mask, bias=bias, streams={**(streams or {}), **like_values})
                 columns.append(out[..., : block.shape[-1]])
+            if self.persistent is not None:  # the output of values that are 0 is what their values add
+                added = self(q, k, torch.zeros_like(values), key_mask=key_mask, bias=bias, streams=streams)
+                columns = [column - added[..., : column.shape[-1]] for column in columns]
         finally:
             self.train(training)
         return torch.cat(columns, dim=-1)
 
     @final
+    @any_rank(3)
     def extend(
         self,
         q: Queries,
@@ -233,6 +264,8 @@ class Attention(nn.Module, ABC):
 
     def apply_weights(self, weights: Tensor, v: Values, extras: Extras) -> Output:
         """The output from the weights of `define`; override it if the paper transforms the values first."""
+        if self.persistent is not None:  # the last columns of the weights are theirs
+            v = torch.cat([v, self.persistent.vectors(v)[1].expand(len(v), -1, -1, -1)], 2)
         return weights @ v
 
     @abstractmethod
@@ -248,7 +281,9 @@ class Attention(nn.Module, ABC):
         raise Unsupported(f"{self.name} cannot decode step by step; {_alternatives('streaming')}")
 
     def extra_repr(self) -> str:
-        return f"heads={self.shape.heads}, head_dim={self.shape.head_dim}, causal={self.causal}, {self.options}"
+        values = "" if self.shape.value_dim == self.shape.head_dim else f"value_dim={self.shape.value_dim}, "
+        sizes = f"heads={self.shape.heads}, head_dim={self.shape.head_dim}, {values}"
+        return f"{sizes}causal={self.causal}, {self.options}"
 
     # Checks of the input, once and before any work
 
@@ -265,6 +300,8 @@ class Attention(nn.Module, ABC):
 
         This costs a pass over keys and values, but only if the mask hides something.
         """
+        if key_mask is not None and key_mask.dim() and q.dim() == 4:
+            key_mask = broadcast_positions("key_mask", key_mask, q.shape[:1])
         extras = self._check(q, k, v, key_mask, bias, streams)
         if key_mask is None or (host_may_read(key_mask) and bool(key_mask.all())):
             return q, k, v, extras
@@ -310,9 +347,9 @@ class Attention(nn.Module, ABC):
             if not self.supports.bias:
                 raise Unsupported(f"{self.name} takes no bias on its scores; {_alternatives('bias')}")
             checks.check_bias(bias, self.shape.heads, q)
-        return Extras(key_mask, bias, self._check_streams(q, k, {} if streams is None else streams))
+        return Extras(key_mask, bias, self._check_streams(q, k, v, {} if streams is None else streams))
 
-    def _check_streams(self, q: Tensor, k: Tensor, given: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    def _check_streams(self, q: Tensor, k: Tensor, v: Tensor, given: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         known = {stream.name: stream for stream in self.streams}
         for name in given:
             if name not in known:
@@ -327,7 +364,8 @@ class Attention(nn.Module, ABC):
             elif stream.kind == "ids":
                 checks.check_ids(name, tensor, (q.shape[0], k.shape[2]), q.device)
             elif stream.kind == "heads":
-                checks.check_heads(name, tensor, self.shape.heads, self.shape.head_dim)
+                width = v.shape[-1] if stream.like == "v" else self.shape.head_dim
+                checks.check_heads(name, tensor, self.shape.heads, width)
                 if tensor.shape[2] != q.shape[2]:
                     raise InvalidInput(f"q has length {q.shape[2]} and {name} {tensor.shape[2]}; they must be equal")
                 checks.check_like(name, tensor, q)

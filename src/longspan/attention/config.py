@@ -35,7 +35,16 @@ class AttentionConfig:
         options = {key: config.plain(value) for key, value in self.options.items()}
         return {"name": self.name, **dropout, **options}
 
-    def build(self, *, heads: int, head_dim: int, causal: bool, max_length: int | None, dropout: float) -> Attention:
+    def build(
+        self,
+        *,
+        heads: int,
+        head_dim: int,
+        causal: bool,
+        max_length: int | None,
+        dropout: float,
+        value_dim: int | None = None,
+    ) -> Attention:
         """The mechanism; without attention dropout if it has no attention weights."""
         dropout = dropout if self.dropout is None else self.dropout
         dropout = dropout if find(self.name).supports.dropout else 0.0
@@ -43,6 +52,7 @@ class AttentionConfig:
             self.name,
             heads=heads,
             head_dim=head_dim,
+            value_dim=value_dim,
             causal=causal,
             max_length=max_length,
             dropout=dropout,

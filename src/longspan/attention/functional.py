@@ -31,18 +31,20 @@ def attend(
     seed: int = 0,
     **options: Any,
 ) -> Output:
-    """Attention of `q` to `k` and `v`, all (batch, heads, length, width), by the mechanism `name` with its options.
+    """Attention of `q` to `k` and `v`, all (…, heads, length, width), by the mechanism `name` with its options.
 
-    `key_mask` (batch, keys) is True where a key may be read. `dropout` on the weights is applied whenever it is not 0.
+    Values may be wider or narrower than queries and keys. `key_mask` (…, keys) is True where a key may be read.
+    `dropout` on the weights is applied whenever it is not 0.
     Mechanisms that draw random features or hashes draw them from `seed`, so equal calls give equal results.
 
     >>> out = longspan.attend("linear", q, k, v, causal=True)
     >>> out = longspan.attend("window", q, k, v, window=256, key_mask=mask)
     """
-    if q.dim() != 4:
-        raise InvalidInput(f"q must be (batch, heads, length, width), not {tuple(q.shape)}")
+    if q.dim() < 3 or not v.dim():
+        raise InvalidInput(f"q must be (…, heads, length, width), not {tuple(q.shape)}")
     fixed = tuple(sorted((key, _frozen(value)) for key, value in options.items()))
-    mechanism = _built(name, q.shape[1], q.shape[3], causal, max_length, dropout, seed, q.dtype, q.device, fixed)
+    sizes = (q.shape[-3], q.shape[-1], v.shape[-1])
+    mechanism = _built(name, *sizes, causal, max_length, dropout, seed, q.dtype, q.device, fixed)
     out: Tensor = mechanism(q, k, v, key_mask=key_mask, bias=bias, streams=streams)
     return out
 
@@ -52,6 +54,7 @@ def _built(
     name: str,
     heads: int,
     head_dim: int,
+    value_dim: int,
     causal: bool,
     max_length: int | None,
     dropout: float,
@@ -63,7 +66,14 @@ def _built(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         mechanism = build(
-            name, heads=heads, head_dim=head_dim, causal=causal, max_length=max_length, dropout=dropout, **dict(options)
+            name,
+            heads=heads,
+            head_dim=head_dim,
+            value_dim=value_dim,
+            causal=causal,
+            max_length=max_length,
+            dropout=dropout,
+            **dict(options),
         )
     weights = [parameter for parameter, _ in mechanism.named_parameters()]
     if weights:

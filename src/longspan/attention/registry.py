@@ -75,6 +75,7 @@ def build(
     *,
     heads: int,
     head_dim: int,
+    value_dim: int | None = None,
     causal: bool = False,
     max_length: int | None = None,
     dropout: float = 0.0,
@@ -82,13 +83,15 @@ def build(
 ) -> Attention:
     """A mechanism by its name, with its options by theirs (see `longspan show NAME`).
 
+    `head_dim` is the width of queries and keys, and of values unless `value_dim` is given.
     A default that exceeds `max_length` shrinks to it; an option given by the caller is refused instead.
 
     >>> attention = build("window", heads=8, head_dim=64, causal=True, window=256)
     """
     mechanism = find(name)
     options = config.current_names(mechanism.Options, options, name)
-    shape = Shape(heads=heads, head_dim=head_dim, max_length=max_length)
+    value_dim = head_dim if value_dim is None else value_dim
+    shape = Shape(heads=heads, head_dim=head_dim, value_dim=value_dim, max_length=max_length)
     fitted = mechanism.fit(config.make(mechanism.Options, options, name), options, shape)
     return mechanism(shape, fitted, causal=causal, dropout=dropout)
 

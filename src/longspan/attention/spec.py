@@ -24,6 +24,7 @@ class Supports:
     dropout: bool = False  # on the attention weights
     grouped: bool = False  # fewer key heads than query heads
     left_padding: bool = False  # causal: masked keys on the left of a row do not change its output
+    persistent: bool = False  # learned keys and values that every query reads, under one softmax with the others
     map: bool = True  # the output is one (queries, keys) matrix times the values, the same for every channel
 
 
@@ -48,16 +49,24 @@ class Shape:
     """The sizes of a mechanism."""
 
     heads: int
-    head_dim: int
+    head_dim: int  # of queries and keys
     max_length: int | None = None  # needed only by mechanisms with a table of positions
+    value_dim: int = None  # type: ignore[assignment]  # of values and outputs; head_dim unless given
 
     def __post_init__(self) -> None:
-        for name in ("heads", "head_dim", "max_length"):
+        if self.value_dim is None:
+            object.__setattr__(self, "value_dim", self.head_dim)
+        for name in ("heads", "head_dim", "value_dim", "max_length"):
             value = getattr(self, name)
             if value is None and name == "max_length":
                 continue
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise InvalidOption(f"{name} must be an int of at least 1, not {value!r}")
+
+    @property
+    def fused_width(self) -> int:
+        """The width of the fused kernels' rows: the narrower of keys and values is padded to the other."""
+        return max(self.head_dim, self.value_dim)
 
     def check_room(self, option: str, value: int) -> None:
         """Refuse an option larger than the longest text: it could never take effect."""

@@ -192,14 +192,15 @@ class MechanismSubject(AuditSubject):
         def noise(*sizes: int) -> Tensor:
             return torch.randn(batch, *sizes, generator=generator, dtype=torch.float64)
 
-        sample = {name: noise(shape.heads, length, shape.head_dim) for name in ("q", "k", "v")}
+        widths = {"q": shape.head_dim, "k": shape.head_dim, "v": shape.value_dim}
+        sample = {name: noise(shape.heads, length, width) for name, width in widths.items()}
         if "q" not in self.module.projects:
             sample["q"] = sample["v"]
         if "k" not in self.module.projects:
             sample["k"] = sample["q"]
         for stream in self.module.streams:
             if stream.kind == "heads":
-                sample[stream.name] = noise(shape.heads, length, shape.head_dim)
+                sample[stream.name] = noise(shape.heads, length, widths[stream.like])
             elif stream.kind == "hidden":
                 sample[stream.name] = noise(length, shape.heads * shape.head_dim)
             elif stream.kind == "ids":

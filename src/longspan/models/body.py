@@ -42,8 +42,10 @@ class BodyOptions(config.Options):
     heads: int = option(8, "attention heads", low=1)
     head_dim: int | None = option(None, "width of a head; width / heads unless given", low=1)
     key_dim: int | None = option(None, "width of a head's queries and keys; head_dim unless given", low=1)
+    value_dim: int | None = option(None, "width of a head's values; head_dim unless given", low=1)
+    persistent: int = option(0, "learned keys and values per head that every query reads (all-attention)", low=0)
     kv_heads: int | None = option(None, "key and value heads, each shared by several query heads", low=1)
-    hidden: int = option(2048, "inner width of the feed-forward layer", low=1)
+    hidden: int = option(2048, "inner width of the feed-forward layer; 0: blocks without one", low=0)
     activation: str = option("relu", "of the feed-forward layer", choices=(*PLAIN, *GATED))
     norm_position: str = option(
         "post", "norm after each sub-layer, or before it", choices=("post", "pre"), formerly="place"
@@ -166,13 +168,17 @@ def build_stack(
         raise InvalidOption(
             f"{stack_name}: reversible blocks have their norms inside each branch; give norm_position='pre'"
         )
-    position = _within(options, _head_dim(options), causal)
+    if options.reversible and not options.hidden:
+        raise InvalidOption(
+            f"{stack_name}: reversible blocks need a feed-forward layer as their second branch; hidden is 0"
+        )
+    position = _within(options, options.key_dim or _head_dim(options), causal)
     mixer_configs = spread(settings, layers, f"{stack_name} self-attention")
     reader_configs = None if cross is None else spread(cross, layers, f"{stack_name} cross-attention")
     order, share = _groups(options, layers, stack_name), "none" if options.groups is None else options.share
     mixers: list[MultiHead] = []
     readers: list[MultiHead | None] = []
-    changes: list[FeedForward] = []
+    changes: list[FeedForward | None] = []
     for layer, group in enumerate(order):
         first = order.index(group)
         shared = share if first < layer else "none"
@@ -194,7 +200,7 @@ def build_stack(
     stack: Body
     if options.reversible:
         stack = ReversibleBody(
-            list(zip(mixers, changes)),
+            [(mixer, change) for mixer, change in zip(mixers, changes) if change is not None],
             merge=options.merge,
             norm=options.norm,
             eps=options.eps,
@@ -232,7 +238,7 @@ def build_block(
     change: nn.Module | None = None,
 ) -> Block:
     """One block; `change` replaces the feed-forward layer."""
-    position = _within(options, _head_dim(options), causal)
+    position = _within(options, options.key_dim or _head_dim(options), causal)
     mixer = _mixer(options, setting, f"{stack_name} self-attention", causal=causal, position=position)
     reader = None if cross is None else _reader(options, cross, f"{stack_name} cross-attention", cross_length)
     return Block(mixer, change or _feedforward(options), cross=reader, residual=_residual(options))
@@ -243,7 +249,9 @@ def last_norm(options: BodyOptions) -> nn.Module:
     return build_norm(options.norm if options.norm_position == "pre" else "none", options.width, options.eps)
 
 
-def _feedforward(options: BodyOptions) -> FeedForward:
+def _feedforward(options: BodyOptions) -> FeedForward | None:
+    if not options.hidden:
+        return None
     return FeedForward(
         options.width,
         options.hidden,
@@ -282,7 +290,8 @@ def _mixer(
     try:
         mechanism = setting.build(
             heads=options.heads,
-            head_dim=_head_dim(options),
+            head_dim=options.key_dim or _head_dim(options),
+            value_dim=options.value_dim or _head_dim(options),
             causal=causal,
             max_length=options.max_length,
             dropout=options.attention_dropout,
@@ -300,7 +309,7 @@ def _mixer(
             options.width,
             mechanism,
             kv_heads=kv_heads,
-            key_dim=options.key_dim,
+            persistent=0 if cross else options.persistent,
             position=position,
             bias=options.bias if options.query_bias is None else options.query_bias,
             out_bias=options.bias if options.output_bias is None else options.output_bias,

@@ -177,7 +177,7 @@ def _smaller(options: Electra.Options) -> TextOptions:
         "heads": heads,
         "layers": options.generator_layers or options.layers,
         "embedding_width": table_width(options),
-        **dict.fromkeys(("head_dim", "key_dim", "kv_heads")),
+        **dict.fromkeys(("head_dim", "key_dim", "value_dim", "kv_heads")),
     }
     return TextOptions(**{**shared, **sizes})
 

@@ -28,7 +28,8 @@ class BlockState(State):
 class Block(nn.Module):
     """`mixer`, then (in a decoder that reads another sequence) `cross`, then `feedforward`.
 
-    `feedforward` may also be a `SeparableConvolution`, which reads neighbouring tokens.
+    `feedforward` may also be a `SeparableConvolution`, which reads neighbouring tokens, or None: attention with
+    persistent vectors can replace it (the all-attention layer of Sukhbaatar et al. 2019).
 
     Each sub-layer has its own residual connection, built by `residual`:
 
@@ -38,14 +39,14 @@ class Block(nn.Module):
     def __init__(
         self,
         mixer: MultiHead,
-        feedforward: nn.Module,
+        feedforward: nn.Module | None,
         *,
         residual: Callable[[], Residual],
         cross: MultiHead | None = None,
     ) -> None:
         super().__init__()
         self.mixer, self.cross, self.feedforward = mixer, cross, feedforward
-        self.around_mixer, self.around_feedforward = residual(), residual()
+        self.around_mixer, self.around_feedforward = residual(), None if feedforward is None else residual()
         self.around_cross = None if cross is None else residual()
 
     def forward(self, x: Hidden, inputs: BlockInputs = NO_INPUTS) -> Hidden:
@@ -57,11 +58,13 @@ class Block(nn.Module):
         cross = self.cross
         if cross is not None and self.around_cross is not None:
             x = self.around_cross(x, lambda y: cross(y, inputs.context, key_mask=inputs.context_mask))
-        transition = self.feedforward
+        transition, around = self.feedforward, self.around_feedforward
+        if transition is None or around is None:
+            return x
         if isinstance(transition, SeparableConvolution):
-            out: Tensor = self.around_feedforward(x, lambda y: transition(y, key_mask=inputs.key_mask))
+            out: Tensor = around(x, lambda y: transition(y, key_mask=inputs.key_mask))
         else:
-            out = self.around_feedforward(x, transition)
+            out = around(x, transition)
         return out
 
     def start(
@@ -110,6 +113,7 @@ class Block(nn.Module):
 
         def change(y: Tensor) -> Tensor:
             nonlocal past
+            assert transition is not None
             if isinstance(transition, SeparableConvolution):
                 assert past is not None
                 out, past = transition.extend(y, past, key_mask=inputs.key_mask)
@@ -120,7 +124,8 @@ class Block(nn.Module):
         x = self.around_mixer(x, mix)
         if self.around_cross is not None:
             x = self.around_cross(x, read)
-        x = self.around_feedforward(x, change)
+        if self.around_feedforward is not None:
+            x = self.around_feedforward(x, change)
         return x, BlockState(after, state.context, past, alignment)
 
     def _check(self, context: Tensor | Context | None) -> None:

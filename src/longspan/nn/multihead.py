@@ -10,10 +10,10 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import pad
 
 from longspan.attention.base import Attention, Extras, check_some, share_heads
 from longspan.attention.config import AttentionConfig
+from longspan.attention.ranks import any_rank
 from longspan.attention.registry import build
 from longspan.attention.state import Selection, State
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
@@ -88,11 +88,16 @@ class MultiHead(nn.Module):
 
     >>> layer = MultiHead(512, build("window", heads=8, head_dim=64, causal=True, window=256))
 
+    `head_dim` is the width of a head. `key_dim` is that of its queries and keys and `value_dim` that of its values, if
+    they differ from it (half-size queries and keys: Child et al. 2019); scores are scaled by 1/√key_dim. A built
+    mechanism has both in its `shape`.
+
     `kv_heads` below `heads` gives grouped-query attention (1: multi-query). `context_width` is the width of the other
     sequence and `out_width` the width of the output, if they differ from `width`. `bias` is for the input projections
-    and `out_bias` (default: the same) for the output projection. `key_dim` makes queries and keys narrower than
-    head_dim, which is then the width of the values (the half-size queries and keys of Child et al. 2019): both are
-    padded with zeros, because the fused kernels want one width, and the scale is 1/√key_dim.
+    and `out_bias` (default: the same) for the output projection. `persistent` is a number of learned keys and values
+    per head that every query reads besides the sequence (Sukhbaatar et al. 2019).
+
+    Inputs are (batch, length, width), or have any number of leading dimensions, none included; masks broadcast.
 
     `width` is positional only, so that `width=` can be an option of the mechanism (axial has one).
     """
@@ -110,6 +115,8 @@ class MultiHead(nn.Module):
         dropout: float = 0.0,
         kv_heads: int | None = None,
         key_dim: int | None = None,
+        value_dim: int | None = None,
+        persistent: int = 0,
         context_width: int | None = None,
         out_width: int | None = None,
         position: Position | None = None,
@@ -118,35 +125,36 @@ class MultiHead(nn.Module):
         **options: Any,
     ) -> None:
         super().__init__()
-        shape = {"heads": heads, "head_dim": head_dim, "causal": causal, "max_length": max_length, "dropout": dropout}
+        shape = {
+            "heads": heads,
+            "head_dim": head_dim,
+            "key_dim": key_dim,
+            "value_dim": value_dim,
+            "causal": causal,
+            "max_length": max_length,
+            "dropout": dropout,
+        }
         mechanism = _mechanism(width, attention, shape, options)
-        heads, head_dim = mechanism.shape.heads, mechanism.shape.head_dim
+        if persistent:
+            mechanism.add_persistent(persistent)
+        heads = mechanism.shape.heads
         kv_heads = heads if kv_heads is None else kv_heads
         if kv_heads < 1 or heads % kv_heads:
             raise InvalidOption(f"kv_heads must divide the {heads} heads; {kv_heads} does not")
         if kv_heads != heads and mechanism.projects != ("q", "k", "v"):
             raise Unsupported(f"{mechanism.name} has no separate keys and values, so kv_heads must be {heads}")
-        self.key_dim = head_dim if key_dim is None else key_dim
-        if not 0 < self.key_dim <= head_dim:
-            raise InvalidOption(f"key_dim must be 1 to the head_dim of {head_dim}, not {key_dim}")
-        if self.key_dim != head_dim and (not mechanism.scaled_dot or mechanism.streams):
-            raise Unsupported(f"{mechanism.name} uses queries and keys beyond scaled products; leave out key_dim")
-        if self.key_dim != head_dim and position is not None:
-            raise Unsupported("rotary positions and biases need full-width queries and keys; leave out key_dim")
-        self.mechanism, self.position = mechanism, position
-        self.width, self.head_dim = width, head_dim
+        self.mechanism, self.position, self.width = mechanism, position, width
+        # The width of a head of each kind.
+        self.widths = {"q": mechanism.shape.head_dim, "k": mechanism.shape.head_dim, "v": mechanism.shape.value_dim}
         self.heads = {name: heads if name == "q" else kv_heads for name in mechanism.projects}
         source_width = width if context_width is None else context_width
         # The number of heads of each kind if one matrix product can compute all.
-        plain = mechanism.projects == ("q", "k", "v") and source_width == width and self.key_dim == head_dim
+        equal = mechanism.shape.value_dim == mechanism.shape.head_dim
+        plain = mechanism.projects == ("q", "k", "v") and source_width == width and equal
         self.joins = [heads, kv_heads, kv_heads] if plain else None
         self.project = nn.ModuleDict(
             {
-                name: Linear(
-                    width if name == "q" else source_width,
-                    (head_dim if name == "v" else self.key_dim) * count,
-                    bias=bias,
-                )
+                name: Linear(width if name == "q" else source_width, self.widths[name] * count, bias=bias)
                 for name, count in self.heads.items()
             }
         )
@@ -158,9 +166,11 @@ class MultiHead(nn.Module):
             for stream in mechanism.streams
             if stream.kind == "heads"
         }
-        self.extra = nn.ModuleDict({name: Linear(width, head_dim * heads, bias=bias) for name in self.likes})
+        self.extra = nn.ModuleDict(
+            {name: Linear(width, self.widths[like] * heads, bias=bias) for name, like in self.likes.items()}
+        )
         out_bias = bias if out_bias is None else out_bias
-        self.out: nn.Module = Linear(head_dim * heads, width if out_width is None else out_width, bias=out_bias)
+        self.out: nn.Module = Linear(self.widths["v"] * heads, width if out_width is None else out_width, bias=out_bias)
         self.reset()
 
     @torch.no_grad()
@@ -179,6 +189,7 @@ class MultiHead(nn.Module):
         for name, like in self.likes.items():
             self.extra[name] = self.project[like]
 
+    @any_rank(2)
     def forward(
         self,
         x: Hidden,
@@ -195,6 +206,7 @@ class MultiHead(nn.Module):
         out = self.mechanism(q, k, v, key_mask=key_mask, bias=self._bias(k.shape[2]), streams=all_streams)
         return self._merge(context.unfold(out) if isinstance(context, Context) else out)
 
+    @any_rank(2)
     def weights(
         self,
         x: Hidden,
@@ -211,6 +223,7 @@ class MultiHead(nn.Module):
         weights = self.mechanism.weights(q, k, key_mask=key_mask, bias=self._bias(k.shape[2]), streams=all_streams)
         return context.unfold(weights) if isinstance(context, Context) else weights
 
+    @any_rank(2)
     def prepare(self, context: Hidden, key_mask: KeyMask | None = None) -> Context:
         """The keys and values of another sequence, to read at every decoding step."""
         if not self.mechanism.supports.cross or set(self.project) != {"q", "k", "v"}:
@@ -220,7 +233,10 @@ class MultiHead(nn.Module):
     def start(
         self, batch: int, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None
     ) -> MultiHeadState:
-        """The state before the first token; type and device default to the module's."""
+        """The state before the first token, of `batch` sequences: the product of all leading dimensions, 1 without any.
+
+        Type and device default to the module's.
+        """
         dtype, device = state_type(self, dtype, device)
         half = autocast_type(device)
         if half is not None and dtype != torch.float64:
@@ -229,6 +245,7 @@ class MultiHead(nn.Module):
             ensure_fused([*self.project.values()])  # loading or copying a model separates them
         return MultiHeadState(self.mechanism.start(batch, dtype=dtype, device=device), 0)
 
+    @any_rank(2)
     def extend(
         self,
         x: Hidden,
@@ -259,7 +276,7 @@ class MultiHead(nn.Module):
             q, k, v, _ = self._heads(x, None, None)
             return (*self._rotate(q, k, None, start, positions), v)
         self._check(x, None)
-        heads = linear(x, *fused).view(*x.shape[:2], -1, self.head_dim).transpose(1, 2)
+        heads = linear(x, *fused).view(*x.shape[:2], -1, self.widths["v"]).transpose(1, 2)
         if isinstance(self.position, Rotary):  # rotate queries and keys together
             rotated = self.position(heads[:, : -joins[2]], start=start, positions=positions)
             q, k = rotated.split(joins[:2], 1)
@@ -270,16 +287,11 @@ class MultiHead(nn.Module):
 
     # Projections
 
-    def _split(self, x: Tensor) -> Tensor:
-        return x.view(*x.shape[:-1], -1, self.head_dim).transpose(1, 2)
+    def _split(self, x: Tensor, kind: str) -> Tensor:
+        return x.view(*x.shape[:-1], -1, self.widths[kind]).transpose(1, 2)
 
     def _project(self, name: str, x: Tensor) -> Tensor:
-        x = self.project[name](x)
-        if name == "v" or self.key_dim == self.head_dim:
-            return self._split(x)
-        if name == "q":
-            x = x * (self.head_dim / self.key_dim) ** 0.5  # the mechanism scales by the padded width
-        return pad(x.unflatten(-1, (-1, self.key_dim)), (0, self.head_dim - self.key_dim)).transpose(1, 2)
+        return self._split(self.project[name](x), name)
 
     def _merge(self, heads: Tensor) -> Tensor:
         out: Tensor = self.out(heads.transpose(1, 2).flatten(2))
@@ -332,7 +344,7 @@ class MultiHead(nn.Module):
             elif stream.kind == "heads" and (stream.beside is None or all_streams.get(stream.beside) is not None):
                 projection, like = self.extra[stream.name], self.likes[stream.name]
                 tied = None if heads is None or projection is not self.project[like] else heads[like]
-                all_streams[stream.name] = self._split(projection(x)) if tied is None else tied
+                all_streams[stream.name] = self._split(projection(x), like) if tied is None else tied
         return all_streams
 
     # Positions
@@ -374,10 +386,13 @@ def _mechanism(
     if heads is None:
         name = attention if isinstance(attention, str) else attention.name
         raise InvalidOption(f"give the number of heads: MultiHead({width}, {name!r}, heads=8)")
-    if shape["head_dim"] is None:
+    head_dim, key_dim, value_dim = (shape.pop(name) for name in ("head_dim", "key_dim", "value_dim"))
+    if head_dim is None and (key_dim is None or value_dim is None):
         if heads < 1 or width % heads:
             raise InvalidOption(f"heads must divide the width: {width} is not a multiple of {heads}; or give head_dim")
-        shape = {**shape, "head_dim": width // heads}
+        head_dim = width // heads
+    shape["head_dim"] = head_dim if key_dim is None else key_dim
+    shape["value_dim"] = head_dim if value_dim is None else value_dim
     if isinstance(attention, AttentionConfig):
         return attention.build(**shape)
     return build(attention, **shape, **options)

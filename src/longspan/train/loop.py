@@ -8,7 +8,7 @@ import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from longspan.data.base import Batch, Data
 from longspan.data.tokenizers.tokenizer import Tokenizer
 from longspan.errors import InvalidInput, InvalidOption
 from longspan.models.base import Model
+from longspan.nn.disagreement import HeadDisagreement
 from longspan.tasks.base import Objective, TaskLoss
 from longspan.train import evaluate
 from longspan.train.malloc import out_of_memory
@@ -31,14 +32,25 @@ from longspan.train.sharding import full_copy, gather_full, local_part, shard, u
 
 
 class Step(nn.Module):
-    """The loss as a forward pass: DDP, FSDP and torch.compile wrap modules."""
+    """The loss as a forward pass: DDP, FSDP and torch.compile wrap modules.
 
-    def __init__(self, model: Model, objective: Objective) -> None:
+    The model's auxiliary losses are added here for objectives that do not add them themselves.
+    """
+
+    def __init__(self, model: Model, objective: Objective, disagreement: HeadDisagreement | None = None) -> None:
         super().__init__()
-        self.model, self.objective = model, objective
+        self.model, self.objective, self.disagreement = model, objective, disagreement
 
     def forward(self, batch: Batch, carried: Any = None) -> TaskLoss:
-        return self.objective.loss(self.model, batch, carried)
+        if self.disagreement is not None:
+            self.disagreement.reset()
+        loss = self.objective.loss(self.model, batch, carried)
+        extra = None if "auxiliary" in loss.parts else self.model.auxiliary_loss()
+        if extra is None:
+            return loss
+        extra = extra * self.objective.count(batch)  # a mean: times the count it is a sum
+        parts = {**loss.parts, "auxiliary": extra.detach(), "task": loss.total.detach()}
+        return replace(loss, total=loss.total + extra, parts=parts)
 
 
 @dataclass
@@ -95,7 +107,7 @@ class Trainer:
         self.steps = options.total(len(data.batches(0)))
         self.carried: dict[int, Any] = {}  # state from the last batch, by micro-batch, of a recurrent model
         model.to(self.processes.device)
-        self.step: nn.Module = _wrapped(Step(model, objective), options, self.processes)
+        self.step: nn.Module = _wrapped(Step(model, objective, _disagreement(model, options)), options, self.processes)
         self.optimizer = options.optimizer.build(model)
 
     def updates(self) -> Iterator[Mapping[str, float]]:
@@ -256,6 +268,13 @@ class Trainer:
 
 def _wide(tensor: Tensor) -> torch.dtype:
     return torch.promote_types(tensor.dtype, torch.float32) if tensor.is_floating_point() else tensor.dtype
+
+
+def _disagreement(model: Model, options: TrainOptions) -> HeadDisagreement | None:
+    if not options.disagreement:
+        return None
+    kinds = (options.disagreement,) if isinstance(options.disagreement, str) else options.disagreement
+    return HeadDisagreement(model, kinds, options.disagreement_weight)
 
 
 def _wrapped(step: Step, options: TrainOptions, processes: Processes) -> nn.Module:

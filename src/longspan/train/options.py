@@ -41,6 +41,10 @@ class TrainOptions(config.Options):
     average: int = option(
         0, "the final model is the mean of this many last checkpoints; 0: the last one, or the best", low=0
     )
+    disagreement: str | tuple[str, ...] | None = option(
+        None, "keep attention heads different by a loss on their values, positions or outputs, one or several of these"
+    )
+    disagreement_weight: float = option(1.0, "weight of that loss, per token as the task's own", low=0)
     bad_steps: int = option(10, "stop after so many consecutive steps with gradients that are not finite", low=1)
     spike: float = option(0.0, "warn if the loss is so many times its running mean; 0: never", low=0)
     roll_back: bool = option(False, "after a spike, go back to the last checkpoint")

@@ -125,11 +125,19 @@ class BidirectionalConfig(AttentionConfig):
     """A causal mechanism by name, made bidirectional."""
 
     def build(
-        self, *, heads: int, head_dim: int, causal: bool, max_length: int | None, dropout: float
+        self,
+        *,
+        heads: int,
+        head_dim: int,
+        causal: bool,
+        max_length: int | None,
+        dropout: float,
+        value_dim: int | None = None,
     ) -> BidirectionalAttention:
         mechanism = registry.find(self.name)
         dropout = dropout if self.dropout is None else self.dropout
-        shape = Shape(heads=heads, head_dim=head_dim, max_length=max_length)
+        value_dim = head_dim if value_dim is None else value_dim
+        shape = Shape(heads=heads, head_dim=head_dim, value_dim=value_dim, max_length=max_length)
         options = BidirectionalAttention.Options(
             mechanism=self.name, inner=mechanism.fit(self.all_options, self.options, shape)
         )

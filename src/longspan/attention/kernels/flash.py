@@ -7,6 +7,7 @@ nothing to read gets a log-sum-exp near `BLOCKED` instead of the kernel's 0, so 
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from longspan.attention.devices import on_cpu
 from longspan.attention.kernels import flash_dropout
@@ -22,6 +23,14 @@ _AVAILABLE = hasattr(torch.ops.aten, _FORWARD) and hasattr(torch.ops.aten, _BACK
 def fits(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether the fused kernel takes these: on the CPU, with values as wide as keys."""
     return _AVAILABLE and on_cpu(q) and k.shape[-1] == v.shape[-1] and not torch.compiler.is_compiling()
+
+
+def widen(x: Tensor, width: int) -> Tensor:
+    """x with zeros appended to its rows: they change no product, and the output of padded values is sliced off.
+
+    The heads of a token stay side by side in memory, so that merging the output's heads copies nothing.
+    """
+    return x if x.shape[-1] == width else pad(x.transpose(1, 2), (0, width - x.shape[-1])).transpose(1, 2)
 
 
 def forward(
@@ -122,4 +131,4 @@ def _accumulate(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
-__all__ = ["BLOCKED", "DEAD", "backward", "fits", "forward"]
+__all__ = ["BLOCKED", "DEAD", "backward", "fits", "forward", "widen"]

@@ -43,7 +43,7 @@ def attend(mechanism: Attention, q: Tensor, k: Tensor, v: Tensor, extras: Extras
 def through(call: Any, mechanism: Attention, q: Tensor, k: Tensor, v: Tensor, extras: Extras) -> Tensor | None:
     """The output of `mechanism.attend` by `call` (FlexAttention, compiled or not); None if it is not supported."""
     dropped = mechanism.training and mechanism.dropout > 0
-    if dropped or extras.bias is not None or extras.streams or v.shape[-1] != q.shape[-1]:
+    if dropped or extras.bias is not None or extras.streams or v.shape[-1] != q.shape[-1] or mechanism.persistent:
         return None
     if extras.key_mask is not None:
         mask = _mask(mechanism, q, extras.key_mask)

@@ -32,6 +32,7 @@ from longspan.errors import Unsupported
 # Above this, the log-sum-exp of a row is computed in float64. In float32 its rounding, 2⁻¹² at this size, would change
 # the weights of the row by more than that: sources merged at 10⁶ would be off by a tenth.
 LARGE = 1 << 12
+FEW_QUERIES = 16  # up to so many, keys that are not as wide as values are not padded for the fused kernel
 FEW = 1 << 20  # most scores that the plain implementation may store for the backward pass
 
 
@@ -71,12 +72,17 @@ def joint(
     q: Tensor, sources: Sequence[KeySource], *, scale: float, dropout: float = 0.0, whole: WholeRows | None = None
 ) -> Tensor:
     """softmax(scale · q kᵀ over the union of the sources) v; a row with nothing to read is 0."""
+    keys, values = sources[0].k.shape[-1], sources[0].v.shape[-1]
     fused = all(
-        flash.fits(q, source.k, source.v)
+        flash.fits(q, source.k, source.k)
         and source.extra is None
         and not (source.bias is not None and source.bias.requires_grad)
         for source in sources
     )
+    if fused and keys != values:
+        if q.shape[2] > FEW_QUERIES or torch.is_grad_enabled():
+            return _widened(q, sources, max(keys, values), scale, dropout, whole)[..., :values]
+        fused = False  # decoding: padding would copy all keys for a few products
     if not fused:
         out = _unfused(q, sources, scale, dropout)
         return out if whole is None else _plain_whole(out, q, sources[0], whole, scale, dropout)
@@ -84,6 +90,14 @@ def joint(
     plans = [(source.layout, _unless_all(source.keep), source.bias) for source in sources]
     fused_out: Tensor = _Fused.apply(plans, scale, whole, AttentionDropout(dropout) if dropout else None, q, *pairs)
     return fused_out
+
+
+def _widened(
+    q: Tensor, sources: Sequence[KeySource], width: int, scale: float, dropout: float, whole: WholeRows | None
+) -> Tensor:
+    """`joint` with keys and values padded to one width, which the fused kernel needs."""
+    wide = [replace(source, k=flash.widen(source.k, width), v=flash.widen(source.v, width)) for source in sources]
+    return joint(flash.widen(q, width), wide, scale=scale, dropout=dropout, whole=whole)
 
 
 def _unless_all(keep: Tensor | None) -> Tensor | None:

@@ -16,6 +16,8 @@ from longspan.attention.base import share_heads
 from longspan.attention.kernels import flash
 from longspan.derivatives import Function, twice_differentiable
 
+FEW_QUERIES = 16  # up to so many, keys that are not as wide as values are not padded for the fused kernel
+
 
 def attend(
     q: Tensor,
@@ -28,8 +30,14 @@ def attend(
     dropout: float = 0.0,
 ) -> Tensor:
     """softmax(scale · q kᵀ + mask) v; `mask` is 4-dimensional with q's dtype; `causal` aligns query 0 with key 0."""
+    values, transformed = v.shape[-1], torch._C._are_functorch_transforms_active()
+    pays = q.shape[2] > FEW_QUERIES or torch.is_grad_enabled()  # decoding: padding would copy all keys
+    if k.shape[-1] != values and flash.fits(q, k, k) and pays and not transformed:
+        width = max(k.shape[-1], values)  # one width, which the fused kernel needs
+        q, k, v = (flash.widen(x, width) for x in (q, k, v))
+        return attend(q, k, v, scale=scale, causal=causal, mask=mask, dropout=dropout)[..., :values]
     recorded = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
-    if recorded and not dropout and flash.fits(q, k, v) and not torch._C._are_functorch_transforms_active():
+    if recorded and not dropout and flash.fits(q, k, v) and not transformed:
         out: Tensor = _Attend.apply(q, k, v, mask, causal, scale)
         return out
     grouped = k.shape[1] != q.shape[1]

@@ -12,6 +12,7 @@ from longspan import config
 from longspan.attention.base import Attention, Cost, Extras, Shape, Supports, masked_softmax, readable
 from longspan.attention.kernels.multi_source_softmax import KeySource, joint
 from longspan.attention.layouts import Dense, GridAxis, Layout, Residue, ceil_div
+from longspan.attention.parts import persistent_memory
 from longspan.attention.state import Rows, State, append_mask
 from longspan.config import option
 from longspan.errors import InvalidInput, InvalidOption
@@ -40,7 +41,7 @@ class AxialAttention(Attention):
     order = "n·(length of the axis): n·√n for a square"
     exponent = 1.5
     scaled_dot = True
-    supports = Supports(causal=True, streaming=True, dropout=True)
+    supports = Supports(causal=True, streaming=True, dropout=True, persistent=True)
 
     @dataclass(frozen=True, kw_only=True)
     class Options(config.Options):
@@ -80,7 +81,8 @@ class AxialAttention(Attention):
         if self.causal:  # keys up to the query on its line
             line = line & (indices[None, :, self.axis] <= indices[:, None, self.axis])
         scores = torch.einsum("bhid,bhjd->bhij", q, k) / self.shape.head_dim**0.5
-        return masked_softmax(scores, line & readable(length, length, False, extras.key_mask, q.device))
+        keep = line & readable(length, length, False, extras.key_mask, q.device)
+        return masked_softmax(*persistent_memory.append_scores(self, scores, keep, q))
 
     def attend(self, q: Queries, k: Keys, v: Values, extras: Extras) -> Output:
         self.axes_of(q.shape[2])
@@ -88,7 +90,8 @@ class AxialAttention(Attention):
 
     def _joint(self, layout: Layout, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
         dropout = self.dropout if self.training else 0.0
-        return joint(q, [KeySource(layout, k, v, keep)], scale=self.shape.head_dim**-0.5, dropout=dropout)
+        sources = [KeySource(layout, k, v, keep), *persistent_memory.sources(self, q)]
+        return joint(q, sources, scale=self.shape.head_dim**-0.5, dropout=dropout)
 
     def _layout(self) -> GridAxis:
         return GridAxis(self.stride, self.line, self.causal)
@@ -109,9 +112,10 @@ class AxialAttention(Attention):
         return tuple(axes)
 
     def cost(self, queries: int, keys: int) -> Cost:
-        heads, width = self.shape.heads, self.shape.head_dim
+        heads, width = self.shape.heads, self.shape.fused_width
         pairs = self._layout().pairs(heads, queries, keys)
-        return Cost(4 * pairs * width, heads * queries * (width + 1))  # kept: output and log-sum-exp
+        cost = Cost(4 * pairs * width, heads * queries * (width + 1))  # kept: output and log-sum-exp
+        return persistent_memory.add_cost(self, cost, queries)
 
     # Decoding
 

@@ -144,7 +144,7 @@ class BigBirdAttention(Attention):
         return joint(q, sources, scale=self.shape.head_dim**-0.5, dropout=dropout, whole=whole)
 
     def cost(self, queries: int, keys: int) -> Cost:
-        heads, width, block = self.shape.heads, self.shape.head_dim, self.options.block
+        heads, width, block = self.shape.heads, self.shape.fused_width, self.options.block
         if not self.itc:
             first = min(queries, self.options.global_tokens)
             rest = queries - first

@@ -86,20 +86,20 @@ class CosformerAttention(Attention):
             raise InvalidInput(f"cosformer was built for max_length {self.limit}, and there are {length} positions")
 
     def cost(self, queries: int, keys: int) -> Cost:
-        heads, width = self.shape.heads, self.shape.head_dim
+        heads, width, values = self.shape.heads, self.shape.head_dim, self.shape.value_dim
         features = 2 * width * heads * (queries + keys)
         tables = 2 * (queries + keys)
         return Cost(
-            scan.flops(Identity(), queries, keys, heads, 2 * width, width, causal=self.causal),
-            scan.kept(Identity(), queries, heads, 2 * width, width, causal=self.causal) + features + tables,
+            scan.flops(Identity(), queries, keys, heads, 2 * width, values, causal=self.causal),
+            scan.kept(Identity(), queries, heads, 2 * width, values, causal=self.causal) + features + tables,
         )
 
     def start(
         self, batch: int, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None
     ) -> CosformerState:
         self._refuse_streaming()
-        heads, width = self.shape.heads, self.shape.head_dim
-        return CosformerState(scan.start(batch, heads, 2 * width, width, Identity(), dtype=dtype, device=device), 0)
+        heads, features, values = self.shape.heads, 2 * self.shape.head_dim, self.shape.value_dim
+        return CosformerState(scan.start(batch, heads, features, values, Identity(), dtype=dtype, device=device), 0)
 
     def extend_heads(
         self, q: Queries, k: Keys, v: Values, state: CosformerState, extras: Extras

@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from longspan import config
 from longspan.attention.base import Attention, Cost, Extras, Shape, Stream, Supports, masked_softmax
 from longspan.attention.devices import host_may_read, on_cpu
+from longspan.attention.kernels import flash
 from longspan.attention.kernels.flash import BLOCKED
 from longspan.attention.kernels.multi_source_softmax import KeySource, joint
 from longspan.attention.layouts import Band, Dense, ceil_div
@@ -279,9 +280,10 @@ class EtcAttention(Attention):
         )
         scale = self.shape.head_dim**-0.5
         terms = self._terms(q, self.labels["long_vectors"], self.labels["long_numbers"][:, None], scale)
-        return relative_labels.attend(
-            q, band.k, band.v, band.keep, (begin.k, begin.v, begin.keep), terms, labels, scale
-        )
+        values, width = band.v.shape[-1], max(q.shape[-1], band.v.shape[-1])  # the kernel needs one width
+        q, *pairs = (flash.widen(x, width) for x in (q, band.k, band.v, begin.k, begin.v))
+        out = relative_labels.attend(q, *pairs[:2], band.keep, (*pairs[2:], begin.keep), terms, labels, scale)
+        return out[..., :values]
 
     @staticmethod
     def _terms(q: Tensor, vectors: Tensor, numbers: Tensor, scale: float) -> Tensor:
@@ -322,7 +324,7 @@ class EtcAttention(Attention):
         return torch.cat([checkpoint(related, *group, use_reentrant=False) for group in by_head], dim=1)
 
     def cost(self, queries: int, keys: int) -> Cost:
-        heads, width, clip = self.shape.heads, self.shape.head_dim, self.options.labels
+        heads, width, clip = self.shape.heads, self.shape.fused_width, self.options.labels
         count = min(self.options.global_tokens, queries)
         rest = queries - count
         band = Band(self.options.radius, self.options.radius)
@@ -332,6 +334,6 @@ class EtcAttention(Attention):
             return Cost(4 * pairs * width, heads * queries * (width + 1))  # kept: output and log-sum-exp
         pairs = heads * count * queries + relative_labels.pairs(heads, rest, count, self.options.radius)
         vocabulary = self.options.vocabulary or 2 * clip + 3
-        flops = 4 * pairs * width + 2 * heads * queries * vocabulary * width
+        flops = 4 * pairs * width + 2 * heads * queries * vocabulary * self.shape.head_dim
         # For long rows the output, the log-sum-exp, the terms and their vectors; global rows are recomputed.
         return Cost(flops, heads * (rest * (width + 1 + vocabulary) + vocabulary * width) if rest else 0)

@@ -27,7 +27,7 @@ from longspan.shapes import Keys, Output, Queries, Values, Weights
 
 @dataclass(frozen=True)
 class GatedLinearState(State):
-    sums: Tensor  # S (batch, heads, head_dim, head_dim), in float32 at least
+    sums: Tensor  # S (batch, heads, head_dim, value_dim), in float32 at least
 
 
 class GatedLinearAttention(Attention):
@@ -99,7 +99,8 @@ class GatedLinearAttention(Attention):
         gates = 2 * queries * rank * (self.width + heads * width)
         # Of the gates: the reduced states, the logits, what logsigmoid keeps besides, and the logarithms.
         kept_by_gates = queries * (rank + 3 * heads * width)
-        return Cost(gates + flops(queries, heads, width, width), kept_by_gates + kept(queries, heads, width, width))
+        values = self.shape.value_dim
+        return Cost(gates + flops(queries, heads, width, values), kept_by_gates + kept(queries, heads, width, values))
 
     def _empty(self, batch: int, value_dim: int, dtype: torch.dtype, device: torch.device | str | None) -> Tensor:
         dtype = torch.promote_types(dtype, torch.float32)  # half precision would lose what is added late
@@ -109,7 +110,7 @@ class GatedLinearAttention(Attention):
         self, batch: int, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None
     ) -> GatedLinearState:
         self._refuse_streaming()
-        return GatedLinearState(self._empty(batch, self.shape.head_dim, *state_type(self, dtype, device)))
+        return GatedLinearState(self._empty(batch, self.shape.value_dim, *state_type(self, dtype, device)))
 
     def extend_heads(
         self, q: Queries, k: Keys, v: Values, state: GatedLinearState, extras: Extras

@@ -13,6 +13,7 @@ from longspan.attention.base import Attention, Cost, Extras, Shape, Supports, ma
 from longspan.attention.kernels.multi_source_softmax import KeySource, joint
 from longspan.attention.layouts import Dense, Layout, Rectangles, Ring, Tiles, ceil_div, rank_in_blocks
 from longspan.attention.layouts.ring import shown_in_ring
+from longspan.attention.parts import persistent_memory
 from longspan.attention.state import Rows, State, append_mask
 from longspan.config import option
 from longspan.errors import InvalidInput, InvalidOption
@@ -40,7 +41,7 @@ class ImageLocalAttention(Attention):
     order = "n·(query_block + memory)"
     exponent = 1.0
     scaled_dot = True
-    supports = Supports(causal=True, streaming=True, dropout=True)
+    supports = Supports(causal=True, streaming=True, dropout=True, persistent=True)
 
     @dataclass(frozen=True, kw_only=True)
     class Options(config.Options):
@@ -86,7 +87,8 @@ class ImageLocalAttention(Attention):
             scores, near = scores + count.clamp_min(1).to(scores.dtype).log(), count > 0
         else:
             near = self.form.neighbourhood(length).to(q.device)
-        return masked_softmax(scores, near & readable(length, length, self.causal, extras.key_mask, q.device))
+        keep = near & readable(length, length, self.causal, extras.key_mask, q.device)
+        return masked_softmax(*persistent_memory.append_scores(self, scores, keep, q))
 
     def attend(self, q: Queries, k: Keys, v: Values, extras: Extras) -> Output:
         self.check_length(q.shape[2])
@@ -106,7 +108,8 @@ class ImageLocalAttention(Attention):
 
     def _joint(self, layout: Layout, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
         dropout = self.dropout if self.training else 0.0
-        return joint(q, [KeySource(layout, k, v, keep)], scale=self.shape.head_dim**-0.5, dropout=dropout)
+        sources = [KeySource(layout, k, v, keep), *persistent_memory.sources(self, q)]
+        return joint(q, sources, scale=self.shape.head_dim**-0.5, dropout=dropout)
 
     def check_length(self, length: int, *, whole: bool = True) -> None:
         """Refuse a sequence that is not the image, or, in decoding, not a beginning of it."""
@@ -119,10 +122,11 @@ class ImageLocalAttention(Attention):
         raise InvalidInput(f"{size}, and these tokens reach to {length}; start a new image")
 
     def cost(self, queries: int, keys: int) -> Cost:
-        heads, width = self.shape.heads, self.shape.head_dim
+        heads, width = self.shape.heads, self.shape.fused_width
         layout = self._ring((1, heads, queries), "meta") if self.options.ring else self.form.layout(self.causal)
         pairs = layout.pairs(heads, queries, keys)
-        return Cost(4 * pairs * width, heads * queries * (width + 1))  # kept: output and log-sum-exp
+        cost = Cost(4 * pairs * width, heads * queries * (width + 1))  # kept: output and log-sum-exp
+        return persistent_memory.add_cost(self, cost, queries)
 
     # Decoding
 

@@ -33,6 +33,7 @@ class InducingAttention(Attention):
     survey_class = ("M",)
     order = "n·points"
     exponent = 1.0
+    equal_widths = "its points read keys and values into one summary, which queries then compare themselves with"
     supports = Supports(cross=True, map=False)  # the queries are compared with keys that depend on the values
 
     @dataclass(frozen=True, kw_only=True)

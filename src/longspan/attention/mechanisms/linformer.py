@@ -225,14 +225,15 @@ class LinformerAttention(Attention):
         return self._all_slots(largest).masked_fill(~slots[:, None, :, None], 0.0)
 
     def cost(self, queries: int, keys: int) -> Cost:
-        heads, width, rank = self.shape.heads, self.shape.head_dim, self.rank
+        heads, width, rank = self.shape.heads, self.shape.fused_width, self.rank
+        both = self.shape.head_dim + self.shape.value_dim
         flops = 4 * heads * queries * rank * width
         kept = heads * (queries * (width + 1) + 2 * rank * width)  # output, log-sum-exp, projected keys and values
         kind = self.options.projection
         if kind == "linear":
-            flops += 4 * heads * rank * keys * width
+            flops += 2 * heads * rank * keys * both
         elif kind == "convolution":
-            flops += 4 * heads * ceil_div(keys, self.window) * self.window * width
+            flops += 2 * heads * ceil_div(keys, self.window) * self.window * both
         elif kind == "mean":
             kept += rank  # the number of keys of each slot
         return Cost(flops, kept)

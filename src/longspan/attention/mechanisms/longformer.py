@@ -18,6 +18,7 @@ from longspan.attention.devices import host_may_read
 from longspan.attention.kernels.multi_source_softmax import KeySource, joint
 from longspan.attention.layouts import Dense
 from longspan.attention.mechanisms.window import WindowAttention
+from longspan.attention.parts import persistent_memory
 from longspan.config import option
 from longspan.errors import InvalidInput
 from longspan.shapes import Keys, Output, Queries, Values, Weights
@@ -41,7 +42,7 @@ class LongformerAttention(WindowAttention):
     survey_class = ("FP", "M")
     order = "n·(window + globals)"
     exponent = 1.0
-    supports = Supports(causal=True, streaming=True, dropout=True, left_padding=True)
+    supports = Supports(causal=True, streaming=True, dropout=True, left_padding=True, persistent=True)
     streams: tuple[Stream, ...] = (
         Stream(name="global_mask", kind="mask", help="which tokens are global; none without it", required=False),
         _of_globals("global_q", "q", "the queries of global tokens"),
@@ -76,13 +77,19 @@ class LongformerAttention(WindowAttention):
         local = torch.einsum("bhid,bhjd->bhij", q, k) / self.shape.head_dim**0.5
         global_q, global_k = extras.streams["global_q"], extras.streams["global_k"]
         whole = torch.einsum("bhid,bhjd->bhij", global_q, global_k) / self.shape.head_dim**0.5
-        return torch.where(marked[:, None, :, None], masked_softmax(whole, every), masked_softmax(local, read))
+        near, far = (
+            masked_softmax(*persistent_memory.append_scores(self, scores, keep, queries))
+            for scores, keep, queries in ((local, read, q), (whole, every, global_q))
+        )
+        return torch.where(marked[:, None, :, None], far, near)
 
     def apply_weights(self, weights: Tensor, v: Values, extras: Extras) -> Output:
         marked = self._global_tokens(extras)
         if marked is None:
-            return weights @ v
-        return torch.where(marked[:, None, :, None], weights @ extras.streams["global_v"], weights @ v)
+            return super().apply_weights(weights, v, extras)
+        near = super().apply_weights(weights, v, extras)
+        far = super().apply_weights(weights, extras.streams["global_v"], extras)
+        return torch.where(marked[:, None, :, None], far, near)
 
     def attend(self, q: Queries, k: Keys, v: Values, extras: Extras) -> Output:
         marked = self._global_tokens(extras)
@@ -95,10 +102,11 @@ class LongformerAttention(WindowAttention):
         sources = [
             KeySource(self._layout(), k, v, near),
             KeySource(Dense(), _take(k, index), _take(v, index), filled),
+            *(persistent := persistent_memory.sources(self, q)),
         ]
         out = joint(q, sources, scale=scale, dropout=dropout)
         everything = KeySource(Dense(), extras.streams["global_k"], extras.streams["global_v"], extras.key_mask)
-        rows = joint(_take(extras.streams["global_q"], index), [everything], scale=scale, dropout=dropout)
+        rows = joint(_take(extras.streams["global_q"], index), [everything, *persistent], scale=scale, dropout=dropout)
         # Unfilled slots point to some row as well; they add 0 to it.
         rows = rows.masked_fill(~filled[:, None, :, None], 0.0)
         others = torch.where(marked[:, None, :, None], 0.0, out)  # faster than masked_fill
@@ -106,11 +114,14 @@ class LongformerAttention(WindowAttention):
 
     def cost(self, queries: int, keys: int, global_tokens: int = 0) -> Cost:
         """The cost of `attend` for one sequence with this number of global tokens and no padding."""
-        heads, width = self.shape.heads, self.shape.head_dim
+        heads, width = self.shape.heads, self.shape.fused_width
         window = super().cost(queries, keys)
         pairs = Dense().pairs(heads, queries, global_tokens) + Dense().pairs(heads, global_tokens, keys)
         # Kept besides: the queries, keys and values of the global tokens, and the output and log-sum-exp of their rows.
-        return Cost(window.flops + 4 * pairs * width, window.floats + heads * global_tokens * (4 * width + 1))
+        cost = Cost(window.flops + 4 * pairs * width, window.floats + heads * global_tokens * (4 * width + 1))
+        if self.persistent is not None:
+            cost = cost._replace(flops=cost.flops + 4 * heads * global_tokens * self.persistent.count * width)
+        return cost
 
     def _global_tokens(self, extras: Extras) -> Tensor | None:
         """The global tokens (batch, length), or None without a mask; padding is never global."""

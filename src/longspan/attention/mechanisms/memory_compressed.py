@@ -79,7 +79,7 @@ class MemoryCompressedAttention(Attention):
         else:
             shape.check_room("stride", self.options.stride)
             self.compress_keys = KeyCompression(shape.heads * shape.head_dim, self.options.stride)
-            self.compress_values = KeyCompression(shape.heads * shape.head_dim, self.options.stride)
+            self.compress_values = KeyCompression(shape.heads * shape.value_dim, self.options.stride)
         self.first = self.causal and self.options.first_slot
 
     # The definition
@@ -107,13 +107,13 @@ class MemoryCompressedAttention(Attention):
 
     def apply_weights(self, weights: Tensor, v: Values, extras: Extras) -> Output:
         if self.options.layer == "memory":
+            self._check_width(v)
             v = self._slots_by_definition(self.compress_values, v, extras.key_mask)
         return weights @ v
 
     def _slots_by_definition(self, compression: "KeyCompression", x: Tensor, key_mask: Tensor | None) -> Tensor:
         """Position 0 if it is a slot, and the convolved slots: (batch, heads, slots, head_dim)."""
         stride, heads = self.options.stride, self.shape.heads
-        self._check_width(x)
         if key_mask is not None:
             x = x.masked_fill(~key_mask[:, None, :, None], 0.0)
         missing = 0 if self.causal else -x.shape[2] % stride  # if causal, no row may read a slot that is not full
@@ -197,13 +197,14 @@ class MemoryCompressedAttention(Attention):
         return self.dropout if self.training else 0.0
 
     def _check_width(self, v: Tensor) -> None:
-        if v.shape[-1] != self.shape.head_dim:
+        if v.shape[-1] != self.shape.value_dim:
             raise InvalidInput(
-                f"v must be as wide as head_dim {self.shape.head_dim} to be compressed, not {v.shape[-1]}"
+                f"v must be as wide as value_dim {self.shape.value_dim} to be compressed, not {v.shape[-1]}"
             )
 
     def cost(self, queries: int, keys: int) -> Cost:
-        heads, head_dim, stride = self.shape.heads, self.shape.head_dim, self.options.stride
+        heads, head_dim, stride = self.shape.heads, self.shape.fused_width, self.options.stride
+        widths = (heads * self.shape.head_dim, heads * self.shape.value_dim)
         kept = heads * queries * (head_dim + 1)  # the output and the log-sum-exp
         if self.options.layer == "local":
             return Cost(4 * head_dim * self._own_block.pairs(heads, queries, keys), kept)
@@ -212,8 +213,8 @@ class MemoryCompressedAttention(Attention):
         pairs = self._stairs(0).pairs(heads, queries, read) if self.causal else Dense().pairs(heads, queries, read)
         kept += 2 * read * width
         if heads > 1:
-            kept += 2 * slots * stride * width  # the convolution's input, with the channels of all heads concatenated
-        return Cost(4 * head_dim * pairs + 4 * slots * stride * width**2, kept)
+            kept += slots * stride * sum(widths)  # the convolution's input, with the channels of all heads concatenated
+        return Cost(4 * head_dim * pairs + 2 * slots * stride * sum(x * x for x in widths), kept)
 
     # Decoding
 

@@ -95,6 +95,9 @@ class NystromAttention(Attention):
     # The fast path
 
     def attend(self, q: Queries, k: Keys, v: Values, extras: Extras) -> Output:
+        if q.shape[3] != v.shape[3] and flash.fits(q, k, k):
+            wide_q, wide_k, wide_v = (flash.widen(x, max(q.shape[3], v.shape[3])) for x in (q, k, v))
+            return self.attend(wide_q, wide_k, wide_v, extras)[..., : v.shape[3]]
         fused = flash.fits(q, k, v)
         out = self._fused(q, k, v, extras.key_mask) if fused else self._plain(q, k, v, extras.key_mask)
         if not self.options.kernel:
@@ -141,7 +144,7 @@ class NystromAttention(Attention):
         return float(self.shape.head_dim**-0.5)
 
     def cost(self, queries: int, keys: int) -> Cost:
-        heads, width, most = self.shape.heads, self.shape.head_dim, self.options.landmarks
+        heads, width, most = self.shape.heads, self.shape.fused_width, self.options.landmarks
         kernel, kept = self.options.kernel, queries * (width + 1)  # the output, its log-sum-exp
         flops = value_convolution.flops(queries, kernel, width) if kernel else 0
         if queries <= most:

@@ -249,7 +249,7 @@ class ReformerAttention(Attention):
         return least.repeat_interleave(chunk, dim=-1)[..., :length]
 
     def cost(self, queries: int, keys: int) -> Cost:
-        heads, width, rounds = self.shape.heads, self.shape.head_dim, self.options.rounds
+        heads, width, rounds = self.shape.heads, self.shape.fused_width, self.options.rounds
         order = torch.empty(1, heads, rounds, queries, device="meta")
         layout: Layout = (
             Ring(order, *self._sizes)
@@ -257,7 +257,7 @@ class ReformerAttention(Attention):
             else Sorted(order, order, order, self._block, self._back, self.causal)
         )
         pairs = layout.pairs(heads, queries, keys)
-        hashing = 2 * heads * queries * width * rounds * self.rotations.shape[3]
+        hashing = 2 * heads * queries * self.shape.head_dim * rounds * self.rotations.shape[3]
         # Kept: the output and its log-sum-exp, the normalised keys and their lengths.
         return Cost(hashing + 4 * pairs * width, heads * queries * (2 * width + 3))
 

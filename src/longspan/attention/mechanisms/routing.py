@@ -322,10 +322,10 @@ class RoutingAttention(Attention):
         self.auxiliary_loss = self.options.commitment * apart / count.clamp_min(1)
 
     def cost(self, queries: int, keys: int) -> Cost:
-        heads, width, local = self.routing_heads, self.shape.head_dim, self.options.local_heads
+        heads, width, local = self.routing_heads, self.shape.fused_width, self.options.local_heads
         clusters = self.options.clusters
         sides = 1 if self.causal else 2
-        flops = 2 * sides * heads * clusters * queries * width
+        flops = 2 * sides * heads * clusters * queries * self.shape.head_dim
         kept = 2 * sides * heads * queries  # the means and deviations of the layer norms
         if self.strict:
             block = self._blocks(queries)

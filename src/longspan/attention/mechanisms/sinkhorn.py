@@ -244,13 +244,14 @@ class SinkhornAttention(Attention):
             raise InvalidInput(f"{self.name} was built for max_length {most}, and there are {length} positions")
 
     def cost(self, queries: int, keys: int) -> Cost:
-        heads, width, block = self.shape.heads, self.shape.head_dim, self.options.block
+        heads, width, block = self.shape.heads, self.shape.fused_width, self.options.block
+        narrow, both = self.shape.head_dim, self.shape.head_dim + self.shape.value_dim
         count = ceil_div(keys, block)
         rows = count * block
         cut = min(self.options.sortcut, count)
-        flops = 2 * heads * count * width * (count + (width if self.options.network == "mlp" else 0))
-        flops += 4 * heads * (cut or count) * count * block * width
-        kept = heads * count * (width + count)  # the sums and S
+        flops = 2 * heads * count * narrow * (count + (narrow if self.options.network == "mlp" else 0))
+        flops += 2 * heads * (cut or count) * count * block * both
+        kept = heads * count * (narrow + count)  # the sums and S
         kept += 2 * heads * (cut or count) * block * width  # the mixed keys and values
         if rows != keys:
             kept += (2 if cut else 3) * heads * rows * width  # padded
@@ -274,11 +275,13 @@ class SinkhornAttention(Attention):
         self._refuse_streaming()
         heads, width, block = self.shape.heads, self.shape.head_dim, self.options.block
         dtype, device = state_type(self, dtype, device)
-        empty = torch.zeros(batch, heads, 0, width, dtype=dtype, device=device)
+        no_keys, no_values = (
+            torch.zeros(batch, heads, 0, size, dtype=dtype, device=device) for size in (width, self.shape.value_dim)
+        )
         total = torch.zeros(batch, heads, width, dtype=wide(dtype), device=device)
         columns = torch.zeros(batch, heads, self.options.iterations, 0, dtype=wide(dtype), device=device)
         keep = torch.zeros(batch, block, dtype=torch.bool, device=device)
-        return SinkhornState(Rows.empty(batch), Rows.empty(batch), None, total, columns, empty, empty, keep)
+        return SinkhornState(Rows.empty(batch), Rows.empty(batch), None, total, columns, no_keys, no_values, keep)
 
     def extend_heads(
         self, q: Queries, k: Keys, v: Values, state: SinkhornState, extras: Extras

@@ -19,6 +19,7 @@ from longspan.attention.devices import has_fused_attention
 from longspan.attention.kernels import sdpa
 from longspan.attention.kernels.multi_source_softmax import KeySource, joint
 from longspan.attention.layouts import Dense, check_reach, offset_bias, stream_queries
+from longspan.attention.parts import persistent_memory
 from longspan.attention.parts.shared_prefix_cache import SharedPrefixCache
 from longspan.attention.state import Rows, Selection, State, append_mask
 from longspan.config import option
@@ -35,7 +36,7 @@ class SoftmaxState(State):
     k: Rows  # as the score needs them: transformed for `general`, `cosine` and `additive`
     v: Rows
     seen: Rows | None  # which of them may be read; None if all may
-    places: bool = False  # whether the position of a key matters
+    places: bool = False  # whether rows cannot share keys: their position matters, or there are persistent vectors
     # Set if groups of rows (beams) share their keys and values; k and v then have one row for each group.
     family: SharedPrefixCache | None = None
 
@@ -84,7 +85,14 @@ class SoftmaxAttention(Attention):
     exponent = 2.0
     quadratic_memory = True
     supports = Supports(
-        causal=True, cross=True, streaming=True, bias=True, dropout=True, grouped=True, left_padding=True
+        causal=True,
+        cross=True,
+        streaming=True,
+        bias=True,
+        dropout=True,
+        grouped=True,
+        left_padding=True,
+        persistent=True,
     )
 
     @dataclass(frozen=True, kw_only=True)
@@ -116,7 +124,9 @@ class SoftmaxAttention(Attention):
             self.fixed_length = True
             self.places = nn.Parameter(torch.empty(heads, shape.max_length, width))
             nn.init.xavier_uniform_(self.places)
-        elif score == "cosine":  # key strength β = softplus(·), 1 at the start (Graves 2014)
+        if score in ("additive", "location"):
+            self.supports = replace(self.supports, persistent=False)
+        if score == "cosine":  # key strength β = softplus(·), 1 at the start (Graves 2014)
             self.strength = nn.Parameter(torch.full((heads,), 1.0).expm1().log())
 
     # The definition
@@ -127,6 +137,10 @@ class SoftmaxAttention(Attention):
         if extras.bias is not None:
             check_reach(extras.bias, max(q.shape[2], k.shape[2]) - 1)
             scores = scores + offset_bias(extras.bias, q.shape[2], k.shape[2])
+        for source in persistent_memory.sources(self, q):
+            added = self._scores_by_definition(q, source.k)
+            keep = torch.cat([keep.expand(scores.shape), torch.ones_like(added, dtype=torch.bool)], -1)
+            scores = torch.cat([scores, added], -1)
         return masked_softmax(scores, keep)
 
     def _scores_by_definition(self, q: Tensor, k: Tensor) -> Tensor:
@@ -152,8 +166,9 @@ class SoftmaxAttention(Attention):
             return self._additive(q, k, v, extras.key_mask, extras.bias)
         dropout = self.dropout if self.training else 0.0
         q = self._change_queries(q)
-        if extras.key_mask is None and extras.bias is None and has_fused_attention(q, v, dropout=bool(dropout)):
-            return sdpa.attend(q, k, v, scale=self._scale, causal=self.causal, dropout=dropout)
+        plain = extras.key_mask is None and extras.bias is None and self.persistent is None
+        if plain and has_fused_attention(q, v, dropout=bool(dropout)):
+            return self._fused(q, k, v, causal=self.causal, dropout=dropout)
         return self._joint(q, k, v, extras.key_mask, extras.bias, dropout)
 
     def _joint(
@@ -162,8 +177,10 @@ class SoftmaxAttention(Attention):
         if bias is not None:
             check_reach(bias, max(q.shape[2], k.shape[2]) - 1)
         k, v = share_heads(k, q.shape[1]), share_heads(v, q.shape[1])
-        source = KeySource(Dense(causal=self.causal), k, v, keep, bias)
-        return joint(q, [source], scale=self._scale, dropout=dropout)
+        sources = [KeySource(Dense(causal=self.causal), k, v, keep, bias)]
+        for source in persistent_memory.sources(self, q):
+            sources.append(replace(source, k=self._change_keys(source.k[:1]).expand_as(source.k)))
+        return joint(q, sources, scale=self._scale, dropout=dropout)
 
     def _additive(self, q: Tensor, keys: Tensor, v: Tensor, keep: Tensor | None, bias: Tensor | None) -> Tensor:
         """A few queries at a time, so that the (queries, keys, width) tensor of the tanh stays small."""
@@ -188,20 +205,23 @@ class SoftmaxAttention(Attention):
         return stream_queries(rows, q, rows=32)
 
     def cost(self, queries: int, keys: int) -> Cost:
-        heads, width, score = self.shape.heads, self.shape.head_dim, self.options.score
+        heads, width, score = self.shape.heads, self.shape.fused_width, self.options.score
+        narrow = self.shape.head_dim
         flops = 4 * heads * queries * keys * width
         kept = heads * queries * (width + 1)  # the output and the log-sum-exp
         if score == "general":
-            flops += 2 * heads * keys * width * width
+            flops += 2 * heads * keys * narrow**2
             kept += heads * keys * width
         elif score == "additive":
-            flops += 2 * heads * (queries + keys) * width * width
-            kept = heads * keys * width  # the transformed keys; the scores are recomputed in the backward pass
+            flops = 2 * heads * (queries * keys * (narrow + self.shape.value_dim) + (queries + keys) * narrow**2)
+            kept = heads * keys * narrow  # the transformed keys; the scores are recomputed in the backward pass
         elif score == "location":
             kept += heads * keys * width
         elif score == "cosine":  # transformed queries and keys, and their norms
             kept += heads * (queries * (width + 3) + keys * (width + 2) + 1)
-        return Cost(flops, kept)
+        if score == "general" and self.persistent is not None:
+            flops += 2 * heads * self.persistent.count * narrow**2
+        return persistent_memory.add_cost(self, Cost(flops, kept), queries)
 
     # Decoding
 
@@ -218,14 +238,16 @@ class SoftmaxAttention(Attention):
             state = state.apart()
         seen = append_mask(state.seen, len(state.k), extras.key_mask, q)
         changed = self._change_keys(k, len(state.k))
-        positional = extras.bias is not None or self.options.score in ("additive", "location")
+        # Groups of rows share one call of torch's kernel, which reads no bias and no persistent vectors.
+        alone = extras.bias is not None or self.persistent is not None
+        positional = alone or self.options.score in ("additive", "location")
         state = SoftmaxState(state.k.append(changed), state.v.append(self._values(v)), seen, positional)
         keep = None if seen is None else seen.value[:, 0, :, 0]
         keys, values = state.k.value, state.v.value
         if self.options.score == "additive":
             return self._additive(q, keys, values, keep, extras.bias), state
         q = self._change_queries(q)
-        if q.shape[2] == 1 and keep is None and extras.bias is None:  # one new token reads every key: n scores
+        if q.shape[2] == 1 and keep is None and not alone:  # one new token reads every key: n scores
             grouped = q.reshape(len(q), keys.shape[1], -1, q.shape[3])  # the queries that read one key head, as rows
             out = sdpa.attend(grouped, keys, values, scale=self._scale)
             return out.reshape(*q.shape[:3], -1), state

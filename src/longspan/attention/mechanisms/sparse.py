@@ -11,6 +11,7 @@ from longspan import config
 from longspan.attention.base import Attention, Cost, Extras, OptionsT, Shape, Supports, masked_softmax, readable
 from longspan.attention.kernels.multi_source_softmax import KeySource, joint
 from longspan.attention.layouts import Band, Dense, Layout, OwnBlock, Strided, Summaries, ceil_div
+from longspan.attention.parts import persistent_memory
 from longspan.attention.state import Rows, State, append_mask
 from longspan.config import option
 from longspan.errors import InvalidOption
@@ -66,7 +67,7 @@ class SparseAttention(Attention):
     order = "n·(stride + n/stride)"
     exponent = 2.0  # n·√n when the stride grows as √n
     scaled_dot = True
-    supports = Supports(causal=True, bidirectional=False, streaming=True, dropout=True)
+    supports = Supports(causal=True, bidirectional=False, streaming=True, dropout=True, persistent=True)
 
     limited = ("stride",)
 
@@ -138,7 +139,8 @@ class SparseAttention(Attention):
                     distant = ((j % stride >= first) & (j % stride < first + self.options.summary)).expand(length, -1)
                 masks.append((local & group.local) | (distant & group.distant))
         keep = torch.stack(masks) & readable(length, length, True, extras.key_mask, q.device)
-        return masked_softmax(torch.einsum("bhid,bhjd->bhij", q, k) / self.shape.head_dim**0.5, keep)
+        scores = torch.einsum("bhid,bhjd->bhij", q, k) / self.shape.head_dim**0.5
+        return masked_softmax(*persistent_memory.append_scores(self, scores, keep, q))
 
     # The fast path
 
@@ -147,7 +149,7 @@ class SparseAttention(Attention):
         for group in self.groups:
             keys, values = group.of(k), group.of(v)
             sources = [KeySource(layout, keys, values, extras.key_mask) for layout in self._layouts(group)]
-            outs.append(self._joint(group.of(q), sources))
+            outs.append(self._joint(group, group.of(q), sources))
         return outs[0] if len(outs) == 1 else torch.cat(outs, dim=1)
 
     def _layouts(self, group: Group, past: int = 0) -> list[Layout]:
@@ -166,7 +168,9 @@ class SparseAttention(Attention):
     def _summaries(self, group: Group, with_block: bool) -> Summaries:
         return Summaries(self.options.stride, self.options.summary, self.columns[group.begin : group.end], with_block)
 
-    def _joint(self, q: Tensor, sources: list[KeySource]) -> Tensor:
+    def _joint(self, group: Group, q: Tensor, sources: list[KeySource]) -> Tensor:
+        for persistent in persistent_memory.sources(self, q):
+            sources = [*sources, replace(persistent, k=group.of(persistent.k), v=group.of(persistent.v))]
         return joint(q, sources, scale=self.shape.head_dim**-0.5, dropout=self.dropout if self.training else 0.0)
 
     def cost(self, queries: int, keys: int) -> Cost:
@@ -175,8 +179,9 @@ class SparseAttention(Attention):
             for group in self.groups
             for layout in self._layouts(group)
         )
-        width = self.shape.head_dim
-        return Cost(4 * pairs * width, self.shape.heads * queries * (width + 1))  # the output and the log-sum-exp
+        width = self.shape.fused_width
+        cost = Cost(4 * pairs * width, self.shape.heads * queries * (width + 1))  # the output and the log-sum-exp
+        return persistent_memory.add_cost(self, cost, queries)
 
     # Decoding
 
@@ -228,7 +233,9 @@ class SparseAttention(Attention):
             outs = [self._step(group, q[:, :, i : i + 1], keys, values, keep, past + i) for i in range(q.shape[2])]
             out = torch.cat(outs, dim=2)
         else:
-            out = self._joint(q, [KeySource(layout, keys, values, keep) for layout in self._layouts(group, past)])
+            out = self._joint(
+                group, q, [KeySource(layout, keys, values, keep) for layout in self._layouts(group, past)]
+            )
         return out, _trim(state)
 
     def _step(self, group: Group, q: Tensor, keys: Tensor, values: Tensor, keep: Tensor | None, at: int) -> Tensor:
@@ -242,7 +249,7 @@ class SparseAttention(Attention):
             KeySource(Dense(), keys[:, :, index], values[:, :, index], None if keep is None else keep[:, index])
             for index in read
         ]
-        return self._joint(q, sources)
+        return self._joint(group, q, sources)
 
     def _decode_fixed(
         self, group: Group, q: Tensor, k: Tensor, v: Tensor, state: SummaryState, key_mask: Tensor | None
@@ -274,7 +281,7 @@ class SparseAttention(Attention):
                 sources.append(KeySource(Dense(), old_keys, old_values, seen))
             if filled == self.options.stride:
                 summaries = self._summarise(group, summaries, keys, values, keep)
-        out = self._joint(q, sources)
+        out = self._joint(group, q, sources)
         return out, SummaryState(_trim(block), summaries, state.length + q.shape[2])
 
     def _summarise(

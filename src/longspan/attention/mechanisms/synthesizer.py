@@ -39,6 +39,7 @@ class SynthesizerState(State):
 class SynthesizerAttention(Attention):
     name = "synthesizer"
     paper = "Tay et al. 2020a"
+    equal_widths = "its scores come from tables and hidden states, not from queries and keys"
     survey_class = ("LR", "LP")
     order = "n²"
     exponent = 2.0

@@ -16,6 +16,7 @@ from longspan import config
 from longspan.attention.base import Attention, Cost, Extras, Shape, Supports, masked_softmax, readable
 from longspan.attention.kernels.multi_source_softmax import KeySource, joint
 from longspan.attention.layouts import Band, ByHead, Layout, Residue, check_reach, offset_bias
+from longspan.attention.parts import persistent_memory
 from longspan.attention.state import Rows, State, append_mask
 from longspan.config import option
 from longspan.errors import InvalidOption
@@ -36,7 +37,7 @@ class WindowAttention(Attention):
     order = "n·window"
     exponent = 1.0
     scaled_dot = True
-    supports = Supports(causal=True, streaming=True, bias=True, dropout=True, left_padding=True)
+    supports = Supports(causal=True, streaming=True, bias=True, dropout=True, left_padding=True, persistent=True)
 
     @dataclass(frozen=True, kw_only=True)
     class Options(config.Options):
@@ -63,7 +64,8 @@ class WindowAttention(Attention):
         if extras.bias is not None:
             check_reach(extras.bias, min(length - 1, self._reach))
             scores = scores + offset_bias(extras.bias, length, length)
-        return masked_softmax(scores, near & readable(length, length, self.causal, extras.key_mask, q.device))
+        keep = near & readable(length, length, self.causal, extras.key_mask, q.device)
+        return masked_softmax(*persistent_memory.append_scores(self, scores, keep, q))
 
     def near(self, length: int, device: torch.device) -> Tensor:
         """Which keys are in the window of each query, future ones included: (heads, length, length)."""
@@ -84,9 +86,10 @@ class WindowAttention(Attention):
         scale = self.shape.head_dim**-0.5
         if past and max(self.dilations) > 1:
             # The layout groups positions by residue, so the past needs queries too; their outputs are dropped.
-            source = KeySource(self._layout(), k, v, keep, bias)
-            return joint(pad(q, (0, 0, past, 0)), [source], scale=scale, dropout=dropout)[:, :, past:]
-        return joint(q, [KeySource(self._layout(past), k, v, keep, bias)], scale=scale, dropout=dropout)
+            sources = [KeySource(self._layout(), k, v, keep, bias), *persistent_memory.sources(self, q)]
+            return joint(pad(q, (0, 0, past, 0)), sources, scale=scale, dropout=dropout)[:, :, past:]
+        sources = [KeySource(self._layout(past), k, v, keep, bias), *persistent_memory.sources(self, q)]
+        return joint(q, sources, scale=scale, dropout=dropout)
 
     def _layout(self, past: int = 0) -> Layout:
         band = Band(self.options.window, 0 if self.causal else self.options.window, past)
@@ -98,9 +101,10 @@ class WindowAttention(Attention):
         return ByHead(tuple(zip(heads, layouts)))
 
     def cost(self, queries: int, keys: int) -> Cost:
-        heads, width = self.shape.heads, self.shape.head_dim
+        heads, width = self.shape.heads, self.shape.fused_width
         pairs = self._layout().pairs(heads, queries, keys)
-        return Cost(4 * pairs * width, heads * queries * (width + 1))  # kept: output and log-sum-exp
+        cost = Cost(4 * pairs * width, heads * queries * (width + 1))  # kept: output and log-sum-exp
+        return persistent_memory.add_cost(self, cost, queries)
 
     def start(
         self, batch: int, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None

@@ -60,12 +60,13 @@ class KernelAttention(Attention):
         )
 
     def cost(self, queries: int, keys: int) -> Cost:
-        heads, width, feature_map = self.shape.heads, self.shape.head_dim, self._probed_map()
+        heads, feature_map = self.shape.heads, self._probed_map()
+        width, values = self.shape.head_dim, self.shape.value_dim
         form = {"causal": self.causal, "normalise": self.normalise}
         forgets = self.decay(torch.device("cpu")) is not None
         return Cost(
-            scan.flops(feature_map, queries, keys, heads, width, width, **form),
-            scan.kept(feature_map, queries, heads, width, width, decay=forgets, **form)
+            scan.flops(feature_map, queries, keys, heads, width, values, **form),
+            scan.kept(feature_map, queries, heads, width, values, decay=forgets, **form)
             + self.kept_by_map(queries, keys),
         )
 
@@ -79,9 +80,9 @@ class KernelAttention(Attention):
 
     def start(self, batch: int, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> State:
         self._refuse_streaming()
-        heads, width, normalise = self.shape.heads, self.shape.head_dim, self.normalise
-        feature_map, (dtype, device) = self.feature_map(), state_type(self, dtype, device)
-        return scan.start(batch, heads, width, width, feature_map, normalise=normalise, dtype=dtype, device=device)
+        heads, width, values = self.shape.heads, self.shape.head_dim, self.shape.value_dim
+        normalise, feature_map, (dtype, device) = self.normalise, self.feature_map(), state_type(self, dtype, device)
+        return scan.start(batch, heads, width, values, feature_map, normalise=normalise, dtype=dtype, device=device)
 
     def extend_heads(self, q: Queries, k: Keys, v: Values, state: ScanState, extras: Extras) -> tuple[Output, State]:
         return self._causal(q, k, v, self.feature_map(), extras, state)

@@ -72,13 +72,15 @@ class Tally:
             tokens = queries if name == "q" else keys
             flops += products(linear, tokens)
             read = heads if not mechanism.supports.grouped else mixer.heads[name]  # as the mechanism is given them
-            floats += tokens * read * mixer.head_dim
+            floats += tokens * read * mechanism.shape.fused_width
         for stream in mechanism.streams:
             # A stream beside another one depends on its input, which `cost` does not count either.
             projected = stream.kind == "heads" and stream.beside is None
             if projected and mixer.extra[stream.name] is not mixer.project[mixer.likes[stream.name]]:
                 flops += products(mixer.extra[stream.name], queries)
-                floats += queries * heads * mixer.head_dim
+                floats += queries * heads * mechanism.shape.fused_width
+        if mechanism.shape.value_dim < mechanism.shape.head_dim:  # merging copies heads that were padded
+            floats += queries * heads * mechanism.shape.value_dim
         self.add(f"{part}: projections", flops + products(mixer.out, queries), floats + queries * mixer.width)
         self.add(part, *mechanism.cost(queries, keys))
 

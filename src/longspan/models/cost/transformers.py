@@ -74,8 +74,9 @@ def _block(block: Block, tally: Tally, tokens: int, context: int, *, again: bool
     if block.cross is not None and block.around_cross is not None:
         tally.mixer(block.cross, "cross-attention", tokens, context, again=again)
         tally.norm(block.around_cross.norm, tokens, width)
-    tally.transition(block.feedforward, tokens)
-    tally.norm(block.around_feedforward.norm, tokens, width)
+    if block.feedforward is not None and block.around_feedforward is not None:
+        tally.transition(block.feedforward, tokens)
+        tally.norm(block.around_feedforward.norm, tokens, width)
 
 
 # Models
