@@ -4,6 +4,7 @@
     CausalModel        reads left to right and predicts the next token: language modelling, generation
     EncoderDecoder     predicts the next token of a target given a source: translation, denoising
     TextHeads          reads a text and has task heads: classification, tagging, answers, masked tokens
+    CausalTextHeads    both of these: GPT's fine-tuning, with its auxiliary loss
     ImageHeads         reads images and has task heads
     ReplacedTokenPair  a generator and a discriminator (ELECTRA): replaced-token detection
 
@@ -201,6 +202,18 @@ class TextHeads(Model):
         """The output of each head, by task. The head for masked tokens reads the `chosen` tokens only, if given."""
 
 
+class CausalTextHeads(CausalModel, TextHeads):
+    """A causal model with task heads, which gives the outputs of its heads and the next token's logits at once."""
+
+    ability = "a causal model with task heads"
+
+    @abstractmethod
+    def outputs_and_logits(
+        self, ids: Ids, *, key_mask: Mask | None = None, segments: Ids | None = None
+    ) -> tuple[dict[str, Tensor], Logits]:
+        """The output of each head, by task, and the logits after each token, from one pass."""
+
+
 class ImageHeads(Model):
     """A model that reads images and has `heads`, one for each task of its option `tasks`."""
 
@@ -289,6 +302,7 @@ def shift_right(ids: Ids, start: int, *, padding: int | None = None) -> Ids:
 
 __all__ = [
     "CausalModel",
+    "CausalTextHeads",
     "Detection",
     "EncoderDecoder",
     "Ids",

@@ -20,6 +20,7 @@ from longspan import config, files, registry
 from longspan.data.tokenizers.tokenizer import Tokenizer
 from longspan.data.tokenizers.tokenizer_files import read_tokenizer
 from longspan.errors import InvalidInput, InvalidOption, LongspanError, UnknownName, suggest
+from longspan.hub.changed_options import rebuild
 from longspan.hub.finetune import default_head, freeze, tune
 from longspan.hub.locate import PACKAGE, locate
 from longspan.models import folder as model_folder
@@ -105,9 +106,17 @@ class Recipe:
         heads = [_head(head) for head in needs.get("tasks", ())]
         model = tune(folder, heads, shape=shape, options=options or None).model
         rows = getattr(model.options, "vocabulary", None)
-        if rows is not None and needs.get("vocabulary", 0) > rows:
-            raise InvalidInput(f"{folder} has embeddings for {rows} tokens, but the task has {needs['vocabulary']}")
+        wanted = needs.get("vocabulary", 0)
+        if rows is not None and wanted > rows:
+            model = self._with_tokens(model, folder, rows, wanted)
         return type(model)(model.options) if fresh else model
+
+    def _with_tokens(self, model: Model, folder: Path, rows: int, wanted: int) -> Model:
+        """The pretrained model with embeddings for tokens that the task has added to its tokenizer."""
+        tokenizer = self.tokenizer()
+        if tokenizer is None or tokenizer.size > rows:
+            raise InvalidInput(f"{folder} has embeddings for {rows} tokens, but the task has {wanted}")
+        return rebuild(model, {"vocabulary": wanted}, folder)[0]
 
     def _origin(self) -> Path:
         """The folder of the pretrained model."""
