@@ -23,6 +23,7 @@ from longspan.data.tokenizers.template import with_template
 from longspan.data.tokenizers.tokenizer import Tokenizer
 from longspan.models.base import CausalTextHeads, Model
 from longspan.tasks.base import TaskLoss, head_output
+from longspan.tasks.masked_metrics import wide
 from longspan.tasks.text_inputs import TextTaskOptions, flat, read
 
 START, DELIMITER, EXTRACT = "<start>", "<delimiter>", "<extract>"
@@ -74,7 +75,7 @@ class TaskReader:
     def outputs(self, model: Model, batch: Batch) -> Tensor:
         """The output of the head, in float32 at least."""
         self._check(model)
-        return _wide(read(model, batch, self.task))
+        return wide(read(model, batch, self.task))
 
     def outputs_and_language(self, model: Model, batch: Batch) -> tuple[Tensor, Tensor | None]:
         """The output of the head, and the auxiliary loss summed over examples; None without a weight."""
@@ -85,7 +86,7 @@ class TaskReader:
         outputs, logits = reader.outputs_and_logits(rows["ids"], key_mask=rows["mask"], segments=segments)
         nats = language_nats(logits, rows["ids"], rows["mask"])
         per_example = torch.unflatten(nats, 0, (len(batch["ids"]), -1)).mean(1)
-        return _wide(head_output(reader, outputs, self.task)), per_example.sum()
+        return wide(head_output(reader, outputs, self.task)), per_example.sum()
 
     def loss(self, loss: Tensor, language: Tensor | None) -> TaskLoss:
         """The loss of the task with the auxiliary one."""
@@ -100,13 +101,9 @@ class TaskReader:
 
 def language_nats(logits: Tensor, ids: Tensor, mask: Tensor) -> Tensor:
     """For each row, the mean loss of its real tokens after the first."""
-    nats = cross_entropy(_wide(logits[:, :-1]).flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
+    nats = cross_entropy(wide(logits[:, :-1]).flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
     real = mask[:, 1:]
     return (torch.unflatten(nats, 0, real.shape) * real).sum(1) / real.sum(1).clamp(min=1)
-
-
-def _wide(logits: Tensor) -> Tensor:
-    return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 __all__ = ["DELIMITER", "EXTRACT", "START", "GptTaskOptions", "TaskReader", "language_nats", "prepare_tokenizer"]
