@@ -9,7 +9,8 @@ from torch import Tensor
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
 from longspan.models import build, load
 from longspan.models.encoder import Encoder
-from longspan.models.etc_model import EtcModel, lift
+from longspan.models.etc_model import EtcModel
+from longspan.models.lift_encoder import lift
 
 SIZES = {"vocabulary": 11, "width": 16, "layers": 2, "heads": 2, "hidden": 24, "dropout": 0.0}
 TINY = {**SIZES, "global_tokens": 4, "radius": 3, "labels": 2, "label_vocabulary": 9, "types": 3}

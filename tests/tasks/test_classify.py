@@ -11,7 +11,7 @@ from longspan import hub
 from longspan.cli.main import main
 from longspan.errors import InvalidInput, InvalidOption
 from longspan.tasks.base import DataPaths
-from longspan.tasks.choose import scores
+from longspan.tasks.choose import ChoiceObjective
 from longspan.tasks.predict import predict
 from longspan.tasks.registry import build
 
@@ -102,6 +102,7 @@ def test_permuted_choices_have_permuted_probabilities(tmp_path: Path) -> None:
     batch = made.prepare(DataPaths(None, tmp_path), found.tokenizer).train.load([0, 1, 2], 0)
     turned = {name: tensor.flip(1) if tensor.dim() == 3 else tensor for name, tensor in batch.items()}
     with torch.no_grad():
+        scores = ChoiceObjective(2).scores
         torch.testing.assert_close(scores(found.model, batch).flip(1), scores(found.model, turned))
     one, other = predict(found, ["where was Anna\tin Paris\tvery bad", "where was Anna\tvery bad\tin Paris"])
     assert (one["text"], other["text"]) == ("in Paris", "in Paris")

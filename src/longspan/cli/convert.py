@@ -16,7 +16,8 @@ def convert(
     /,
     *,
     to: Annotated[
-        Literal["huggingface", "longspan", "gguf"], Parameter(help="format to write (default: huggingface)")
+        Literal["huggingface", "longspan", "gguf", "etc"],
+        Parameter(help="format to write (default: huggingface); etc: an encoder such as BERT becomes an ETC"),
     ] = "huggingface",
     dtype: Annotated[
         Literal["float16", "bfloat16", "float32"] | None,
@@ -33,6 +34,7 @@ def convert(
         longspan convert old/ new/ --dtype bfloat16
         longspan convert bert-base-uncased/ mine/ --to longspan
         longspan convert SmolLM2-135M/ smollm2.gguf --to gguf --dtype float16
+        longspan convert bert-base-uncased/ etc/ --to etc
 
     Parameters
     ----------
@@ -49,10 +51,14 @@ def convert(
     if json:
         dtype_name = str(model.dtype).removeprefix("torch.")
         kind = {"family": converted.family, "model": model.name, "dtype": dtype_name}
-        return print_json({"path": str(target), **kind, "tokenizer": converted.tokenizer is not None, "unused": unused})
+        lists = {"unused": unused, "untrained": converted.fresh}
+        return print_json({"path": str(target), **kind, "tokenizer": converted.tokenizer is not None, **lists})
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"wrote {target}: {converted.family or model.name}, {model.dtype}", markup=False)
     if unused:
-        console.print(f"not written, as the architecture has no such heads: {', '.join(unused)}", markup=False)
+        what = "absolute positions or head" if to == "etc" else "heads"
+        console.print(f"not written, as the architecture has no such {what}: {', '.join(unused)}", markup=False)
+    if converted.fresh:
+        console.print(f"new, to be trained: {', '.join(converted.fresh)}", markup=False)
     if converted.tokenizer is None:
         console.print("the source has no tokenizer to write", markup=False)

@@ -92,6 +92,31 @@ class Examples(Data):
         return f"{len(self.examples)} examples {digest.hexdigest()[:16]}, batches of {self.batch}, {order}"
 
 
+class Groups(Examples):
+    """Examples of several texts each, such as choices or both orders of a pair; batches are (examples, texts, tokens).
+
+    All groups have the same number of texts. Numbers for a whole example are those of its first text.
+    """
+
+    def __init__(
+        self, groups: Sequence[Sequence[Example]], batch: int, *, padding: int = 0, seed: int = 0, shuffle: bool = True
+    ) -> None:
+        self.groups = groups
+        longest = [max(group, key=len) for group in groups]
+        super().__init__(longest, batch, padding=padding, seed=seed, shuffle=shuffle)
+
+    def load(self, numbers: Sequence[int], epoch: int) -> Batch:
+        chosen = [self.groups[number] for number in numbers]
+        flat = Examples([text for group in chosen for text in group], 1, padding=self.padding, shuffle=False)
+        rows = flat.load(range(len(flat.examples)), epoch)
+        batch = {name: torch.unflatten(tensor, 0, (len(chosen), -1)) for name, tensor in rows.items()}
+        return {name: batch[name][:, 0] if name in chosen[0][0].whole else batch[name] for name in batch}
+
+    def fingerprint(self) -> str:
+        flat = Examples([text for group in self.groups for text in group], self.batch, seed=self.seed)
+        return f"groups of {flat.fingerprint()}"
+
+
 def _padded(rows: Sequence[Sequence[int]], value: int) -> torch.Tensor:
     padded = np.full((len(rows), max(map(len, rows))), value, dtype=np.int64)
     for number, row in enumerate(rows):
@@ -99,4 +124,4 @@ def _padded(rows: Sequence[Sequence[int]], value: int) -> torch.Tensor:
     return torch.from_numpy(padded)
 
 
-__all__ = ["Example", "Examples"]
+__all__ = ["Example", "Examples", "Groups"]

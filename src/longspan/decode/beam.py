@@ -66,8 +66,11 @@ def beam_search(
     source_streams: Streams | None = None,
     bos: int | None = None,
     slide: bool = False,
+    limits: Sequence[int] | None = None,
 ) -> list[list[Hypothesis]]:
     """The `n_best` hypotheses of each prompt, best first; by default finished ones come before those cut at the limit.
+
+    `limits` gives the most new tokens of each prompt, if they differ and `max_new` is not given.
 
     The result of a prompt does not depend on the rest of the batch. `model` may be an `Ensemble`. For `slide` see
     `generate`.
@@ -76,7 +79,7 @@ def beam_search(
     """
     batch = read_batch(model, prompts, prompt_mask, source, source_mask, bos, source_streams)
     ends = read_ends(model, eos)
-    limits = _limits(model, batch, options, slide)
+    most = _limits(model, batch, options, slide, limits)
     if options.beams > model.vocabulary and not options.exhaustive:
         raise InvalidOption(
             f"{options.beams} beams are more than the vocabulary of {model.vocabulary}; "
@@ -87,21 +90,26 @@ def beam_search(
     check_ids([options.prefix or ()], model.vocabulary, "prefix")
     check_ids([() if options.last_token is None else (options.last_token,)], model.vocabulary, "last_token")
     with evaluating(model):
-        search = _Search(model, batch, options, ends, limits, slide)
+        search = _Search(model, batch, options, ends, most, slide)
         while len(search.sentences):
             search.step()
     return search.results
 
 
-def _limits(model: CausalModel, batch: Batch, options: Beam, slide: bool) -> Tensor:
-    """The most new tokens of each prompt."""
+def _limits(model: CausalModel, batch: Batch, options: Beam, slide: bool, given: Sequence[int] | None = None) -> Tensor:
+    """The most new tokens of each prompt: `given`, `max_new`, or by the length of the source."""
     if options.max_new is not None:
         check_room(model, batch, options.max_new, slide=slide)
         return torch.full_like(batch.lengths, options.max_new)
-    if batch.source is None:
+    if given is not None:
+        if len(given) != len(batch.lengths):
+            raise InvalidInput(f"expected a limit for each of {len(batch.lengths)} prompts, got {len(given)}")
+        limits = torch.as_tensor(given).to(batch.lengths).clamp_min(1)
+    elif batch.source is None:
         raise InvalidInput("without a source, give the maximum length: Beam(max_new=…)")
+    else:
+        limits = (batch.source_lengths() + options.extra).clamp_min(1)
     check_room(model, batch, 1)
-    limits = (batch.source_lengths() + options.extra).clamp_min(1)
     return limits if model.max_length is None else limits.minimum(model.max_length - batch.lengths)
 
 

@@ -20,6 +20,8 @@ def search_many(
 ) -> list[list[Hypothesis]]:
     """The hypotheses of `beam_search` for each source; every target starts with the tokens `begin`.
 
+    A model that reads no source continues the source and `begin`, its separator, as one text (Liu et al. 2018).
+
     A batch has at most `tokens` source tokens, padding included, and at least one source.
 
     >>> search_many(model, [[5, 9, 4, 2], [8, 2]], begin=[1], ends=2, options=Beam(beams=5))
@@ -30,7 +32,12 @@ def search_many(
     done = 0
     for numbers in _batches([len(source) for source in sources], tokens):
         batch = [sources[number] for number in numbers]
-        batch_results = beam_search(model, [list(begin)] * len(batch), options=options, eos=ends, source=batch)
+        if model.reads_source:
+            batch_results = beam_search(model, [list(begin)] * len(batch), options=options, eos=ends, source=batch)
+        else:
+            prompts = [[*source, *begin] for source in batch]
+            limits = [len(source) + options.extra for source in batch] if options.max_new is None else None
+            batch_results = beam_search(model, prompts, options=options, eos=ends, limits=limits)
         for number, hypotheses in zip(numbers, batch_results):
             results[number] = hypotheses
         done += len(batch)

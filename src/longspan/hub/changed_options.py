@@ -1,4 +1,4 @@
-"""Load weights into a model whose options were changed: another attention, or another maximum length.
+"""Load weights into a model whose options were changed: another attention, maximum length or vocabulary.
 
 Extra projections of a mechanism (Longformer's for global tokens) start as copies of the ordinary ones, and position
 tables grow by repeating themselves, as Beltagy et al. 2020 (section 5) turned RoBERTa into a Longformer.
@@ -50,6 +50,7 @@ def _copy_weights(source: Model, target: Model, changed: Mapping[str, Any], new_
             continue
         if name in tensors:
             value = resize_positions(target, name, tensors[name], changed)
+            value = _more_tokens(name, value, tensor, source, changed)
             if value.shape == tensor.shape:
                 tensor.copy_(value)
                 continue
@@ -130,6 +131,19 @@ def resize_positions(model: nn.Module, name: str, tensor: Tensor, changed: Mappi
     if len(rows) >= owner.length:
         return tensor[: len(before) + owner.length]
     return torch.cat([before, rows.repeat(-(-owner.length // len(rows)), 1)[: owner.length]])
+
+
+def _more_tokens(name: str, tensor: Tensor, new: Tensor, model: Model, changed: Mapping[str, Any]) -> Tensor:
+    """A table with a row for each token, with more rows if options ask for a larger vocabulary.
+
+    Rows of new tokens stay as the new model drew them.
+    """
+    before, after = getattr(model.options, "vocabulary", None), changed.get("vocabulary")
+    if before is None or after is None or tensor.shape[1:] != new.shape[1:]:
+        return tensor
+    if (len(tensor), len(new)) != (before, after) or after < before:
+        return tensor
+    return torch.cat([tensor, new[before:].to(tensor)])
 
 
 def first_names(names: Sequence[str]) -> str:

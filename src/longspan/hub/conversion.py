@@ -9,13 +9,14 @@ from longspan.errors import InvalidInput, InvalidOption, UnknownName, Unsupporte
 from longspan.hub import sidecar_files
 from longspan.hub.formats import gguf, readers
 from longspan.hub.formats.gguf_vocabulary import metadata
+from longspan.hub.lift import lift_to_etc
 from longspan.hub.load_checkpoint import load
 from longspan.hub.locate import locate
 from longspan.hub.pretrained import Pretrained
 from longspan.hub.save_checkpoint import save
 from longspan.models.folder import CONFIG
 
-KINDS = ("huggingface", "longspan", "gguf")
+KINDS = ("huggingface", "longspan", "gguf", "etc")
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64}
 UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
@@ -32,7 +33,8 @@ def convert(
     """Read a checkpoint and write it in another format, with its tokenizer; returns what was read.
 
     Only this function reads pickles, and only those that hold tensors and no code. A GGUF file is float32 unless
-    `dtype` is float16; the other formats are folders, in the precision of the source.
+    `dtype` is float16; the other formats are folders, in the precision of the source. `to="etc"` turns an encoder such
+    as BERT into an ETC, in a folder of longspan's (see `lift`).
 
     >>> convert("old-bert", "new-bert", dtype="bfloat16")
     """
@@ -50,7 +52,9 @@ def convert(
         pretrained = load(source, dtype=None if dtype is None else DTYPES[dtype])
         if to == "huggingface":
             save(pretrained, target, shard_bytes=size)
-        elif to == "longspan":
+        elif to in ("longspan", "etc"):
+            if to == "etc":
+                pretrained = lift_to_etc(pretrained)
             target.mkdir(parents=True, exist_ok=True)
             pretrained.model.save(target)
             sidecar_files.write(pretrained, target)

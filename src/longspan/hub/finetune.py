@@ -56,7 +56,7 @@ def _family_head(family: Family, head: Head, options: Mapping[str, Any], record:
 
 
 def _with_labels(head: Head, requested: Head, shape: Mapping[str, Any] | None) -> Head:
-    head = replace(head, labels=requested.labels, names=requested.names)
+    head = replace(head, labels=requested.labels, names=requested.names, symmetric=requested.symmetric)
     if not shape:
         return head
     return config.make(Head, {**config.plain(head), **shape}, "head")

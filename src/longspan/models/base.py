@@ -5,6 +5,8 @@
     EncoderDecoder     predicts the next token of a target given a source: translation, denoising
     TextHeads          reads a text and has task heads: classification, tagging, answers, masked tokens
     TextStates         reads a text and gives its hidden states: embeddings of texts
+    CausalTextHeads    both of these: GPT's fine-tuning, with its auxiliary loss
+    SentenceHeads      reads a text with global tokens for its sentences, and has task heads (ETC)
     ImageHeads         reads images and has task heads
     ReplacedTokenPair  a generator and a discriminator (ELECTRA): replaced-token detection
 
@@ -254,6 +256,54 @@ class TextStates(Model):
         """The embeddings, and the states after each layer; the last ones are `text_states`."""
 
 
+class CausalTextHeads(CausalModel, TextHeads):
+    """A causal model with task heads, which gives the outputs of its heads and the next token's logits at once."""
+
+    ability = "a causal model with task heads"
+
+    @abstractmethod
+    def outputs_and_logits(
+        self, ids: Ids, *, key_mask: Mask | None = None, segments: Ids | None = None
+    ) -> tuple[dict[str, Tensor], Logits]:
+        """The output of each head, by task, and the logits after each token, from one pass."""
+
+
+@dataclass(frozen=True)
+class SentenceStates:
+    """What a `SentenceHeads` model makes of a batch of texts."""
+
+    tokens: Float[Tensor, "batch length width"]
+    whole: Float[Tensor, "batch width"]  # of the global token that stands for the whole text
+    sentences: Float[Tensor, "batch sentences width"]  # of the global token of each sentence
+    key_mask: Mask | None  # the tokens that are not padding
+    sentence_mask: Bool[Tensor, "batch sentences"]  # the sentences that each text has
+
+
+class SentenceHeads(TextHeads):
+    """A model of text with a global token for each sentence and one for the whole text, and with task heads (ETC).
+
+    `sentences` (batch, length) numbers the sentence of each token from 0; without it, the model finds sentences by its
+    options. Heads for whole texts read the global tokens, heads for tokens the tokens.
+    """
+
+    ability = "a model with a global token for each sentence"
+
+    @abstractmethod
+    def read_sentences(
+        self, ids: Ids, *, key_mask: Mask | None = None, segments: Ids | None = None, sentences: Ids | None = None
+    ) -> SentenceStates:
+        """The states of tokens, sentences and whole texts."""
+
+    @abstractmethod
+    def read_heads(self, states: SentenceStates, chosen: Mask | None = None) -> dict[str, Tensor]:
+        """The output of each head on these states, by task."""
+
+    def outputs(
+        self, ids: Ids, *, key_mask: Mask | None = None, segments: Ids | None = None, chosen: Mask | None = None
+    ) -> dict[str, Tensor]:
+        return self.read_heads(self.read_sentences(ids, key_mask=key_mask, segments=segments), chosen)
+
+
 class ImageHeads(Model):
     """A model that reads images and has `heads`, one for each task of its option `tasks`."""
 
@@ -342,6 +392,7 @@ def shift_right(ids: Ids, start: int, *, padding: int | None = None) -> Ids:
 
 __all__ = [
     "CausalModel",
+    "CausalTextHeads",
     "Detection",
     "EncoderDecoder",
     "Ids",
@@ -351,6 +402,8 @@ __all__ = [
     "Model",
     "ReplacedTokenPair",
     "Source",
+    "SentenceHeads",
+    "SentenceStates",
     "Streams",
     "TextHeads",
     "TextStates",

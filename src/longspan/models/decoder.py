@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from longspan.config import option
 from longspan.errors import InvalidOption
-from longspan.models.base import CausalModel, Ids, Logits, Mask, Source, Streams, TextHeads, TextStates
+from longspan.models.base import CausalModel, CausalTextHeads, Ids, Logits, Mask, Source, Streams, TextHeads, TextStates
 from longspan.models.body import build_stack, embedding, initialise, mechanisms, table_width
 from longspan.models.headed import Headed, build_heads
 from longspan.models.text import TextOptions
@@ -19,7 +19,7 @@ from longspan.nn.recorder import recorded_states
 from longspan.shapes import Hidden
 
 
-class Decoder(Headed, CausalModel, TextHeads, TextStates):
+class Decoder(Headed, CausalTextHeads, TextStates):
     """A language model: the logits of the next token after every token (GPT, Llama and others)."""
 
     name = "decoder"
@@ -114,6 +114,12 @@ class Decoder(Headed, CausalModel, TextHeads, TextStates):
         """The output of each head, by task."""
         x = self.hidden(ids, key_mask=key_mask, positions=positions, segments=segments, streams=streams)
         return self.read(x, key_mask, chosen)
+
+    def outputs_and_logits(
+        self, ids: Ids, *, key_mask: Mask | None = None, segments: Ids | None = None
+    ) -> tuple[dict[str, Tensor], Logits]:
+        x = self.hidden(ids, key_mask=key_mask, segments=segments)
+        return self.read(x, key_mask), self.logits(x)
 
     def logits(self, x: Hidden) -> Logits:
         """The output layer."""

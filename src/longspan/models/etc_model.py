@@ -19,11 +19,12 @@ from longspan.attention.config import AttentionConfig
 from longspan.attention.devices import host_may_read
 from longspan.config import option
 from longspan.errors import InvalidInput, Unsupported
-from longspan.models.base import Ids, Mask, Model
+from longspan.models.base import Ids, Mask, SentenceHeads, SentenceStates
 from longspan.models.body import BodyOptions, build_stack, embedding, initialise
-from longspan.models.encoder import Encoder
+from longspan.models.headed import Headed, build_heads
 from longspan.nn.block import Block
 from longspan.nn.dropout import Dropout
+from longspan.nn.heads import Head, Masked, PerText
 from longspan.nn.inputs import BlockInputs
 from longspan.nn.linear import Linear
 from longspan.nn.norm import build_norm
@@ -58,8 +59,11 @@ class OfOneInput(Linear):
         return pad(super().forward(x[:, : self.count]), (0, 0, 0, x.shape[1] - self.count))
 
 
-class EtcModel(Model):
-    """Hidden states of the long and of the global input.
+class EtcModel(Headed, SentenceHeads):
+    """Hidden states of the long and of the global input; and task heads.
+
+    For tasks the long input is a text, and the global one has a token for the whole text, which reads all of it, and
+    one for each sentence. Sentences that have no room share the last global token.
 
     >>> long, short = model(ids, global_ids, segments=sentence_of_each_token, global_segments=sentences)
     """
@@ -94,6 +98,15 @@ class EtcModel(Model):
             choices=("none", "g2l", "both"),
         )
         sharing: str = option("none", "of attention between the inputs", choices=("none", "projections", "all"))
+        tasks: tuple[Head, ...] | None = option(None, "the tasks that it has heads for")
+        global_id: int = option(0, "the token id of global tokens, such as that of [CLS]", low=0)
+        sentence_ends: tuple[int, ...] | None = option(
+            None, "ids of tokens that end a sentence, for texts without given sentences", low=0
+        )
+        sentence_closers: tuple[int, ...] | None = option(
+            None, "ids that still belong to a sentence after its end, such as closing quotes and [SEP]", low=0
+        )
+        segment_length: int = option(64, "tokens that share a global token, if there are no sentence_ends", low=1)
 
     options: Options
 
@@ -117,13 +130,22 @@ class EtcModel(Model):
         self.norm = build_norm(norm, options.width, options.eps)
         self.dropout = Dropout(options.dropout)
         self.stack = build_stack(options, (attention,), stack_name="encoder", causal=False)
-        for block in self._blocks() if options.sharing != "all" else ():
+        for block in self.blocks() if options.sharing != "all" else ():
             self._unshare(block)
+        self.heads = build_heads(options, options.width, options.vocabulary)
         initialise(self, options)
         if options.init == "normal":
             nn.init.normal_(self.types.weight, std=options.init_std)
 
-    def _blocks(self) -> list[Block]:
+    @property
+    def table(self) -> Tensor:
+        return self.embedding.weight
+
+    @property
+    def segment_kinds(self) -> int:
+        return int(self.options.types)
+
+    def blocks(self) -> list[Block]:
         assert isinstance(self.stack, Stack)
         return [block for block in self.stack.blocks if isinstance(block, Block)]
 
@@ -188,6 +210,56 @@ class EtcModel(Model):
         x = self.stack(self.dropout(self.norm(x)), BlockInputs(key_mask=mask, streams=streams))
         return x[:, room:], x[:, :count]
 
+    def read_sentences(
+        self, ids: Ids, *, key_mask: Mask | None = None, segments: Ids | None = None, sentences: Ids | None = None
+    ) -> SentenceStates:
+        sentences = self._sentences(ids) if sentences is None else sentences
+        if key_mask is not None:
+            sentences = sentences.masked_fill(~key_mask, -1)
+        sentences = sentences.clamp_max(self.options.global_tokens - 2)
+        count = max(1, int(sentences.max()) + 1)
+        numbers = torch.arange(-1, count, device=ids.device).expand(len(ids), -1)  # -1: the whole text
+        present = numbers <= sentences.amax(1, keepdim=True)
+        tokens, short = self(
+            ids,
+            torch.full_like(numbers, self.options.global_id),
+            key_mask=key_mask,
+            global_mask=present,
+            types=segments,
+            segments=sentences,
+            global_segments=numbers,
+        )
+        return SentenceStates(tokens, short[:, 0], short[:, 1:], key_mask, present[:, 1:])
+
+    def _sentences(self, ids: Ids) -> Ids:
+        """The sentence of each token: by the tokens that end sentences, or segments of equal length."""
+        ends = self.options.sentence_ends
+        if ends is None:
+            return (torch.arange(ids.shape[1], device=ids.device) // self.options.segment_length).expand_as(ids)
+        ended = torch.isin(ids, torch.tensor(ends, device=ids.device))
+        closers = torch.tensor([*ends, *(self.options.sentence_closers or ())], device=ids.device)
+        # A run of ends and closers ends one sentence: the next one begins with the first token after the run.
+        closing = torch.isin(ids, closers)
+        index = torch.arange(ids.shape[1], device=ids.device)
+        last_plain = torch.where(closing, -1, index).cummax(1).values  # the last token before a run
+        last_end = torch.where(ended, index, -1).cummax(1).values
+        begins = ~closing
+        begins[:, 1:] &= last_end[:, :-1] > last_plain[:, :-1]
+        begins[:, 0] = False
+        return begins.long().cumsum(1)
+
+    def read_heads(self, states: SentenceStates, chosen: Mask | None = None) -> dict[str, Tensor]:
+        places = states.tokens if chosen is None else states.tokens[chosen]
+        short = torch.cat([states.whole[:, None], states.sentences], 1)
+        mask = pad(states.sentence_mask, (1, 0), value=True)
+        outputs: dict[str, Tensor] = {}
+        for task, head in self.heads.items():
+            if isinstance(head, Masked):
+                outputs[task] = head(places, self.table)
+            else:
+                outputs[task] = head(short, mask) if isinstance(head, PerText) else head(states.tokens, states.key_mask)
+        return outputs
+
     def _joined(
         self, of_global: Tensor, of_long: Tensor, what: str, global_ids: Tensor, ids: Tensor, filling: int
     ) -> Tensor:
@@ -199,57 +271,4 @@ class EtcModel(Model):
         return torch.cat([pad(of_global, (0, room), value=filling), of_long], dim=1)
 
 
-SIZES = (
-    "width",
-    "layers",
-    "heads",
-    "head_dim",
-    "hidden",
-    "activation",
-    "norm_position",
-    "norm",
-    "eps",
-    "bias",
-    "scale",
-)
-
-
-@torch.no_grad()
-def lift(encoder: Encoder, model: EtcModel) -> EtcModel:
-    """`model` with the weights of a BERT-like encoder in both of its inputs (section 3.4).
-
-    Absolute positions are dropped, labels keep their initial values, and types, which the encoder lacks, are 0.
-    """
-    for name in (*SIZES, "vocabulary"):
-        ours, theirs = getattr(model.options, name), getattr(encoder.options, name)
-        if ours != theirs:
-            raise InvalidInput(f"the encoder has {name} {theirs} and etc_model {ours}; build both with the same {name}")
-    if model.options.embedding_norm:
-        raise InvalidInput("the encoder does not normalise its embeddings; build etc_model with embedding_norm=False")
-    if not isinstance(encoder.stack, Stack):
-        raise Unsupported("a reversible encoder has two streams; only ordinary blocks can be lifted")
-    model.embedding.weight.copy_(encoder.embedding.weight)
-    nn.init.zeros_(model.types.weight)
-    model.stack.norm.load_state_dict(encoder.stack.norm.state_dict())  # type: ignore[union-attr]
-    for block, source in zip(model._blocks(), encoder.stack.blocks):
-        assert isinstance(source, Block)
-        if set(source.mixer.project) != {"q", "k", "v"} or source.mixer.heads["k"] != model.options.heads:
-            raise Unsupported(
-                f"{source.mixer.mechanism.name} has no queries, keys and values of all heads to be lifted"
-            )
-        kinds = {stream.name: stream.like for stream in block.mixer.mechanism.streams if stream.kind == "heads"}
-        for name, linear in (*block.mixer.project.items(), *block.mixer.extra.items()):
-            linear.load_state_dict(source.mixer.project[kinds.get(name, name)].state_dict())
-        _into_both(block.mixer.out, source.mixer.out)
-        _into_both(block.around_mixer.norm, source.around_mixer.norm)
-        block.feedforward.load_state_dict(source.feedforward.state_dict())
-        block.around_feedforward.load_state_dict(source.around_feedforward.state_dict())
-    return model
-
-
-def _into_both(own: nn.Module, source: nn.Module) -> None:
-    for part in (own.of_global, own.of_long) if isinstance(own, PerInput) else (own,):
-        part.load_state_dict(source.state_dict())
-
-
-__all__ = ["EtcModel", "OfOneInput", "PerInput", "lift"]
+__all__ = ["EtcModel", "OfOneInput", "PerInput"]

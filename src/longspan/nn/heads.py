@@ -35,6 +35,7 @@ TOKEN_TASKS = {
     "span": "where an answer starts and ends",
     "detect": "whether each token was replaced",
 }
+SYMMETRIC = ("classify", "regress")
 TASKS = ("masked", *TEXT_TASKS, *TOKEN_TASKS)
 POOLS = ("first", "last", "mean", "max")
 ACTIVATIONS: dict[str, Activation] = {**PLAIN, "tanh": torch.tanh}
@@ -62,11 +63,17 @@ class Head(config.Options):
         False,
         "span: whether a text starts with a question: its tokens are segment 0, the others 1, and no answer lies in it",
     )
+    symmetric: bool = option(
+        False,
+        "for each text: whether rows come in twos, the two orders of a pair, whose vectors are added (GPT)",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.question and self.task != "span":
             raise InvalidOption(f"question is an option of the task 'span', not of {self.task!r}")
+        if self.symmetric and self.task not in SYMMETRIC:
+            raise InvalidOption(f"symmetric is an option of {' and '.join(SYMMETRIC)}, not of {self.task!r}")
         if self.names is not None and len(self.names) != self.labels:
             raise InvalidOption(f"expected {self.labels} names, one per label, got {len(self.names)}")
         if self.hidden is not None and self.task not in TOKEN_TASKS:
@@ -129,14 +136,19 @@ class PerText(_Head):
     def __init__(self, head: Head, width: int) -> None:
         super().__init__(head, width)
         self.pool = head.pool
-        self.single = head.task == "choose"
+        self.single, self.symmetric = head.task == "choose", head.symmetric
         labels = {"pair": 2, "choose": 1}.get(head.task, head.labels)
         self.dropout = Dropout(head.dropout)
         self.out = None if head.task == "pool" else Linear(self.width, labels, bias=head.bias)
 
-    def vector(self, x: Hidden, key_mask: KeyMask | None = None) -> Float[Tensor, "batch width"]:
-        """The vector before the labels."""
-        return self._between(pool(x, key_mask, self.pool))
+    def vector(self, x: Hidden, key_mask: KeyMask | None = None) -> Float[Tensor, "texts width"]:
+        """The vector before the labels; with `symmetric`, one for every two rows."""
+        vector = self._between(pool(x, key_mask, self.pool))
+        if not self.symmetric:
+            return vector
+        if len(vector) % 2:
+            raise InvalidInput(f"a symmetric head reads both orders of each pair, and got {len(vector)} rows")
+        return vector.unflatten(0, (-1, 2)).sum(1)
 
     def forward(self, x: Hidden, key_mask: KeyMask | None = None) -> Tensor:
         vector = self.vector(x, key_mask)

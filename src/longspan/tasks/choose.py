@@ -1,16 +1,14 @@
 """Multiple choice: one of several endings of a text is right (SWAG); one head scores each ending."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from longspan.config import option
 from longspan.data.base import Batch
-from longspan.data.examples import Example, Examples
+from longspan.data.examples import Example, Groups
 from longspan.data.text.tables import TableRow, rows
 from longspan.data.tokenizers.tokenizer import Tokenizer
 from longspan.errors import InvalidInput, InvalidOption
@@ -18,53 +16,33 @@ from longspan.models.base import Model
 from longspan.nn.heads import Head
 from longspan.tasks import baselines
 from longspan.tasks.base import DataPaths, Metrics, Objective, Prepared, Task, TaskLoss
+from longspan.tasks.gpt_format import GptTaskOptions, TaskReader, prepare_tokenizer
 from longspan.tasks.metric_sums import ClassMetrics
-from longspan.tasks.text_inputs import TextTaskOptions, files, limited, padding_facts, read, split_off, tokenizer_for
-
-
-class Choices(Examples):
-    """Examples of several texts each; batches are (examples, choices, tokens)."""
-
-    def __init__(self, groups: Sequence[Sequence[Example]], batch: int, **given: Any) -> None:
-        self.groups = groups
-        longest = [max(group, key=len) for group in groups]
-        super().__init__(longest, batch, **given)
-
-    def load(self, numbers: Sequence[int], epoch: int) -> Batch:
-        chosen = [self.groups[number] for number in numbers]
-        flat = Examples([each for group in chosen for each in group], 1, padding=self.padding, shuffle=False)
-        flat_batch = dict(flat.load(range(len(flat.examples)), epoch))
-        shape = (len(chosen), len(chosen[0]))
-        inputs = {name: torch.unflatten(flat_batch[name], 0, shape) for name in ("ids", "mask", "segments")}
-        return {**inputs, "label": torch.unflatten(flat_batch["label"], 0, shape)[:, 0]}
-
-    def fingerprint(self) -> str:
-        flat = Examples([each for group in self.groups for each in group], self.batch, seed=self.seed)
-        return f"choices of {flat.fingerprint()}"
+from longspan.tasks.text_inputs import files, limited, padding_facts, split_off, tokenizer_for
 
 
 class ChoiceObjective(Objective):
     """The cross-entropy of the right choice."""
 
-    def __init__(self, choices: int) -> None:
-        self.choices = choices
+    def __init__(self, choices: int, reader: TaskReader | None = None) -> None:
+        self.choices, self.reader = choices, reader or TaskReader("choose")
 
     def count(self, batch: Batch) -> int:
         return len(batch["label"])
 
     def loss(self, model: Model, batch: Batch, carried: Any = None) -> TaskLoss:
-        return TaskLoss(cross_entropy(scores(model, batch), batch["label"], reduction="sum"), {})
+        outputs, language = self.reader.outputs_and_language(model, batch)
+        loss = cross_entropy(outputs.unflatten(0, batch["ids"].shape[:2]), batch["label"], reduction="sum")
+        return self.reader.loss(loss, language)
+
+    def scores(self, model: Model, batch: Batch) -> Tensor:
+        """A score for each choice; the model reads each as a row of its own."""
+        return self.reader.outputs(model, batch).unflatten(0, batch["ids"].shape[:2])
 
     def measure(self, model: Model, batch: Batch, carried: Any = None) -> tuple[Metrics, Any]:
-        logits = scores(model, batch)
+        logits = self.scores(model, batch)
         nats = float(cross_entropy(logits, batch["label"], reduction="sum"))
         return ClassMetrics.of(batch["label"].tolist(), logits.argmax(-1).tolist(), self.choices, nats), None
-
-
-def scores(model: Model, batch: Batch) -> Tensor:
-    """A score for each choice; the model reads each as a row of its own."""
-    flat = {name: batch[name].flatten(0, 1) for name in ("ids", "mask", "segments")}
-    return torch.unflatten(read(model, flat, "choose").float(), 0, batch["ids"].shape[:2])
 
 
 class Choose(Task):
@@ -73,7 +51,7 @@ class Choose(Task):
     name = "choose"
 
     @dataclass(frozen=True, kw_only=True)
-    class Options(TextTaskOptions):
+    class Options(GptTaskOptions):
         columns: tuple[str, ...] | None = option(None, "names of the columns, if the first line does not have them")
         text: str = option("text", "the column of the text")
         choices: tuple[str, ...] = option(("choice0", "choice1"), "the columns of the choices")
@@ -97,9 +75,9 @@ class Choose(Task):
             tables["train"], tables["held_out"] = [whole[each] for each in train], [whole[each] for each in held]
         tables["train"] = limited(tables["train"], options.limit, folders.seed)
         texts = [row.fields[name] for row in tables["train"] for name in wanted[:-1]]
-        tokenizer = tokenizer_for(options, tokenizer, texts)
+        tokenizer = prepare_tokenizer(tokenizer_for(options, tokenizer, texts), options)
         data_by_split = {
-            split: Choices(
+            split: Groups(
                 [_group(row, options, tokenizer) for row in table],
                 options.batch,
                 padding=tokenizer.pad or 0,
@@ -113,7 +91,7 @@ class Choose(Task):
         return Prepared(
             data_by_split["train"],
             data_by_split["held_out"],
-            ChoiceObjective(len(options.choices)),
+            ChoiceObjective(len(options.choices), TaskReader.of("choose", options)),
             data_by_split.get("test"),
             tokenizer,
             needs={"vocabulary": tokenizer.size, "tasks": (Head(task="choose"),)},
@@ -121,7 +99,7 @@ class Choose(Task):
         )
 
 
-def _group(row: TableRow, options: Any, tokenizer: Tokenizer) -> list[Example]:
+def _group(row: TableRow, options: Choose.Options, tokenizer: Tokenizer) -> list[Example]:
     label = row.fields[options.label]
     count = len(options.choices)
     if not label.isdigit() or not 0 <= int(label) - options.first < count:
@@ -134,4 +112,4 @@ def _group(row: TableRow, options: Any, tokenizer: Tokenizer) -> list[Example]:
     return [Example(each.ids, each.segments, {"label": int(label) - options.first}) for each in encoded]
 
 
-__all__ = ["ChoiceObjective", "Choices", "Choose", "scores"]
+__all__ = ["ChoiceObjective", "Choose"]

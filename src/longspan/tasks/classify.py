@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from longspan.config import option
 from longspan.data.base import Batch
-from longspan.data.examples import Example
+from longspan.data.examples import Example, Examples, Groups
 from longspan.data.order import Shuffled
 from longspan.data.text.tables import TableRow, rows
 from longspan.data.tokenizers.tokenizer import Tokenizer
@@ -18,15 +18,14 @@ from longspan.models.base import Model
 from longspan.nn.heads import Head
 from longspan.tasks import baselines
 from longspan.tasks.base import DataPaths, Metrics, Objective, Prepared, Task, TaskLoss
+from longspan.tasks.gpt_format import GptTaskOptions, TaskReader, prepare_tokenizer
 from longspan.tasks.metric_sums import ClassMetrics, NumberMetrics
 from longspan.tasks.metrics import pearson, spearman
 from longspan.tasks.text_inputs import (
-    TextTaskOptions,
     data_of,
     files,
     limited,
     padding_facts,
-    read,
     split_off,
     tokenizer_for,
     with_set,
@@ -36,18 +35,18 @@ from longspan.tasks.text_inputs import (
 class LabelObjective(Objective):
     """The cross-entropy of a text's label."""
 
-    def __init__(self, names: Sequence[str]) -> None:
-        self.names = names
+    def __init__(self, names: Sequence[str], reader: TaskReader | None = None) -> None:
+        self.names, self.reader = names, reader or TaskReader("classify")
 
     def count(self, batch: Batch) -> int:
         return len(batch["label"])
 
     def loss(self, model: Model, batch: Batch, carried: Any = None) -> TaskLoss:
-        logits = read(model, batch, "classify").float()
-        return TaskLoss(cross_entropy(logits, batch["label"], reduction="sum"), {})
+        logits, language = self.reader.outputs_and_language(model, batch)
+        return self.reader.loss(cross_entropy(logits, batch["label"], reduction="sum"), language)
 
     def measure(self, model: Model, batch: Batch, carried: Any = None) -> tuple[Metrics, Any]:
-        logits = read(model, batch, "classify").float()
+        logits = self.reader.outputs(model, batch)
         nats = float(cross_entropy(logits, batch["label"], reduction="sum"))
         confidence, predicted = logits.softmax(-1).max(-1)
         metrics = ClassMetrics.of(
@@ -64,15 +63,19 @@ class LabelObjective(Objective):
 class NumberObjective(Objective):
     """The squared error of a number."""
 
+    def __init__(self, reader: TaskReader | None = None) -> None:
+        self.reader = reader or TaskReader("regress")
+
     def count(self, batch: Batch) -> int:
         return len(batch["number"])
 
     def loss(self, model: Model, batch: Batch, carried: Any = None) -> TaskLoss:
-        predicted = read(model, batch, "regress").flatten()
-        return TaskLoss(((predicted - batch["number"].to(predicted.dtype)) ** 2).sum(), {})
+        predicted, language = self.reader.outputs_and_language(model, batch)
+        error = predicted.flatten() - batch["number"].to(predicted.dtype)
+        return self.reader.loss((error**2).sum(), language)
 
     def measure(self, model: Model, batch: Batch, carried: Any = None) -> tuple[Metrics, Any]:
-        predicted = read(model, batch, "regress").flatten()
+        predicted = self.reader.outputs(model, batch).flatten()
         return NumberMetrics(batch["number"].tolist(), predicted.tolist()), None
 
 
@@ -82,7 +85,7 @@ class Classify(Task):
     name = "classify"
 
     @dataclass(frozen=True, kw_only=True)
-    class Options(TextTaskOptions):
+    class Options(GptTaskOptions):
         columns: tuple[str, ...] | None = option(None, "names of the columns, if the first line does not have them")
         text: str = option("text", "the column of the text")
         second: str | None = option(None, "the column of the second text, if texts come in pairs")
@@ -90,26 +93,34 @@ class Classify(Task):
         names: tuple[str, ...] | None = option(None, 'what labels of the file mean, as in "0=negative"')
         regression: bool = option(False, "whether labels are numbers to predict")
         both_orders: bool = option(False, "whether to train on both orders of a pair, if the order means nothing")
+        symmetric: bool = option(
+            False, "read both orders of a pair and add their states, so that the order cannot matter (GPT's similarity)"
+        )
         shuffled_labels: bool = option(False, "a control: shuffles the labels of the training texts")
 
     options: Options
 
     def prepare(self, folders: DataPaths, tokenizer: Tokenizer | None = None) -> Prepared:
         options = with_set(self.options, self.name)
+        _check_symmetric(options)
         tables = self._rows(options, folders)
         names = [] if options.regression else label_names(tables["train"], options)
         tables["train"] = limited(tables["train"], options.limit, folders.seed)  # a few texts may not have all labels
         texts = [row.fields[name] for row in tables["train"] for name in _columns(options)]
-        tokenizer = tokenizer_for(options, tokenizer, texts)
+        tokenizer = prepare_tokenizer(tokenizer_for(options, tokenizer, texts), options)
         splits = {split: _examples(table, options, tokenizer, names) for split, table in tables.items()}
         if options.both_orders and options.second is not None:
             splits["train"] += _examples(tables["train"], options, tokenizer, names, swap=True)
         if options.shuffled_labels:
             splits["train"] = _shuffled(splits["train"], folders.seed)
-        data = data_of(splits, options, tokenizer, folders.seed)
+        data: Mapping[str, Examples] = data_of(splits, options, tokenizer, folders.seed)
+        if options.symmetric:
+            swapped = {split: _examples(table, options, tokenizer, names, swap=True) for split, table in tables.items()}
+            data = _both_orders(splits, swapped, options, tokenizer, folders.seed)
         task = "regress" if options.regression else "classify"
         count = 1 if options.regression else len(names)
-        head = Head(task=task, labels=count, names=tuple(names) or None)
+        head = Head(task=task, labels=count, names=tuple(names) or None, symmetric=options.symmetric)
+        reader = TaskReader.of(task, options)
         facts = {
             **padding_facts(data),
             "cut": sum(len(example) >= options.length for example in splits["train"]),
@@ -119,7 +130,7 @@ class Classify(Task):
         return Prepared(
             data["train"],
             data["held_out"],
-            NumberObjective() if options.regression else LabelObjective(names),
+            NumberObjective(reader) if options.regression else LabelObjective(names, reader),
             data.get("test"),
             tokenizer,
             needs={"vocabulary": tokenizer.size, "tasks": (head,)},
@@ -140,6 +151,33 @@ class Classify(Task):
             whole = tables["train"]
             tables["train"], tables["held_out"] = [whole[each] for each in train], [whole[each] for each in held]
         return tables
+
+
+def _check_symmetric(options: "Classify.Options") -> None:
+    if options.symmetric and options.second is None:
+        raise InvalidOption("symmetric is for pairs of texts; name the column of the second text (second)")
+    if options.symmetric and options.both_orders:
+        raise InvalidOption("symmetric reads both orders already; leave out both_orders")
+
+
+def _both_orders(
+    splits: Mapping[str, Sequence[Example]],
+    swapped: Mapping[str, Sequence[Example]],
+    options: "Classify.Options",
+    tokenizer: Tokenizer,
+    seed: int,
+) -> dict[str, Groups]:
+    """Each pair with its swapped form; labels are those of the first form."""
+    return {
+        split: Groups(
+            list(zip(examples, swapped[split])),
+            options.batch,
+            padding=tokenizer.pad or 0,
+            seed=seed,
+            shuffle=split == "train",
+        )
+        for split, examples in splits.items()
+    }
 
 
 def _columns(options: "Classify.Options") -> list[str]:

@@ -1,60 +1,25 @@
 """Masked language models, with sentence pairs or without (Devlin et al. 2019, Liu et al. 2019, Lan et al. 2020)."""
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from longspan.config import option
 from longspan.data.base import Batch
 from longspan.data.tokenizers.tokenizer import Tokenizer
-from longspan.errors import InvalidInput, Unsupported
+from longspan.errors import InvalidInput, InvalidOption, Unsupported
 from longspan.models.base import CausalModel, Model, TextHeads
 from longspan.nn.heads import Head
 from longspan.nn.loss import IGNORED
-from longspan.tasks.base import DataPaths, Metrics, Objective, Prepared, TaskLoss, head_output
+from longspan.tasks.base import DataPaths, Objective, Prepared, TaskLoss, head_output
+from longspan.tasks.masked_metrics import MaskedMetrics, wide
+from longspan.tasks.masked_sentences import HiddenSentences, SentenceTexts, tokens_per_sentence
 from longspan.tasks.pretraining import MaskedPretraining, MaskedTexts
 
 HEAD = Head(task="masked", activation="gelu")
 PAIR = Head(task="pair", activation="tanh", dropout=0.0)
-
-
-@dataclass
-class MaskedMetrics(Metrics):
-    """Loss, perplexity and accuracy of masked tokens, and of pairs."""
-
-    nats: float = 0.0
-    right: int = 0
-    places: int = 0
-    pair_nats: float = 0.0
-    pair_right: int = 0
-    pairs: int = 0
-
-    def add(self, other: Metrics) -> None:
-        assert isinstance(other, MaskedMetrics)
-        self.nats, self.right, self.places = (
-            self.nats + other.nats,
-            self.right + other.right,
-            self.places + other.places,
-        )
-        self.pair_nats, self.pair_right = self.pair_nats + other.pair_nats, self.pair_right + other.pair_right
-        self.pairs += other.pairs
-
-    def result(self) -> dict[str, float]:
-        masked = self.nats / max(self.places, 1)
-        metrics = {
-            "loss": masked,
-            "masked_loss": masked,
-            "masked_perplexity": math.exp(min(masked, 700.0)),
-            "masked_accuracy": self.right / max(self.places, 1),
-        }
-        if self.pairs:
-            metrics["pair_loss"] = self.pair_nats / self.pairs
-            metrics["pair_accuracy"] = self.pair_right / self.pairs
-            metrics["loss"] += metrics["pair_loss"]
-        return metrics
 
 
 class HiddenTokens(Objective):
@@ -72,7 +37,7 @@ class HiddenTokens(Objective):
 
     def loss(self, model: Model, batch: Batch, carried: Any = None) -> TaskLoss:
         logits, targets, pair = self._read(model, batch)
-        total = cross_entropy(_wide(logits), targets, reduction="sum")
+        total = cross_entropy(wide(logits), targets, reduction="sum")
         parts = {"masked": total.detach()}
         if pair is not None:
             second = self.places_per_text * _pair_nats(pair, batch)
@@ -84,7 +49,7 @@ class HiddenTokens(Objective):
 
     def measure(self, model: Model, batch: Batch, carried: Any = None) -> tuple[MaskedMetrics, Any]:
         logits, targets, pair = self._read(model, batch)
-        nats = float(cross_entropy(_wide(logits), targets, reduction="sum"))
+        nats = float(cross_entropy(wide(logits), targets, reduction="sum"))
         metrics = MaskedMetrics(nats, int((logits.argmax(-1) == targets).sum()), len(targets))
         if pair is not None:
             metrics.pair_nats = float(_pair_nats(pair, batch))
@@ -105,12 +70,8 @@ class HiddenTokens(Objective):
         return head_output(reader, outputs, "masked"), batch["labels"][chosen], outputs.get("pair")
 
 
-def _wide(logits: Tensor) -> Tensor:
-    return logits.to(torch.promote_types(logits.dtype, torch.float32))
-
-
 def _pair_nats(logits: Tensor, batch: Batch) -> Tensor:
-    return cross_entropy(_wide(logits), batch["pair"], ignore_index=IGNORED, reduction="sum")
+    return cross_entropy(wide(logits), batch["pair"], ignore_index=IGNORED, reduction="sum")
 
 
 def places_per_text(data: MaskedTexts, texts: int = 256) -> float:
@@ -128,13 +89,31 @@ class MaskedLanguage(MaskedPretraining):
 
     name = "masked"
 
+    @dataclass(frozen=True, kw_only=True)
+    class Options(MaskedPretraining.Options):
+        sentence_weight: float = option(
+            0.0,
+            "weight of predicting masked sentences, for models with a global token per sentence (ETC has 0.2); masked "
+            "tokens get the rest",
+            low=0,
+            below=1,
+        )
+        hidden_sentences: float = option(
+            0.1, "share of sentences that are masked whole, with sentence_weight", above=0, below=1
+        )
+
+    options: Options
+
     def prepare(self, folders: DataPaths, tokenizer: Tokenizer | None = None) -> Prepared:
+        options = self.options
+        paired = options.pairs != "none"
+        if options.sentence_weight and paired:
+            raise InvalidOption('sentence_weight is for texts of one span; give pairs = "none"')
         data, tokenizer = self._data(folders, tokenizer)
-        paired = self.options.pairs != "none"
         return Prepared(
             data["train"],
             data["held_out"],
-            HiddenTokens(places_per_text(data["train"])),
+            self._objective(data["train"]),
             data.get("test"),
             tokenizer,
             needs={
@@ -146,5 +125,16 @@ class MaskedLanguage(MaskedPretraining):
             facts=self._facts(dict(data), tokenizer),
         )
 
+    def _texts(self, *given: Any, **options: Any) -> MaskedTexts:
+        if not self.options.sentence_weight:
+            return super()._texts(*given, **options)
+        return SentenceTexts(*given, hidden_sentences=self.options.hidden_sentences, **options)
 
-__all__ = ["HEAD", "PAIR", "HiddenTokens", "MaskedLanguage", "MaskedMetrics", "places_per_text"]
+    def _objective(self, data: MaskedTexts) -> Objective:
+        places = places_per_text(data)
+        if isinstance(data, SentenceTexts):
+            return HiddenSentences(self.options.sentence_weight, tokens_per_sentence(data))
+        return HiddenTokens(places)
+
+
+__all__ = ["HEAD", "PAIR", "HiddenTokens", "MaskedLanguage", "places_per_text"]

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from longspan.data.examples import Example, Examples
+from longspan.data.examples import Example, Examples, Groups
 from longspan.data.text.windows import around
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
 from longspan.hub.pretrained import Pretrained
@@ -64,8 +64,8 @@ def predict(
     for number, row in enumerate(rows, start=1):
         if len(row) > 2:
             raise InvalidInput(f"line {number} has {len(row) - 1} tabs; expected a text, or two with a tab between")
-    examples = _encoded(pretrained, [(row[0], row[1] if len(row) == 2 else None) for row in rows], truncate)
-    logits = _read(pretrained, examples, task, batch)
+    groups = _groups(pretrained, rows, truncate, symmetric=heads[task].symmetric)
+    logits = _read(pretrained, groups, task, batch)
     if task == "regress":
         return [{"value": float(each[0])} for each in logits]
     return [_labelled(pretrained, each.softmax(-1).tolist()) for each in logits]
@@ -89,13 +89,28 @@ def _choices(pretrained: Pretrained, rows: Sequence[Sequence[str]], truncate: bo
             raise InvalidInput(f"line {number} has {len(row) - 1} tabs; expected a text and two choices at least")
         pairs.extend((row[0], choice, number) for choice in row[1:])
     examples = _encoded(pretrained, [pair[:2] for pair in pairs], truncate, [pair[2] for pair in pairs])
-    scores = iter(_read(pretrained, examples, "choose", batch))
+    scores = iter(_read(pretrained, [[example] for example in examples], "choose", batch))
     answers = []
     for row in rows:
         chances = torch.stack([next(scores).reshape(()) for _ in row[1:]]).softmax(0).tolist()
         best = max(range(len(chances)), key=chances.__getitem__)
         answers.append({"choice": best, "text": row[1 + best], "probabilities": chances})
     return answers
+
+
+def _groups(
+    pretrained: Pretrained, rows: Sequence[Sequence[str]], truncate: bool, *, symmetric: bool
+) -> list[list[Example]]:
+    """The text or pair of each line; for a symmetric head, both orders of the pair."""
+    pairs = [(row[0], row[1] if len(row) == 2 else None) for row in rows]
+    groups = [[example] for example in _encoded(pretrained, pairs, truncate)]
+    if not symmetric:
+        return groups
+    for number, row in enumerate(rows, start=1):
+        if len(row) < 2:
+            raise InvalidInput(f"line {number} has no tab; this model compares two texts with a tab between")
+    swapped = _encoded(pretrained, [(row[1], row[0]) for row in rows], truncate)
+    return [[*group, other] for group, other in zip(groups, swapped)]
 
 
 def _encoded(
@@ -124,20 +139,24 @@ def _encoded(
 
 
 def _outputs(
-    pretrained: Pretrained, examples: Sequence[Example], task: str, batch: int
+    pretrained: Pretrained, data: Examples, task: str
 ) -> Iterator[tuple[Sequence[int], Tensor, dict[str, Tensor]]]:
     """The numbers of the examples of each batch, the outputs of the head, and the batch."""
-    candidates = (getattr(pretrained.model.options, "padding", None), tokenizer_of(pretrained).pad)
-    padding = next((id_ for id_ in candidates if id_ is not None), 0)
-    data = Examples(examples, batch, padding=padding, shuffle=False)
     for numbers in data.batches(0):
         loaded = {name: tensor.to(pretrained.model.device) for name, tensor in data.load(numbers, 0).items()}
         yield numbers, read(pretrained.model, loaded, task).float(), loaded
 
 
-def _read(pretrained: Pretrained, examples: Sequence[Example], task: str, batch: int) -> list[Tensor]:
-    results: list[Tensor | None] = [None] * len(examples)
-    for numbers, logits, _ in _outputs(pretrained, examples, task, batch):
+def _padding(pretrained: Pretrained) -> int:
+    candidates = (getattr(pretrained.model.options, "padding", None), tokenizer_of(pretrained).pad)
+    return next((id_ for id_ in candidates if id_ is not None), 0)
+
+
+def _read(pretrained: Pretrained, groups: Sequence[Sequence[Example]], task: str, batch: int) -> list[Tensor]:
+    """The outputs for each group: a text or, for a symmetric head, both orders of a pair."""
+    data = Groups(groups, batch, padding=_padding(pretrained), shuffle=False)
+    results: list[Tensor | None] = [None] * len(groups)
+    for numbers, logits, _ in _outputs(pretrained, data, task):
         for number, row in zip(numbers, logits):
             results[number] = row.cpu()
     return [row for row in results if row is not None]
@@ -155,7 +174,8 @@ def _tags(pretrained: Pretrained, lines: Sequence[str], batch: int) -> list[dict
         for window in tagging.examples(words, [0] * len(words), number, tokenizer, edge, length)
     ]
     if windows:
-        for _, logits, loaded in _outputs(pretrained, windows, "tag", batch):
+        data = Examples(windows, batch, padding=_padding(pretrained), shuffle=False)
+        for _, logits, loaded in _outputs(pretrained, data, "tag"):
             names = label_names(pretrained, logits.shape[-1])
             best = logits.argmax(-1)
             for row, place in (loaded["words"] >= 0).nonzero().tolist():
@@ -180,7 +200,8 @@ def _answers(
         step = max(1, min(STEP, (length - len(ids) - edge.size) // 2))
         windows.extend(question_windows(ids, passages[-1], number, edge, length=length, step=step))
     metrics = AnswerMetrics()
-    for _, logits, loaded in _outputs(pretrained, windows, "span", batch):
+    data = Examples(windows, batch, padding=_padding(pretrained), shuffle=False)
+    for _, logits, loaded in _outputs(pretrained, data, "span"):
         places, leads = loaded["places"], loaded["leads"]
         for row, number in enumerate(loaded["question"].tolist()):
             null, spans = best_spans(masked(logits, places)[row], places[row], leads[row], keep=20, longest=30)

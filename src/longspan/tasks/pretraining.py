@@ -103,7 +103,9 @@ class MaskedTexts(Planned):
         return self.masking.visit(epoch)
 
     def load(self, numbers: Sequence[int], epoch: int) -> Batch:
-        rows = [self._example(number, epoch) for number in numbers]
+        return self._batch([self._example(number, epoch) for number in numbers], numbers)
+
+    def _batch(self, rows: Sequence[dict[str, Any]], numbers: Sequence[int]) -> dict[str, Any]:
         longest = max(len(row["ids"]) for row in rows)
         fill = {"ids": self.around.padding, "labels": IGNORED, "real": 0, "segments": 0}
         batch: dict[str, Any] = {}
@@ -219,7 +221,7 @@ class MaskedPretraining(Pretraining):
         options = self.options
         corpora, tokenizer = self._corpora(folders, tokenizer)
         data = {
-            split: MaskedTexts(
+            split: self._texts(
                 corpus,
                 options.pairs,
                 options.length,
@@ -233,6 +235,9 @@ class MaskedPretraining(Pretraining):
             for split, corpus in corpora.items()
         }
         return data, tokenizer
+
+    def _texts(self, *given: Any, **options: Any) -> MaskedTexts:
+        return MaskedTexts(*given, **options)
 
 
 __all__ = ["MaskedPretraining", "MaskedTexts", "Planned", "Pretraining", "SpecialTokens"]

@@ -100,10 +100,16 @@ def data_of(
 
 
 def read(model: Model, batch: Batch, task: str) -> Tensor:
-    """The output of the head for `task` on a batch."""
-    reader = TextHeads.require(model, task)
-    segments = batch["segments"] if reader.segment_kinds else None
-    return head_output(reader, reader.outputs(batch["ids"], key_mask=batch["mask"], segments=segments), task)
+    """The output of the head for `task` on a batch; texts in groups are read as rows of their own."""
+    reader, rows = TextHeads.require(model, task), flat(batch)
+    segments = rows["segments"] if reader.segment_kinds else None
+    return head_output(reader, reader.outputs(rows["ids"], key_mask=rows["mask"], segments=segments), task)
+
+
+def flat(batch: Batch) -> Batch:
+    """The tokens of a batch as rows: (examples, texts, tokens) becomes (examples · texts, tokens)."""
+    rows = {name: batch[name] for name in ("ids", "mask", "segments")}
+    return {name: tensor.flatten(0, 1) for name, tensor in rows.items()} if rows["ids"].dim() == 3 else rows
 
 
 def padding_facts(splits: Mapping[str, Examples]) -> dict[str, Any]:
@@ -116,6 +122,7 @@ __all__ = [
     "TextTaskOptions",
     "data_of",
     "files",
+    "flat",
     "limited",
     "padding_facts",
     "read",

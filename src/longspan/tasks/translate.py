@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,17 @@ from longspan import files
 from longspan.config import option
 from longspan.data.base import Batch, Data
 from longspan.data.sets import named as named_sets
+from longspan.data.text.joined_pairs import JoinedPairs
 from longspan.data.text.parallel import Parallel, find_pair, read_pairs
 from longspan.data.text.token_files import write_tokens
 from longspan.data.tokenizers.learn import TokenizerOptions, learn
+from longspan.data.tokenizers.template import with_template
 from longspan.data.tokenizers.tokenizer import Tokenizer
 from longspan.data.tokenizers.tokenizer_files import read_inner
-from longspan.decode import Beam, beam_search
-from longspan.errors import InvalidInput, InvalidOption, suggest
+from longspan.decode import Beam, search_many
+from longspan.errors import InvalidInput, InvalidOption, Unsupported, suggest
 from longspan.hub.use.translate import SOURCE_TOKENIZER
-from longspan.models.base import EncoderDecoder, Model
+from longspan.models.base import CausalModel, EncoderDecoder, Model
 from longspan.nn.loss import CONVENTIONS, IGNORED, smoothed_cross_entropy
 from longspan.tasks.base import DataPaths, Metrics, Objective, Prepared, Task, TaskLoss
 from longspan.tasks.bleu import TOKENIZERS, Bleu, bleu, counter
@@ -96,43 +99,77 @@ class Translation(Objective):
         return TaskLoss(smoothed, parts)
 
     def measure(self, model: Model, batch: Batch, carried: Any = None) -> tuple[TranslationMetrics, Any]:
-        logits, targets = self._read(model, batch), batch["targets"]
+        logits, targets = self._read(model, batch), self._of_target(batch)
         _, plain = smoothed_cross_entropy(logits, targets)
         right = int(((logits.argmax(-1) == targets) & (targets != IGNORED)).sum())
-        return TranslationMetrics(float(plain), right, self.count(batch), self._sampled(model, batch)), None
+        tokens = int((targets != IGNORED).sum())
+        return TranslationMetrics(float(plain), right, tokens, self._sampled(model, batch)), None
 
     def final(self, model: Model, data: Data, batches: Sequence[Sequence[int]]) -> Bleu | None:
         assert isinstance(data, Parallel)
         if not data.references:  # training data has no references
             return None
         numbers = [number for batch in batches for number in batch]
-        decoding = EncoderDecoder.require(model, Translate.name)
-        return bleu(decoding, data, self.tokenizer, beam=self.beam, tokenize=self.tokenize, numbers=numbers)
+        return bleu(self._model(model), data, self.tokenizer, beam=self.beam, tokenize=self.tokenize, numbers=numbers)
 
     def _read(self, model: Model, batch: Batch) -> Tensor:
         """The logits of the target. Its padding is on the right, where no real token reads it: it needs no mask."""
         mask = batch["source_mask"]
-        pair = EncoderDecoder.require(model, Translate.name)
-        logits: Tensor = pair(batch["source"], batch["ids"], source_mask=None if bool(mask.all()) else mask)
+        logits: Tensor = self._model(model)(
+            batch["source"], batch["ids"], source_mask=None if bool(mask.all()) else mask
+        )
         return logits
+
+    def _model(self, model: Model) -> CausalModel:
+        return EncoderDecoder.require(model, Translate.name)
+
+    def _of_target(self, batch: Batch) -> Tensor:
+        """The targets that metrics are over."""
+        return batch["targets"]
+
+    def _sources(self, batch: Batch, rows: Tensor) -> list[list[int]]:
+        sources, masks = batch["source"][rows], batch["source_mask"][rows]
+        return [source[mask].tolist() for source, mask in zip(sources, masks)]
 
     def _sampled(self, model: Model, batch: Batch) -> Bleu | None:
         rows = batch["number"] < self.sample
         if not bool(rows.any()):
             return None
-        end = self.tokenizer.sep if self.tokenizer.eos is None else self.tokenizer.eos
-        translations = beam_search(
-            EncoderDecoder.require(model, Translate.name),
-            batch["ids"][rows, :1],
-            options=Beam(beams=1),
-            eos=end,
-            source=batch["source"][rows],
-            source_mask=batch["source_mask"][rows],
+        begin, end = ends_of(self.tokenizer)
+        translations = search_many(
+            self._model(model), self._sources(batch, rows), [begin], end, options=Beam(beams=1), tokens=4096
         )
-        wanted = [[token for token in row if token != IGNORED] for row in batch["targets"][rows].tolist()]
+        wanted = [[token for token in row if token != IGNORED] for row in self._of_target(batch)[rows].tolist()]
         texts = [self.tokenizer.decode(hypotheses[0].tokens).strip() for hypotheses in translations]
         references = [self.tokenizer.decode(ids).strip() for ids in wanted]
         return Bleu.of(texts, references, self.tokenize)
+
+
+class JoinedTranslation(Translation):
+    """Translation by a decoder that reads source, separator and target as one text (Liu et al. 2018).
+
+    The loss is over all that the data give as targets; metrics are over the target alone.
+    """
+
+    def _read(self, model: Model, batch: Batch) -> Tensor:
+        return self._model(model).text_logits(batch["ids"])
+
+    def _model(self, model: Model) -> CausalModel:
+        causal = CausalModel.require(model, Translate.name)
+        if causal.reads_source:
+            raise Unsupported(
+                f"{model.name!r} reads the source by itself, and with form = 'joined' there is one text; "
+                "choose a decoder, or form = 'pair'"
+            )
+        return causal
+
+    def _of_target(self, batch: Batch) -> Tensor:
+        return batch["targets"].masked_fill(~batch["of_target"], IGNORED)
+
+    def _sources(self, batch: Batch, rows: Tensor) -> list[list[int]]:
+        """What comes before the separator, which is the first token that predicts the target."""
+        firsts = batch["of_target"][rows].int().argmax(1).tolist()
+        return [ids[:first].tolist() for ids, first in zip(batch["ids"][rows], firsts)]
 
 
 class Translate(Task):
@@ -150,10 +187,19 @@ class Translate(Task):
         test: str | None = option(None, "test pairs or, of a named set, the name of a test (2016, 2017, mscoco)")
         share: float = option(0.05, "share of the pairs to hold out, if held_out is not given", low=0, high=0.9)
         tokenizer: TokenizerOptions = option(TokenizerOptions, "the tokenizer to learn")
+        form: str = option(
+            "pair",
+            "pair: source and target for an encoder–decoder; joined: source, separator and target as one text, for a "
+            "decoder (Liu et al. 2018)",
+            choices=("pair", "joined"),
+        )
+        source_loss: bool = option(True, "joined: whether the source is predicted too, as Liu et al. 2018 do")
         shared: bool = option(True, "whether both languages share a tokenizer, learned on both")
         max_tokens: int | None = option(None, "most tokens per batch and side, with padding; 4096", low=1)
         batch: int | None = option(None, "pairs per batch, instead of max_tokens", low=1)
-        longest: int = option(256, "most tokens of a sentence; longer pairs are not trained on", low=2)
+        longest: int = option(
+            256, "most tokens of a sentence (joined: of the whole text); longer pairs are not trained on", low=2
+        )
         smoothing: float = option(0.1, "label smoothing", low=0, high=0.999)
         convention: str = option(
             "uniform",
@@ -171,15 +217,19 @@ class Translate(Task):
         options = self.options
         if options.max_tokens is not None and options.batch is not None:
             raise InvalidOption("[task] gives max_tokens or batch: one of the two")
+        joined = options.form == "joined"
+        if joined and not options.shared:
+            raise InvalidOption("form = 'joined' reads both languages as one text: they share a tokenizer (shared)")
         counter(options.bleu)
         names, found = self._texts(folders)
         source, target = self._tokenizers(folders, found["train"], tokenizer)
         begin, end = ends_of(target)
+        kind = partial(JoinedPairs, source_loss=options.source_loss) if joined else Parallel
         made: dict[str, Parallel] = {}
         for split, (firsts, seconds) in found.items():
-            ids = [text.ids for text in source.encode_many(firsts)]
+            ids = [text.ids for text in source.encode_many(firsts, special=not joined)]
             wanted = [text.ids for text in target.encode_many(seconds, special=False)]
-            made[split] = Parallel(
+            made[split] = kind(
                 write_tokens(folders.work / f"{split}-source", ids, vocabulary=source.size),
                 write_tokens(folders.work / f"{split}-target", wanted, vocabulary=target.size),
                 begin=begin,
@@ -193,7 +243,7 @@ class Translate(Task):
                 references=() if split == "train" else seconds,
                 name=names[split],
             )
-        objective = Translation(
+        objective = (JoinedTranslation if joined else Translation)(
             target,
             smoothing=options.smoothing,
             convention=options.convention,
@@ -217,7 +267,11 @@ class Translate(Task):
     def _tokenizers(self, folders: DataPaths, texts: Texts, given: Tokenizer | None) -> tuple[Tokenizer, Tokenizer]:
         options = self.options
         if options.shared:
-            both = _ending(learn(options.tokenizer, [*texts[0], *texts[1]])) if given is None else given
+            both = learn(options.tokenizer, [*texts[0], *texts[1]]) if given is None else given
+            if options.form == "joined":
+                both = _separating(both)
+            elif given is None:
+                both = _ending(both)
             ends_of(both)
             return both, both
         # A pretrained model brings the target's tokenizer; the source's is in the work folder.
@@ -297,13 +351,22 @@ def _ending(tokenizer: Tokenizer) -> Tokenizer:
     return tokenizer
 
 
+def _separating(tokenizer: Tokenizer) -> Tokenizer:
+    """The tokenizer, changed so that a text ends with the separator, after which its translation is written."""
+    begin = tokenizer.token(ends_of(tokenizer)[0])
+    return with_template(tokenizer, [begin], single=f"$A:0 {begin}:0", pair=f"$A:0 {begin}:0 $B:0")
+
+
 def _facts(made: dict[str, Parallel], source: Tokenizer, target: Tokenizer) -> dict[str, Any]:
     train = made["train"]
     facts: dict[str, Any] = {f"{split} pairs": len(data) for split, data in made.items()}
     left_out = train.lengths.shape[1] - len(train)
     if left_out:
         facts["train pairs left out, too long"] = left_out
-    facts["source tokens"], facts["target tokens"] = (int(side[train.kept].sum()) for side in train.lengths)
+    if isinstance(train, JoinedPairs):
+        facts["tokens"] = int(train.lengths[0, train.kept].sum())
+    else:
+        facts["source tokens"], facts["target tokens"] = (int(side[train.kept].sum()) for side in train.lengths)
     facts["batches of an epoch"] = len(train.batches(0))
     facts["padding"] = round(train.padded(), 4)
     facts["vocabulary"] = target.size
@@ -312,4 +375,4 @@ def _facts(made: dict[str, Parallel], source: Tokenizer, target: Tokenizer) -> d
     return facts
 
 
-__all__ = ["Translate", "Translation", "TranslationMetrics", "ends_of"]
+__all__ = ["JoinedTranslation", "Translate", "Translation", "TranslationMetrics", "ends_of"]

@@ -17,15 +17,17 @@ import torch
 
 import longspan
 from longspan import config, files, registry
+from longspan.data.text.sentence_tokens import sentence_options
 from longspan.data.tokenizers.tokenizer import Tokenizer
 from longspan.data.tokenizers.tokenizer_files import read_tokenizer
 from longspan.errors import InvalidInput, InvalidOption, LongspanError, UnknownName, suggest
+from longspan.hub.changed_options import rebuild
 from longspan.hub.finetune import default_head, freeze, tune
 from longspan.hub.locate import PACKAGE, locate
 from longspan.models import folder as model_folder
 from longspan.models import presets
 from longspan.models import registry as models
-from longspan.models.base import Model, TextHeads
+from longspan.models.base import Model, SentenceHeads, TextHeads
 from longspan.nn.heads import Head
 from longspan.parsing import read_toml
 from longspan.tasks import registry as tasks
@@ -66,8 +68,10 @@ class Recipe:
         with _naming(where):
             return tasks.build(name, **options)
 
-    def build_model(self, needs: Mapping[str, Any]) -> Model:
+    def build_model(self, needs: Mapping[str, Any], tokenizer: Tokenizer | None = None) -> Model:
         """The model with the options that its task needs; an option that both give must be equal.
+
+        A model with a global token per sentence gets the tokens that end sentences from `tokenizer`.
 
         `from` in the table names a pretrained model instead of `name`; `trained` says which parameters are trained,
         `head` sets options of its head, and `fresh` initialises its weights anew, as a control for pre-training.
@@ -75,7 +79,7 @@ class Recipe:
         table = dict(self.model)
         shape, trained = table.pop("head", {}), table.pop("trained", "all")
         with _naming(f"{self.source}: [model]"):
-            model = self._tuned(table, needs, shape) if "from" in table else self._new(table, needs, shape)
+            model = self._tuned(table, needs, shape) if "from" in table else self._new(table, needs, shape, tokenizer)
             freeze(model, trained)
         # Refuse examples that are too long now, not at the batch that has one.
         longest, room = getattr(self.build_task().options, "length", None), getattr(model.options, "max_length", None)
@@ -83,11 +87,15 @@ class Recipe:
             raise InvalidOption(f"{self.source}: [task] length is {longest}, but the model holds only {room} tokens")
         return model
 
-    def _new(self, table: dict[str, Any], needs: Mapping[str, Any], shape: Any) -> Model:
+    def _new(
+        self, table: dict[str, Any], needs: Mapping[str, Any], shape: Any, tokenizer: Tokenizer | None = None
+    ) -> Model:
         where = f"{self.source}: [model]"
         name, options = _named(table, where)
+        cls = models.find(presets.find(name).model if name in presets.PRESETS else name)
+        if issubclass(cls, SentenceHeads) and tokenizer is not None:
+            options = {**sentence_options(tokenizer), **options}
         if "tasks" in needs:
-            cls = models.find(presets.find(name).model if name in presets.PRESETS else name)
             heads = [config.plain(default_head(cls, _head(head))) for head in needs["tasks"]]
             needs = {**needs, "tasks": tuple(Head.read({**head, **shape}) for head in heads)}
         for key, value in needs.items():
@@ -105,9 +113,17 @@ class Recipe:
         heads = [_head(head) for head in needs.get("tasks", ())]
         model = tune(folder, heads, shape=shape, options=options or None).model
         rows = getattr(model.options, "vocabulary", None)
-        if rows is not None and needs.get("vocabulary", 0) > rows:
-            raise InvalidInput(f"{folder} has embeddings for {rows} tokens, but the task has {needs['vocabulary']}")
+        wanted = needs.get("vocabulary", 0)
+        if rows is not None and wanted > rows:
+            model = self._with_tokens(model, folder, rows, wanted)
         return type(model)(model.options) if fresh else model
+
+    def _with_tokens(self, model: Model, folder: Path, rows: int, wanted: int) -> Model:
+        """The pretrained model with embeddings for tokens that the task has added to its tokenizer."""
+        tokenizer = self.tokenizer()
+        if tokenizer is None or tokenizer.size > rows:
+            raise InvalidInput(f"{folder} has embeddings for {rows} tokens, but the task has {wanted}")
+        return rebuild(model, {"vocabulary": wanted}, folder)[0]
 
     def _origin(self) -> Path:
         """The folder of the pretrained model."""
@@ -336,7 +352,7 @@ def _prepare(
 def _trainer(recipe: Recipe, run: Run, prepared: Prepared, options: TrainOptions, processes: Processes) -> Trainer:
     torch.manual_seed(options.seed)
     try:
-        model = recipe.build_model(prepared.needs)
+        model = recipe.build_model(prepared.needs, prepared.tokenizer)
     except (RuntimeError, MemoryError) as error:
         if not out_of_memory(error):
             raise

@@ -168,7 +168,7 @@ class SoftmaxAttention(Attention):
         q = self._change_queries(q)
         plain = extras.key_mask is None and extras.bias is None and self.persistent is None
         if plain and has_fused_attention(q, v, dropout=bool(dropout)):
-            return self._fused(q, k, v, causal=self.causal, dropout=dropout)
+            return sdpa.attend(q, k, v, scale=self._scale, causal=self.causal, dropout=dropout)
         return self._joint(q, k, v, extras.key_mask, extras.bias, dropout)
 
     def _joint(

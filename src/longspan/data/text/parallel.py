@@ -105,8 +105,7 @@ class Parallel(Data):
         self.source, self.target, self.references = source, target, references
         self.begin, self.end, self.padding = begin, end, padding
         self.batch, self.max_tokens, self.seed, self.shuffle = batch, max_tokens, seed, shuffle
-        ends = [np.append(file.borders, len(file)) for file in (source, target)]
-        self.lengths = np.stack([np.diff(ends[0]), np.diff(ends[1]) + 1])  # (2, pairs); the target's with its end
+        self.lengths = self._lengths()
         largest = self.lengths.max(0)
         self.kept = np.flatnonzero(largest <= longest) if longest is not None else np.arange(len(largest))
         if not len(self.kept):
@@ -117,6 +116,11 @@ class Parallel(Data):
                 f"{name}, line {worst + 1}: it has {largest[worst]} tokens, and a batch {max_tokens}; "
                 "give more to a batch (max_tokens), or leave out long pairs (longest)"
             )
+
+    def _lengths(self) -> np.ndarray:
+        """The tokens of each side, (2, pairs); the target's with its end."""
+        ends = [np.append(file.borders, len(file)) for file in (self.source, self.target)]
+        return np.stack([np.diff(ends[0]), np.diff(ends[1]) + 1])
 
     def __len__(self) -> int:
         return len(self.kept)
@@ -152,13 +156,13 @@ class Parallel(Data):
         targets = [self._sentence(self.target, number) for number in numbers]
         begun = [np.insert(target, 0, self.begin) for target in targets]
         ended = [np.append(target, self.end) for target in targets]
-        source = _side_by_side(sources, self.padding)
+        source = side_by_side(sources, self.padding)
         lengths = torch.tensor([len(each) for each in sources])
         return {
             "source": source,
             "source_mask": torch.arange(source.shape[1]) < lengths[:, None],
-            "ids": _side_by_side(begun, self.padding),
-            "targets": _side_by_side(ended, IGNORED),
+            "ids": side_by_side(begun, self.padding),
+            "targets": side_by_side(ended, IGNORED),
             "number": torch.tensor(list(numbers)),
         }
 
@@ -185,11 +189,12 @@ class Parallel(Data):
         return f"{self.source.sha256[:16]} and {self.target.sha256[:16]} ({kept}), batches of {size}, {order}"
 
 
-def _side_by_side(rows: Sequence[np.ndarray], value: int) -> torch.Tensor:
+def side_by_side(rows: Sequence[np.ndarray], value: int) -> torch.Tensor:
+    """Rows as one tensor, padded on the right."""
     found = np.full((len(rows), max(map(len, rows))), value, dtype=np.int64)
     for row, ids in enumerate(rows):
         found[row, : len(ids)] = ids
     return torch.from_numpy(found)
 
 
-__all__ = ["Parallel", "find_pair", "read_pairs"]
+__all__ = ["Parallel", "find_pair", "read_pairs", "side_by_side"]

@@ -228,12 +228,12 @@ def _no_room(new: int, most: int) -> int:
 def _open(
     pretrained: Pretrained, tokenizer: Tokenizer, prompt: str, allow: Sequence[str], longest: int | None
 ) -> list[int]:
-    """The ids of a prompt, without the tokens that a tokenizer puts at the end of a text."""
+    """The ids of a prompt, without the end tokens that a tokenizer adds; a separator (see `translate`) stays."""
     if longest is None:
         text = tokenizer.encode(prompt, allow=allow)
     else:
         (text,) = tokenizer.encode_many([prompt], allow=allow, longest=longest, truncate="left")
-    ids, last = list(text.ids), {tokenizer.eos, tokenizer.sep}
+    ids, last = list(text.ids), {tokenizer.eos, tokenizer.sep} - {tokenizer.bos, tokenizer.cls}
     while len(ids) > 1 and text.added[len(ids) - 1] and ids[-1] in last:
         ids.pop()
     if ids:

@@ -1,4 +1,4 @@
-"""Translate texts with an encoder–decoder, in batches of similar lengths."""
+"""Translate texts with an encoder–decoder, or with a decoder of joined pairs, in batches of similar lengths."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -36,18 +36,22 @@ def translate(
     if isinstance(texts, str):
         raise InvalidInput("expected a list of texts, got one text; put it in a list")
     model, target = pretrained.model, tokenizer_of(pretrained)
-    if not isinstance(model, CausalModel) or not model.reads_source:
-        raise Unsupported(f"this {pretrained.family or model.name} reads no source; an encoder–decoder translates")
+    if not isinstance(model, CausalModel):
+        raise Unsupported(f"this {pretrained.family or model.name} writes no text; an encoder–decoder translates")
     reading = replace(pretrained, tokenizer=_source_tokenizer(pretrained, target))
     kept = [row for row, text in enumerate(texts) if text.strip()]
     translations = [GeneratedText("", [], 0.0, "end") for _ in texts]
     if not kept:
         return translations
     encoded = read_texts(reading, [texts[row].strip() for row in kept], truncate="right" if truncate else None)
+    begin = begin_of(pretrained, target)
+    sources = [text.ids for text in encoded]
+    if not model.reads_source:
+        sources = _before_separator(pretrained, sources, begin)
     hypotheses = search_many(
         model,
-        [each.ids for each in encoded],
-        begin_of(pretrained, target),
+        sources,
+        begin,
         ends_of(pretrained, target),
         options=beam or Beam(beams=5),
         tokens=tokens,
@@ -57,6 +61,17 @@ def translate(
         text = target.decode(best.tokens).strip()
         translations[row] = GeneratedText(text, best.tokens, best.logprob, "end" if best.finished else "length")
     return translations
+
+
+def _before_separator(pretrained: Pretrained, texts: Sequence[list[int]], begin: list[int]) -> list[list[int]]:
+    """The sources of a decoder whose tokenizer ends a text with the separator before its translation."""
+    size = len(begin)
+    if any(text[-size:] != begin for text in texts):
+        raise Unsupported(
+            f"this {pretrained.family or pretrained.model.name} reads no source, and its texts end with no separator; "
+            "an encoder–decoder translates, or a decoder trained with form = 'joined'"
+        )
+    return [text[:-size] for text in texts]
 
 
 def _source_tokenizer(pretrained: Pretrained, target: Tokenizer) -> Tokenizer:
