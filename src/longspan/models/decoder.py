@@ -105,8 +105,12 @@ class Decoder(Headed, CausalModel, TextHeads):
         chosen: Mask | None = None,
     ) -> dict[str, Tensor]:
         """The output of each head, by task."""
-        x = self.hidden(ids, key_mask=key_mask, positions=positions, segments=segments, streams=streams)
-        return self.read(x, key_mask, chosen)
+        return self.read_from(
+            self.stack,
+            lambda: self.hidden(ids, key_mask=key_mask, positions=positions, segments=segments, streams=streams),
+            key_mask,
+            chosen,
+        )
 
     def logits(self, x: Hidden) -> Logits:
         """The output layer."""

@@ -29,6 +29,7 @@ from longspan.tasks.text_inputs import (
     read,
     split_off,
     tokenizer_for,
+    with_auxiliary,
     with_set,
 )
 
@@ -44,7 +45,7 @@ class LabelObjective(Objective):
 
     def loss(self, model: Model, batch: Batch, carried: Any = None) -> TaskLoss:
         logits = read(model, batch, "classify").float()
-        return TaskLoss(cross_entropy(logits, batch["label"], reduction="sum"), {})
+        return with_auxiliary(model, cross_entropy(logits, batch["label"], reduction="sum"), self.count(batch))
 
     def measure(self, model: Model, batch: Batch, carried: Any = None) -> tuple[Metrics, Any]:
         logits = read(model, batch, "classify").float()
@@ -69,7 +70,8 @@ class NumberObjective(Objective):
 
     def loss(self, model: Model, batch: Batch, carried: Any = None) -> TaskLoss:
         predicted = read(model, batch, "regress").flatten()
-        return TaskLoss(((predicted - batch["number"].to(predicted.dtype)) ** 2).sum(), {})
+        squares = ((predicted - batch["number"].to(predicted.dtype)) ** 2).sum()
+        return with_auxiliary(model, squares, self.count(batch))
 
     def measure(self, model: Model, batch: Batch, carried: Any = None) -> tuple[Metrics, Any]:
         predicted = read(model, batch, "regress").flatten()

@@ -34,6 +34,7 @@ from longspan.tasks.text_inputs import (
     read,
     split_off,
     tokenizer_for,
+    with_auxiliary,
     with_set,
 )
 
@@ -151,7 +152,7 @@ class Tags(Objective):
     def loss(self, model: Model, batch: Batch, carried: Any = None) -> TaskLoss:
         logits = read(model, batch, "tag").float()
         total = cross_entropy(logits.flatten(0, 1), batch["targets"].flatten(), ignore_index=IGNORED, reduction="sum")
-        return TaskLoss(total, {})
+        return with_auxiliary(model, total, self.count(batch))
 
     def measure(self, model: Model, batch: Batch, carried: Any = None) -> tuple[Metrics, Any]:
         logits = read(model, batch, "tag").float()

@@ -17,7 +17,7 @@ from longspan.data.tokenizers.learn import TokenizerOptions, learn
 from longspan.data.tokenizers.tokenizer import Tokenizer
 from longspan.errors import InvalidInput, InvalidOption
 from longspan.models.base import Model, TextHeads
-from longspan.tasks.base import DataPaths, Task, head_output
+from longspan.tasks.base import DataPaths, Task, TaskLoss, head_output
 
 WORDS = TokenizerOptions(kind="wordpiece", size=8192, lowercase=True)
 
@@ -106,6 +106,14 @@ def read(model: Model, batch: Batch, task: str) -> Tensor:
     return head_output(reader, reader.outputs(batch["ids"], key_mask=batch["mask"], segments=segments), task)
 
 
+def with_auxiliary(model: Model, total: Tensor, count: int) -> TaskLoss:
+    """The loss of a batch with what the model adds to it, such as the penalty on a mix of layers: a mean per item."""
+    extra = model.auxiliary_loss()
+    if extra is None:
+        return TaskLoss(total, {})
+    return TaskLoss(total + extra * count, {"auxiliary": extra.detach() * count, "text": total.detach()})
+
+
 def padding_facts(splits: Mapping[str, Examples]) -> dict[str, Any]:
     """The number of examples, and how much of the batches is padding."""
     counts = {f"{split} examples": len(data.examples) for split, data in splits.items()}
@@ -121,5 +129,6 @@ __all__ = [
     "read",
     "split_off",
     "tokenizer_for",
+    "with_auxiliary",
     "with_set",
 ]

@@ -25,7 +25,7 @@ from longspan.hub.locate import PACKAGE, locate
 from longspan.models import folder as model_folder
 from longspan.models import presets
 from longspan.models import registry as models
-from longspan.models.base import Model, TextHeads
+from longspan.models.base import Model, NamedRows, TextHeads
 from longspan.nn.heads import Head
 from longspan.parsing import read_toml
 from longspan.tasks import registry as tasks
@@ -104,7 +104,7 @@ class Recipe:
             raise InvalidOption(f"{self.source}: [model] fresh must be true or false, not {fresh!r}")
         heads = [_head(head) for head in needs.get("tasks", ())]
         model = tune(folder, heads, shape=shape, options=options or None).model
-        rows = getattr(model.options, "vocabulary", None)
+        rows = model.token_rows
         if rows is not None and needs.get("vocabulary", 0) > rows:
             raise InvalidInput(f"{folder} has embeddings for {rows} tokens, but the task has {needs['vocabulary']}")
         return type(model)(model.options) if fresh else model
@@ -343,6 +343,8 @@ def _trainer(recipe: Recipe, run: Run, prepared: Prepared, options: TrainOptions
         raise InvalidInput(
             f"{recipe.source}: [model]: out of memory: the model is too large for this machine"
         ) from None
+    if prepared.words is not None and isinstance(model, NamedRows):
+        model.name_rows(prepared.words)
     # The same initial weights in all processes, then different random numbers.
     torch.manual_seed(options.seed + processes.rank)
     return Trainer(
