@@ -19,6 +19,7 @@ from longspan.cli import (
     tokenize,
     training,
     translate,
+    words,
 )
 
 app = App(
@@ -44,6 +45,7 @@ app.command(embed.embed)
 app.command(predict.predict)
 app.command(convert.convert)
 app.command(translate.translate)
+app.command(words.app, name="words")
 app.command(training.train)
 app.command(training.resume)
 app.command(training.evaluate)

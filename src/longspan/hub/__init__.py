@@ -18,7 +18,7 @@ sentence_pooling   pooling settings of sentence-transformers
 
 families/          architectures of Hugging Face
 formats/           file formats
-use/               generate, chat, translate, fill, embed
+use/               generate, chat, translate, fill, embed, words
 """
 
 from longspan.hub.conversion import convert
@@ -28,22 +28,26 @@ from longspan.hub.locate import locate
 from longspan.hub.pretrained import Pretrained
 from longspan.hub.save_checkpoint import save
 from longspan.hub.use.chat import Chat
-from longspan.hub.use.embed import embed
+from longspan.hub.use.embed import TokenVectors, embed, embed_tokens
 from longspan.hub.use.fill import MaskGuess, fill
 from longspan.hub.use.generate import GeneratedText, generate, stream
 from longspan.hub.use.translate import translate
+from longspan.hub.use.words import load_words
 
 __all__ = [
     "Chat",
     "GeneratedText",
     "MaskGuess",
     "Pretrained",
+    "TokenVectors",
     "convert",
     "describe",
     "embed",
+    "embed_tokens",
     "fill",
     "generate",
     "load",
+    "load_words",
     "locate",
     "save",
     "stream",

@@ -16,7 +16,7 @@ from longspan.hub.changed_options import rebuild
 from longspan.hub.families.base import Family
 from longspan.hub.load_checkpoint import load
 from longspan.hub.pretrained import Pretrained
-from longspan.models.base import CausalModel, Model, ReplacedTokenPair
+from longspan.models.base import CausalModel, Model, ReplacedTokenPair, TextHeads
 from longspan.models.folder import CONFIG
 from longspan.nn.heads import Head
 
@@ -101,6 +101,8 @@ def freeze(model: Model, trained: str | int) -> None:
     if not isinstance(trained, str) and trained > count:
         raise InvalidOption(f"the model has {count} blocks, fewer than the {trained} that are to be trained")
     lowest = count if isinstance(trained, str) else count - trained
+    if trained == "head" and isinstance(model, TextHeads):
+        model.frozen = True
     for name, parameter in model.named_parameters():
         block = BLOCK.search(name)
         is_trained = name.startswith("heads.") or (block is not None and int(block[1]) >= lowest)

@@ -71,7 +71,7 @@ def _file_tokenizer(config: dict[str, Any], path: Path) -> Tokenizer | None:
 
 def _check_tokenizer(pretrained: Pretrained, path: Path) -> None:
     """Refuses a tokenizer with ids for which the model has no embedding."""
-    rows = getattr(pretrained.model.options, "vocabulary", None)
+    rows = pretrained.model.token_rows
     if pretrained.tokenizer is not None and rows is not None and pretrained.tokenizer.size > rows:
         raise InvalidInput(
             f"{path}: the tokenizer has {pretrained.tokenizer.size} tokens and the model {rows} rows for them; "

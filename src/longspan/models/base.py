@@ -9,6 +9,8 @@
     SentenceHeads      reads a text with global tokens for its sentences, and has task heads (ETC)
     ImageHeads         reads images and has task heads
     ReplacedTokenPair  a generator and a discriminator (ELECTRA): replaced-token detection
+    BidirectionalModel two language models, one each way (ELMo): bidirectional language modelling
+    WordVectors        one vector per word (word2vec): words from the words around them
 
 A task never names a model class. It asks for an ability, `TextHeads.require(model, "classify")`, so a model from
 outside the package joins a task by subclassing the ability.
@@ -26,6 +28,7 @@ from torch import Tensor, nn
 
 from longspan import config
 from longspan.errors import InvalidInput, Unsupported
+from longspan.models.classics.vocabulary import Vocabulary
 from longspan.nn.loss import IGNORED
 from longspan.shapes import Hidden
 
@@ -45,6 +48,8 @@ class Model(nn.Module, ABC):
     paper: ClassVar[str]  # "Vaswani et al. 2017"
     files: ClassVar[tuple[str, ...]] = ()  # names of the files that `write_files` writes
     ability: ClassVar[str] = "a model"  # what a task asks for, in the words of an error message
+
+    sparse_gradients: ClassVar[bool] = False  # whether its gradients are sparse tensors
 
     options: Any
 
@@ -104,6 +109,12 @@ class Model(nn.Module, ABC):
 
     def read_files(self, folder: Path) -> None:
         """Reads what `write_files` wrote."""
+
+    @property
+    def token_rows(self) -> int | None:
+        """The number of token ids that it reads; None: it does not say."""
+        rows: int | None = getattr(self.options, "vocabulary", None)
+        return rows
 
 
 @dataclass(frozen=True)
@@ -229,6 +240,15 @@ class TextHeads(Model):
 
     ability = "a model of text with task heads"
     heads: nn.ModuleDict
+    frozen: bool = False  # only the heads are trained: the rest stays in evaluation mode, without dropout
+
+    def train(self, mode: bool = True) -> Self:
+        super().train(mode)
+        if self.frozen:
+            for name, child in self.named_children():
+                if name != "heads":
+                    child.eval()
+        return self
 
     @property
     def segment_kinds(self) -> int:
@@ -375,6 +395,113 @@ class ReplacedTokenPair(Model):
         """Draws tokens for the `chosen` ones, which `masked` hides, and says of every token whether it was replaced."""
 
 
+class NamedRows(Model):
+    """A model whose rows, of its output layer or of its vectors, are words."""
+
+    files = ("vocabulary.txt",)
+    words: Vocabulary | None = None
+
+    def name_rows(self, words: Vocabulary) -> None:
+        """Say which word each row is; words that differ from those it has are an error."""
+        if self.words is not None and self.words.words != words.words:
+            raise InvalidInput(
+                f"the model has {len(self.words)} words of its own, and the text has {len(words)} others; "
+                "train a new model on it"
+            )
+        self.words = words
+
+    def write_files(self, folder: Path) -> None:
+        if self.words is not None:
+            self.words.write(folder / self.files[0])
+
+    def read_files(self, folder: Path) -> None:
+        if (folder / self.files[0]).is_file():
+            self.words = Vocabulary.read(folder / self.files[0])
+
+
+@dataclass(frozen=True)
+class DirectionLosses:
+    """Losses of the two directions over `targets` words each; batches add up, and then are divided once."""
+
+    forward: Float[Tensor, ""]  # sums, in nats
+    backward: Float[Tensor, ""]
+    targets: int
+
+    def __add__(self, other: "DirectionLosses") -> "DirectionLosses":
+        forward, backward = self.forward + other.forward, self.backward + other.backward
+        return DirectionLosses(forward, backward, self.targets + other.targets)
+
+    @property
+    def loss(self) -> Float[Tensor, ""]:
+        """What is minimised, per prediction (Peters et al. 2018, section 3.1)."""
+        return (self.forward + self.backward) / max(2 * self.targets, 1)
+
+    @property
+    def forward_perplexity(self) -> float:
+        """Per word, of the next word given those before it."""
+        return float((self.forward.detach() / max(self.targets, 1)).exp())
+
+    @property
+    def backward_perplexity(self) -> float:
+        """Per word, of a word given those after it."""
+        return float((self.backward.detach() / max(self.targets, 1)).exp())
+
+
+class BidirectionalModel(NamedRows):
+    """Two language models that read the characters of words, one from the left and one from the right."""
+
+    ability = "two language models, one in each direction"
+
+    @abstractmethod
+    def loss(
+        self,
+        characters: Int[Tensor, "batch length characters"],
+        ids: Ids,
+        *,
+        key_mask: Mask | None = None,
+        generator: torch.Generator | None = None,
+    ) -> DirectionLosses:
+        """The losses on the words `ids` that `characters` spell."""
+
+
+class WordStates(Model):
+    """A model that reads bytes and gives the hidden states of the words that they spell (ELMo)."""
+
+    ability = "a model that reads bytes and gives the hidden states of words"
+
+    @abstractmethod
+    def word_states(
+        self, ids: Ids, key_mask: Mask | None = None
+    ) -> tuple[Float[Tensor, "batch layers words width"], Bool[Tensor, "batch words"]]:
+        """The states of each word after each layer, and which words are real."""
+
+
+class WordVectors(NamedRows):
+    """A model with one vector per word, learned from the words around it."""
+
+    ability = "a table of word vectors"
+    sparse_gradients = True  # of the rows that a batch touches
+
+    @abstractmethod
+    def loss(
+        self,
+        contexts: Int[Tensor, "centres around"],
+        centres: Int[Tensor, " centres"],
+        mask: Bool[Tensor, "centres around"],
+        negatives: Int[Tensor, "centres negatives"],
+    ) -> Float[Tensor, ""]:
+        """The loss, summed, of predicting each centre from the words around it (True in `mask`: real)."""
+
+    @property
+    @abstractmethod
+    def vectors(self) -> Float[Tensor, "words dim"]:
+        """The vector of each word."""
+
+    @abstractmethod
+    def tokens(self, text: str) -> list[str]:
+        """The words of a text, split as in training."""
+
+
 def shift_right(ids: Ids, start: int, *, padding: int | None = None) -> Ids:
     """What a decoder reads to predict `ids`: the start token, then `ids` without its last token.
 
@@ -391,21 +518,26 @@ def shift_right(ids: Ids, start: int, *, padding: int | None = None) -> Ids:
 
 
 __all__ = [
+    "BidirectionalModel",
     "CausalModel",
     "CausalTextHeads",
     "Detection",
+    "DirectionLosses",
     "EncoderDecoder",
     "Ids",
     "ImageHeads",
     "Logits",
     "Mask",
     "Model",
+    "NamedRows",
     "ReplacedTokenPair",
-    "Source",
     "SentenceHeads",
     "SentenceStates",
+    "Source",
     "Streams",
     "TextHeads",
     "TextStates",
+    "WordStates",
+    "WordVectors",
     "shift_right",
 ]

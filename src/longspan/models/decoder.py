@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from longspan.config import option
 from longspan.errors import InvalidOption
-from longspan.models.base import CausalModel, CausalTextHeads, Ids, Logits, Mask, Source, Streams, TextHeads, TextStates
+from longspan.models.base import CausalTextHeads, Ids, Logits, Mask, Source, Streams, TextStates
 from longspan.models.body import build_stack, embedding, initialise, mechanisms, table_width
 from longspan.models.headed import Headed, build_heads
 from longspan.models.text import TextOptions
@@ -112,8 +112,12 @@ class Decoder(Headed, CausalTextHeads, TextStates):
         chosen: Mask | None = None,
     ) -> dict[str, Tensor]:
         """The output of each head, by task."""
-        x = self.hidden(ids, key_mask=key_mask, positions=positions, segments=segments, streams=streams)
-        return self.read(x, key_mask, chosen)
+        return self.read_from(
+            self.stack,
+            lambda: self.hidden(ids, key_mask=key_mask, positions=positions, segments=segments, streams=streams),
+            key_mask,
+            chosen,
+        )
 
     def outputs_and_logits(
         self, ids: Ids, *, key_mask: Mask | None = None, segments: Ids | None = None

@@ -97,8 +97,12 @@ class Encoder(Headed, TextHeads, TextStates):
         in_question = question_mask(ids, separator) if any(head.question for head in tasks) else None
         if in_question is not None and segments is None:
             segments = (~in_question).long()
-        x = self(ids, key_mask=key_mask, positions=positions, segments=segments, streams=streams)
-        out = self.read(x, key_mask, chosen)
+        out = self.read_from(
+            self.stack,
+            lambda: self(ids, key_mask=key_mask, positions=positions, segments=segments, streams=streams),
+            key_mask,
+            chosen,
+        )
         if in_question is not None:
             in_question[:, 0] = False  # a span at the first token means that there is no answer
             out["span"] = out["span"] - 1e6 * in_question[..., None]

@@ -46,7 +46,8 @@ def save(
     model.write_files(folder)
     tensors = {name: tensor.contiguous() for name, tensor in (weights or unique(model)).items()}
     files.write_tensors(folder / WEIGHTS, tensors, {"format": "pt"})
-    write_manifest(folder, [CONFIG, WEIGHTS, *model.files, *([] if tokenizer is None else [TOKENIZER])])
+    extra = [name for name in model.files if (folder / name).is_file()]
+    write_manifest(folder, [CONFIG, WEIGHTS, *extra, *([] if tokenizer is None else [TOKENIZER])])
 
 
 def load(folder: Path | str) -> Model:

@@ -1,7 +1,7 @@
 """Task heads on the states of a model: classification, tagging, answers, masked tokens."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -10,6 +10,9 @@ from longspan.errors import InvalidOption
 from longspan.models.base import Mask, Model
 from longspan.models.body import table_width
 from longspan.nn.heads import Head, Masked, build_head
+from longspan.nn.layer_features import FeatureHead
+from longspan.nn.recorder import recording
+from longspan.nn.stack import Body
 from longspan.shapes import Hidden
 
 
@@ -23,13 +26,44 @@ class Headed(Model):
     def table(self) -> Tensor:
         """The embedding matrix, which the head for masked tokens multiplies by."""
 
-    def read(self, x: Hidden, key_mask: Mask | None = None, chosen: Mask | None = None) -> dict[str, Tensor]:
-        """The output of each head on the states, by task; masked tokens at the `chosen` places only, if given."""
-        selected = x if chosen is None else x[chosen]
-        return {
-            task: head(selected, self.table) if isinstance(head, Masked) else head(x, key_mask)
-            for task, head in self.heads.items()
-        }
+    @property
+    def reads_layers(self) -> bool:
+        """Whether a head reads the states of all layers, and not of the last one only."""
+        return any(isinstance(head, FeatureHead) for head in self.heads.values())
+
+    def read_from(
+        self,
+        body: Body,
+        compute: Callable[[], Hidden],
+        key_mask: Mask | None = None,
+        chosen: Mask | None = None,
+    ) -> dict[str, Tensor]:
+        """The output of each head on the states that `compute` gives; `body` is the stack that it runs."""
+        if not self.reads_layers:
+            return self.read(compute(), key_mask, chosen)
+        with recording(body, maps=False) as seen:
+            x = compute()
+        return self.read(x, key_mask, chosen, seen.states)
+
+    def read(
+        self,
+        x: Hidden,
+        key_mask: Mask | None = None,
+        chosen: Mask | None = None,
+        layers: Sequence[Hidden] = (),
+    ) -> dict[str, Tensor]:
+        """The output of each head on the states, by task; masked tokens at the `chosen` places only, if given.
+
+        `layers` are the states of all layers, the embeddings first, for heads that read features of them.
+        """
+        places = x if chosen is None else x[chosen]
+        outputs: dict[str, Tensor] = {}
+        for task, head in self.heads.items():
+            if isinstance(head, Masked):
+                outputs[task] = head(places, self.table)
+            else:
+                outputs[task] = head(layers if isinstance(head, FeatureHead) else x, key_mask)
+        return outputs
 
 
 def build_heads(options: Any, width: int, vocabulary: int | None) -> nn.ModuleDict:
@@ -48,6 +82,7 @@ def build_heads(options: Any, width: int, vocabulary: int | None) -> nn.ModuleDi
                 table_width=table_width(options),
                 norm=options.norm,
                 eps=options.eps,
+                layers=options.layers + 1,
             )
             for head in tasks
         }

@@ -12,7 +12,19 @@ from longspan.models.etc_model import EtcModel, PerInput
 from longspan.nn.block import Block
 from longspan.nn.stack import Stack
 
-SIZES = ("width", "layers", "heads", "head_dim", "hidden", "activation", "norm_position", "norm", "eps", "bias", "scale")
+SIZES = (
+    "width",
+    "layers",
+    "heads",
+    "head_dim",
+    "hidden",
+    "activation",
+    "norm_position",
+    "norm",
+    "eps",
+    "bias",
+    "scale",
+)
 DROPOUTS = ("dropout", "attention_dropout", "hidden_dropout")
 LEFT_OUT = ("pair",)  # next-sentence prediction, which ETC drops
 

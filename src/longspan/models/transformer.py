@@ -146,8 +146,11 @@ class Transformer(Headed, EncoderDecoder, TextStates):
         streams: Streams | None = None,
     ) -> dict[str, Tensor]:
         """The output of each head on the decoder's states, by task."""
-        x = self.hidden(source, ids, source_mask=source_mask, key_mask=key_mask, streams=streams)
-        return self.read(x, key_mask)
+        return self.read_from(
+            self.decoder,
+            lambda: self.hidden(source, ids, source_mask=source_mask, key_mask=key_mask, streams=streams),
+            key_mask,
+        )
 
     def logits(self, x: Hidden) -> Logits:
         """The output layer."""

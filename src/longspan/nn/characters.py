@@ -5,6 +5,7 @@ b + 1, then come the marks. A word is its begin mark, its UTF-8 bytes, its end m
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -43,6 +44,55 @@ def encode_words(
             ids[row, : len(sentence)] = torch.tensor([codes[word] for word in sentence])
             mask[row, : len(sentence)] = True
     return ids, mask
+
+
+@dataclass(frozen=True)
+class WordsOfBytes:
+    """The words of texts that were given as bytes."""
+
+    characters: Characters  # of `<S>`, the words and `</S>`
+    inside: Bool[Tensor, "batch marked"]  # which of these are real
+    mask: Bool[Tensor, "batch words"]  # which words are real, without the two marks
+    word: Int[Tensor, "batch length"]  # the word of each byte; of a space, the word before it
+
+    def to_bytes(self, x: Float[Tensor, "batch words *any"]) -> Float[Tensor, "batch length *any"]:
+        """What each word has, at each of its bytes."""
+        rows = torch.arange(len(self.word), device=x.device)[:, None]
+        return x[rows, self.word]
+
+
+def spell_bytes(
+    ids: Int[Tensor, "batch length"], key_mask: Bool[Tensor, "batch length"] | None, characters: int = 50
+) -> WordsOfBytes:
+    """The words that spaces separate in texts of bytes, as characters, each text between `<S>` and `</S>`.
+
+    The same as `encode_words(text.split())`. A text without words has one place, which is masked.
+    """
+    real = torch.ones_like(ids, dtype=torch.bool) if key_mask is None else key_mask
+    letters = real & (ids != 32) & ((ids < 9) | (ids > 13))
+    begins = letters & ~torch.cat([torch.zeros_like(letters[:, :1]), letters[:, :-1]], 1)
+    number = begins.cumsum(1)  # from 1; 0 before the first word
+    counts = number[:, -1]
+    words = max(1, int(counts.max()))
+    places = torch.arange(ids.shape[1], device=ids.device)
+    start = torch.where(begins, places, 0).cummax(1).values
+    inner = places - start
+    codes = ids.new_full((len(ids), words + 2, characters), FILL)
+    sizes = torch.zeros(len(ids), words + 2, dtype=torch.long, device=ids.device)
+    sizes.scatter_add_(1, number, letters.long())
+    sizes[:, 0] = 0
+    kept = letters & (inner < characters - 2)
+    row, column = kept.nonzero(as_tuple=True)
+    codes[row, number[row, column], inner[row, column] + 1] = ids[row, column] + 1
+    codes[:, :, 0] = BEGIN_WORD
+    codes.scatter_(2, (sizes.clamp_max(characters - 2) + 1)[..., None], END_WORD)
+    marked = torch.arange(words + 2, device=ids.device)
+    for at, mark in ((torch.zeros_like(counts), BEGIN_SENTENCE), (counts + 1, END_SENTENCE)):
+        code = ids.new_tensor([BEGIN_WORD, mark, END_WORD, *[FILL] * (characters - 3)])
+        codes[torch.arange(len(ids), device=ids.device), at] = code
+    inside = marked <= (counts + 1)[:, None]
+    codes = codes.masked_fill(~inside[..., None], 0)
+    return WordsOfBytes(codes, inside, marked[:words] < counts[:, None], (number - 1).clamp_min(0))
 
 
 def _code(word: str, width: int) -> list[int]:
@@ -132,4 +182,4 @@ class CharacterEncoder(nn.Module):
             raise InvalidInput(f"expected characters in 0..{ALPHABET - 1}, got {low if low < 0 else high}")
 
 
-__all__ = ["ALPHABET", "CharacterEncoder", "Characters", "Highway", "encode_words"]
+__all__ = ["ALPHABET", "CharacterEncoder", "Characters", "Highway", "WordsOfBytes", "encode_words", "spell_bytes"]

@@ -18,8 +18,10 @@ from longspan.errors import InvalidInput, InvalidOption
 from longspan.nn.dropout import Dropout
 from longspan.nn.feedforward import PLAIN, Activation, FeedForward
 from longspan.nn.global_tokens import MARKS
+from longspan.nn.layer_features import FEATURES, FeatureHead, LayerFeatures
 from longspan.nn.linear import Linear, linear
 from longspan.nn.norm import build_norm
+from longspan.nn.recurrent import Recurrent
 from longspan.nn.residual import Residual
 from longspan.shapes import Hidden, KeyMask
 
@@ -67,6 +69,13 @@ class Head(config.Options):
         False,
         "for each text: whether rows come in twos, the two orders of a pair, whose vectors are added (GPT)",
     )
+    features: str = option(
+        "last",
+        "the layers it reads: the last; the sum or concatenation of the last `depth`; a learned mix of all (ELMo)",
+        choices=FEATURES,
+    )
+    depth: int = option(4, "number of layers for the features sum and concat", low=1)
+    recurrent: int | None = option(None, "width of a bidirectional LSTM over the features; none: no LSTM", low=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -78,6 +87,13 @@ class Head(config.Options):
             raise InvalidOption(f"expected {self.labels} names, one per label, got {len(self.names)}")
         if self.hidden is not None and self.task not in TOKEN_TASKS:
             raise InvalidOption(f"hidden is an option of token tasks ({', '.join(TOKEN_TASKS)}), not of {self.task!r}")
+        if self.task == "masked" and self.on_features:
+            raise InvalidOption("the head 'masked' reads the last layer: leave out features and recurrent")
+
+    @property
+    def on_features(self) -> bool:
+        """Whether it reads more than the states of the last layer."""
+        return self.features != "last" or self.recurrent is not None
 
     @classmethod
     def read(cls, value: Any) -> "Head":
@@ -208,14 +224,22 @@ def pool(x: Hidden, key_mask: KeyMask | None, how: str) -> Float[Tensor, "batch 
 
 
 def build_head(
-    head: Head, width: int, *, vocabulary: int | None, table_width: int, norm: str, eps: float
-) -> Masked | PerText | PerToken:
-    """The module of a head on states of `width`."""
+    head: Head, width: int, *, vocabulary: int | None, table_width: int, norm: str, eps: float, layers: int = 1
+) -> Masked | PerText | PerToken | FeatureHead:
+    """The module of a head on states of `width`; the model has `layers` of them, counting the embeddings."""
     if head.task == "masked":
         if vocabulary is None:
             raise InvalidOption("the head 'masked' needs a model with a vocabulary; leave it out")
         return Masked(head, width, vocabulary=vocabulary, table_width=table_width, norm=norm, eps=eps)
-    return PerText(head, width) if head.task in TEXT_TASKS else PerToken(head, width, norm=norm, eps=eps)
+    if not head.on_features:
+        return PerText(head, width) if head.task in TEXT_TASKS else PerToken(head, width, norm=norm, eps=eps)
+    features, recurrent = LayerFeatures(head.features, head.depth, width, layers), None
+    width = features.width
+    if head.recurrent is not None:
+        recurrent = Recurrent(width, head.recurrent, bidirectional=True, dropout=head.dropout, forget_bias=1.0)
+        width = recurrent.out_width
+    inner = PerText(head, width) if head.task in TEXT_TASKS else PerToken(head, width, norm=norm, eps=eps)
+    return FeatureHead(features, recurrent, inner)
 
 
 __all__ = ["ACTIVATIONS", "POOLS", "TASKS", "Head", "Masked", "PerText", "PerToken", "build_head", "pool"]

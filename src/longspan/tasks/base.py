@@ -17,6 +17,7 @@ from torch import Tensor
 
 from longspan import config
 from longspan.data.base import Batch, Data
+from longspan.data.text.word_sentences import Vocabulary
 from longspan.data.tokenizers.tokenizer import Tokenizer
 from longspan.errors import Unsupported
 from longspan.models.base import Model
@@ -95,6 +96,7 @@ class Prepared:
     needs: Mapping[str, Any] = field(default_factory=dict)  # options that its model must have: vocabulary, tasks
     facts: Mapping[str, Any] = field(default_factory=dict)  # for the reader: sizes, labels, padding, baselines
     objectives: Mapping[str, Objective] = field(default_factory=dict)  # by split, where it differs from `objective`
+    words: Vocabulary | None = None  # what the rows of a model with `NamedRows` are called
 
 
 class Task(ABC):

@@ -13,6 +13,8 @@ TASKS: Registry[Task] = Registry(
     {
         "images": "longspan.tasks.images:Images",
         "language": "longspan.tasks.language:Language",
+        "bidirectional": "longspan.tasks.bidirectional:Bidirectional",
+        "words": "longspan.tasks.words:Words",
         "masked": "longspan.tasks.masked:MaskedLanguage",
         "detect": "longspan.tasks.detect:Detect",
         "denoise": "longspan.tasks.denoise:Denoise",

@@ -23,7 +23,7 @@ from longspan.nn.disagreement import HeadDisagreement
 from longspan.tasks.base import Objective, TaskLoss
 from longspan.train import evaluate
 from longspan.train.malloc import out_of_memory
-from longspan.train.optim import frozen_parameters
+from longspan.train.optim import clip_gradients, frozen_parameters
 from longspan.train.options import TrainOptions
 from longspan.train.processes import Processes
 from longspan.train.recompute import recompute
@@ -149,7 +149,7 @@ class Trainer:
         if self.options.unfreeze_every:
             for parameter in frozen_parameters(self.model, progress.step // self.options.unfreeze_every):
                 parameter.grad = None  # no update, no weight decay, not part of the norm
-        norm = gather_full(nn.utils.clip_grad_norm_(self.model.parameters(), self.options.clip or math.inf))
+        norm = gather_full(clip_gradients(self.model.parameters(), self.options.clip or math.inf))
         # One exchange between processes and one copy to Python per update.
         signalled = torch.tensor(float(bool(self.signals)), dtype=torch.float64, device=norm.device)
         totals = self.processes.sum(torch.stack([*sums.values(), signalled]))

@@ -1,22 +1,30 @@
-"""AdamW, with parameter groups for weight decay and for learning rates by layer."""
+"""AdamW, Adagrad and SGD, with parameter groups for weight decay and for learning rates by layer."""
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from longspan import config
 from longspan.config import option
 from longspan.errors import InvalidOption
 from longspan.nn.norm import LayerNorm, RMSNorm
+from longspan.train.adagrad import Adagrad
+
+KINDS = ("adamw", "adagrad", "sgd")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Optimizer(config.Options):
-    """AdamW (Loshchilov & Hutter 2019); no weight decay for norms, biases and other vectors."""
+    """AdamW (Loshchilov & Hutter 2019), Adagrad (Duchi et al. 2011) or SGD.
 
+    Norms, biases and other vectors have no weight decay. Adagrad and SGD have none at all, and take sparse gradients.
+    """
+
+    kind: str = option("adamw", "the update rule", choices=KINDS)
     beta1: float = option(0.9, "decay of the gradient's running mean", low=0, below=1)
     beta2: float = option(0.999, "decay of the running mean of its square", low=0, below=1)
     eps: float = option(1e-8, "added to the denominator", above=0)
@@ -26,7 +34,7 @@ class Optimizer(config.Options):
         1.0, "factor on the rate of embeddings; if a norm follows them, long vectors change slowly", low=0
     )
 
-    def build(self, model: nn.Module) -> torch.optim.AdamW:
+    def build(self, model: nn.Module) -> torch.optim.Optimizer:
         """The optimizer of the trainable parameters; each group has a `scale`, a factor on the schedule's rate."""
         groups = [
             {"params": [parameter for _, parameter in named], "weight_decay": decay, "scale": scale, "name": name}
@@ -34,6 +42,12 @@ class Optimizer(config.Options):
         ]
         if not groups:
             raise InvalidOption("the model has nothing to train: all its parameters are frozen")
+        if self.kind != "adamw":
+            if self.decay:
+                raise InvalidOption(f"weight decay is for adamw; with {self.kind} give decay = 0")
+            return Adagrad(groups, eps=self.eps) if self.kind == "adagrad" else torch.optim.SGD(groups)
+        if getattr(model, "sparse_gradients", False):
+            raise InvalidOption('adamw takes no sparse gradients; give optimizer = { kind = "adagrad", decay = 0 }')
         # Fused, a group is one call; otherwise each parameter takes a dozen, which is slow for small models.
         return torch.optim.AdamW(groups, lr=0.0, betas=(self.beta1, self.beta2), eps=self.eps, fused=True)
 
@@ -64,6 +78,24 @@ class Optimizer(config.Options):
         return groups
 
 
+@torch.no_grad()
+def clip_gradients(parameters: Iterable[nn.Parameter], largest: float) -> Tensor:
+    """The norm of all gradients, which are scaled down to `largest` if it is above; they may be sparse."""
+    parameters = [parameter for parameter in parameters if parameter.grad is not None]
+    if not any(parameter.grad is not None and parameter.grad.is_sparse for parameter in parameters):
+        return nn.utils.clip_grad_norm_(parameters, largest)
+    values = []
+    for parameter in parameters:
+        assert parameter.grad is not None
+        parameter.grad = parameter.grad.coalesce() if parameter.grad.is_sparse else parameter.grad
+        values.append(parameter.grad.values() if parameter.grad.is_sparse else parameter.grad)
+    norm = torch.stack([value.norm() for value in values]).norm()
+    if math.isfinite(largest):
+        for value in values:
+            value.mul_((largest / (norm + 1e-6)).clamp_max(1))
+    return norm
+
+
 def frozen_parameters(model: nn.Module, opened: int) -> list[nn.Parameter]:
     """Parameters that gradual unfreezing (Howard & Ruder 2018) does not train yet: below the `opened` top blocks.
 
@@ -82,4 +114,4 @@ def _depth(name: str, top: int) -> int:
     return 0 if name.startswith(("embedding", "source", "target")) else top
 
 
-__all__ = ["Optimizer", "frozen_parameters"]
+__all__ = ["Optimizer", "clip_gradients", "frozen_parameters"]

@@ -27,7 +27,7 @@ from longspan.hub.locate import PACKAGE, locate
 from longspan.models import folder as model_folder
 from longspan.models import presets
 from longspan.models import registry as models
-from longspan.models.base import Model, SentenceHeads, TextHeads
+from longspan.models.base import Model, NamedRows, SentenceHeads, TextHeads
 from longspan.nn.heads import Head
 from longspan.parsing import read_toml
 from longspan.tasks import registry as tasks
@@ -112,8 +112,7 @@ class Recipe:
             raise InvalidOption(f"{self.source}: [model] fresh must be true or false, not {fresh!r}")
         heads = [_head(head) for head in needs.get("tasks", ())]
         model = tune(folder, heads, shape=shape, options=options or None).model
-        rows = getattr(model.options, "vocabulary", None)
-        wanted = needs.get("vocabulary", 0)
+        rows, wanted = model.token_rows, needs.get("vocabulary", 0)
         if rows is not None and wanted > rows:
             model = self._with_tokens(model, folder, rows, wanted)
         return type(model)(model.options) if fresh else model
@@ -359,6 +358,8 @@ def _trainer(recipe: Recipe, run: Run, prepared: Prepared, options: TrainOptions
         raise InvalidInput(
             f"{recipe.source}: [model]: out of memory: the model is too large for this machine"
         ) from None
+    if prepared.words is not None and isinstance(model, NamedRows):
+        model.name_rows(prepared.words)
     # The same initial weights in all processes, then different random numbers.
     torch.manual_seed(options.seed + processes.rank)
     return Trainer(

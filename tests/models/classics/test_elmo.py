@@ -1,16 +1,20 @@
-"""ELMo: section 27 of the specification."""
+"""ELMo (Peters et al. 2018): layers, losses, heads on a frozen model, and texts as bytes."""
 
 import math
 from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from longspan.errors import InvalidInput, InvalidOption
+from longspan.hub.finetune import freeze
 from longspan.models import build, load
-from longspan.models.classics.elmo import Elmo, ElmoMix, ElmoOutput, ElmoVectors
-from longspan.nn.characters import encode_words
+from longspan.models.base import DirectionLosses
+from longspan.models.classics.elmo import Elmo
+from longspan.nn.characters import encode_words, spell_bytes
+from longspan.nn.heads import Head
+from longspan.nn.layer_features import LayerMix
 
 TINY = {"cells": 12, "projection": 8, "filters": (4, 4, 6), "character_width": 4, "characters": 12, "dropout": 0.0}
 RIVER = ["he", "sat", "on", "the", "bank", "of", "the", "river"]
@@ -147,7 +151,7 @@ def test_state_is_carried_only_if_passed_on():
 def test_the_mix_of_layers():
     """Check 2: the weights sum to 1; at w = 0 it is gamma times the mean."""
     layers = torch.randn(2, 3, 5, 16, dtype=torch.float64)
-    mix = ElmoMix(3, penalty=0.5).double()
+    mix = LayerMix(3, penalty=0.5).double()
     assert float(mix.weight.softmax(0).sum()) == pytest.approx(1)
     mix.gamma.data.fill_(2.5)
     torch.testing.assert_close(mix(layers), 2.5 * layers.mean(1))
@@ -157,35 +161,65 @@ def test_the_mix_of_layers():
     share /= share.sum()
     torch.testing.assert_close(mix(layers), 2.5 * (share[:, None, None] * layers).sum(1))
     assert float(mix.auxiliary_loss) == pytest.approx(2.5)
-    normed = ElmoMix(3, norm=True).double()(layers)
+    normed = LayerMix(3, norm=True).double()(layers)
     wanted = (layers - layers.mean(-1, keepdim=True)) / (layers.var(-1, keepdim=True, correction=0) + 1e-5).sqrt()
     torch.testing.assert_close(normed, wanted.mean(1))
     with pytest.raises(InvalidInput, match="this mixes 3 layers, and 2 were given"):
         mix(layers[:, :2])
 
 
-class Tagger(nn.Module):
-    def __init__(self, vectors: ElmoVectors) -> None:
-        super().__init__()
-        self.vectors = vectors
-        self.head = nn.Linear(2 * vectors.width, 2, dtype=torch.float64)
-
-    def forward(self, characters: Tensor) -> Tensor:
-        return self.head(torch.cat(self.vectors(characters), -1))
+def as_bytes(*texts: str) -> tuple[Tensor, Tensor]:
+    rows = [list(text.encode()) for text in texts]
+    ids = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.long)
+    for number, row in enumerate(rows):
+        ids[number, : len(row)] = torch.tensor(row)
+    return ids, torch.arange(ids.shape[1]) < torch.tensor([[len(row)] for row in rows])
 
 
-def test_a_task_changes_its_own_weights_only():
-    """Check 3. The biLM stays in evaluation mode too: its dropout never runs."""
-    task = Tagger(ElmoVectors(tiny(dropout=0.5), mixes=2, dropout=0.5).double()).train()
-    assert task.training and task.vectors.mixes[0].training and not task.vectors.bilm.training
-    before = {name: value.clone() for name, value in task.state_dict().items()}
-    optimiser = torch.optim.SGD([p for p in task.parameters() if p.requires_grad], lr=0.5)
-    loss = task(encode(RIVER)[0]).square().sum() + sum(mix.auxiliary_loss for mix in task.vectors.mixes)
+def test_bytes_spell_the_words_of_a_text():
+    """The same characters as `encode_words` on the split text, between the marks of a sentence."""
+    texts = ["he sat  on the bank", " über\tall\n", "a-very-very-long-word x", "  "]
+    words = spell_bytes(*as_bytes(*texts), 12)
+    wanted, real = encode(*(["<S>", *text.split(), "</S>"] for text in texts))
+    assert torch.equal(words.characters, wanted) and torch.equal(words.inside, real)
+    assert words.mask.sum(1).tolist() == [5, 2, 2, 0]
+    assert words.word[0].tolist()[:19] == [0, 0, 0, 1, 1, 1, 1, 1, 2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4]
+
+
+def test_heads_read_the_words_of_a_text():
+    """A text head pools words, whatever their lengths; a token head gives each byte its word's output."""
+    torch.manual_seed(0)
+    tasks = (Head(task="classify", pool="mean", dropout=0.0), Head(task="tag", labels=3, features="mix", dropout=0.0))
+    model = tiny(tasks=tasks)
+    ids, mask = as_bytes(" ".join(RIVER), " ".join(MONEY))
+    outputs = model.outputs(ids, key_mask=mask)
+    for row, sentence in enumerate((RIVER, MONEY)):
+        layers = model(encode(["<S>", *sentence, "</S>"])[0])[:, :, 1:-1]
+        classify, tag = model.heads["classify"], model.heads["tag"]
+        torch.testing.assert_close(outputs["classify"][row], classify.out(layers[0, -1].mean(0)))
+        tags = tag.head.out(layers[0].mean(0))  # the mix starts as the mean
+        places = [len(" ".join(sentence[:word])) + (word > 0) for word in range(len(sentence))]
+        torch.testing.assert_close(outputs["tag"][row, places], tags)
+    assert model.token_rows == 256
+    with pytest.raises(InvalidOption, match="leave out the head 'masked'"):
+        tiny(tasks=(Head(task="masked"),))
+
+
+def test_frozen_features_train_the_mix_and_the_head_only():
+    """Section 3.2. The biLM stays in evaluation mode too: its dropout never runs."""
+    model = tiny(dropout=0.5, tasks=(Head(task="tag", labels=2, features="mix", recurrent=3),))
+    freeze(model, "head")
+    model.train()
+    assert model.heads.training and not model.forward_lm.training and not model.tokens.training
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    optimiser = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.5)
+    loss = model.outputs(as_bytes(" ".join(RIVER))[0])["tag"].square().sum() + model.auxiliary_loss()
     loss.backward()
     optimiser.step()
-    changed = {name for name, value in task.state_dict().items() if not torch.equal(value, before[name])}
-    mixes = {f"vectors.mixes.{mix}.{part}" for mix in (0, 1) for part in ("weight", "gamma")}
-    assert changed == mixes | {"head.weight", "head.bias"}
+    changed = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
+    assert {"heads.tag.features.mix.weight", "heads.tag.features.mix.gamma", "heads.tag.head.out.weight"} <= changed
+    assert all(name.startswith("heads.tag.") for name in changed)
+    assert model.eval().heads.training is False
 
 
 def test_it_learns_both_ways():
@@ -243,6 +277,4 @@ def test_what_does_not_fit_is_refused():
         tiny()(characters, key_mask=torch.ones(1, 8))
     with pytest.raises(InvalidOption, match=r"the projection \(8\) must not be wider than the 4 cells"):
         tiny(cells=4)
-    with pytest.raises(InvalidOption, match="mixes must be at least 1"):
-        ElmoVectors(tiny(), mixes=0)
-    assert ElmoOutput(torch.zeros(()), torch.zeros(()), 0).forward_perplexity == 1
+    assert DirectionLosses(torch.zeros(()), torch.zeros(()), 0).forward_perplexity == 1

@@ -183,7 +183,7 @@ def by_hand() -> Word2Vec:
 
 def test_scores_by_hand():
     model = by_hand()
-    unit = dict(zip(model.words.words, model.unit))
+    unit = dict(zip(model.words.words, model.table.unit))
     target = unit["king"] - unit["man"] + unit["woman"]
     for word, score in model.analogy("man", "king", "woman", exclude=False):
         assert score == pytest.approx(float(target @ unit[word] / target.norm()), abs=1e-6)

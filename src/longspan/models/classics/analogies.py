@@ -48,6 +48,7 @@ class Section:
     correct: int
     correct_unexcluded: int  # the control: a, b and c may be answers as well
     own_words: int  # how often the control's answer was one of the question's own words
+    correct_neighbour: int  # another control: the nearest neighbour of c, whatever a and b are
 
     @property
     def syntactic(self) -> bool:
@@ -77,6 +78,16 @@ class AnalogyReport:
         """The control, which is near 0 even for good vectors: the nearest word is mostly c or b itself."""
         asked = sum(section.asked for section in self.sections)
         return sum(section.correct_unexcluded for section in self.sections) / asked if asked else None
+
+    @property
+    def accuracy_neighbour(self) -> float | None:
+        """The control that answers with the nearest neighbour of c."""
+        asked = sum(section.asked for section in self.sections)
+        return sum(section.correct_neighbour for section in self.sections) / asked if asked else None
+
+    @property
+    def asked(self) -> int:
+        return sum(section.asked for section in self.sections)
 
     @property
     def skipped(self) -> int:
@@ -125,7 +136,7 @@ def _sections(path: Path, lower: bool) -> Iterator[tuple[str, list[Question]]]:
 
 def _section(unit: Tensor, vocabulary: Vocabulary, name: str, questions: list[Question], method: str) -> Section:
     known = [[vocabulary.ids[word] for word in words] for words in questions if all(w in vocabulary for w in words)]
-    correct = correct_unexcluded = own_words = 0
+    correct = correct_unexcluded = own_words = neighbour = 0
     for piece in torch.split(torch.tensor(known, dtype=torch.long).view(-1, 4), PIECE):
         given, wanted = piece[:, :3].to(unit.device), piece[:, 3].to(unit.device)
         found = scores(unit, given, method)
@@ -133,7 +144,9 @@ def _section(unit: Tensor, vocabulary: Vocabulary, name: str, questions: list[Qu
         correct_unexcluded += int((answer == wanted).sum())
         own_words += int((answer[:, None] == given).any(1).sum())
         correct += int((found.scatter_(1, given, -torch.inf).argmax(1) == wanted).sum())
-    return Section(name, len(known), len(questions) - len(known), correct, correct_unexcluded, own_words)
+        near = (unit[given[:, 2]] @ unit.T).scatter_(1, given, -torch.inf)
+        neighbour += int((near.argmax(1) == wanted).sum())
+    return Section(name, len(known), len(questions) - len(known), correct, correct_unexcluded, own_words, neighbour)
 
 
 __all__ = ["METHODS", "AnalogyReport", "Section", "evaluate", "scores"]

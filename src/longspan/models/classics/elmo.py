@@ -1,25 +1,25 @@
 """ELMo (Peters et al. 2018): two language models, one each way, over vectors of words made from their characters.
 
-`Elmo` is the pair of language models (the biLM), `ElmoMix` the weighted sum of its layers that a task learns, and
-`ElmoVectors` a biLM that stays as it is, with the mixes of one task.
+`Elmo` is the pair of language models (the biLM) and, with `tasks`, heads on its layers. A head with `features = "mix"`
+learns a weighted sum of them (section 3.2). Texts come as bytes; words are what spaces separate.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.nn.functional import layer_norm
 
 from longspan import config
 from longspan.attention.state import State
 from longspan.config import option
 from longspan.errors import InvalidInput, InvalidOption
-from longspan.models.base import Ids, Mask, Model
-from longspan.nn.characters import CharacterEncoder, Characters
+from longspan.models.base import BidirectionalModel, DirectionLosses, Ids, Mask, TextHeads, WordStates
+from longspan.nn.characters import CharacterEncoder, Characters, WordsOfBytes, spell_bytes
 from longspan.nn.dropout import Dropout
+from longspan.nn.heads import TOKEN_TASKS, Head, build_head
+from longspan.nn.layer_features import FeatureHead
 from longspan.nn.loss import IGNORED, chunked_cross_entropy
 from longspan.nn.projected_lstm import LstmState, ProjectedLstm
 from longspan.nn.sampled_softmax import LogUniform, sampled_cross_entropy
@@ -41,40 +41,13 @@ class ElmoState(State):
         return type(self)(forward, backward)
 
 
-@dataclass(frozen=True)
-class ElmoOutput:
-    """Losses of the two directions over `targets` words each; batches add up, and then are divided once."""
-
-    forward: Float[Tensor, ""]  # sums, in nats
-    backward: Float[Tensor, ""]
-    targets: int
-
-    def __add__(self, other: "ElmoOutput") -> "ElmoOutput":
-        return ElmoOutput(self.forward + other.forward, self.backward + other.backward, self.targets + other.targets)
-
-    @property
-    def loss(self) -> Float[Tensor, ""]:
-        """What is minimised (section 3.1, equation for both directions jointly), per prediction."""
-        return (self.forward + self.backward) / max(2 * self.targets, 1)
-
-    @property
-    def forward_perplexity(self) -> float:
-        """Per word, of the next word given those before it."""
-        return float((self.forward.detach() / max(self.targets, 1)).exp())
-
-    @property
-    def backward_perplexity(self) -> float:
-        """Per word, of a word given those after it."""
-        return float((self.backward.detach() / max(self.targets, 1)).exp())
-
-
 class _OneWay(nn.Module):
     """The LSTM layers of one direction; every layer but the first is added to what it reads (section 3.4)."""
 
     def __init__(self, options: "Elmo.Options") -> None:
         super().__init__()
         width = options.projection
-        layers = [ProjectedLstm(width, options.cells, width, clip=options.clip) for _ in range(options.layers)]
+        layers = [ProjectedLstm(width, options.cells, width, clip=options.clip or None) for _ in range(options.layers)]
         self.layers = nn.ModuleList(layers)
         self.dropout = Dropout(options.dropout)
 
@@ -94,7 +67,7 @@ class _OneWay(nn.Module):
         return outs, tuple(after)
 
 
-class Elmo(Model):
+class Elmo(TextHeads, WordStates, BidirectionalModel):
     """Two language models, one each way, whose layers are vectors of words in their context (the biLM).
 
     Layer j at word k is [what the forward LM says after reading word k; the same of the backward LM].
@@ -116,7 +89,7 @@ class Elmo(Model):
         layers: int = option(2, "LSTM layers in each direction", low=1)
         cells: int = option(4096, "LSTM cells of a layer", low=1)
         projection: int = option(512, "width of word vectors and of what a layer says", low=1)
-        clip: float | None = option(3.0, "bound of cells and projections; none: no bound, and faster", low=1e-6)
+        clip: float | None = option(3.0, "bound of cells and projections; 0 or none: no bound, and faster", low=0)
         filters: tuple[int, ...] = option(
             (32, 32, 64, 128, 256, 512, 1024), "convolution maps of widths 1, 2, 3 …", low=1
         )
@@ -127,6 +100,7 @@ class Elmo(Model):
         sampled: int | None = option(
             None, "words that training compares with (8192 in the paper); none: the whole vocabulary", low=1
         )
+        tasks: tuple[Head, ...] | None = option(None, "the tasks that it has heads for")
 
     options: Options
 
@@ -152,6 +126,17 @@ class Elmo(Model):
             if options.vocabulary is None:
                 raise InvalidOption("elmo: sampled is for the output layer, and there is none; give vocabulary")
             self.sampler = LogUniform(options.vocabulary, options.sampled)
+        tasks = options.tasks or ()
+        if any(head.task == "masked" for head in tasks):
+            raise InvalidOption("elmo predicts words in both directions, not masked ones; leave out the head 'masked'")
+        width, layers = 2 * options.projection, options.layers + 1
+        sizes = {"vocabulary": None, "table_width": width, "norm": "layer", "eps": 1e-5, "layers": layers}
+        self.heads = nn.ModuleDict({head.task: build_head(head, width, **sizes) for head in tasks})
+
+    @property
+    def token_rows(self) -> int:
+        """It reads bytes."""
+        return 256
 
     def start(self, batch: int) -> ElmoState:
         """The state before the first sentence."""
@@ -191,9 +176,37 @@ class Elmo(Model):
         *,
         key_mask: Mask | None = None,
         generator: torch.Generator | None = None,
-    ) -> ElmoOutput:
+    ) -> DirectionLosses:
         """Both directions' losses on the words `ids` that `characters` spell."""
         return self.score(self(characters, key_mask=key_mask), ids, key_mask=key_mask, generator=generator)
+
+    def states(self, ids: Ids, key_mask: Mask | None = None) -> tuple[Layers, WordsOfBytes]:
+        """All layers at the words of texts that are given as bytes, and where these words are.
+
+        Texts are read between `<S>` and `</S>`, as in pre-training; the layers do not include these two.
+        """
+        words = spell_bytes(ids, key_mask, self.options.characters)
+        layers = self(words.characters, key_mask=words.inside)
+        index = (torch.arange(words.mask.shape[1], device=ids.device) + 1)[None, None, :, None]
+        inner = layers.gather(2, index.expand(*layers.shape[:2], -1, layers.shape[3]))
+        return inner.masked_fill(~words.mask[:, None, :, None], 0), words
+
+    def word_states(self, ids: Ids, key_mask: Mask | None = None) -> tuple[Layers, Mask]:
+        """All layers at the words of texts that are given as bytes, and which words are real."""
+        layers, words = self.states(ids, key_mask)
+        return layers, words.mask
+
+    def outputs(
+        self, ids: Ids, *, key_mask: Mask | None = None, segments: Ids | None = None, chosen: Mask | None = None
+    ) -> dict[str, Tensor]:
+        """The output of each head on texts that are given as bytes; a head for tokens gives each byte its word's."""
+        states, words = self.states(ids, key_mask)
+        layers = states.unbind(1)
+        outputs: dict[str, Tensor] = {}
+        for task, head in self.heads.items():
+            out: Tensor = head(layers if isinstance(head, FeatureHead) else layers[-1], words.mask)
+            outputs[task] = words.to_bytes(out) if task in TOKEN_TASKS else out
+        return outputs
 
     def score(
         self,
@@ -202,7 +215,7 @@ class Elmo(Model):
         *,
         key_mask: Mask | None = None,
         generator: torch.Generator | None = None,
-    ) -> ElmoOutput:
+    ) -> DirectionLosses:
         """The losses from layers that `read` gave. Both directions share the output layer.
 
         With `sampled`, training compares with sampled words, drawn by `generator`; evaluation always with all of them.
@@ -226,7 +239,7 @@ class Elmo(Model):
         forward, backward = _take(layers[:, -1], order).chunk(2, dim=-1)
         targets = int((ids[:, 1:] != IGNORED).sum())
         after, before = ids[:, 1:], ids[:, :-1].masked_fill(ids[:, 1:] == IGNORED, IGNORED)
-        return ElmoOutput(
+        return DirectionLosses(
             self._sum(forward[:, :-1], after, generator), self._sum(backward[:, 1:], before, generator), targets
         )
 
@@ -270,69 +283,4 @@ def _put(x: Hidden, order: Tensor | None) -> Hidden:
     return x if order is None else _take(x, order.argsort(dim=1))
 
 
-class ElmoMix(nn.Module):
-    """gamma · sum over j of softmax(w)_j · h_j (section 3.2), and the penalty on w that keeps it near the plain mean.
-
-    With `norm`, each layer is normalised first, token by token. (The authors' code takes mean and variance over the
-    whole batch, which would let other rows change a word's vector.)
-    """
-
-    def __init__(self, layers: int, *, norm: bool = False, penalty: float = 0.001, dropout: float = 0.0) -> None:
-        super().__init__()
-        self.norm, self.penalty = norm, penalty
-        self.weight = nn.Parameter(torch.zeros(layers))
-        self.gamma = nn.Parameter(torch.ones(()))
-        self.dropout = Dropout(dropout)
-
-    @property
-    def auxiliary_loss(self) -> Float[Tensor, ""]:
-        """penalty · ‖w‖², for the task's loss."""
-        return self.penalty * self.weight.square().sum()
-
-    def forward(self, layers: Layers) -> Float[Tensor, "batch length both"]:
-        if layers.shape[1] != len(self.weight):
-            raise InvalidInput(f"this mixes {len(self.weight)} layers, and {layers.shape[1]} were given")
-        if self.norm:
-            layers = layer_norm(layers, layers.shape[-1:])
-        mixed: Tensor = self.dropout(self.gamma * torch.einsum("j,bjld->bld", self.weight.softmax(0), layers))
-        return mixed
-
-    def extra_repr(self) -> str:
-        return f"layers={len(self.weight)}, norm={self.norm}, penalty={self.penalty}"
-
-
-class ElmoVectors(nn.Module):
-    """A frozen biLM and `mixes` mixes of its layers: one for a task's input, another perhaps for its output.
-
-    Only the mixes learn. The biLM stays in evaluation mode whatever the task around it is in.
-    """
-
-    def __init__(
-        self, bilm: Elmo, *, mixes: int = 1, norm: bool = False, penalty: float = 0.001, dropout: float = 0.5
-    ) -> None:
-        super().__init__()
-        if mixes < 1:
-            raise InvalidOption(f"mixes must be at least 1, not {mixes}")
-        self.bilm = bilm.requires_grad_(False).eval()
-        self.mixes = nn.ModuleList(
-            ElmoMix(bilm.options.layers + 1, norm=norm, penalty=penalty, dropout=dropout) for _ in range(mixes)
-        )
-
-    @property
-    def width(self) -> int:
-        """Of each vector: both directions' projections."""
-        return 2 * self.bilm.options.projection
-
-    def train(self, mode: bool = True) -> Self:
-        super().train(mode)
-        self.bilm.eval()
-        return self
-
-    def forward(self, characters: Characters, *, key_mask: Mask | None = None) -> Sequence[Tensor]:
-        """(batch, length, width) from each mix; the task concatenates it to its own vectors."""
-        with torch.no_grad():
-            layers = self.bilm(characters, key_mask=key_mask)
-        return tuple(mix(layers) for mix in self.mixes)
-
-
-__all__ = ["Elmo", "ElmoMix", "ElmoOutput", "ElmoState", "ElmoVectors"]
+__all__ = ["Elmo", "ElmoState"]

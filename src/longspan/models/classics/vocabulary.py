@@ -1,5 +1,6 @@
 """The words of a corpus, by falling frequency: what word2vec and ELMo's output layer number their rows by."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -7,6 +8,14 @@ from pathlib import Path
 from longspan.errors import InvalidInput, InvalidOption, UnknownName, suggest
 
 NEAR = 10_000  # words among which a misspelt one is looked for
+SPLITS = ("spaces", "words")
+WORD = re.compile(r"\w+(?:['’]\w+)*")
+
+
+def split_words(text: str, split: str = "spaces", lowercase: bool = False) -> list[str]:
+    """The words of a text: what is between spaces, or runs of letters and digits, apostrophes inside them too."""
+    text = text.lower() if lowercase else text
+    return text.split() if split == "spaces" else WORD.findall(text)
 
 
 class Vocabulary:
@@ -22,8 +31,18 @@ class Vocabulary:
             raise InvalidInput(f"the vocabulary has {twice!r} twice")
 
     @classmethod
-    def count(cls, corpus: Iterable[Sequence[str]], *, min_count: int = 1, first: Sequence[str] = ()) -> "Vocabulary":
-        """The words that a corpus of sentences has at least `min_count` times; `first` (marks) stand in front."""
+    def count(
+        cls,
+        corpus: Iterable[Sequence[str]],
+        *,
+        min_count: int = 1,
+        first: Sequence[str] = (),
+        limit: int | None = None,
+    ) -> "Vocabulary":
+        """The words that a corpus of sentences has at least `min_count` times; `first` (marks) stand in front.
+
+        `limit` is the most words to keep, with those in `first`.
+        """
         if min_count < 1:
             raise InvalidOption(f"min_count must be at least 1, not {min_count}")
         seen: Counter[str] = Counter()
@@ -32,7 +51,7 @@ class Vocabulary:
                 raise InvalidInput(f"expected lists of words, got a text as sentence {number}; split it first")
             seen.update(sentence)
         frequent = [word for word, times in seen.items() if times >= min_count and word not in first]
-        words = [*first, *sorted(frequent, key=lambda word: (-seen[word], word))]
+        words = [*first, *sorted(frequent, key=lambda word: (-seen[word], word))][:limit]
         if not words:
             raise InvalidInput(f"no word is in the corpus {min_count} times; it has {len(seen)} different words")
         return cls(words, [seen[word] for word in words])
@@ -84,4 +103,4 @@ class Vocabulary:
         return cls(words, counts)
 
 
-__all__ = ["Vocabulary"]
+__all__ = ["SPLITS", "Vocabulary", "split_words"]

@@ -5,44 +5,47 @@
 >>> model.analogy("man", "king", "woman")
 """
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from torch.nn.functional import normalize
+from torch.nn.functional import embedding, logsigmoid
 
 from longspan import config
 from longspan.config import option
 from longspan.errors import InvalidInput, InvalidOption
-from longspan.models.base import Model
-from longspan.models.classics import analogies, skip_gram
+from longspan.models.base import WordVectors
+from longspan.models.classics import huffman, skip_gram
 from longspan.models.classics.analogies import AnalogyReport
-from longspan.models.classics.vocabulary import Vocabulary
+from longspan.models.classics.vector_files import write_vectors
+from longspan.models.classics.vocabulary import SPLITS, Vocabulary, split_words
+from longspan.models.classics.word_table import ScoredWords, WordTable
 
-WORDS = "vocabulary.txt"
 BLOCK = 20_000  # tokens whose windows are cut at once
+MODES, OUTPUTS = ("skip-gram", "cbow"), ("negative", "hierarchical")
 FINAL = 1e-4  # the learning rate ends at this part of itself
 
-Found = list[tuple[str, float]]  # words with their scores, best first
 Progress = Callable[[float, float], None]
 
 
-class Word2Vec(Model):
+class Word2Vec(WordVectors):
     """Two vectors per word, as a centre (`inputs`, the ones that are used) and as a context (`outputs`)."""
 
     name = "word2vec"
     paper = "Mikolov et al. 2013"
-    files = (WORDS,)
 
     @dataclass(frozen=True, kw_only=True)
     class Options(config.Options):
         vocabulary: int = option(1, "number of words; from_corpus counts them", low=1)
         dim: int = option(100, "width of the vectors", low=1)
+        mode: str = option("skip-gram", "what predicts a word: each word around it, or their mean", choices=MODES)
+        output: str = option("negative", "negative sampling, or a hierarchical softmax", choices=OUTPUTS)
+        split: str = option("spaces", "words are between spaces, or runs of letters and digits", choices=SPLITS)
+        lowercase: bool = option(False, "whether texts are lower-cased")
         window: int = option(5, "largest radius around a centre", low=1)
         negatives: int = option(5, "negative samples per pair: 5 to 20 for small corpora, 2 to 5 for large", low=1)
         power: float = option(0.75, "negatives are drawn in proportion to count^power", low=0)
@@ -59,10 +62,54 @@ class Word2Vec(Model):
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
-        self.words: Vocabulary | None = None
+        self._tree: tuple[Tensor, Tensor, Tensor] | None = None
         start = torch.rand(options.vocabulary, options.dim, generator=self._generator())
         self.inputs = nn.Parameter((start - 0.5) / options.dim)
         self.outputs = nn.Parameter(torch.zeros(options.vocabulary, options.dim))
+
+    @property
+    def vectors(self) -> Float[Tensor, "words dim"]:
+        return self.inputs.detach()
+
+    def tokens(self, text: str) -> list[str]:
+        """The words of a text, as they were split in training."""
+        return split_words(text, self.options.split, self.options.lowercase)
+
+    def loss(
+        self,
+        contexts: Int[Tensor, "centres around"],
+        centres: Int[Tensor, " centres"],
+        mask: Bool[Tensor, "centres around"],
+        negatives: Int[Tensor, "centres negatives"],
+    ) -> Float[Tensor, ""]:
+        """-Σ log σ(±u·x) over each centre's output rows u, + for its own and - for negatives, summed over inputs x.
+
+        The inputs are the vectors of the words around it (skip-gram) or their mean (CBOW). All inputs of a centre share
+        its negatives, so that one matrix product serves them (Ji et al. 2016); a negative that is the centre itself is
+        left out. With the hierarchical softmax, the rows are the inner nodes on the centre's path in a Huffman tree.
+        """
+        x = embedding(contexts, self.inputs, sparse=True)
+        if self.options.mode == "cbow":
+            real = mask[:, :, None].to(x.dtype)
+            x = (x * real).sum(1, keepdim=True) / real.sum(1, keepdim=True).clamp_min(1)
+            mask = mask.any(1, keepdim=True)
+        rows, positive, counted = self._output_rows(centres, negatives)
+        u = embedding(rows, self.outputs, sparse=True)
+        scores = torch.bmm(x, u.transpose(1, 2))
+        logs = logsigmoid(torch.where(positive[:, None], scores, -scores))
+        return -(logs * (mask[:, :, None] & counted[:, None])).sum()
+
+    def _output_rows(self, centres: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The output rows of each centre, which of them are to score high, and which count."""
+        if self.options.output == "hierarchical":
+            if self._tree is None:
+                self._tree = huffman.paths(self._words().counts)
+            nodes, codes, inside = (table.to(centres.device) for table in self._tree)
+            return nodes[centres], ~codes[centres], inside[centres]
+        rows = torch.cat([centres[:, None], negatives], 1)
+        positive = torch.zeros_like(rows, dtype=torch.bool)
+        positive[:, 0] = True
+        return rows, positive, positive | (rows != centres[:, None])
 
     def _generator(self) -> torch.Generator:
         return torch.Generator().manual_seed(self.options.seed)
@@ -130,38 +177,21 @@ class Word2Vec(Model):
         return self.inputs.detach()[self._words().id(word)]
 
     @property
-    def unit(self) -> Float[Tensor, "words dim"]:
-        """All vectors at length 1."""
-        return normalize(self.inputs.detach(), dim=-1)
+    def table(self) -> WordTable:
+        """The words and their vectors."""
+        return WordTable(self._words(), self.vectors)
 
-    def neighbours(self, word: str, k: int = 10) -> Found:
+    def neighbours(self, word: str, k: int = 10) -> ScoredWords:
         """The `k` words of largest cosine with a word, and the cosines; the word itself is left out."""
-        unit, own = self.unit, self._words().id(word)
-        return self._best(unit @ unit[own], k, [own])
+        return self.table.neighbours(word, k)
 
-    def analogy(self, a: str, b: str, c: str, *, method: str = "add", exclude: bool = True, k: int = 10) -> Found:
-        """The best answers to "a is to b as c is to …" and their scores.
+    def analogy(self, a: str, b: str, c: str, *, method: str = "add", exclude: bool = True, k: int = 10) -> ScoredWords:
+        """The best answers to "a is to b as c is to …" and their scores; see `WordTable.analogy`."""
+        return self.table.analogy(a, b, c, method=method, exclude=exclude, k=k)
 
-        `exclude` leaves out a, b and c. Without it the answer is nearly always b or c: the control of every analogy.
-        """
-        given = [self._words().id(word) for word in (a, b, c)]
-        scores = analogies.scores(self.unit, torch.tensor([given], device=self.device), method)[0]
-        return self._best(scores, k, given if exclude else [])
-
-    def evaluate(self, questions: Path | str, *, method: str = "add", lower: bool = False) -> AnalogyReport:
-        """Accuracies on a file of questions in the format of Mikolov et al. 2013a (`questions-words.txt`).
-
-        a, b and c are excluded; the report has the control without exclusion as well. `lower` lowers the questions.
-        """
-        return analogies.evaluate(self.unit, self._words(), Path(questions), method=method, lower=lower)
-
-    def _best(self, scores: Tensor, k: int, without: list[int]) -> Found:
-        if k < 1:
-            raise InvalidInput(f"expected k of at least 1, got {k}")
-        left = len(scores) - len(set(without))
-        best = scores.index_fill(0, torch.tensor(without, dtype=torch.long, device=scores.device), -torch.inf)
-        values, ids = best.topk(min(k, left))
-        return [(self._words().words[i], value) for i, value in zip(ids.tolist(), values.tolist())]
+    def evaluate(self, questions: Path | str, *, method: str = "add", lower: bool | None = False) -> AnalogyReport:
+        """Accuracies on a file of questions; see `WordTable.evaluate`."""
+        return self.table.evaluate(Path(questions), method=method, lower=lower)
 
     def _words(self) -> Vocabulary:
         if self.words is None:
@@ -169,49 +199,26 @@ class Word2Vec(Model):
         return self.words
 
     def write_files(self, folder: Path) -> None:
-        self._words().write(folder / WORDS)
+        self._words().write(folder / self.files[0])
 
     def read_files(self, folder: Path) -> None:
-        words = Vocabulary.read(folder / WORDS)
+        path = folder / self.files[0]
+        words = Vocabulary.read(path)
         if len(words) != len(self.inputs):
-            raise InvalidInput(f"{folder / WORDS} has {len(words)} words, and the model has {len(self.inputs)}")
+            raise InvalidInput(f"{path} has {len(words)} words, and the model has {len(self.inputs)}")
         self.words = words
 
     def write_text(self, path: Path | str) -> None:
         """The vectors in the tool's text format (`.vec`): a line with their number and width, then one per word."""
-        words, vectors = self._words(), self.inputs.detach().cpu()
-        with Path(path).open("w", encoding="utf-8", errors="surrogateescape", newline="\n") as file:
-            file.write(f"{len(words)} {vectors.shape[1]}\n")
-            for word, vector in zip(words.words, vectors):
-                file.write(f"{word} {' '.join(map(repr, vector.tolist()))}\n")
+        with Path(path).open("wb") as file:
+            write_vectors(file, self._words().words, self.vectors)
 
     @classmethod
     def read_text(cls, path: Path | str) -> "Word2Vec":
-        """A model of the vectors in a `.vec` file. It can be asked, not trained: counts and contexts are missing."""
-        path = Path(path)
-        if not path.is_file():
-            raise InvalidInput(f"{path} is not there: vectors in word2vec's text format")
-        with path.open(encoding="utf-8", errors="surrogateescape", newline="\n") as file:
-            head = file.readline().split()
-            if len(head) != 2 or not all(re.fullmatch("0*[1-9][0-9]{,11}", part) for part in head):
-                raise InvalidInput(f"{path}, line 1: expected the number of words and their width, got {head!r:.80}")
-            count, dim = map(int, head)
-            if 2 * count * dim > path.stat().st_size:  # a number takes a digit and a space
-                raise InvalidInput(f"{path} says {count} words of {dim} numbers, and is too short for them")
-            vectors, words = torch.empty(count, dim), list[str]()
-            for number, line in enumerate(file, start=2):
-                word, *numbers = line.rstrip(" \r\n").split(" ")
-                if len(words) == count or not word or len(numbers) != dim:
-                    raise InvalidInput(f"{path}, line {number}: expected {count} lines of a word and {dim} numbers")
-                try:
-                    vectors[len(words)] = torch.tensor([float(part) for part in numbers])
-                except ValueError as error:
-                    raise InvalidInput(f"{path}, line {number}: {error}") from None
-                words.append(word)
-        if len(words) < count:
-            raise InvalidInput(f"{path} says it has {count} words, and has {len(words)}; it was cut off")
-        model = cls.of(Vocabulary(words, [0] * count), dim=dim)
-        model.inputs.data.copy_(vectors)
+        """A model of the vectors in a file. It can be asked, not trained: counts and contexts are missing."""
+        table = WordTable.read(Path(path))
+        model = cls.of(table.words, dim=table.vectors.shape[1])
+        model.inputs.data.copy_(table.vectors)
         return model.eval()
 
 

@@ -91,7 +91,7 @@ class VisionTransformer(Headed, ImageHeads):
         self, images: Images, *, interpolate: bool = False, streams: Mapping[str, Tensor] | None = None
     ) -> dict[str, Tensor]:
         """The output of each head, by task."""
-        return self.read(self(images, interpolate=interpolate, streams=streams))
+        return self.read_from(self.stack, lambda: self(images, interpolate=interpolate, streams=streams))
 
 
 __all__ = ["VisionTransformer"]
