@@ -106,6 +106,13 @@ def evaluate(
     /,
     *,
     split: Annotated[str, Parameter(help="test, held_out or train (default: held_out)")] = "held_out",
+    stride: Annotated[
+        int | None,
+        Parameter(
+            help="language models: tokens between the starts of overlapping blocks, so that each token is predicted "
+            "from at least length - stride before it (default: the recipe's)"
+        ),
+    ] = None,
     data: DataOfRun = None,
     json: AsJson = False,
 ) -> int:
@@ -115,6 +122,7 @@ def evaluate(
 
         longspan evaluate runs/wikitext2 --split test
         longspan evaluate runs/shakespeare-char --json
+        longspan evaluate runs/shakespeare-char --stride 16
 
     Parameters
     ----------
@@ -128,10 +136,13 @@ def evaluate(
         raise InvalidOption(f"--split must be test, held_out or train, not {split!r}")
     if not run.is_dir():
         raise InvalidInput(f"there is no folder {run}; give the folder of a run")
+    if stride is not None and split == "train":
+        raise InvalidOption("--stride is for held_out and test: blocks of the training data are shuffled")
     root = _data(data, recipes.of_run(Run(run)).data)
+    options = {} if stride is None else {"stride": stride}
     with _joined(run) as processes:
         with Console(stderr=True).status(f"evaluating {run}"):
-            result = recipes.evaluate(run, split=split, data=root, processes=processes)
+            result = recipes.evaluate(run, split=split, data=root, processes=processes, task_options=options)
         if not processes.first:
             return 0
     if json:

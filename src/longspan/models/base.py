@@ -6,6 +6,7 @@
     TextHeads          reads a text and has task heads: classification, tagging, answers, masked tokens
     ImageHeads         reads images and has task heads
     ReplacedTokenPair  a generator and a discriminator (ELECTRA): replaced-token detection
+    SeriesModel        reads numbers and predicts the next ones (in series.py)
 
 A task never names a model class. It asks for an ability, `TextHeads.require(model, "classify")`, so a model from
 outside the package joins a task by subclassing the ability.
@@ -149,9 +150,9 @@ class CausalModel(Model):
     ) -> tuple[Logits, Any]:
         """The logits after each of the next tokens (with `last`, after the last one only), and the state after them."""
 
-    def text_logits(self, ids: Ids) -> Logits:
+    def text_logits(self, ids: Ids, *, key_mask: Mask | None = None) -> Logits:
         """The logits after each token of a whole text."""
-        logits: Tensor = self(ids)
+        logits: Tensor = self(ids) if key_mask is None else self(ids, key_mask=key_mask)
         return logits
 
     def segment_logits(self, ids: Ids, memory: Any = None) -> tuple[Logits, Any]:

@@ -10,31 +10,22 @@ state from one piece of a text to the next, cut off from its history (truncated 
 A perplexity from blocks is higher, as the first tokens of each block lack their context: say which one it is.
 """
 
-import calendar
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import date
-from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, mse_loss
+from torch.nn.functional import cross_entropy
 
 from longspan import config
-from longspan.attention.base import check_some
 from longspan.config import option
 from longspan.errors import InvalidInput, InvalidOption
-from longspan.models.base import CausalModel, Ids, Logits, Mask, Model, Streams
+from longspan.models.base import CausalModel, Ids, Logits, Mask, Streams
+from longspan.models.series import HorizonErrors, SeriesModel, SeriesOptions, calendar_features, cyclic
 from longspan.nn.embedding import TokenEmbedding
 from longspan.nn.loss import IGNORED
 from longspan.nn.recurrent import CELLS, Recurrent, RecurrentState, initialise_uniform
 from longspan.shapes import Hidden
-
-Series = Float[Tensor, "batch length values"]
-Known = Float[Tensor, "batch places known"]
-Ahead = Float[Tensor, "batch horizon values"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,142 +156,41 @@ def text_loss(model: CausalModel, streams: Ids, *, steps: int = 35, stateful: bo
     return total / max(count, 1)
 
 
-class HorizonErrors(NamedTuple):
-    """Mean squared errors at 1, 2, … steps ahead."""
-
-    teacher_forced: Float[Tensor, " horizon"]  # each value from the true ones before it
-    free_running: Float[Tensor, " horizon"]  # each value from the model's own
-
-
-class SeriesRegressor(Model):
-    """The next values of a series, from those so far and from what is known of each time (the calendar, say).
-
-    Inputs and predictions are in the units of the data; inside, both are scaled by the mean and deviation of the
-    training data, which `fit_scale` measures and the model keeps. `known` speaks of the time of the input, not of the
-    predicted value.
-    """
+class SeriesRegressor(SeriesModel):
+    """Recurrent layers that read a series and what is known of each time (see `SeriesModel`)."""
 
     name = "regressor"
     paper = "Elman 1990"
 
     @dataclass(frozen=True, kw_only=True)
-    class Options(RecurrentOptions):
+    class Options(SeriesOptions, RecurrentOptions):
         width: int = option(64, "width of a layer", low=1)
         layers: int = option(1, "number of layers", low=1)
         dropout: float = option(0.0, "on every connection that is not recurrent", low=0, high=0.999)
         init_bound: float = option(0.1, "initial weights are uniform in ± this", low=0)
-        values: int = option(1, "how many numbers a time has that are predicted", low=1)
-        known: int = option(0, "how many more are known of each time beforehand", low=0)
 
     options: Options
 
-    mean: Tensor
-    deviation: Tensor
-
     def __init__(self, options: Options) -> None:
         super().__init__(options)
-        inputs = options.values + options.known
-        self.recurrent = _layers(options, inputs)
+        self.recurrent = _layers(options, options.values + options.known)
         self.head = nn.Linear(options.width, options.values)
-        self.register_buffer("mean", torch.zeros(inputs))
-        self.register_buffer("deviation", torch.ones(inputs))
+        self._build_scale()
         initialise_uniform(self, options.init_bound)
 
-    @torch.no_grad()
-    def fit_scale(self, series: Series, known: Known | None = None, *, key_mask: Mask | None = None) -> None:
-        """Takes the scale from training data (never from what it is tested on); a constant is only centred."""
-        rows = self._inputs(series, known).flatten(0, 1) if key_mask is None else self._inputs(series, known)[key_mask]
-        deviation = rows.std(0, correction=0)
-        self.mean.copy_(rows.mean(0))
-        varies = deviation > 1e-6 * rows.abs().amax(0)  # more than rounding
-        self.deviation.copy_(torch.where(varies, deviation, torch.ones_like(deviation)))
+    def states(self, x: Tensor, *, key_mask: Mask | None = None) -> Tensor:
+        states: Tensor = self.recurrent(x, key_mask=key_mask)[0]
+        return states
 
-    def forward(self, series: Series, known: Known | None = None, *, key_mask: Mask | None = None) -> Series:
-        """One step ahead of every place: the last row is the first value that is not in the series."""
-        x, _ = self.recurrent(self._scale(self._inputs(series, known)), key_mask=key_mask)
-        return self._unscale(self.head(x))
+    def reader(self, batch: int) -> Callable[[Tensor], Tensor]:
+        state = self.recurrent.start(batch)
 
-    def loss(self, series: Series, known: Known | None = None, *, key_mask: Mask | None = None) -> Tensor:
-        """Mean squared error one step ahead, in scaled units, over the targets that are real."""
-        if series.dim() == 3 and series.shape[1] < 2:
-            raise InvalidInput(f"a next value needs a series of 2 at least, not {series.shape[1]}")
-        guess: Tensor = self(series[:, :-1], None if known is None else known[:, :-1], key_mask=_but_last(key_mask))
-        squares = ((guess - series[:, 1:]) / self.deviation[: self.options.values]) ** 2
-        if key_mask is None:
-            return squares.mean()
-        real = key_mask[:, 1:] & key_mask[:, :-1].cumsum(1).bool()  # something must have been read before it
-        return squares[real].sum() / (real.sum() * self.options.values).clamp_min(1)
+        def extend(x: Tensor) -> Tensor:
+            nonlocal state
+            out, state = self.recurrent(x, state)
+            return out
 
-    @torch.no_grad()
-    def forecast(self, series: Series, horizon: int, known: Known | None = None) -> Ahead:
-        """The next `horizon` values, free-running: each is made from the model's own before it.
-
-        `known` speaks of the series and of the times that are read behind it: length + horizon - 1 places.
-        """
-        length, options = series.shape[1], self.options
-        if horizon < 1:
-            raise InvalidInput(f"horizon must be at least 1, not {horizon}")
-        places = length + horizon - 1
-        if options.known and (known is None or known.shape[1] != places):
-            came = "none" if known is None else known.shape[1]
-            raise InvalidInput(f"known must have length + horizon - 1 = {places} places, not {came}")
-        past = None if known is None else known[:, :length]
-        x, state = self.recurrent(self._scale(self._inputs(series, past)))
-        made = [self._unscale(self.head(x[:, -1:]))]
-        for place in range(length, places):
-            here = None if known is None else known[:, place : place + 1]
-            x, state = self.recurrent(self._scale(self._inputs(made[-1], here)), state)
-            made.append(self._unscale(self.head(x)))
-        return torch.cat(made, 1)
-
-    @torch.no_grad()
-    def horizon_errors(self, series: Series, context: int, known: Known | None = None) -> HorizonErrors:
-        """How errors grow when predictions are read back: everything behind the first `context` values is predicted."""
-        horizon = series.shape[1] - context
-        if context < 1 or horizon < 1:
-            raise InvalidInput(f"context must leave something to predict of {series.shape[1]} values, not be {context}")
-        read = None if known is None else known[:, :-1]
-        truth = series[:, context:]
-        forced = self(series[:, :-1], read)[:, context - 1 :]
-        free = self.forecast(series[:, :context], horizon, read)
-        return HorizonErrors(*(mse_loss(made, truth, reduction="none").mean((0, 2)) for made in (forced, free)))
-
-    def _inputs(self, series: Tensor, known: Tensor | None) -> Tensor:
-        options = self.options
-        if series.dim() != 3 or series.shape[-1] != options.values:
-            raise InvalidInput(f"a series must be (batch, length, values {options.values}), not {tuple(series.shape)}")
-        check_some("a series", series)
-        if not options.known and known is None:
-            return series
-        wanted = (*series.shape[:2], options.known)
-        if known is None or tuple(known.shape) != wanted:
-            came = "none" if known is None else tuple(known.shape)
-            raise InvalidInput(f"known must be (batch, length, known) {wanted}, not {came}")
-        return torch.cat([series, known], -1)
-
-    def _scale(self, x: Tensor) -> Tensor:
-        return (x - self.mean) / self.deviation
-
-    def _unscale(self, y: Tensor) -> Tensor:
-        return y * self.deviation[: self.options.values] + self.mean[: self.options.values]
-
-
-def _but_last(mask: Tensor | None) -> Tensor | None:
-    return None if mask is None else mask[:, :-1]
-
-
-def cyclic(phase: Float[Tensor, "*places"]) -> Float[Tensor, "*places 2"]:
-    """A share of a cycle as sine and cosine, so that its end is next to its beginning."""
-    angle = 2 * math.pi * phase
-    return torch.stack([angle.sin(), angle.cos()], -1)
-
-
-def calendar_features(dates: Sequence[date]) -> Float[Tensor, "places 7"]:
-    """Day of the month, month and weekday, each as sine and cosine, and the year as it is: `known` of a regressor."""
-    days = [(day.day - 1) / calendar.monthrange(day.year, day.month)[1] for day in dates]
-    phases = [days, [(day.month - 1) / 12 for day in dates], [day.weekday() / 7 for day in dates]]
-    years = torch.tensor([float(day.year) for day in dates])[:, None]
-    return torch.cat([*(cyclic(torch.tensor(phase)) for phase in phases), years], -1)
+        return extend
 
 
 __all__ = [
