@@ -6,7 +6,7 @@
     TextHeads          reads a text and has task heads: classification, tagging, answers, masked tokens
     ImageHeads         reads images and has task heads
     ReplacedTokenPair  a generator and a discriminator (ELECTRA): replaced-token detection
-    SeriesModel        reads numbers and predicts the next ones (in series.py)
+    SeriesModel        reads numbers and predicts the next ones (in series_base.py)
 
 A task never names a model class. It asks for an ability, `TextHeads.require(model, "classify")`, so a model from
 outside the package joins a task by subclassing the ability.

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from longspan.attention.base import Attention
 from longspan.config import option
 from longspan.data.base import Batch, Data
 from longspan.data.sets import named as named_sets
@@ -23,7 +24,6 @@ from longspan.data.tokenizers.learn import TokenizerOptions, learn
 from longspan.data.tokenizers.tokenizer import Tokenizer
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
 from longspan.models.base import CausalModel, Model
-from longspan.models.body import mechanisms
 from longspan.nn.loss import IGNORED
 from longspan.tasks.base import DataPaths, Metrics, Objective, Prepared, Task, TaskLoss
 
@@ -101,8 +101,8 @@ class NextToken(Objective):
 
 def refuse_padding_readers(model: Model) -> None:
     """Refuse mechanisms whose results depend on padding: they cannot read documents of several lengths apart."""
-    for mechanism in mechanisms(model):
-        if mechanism.padding_counts:
+    for mechanism in model.modules():
+        if isinstance(mechanism, Attention) and mechanism.padding_counts:
             raise Unsupported(
                 f"separate = true pads documents to one length, and {mechanism.name} as released reads padding "
                 f"({mechanism.options}); choose another form or mechanism, or leave out separate"

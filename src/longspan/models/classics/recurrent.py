@@ -21,7 +21,7 @@ from longspan import config
 from longspan.config import option
 from longspan.errors import InvalidInput, InvalidOption
 from longspan.models.base import CausalModel, Ids, Logits, Mask, Streams
-from longspan.models.series import HorizonErrors, SeriesModel, SeriesOptions, calendar_features, cyclic
+from longspan.models.series_base import HorizonErrors, SeriesModel, SeriesOptions, calendar_features, cyclic
 from longspan.nn.embedding import TokenEmbedding
 from longspan.nn.loss import IGNORED
 from longspan.nn.recurrent import CELLS, Recurrent, RecurrentState, initialise_uniform
