@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from longspan.cli.inputs import AsJson, Cut, Lines, check_writable, load_model, print_json, read_lines
+from longspan.cli.inputs import AsJson, Cut, Lines, check_writable, load_model, notices, print_json, read_lines
 from longspan.errors import InvalidOption
 
 if TYPE_CHECKING:
@@ -84,7 +84,8 @@ def _forecast(
     from longspan.report import series as charts
     from longspan.tasks.forecast import forecast
 
-    result = forecast(model.model, table, horizon)
+    with notices():
+        result = forecast(model.model, table, horizon)
     if chart is not None:
         charts.write_forecast(chart, result, f"{table.name}: {len(result.values)} rows ahead")
     if out is not None:

@@ -6,6 +6,7 @@ spacing is the most frequent step between dates, or a number of months.
 
 import csv
 import math
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from longspan.errors import InvalidInput, InvalidOption, suggest
 DAYS = ("%Y/%m/%d", "%Y%m%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%b %d %Y", "%d %b %Y", "%Y-%m")
 FORMATS = (None, *DAYS, *(f"{day} {time}" for day in DAYS for time in ("%H:%M", "%H:%M:%S")))  # None: ISO 8601
 ABSENT = ("", "na", "n/a", "nan", "null", "none", "-")  # what stands for a missing value
+COMMA = re.compile(r"[+-]?(\d+|\d{1,3}(\.\d{3})+)(,\d*)?([eE][+-]?\d+)?")  # 1.234,5
 MISSING = ("refuse", "previous", "linear")
 GAPS = ("refuse", "keep", "fill")
 
@@ -277,8 +279,12 @@ def _check_order(rows: Sequence[tables.TableRow], dates: Sequence[datetime], col
 
 def _parse(text: str, decimal: str) -> float | None:
     text = text.strip()
+    if decimal == ",":
+        if not COMMA.fullmatch(text):
+            return None
+        text = text.replace(".", "").replace(",", ".")
     try:
-        number = float(text.replace(".", "").replace(",", ".") if decimal == "," else text)
+        number = float(text)
     except ValueError:
         return None
     return number if math.isfinite(number) and "_" not in text else None

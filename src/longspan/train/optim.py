@@ -1,4 +1,4 @@
-"""AdamW, with parameter groups for weight decay and for learning rates by layer."""
+"""Optimizers, with parameter groups for weight decay and for learning rates by layer."""
 
 import re
 from collections.abc import Mapping
@@ -12,21 +12,38 @@ from longspan.config import option
 from longspan.errors import InvalidOption
 from longspan.nn.norm import LayerNorm, RMSNorm
 
+KINDS = ("adamw", "adafactor", "adagrad", "sgd")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Optimizer(config.Options):
-    """AdamW (Loshchilov & Hutter 2019); no weight decay for norms, biases and other vectors."""
+    """AdamW (Loshchilov & Hutter 2019) and others; no weight decay for norms, biases and other vectors.
 
-    beta1: float = option(0.9, "decay of the gradient's running mean", low=0, below=1)
-    beta2: float = option(0.999, "decay of the running mean of its square", low=0, below=1)
-    eps: float = option(1e-8, "added to the denominator", above=0)
-    decay: float = option(0.01, "decoupled weight decay of matrices", low=0)
+    `adafactor` (Shazeer & Stern 2018) keeps the rows' and columns' mean squares of a matrix, not one for each weight;
+    its steps are relative to the weights. `adagrad` (Duchi et al. 2011) and `sgd` with momentum have no running mean
+    of squares.
+    """
+
+    kind: str = option("adamw", "adamw, adafactor (little memory), adagrad or sgd", choices=KINDS)
+    momentum: float = option(0.0, "sgd: decay of the running sum of gradients", low=0, below=1)
+    nesterov: bool = option(False, "sgd: whether momentum looks one step ahead")
+    beta1: float = option(0.9, "adamw: decay of the gradient's running mean", low=0, below=1)
+    beta2: float = option(0.999, "adamw: decay of the running mean of its square", low=0, below=1)
+    eps: float = option(1e-8, "adamw: added to the denominator", above=0)
+    decay: float = option(0.01, "weight decay of matrices; decoupled in adamw and adafactor", low=0)
     layer_decay: float = option(1.0, "rate of each layer as a fraction of the one above (ELECTRA: 0.8)", low=0, high=1)
     embedding_rate: float = option(
         1.0, "factor on the rate of embeddings; if a norm follows them, long vectors change slowly", low=0
     )
 
-    def build(self, model: nn.Module) -> torch.optim.AdamW:
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.kind != "sgd" and (self.momentum or self.nesterov):
+            raise InvalidOption(f"momentum and nesterov are for sgd, not for {self.kind}")
+        if self.nesterov and not self.momentum:
+            raise InvalidOption("nesterov needs momentum; give momentum above 0")
+
+    def build(self, model: nn.Module) -> torch.optim.Optimizer:
         """The optimizer of the trainable parameters; each group has a `scale`, a factor on the schedule's rate."""
         groups = [
             {"params": [parameter for _, parameter in named], "weight_decay": decay, "scale": scale, "name": name}
@@ -34,6 +51,12 @@ class Optimizer(config.Options):
         ]
         if not groups:
             raise InvalidOption("the model has nothing to train: all its parameters are frozen")
+        if self.kind == "adafactor":
+            return torch.optim.Adafactor(groups, lr=0.0)
+        if self.kind == "adagrad":
+            return torch.optim.Adagrad(groups, lr=0.0)
+        if self.kind == "sgd":
+            return torch.optim.SGD(groups, lr=0.0, momentum=self.momentum, nesterov=self.nesterov)
         # Fused, a group is one call; otherwise each parameter takes a dozen, which is slow for small models.
         return torch.optim.AdamW(groups, lr=0.0, betas=(self.beta1, self.beta2), eps=self.eps, fused=True)
 
