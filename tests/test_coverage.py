@@ -30,7 +30,7 @@ def test_what_a_row_names_exists(row: list[str]):
     assert all((ROOT / "tests" / test).is_file() for test in quoted(tests)), tests
     for command in quoted(commands):
         check_command(command)
-    assert quoted(modules) and quoted(commands) and quoted(tests) or "planned" in result
+    assert (quoted(modules) and quoted(commands) and quoted(tests)) or "planned" in result
 
 
 def check_command(text: str) -> None:

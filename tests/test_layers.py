@@ -93,10 +93,11 @@ def offences(root: Path) -> list[str]:
     return wrong
 
 
-# Tasks, fine-tuning, and the functions that use a loaded model ask for an ability of `models.base`, so that a new model
-# can join without an edit. Of models they may import base classes, names and files, but no model.
+# Tasks, fine-tuning, and the functions that use a loaded model ask for an ability of `models.base` (or of
+# `models.series_base`), so that a new model can join without an edit. Of models they may import base classes, names and
+# files, but no model.
 BY_ABILITY = ("tasks", "hub/use", "hub/finetune.py")
-MODELS_BY_ABILITY = {"base", "registry", "presets", "folder"}
+MODELS_BY_ABILITY = {"base", "series_base", "registry", "presets", "folder"}
 
 
 def python_files(path: Path) -> list[Path]:

@@ -37,6 +37,22 @@ def test_train_evaluate_and_resume(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "resuming from step 6" in capsys.readouterr().err and same(before, result(folder))
 
 
+def test_evaluate_with_a_stride(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made, folder = str(recipe(tmp_path)), tmp_path / "run"
+    assert main(["train", made, "--out", str(folder), "--train.steps", "4"]) == 0
+    length = tomllib.loads((folder / "config.toml").read_text())["task"]["length"]
+    found = {}
+    for stride in (None, length, 1):
+        capsys.readouterr()
+        assert main(["evaluate", str(folder), "--json", *([] if stride is None else ["--stride", str(stride)])]) == 0
+        found[stride] = json.loads(capsys.readouterr().out)["figures"]["loss"]
+    assert found[None] == found[length] != found[1]
+    assert main(["evaluate", str(folder), "--stride", str(length + 1)]) == 2
+    assert f"stride must be at most the length of {length}, not {length + 1}" in capsys.readouterr().err
+    assert main(["evaluate", str(folder), "--stride", "1", "--split", "train"]) == 2
+    assert "--stride is for held_out and test" in capsys.readouterr().err
+
+
 def test_a_run_is_named_after_its_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["train", str(recipe(tmp_path)), "--train.steps", "1"]) == 0

@@ -21,6 +21,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "transformer": SIZES,
     "recurrent": {"vocabulary": 11, "width": 16, "layers": 2},
     "regressor": {"values": 3, "width": 16},
+    "series_transformer": {"values": 3, "layers": 2, "width": 16, "heads": 2, "hidden": 32},
     "seq2seq": {"vocabulary": 11, "source_vocabulary": 11, "embedding": 12, "width": 16, "maxout": 6},
     "elmo": {"cells": 24, "projection": 8, "filters": (4, 4, 6), "character_width": 5, "characters": 12},
     "etc_model": SIZES | {"global_tokens": 3, "radius": 3, "labels": 2},
@@ -59,7 +60,7 @@ def read(model: Model, dtype: torch.dtype = torch.float32) -> Tensor:
         out = model(ids[..., None].expand(*ids.shape, 12) + 1)
     elif model.name == "vit":
         out = model.outputs(torch.randn(2, 3, 8, 12, generator=generator, dtype=dtype).to(model.device))["classify"]
-    elif model.name == "regressor":
+    elif model.name in ("regressor", "series_transformer"):
         out = model(torch.randn(2, 21, 3, generator=generator, dtype=dtype).to(model.device))
     elif model.name == "electra":
         out = model(ids, ids, ids % 3 == 0).detections

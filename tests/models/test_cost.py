@@ -211,8 +211,9 @@ def test_recurrent_layers(kind: str, options: dict):
     assert cost(model, 40).flops == flops and cost(model, 40).bytes / 4 == pytest.approx(floats, rel=0.1)
 
 
-def test_a_regressor():
-    model, series = build("regressor", width=16, values=2).double(), torch.randn(1, 40, 2).double()
+@pytest.mark.parametrize("kind", ["regressor", "series_transformer"])
+def test_a_model_of_series(kind: str):
+    model, series = build(kind, width=16, values=2, dropout=0.0).double(), torch.randn(1, 40, 2).double()
     flops, floats = counted(model, lambda: model(series))
     assert cost(model, 40).flops == flops and cost(model, 40).bytes / 4 == pytest.approx(floats, rel=0.1)
 

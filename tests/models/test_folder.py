@@ -15,6 +15,7 @@ from longspan.models.presets import PRESETS, shrink
 
 TINY = {"vocabulary": 11, "width": 16, "layers": 2, "heads": 2, "hidden": 24}
 WEIGHTS = "model.safetensors"
+STATED = ("word2vec", "regressor", "series_transformer")  # with words or statistics: they have tests of their own
 
 
 def kinds() -> dict[str, str]:
@@ -29,9 +30,8 @@ def small(kind: str) -> Model:
     return build(kind, **TINY)
 
 
-@pytest.mark.parametrize("kind", [name for name in names() if name not in ("word2vec", "regressor")])
+@pytest.mark.parametrize("kind", [name for name in names() if name not in STATED])
 def test_every_kind_comes_back_as_it_was(tmp_path: Path, kind: str):
-    """(word2vec has its own tests, as it brings its words; a regressor has statistics.)"""
     model = small(kind).double()
     model.save(tmp_path)
     again = load(tmp_path)
@@ -42,8 +42,9 @@ def test_every_kind_comes_back_as_it_was(tmp_path: Path, kind: str):
     assert len(storages[0]) == len(storages[1])  # ties are ties again
 
 
-def test_a_regressor_keeps_its_scale(tmp_path: Path):
-    model = build("regressor", width=8, layers=1)
+@pytest.mark.parametrize("kind", ["regressor", "series_transformer"])
+def test_a_model_of_series_keeps_its_scale(tmp_path: Path, kind: str):
+    model = build(kind, width=8, layers=1)
     model.fit_scale(torch.randn(3, 20, 1) * 5 + 2)
     model.save(tmp_path)
     again = load(tmp_path)

@@ -1,8 +1,10 @@
 """Which parameters decay, and how fast each part of a model learns."""
 
 import pytest
+import torch
 
 from longspan import models
+from longspan.errors import InvalidOption
 from longspan.train.optim import Optimizer
 
 
@@ -51,3 +53,39 @@ def test_the_optimiser_has_these_groups(model):
         "decay": 1.0,
         "no decay": 1.0,
     }
+
+
+@pytest.mark.parametrize(
+    ("kind", "cls"),
+    [
+        ("adamw", torch.optim.AdamW),
+        ("adafactor", torch.optim.Adafactor),
+        ("adagrad", torch.optim.Adagrad),
+        ("sgd", torch.optim.SGD),
+    ],
+)
+def test_the_kinds_of_optimizers(model, kind, cls):
+    built = Optimizer(kind=kind, decay=0.1).build(model)
+    assert type(built) is cls
+    assert [group["weight_decay"] for group in built.param_groups] == [0.1, 0.0]
+
+
+def test_momentum_is_for_sgd():
+    with pytest.raises(InvalidOption, match="momentum and nesterov are for sgd, not for adamw"):
+        Optimizer(momentum=0.9)
+    with pytest.raises(InvalidOption, match="nesterov needs momentum"):
+        Optimizer(kind="sgd", nesterov=True)
+
+
+def test_a_step_of_sgd_by_hand():
+    layer = torch.nn.Linear(2, 1, bias=False)
+    built = Optimizer(kind="sgd", momentum=0.5, decay=0.1).build(layer)
+    expected, speed = layer.weight.detach().clone(), 0.0
+    for gradient in (1.0, 2.0):
+        for group in built.param_groups:
+            group["lr"] = 0.1
+        layer.weight.grad = torch.full_like(layer.weight, gradient)
+        built.step()
+        speed = 0.5 * speed + gradient + 0.1 * expected
+        expected = expected - 0.1 * speed
+    torch.testing.assert_close(layer.weight.detach(), expected)

@@ -19,6 +19,7 @@ from longspan.models.base import Model
 from longspan.train import checkpoint
 from longspan.train.fit import train
 from longspan.train.loop import Interrupted, Trainer
+from longspan.train.optim import Optimizer
 from longspan.train.options import TrainOptions
 from longspan.train.recompute import recompute
 from longspan.train.run import Run
@@ -78,9 +79,22 @@ def test_recomputation_keeps_less(tmp_path: Path) -> None:
     assert kept[1] < 0.5 * kept[0]
 
 
-@pytest.mark.parametrize(
-    "options", [{"precision": "bfloat16"}, {"recompute": True}, {"ema": 0.9}], ids=["bfloat16", "recompute", "ema"]
-)
+def optimizer(kind: str, rate: float, **options: Any) -> dict[str, Any]:
+    return {"optimizer": Optimizer(kind=kind, **options), "schedule": Schedule(rate=rate)}
+
+
+WAYS = {
+    "bfloat16": {"precision": "bfloat16"},
+    "recompute": {"recompute": True},
+    "ema": {"ema": 0.9},
+    "adafactor": optimizer("adafactor", 0.1),
+    "adagrad": optimizer("adagrad", 0.1),
+    "sgd": optimizer("sgd", 1.0),
+    "momentum": optimizer("sgd", 0.3, momentum=0.9, nesterov=True),
+}
+
+
+@pytest.mark.parametrize("options", WAYS.values(), ids=list(WAYS))
 def test_it_learns_and_goes_on_to_the_bit(tmp_path: Path, options: dict[str, Any]) -> None:
     whole = trainer(tmp_path / "whole", steps=40, log_every=1, **options)
     train(whole)

@@ -111,6 +111,11 @@ class Attention(nn.Module, ABC):
         """The options it was built with, of its own class `Options`."""
         return cast(OptionsOf, cast(Attention, self)._options)
 
+    @property
+    def padding_counts(self) -> bool:
+        """Whether masked keys at the end of a row change its output, as in code that was released so."""
+        return False
+
     @classmethod
     def fit(cls, options: OptionsT, given: Collection[str], shape: Shape) -> OptionsT:
         """The options for texts of this length: defaults above max_length shrink to it, `given` ones stay."""

@@ -4,7 +4,7 @@ import os
 import shlex
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +13,7 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from longspan.cli.inputs import AsJson, Dotted, dotted, print_json
+from longspan.cli.inputs import AsJson, Dotted, check_writable, dotted, print_json
 from longspan.errors import InvalidInput, InvalidOption
 
 if TYPE_CHECKING:
@@ -106,6 +106,14 @@ def evaluate(
     /,
     *,
     split: Annotated[str, Parameter(help="test, held_out or train (default: held_out)")] = "held_out",
+    stride: Annotated[
+        int | None,
+        Parameter(
+            help="language models: tokens between the starts of overlapping blocks, so that each token is predicted "
+            "from at least length - stride before it (default: the recipe's)"
+        ),
+    ] = None,
+    chart: Annotated[Path | None, Parameter(help="series: draw the errors by horizon into this SVG file")] = None,
     data: DataOfRun = None,
     json: AsJson = False,
 ) -> int:
@@ -115,6 +123,7 @@ def evaluate(
 
         longspan evaluate runs/wikitext2 --split test
         longspan evaluate runs/shakespeare-char --json
+        longspan evaluate runs/shakespeare-char --stride 16
 
     Parameters
     ----------
@@ -128,21 +137,43 @@ def evaluate(
         raise InvalidOption(f"--split must be test, held_out or train, not {split!r}")
     if not run.is_dir():
         raise InvalidInput(f"there is no folder {run}; give the folder of a run")
+    check_writable(chart)
+    if stride is not None and split == "train":
+        raise InvalidOption("--stride is for held_out and test: blocks of the training data are shuffled")
     root = _data(data, recipes.of_run(Run(run)).data)
+    options = {} if stride is None else {"stride": stride}
     with _joined(run) as processes:
         with Console(stderr=True).status(f"evaluating {run}"):
-            result = recipes.evaluate(run, split=split, data=root, processes=processes)
+            result = recipes.evaluate(run, split=split, data=root, processes=processes, task_options=options)
         if not processes.first:
             return 0
+    if chart is not None:
+        from longspan.report.series import write_errors
+
+        write_errors(chart, result.table, f"{run.name}, {split}")
     if json:
         source = {"run": str(run), "model": str(result.model), "split": split}
         print_json({**source, "figures": result.figures, "table": result.table})
     else:
         print(f"{result.model}, {split}: {_metrics(result.figures)}")
-        for row in result.table:
-            predicted = ", ".join(f"{count} {name}" for name, count in row["said"].items() if count)
-            print(f"  {row['label']} ({row['support']}): {predicted or 'none'}")
+        for line in _table_lines(result.table):
+            print(f"  {line}")
     return 0
+
+
+def _table_lines(table: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The details of an evaluation: what was predicted for each label, or a table with a row for each step ahead."""
+    if not table:
+        return []
+    if "said" in table[0]:
+        lines = []
+        for row in table:
+            predicted = ", ".join(f"{count} {name}" for name, count in row["said"].items() if count)
+            lines.append(f"{row['label']} ({row['support']}): {predicted or 'none'}")
+        return lines
+    cells = [[f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in row.values()] for row in table]
+    widths = [max(map(len, column)) for column in zip(table[0], *cells)]
+    return ["  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths)) for row in ([*table[0]], *cells)]
 
 
 def _run(

@@ -11,6 +11,7 @@
     ReplacedTokenPair  a generator and a discriminator (ELECTRA): replaced-token detection
     BidirectionalModel two language models, one each way (ELMo): bidirectional language modelling
     WordVectors        one vector per word (word2vec): words from the words around them
+    SeriesModel        reads numbers and predicts the next ones (in series_base.py)
 
 A task never names a model class. It asks for an ability, `TextHeads.require(model, "classify")`, so a model from
 outside the package joins a task by subclassing the ability.
@@ -205,9 +206,9 @@ class CausalModel(Model):
         """The output layer."""
         raise NotImplementedError(f"{type(self).__name__} has no logits")
 
-    def text_logits(self, ids: Ids) -> Logits:
+    def text_logits(self, ids: Ids, *, key_mask: Mask | None = None) -> Logits:
         """The logits after each token of a whole text."""
-        logits: Tensor = self(ids)
+        logits: Tensor = self(ids) if key_mask is None else self(ids, key_mask=key_mask)
         return logits
 
     def segment_logits(self, ids: Ids, memory: Any = None) -> tuple[Logits, Any]:

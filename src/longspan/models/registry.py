@@ -18,6 +18,7 @@ MODELS: Registry[Model] = Registry(
         "transformer": "longspan.models.transformer:Transformer",
         "recurrent": "longspan.models.classics.recurrent:RecurrentLanguageModel",
         "regressor": "longspan.models.classics.recurrent:SeriesRegressor",
+        "series_transformer": "longspan.models.series:SeriesTransformer",
         "seq2seq": "longspan.models.classics.seq2seq:Seq2Seq",
         "elmo": "longspan.models.classics.elmo:Elmo",
         "word2vec": "longspan.models.classics.word2vec:Word2Vec",

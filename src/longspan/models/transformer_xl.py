@@ -245,8 +245,8 @@ class TransformerXL(CausalModel):
         x, memory = self.hidden(ids, memory, key_mask=key_mask)
         return self.logits(x), memory
 
-    def text_logits(self, ids: Ids) -> Logits:
-        logits, _ = self.segment_logits(ids)
+    def text_logits(self, ids: Ids, *, key_mask: Mask | None = None) -> Logits:
+        logits, _ = self(ids, key_mask=key_mask)
         return logits
 
     def segment_logits(self, ids: Ids, memory: SegmentMemory | None = None) -> tuple[Logits, SegmentMemory]:

@@ -10,13 +10,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from longspan.attention.base import Attention
 from longspan.config import option
 from longspan.data.base import Batch, Data
 from longspan.data.sets import named as named_sets
 from longspan.data.sets.prepared_tokens import Sizes, fingerprint, read_prepared
-from longspan.data.text import text_files
-from longspan.data.text.blocks import Streams, TokenBlocks
+from longspan.data.text import document_files, text_files
+from longspan.data.text.blocks import Streams, TokenBlocks, unpack
 from longspan.data.text.corpora import READERS, TITLE
+from longspan.data.text.document_files import Documents
 from longspan.data.text.token_files import TokenFile, Tokens, write_tokens
 from longspan.data.tokenizers.learn import TokenizerOptions, learn
 from longspan.data.tokenizers.tokenizer import Tokenizer
@@ -24,6 +26,8 @@ from longspan.errors import InvalidInput, InvalidOption, Unsupported
 from longspan.models.base import CausalModel, Model
 from longspan.nn.loss import IGNORED
 from longspan.tasks.base import DataPaths, Metrics, Objective, Prepared, Task, TaskLoss
+
+Content = text_files.Part | Documents  # the text of a split
 
 
 @dataclass
@@ -52,7 +56,8 @@ class LanguageMetrics(Metrics):
 class NextToken(Objective):
     """The cross-entropy of each next token; batches have `ids` and `targets` (-100: ignored).
 
-    With `streams` the model's memory is carried from one batch to the next, without gradients.
+    With `streams` the model's memory is carried from one batch to the next, without gradients. If a batch has
+    `documents`, each document is read by itself.
     """
 
     def __init__(
@@ -64,8 +69,8 @@ class NextToken(Objective):
         return int((batch["targets"] != IGNORED).sum())
 
     def loss(self, model: Model, batch: Batch, carried: Any = None) -> TaskLoss:
-        logits, carried = self._read(model, batch["ids"], carried)
-        total = _nats(logits, batch["targets"])
+        logits, targets, carried = self._read(model, batch, carried)
+        total = _nats(logits, targets)
         extra = model.auxiliary_loss()
         if extra is not None:  # a mean: multiplied by the count to be a sum
             count = self.count(batch)
@@ -75,15 +80,33 @@ class NextToken(Objective):
         return TaskLoss(total, {}, carried)
 
     def measure(self, model: Model, batch: Batch, carried: Any = None) -> tuple[LanguageMetrics, Any]:
-        logits, carried = self._read(model, batch["ids"], carried)
-        nats = float(_nats(logits, batch["targets"]))
+        logits, targets, carried = self._read(model, batch, carried)
+        nats = float(_nats(logits, targets))
         return LanguageMetrics(nats, self.count(batch), self.bytes_per_token, self.words_per_token), carried
 
-    def _read(self, model: Model, ids: Tensor, carried: Any) -> tuple[Tensor, Any]:
+    def _read(self, model: Model, batch: Batch, carried: Any) -> tuple[Tensor, Tensor, Any]:
+        """The logits, their targets, and the memory for the next batch."""
         causal = CausalModel.require(model, Language.name)
         if causal.reads_source:
             raise Unsupported(f"the task 'language' gives no source, which {model.name!r} needs")
-        return causal.segment_logits(ids, carried) if self.streams else (causal.text_logits(ids), None)
+        if self.streams:
+            logits, carried = causal.segment_logits(batch["ids"], carried)
+            return logits, batch["targets"], carried
+        if "documents" not in batch:
+            return causal.text_logits(batch["ids"]), batch["targets"], None
+        refuse_padding_readers(causal)
+        rows = unpack(batch)
+        return causal.text_logits(rows["ids"], key_mask=rows["key_mask"]), rows["targets"], None
+
+
+def refuse_padding_readers(model: Model) -> None:
+    """Refuse mechanisms whose results depend on padding: they cannot read documents of several lengths apart."""
+    for mechanism in model.modules():
+        if isinstance(mechanism, Attention) and mechanism.padding_counts:
+            raise Unsupported(
+                f"separate = true pads documents to one length, and {mechanism.name} as released reads padding "
+                f"({mechanism.options}); choose another form or mechanism, or leave out separate"
+            )
 
 
 def _nats(logits: Tensor, targets: Tensor) -> Tensor:
@@ -108,6 +131,39 @@ class Language(Task):
         batch: int = option(16, "blocks per batch", low=1)
         tokens: str | None = option(None, "a folder that `longspan data prepare NAME --out` wrote, instead of texts")
         streams: bool = option(False, "whether rows continue from batch to batch, for models with a memory")
+        documents: str | None = option(
+            None,
+            "what a document is: each of the files of a folder, a part between blank lines, a part that begins with "
+            "one of the headings, or one of the rows of a table (.jsonl, .csv, .tsv); none: the text is one",
+            choices=document_files.KINDS,
+        )
+        heading: str = option(
+            document_files.HEADINGS,
+            "documents = headings: a regular expression that matches the whole line (default: `# Title`, `= Title =`)",
+        )
+        field: str = option("text", "documents = rows: the column with the text")
+        end_token: bool = option(False, "whether an end-of-text token follows each document")
+        separate: bool = option(
+            False, "whether each document is read by itself: no token reads or predicts across a border"
+        )
+        stride: int | None = option(
+            None,
+            "evaluation: tokens between the starts of overlapping blocks, so that each token is predicted from at "
+            "least length - stride before it; none: blocks do not overlap",
+            low=1,
+        )
+
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            if self.stride is not None and self.stride > self.length:
+                raise InvalidOption(f"stride must be at most the length of {self.length}, not {self.stride}")
+            if self.streams and (self.stride is not None or self.separate):
+                name = "separate" if self.separate else "stride"
+                raise InvalidOption(f"streams carry a memory from block to block; leave out {name}, or streams")
+            if self.tokens is not None and (self.documents is not None or self.end_token):
+                raise InvalidOption(
+                    "tokens are prepared already, with the documents of their files; leave out documents and end_token"
+                )
 
     options: Options
 
@@ -119,15 +175,26 @@ class Language(Task):
             tokenizer = learn(self.options.tokenizer, texts["train"].pieces())
         files: dict[str, TokenFile] = {}
         sizes: dict[str, Sizes] = {}
+        end = self._end(tokenizer)
         for split, content in texts.items():
             sizes[split] = Sizes()
             # The token file of a set of documents keeps where each document begins.
             title = TITLE if self.options.set in READERS else None
-            ids = _encoded(content.pieces(title), tokenizer, sizes[split])
+            pieces = content.pieces(title) if isinstance(content, text_files.Part) else content.pieces()
+            ids = _encoded(pieces, tokenizer, sizes[split], end)
             files[split] = write_tokens(folders.work / split, ids, vocabulary=tokenizer.size)
             if not len(files[split]):
                 raise InvalidInput(f"{content.path} is empty")
         return self._prepared(files, sizes, tokenizer, folders.seed)
+
+    def _end(self, tokenizer: Tokenizer) -> list[int]:
+        """What follows each document: the end-of-text token, or nothing."""
+        if not self.options.end_token:
+            return []
+        end = tokenizer.eos if tokenizer.eos is not None else tokenizer.sep
+        if end is None:
+            raise InvalidOption("end_token needs a tokenizer with special tokens; give tokenizer = { special = true }")
+        return [end]
 
     def _of_tokens(self, folder: str, folders: DataPaths, given: Tokenizer | None) -> Prepared:
         """From the token files of a folder, of any size."""
@@ -154,6 +221,8 @@ class Language(Task):
             for split, file in files.items()
         }
         facts = {f"{split} tokens": len(file) for split, file in files.items()}
+        if self._has_documents:
+            facts |= {f"{split} documents": len(file.borders) for split, file in files.items()}
         return Prepared(
             data["train"],
             data["held_out"],
@@ -165,12 +234,25 @@ class Language(Task):
             objectives=objectives,
         )
 
-    def _data(self, file: Tokens, seed: int, *, shuffle: bool) -> Data:
-        if self.options.streams:
-            return Streams(file, self.options.length, self.options.batch)
-        return TokenBlocks(file, self.options.length, self.options.batch, seed=seed, shuffle=shuffle)
+    @property
+    def _has_documents(self) -> bool:
+        return self.options.documents is not None or self.options.separate or self.options.end_token
 
-    def _texts(self, folders: DataPaths) -> dict[str, text_files.Part]:
+    def _data(self, file: Tokens, seed: int, *, shuffle: bool) -> Data:
+        options = self.options
+        if options.streams:
+            return Streams(file, options.length, options.batch)
+        return TokenBlocks(
+            file,
+            options.length,
+            options.batch,
+            seed=seed,
+            shuffle=shuffle,
+            separate=options.separate,
+            stride=None if shuffle else options.stride,
+        )
+
+    def _texts(self, folders: DataPaths) -> dict[str, Content]:
         """The text of each split."""
         options = self.options
         if (options.set is None) == (options.train is None):
@@ -181,24 +263,28 @@ class Language(Task):
         else:
             given = {"train": options.train, "held_out": options.held_out, "test": options.test}
             paths.update({split: None if name is None else Path(name) for split, name in given.items()})
-        parts = {split: text_files.Part(path) for split, path in paths.items() if path is not None}
-        if "held_out" not in parts:
-            path = parts["train"].path
-            size = sum(map(len, parts["train"].pieces()))
-            cut = round(size * (1 - options.share))
-            if size == 0:
-                raise InvalidInput(f"{path} is empty")
-            if not 0 < cut < size:
-                raise InvalidInput(f"{path} has {size} characters, too few to hold some out")
-            parts["train"], parts["held_out"] = text_files.Part(path, 0, cut), text_files.Part(path, cut)
-        return parts
+        texts = {split: self._content(path) for split, path in paths.items() if path is not None}
+        if "held_out" not in texts:
+            texts["train"], texts["held_out"] = texts["train"].split(options.share)
+        return texts
+
+    def _content(self, path: Path) -> Content:
+        """A file or folder, as documents or as one text."""
+        options = self.options
+        if options.documents is not None:
+            return Documents(path, options.documents, options.heading, options.field)
+        if path.is_dir():
+            raise InvalidInput(f'{path} is a folder; give documents = "files" to read each file as a document')
+        if self._has_documents and options.set not in READERS:  # the file is one document
+            return Documents(path, "files")
+        return text_files.Part(path)
 
 
-def _encoded(pieces: Iterator[str], tokenizer: Tokenizer, sizes: Sizes) -> Iterator[list[int]]:
-    """The ids of each piece; `sizes` counts bytes and words."""
+def _encoded(pieces: Iterator[str], tokenizer: Tokenizer, sizes: Sizes, end: list[int]) -> Iterator[list[int]]:
+    """The ids of each piece, followed by `end`; `sizes` counts bytes and words."""
     for piece in pieces:
         sizes.add(piece)
-        yield tokenizer.encode(piece, special=False).ids
+        yield [*tokenizer.encode(piece, special=False).ids, *end]
 
 
 __all__ = ["Language", "LanguageMetrics", "NextToken"]

@@ -22,6 +22,7 @@ TASKS: Registry[Task] = Registry(
         "choose": "longspan.tasks.choose:Choose",
         "tag": "longspan.tasks.tag:Tag",
         "answer": "longspan.tasks.answer:Answer",
+        "series": "longspan.tasks.series:Series",
         "translate": "longspan.tasks.translate:Translate",
     },
 )

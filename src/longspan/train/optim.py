@@ -1,9 +1,10 @@
-"""AdamW, Adagrad and SGD, with parameter groups for weight decay and for learning rates by layer."""
+"""Optimizers, with parameter groups for weight decay and for learning rates by layer."""
 
 import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,25 +15,36 @@ from longspan.errors import InvalidOption
 from longspan.nn.norm import LayerNorm, RMSNorm
 from longspan.train.adagrad import Adagrad
 
-KINDS = ("adamw", "adagrad", "sgd")
+KINDS = ("adamw", "adafactor", "adagrad", "sgd")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Optimizer(config.Options):
-    """AdamW (Loshchilov & Hutter 2019), Adagrad (Duchi et al. 2011) or SGD.
+    """AdamW (Loshchilov & Hutter 2019) and others; no weight decay for norms, biases and other vectors.
 
-    Norms, biases and other vectors have no weight decay. Adagrad and SGD have none at all, and take sparse gradients.
+    `adafactor` (Shazeer & Stern 2018) keeps the rows' and columns' mean squares of a matrix, not one for each weight;
+    its steps are relative to the weights. `adagrad` (Duchi et al. 2011) and `sgd` with momentum have no running mean
+    of squares.
     """
 
-    kind: str = option("adamw", "the update rule", choices=KINDS)
-    beta1: float = option(0.9, "decay of the gradient's running mean", low=0, below=1)
-    beta2: float = option(0.999, "decay of the running mean of its square", low=0, below=1)
-    eps: float = option(1e-8, "added to the denominator", above=0)
-    decay: float = option(0.01, "decoupled weight decay of matrices", low=0)
+    kind: str = option("adamw", "adamw, adafactor (little memory), adagrad or sgd", choices=KINDS)
+    momentum: float = option(0.0, "sgd: decay of the running sum of gradients", low=0, below=1)
+    nesterov: bool = option(False, "sgd: whether momentum looks one step ahead")
+    beta1: float = option(0.9, "adamw: decay of the gradient's running mean", low=0, below=1)
+    beta2: float = option(0.999, "adamw: decay of the running mean of its square", low=0, below=1)
+    eps: float = option(1e-8, "adamw: added to the denominator", above=0)
+    decay: float = option(0.01, "weight decay of matrices; decoupled in adamw and adafactor", low=0)
     layer_decay: float = option(1.0, "rate of each layer as a fraction of the one above (ELECTRA: 0.8)", low=0, high=1)
     embedding_rate: float = option(
         1.0, "factor on the rate of embeddings; if a norm follows them, long vectors change slowly", low=0
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.kind != "sgd" and (self.momentum or self.nesterov):
+            raise InvalidOption(f"momentum and nesterov are for sgd, not for {self.kind}")
+        if self.nesterov and not self.momentum:
+            raise InvalidOption("nesterov needs momentum; give momentum above 0")
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
         """The optimizer of the trainable parameters; each group has a `scale`, a factor on the schedule's rate."""
@@ -42,14 +54,26 @@ class Optimizer(config.Options):
         ]
         if not groups:
             raise InvalidOption("the model has nothing to train: all its parameters are frozen")
-        if self.kind != "adamw":
-            if self.decay:
-                raise InvalidOption(f"weight decay is for adamw; with {self.kind} give decay = 0")
-            return Adagrad(groups, eps=self.eps) if self.kind == "adagrad" else torch.optim.SGD(groups)
         if getattr(model, "sparse_gradients", False):
-            raise InvalidOption('adamw takes no sparse gradients; give optimizer = { kind = "adagrad", decay = 0 }')
+            return self._for_sparse_gradients(groups)
+        if self.kind == "adafactor":
+            return torch.optim.Adafactor(groups, lr=0.0)
+        if self.kind == "adagrad":
+            return torch.optim.Adagrad(groups, lr=0.0)
+        if self.kind == "sgd":
+            return torch.optim.SGD(groups, lr=0.0, momentum=self.momentum, nesterov=self.nesterov)
         # Fused, a group is one call; otherwise each parameter takes a dozen, which is slow for small models.
         return torch.optim.AdamW(groups, lr=0.0, betas=(self.beta1, self.beta2), eps=self.eps, fused=True)
+
+    def _for_sparse_gradients(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+        """An optimizer that changes only the rows that a batch touched."""
+        if self.kind not in ("adagrad", "sgd"):
+            raise InvalidOption(
+                f'{self.kind} takes no sparse gradients; give optimizer = {{ kind = "adagrad", decay = 0 }}'
+            )
+        if self.decay or self.momentum:
+            raise InvalidOption("sparse gradients allow no weight decay and no momentum; give decay = 0")
+        return Adagrad(groups, eps=self.eps) if self.kind == "adagrad" else torch.optim.SGD(groups)
 
     def groups(self, model: nn.Module) -> Mapping[str, tuple[list[tuple[str, nn.Parameter]], float, float]]:
         """Parameter groups by name: (name, parameter) pairs, weight decay, scale of the rate.

@@ -258,11 +258,20 @@ class Evaluated:
 
 
 def evaluate(
-    folder: Path, *, split: str = "held_out", data: Path | None = None, processes: Processes | None = None
+    folder: Path,
+    *,
+    split: str = "held_out",
+    data: Path | None = None,
+    processes: Processes | None = None,
+    task_options: Mapping[str, Any] | None = None,
 ) -> Evaluated:
-    """Evaluate a run's final model, or its newest checkpoint, on a split of its data."""
+    """Evaluate a run's final model, or its newest checkpoint, on a split of its data.
+
+    `task_options` replace options of the run's task, such as `{"stride": 32}`.
+    """
     run, processes = Run(folder), processes or Processes()
     recipe = of_run(run)
+    recipe = replace(recipe, task={**recipe.task, **(task_options or {})})
     options, task = recipe.options(), recipe.build_task()
     where = locate(run.folder)
     model = model_folder.load(where).to(processes.device)

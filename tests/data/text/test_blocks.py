@@ -8,9 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longspan.data.text.blocks import Streams, TokenBlocks
+from longspan.data.text.blocks import Streams, TokenBlocks, unpack
 from longspan.data.text.token_files import TokenFile, write_tokens
-from longspan.errors import InvalidInput
+from longspan.errors import InvalidInput, InvalidOption
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +55,51 @@ def test_targets_across_a_border_do_not_count_where_documents_are_separate(count
     found = data.load([0], 0)
     assert found["targets"][0, 39] == -100 and found["targets"][0, 38] == 39 and found["targets"][0, 40] == 41
     assert found["documents"][0].tolist() == [0] * 40 + [1] * 62
+
+
+@given(length=st.integers(1, 120), stride=st.integers(1, 120), batch=st.integers(1, 9))
+@settings(max_examples=60)
+def test_with_a_stride_every_target_counts_once_after_enough_context(
+    counted: TokenFile, length: int, stride: int, batch: int
+) -> None:
+    stride = min(stride, length)
+    data = TokenBlocks(counted, length, batch, shuffle=False, stride=stride)
+    seen = []
+    for numbers in data.batches(0):
+        rows = data.load(numbers, 0)
+        for ids, targets in zip(rows["ids"].tolist(), rows["targets"].tolist()):
+            for place, target in enumerate(targets):
+                if target >= 0:
+                    assert target == ids[place] + 1
+                    assert place >= min(length - stride, target - 1)  # ids before the one that is read
+                    seen.append(target)
+    assert seen == list(range(1, 103))
+
+
+def test_a_stride_as_long_as_the_blocks_is_none(counted: TokenFile) -> None:
+    plain, strided = (TokenBlocks(counted, 16, 3, shuffle=False, stride=stride) for stride in (None, 16))
+    assert [list(numbers) for numbers in plain.batches(0)] == [list(numbers) for numbers in strided.batches(0)]
+    for numbers in plain.batches(0):
+        for name, tensor in plain.load(numbers, 0).items():
+            assert torch.equal(tensor, strided.load(numbers, 0)[name])
+    assert plain.fingerprint() == strided.fingerprint()
+    assert TokenBlocks(counted, 16, 3, shuffle=False, stride=4).fingerprint().endswith("in order, stride 4")
+    with pytest.raises(InvalidOption, match="stride must be 1 to the length of 16, of blocks in order, not 17"):
+        TokenBlocks(counted, 16, 3, shuffle=False, stride=17)
+
+
+def test_documents_become_rows(tmp_path: Path) -> None:
+    tokens = write_tokens(tmp_path / "a", [[1, 2, 3], [4], [5, 6, 7, 8]], vocabulary=9)
+    data = TokenBlocks(tokens, 5, 2, shuffle=False, separate=True)
+    rows = unpack(data.load([0, 1], 0))
+    assert rows["ids"].tolist() == [[1, 2, 3], [4, 0, 0], [5, 0, 0], [6, 7, 0]]
+    assert rows["targets"].tolist() == [[2, 3, -100], [-100] * 3, [6, -100, -100], [7, 8, -100]]
+    assert rows["key_mask"].tolist() == [
+        [True, True, True],
+        [True, False, False],
+        [True, False, False],
+        [True, True, False],
+    ]
 
 
 @given(length=st.integers(1, 50), rows=st.integers(1, 7))

@@ -109,6 +109,11 @@ class ReformerAttention(Attention):
         self.register_buffer("rotations", draw(shape, self.options.rounds, self.factors, self.options.seed))
         self.rotations: Tensor
 
+    @property
+    def padding_counts(self) -> bool:
+        """The released chunks count padding too."""
+        return self.released
+
     @torch.no_grad()
     def redraw(self) -> None:
         """Draw new random rotations, as the paper does at every training step; not while decoding a sequence."""

@@ -7,7 +7,9 @@ where people live; shapes.
 
 import io
 import json
+import math
 from collections.abc import Callable
+from datetime import date, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -168,6 +170,23 @@ def images(draw: np.random.Generator, count: int) -> dict[str, bytes]:
     return {"": file.getvalue()}
 
 
+def series(draw: np.random.Generator, count: int) -> dict[str, bytes]:
+    """Daily values from 2015 on: a level of 100, a slope of 4 a year, seasons of a year and a week, and noise.
+
+    The yearly season is a sine of amplitude 10. Weekends are 6 lower, Fridays 3 higher. The noise is autoregressive
+    with coefficient 0.7 and innovations of deviation 1.
+    """
+    first, noise = date(2015, 1, 1), 0.0
+    rows = ["date,value"]
+    for number in range(count):
+        day = first + timedelta(number)
+        noise = 0.7 * noise + float(draw.normal())
+        weekly = (0.0, 0.0, 0.0, 0.0, 3.0, -6.0, -6.0)[day.weekday()]
+        yearly = 10 * math.sin(2 * math.pi * number / 365.25)
+        rows.append(f"{day.isoformat()},{100 + 4 * number / 365.25 + yearly + weekly + noise:.3f}")
+    return {"": ("\n".join(rows) + "\n").encode()}
+
+
 MAKERS: dict[str, Callable[[np.random.Generator, int], dict[str, bytes]]] = {
     "language": language,
     "translate": pairs,
@@ -175,7 +194,10 @@ MAKERS: dict[str, Callable[[np.random.Generator, int], dict[str, bytes]]] = {
     "tag": tags,
     "answer": answers,
     "images": images,
+    "series": series,
 }
+# Part of each kind's seed; numbers stay as they are, so that the content does.
+SEEDS = {"answer": 0, "classify": 1, "images": 2, "language": 3, "tag": 4, "translate": 5, "series": 6}
 ENDINGS = {
     "language": ".txt",
     "translate": "",
@@ -183,6 +205,7 @@ ENDINGS = {
     "tag": ".conll",
     "answer": ".json",
     "images": ".npz",
+    "series": ".csv",
 }
 
 
@@ -191,7 +214,7 @@ def file_names(kind: str) -> dict[str, str]:
     sides = (".en", ".toy") if kind == "translate" else ("",)
     return {
         f"{split}{side}": f"generated/{VERSION}/{kind}/{split}{side}{ENDINGS[kind]}"
-        for split in SIZES
+        for split in (SIZES if kind != "series" else ("train",))  # a series is split by time
         for side in sides
     }
 
@@ -203,9 +226,7 @@ def write(kind: str, root: Path) -> None:
         targets = {name: root / file for name, file in names.items() if name.partition(".")[0] == split}
         if all(path.is_file() for path in targets.values()):
             continue
-        draw = np.random.Generator(
-            np.random.Philox(np.random.SeedSequence((VERSION, sorted(MAKERS).index(kind), index)))
-        )
+        draw = np.random.Generator(np.random.Philox(np.random.SeedSequence((VERSION, SEEDS[kind], index))))
         for side, content in MAKERS[kind](draw, count).items():
             target = targets[f"{split}{side}"]
             target.parent.mkdir(parents=True, exist_ok=True)

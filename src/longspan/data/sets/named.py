@@ -173,6 +173,7 @@ GENERATED = {
     "generated-labels": ("classify", "2k sentences, positive or negative"),
     "generated-tags": ("tag", "2k sentences with names of people and places"),
     "generated-answers": ("answer", "400 questions on where people live"),
+    "generated-series": ("series", "2k daily values with a trend, a yearly and a weekly season"),
     "generated-images": ("images", "2k grey images of four shapes, 16 × 16"),
 }
 SETS |= {

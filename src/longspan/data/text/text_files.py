@@ -184,6 +184,16 @@ class Part:
     start: int = 0
     stop: int | None = None
 
+    def split(self, share: float) -> tuple["Part", "Part"]:
+        """The text, cut in two: the second part has about `share` of the characters."""
+        size = sum(map(len, self.pieces()))
+        cut = round(size * (1 - share))
+        if size == 0:
+            raise InvalidInput(f"{self.path} is empty")
+        if not 0 < cut < size:
+            raise InvalidInput(f"{self.path} has {size} characters, too few to hold some out")
+        return Part(self.path, 0, cut), Part(self.path, cut)
+
     def pieces(self, title: Pattern[str] | None = None) -> Iterator[str]:
         """The text in pieces that add up to it exactly; it is never whole in memory.
 

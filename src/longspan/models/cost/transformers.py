@@ -9,6 +9,7 @@ from longspan.models.decoder import Decoder
 from longspan.models.electra import Electra
 from longspan.models.encoder import Encoder
 from longspan.models.etc_model import EtcModel, OfOneInput, PerInput
+from longspan.models.series import SeriesTransformer
 from longspan.models.transformer import Transformer
 from longspan.models.vision.vit import VisionTransformer
 from longspan.nn.block import Block
@@ -119,6 +120,14 @@ def _(model: Transformer, length: int, tally: Tally) -> None:
     pass_through(model.decoder, tally, target, length)
     tally.output(model.options.width, model.vocabulary, target)
     tally.notes.append("source and target have this length, or their longest")
+
+
+@read.register
+def _(model: SeriesTransformer, length: int, tally: Tally) -> None:
+    layer = model.embedding.linear
+    tally.add("embedding", products(layer, length), length * layer.in_features)
+    pass_through(model.stack, tally, length)
+    tally.output(model.stack.out_width, model.options.values, length)
 
 
 @read.register
