@@ -26,13 +26,16 @@ def option(
     above: float | None = None,
     below: float | None = None,
     choices: tuple[str, ...] | None = None,
+    column: bool = False,
 ) -> Any:
     """A field with its help text; `low` and `high` are inclusive limits, `above` and `below` exclusive ones.
 
-    Limits apply to each number of a tuple. Every number must be finite, and every int must fit into 64 bits. If
-    `default` is a class, each instance gets a new object of that class.
+    `column` marks the name of a column of a table, which a command may guess. Limits apply to each number of a tuple.
+    Every number must be finite, and every int must fit into 64 bits. If `default` is a class, each instance gets a new
+    object of that class.
     """
     limits = {"help": help, "low": low, "high": high, "above": above, "below": below, "choices": choices}
+    limits["column"] = column
     if isinstance(default, type):
         return field(default_factory=default, metadata=limits)
     return field(default=default, metadata=limits)

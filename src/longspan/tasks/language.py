@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,17 @@ from longspan.data.sets.prepared_tokens import Sizes, fingerprint, read_prepared
 from longspan.data.text import text_files
 from longspan.data.text.blocks import Streams, TokenBlocks
 from longspan.data.text.corpora import READERS, TITLE
+from longspan.data.text.row_texts import RowTexts
+from longspan.data.text.tables import is_table
 from longspan.data.text.token_files import TokenFile, Tokens, write_tokens
 from longspan.data.tokenizers.learn import TokenizerOptions, learn
 from longspan.data.tokenizers.tokenizer import Tokenizer
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
 from longspan.models.base import CausalModel, Model
 from longspan.nn.loss import IGNORED
+from longspan.tasks import starting
 from longspan.tasks.base import DataPaths, Metrics, Objective, Prepared, Task, TaskLoss
+from longspan.tasks.splits import describe, drop_empty, hold_out_numbers
 
 
 @dataclass
@@ -92,16 +96,20 @@ def _nats(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 class Language(Task):
-    """Language modelling on a named set or on your own files."""
+    """Language modelling on a named set or on your own files: texts, tables of texts, or folders of texts."""
 
     name = "language"
+    starting_model = starting.DECODER
+    starting_train = starting.UNLABELLED
 
     @dataclass(frozen=True, kw_only=True)
     class Options(Task.Options):
         set: str | None = option(None, "a named data set; see `longspan data list`")
-        train: str | None = option(None, "a text file, if no set is named")
+        train: str | None = option(None, "a text file, a table, or a folder of texts, if no set is named")
         held_out: str | None = option(None, "a held-out file; the end of the first unless given")
         test: str | None = option(None, "a test file")
+        text: str = option("text", "the column of the text, if the file is a table", column=True)
+        encoding: str | None = option(None, "encoding of the files; by their first bytes, or UTF-8, unless given")
         share: float = option(0.1, "share of the text to hold out, if held_out is not given", low=0, high=0.9)
         tokenizer: TokenizerOptions = option(TokenizerOptions, "the tokenizer to learn")
         length: int = option(128, "tokens per block", low=1)
@@ -114,7 +122,7 @@ class Language(Task):
     def prepare(self, folders: DataPaths, tokenizer: Tokenizer | None = None) -> Prepared:
         if self.options.tokens is not None:
             return self._of_tokens(self.options.tokens, folders, tokenizer)
-        texts = self._texts(folders)
+        texts, held_out = self._texts(folders)
         if tokenizer is None:
             tokenizer = learn(self.options.tokenizer, texts["train"].pieces())
         files: dict[str, TokenFile] = {}
@@ -127,7 +135,7 @@ class Language(Task):
             files[split] = write_tokens(folders.work / split, ids, vocabulary=tokenizer.size)
             if not len(files[split]):
                 raise InvalidInput(f"{content.path} is empty")
-        return self._prepared(files, sizes, tokenizer, folders.seed)
+        return self._prepared(files, sizes, tokenizer, folders.seed, held_out)
 
     def _of_tokens(self, folder: str, folders: DataPaths, given: Tokenizer | None) -> Prepared:
         """From the token files of a folder, of any size."""
@@ -140,7 +148,12 @@ class Language(Task):
         return self._prepared(files, sizes, tokenizer, folders.seed)
 
     def _prepared(
-        self, files: Mapping[str, Tokens], sizes: Mapping[str, Sizes], tokenizer: Tokenizer, seed: int
+        self,
+        files: Mapping[str, Tokens],
+        sizes: Mapping[str, Sizes],
+        tokenizer: Tokenizer,
+        seed: int,
+        held_out: str | None = None,
     ) -> Prepared:
         data = {split: self._data(file, seed, shuffle=split == "train") for split, file in files.items()}
         # The perplexity of a word is not reported for tokens that are characters or bytes.
@@ -153,7 +166,9 @@ class Language(Task):
             )
             for split, file in files.items()
         }
-        facts = {f"{split} tokens": len(file) for split, file in files.items()}
+        facts: dict[str, Any] = {f"{split} tokens": len(file) for split, file in files.items()}
+        if held_out is not None:
+            facts["held out"] = held_out
         return Prepared(
             data["train"],
             data["held_out"],
@@ -170,8 +185,8 @@ class Language(Task):
             return Streams(file, self.options.length, self.options.batch)
         return TokenBlocks(file, self.options.length, self.options.batch, seed=seed, shuffle=shuffle)
 
-    def _texts(self, folders: DataPaths) -> dict[str, text_files.Part]:
-        """The text of each split."""
+    def _texts(self, folders: DataPaths) -> tuple[dict[str, text_files.Part | RowTexts], str | None]:
+        """The text of each split, and what was held out if no file is."""
         options = self.options
         if (options.set is None) == (options.train is None):
             raise InvalidOption("[task] names a set, or a file to train on: one of the two")
@@ -181,17 +196,38 @@ class Language(Task):
         else:
             given = {"train": options.train, "held_out": options.held_out, "test": options.test}
             paths.update({split: None if name is None else Path(name) for split, name in given.items()})
-        parts = {split: text_files.Part(path) for split, path in paths.items() if path is not None}
-        if "held_out" not in parts:
-            path = parts["train"].path
-            size = sum(map(len, parts["train"].pieces()))
+        parts: dict[str, text_files.Part | RowTexts] = {
+            split: RowTexts(path, options.text, options.encoding)
+            if options.set is None and is_table(path)
+            else text_files.Part(path, encoding=options.encoding)
+            for split, path in paths.items()
+            if path is not None
+        }
+        for part in parts.values():
+            if isinstance(part, RowTexts):
+                _, empty = part.count()
+                drop_empty([(row, options.text) for row in empty], part.path)
+        if "held_out" in parts:
+            return parts, None
+        first = parts["train"]
+        if isinstance(first, RowTexts):
+            count, _ = first.count()
+            train, held = hold_out_numbers(count, options.share, folders, str(first.path))
+            parts["train"] = replace(first, numbers=frozenset(train))
+            parts["held_out"] = replace(first, numbers=frozenset(held))
+            said = describe(len(held), count, folders.seed)
+        else:
+            path = first.path
+            with text_files.hinting():
+                size = sum(map(len, first.pieces()))
             cut = round(size * (1 - options.share))
             if size == 0:
                 raise InvalidInput(f"{path} is empty")
             if not 0 < cut < size:
                 raise InvalidInput(f"{path} has {size} characters, too few to hold some out")
-            parts["train"], parts["held_out"] = text_files.Part(path, 0, cut), text_files.Part(path, cut)
-        return parts
+            parts["train"], parts["held_out"] = replace(first, stop=cut), replace(first, start=cut)
+            said = f"the last {size - cut:,} of {size:,} characters"
+        return parts, said
 
 
 def _encoded(pieces: Iterator[str], tokenizer: Tokenizer, sizes: Sizes) -> Iterator[list[int]]:

@@ -36,7 +36,7 @@ from longspan.train.loop import Trainer
 from longspan.train.malloc import out_of_memory
 from longspan.train.options import TrainOptions
 from longspan.train.processes import Processes
-from longspan.train.run import CONFIG, Run
+from longspan.train.run import CONFIG, SPLIT, Run
 from longspan.train.run import DATA as TOKEN_FILES
 
 TABLES = ("task", "model", "train")
@@ -252,7 +252,7 @@ def evaluate(
     where = locate(run.folder)
     model = model_folder.load(where).to(processes.device)
     with TemporaryDirectory() as work:  # the run's token files may be in use
-        paths = DataPaths(recipe.data if data is None else data, Path(work), options.seed)
+        paths = DataPaths(recipe.data if data is None else data, Path(work), options.seed, run.folder / SPLIT)
         prepared = task.prepare(paths, read_tokenizer(where))
         chosen = {"held_out": prepared.held_out, "test": prepared.test, "train": prepared.train}.get(split)
         if chosen is None:
@@ -305,7 +305,7 @@ def _prepare(
     """The task's data, the same in all processes: the first one learns the tokenizer and sends it to the others."""
     # One folder per process, so that none writes where another reads.
     work = run.folder / TOKEN_FILES if processes.first else run.folder / TOKEN_FILES / f"process-{processes.rank}"
-    paths = DataPaths(data, work, options.seed)
+    paths = DataPaths(data, work, options.seed, run.folder / SPLIT)
     learned: tuple[str, dict[str, str]] | None = None
 
     def prepare() -> Prepared:
