@@ -16,6 +16,7 @@ from longspan.cli import (
     generate,
     predict,
     profile,
+    recipes,
     tokenize,
     training,
     translate,
@@ -45,5 +46,6 @@ app.command(predict.predict)
 app.command(convert.convert)
 app.command(translate.translate)
 app.command(training.train)
+app.command(recipes.recipe)
 app.command(training.resume)
 app.command(training.evaluate)

@@ -154,8 +154,9 @@ class Images(Task):
 
     def suggest_model(self) -> Mapping[str, Any]:
         """Patches that divide the images: about seven on a side."""
-        files = self._files(DataPaths(None, Path()))
-        height, width = image_size(files["train"], self.options.resize)
+        if self.options.train is None:
+            return {**self.starting_model, "patch_size": 4}
+        height, width = image_size(Path(self.options.train), self.options.resize)
         patch = [
             min((side for side in range(1, pixels + 1) if pixels % side == 0), key=lambda side: abs(pixels / side - 7))
             for pixels in (height, width)

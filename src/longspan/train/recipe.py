@@ -159,7 +159,14 @@ def read(path: Path, overrides: Mapping[str, Any] | None = None, *, own: bool = 
     for name in TABLES:
         if not isinstance(content.setdefault(name, {}), dict):
             raise InvalidOption(f"{path}: {name} must be a table")
-    for name, value in (overrides or {}).items():
+    apply(content, overrides or {})
+    folder = None if data is None else Path(data)
+    return Recipe(content["task"], content["model"], content["train"], str(path), folder, plugins)
+
+
+def apply(content: dict[str, Any], overrides: Mapping[str, Any]) -> None:
+    """Set values by their dotted names, such as `train.steps`."""
+    for name, value in overrides.items():
         *tables, key = name.split(".")
         if not tables or tables[0] not in TABLES:
             raise InvalidOption(f"there is no option {name!r}; names begin with task., model. or train.")
@@ -169,8 +176,21 @@ def read(path: Path, overrides: Mapping[str, Any] | None = None, *, own: bool = 
             if not isinstance(inner, dict):
                 raise InvalidOption(f"there is no option {name!r}: {table} is a value, not a table")
         inner[key] = value
-    folder = None if data is None else Path(data)
-    return Recipe(content["task"], content["model"], content["train"], str(path), folder, plugins)
+
+
+def with_overrides(recipe: Recipe, overrides: Mapping[str, Any]) -> Recipe:
+    """A recipe that no file holds, with values by their dotted names; `steps` replaces `epochs`, and the reverse."""
+    content = {"task": _copy(recipe.task), "model": _copy(recipe.model), "train": _copy(recipe.train)}
+    for key, other in (("train.steps", "epochs"), ("train.epochs", "steps")):
+        if key in overrides and f"train.{other}" not in overrides:
+            content["train"].pop(other, None)
+    plugins = _plugins([], {**overrides, "task.name": recipe.task["name"]}, Path(recipe.source), True)
+    apply(content, overrides)
+    return replace(recipe, **content, plugins=plugins)
+
+
+def _copy(table: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _copy(value) if isinstance(value, Mapping) else value for key, value in table.items()}
 
 
 def find(path: Path) -> Path:
@@ -380,4 +400,4 @@ def _without_none(value: Any) -> Any:
     return [_without_none(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
-__all__ = ["Evaluated", "Recipe", "begin", "evaluate", "of_run", "read", "resume", "to_toml"]
+__all__ = ["Evaluated", "Recipe", "begin", "evaluate", "of_run", "read", "resume", "to_toml", "with_overrides"]

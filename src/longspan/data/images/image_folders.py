@@ -56,7 +56,7 @@ def image_size(path: Path, resize: Sequence[int] | None = None) -> Size:
     """Height and width of the images of a file or a folder, from the first one."""
     size = _size(resize)
     if not path.is_dir():
-        return read_pictures(path).size if path.suffix == ".npz" else (28, 28)
+        return read_pictures(path).size
     if size is not None:
         return size
     return _header(folder_files(path, IMAGES)[0][0])[0]
