@@ -88,7 +88,7 @@ def _unknown(flag: str, name: str, cls: "type[Task]", known: list[str]) -> str:
         if name in names:
             return f"there is no option --{flag}; did you mean --{table}.{name}?"
     hint = suggest(flag, [key.replace("_", "-") for key in known])
-    return f"the task {cls.name} has no option --{flag}: {hint}; {EXAMPLE}"
+    return f"the task {cls.name} has no option --{flag}: {hint.replace(chr(39), '')}; {EXAMPLE}"
 
 
 MODEL = ("layers", "heads", "width", "hidden", "dropout", "attention", "position", "max_length", "activation")

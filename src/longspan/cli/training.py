@@ -5,7 +5,7 @@ import shlex
 import signal
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -69,6 +69,8 @@ def train(
             f"{file} is a folder, but `longspan train` needs a TOML file; to continue a run: "
             f"longspan resume {_quoted(file)}; to train on its files: --task NAME --train {_quoted(file)}"
         )
+    if file is not None and file.suffix not in ("", ".toml") and file.is_file():
+        raise InvalidInput(f"{file} is not a recipe, a TOML file; to train on it: --task NAME --train {_quoted(file)}")
     notes: list[str] = []
     with notices():
         if file is not None:
@@ -77,12 +79,11 @@ def train(
             plan, name = recipes.read(file, flags.overrides(file)), file.stem
         else:
             plan, notes, name = written(task, flags, start)
-    if notes and os.environ.get("RANK", "0") == "0":
-        screen = Console(stderr=True, highlight=False, soft_wrap=True)
-        screen.print("\n  ".join([WRITTEN, *notes]), markup=False)
     folder = Path("runs") / name if out is None else out
     root = _data(data, plan.data)
-    return _run(folder, lambda run, processes: recipes.begin(plan, run, data=root, processes=processes), json=json)
+    return _run(
+        folder, lambda run, processes: recipes.begin(plan, run, data=root, processes=processes), json=json, notes=notes
+    )
 
 
 def resume(
@@ -173,6 +174,7 @@ def _run(
     resume: bool = False,
     inexact: bool = False,
     json: bool = False,
+    notes: Sequence[str] = (),
 ) -> int:
     from longspan.train import fit
     from longspan.train.loop import Interrupted
@@ -189,6 +191,8 @@ def _run(
         processes.together(lambda: held.enter_context(run.held()) if processes.first else None)
         trainer = make(run, processes)
         if processes.first:
+            if notes:
+                screen.print("\n  ".join([WRITTEN, *notes]), markup=False)
             _introduce(screen, trainer)
         with _shown(screen, trainer) as (say, show):
             try:

@@ -104,8 +104,7 @@ class Classify(Task):
 
     def prepare(self, folders: DataPaths, tokenizer: Tokenizer | None = None) -> Prepared:
         options = with_set(self.options, self.name)
-        tables, held_out = self._rows(options, folders)
-        names = [] if options.regression else label_names(tables["train"], options)
+        tables, names, held_out = self._rows(options, folders)
         tables["train"] = limited(tables["train"], options.limit, folders.seed)  # a few texts may not have all labels
         texts = [row.fields[name] for row in tables["train"] for name in _columns(options)]
         tokenizer = tokenizer_for(options, tokenizer, texts)
@@ -135,18 +134,21 @@ class Classify(Task):
             facts=facts,
         )
 
-    def _rows(self, options: "Classify.Options", folders: DataPaths) -> tuple[dict[str, list[TableRow]], str | None]:
-        """The rows of each split, and what was held out if no file is."""
+    def _rows(
+        self, options: "Classify.Options", folders: DataPaths
+    ) -> tuple[dict[str, list[TableRow]], list[str], str | None]:
+        """The rows of each split, the names of the labels, and what was held out if no file is."""
         wanted = [*_columns(options), options.label]
         paths = files(options, folders)
         tables = {split: read_rows(path, wanted, options) for split, path in paths.items()}
+        names = [] if options.regression else label_names(tables["train"], options)
         if "held_out" in tables:
-            return tables, None
+            return tables, names, None
         labels = None if options.regression else [row.fields[options.label] for row in tables["train"]]
         tables["train"], tables["held_out"], said = hold_out(
             tables["train"], options.share, folders, str(paths["train"]), labels
         )
-        return tables, said
+        return tables, names, said
 
 
 def _columns(options: "Classify.Options") -> list[str]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -213,6 +214,8 @@ class Pretraining(Task):
 
 class MaskedPretraining(Pretraining):
     """A task on masked texts."""
+
+    starting_task = MappingProxyType({"pairs": "none"})  # any texts will do
 
     @dataclass(frozen=True, kw_only=True)
     class Options(Pretraining.Options):

@@ -26,6 +26,7 @@ from longspan.tasks.base import Task
 from longspan.tasks.tag import TABLES, sentences
 
 SHOWN = 3  # examples, and lines of each fault
+NOTHING: dict[str, str] = {}  # the fields of a row of which only the place is kept
 TOGETHER = 1000  # texts that are tokenized together
 TAGGED = (".conll", ".iob", ".iob2", ".bio")
 IMAGES = (".npz",)
@@ -64,7 +65,7 @@ def open_rows(
         return _pairs(path, given, encoding)
     if (kind == "tag" and format_of(path) not in TABLES) or ending(path) in TAGGED:
         return _tagged(path, encoding)
-    if (ending(path) == ".json" or kind == "answer") and is_squad(path, encoding):
+    if kind in (None, "answer") and (ending(path) == ".json" or kind is not None) and is_squad(path, encoding):
         return _squad(path, encoding)
     if not path.is_dir() and ending(path) not in ENDINGS and columns is None and kind in (None, *UNLABELLED):
         first = next(_lines(path, encoding), "")
@@ -241,7 +242,7 @@ class _Counter:
     def _compare(self, row: TableRow, texts: Sequence[str], label: str) -> None:
         digest = _digest(texts)
         if digest not in self.seen:
-            self.seen[digest] = TableRow(row.path, row.line, {}), label
+            self.seen[digest] = TableRow(row.path, row.line, NOTHING), label
             return
         first, before = self.seen[digest]
         self.duplicates += 1

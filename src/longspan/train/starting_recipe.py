@@ -36,7 +36,7 @@ def starting_recipe(
     """
     overrides = overrides or {}
     cls = tasks.find(name)
-    table = tasks.spelled(cls, options)
+    table = {**cls.starting_task, **tasks.spelled(cls, options)}
     known = {item.name for item in fields(cls.Options)}
     sources = [key for key in ("set", "train", "tokens") if key in known]
     if need_data and sources and not any(table.get(key) for key in sources):
@@ -55,9 +55,10 @@ def _choices(recipe: Recipe) -> list[str]:
     model, train = recipe.model, recipe.train
     sizes = [f"{key} {model[key]}" for key in ("layers", "heads", "width", "patch_size") if key in model]
     what = f"{model['from']}, trained further" if "from" in model else f"a new {model['name']}"
-    length = f"{train['epochs']:g} epochs" if "epochs" in train else f"{train['steps']} steps"
+    unit = "epochs" if "epochs" in train else "steps"
+    length = f"{train[unit]:g} {unit if train[unit] != 1 else unit[:-1]}"
     schedule = train.get("schedule", {})
-    warmup = f", the first {schedule['warmup']} steps warm-up" if schedule.get("warmup") else ""
+    warmup = f", warm-up of {schedule['warmup']}" if schedule.get("warmup") else ""
     return [f"model: {', '.join([what, *sizes])}", f"training: {length}, rate {schedule.get('rate', 1e-3):g}{warmup}"]
 
 

@@ -31,6 +31,8 @@ def folder_files(path: Path, endings: Sequence[str] = TEXTS) -> list[tuple[Path,
     chosen = [(file, label) for file, label in pairs if _ends(file) in endings]
     if not chosen:
         other = f"; it has {_some([file for file, _ in pairs])}" if pairs else ""
+        if pairs and _ends(pairs[0][0]) in IMAGES:
+            other += "; images are for the task images"
         raise InvalidInput(f"{path} has no file that ends in {', '.join(endings)}{other}")
     for file, _ in pairs:
         if file.is_dir():
