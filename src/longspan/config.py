@@ -27,15 +27,17 @@ def option(
     below: float | None = None,
     choices: tuple[str, ...] | None = None,
     formerly: str | None = None,
+    column: bool = False,
 ) -> Any:
     """A field with its help text; `low` and `high` are inclusive limits, `above` and `below` exclusive ones.
 
     Limits apply to each number of a tuple. Every number must be finite, and every int must fit into 64 bits. If
     `default` is a class, each instance gets a new object of that class. `formerly` is the old name of a renamed
-    option: `make` still reads it, so that old folders and recipes load.
+    option: `make` still reads it, so that old folders and recipes load. `column` marks the name of a column of a
+    table, which a command may guess.
     """
     limits: dict[str, Any] = {"low": low, "high": high, "above": above, "below": below, "choices": choices}
-    metadata = {"help": help, **limits, "formerly": formerly}
+    metadata = {"help": help, **limits, "formerly": formerly, "column": column}
     if isinstance(default, type):
         return field(default_factory=default, metadata=metadata)
     return field(default=default, metadata=metadata)

@@ -9,7 +9,7 @@ from tests.train.starting import TEXT, losses, recipe, result, same
 
 from longspan.cli.inputs import dotted
 from longspan.cli.main import main
-from longspan.cli.training import VALUES
+from longspan.cli.own_data import EXAMPLE
 
 
 def test_train_evaluate_and_resume(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -72,7 +72,14 @@ def test_a_run_that_was_not_saved_is_begun_again(tmp_path: Path, capsys: pytest.
 
 def test_values_are_read_as_toml() -> None:
     given = ["--a.b", "3", "--a.c=x y", "--a.d", "-1.5", "--a.e", "[1, 2]", "--a.f", "true", "--a.g", '{ k = "v" }']
-    assert dotted(given, VALUES) == {"a.b": 3, "a.c": "x y", "a.d": -1.5, "a.e": [1, 2], "a.f": True, "a.g": {"k": "v"}}
+    assert dotted(given, EXAMPLE) == {
+        "a.b": 3,
+        "a.c": "x y",
+        "a.d": -1.5,
+        "a.e": [1, 2],
+        "a.f": True,
+        "a.g": {"k": "v"},
+    }
 
 
 @pytest.fixture

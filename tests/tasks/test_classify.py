@@ -78,7 +78,7 @@ def test_shuffled_labels_are_those_of_other_texts(tmp_path: Path) -> None:
         ("good\tx\nbad\ty\n", "good\tz\n", {}, "line 2: no training text has the label 'z'; they have x, y"),
         ("good\tx\nbad\tx\n", "good\tx\n", {}, "all labels are 'x'"),
         ("good\t1\nbad\tmuch\n", "good\t1\n", {"regression": True}, "line 3: 'much' is not a number"),
-        ("good\tx\n\ty\n", "good\tx\n", {}, "line 3: text is empty"),
+        ("good\tx\n\ty\n", "good\tx\n", {"empty": "refuse"}, "line 3: text is empty"),
     ],
 )
 def test_bad_labels_are_named_by_file_and_line(

@@ -12,6 +12,8 @@ from longspan.cli import mechanism_table
 from longspan.cli.inputs import AsJson, print_json, whole_numbers
 from longspan.cli.mechanism_table import Row
 from longspan.cli.models import print_checkpoint, print_model, print_models, print_preset, print_presets
+from longspan.cli.recipes import SHOWN, list_tasks, print_shown, print_tasks
+from longspan.cli.recipes import describe as describe_recipe
 from longspan.cli.tables import limits, output
 from longspan.errors import InvalidOption
 
@@ -22,19 +24,24 @@ def list_names(
     presets: Annotated[
         bool, Parameter(negative="", help="list the presets instead: models with a paper's sizes")
     ] = False,
+    tasks: Annotated[bool, Parameter(negative="", help="list the training tasks instead")] = False,
     json: AsJson = False,
 ) -> None:
-    """List the attention mechanisms (abilities, order, paper), the models or the presets.
+    """List the attention mechanisms (abilities, order, paper), the models, the presets or the training tasks.
 
     **Examples:**
 
         longspan list
         longspan list --presets
+        longspan list --tasks
         longspan list --models --json
     """
-    if models and presets:
-        raise InvalidOption("give --models or --presets, not both")
-    if models:
+    if models + presets + tasks > 1:
+        raise InvalidOption("give --models, --presets or --tasks: one of them")
+    if tasks:
+        task_rows = list_tasks()
+        print_json(task_rows) if json else print_tasks(task_rows)
+    elif models:
         from longspan.models import catalog, names
 
         rows = [catalog.describe_model(name) for name in names()]
@@ -67,12 +74,12 @@ def _print_mechanisms(rows: Sequence[Row]) -> None:
     console.print("\nlongspan show NAME shows details; longspan list --models and --presets list more", style="dim")
 
 
-def show(
-    name: str, /, *, lengths: Annotated[tuple[str, ...], Parameter(negative="")] = (), json: AsJson = False
-) -> None:
-    """Show the details of a mechanism, model, preset or checkpoint.
+def show(*name: str, lengths: Annotated[tuple[str, ...], Parameter(negative="")] = (), json: AsJson = False) -> None:
+    """Show the details of a mechanism, model, preset or checkpoint, or the keys of a recipe.
 
     Mechanisms and models are shown with their options, presets with their parameter counts and their cost by length.
+    `show task NAME` and `show train` list the keys of a recipe's [task] and [train] with type, default and help; `show
+    tasks` lists the tasks, `show recipe NAME` prints a recipe that comes with longspan.
 
     **Examples:**
 
@@ -81,15 +88,28 @@ def show(
         longspan show gpt2
         longspan show sparse-enwik8 --lengths 4096,12288 --json
         longspan show ./all-MiniLM-L6-v2/
+        longspan show task classify
+        longspan show train
+        longspan show recipe minilm-sst2
 
     Parameters
     ----------
     name
-        A name from `longspan list`, `longspan list --models` or `longspan list --presets`, or a model folder.
+        A name from `longspan list`, `longspan list --models` or `longspan list --presets`, or a model folder; or task
+        NAME, tasks, train, recipe NAME, recipes.
     lengths
         For a preset: sequence lengths to show the cost at, such as 4096,12288 (default: the paper's and some more).
     """
-    row = _describe(name, tuple(number for text in lengths for number in whole_numbers(text, "--lengths")))
+    if not name:
+        raise InvalidOption("give a name: of a mechanism, a model, a preset or a checkpoint, or task NAME or train")
+    if name[0] in SHOWN:
+        if lengths:
+            raise InvalidOption(f"--lengths is for presets, and {name[0]} is none; leave it out")
+        found = describe_recipe(name)
+        return print_json(found) if json else print_shown(found)
+    if len(name) > 1:
+        raise InvalidOption(f"give one name; {name[1]!r} follows {name[0]!r}")
+    row = _describe(name[0], tuple(number for text in lengths for number in whole_numbers(text, "--lengths")))
     if json:
         print_json(row)
     else:

@@ -16,6 +16,7 @@ from longspan.cli import (
     generate,
     predict,
     profile,
+    recipes,
     tokenize,
     training,
     translate,
@@ -47,5 +48,6 @@ app.command(convert.convert)
 app.command(translate.translate)
 app.command(words.app, name="words")
 app.command(training.train)
+app.command(recipes.recipe)
 app.command(training.resume)
 app.command(training.evaluate)

@@ -1,4 +1,4 @@
-"""`longspan data`: list the named data sets, and download and prepare one."""
+"""`longspan data`: list the named data sets, download and prepare one, and show what a file holds."""
 
 import os
 from pathlib import Path
@@ -9,16 +9,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from longspan.cli.data_show import DataFolder, show
 from longspan.cli.inputs import AsJson, print_json, progress
 from longspan.cli.tables import output, short_bytes, short_number
 from longspan.errors import InvalidInput
 from longspan.files import undone_on_error
 
-app = App(name="data", help="List the named data sets, or prepare one.")
-DataFolder = Annotated[
-    Path | None,
-    Parameter(name="--data", help="the folder of data sets (default: LONGSPAN_DATA, or else the user's cache)"),
-]
+app = App(name="data", help="List the named data sets, prepare one, or show what is in a file.")
+app.command(show)
 
 
 def data_folder(flag: Path | None) -> Path | None:

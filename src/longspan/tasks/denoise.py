@@ -19,6 +19,7 @@ from longspan.data.text.sentence_pairs import Span
 from longspan.data.tokenizers.tokenizer import Tokenizer
 from longspan.models.base import EncoderDecoder, Model, shift_right
 from longspan.nn.loss import IGNORED
+from longspan.tasks import starting
 from longspan.tasks.base import DataPaths, Metrics, Objective, Prepared, TaskLoss
 from longspan.tasks.pretraining import Planned, Pretraining, SpecialTokens
 
@@ -141,6 +142,7 @@ class Denoise(Pretraining):
     """Restoring corrupted texts, with an encoder–decoder."""
 
     name = "denoise"
+    starting_model = starting.TRANSFORMER
 
     @dataclass(frozen=True, kw_only=True)
     class Options(Pretraining.Options):

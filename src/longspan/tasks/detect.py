@@ -18,6 +18,7 @@ from longspan.data.tokenizers.tokenizer import Tokenizer
 from longspan.errors import InvalidInput
 from longspan.models.base import Detection, Model, ReplacedTokenPair
 from longspan.nn.loss import IGNORED
+from longspan.tasks import starting
 from longspan.tasks.base import DataPaths, Metrics, Objective, Prepared, TaskLoss
 from longspan.tasks.pretraining import MaskedPretraining
 
@@ -143,6 +144,7 @@ class Detect(MaskedPretraining):
     """Replaced-token detection on documents, with a generator and a discriminator such as `electra`."""
 
     name = "detect"
+    starting_model = starting.DISCRIMINATOR
 
     @dataclass(frozen=True, kw_only=True)
     class Options(MaskedPretraining.Options):

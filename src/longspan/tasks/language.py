@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +19,19 @@ from longspan.data.text import document_files, text_files
 from longspan.data.text.blocks import Streams, TokenBlocks, unpack
 from longspan.data.text.corpora import READERS, TITLE
 from longspan.data.text.document_files import Documents
+from longspan.data.text.row_texts import RowTexts
+from longspan.data.text.tables import is_table
 from longspan.data.text.token_files import TokenFile, Tokens, write_tokens
 from longspan.data.tokenizers.learn import TokenizerOptions, learn
 from longspan.data.tokenizers.tokenizer import Tokenizer
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
 from longspan.models.base import CausalModel, Model
 from longspan.nn.loss import IGNORED
+from longspan.tasks import starting
 from longspan.tasks.base import DataPaths, Metrics, Objective, Prepared, Task, TaskLoss
+from longspan.tasks.splits import describe, drop_empty, hold_out_numbers
 
-Content = text_files.Part | Documents  # the text of a split
+Content = text_files.Part | Documents | RowTexts  # the text of a split
 
 
 @dataclass
@@ -115,16 +119,20 @@ def _nats(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 class Language(Task):
-    """Language modelling on a named set or on your own files."""
+    """Language modelling on a named set or on your own files: texts, tables of texts, or folders of texts."""
 
     name = "language"
+    starting_model = starting.DECODER
+    starting_train = starting.UNLABELLED
 
     @dataclass(frozen=True, kw_only=True)
     class Options(Task.Options):
         set: str | None = option(None, "a named data set; see `longspan data list`")
-        train: str | None = option(None, "a text file, if no set is named")
+        train: str | None = option(None, "a text file, a table, or a folder of texts, if no set is named")
         held_out: str | None = option(None, "a held-out file; the end of the first unless given")
         test: str | None = option(None, "a test file")
+        text: str = option("text", "the column of the text, if the file is a table", column=True)
+        encoding: str | None = option(None, "encoding of the files; by their first bytes, or UTF-8, unless given")
         share: float = option(0.1, "share of the text to hold out, if held_out is not given", low=0, high=0.9)
         tokenizer: TokenizerOptions = option(TokenizerOptions, "the tokenizer to learn")
         length: int = option(128, "tokens per block", low=1)
@@ -141,7 +149,6 @@ class Language(Task):
             document_files.HEADINGS,
             "documents = headings: a regular expression that matches the whole line (default: `# Title`, `= Title =`)",
         )
-        field: str = option("text", "documents = rows: the column with the text")
         end_token: bool = option(False, "whether an end-of-text token follows each document")
         separate: bool = option(
             False, "whether each document is read by itself: no token reads or predicts across a border"
@@ -170,7 +177,7 @@ class Language(Task):
     def prepare(self, folders: DataPaths, tokenizer: Tokenizer | None = None) -> Prepared:
         if self.options.tokens is not None:
             return self._of_tokens(self.options.tokens, folders, tokenizer)
-        texts = self._texts(folders)
+        texts, held_out = self._texts(folders)
         if tokenizer is None:
             tokenizer = learn(self.options.tokenizer, texts["train"].pieces())
         files: dict[str, TokenFile] = {}
@@ -180,12 +187,15 @@ class Language(Task):
             sizes[split] = Sizes()
             # The token file of a set of documents keeps where each document begins.
             title = TITLE if self.options.set in READERS else None
-            pieces = content.pieces(title) if isinstance(content, text_files.Part) else content.pieces()
+            if isinstance(content, RowTexts) and self._has_documents:
+                pieces = content.texts()  # what separates documents is said by options
+            else:
+                pieces = content.pieces() if isinstance(content, Documents) else content.pieces(title)
             ids = _encoded(pieces, tokenizer, sizes[split], end)
             files[split] = write_tokens(folders.work / split, ids, vocabulary=tokenizer.size)
             if not len(files[split]):
                 raise InvalidInput(f"{content.path} is empty")
-        return self._prepared(files, sizes, tokenizer, folders.seed)
+        return self._prepared(files, sizes, tokenizer, folders.seed, held_out)
 
     def _end(self, tokenizer: Tokenizer) -> list[int]:
         """What follows each document: the end-of-text token, or nothing."""
@@ -207,7 +217,12 @@ class Language(Task):
         return self._prepared(files, sizes, tokenizer, folders.seed)
 
     def _prepared(
-        self, files: Mapping[str, Tokens], sizes: Mapping[str, Sizes], tokenizer: Tokenizer, seed: int
+        self,
+        files: Mapping[str, Tokens],
+        sizes: Mapping[str, Sizes],
+        tokenizer: Tokenizer,
+        seed: int,
+        held_out: str | None = None,
     ) -> Prepared:
         data = {split: self._data(file, seed, shuffle=split == "train") for split, file in files.items()}
         # The perplexity of a word is not reported for tokens that are characters or bytes.
@@ -220,9 +235,11 @@ class Language(Task):
             )
             for split, file in files.items()
         }
-        facts = {f"{split} tokens": len(file) for split, file in files.items()}
+        facts: dict[str, Any] = {f"{split} tokens": len(file) for split, file in files.items()}
         if self._has_documents:
             facts |= {f"{split} documents": len(file.borders) for split, file in files.items()}
+        if held_out is not None:
+            facts["held out"] = held_out
         return Prepared(
             data["train"],
             data["held_out"],
@@ -252,8 +269,8 @@ class Language(Task):
             stride=None if shuffle else options.stride,
         )
 
-    def _texts(self, folders: DataPaths) -> dict[str, Content]:
-        """The text of each split."""
+    def _texts(self, folders: DataPaths) -> tuple[dict[str, Content], str | None]:
+        """The text of each split, and what was held out if no file is."""
         options = self.options
         if (options.set is None) == (options.train is None):
             raise InvalidOption("[task] names a set, or a file to train on: one of the two")
@@ -264,20 +281,34 @@ class Language(Task):
             given = {"train": options.train, "held_out": options.held_out, "test": options.test}
             paths.update({split: None if name is None else Path(name) for split, name in given.items()})
         texts = {split: self._content(path) for split, path in paths.items() if path is not None}
-        if "held_out" not in texts:
-            texts["train"], texts["held_out"] = texts["train"].split(options.share)
-        return texts
+        for content in texts.values():
+            if isinstance(content, RowTexts):
+                _, empty = content.count()
+                drop_empty([(row, options.text) for row in empty], content.path)
+        if "held_out" in texts:
+            return texts, None
+        first = texts["train"]
+        if not isinstance(first, RowTexts):
+            texts["train"], texts["held_out"] = first.split(options.share)
+            return texts, f"the last {100 * options.share:g} % of the text"
+        count, _ = first.count()
+        train, held = hold_out_numbers(count, options.share, folders, str(first.path))
+        texts["train"] = replace(first, numbers=frozenset(train))
+        texts["held_out"] = replace(first, numbers=frozenset(held))
+        return texts, describe(len(held), count, folders.seed)
 
     def _content(self, path: Path) -> Content:
-        """A file or folder, as documents or as one text."""
+        """A file or folder, as documents or as one text; each row of a table is a document."""
         options = self.options
+        if options.documents == "rows" or (options.set is None and is_table(path)):
+            return RowTexts(path, options.text, options.encoding)
         if options.documents is not None:
-            return Documents(path, options.documents, options.heading, options.field)
+            return Documents(path, options.documents, options.heading)
         if path.is_dir():
             raise InvalidInput(f'{path} is a folder; give documents = "files" to read each file as a document')
         if self._has_documents and options.set not in READERS:  # the file is one document
             return Documents(path, "files")
-        return text_files.Part(path)
+        return text_files.Part(path, encoding=options.encoding)
 
 
 def _encoded(pieces: Iterator[str], tokenizer: Tokenizer, sizes: Sizes, end: list[int]) -> Iterator[list[int]]:

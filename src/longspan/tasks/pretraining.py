@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from longspan.data.tokenizers.learn import TokenizerOptions, learn
 from longspan.data.tokenizers.tokenizer import Tokenizer
 from longspan.errors import InvalidInput
 from longspan.nn.loss import IGNORED
+from longspan.tasks import starting
 from longspan.tasks.base import DataPaths, Task
 
 
@@ -156,12 +158,19 @@ class MaskedTexts(Planned):
 class Pretraining(Task):
     """A task on documents of sentences, of a named set or of your own files."""
 
+    starting_model = starting.ENCODER
+    starting_train = starting.UNLABELLED
+
     @dataclass(frozen=True, kw_only=True)
     class Options(Task.Options):
         set: str | None = option(None, "a named data set; see `longspan data list`")
-        train: str | None = option(None, "a file with a sentence per line and an empty line between documents")
+        train: str | None = option(
+            None, "a file with a sentence per line and an empty line between documents, a table, or a folder of texts"
+        )
         held_out: str | None = option(None, "a held-out file; the last documents of the first unless given")
         test: str | None = option(None, "a test file")
+        text: str = option("text", "the column of the text, if the file is a table", column=True)
+        encoding: str | None = option(None, "encoding of the files; by their first bytes, or UTF-8, unless given")
         share: float = option(0.1, "share of the documents to hold out, if held_out is not given", low=0, high=0.9)
         tokenizer: TokenizerOptions = option(TokenizerOptions, "the tokenizer to learn")
         length: int = option(128, "most tokens of a text, with special tokens", low=4)
@@ -174,7 +183,9 @@ class Pretraining(Task):
         """The documents of each split as ids, and the tokenizer: the given or a learned one."""
         options = self.options
         given = {"train": options.train, "held_out": options.held_out, "test": options.test}
-        documents = read_documents(options.set, given, folders.data, options.share)
+        documents = read_documents(
+            options.set, given, folders.data, options.share, column=options.text, encoding=options.encoding
+        )
 
         def texts() -> Iterator[str]:
             for document in documents["train"]():
@@ -205,6 +216,8 @@ class Pretraining(Task):
 
 class MaskedPretraining(Pretraining):
     """A task on masked texts."""
+
+    starting_task = MappingProxyType({"pairs": "none"})  # any texts will do
 
     @dataclass(frozen=True, kw_only=True)
     class Options(Pretraining.Options):

@@ -1,5 +1,7 @@
 """The table of tasks, and `build`. To add a task, write its file and its line here."""
 
+from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 from longspan import config
@@ -27,12 +29,22 @@ TASKS: Registry[Task] = Registry(
     },
 )
 names, find = TASKS.names, TASKS.find
+SPELLINGS = {"held_out_share": "share", "text_b": "second"}  # other names of options
 
 
 def build(name: str, **options: Any) -> Task:
     """Builds a task by its name from its options."""
     cls = find(name)
-    return cls(config.make(cls.Options, options, f"task {name}"))
+    return cls(config.make(cls.Options, spelled(cls, options), f"task {name}"))
 
 
-__all__ = ["TASKS", "build", "find", "names"]
+def spelled(cls: type[Task], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options with other names replaced by the task's own."""
+    known = {item.name for item in fields(cls.Options)}
+    return {
+        SPELLINGS[key] if key not in known and SPELLINGS.get(key) in known else key: value
+        for key, value in options.items()
+    }
+
+
+__all__ = ["SPELLINGS", "TASKS", "build", "find", "names", "spelled"]

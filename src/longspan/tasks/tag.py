@@ -4,7 +4,8 @@ The tag of a word is read at its first token. A sentence that is too long for th
 and each word is tagged in the window where it has the most context: every word gets exactly one tag.
 """
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,16 +16,18 @@ from longspan.config import option
 from longspan.data.base import Batch
 from longspan.data.examples import Example
 from longspan.data.text import text_files
+from longspan.data.text.tables import TableRow, format_of
 from longspan.data.text.windows import Around, around, most_context, windows
 from longspan.data.tokenizers.tokenizer import Tokenizer
 from longspan.errors import InvalidInput
 from longspan.models.base import Model
 from longspan.nn.heads import Head
 from longspan.nn.loss import IGNORED
-from longspan.tasks import baselines
+from longspan.tasks import baselines, starting
 from longspan.tasks.base import DataPaths, Metrics, Objective, Prepared, Task, TaskLoss
 from longspan.tasks.metric_sums import TagMetrics
 from longspan.tasks.metrics import to_iob2
+from longspan.tasks.splits import hold_out
 from longspan.tasks.text_inputs import (
     TextTaskOptions,
     data_of,
@@ -32,12 +35,13 @@ from longspan.tasks.text_inputs import (
     limited,
     padding_facts,
     read,
-    split_off,
+    read_rows,
     tokenizer_for,
     with_set,
 )
 
 OUTSIDE = "O"
+TABLES = ("csv", "json", "jsonl", "parquet")  # formats of tables; a .tsv may be a CoNLL file
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,10 @@ class TaggedSentence:
     tags: list[str]
     path: Path
     line: int
+    rows: bool = False  # a row of a table holds the whole sentence
+
+    def line_of(self, word: int) -> int:
+        return self.line if self.rows else self.line + word
 
 
 def sentences(path: Path, word: int = 0, tag: int = -1, encoding: str | None = None) -> list[TaggedSentence]:
@@ -62,7 +70,7 @@ def sentences(path: Path, word: int = 0, tag: int = -1, encoding: str | None = N
             parsed.append(TaggedSentence(words, tags, path, start))
             held.clear()
 
-    for number, line in enumerate(text_files.lines(path, encoding), start=1):
+    for number, line in enumerate(_lines(path, encoding), start=1):
         if not line.strip() or line.startswith("-DOCSTART-"):
             close()
             continue
@@ -82,6 +90,11 @@ def sentences(path: Path, word: int = 0, tag: int = -1, encoding: str | None = N
     if not parsed:
         raise InvalidInput(f"{path} has no sentences")
     return parsed
+
+
+def _lines(path: Path, encoding: str | None) -> Iterator[str]:
+    with text_files.hinting():
+        yield from text_files.lines(path, encoding)
 
 
 def pieces(words: Sequence[str], tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
@@ -167,27 +180,34 @@ class Tags(Objective):
 
 
 class Tag(Task):
-    """Words with tags from CoNLL files, in IOB1 or IOB2."""
+    """Words with tags from CoNLL files or from tables with a sentence per row, in IOB1 or IOB2."""
 
     name = "tag"
+    starting_model = starting.ENCODER
+    starting_train = starting.BY_F1
 
     @dataclass(frozen=True, kw_only=True)
     class Options(TextTaskOptions):
         word_column: int = option(0, "the column of the word; negative ones count from the end")
         tag_column: int = option(-1, "the column of the tag")
+        words: str = option(
+            "words", "the column of the words, if the file is a table with a sentence per row", column=True
+        )
+        tags: str = option(
+            "tags", "the column of their tags; words and tags are lists or separated by spaces", column=True
+        )
 
     options: Options
 
     def prepare(self, folders: DataPaths, tokenizer: Tokenizer | None = None) -> Prepared:
         options = with_set(self.options, self.name)
-        tables = {
-            split: sentences(path, options.word_column, options.tag_column, options.encoding)
-            for split, path in files(options, folders).items()
-        }
+        paths = files(options, folders)
+        tables = {split: self._sentences(path, options) for split, path in paths.items()}
+        said: dict[str, Any] = {}
         if "held_out" not in tables:
-            train, held = split_off(len(tables["train"]), options.share, folders.seed)
-            whole = tables["train"]
-            tables["train"], tables["held_out"] = [whole[index] for index in train], [whole[index] for index in held]
+            tables["train"], tables["held_out"], said["held out"] = hold_out(
+                tables["train"], options.share, folders, str(paths["train"])
+            )
         names = tag_names(tables["train"])
         tables["train"] = limited(tables["train"], options.limit, folders.seed)  # a few sentences may not have all tags
         tokenizer = tokenizer_for(options, tokenizer, [" ".join(sentence.words) for sentence in tables["train"]])
@@ -198,6 +218,7 @@ class Tag(Task):
         usual = baselines.usual_tags(tagged["train"], tagged["held_out"])
         facts = {
             **padding_facts(data),
+            **said,
             "in windows": sum(len(splits[split]) - len(table) for split, table in tables.items()),
             "labels": ", ".join(names),
             "baselines": {"the usual tag of each word": usual},
@@ -212,6 +233,35 @@ class Tag(Task):
             needs={"vocabulary": tokenizer.size, "tasks": (head,)},
             facts=facts,
         )
+
+    def _sentences(self, path: Path, options: "Tag.Options") -> list[TaggedSentence]:
+        if format_of(path) in TABLES:
+            table = read_rows(path, [options.words, options.tags], options)
+            return [tagged_row(row, options.words, options.tags) for row in table]
+        return sentences(path, options.word_column, options.tag_column, options.encoding)
+
+
+def tagged_row(row: TableRow, words: str, tags: str) -> TaggedSentence:
+    """The sentence of a table's row."""
+    spelled = [_listed(row.fields[name]) for name in (words, tags)]
+    if len(spelled[0]) != len(spelled[1]):
+        raise InvalidInput(f"{row.where}: {len(spelled[0])} words and {len(spelled[1])} tags; each word needs its tag")
+    wrong = next((tag for tag in spelled[1] if tag != OUTSIDE and tag[:2] not in ("B-", "I-")), None)
+    if wrong is not None:
+        raise InvalidInput(f"{row.where}: {wrong!r} is not a tag; tags are O, B-TYPE and I-TYPE")
+    return TaggedSentence(spelled[0], to_iob2(spelled[1]), row.path, row.line, rows=True)
+
+
+def _listed(text: str) -> list[str]:
+    """The items of a JSON list, or what spaces separate."""
+    if text.lstrip().startswith("["):
+        try:
+            items = json.loads(text)
+        except ValueError:
+            items = None
+        if isinstance(items, list):
+            return [str(item) for item in items]
+    return text.split()
 
 
 def tag_names(table: Sequence[TaggedSentence]) -> list[str]:
@@ -230,10 +280,12 @@ def _windows(
     for number, sentence in enumerate(table):
         for offset, tag in enumerate(sentence.tags):
             if tag not in numbers:
-                raise InvalidInput(f"{sentence.path}, line {sentence.line + offset}: no training sentence has {tag!r}")
+                raise InvalidInput(
+                    f"{sentence.path}, line {sentence.line_of(offset)}: no training sentence has {tag!r}"
+                )
         tags = [numbers[tag] for tag in sentence.tags]
         result.extend(examples(sentence.words, tags, number, tokenizer, edge, length))
     return result
 
 
-__all__ = ["Tag", "TaggedSentence", "Tags", "examples", "pieces", "sentences", "tag_names"]
+__all__ = ["Tag", "TaggedSentence", "Tags", "examples", "pieces", "sentences", "tag_names", "tagged_row"]

@@ -13,12 +13,15 @@ from longspan.data.base import Batch
 from longspan.data.examples import Example, Examples
 from longspan.data.order import Shuffled
 from longspan.data.sets import named as named_sets
+from longspan.data.text.tables import TableRow, rows
 from longspan.data.tokenizers.learn import TokenizerOptions, learn
 from longspan.data.tokenizers.tokenizer import Tokenizer
 from longspan.errors import InvalidInput, InvalidOption
 from longspan.models.base import Model, TextHeads
 from longspan.tasks.base import DataPaths, Task, head_output
+from longspan.tasks.splits import drop_empty
 
+EMPTY = ("drop", "refuse")
 WORDS = TokenizerOptions(kind="wordpiece", size=8192, lowercase=True)
 
 
@@ -27,12 +30,15 @@ class TextTaskOptions(Task.Options):
     """The options of every task on texts of a set or of files."""
 
     set: str | None = option(None, "a named data set; see `longspan data list`")
-    train: str | None = option(None, "a file, if no set is named")
+    train: str | None = option(None, "a table (CSV, TSV, JSON, Parquet) or a folder of texts, if no set is named")
     held_out: str | None = option(None, "a held-out file; a share of the first unless given")
     test: str | None = option(None, "a test file")
     encoding: str | None = option(None, "encoding of the files; by their first bytes, or UTF-8, unless given")
     share: float = option(0.1, "share of the examples to hold out, if held_out is not given", low=0, high=0.9)
     limit: int | None = option(None, "most examples to train on, drawn by the seed", low=1)
+    empty: str = option(
+        "drop", "rows with an empty field: leave them out and say how many, or refuse the file", choices=EMPTY
+    )
     tokenizer: TokenizerOptions = option(WORDS, "the tokenizer to learn, if no pretrained model has one")
     length: int = option(128, "most tokens of an example", low=4)
     batch: int = option(32, "examples per batch", low=1)
@@ -67,18 +73,32 @@ def files(options: TextTaskOptions, folders: DataPaths) -> dict[str, Path]:
     return {split: Path(name) for split, name in given.items() if name is not None}
 
 
+def read_rows(
+    path: Path, wanted: Sequence[str], options: TextTaskOptions, *, optional: Sequence[str] = ()
+) -> list[TableRow]:
+    """The rows of a table with the `wanted` columns, and `optional` ones, whose fields may be empty.
+
+    Rows with an empty field in a wanted column are left out or refused.
+    """
+    kept: list[TableRow] = []
+    empty: list[tuple[TableRow, str]] = []
+    for row in rows(path, [*wanted, *optional], getattr(options, "columns", None), options.encoding):
+        name = next((name for name in wanted if not row.fields[name].strip()), None)
+        if name is None:
+            kept.append(row)
+        elif options.empty == "refuse":
+            raise InvalidInput(f"{row.where}: {name} is empty")
+        else:
+            empty.append((row, name))
+    if not kept:
+        raise InvalidInput(f"{path}: every row has an empty field; the first is {empty[0][0].where}, {empty[0][1]}")
+    drop_empty(empty, path)
+    return kept
+
+
 def tokenizer_for(options: TextTaskOptions, given: Tokenizer | None, texts: Sequence[str]) -> Tokenizer:
     """The tokenizer of a pretrained model, if given, or one that is learned from the training texts."""
     return learn(options.tokenizer, texts) if given is None else given
-
-
-def split_off(count: int, share: float, seed: int) -> tuple[list[int], list[int]]:
-    """The numbers of the examples to train on and to hold out, drawn by the seed."""
-    cut = max(1, round(count * share))
-    if count - cut < 1:
-        raise InvalidInput(f"there are {count} examples, too few to hold some out; give a held_out file")
-    order = Shuffled(count, seed, 0)[:]
-    return sorted(order[cut:]), sorted(order[:cut])
 
 
 def limited(examples: list[Item], limit: int | None, seed: int) -> list[Item]:
@@ -126,7 +146,7 @@ __all__ = [
     "limited",
     "padding_facts",
     "read",
-    "split_off",
+    "read_rows",
     "tokenizer_for",
     "with_set",
 ]

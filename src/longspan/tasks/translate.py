@@ -26,6 +26,7 @@ from longspan.errors import InvalidInput, InvalidOption, Unsupported, suggest
 from longspan.hub.use.translate import SOURCE_TOKENIZER
 from longspan.models.base import CausalModel, EncoderDecoder, Model
 from longspan.nn.loss import CONVENTIONS, IGNORED, smoothed_cross_entropy
+from longspan.tasks import starting
 from longspan.tasks.base import DataPaths, Metrics, Objective, Prepared, Task, TaskLoss
 from longspan.tasks.bleu import TOKENIZERS, Bleu, bleu, counter
 
@@ -173,18 +174,21 @@ class JoinedTranslation(Translation):
 
 
 class Translate(Task):
-    """Translation on a named set or on your own pairs: NAME.en and NAME.de, or NAME.tsv with two columns."""
+    """Translation on a named set or on your own pairs: NAME.en and NAME.de, or a table with two columns."""
 
     name = "translate"
+    starting_model = starting.TRANSFORMER
+    starting_train = starting.PAIRS
 
     @dataclass(frozen=True, kw_only=True)
     class Options(Task.Options):
         set: str | None = option(None, "a named data set; see `longspan data list`")
-        source: str = option("en", "the source language: the ending of its file's name")
-        target: str = option("de", "the target language")
-        train: str | None = option(None, "the shared name of the two files, or a .tsv, if no set is named")
+        source: str = option("en", "the source language: the ending of its file's name, or its column", column=True)
+        target: str = option("de", "the target language", column=True)
+        train: str | None = option(None, "the shared name of the two files, or a table, if no set is named")
         held_out: str | None = option(None, "held-out pairs; the end of the first unless given")
         test: str | None = option(None, "test pairs or, of a named set, the name of a test (2016, 2017, mscoco)")
+        encoding: str | None = option(None, "encoding of the files; by their first bytes, or UTF-8, unless given")
         share: float = option(0.05, "share of the pairs to hold out, if held_out is not given", low=0, high=0.9)
         tokenizer: TokenizerOptions = option(TokenizerOptions, "the tokenizer to learn")
         form: str = option(
@@ -261,8 +265,14 @@ class Translate(Task):
             made.get("test"),
             target,
             needs=needs,
-            facts=_facts(made, source, target),
+            facts={**_facts(made, source, target), **self._held_out(made)},
         )
+
+    def _held_out(self, made: dict[str, Parallel]) -> dict[str, str]:
+        if self.options.set is not None or self.options.held_out is not None:
+            return {}
+        count = len(made["held_out"])
+        return {"held out": f"the last {count:,} of {count + made['train'].lengths.shape[1]:,} pairs"}
 
     def _tokenizers(self, folders: DataPaths, texts: Texts, given: Tokenizer | None) -> tuple[Tokenizer, Tokenizer]:
         options = self.options
@@ -291,7 +301,8 @@ class Translate(Task):
             raise InvalidOption("[task] names a set, or files to train on: one of the two")
         paths = self._of_set(options.set, folders) if options.set is not None else self._of_files()
         names = {split: str(source) for split, (source, _) in paths.items()}
-        texts = {split: read_pairs(*pair) for split, pair in paths.items()}
+        columns = options.source, options.target
+        texts = {split: read_pairs(*pair, columns, options.encoding) for split, pair in paths.items()}
         if "held_out" not in texts:
             firsts, seconds = texts["train"]
             cut = round(len(firsts) * (1 - options.share))

@@ -38,7 +38,7 @@ from longspan.train.loop import Trainer
 from longspan.train.malloc import out_of_memory
 from longspan.train.options import TrainOptions
 from longspan.train.processes import Processes
-from longspan.train.run import CONFIG, Run
+from longspan.train.run import CONFIG, SPLIT, Run
 from longspan.train.run import DATA as TOKEN_FILES
 
 TABLES = ("task", "model", "train")
@@ -174,7 +174,14 @@ def read(path: Path, overrides: Mapping[str, Any] | None = None, *, own: bool = 
     for name in TABLES:
         if not isinstance(content.setdefault(name, {}), dict):
             raise InvalidOption(f"{path}: {name} must be a table")
-    for name, value in (overrides or {}).items():
+    apply(content, overrides or {})
+    folder = None if data is None else Path(data)
+    return Recipe(content["task"], content["model"], content["train"], str(path), folder, plugins)
+
+
+def apply(content: dict[str, Any], overrides: Mapping[str, Any]) -> None:
+    """Set values by their dotted names, such as `train.steps`."""
+    for name, value in overrides.items():
         *tables, key = name.split(".")
         if not tables or tables[0] not in TABLES:
             raise InvalidOption(f"there is no option {name!r}; names begin with task., model. or train.")
@@ -184,8 +191,21 @@ def read(path: Path, overrides: Mapping[str, Any] | None = None, *, own: bool = 
             if not isinstance(inner, dict):
                 raise InvalidOption(f"there is no option {name!r}: {table} is a value, not a table")
         inner[key] = value
-    folder = None if data is None else Path(data)
-    return Recipe(content["task"], content["model"], content["train"], str(path), folder, plugins)
+
+
+def with_overrides(recipe: Recipe, overrides: Mapping[str, Any]) -> Recipe:
+    """A recipe that no file holds, with values by their dotted names; `steps` replaces `epochs`, and the reverse."""
+    content = {"task": _copy(recipe.task), "model": _copy(recipe.model), "train": _copy(recipe.train)}
+    for key, other in (("train.steps", "epochs"), ("train.epochs", "steps")):
+        if key in overrides and f"train.{other}" not in overrides:
+            content["train"].pop(other, None)
+    plugins = _plugins([], {**overrides, "task.name": recipe.task["name"]}, Path(recipe.source), True)
+    apply(content, overrides)
+    return replace(recipe, **content, plugins=plugins)
+
+
+def _copy(table: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _copy(value) if isinstance(value, Mapping) else value for key, value in table.items()}
 
 
 def find(path: Path) -> Path:
@@ -276,7 +296,7 @@ def evaluate(
     where = locate(run.folder)
     model = model_folder.load(where).to(processes.device)
     with TemporaryDirectory() as work:  # the run's token files may be in use
-        paths = DataPaths(recipe.data if data is None else data, Path(work), options.seed)
+        paths = DataPaths(recipe.data if data is None else data, Path(work), options.seed, run.folder / SPLIT)
         prepared = task.prepare(paths, read_tokenizer(where))
         chosen = {"held_out": prepared.held_out, "test": prepared.test, "train": prepared.train}.get(split)
         if chosen is None:
@@ -329,7 +349,7 @@ def _prepare(
     """The task's data, the same in all processes: the first one learns the tokenizer and sends it to the others."""
     # One folder per process, so that none writes where another reads.
     work = run.folder / TOKEN_FILES if processes.first else run.folder / TOKEN_FILES / f"process-{processes.rank}"
-    paths = DataPaths(data, work, options.seed)
+    paths = DataPaths(data, work, options.seed, run.folder / SPLIT)
     learned: tuple[str, dict[str, str]] | None = None
 
     def prepare() -> Prepared:
@@ -406,4 +426,4 @@ def _without_none(value: Any) -> Any:
     return [_without_none(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
-__all__ = ["Evaluated", "Recipe", "begin", "evaluate", "of_run", "read", "resume", "to_toml"]
+__all__ = ["Evaluated", "Recipe", "begin", "evaluate", "of_run", "read", "resume", "to_toml", "with_overrides"]

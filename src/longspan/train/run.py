@@ -19,6 +19,7 @@ from longspan.hub.locate import RECIPE as CONFIG
 from longspan.train.tensorboard import TensorBoard
 
 METRICS, LOCK = "metrics.jsonl", "lock"
+SPLIT = "split.json"  # numbers of the held-out rows, if the task drew them
 DATA = "data"  # token files, which can be made again
 
 
@@ -87,7 +88,7 @@ class Run:
         """Remove what a run that never began has left; keep the files that existed `before`."""
         if (self.folder / CONFIG).exists():
             return
-        for name in {LOCK, DATA, f"{CONFIG}.part"} - before:
+        for name in {LOCK, DATA, SPLIT, f"{CONFIG}.part"} - before:
             path = self.folder / name
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
@@ -164,4 +165,4 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-__all__ = ["CHECKPOINTS", "CONFIG", "METRICS", "RESULT", "Run"]
+__all__ = ["CHECKPOINTS", "CONFIG", "METRICS", "RESULT", "SPLIT", "Run"]

@@ -44,7 +44,7 @@ def test_another_encoding_is_named_and_can_be_given(tmp_path: Path) -> None:
         read(path)
     assert str(error.value) == (
         f"{path}, line 3: not UTF-8: invalid start byte at byte 1 of the line; in the encoding cp1252 it is "
-        """'für;y\\n'; if that is right, give the task encoding = "cp1252\""""
+        """'für;y\\n'; if that is right, give the task encoding = "cp1252" (--encoding cp1252)"""
     )
     assert read(path, encoding="cp1252") == SEEN
     path.write_bytes("text;label\none, two;x\nfür;y\n".encode("utf-16-le"))

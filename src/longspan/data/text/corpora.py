@@ -15,6 +15,8 @@ import numpy as np
 
 from longspan.data.sets import named as named_sets
 from longspan.data.text import text_files
+from longspan.data.text.row_texts import RowTexts
+from longspan.data.text.tables import is_table
 from longspan.data.text.token_files import TokenFile, write_tokens
 from longspan.data.tokenizers.tokenizer import Tokenizer
 from longspan.errors import InvalidInput, InvalidOption
@@ -24,15 +26,23 @@ UNKNOWN = "<unk>"  # in WikiText
 HEADING = re.compile(r"= .* =")
 TITLE = re.compile(r"= [^=].*[^=] =|= [^=] =")
 MARK = re.compile(r" @(.)@ ")
+SENTENCE = re.compile(r"(?<=[.!?])\s+")
 ENDS, CLOSING = {".", "!", "?"}, {")", "'", "''", "]"}
 WORDS, DOCUMENTS = ".words", ".documents"
 MANY = 2048  # sentences encoded together
 
 
-def plain_documents(path: Path) -> Iterator[Document]:
+def plain_documents(path: Path, encoding: str | None = None) -> Iterator[Document]:
     """One sentence per line, an empty line between documents."""
-    for document in text_files.documents(path):
-        yield [line.strip() for line in document.split("\n")]
+    with text_files.hinting():
+        for document in text_files.documents(path, encoding):
+            yield [line.strip() for line in document.split("\n")]
+
+
+def row_documents(path: Path, column: str = "text", encoding: str | None = None) -> Iterator[Document]:
+    """The rows of a table or the files of a folder, each a document; its lines and its sentences are sentences."""
+    for text in RowTexts(path, column, encoding).texts():
+        yield [part for line in text.split("\n") for part in SENTENCE.split(line.strip()) if part]
 
 
 def wikitext_documents(path: Path) -> Iterator[Document]:
@@ -146,9 +156,17 @@ def _begins(words: list[int | None]) -> bytes:
 
 
 def read_documents(
-    name: str | None, given: dict[str, str | None], root: Path | None, share: float
+    name: str | None,
+    given: dict[str, str | None],
+    root: Path | None,
+    share: float,
+    *,
+    column: str = "text",
+    encoding: str | None = None,
 ) -> dict[str, Callable[[], Iterator[Document]]]:
     """The documents of each split of a set, or of the user's files; by default the last ones are held out.
+
+    A file of the user's is text, a table with the texts in `column`, or a folder of text files.
 
     They come as functions, so that a file can be read twice (to learn a tokenizer, and to tokenise it) and is never
     whole in memory.
@@ -160,7 +178,8 @@ def read_documents(
             raise InvalidOption(f"{name} has no documents of sentences; sets that have: {', '.join(READERS)}")
         read, paths = READERS[name], named_sets.files(name, root)
     else:
-        read, paths = plain_documents, {split: Path(file) for split, file in given.items() if file is not None}
+        read = _of_user(column, encoding)
+        paths = {split: Path(file) for split, file in given.items() if file is not None}
     found = {split: _reading(read, path) for split, path in paths.items()}
     if "held_out" not in found:
         count = sum(1 for _ in read(paths["train"]))
@@ -173,6 +192,13 @@ def read_documents(
         found["train"] = _reading(read, paths["train"], 0, cut)
         found["held_out"] = _reading(read, paths["train"], cut)
     return found
+
+
+def _of_user(column: str, encoding: str | None) -> Callable[[Path], Iterator[Document]]:
+    def read(path: Path) -> Iterator[Document]:
+        return row_documents(path, column, encoding) if is_table(path) else plain_documents(path, encoding)
+
+    return read
 
 
 def _reading(
@@ -195,6 +221,7 @@ __all__ = [
     "Document",
     "plain_documents",
     "read_documents",
+    "row_documents",
     "sentences",
     "wikitext_documents",
     "write_corpus",

@@ -1,15 +1,15 @@
-"""Find the documents of a text: files of a folder, parts between empty lines, parts after headings, rows of a table."""
+"""Find the documents of a text: files of a folder, parts between empty lines, parts after headings."""
 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from longspan.data.text import tables, text_files
+from longspan.data.text import text_files
 from longspan.data.text.corpora import TITLE
 from longspan.errors import InvalidInput, InvalidOption
 
-KINDS = ("files", "blank", "headings", "rows")
+KINDS = ("files", "blank", "headings", "rows")  # rows of a table are `RowTexts`
 HEADINGS = f"# .*|{TITLE.pattern}"  # of Markdown, and of WikiText
 
 
@@ -20,7 +20,6 @@ class Documents:
     - `files`: each file of a folder and its sub-folders, by name; hidden files are left out.
     - `blank`: parts of a file that empty lines separate.
     - `headings`: a line that matches `heading` as a whole, after an empty line, begins a document.
-    - `rows`: the column `field` of a table (.jsonl, .csv, .tsv).
 
     Documents are read one at a time, so that the text is never whole in memory.
     """
@@ -28,7 +27,6 @@ class Documents:
     path: Path
     kind: str
     heading: str = HEADINGS
-    field: str = "text"
     start: int = 0
     stop: int | None = None
 
@@ -65,12 +63,9 @@ class Documents:
                 yield from _some(text_files.whole(path))
         elif self.kind == "blank":
             yield from text_files.documents(self.path)
-        elif self.kind == "headings":
+        else:
             for part in text_files.Part(self.path).pieces(_pattern(self.heading)):
                 yield from _some(part)
-        else:
-            for row in tables.rows(self.path, [self.field]):
-                yield from _some(row.fields[self.field])
 
     def _files(self) -> list[Path]:
         if not self.path.is_dir():

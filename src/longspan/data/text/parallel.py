@@ -11,17 +11,17 @@ import torch
 from longspan.data.base import Batch, Data
 from longspan.data.order import Shuffled
 from longspan.data.text import text_files
+from longspan.data.text.tables import ENDINGS, ending, rows
 from longspan.data.text.token_files import TokenFile
 from longspan.errors import InvalidInput, InvalidOption
 from longspan.nn.loss import IGNORED
 
-COLUMNS = (".tsv", ".tsv.gz", ".tsv.bz2", ".tsv.xz")
 ENDS = ("", ".gz", ".bz2", ".xz")
 
 
 def find_pair(name: str, source: str, target: str) -> tuple[Path, Path]:
-    """The two files of a split, such as `name`.de and `name`.en, compressed or not; a .tsv file is both."""
-    if name.endswith(COLUMNS):
+    """The two files of a split, such as `name`.de and `name`.en, compressed or not; a table is both."""
+    if ending(Path(name)) in ENDINGS:
         return Path(name), Path(name)
     return _find(name, source), _find(name, target)
 
@@ -32,24 +32,53 @@ def _find(name: str, language: str) -> Path:
         if path.is_file():
             return path
     raise InvalidInput(
-        f"there is no file {paths[0]}, compressed or not; give NAME of two files NAME.LANGUAGE, or a .tsv"
+        f"there is no file {paths[0]}, compressed or not; give NAME of two files NAME.LANGUAGE, "
+        "or a table (.tsv, .csv, .jsonl)"
     )
 
 
-def read_pairs(source: Path, target: Path) -> tuple[list[str], list[str]]:
-    """The sentences of two files with equally many lines or, if both are the same file, of its two columns."""
-    firsts, seconds = _columns(source) if source == target else _lines(source, target)
+def read_pairs(
+    source: Path, target: Path, columns: tuple[str, str] = ("en", "de"), encoding: str | None = None
+) -> tuple[list[str], list[str]]:
+    """The sentences of two files with equally many lines or, if both are the same file, of two of its columns.
+
+    A .tsv file has two columns, which need no names; in other tables, and in a .tsv whose first line names them, they
+    are `columns`.
+    """
+    with text_files.hinting():
+        if source != target:
+            firsts, seconds = _lines(source, target, encoding)
+        elif ending(source) in (".tsv", ".tab") and not _named(source, columns, encoding):
+            firsts, seconds = _columns(source, encoding)
+        else:
+            firsts, seconds = _rows(source, columns, encoding)
     if not firsts:
         raise InvalidInput(f"{source} is empty")
     return firsts, seconds
 
 
-def _lines(source: Path, target: Path) -> tuple[list[str], list[str]]:
+def _named(path: Path, columns: tuple[str, str], encoding: str | None) -> bool:
+    first = next(text_files.lines(path, encoding), "")
+    return set(columns) <= {name.strip() for name in first.split("\t")}
+
+
+def _rows(path: Path, columns: tuple[str, str], encoding: str | None) -> tuple[list[str], list[str]]:
     found: tuple[list[str], list[str]] = ([], [])
-    for number, pair in enumerate(zip_longest(text_files.lines(source), text_files.lines(target)), start=1):
+    for row in rows(path, columns, encoding=encoding):
+        for name, side in zip(columns, found):
+            if not row.fields[name].strip():
+                raise InvalidInput(f"{row.where}: {name} is empty; a pair needs both sentences")
+            side.append(" ".join(row.fields[name].split()))
+    return found
+
+
+def _lines(source: Path, target: Path, encoding: str | None) -> tuple[list[str], list[str]]:
+    found: tuple[list[str], list[str]] = ([], [])
+    both = text_files.lines(source, encoding), text_files.lines(target, encoding)
+    for number, pair in enumerate(zip_longest(*both), start=1):
         if None in pair:
             longer, shorter = (target, source) if pair[0] is None else (source, target)
-            count = sum(1 for _ in text_files.lines(longer))
+            count = sum(1 for _ in text_files.lines(longer, encoding))
             raise InvalidInput(
                 f"{shorter} ends with line {number - 1}, and {longer} has {count}: line by line they must be pairs"
             )
@@ -60,9 +89,9 @@ def _lines(source: Path, target: Path) -> tuple[list[str], list[str]]:
     return found
 
 
-def _columns(path: Path) -> tuple[list[str], list[str]]:
+def _columns(path: Path, encoding: str | None) -> tuple[list[str], list[str]]:
     found: tuple[list[str], list[str]] = ([], [])
-    for number, line in enumerate(text_files.lines(path), start=1):
+    for number, line in enumerate(text_files.lines(path, encoding), start=1):
         parts = line.split("\t")
         if len(parts) != 2:
             raise InvalidInput(f"{path}, line {number}: expected two columns with a tab between, got {len(parts)}")

@@ -7,6 +7,7 @@ import io
 import lzma
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from re import Pattern
@@ -129,20 +130,30 @@ def _not_decoded(error: UnicodeDecodeError, where: str, unit: str = "") -> str:
     return f"{said}; in the encoding cp1252 it is {near!r}"
 
 
-def whole(path: Path, encoding: str | None = None) -> str:
-    """The whole text of a file."""
+@contextmanager
+def hinting() -> Iterator[None]:
+    """Add the option `encoding` to an error about text that looks like cp1252."""
+    try:
+        yield
+    except InvalidInput as error:
+        hint = '; if that is right, give the task encoding = "cp1252" (--encoding cp1252)'
+        raise InvalidInput(f"{error}{hint}" if "in the encoding cp1252 it is" in str(error) else str(error)) from None
+
+
+def whole(path: Path, encoding: str | None = None, *, empty: bool = False) -> str:
+    """The whole text of a file, which may be `empty` only if that is said."""
     try:
         with open_bytes(path) as file:
             name = encoding_of(file, encoding)
-            found = file.read().decode(name)
+            text = file.read().decode(name)
     except UnicodeDecodeError as error:
-        name = NAMES.get(error.encoding, error.encoding)
-        raise InvalidInput(f"{path} is not {name}: {error.reason} at byte {error.start}") from None
+        line = bytes(error.object).count(b"\n", 0, error.start) + 1
+        raise InvalidInput(_not_decoded(error, f"{path}, line {line}", " of the file")) from None
     except DAMAGED as error:
         raise InvalidInput(f"{path} is cut short or damaged: {error}") from None
-    if not found.strip():
+    if not empty and not text.strip():
         raise InvalidInput(f"{path} is empty")
-    return found
+    return text
 
 
 def blocks(path: Path, size: int) -> Iterator[str]:
@@ -163,10 +174,10 @@ def blocks(path: Path, size: int) -> Iterator[str]:
         raise InvalidInput(f"{path} is empty")
 
 
-def documents(path: Path) -> Iterator[str]:
+def documents(path: Path, encoding: str | None = None) -> Iterator[str]:
     """The parts of a file that empty lines separate."""
     held: list[str] = []
-    for line in lines(path):
+    for line in lines(path, encoding):
         if line.strip():
             held.append(line)
         elif held:
@@ -183,6 +194,7 @@ class Part:
     path: Path
     start: int = 0
     stop: int | None = None
+    encoding: str | None = None
 
     def split(self, share: float) -> tuple["Part", "Part"]:
         """The text, cut in two: the second part has about `share` of the characters."""
@@ -201,7 +213,7 @@ class Part:
         have at least `PIECE` characters and end at an empty line if there is one.
         """
         position = 0
-        for piece in _pieces(self.path, title):
+        for piece in _pieces(self.path, title, self.encoding):
             first = max(self.start - position, 0)
             last = len(piece) if self.stop is None else min(self.stop - position, len(piece))
             if first < last:
@@ -209,10 +221,10 @@ class Part:
             position += len(piece)
 
 
-def _pieces(path: Path, title: Pattern[str] | None) -> Iterator[str]:
+def _pieces(path: Path, title: Pattern[str] | None, encoding: str | None) -> Iterator[str]:
     held: list[str] = []
     size, after_empty = 0, True
-    for line in _raw(path):
+    for line in _raw(path, encoding):
         empty = not line.strip()
         if title is None:
             # A file without empty lines is cut at a line end; a file of one line is not cut.
@@ -228,4 +240,16 @@ def _pieces(path: Path, title: Pattern[str] | None) -> Iterator[str]:
         yield "".join(held)
 
 
-__all__ = ["DAMAGED", "PACKED", "Part", "blocks", "documents", "lines", "most_unpacked", "open_bytes", "whole"]
+__all__ = [
+    "DAMAGED",
+    "PACKED",
+    "Part",
+    "blocks",
+    "documents",
+    "encoding_of",
+    "hinting",
+    "lines",
+    "most_unpacked",
+    "open_bytes",
+    "whole",
+]
