@@ -9,6 +9,7 @@ from longspan.cli import (
     attention,
     audit,
     chat,
+    compare,
     convert,
     data,
     embed,
@@ -47,3 +48,4 @@ app.command(translate.translate)
 app.command(training.train)
 app.command(training.resume)
 app.command(training.evaluate)
+app.command(compare.compare)

@@ -21,6 +21,7 @@ TASKS: Registry[Task] = Registry(
         "tag": "longspan.tasks.tag:Tag",
         "answer": "longspan.tasks.answer:Answer",
         "translate": "longspan.tasks.translate:Translate",
+        "algorithm": "longspan.tasks.algorithm:SolveAlgorithm",
     },
 )
 names, find = TASKS.names, TASKS.find
