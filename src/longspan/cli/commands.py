@@ -9,6 +9,7 @@ from longspan.cli import (
     attention,
     audit,
     chat,
+    compare,
     convert,
     data,
     embed,
@@ -51,3 +52,4 @@ app.command(training.train)
 app.command(recipes.recipe)
 app.command(training.resume)
 app.command(training.evaluate)
+app.command(compare.compare)

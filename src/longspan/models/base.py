@@ -99,6 +99,11 @@ class Model(nn.Module, ABC):
         losses = [loss for loss in candidates if isinstance(loss, Tensor)]
         return torch.stack(losses).sum() if losses else None
 
+    def halting_steps(self) -> dict[str, Tensor]:
+        """How many steps each position of the last pass took, (batch, length), by stack; {}: none of them halts."""
+        steps = {name: getattr(module, "halting_steps", None) for name, module in self.named_modules() if name}
+        return {name: count for name, count in steps.items() if isinstance(count, Tensor)}
+
     def save(self, folder: Path | str, *, tokenizer: str | None = None) -> None:
         """Writes `config.json`, `model.safetensors` and, if its text is given, `tokenizer.json`."""
         from longspan.models.folder import save  # imports this file

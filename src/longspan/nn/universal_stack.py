@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from longspan.attention.base import Attention
+from longspan.attention.devices import traced
 from longspan.attention.state import Rows, State, append_mask
 from longspan.errors import InvalidInput, UnknownName, suggest
 from longspan.nn.block import Block, BlockState
@@ -105,6 +106,7 @@ class UniversalStack(Body):
         self.block, self.norm, self.steps, self.signal, self.halting = block, norm, steps, signal, halting
         # After a training pass: the ponder cost plus the mechanisms' losses of each step.
         self.auxiliary_loss: Tensor | None = None
+        self.halting_steps: Tensor | None = None  # (batch, length): the steps of each position in the last pass
 
     def forward(self, x: Hidden, inputs: BlockInputs = NO_INPUTS) -> Hidden:
         check_streams([self.block.mixer.mechanism], inputs.streams)
@@ -124,6 +126,8 @@ class UniversalStack(Body):
             if self.halting is not None and progress is not None:
                 losses.append(self.halting.cost(progress, key_mask))
             self.auxiliary_loss = torch.stack(losses).sum() if losses else None
+        if progress is not None and not traced(progress.updates):
+            self.halting_steps = progress.updates.detach()
         out: Tensor = self.norm(x if progress is None else progress.output)
         return out
 

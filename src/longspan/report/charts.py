@@ -22,6 +22,7 @@ svg text.end { text-anchor: end; } svg text.middle { text-anchor: middle; } svg 
 .ring { fill: var(--paper); stroke: var(--k); stroke-width: 1.8; stroke-dasharray: 3 2; }
 .dot { fill: var(--k); stroke: var(--paper); stroke-width: 1; } .whisker { stroke: var(--k); stroke-width: 2; }
 .path { fill: none; stroke: var(--k); stroke-width: 2; stroke-linejoin: round; }
+.band { fill: var(--k); fill-opacity: .16; stroke: none; }
 .size { fill: none; stroke: var(--quiet); stroke-width: 1; }
 .mark:hover .disc, .mark:focus .disc { fill-opacity: .7; } .mark:focus { outline: none; }
 .mark:hover .path, .mark:focus .path { stroke-width: 3.5; } .mark:focus .dot, .mark:hover .dot { stroke: var(--ink); }
@@ -62,6 +63,7 @@ class ChartLine:
     points: Sequence[tuple[float, float]]
     tips: Sequence[str]
     dash: str = ""
+    band: Sequence[tuple[float, float]] = ()  # low and high at each point, such as a deviation over seeds
 
 
 @dataclass(frozen=True)
@@ -322,6 +324,7 @@ def curves(
     height = max(height, 78 + 14 * len(names))
     xs = [x for line in lines for x, _ in line.points] + list(across.holds)
     ys = [y for line in lines for _, y in line.points] + list(up.holds) + [value for _, value in levels]
+    ys += [edge for line in lines for edges in line.band for edge in edges]
     x = scale(xs, up.left, right, factors=across.factors, room=0.02)
     y = scale(ys, height - 44, 34, factors=up.factors, halves=up.halves)
     parts = _frame(x, y, across, up)
@@ -331,6 +334,13 @@ def curves(
         parts.append(stroke(x.begin, y(value), x.end, y(value), "mark-line"))
         parts.append(stroke(x.end, y(value), right + 6, end, "rule"))
         parts.append(words(right + 8, end + 4, name, "quiet"))
+    for line in lines:  # all bands below all lines
+        if line.band:
+            along = [a for a, _ in line.points]
+            upper = [(a, high) for a, (_, high) in zip(along, line.band)]
+            lower = [(a, low) for a, (low, _) in zip(along, line.band)]
+            outline = " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in [*upper, *reversed(lower)])
+            parts.append(Html(f'<g class="k-{line.kind}"><polygon points="{outline}" class="band"/></g>'))
     for line, end in zip(lines, ends):
         drawn = " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in line.points)
         dashed = f' stroke-dasharray="{line.dash}"' if line.dash else ""

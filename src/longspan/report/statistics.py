@@ -76,12 +76,21 @@ def score(values: Sequence[float], count: int | None) -> Score:
 
 def mean_curve(curves: Sequence[Sequence[tuple[float, float]]]) -> list[tuple[float, float]]:
     """The mean of several curves, linearly interpolated, over the range that all of them cover."""
+    return [(x, mean) for x, mean, _ in spread_curve(curves)]
+
+
+def spread_curve(curves: Sequence[Sequence[tuple[float, float]]]) -> list[tuple[float, float, float]]:
+    """Like `mean_curve`, with the standard deviation (n - 1) at each point; 0 for one curve."""
     curves = [sorted(curve) for curve in curves if curve]
     if not curves:
         return []
     begin, end = max(curve[0][0] for curve in curves), min(curve[-1][0] for curve in curves)
-    points = sorted({x for curve in curves for x, _ in curve if begin <= x <= end})
-    return [(x, fmean(_interpolate(curve, x) for curve in curves)) for x in points]
+    places = sorted({x for curve in curves for x, _ in curve if begin <= x <= end})
+    spread = []
+    for x in places:
+        values = [_interpolate(curve, x) for curve in curves]
+        spread.append((x, fmean(values), stdev(values) if len(values) > 1 else 0.0))
+    return spread
 
 
 def _interpolate(curve: Sequence[tuple[float, float]], x: float) -> float:

@@ -26,6 +26,7 @@ TASKS: Registry[Task] = Registry(
         "answer": "longspan.tasks.answer:Answer",
         "series": "longspan.tasks.series:Series",
         "translate": "longspan.tasks.translate:Translate",
+        "algorithm": "longspan.tasks.algorithm:SolveAlgorithm",
     },
 )
 names, find = TASKS.names, TASKS.find

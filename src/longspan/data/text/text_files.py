@@ -8,7 +8,7 @@ import lzma
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from re import Pattern
 from typing import IO, Any, cast
@@ -198,13 +198,14 @@ class Part:
 
     def split(self, share: float) -> tuple["Part", "Part"]:
         """The text, cut in two: the second part has about `share` of the characters."""
-        size = sum(map(len, self.pieces()))
+        with hinting():
+            size = sum(map(len, self.pieces()))
         cut = round(size * (1 - share))
         if size == 0:
             raise InvalidInput(f"{self.path} is empty")
         if not 0 < cut < size:
             raise InvalidInput(f"{self.path} has {size} characters, too few to hold some out")
-        return Part(self.path, 0, cut), Part(self.path, cut)
+        return replace(self, start=0, stop=cut), replace(self, start=cut)
 
     def pieces(self, title: Pattern[str] | None = None) -> Iterator[str]:
         """The text in pieces that add up to it exactly; it is never whole in memory.

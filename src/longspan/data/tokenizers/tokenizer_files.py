@@ -40,6 +40,8 @@ SPECIAL: dict[str, Roles] = {
     "roberta": ROBERTA,
     "camembert": ROBERTA,
     "xlm-roberta": ROBERTA,
+    "mbart": ROBERTA,
+    "mbart50": ROBERTA,
     "albert": {**BRACKETS, "bos": "[CLS]", "eos": "[SEP]"},
     "big_bird": {**BRACKETS, "bos": "<s>", "eos": "</s>"},
     "reformer": {"eos": "</s>", "unk": "<unk>"},
@@ -177,6 +179,10 @@ def _put_around(found: Tokenizer, kind: str, *, bos: bool, eos: bool) -> None:
     first, last = found.special.get("cls"), found.special.get("sep")
     if first is not None and last is not None and kind in ("roberta", "camembert", "xlm-roberta"):
         single, pair = f"{first}:0 $A:0 {last}:0", f"{first}:0 $A:0 {last}:0 {last}:0 $B:0 {last}:0"
+    elif last is not None and kind in vocabularies.LANGUAGES:
+        first = str(found.record.get("src_lang") or "en_XX")  # the language of the source
+        before = kind == "mbart50"
+        single, pair = (f"{first} {text} {last}" if before else f"{text} {last} {first}" for text in ("$A", "$A $B"))
     elif first is not None and last is not None:
         single, pair = f"{first}:0 $A:0 {last}:0", f"{first}:0 $A:0 {last}:0 $B:1 {last}:1"
     else:

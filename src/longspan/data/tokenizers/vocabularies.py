@@ -153,6 +153,18 @@ def pieces(path: Path, kind: str, record: Mapping[str, Any]) -> tokenizers.Token
     return inner
 
 
+# The languages of mBART (Liu et al. 2020) and mBART-50 (Tang et al. 2020), in the order of their ids after all pieces.
+_MBART = (  # noqa: SIM905  (25 short literals are harder to read)
+    "ar_AR cs_CZ de_DE en_XX es_XX et_EE fi_FI fr_XX gu_IN hi_IN it_IT ja_XX kk_KZ ko_KR lt_LT lv_LV my_MM ne_NP nl_XX "
+    "ro_RO ru_RU si_LK tr_TR vi_VN zh_CN"
+).split()
+_MBART_50 = (  # noqa: SIM905
+    "af_ZA az_AZ bn_IN fa_IR he_IL hr_HR id_ID ka_GE km_KH mk_MK ml_IN mn_MN mr_IN pl_PL ps_AF pt_XX sv_SE sw_KE ta_IN "
+    "te_IN th_TH tl_XX uk_UA ur_PK xh_ZA gl_ES sl_SI"
+).split()
+LANGUAGES = {"mbart": _MBART, "mbart50": [*_MBART, *_MBART_50]}
+
+
 def _numbered(pieces: list[SentencePiece], unk: int, kind: str) -> tuple[list[SentencePiece], int]:
     """The pieces in the order of a family's ids: fairseq's models put four special tokens first."""
     if kind == "camembert":
@@ -161,6 +173,9 @@ def _numbered(pieces: list[SentencePiece], unk: int, kind: str) -> tuple[list[Se
         return [*made, *(piece for number, piece in enumerate(pieces) if number != unk), _control("<mask>")], 3
     if kind == "xlm-roberta":
         return [*map(_control, ["<s>", "<pad>", "</s>", "<unk>"]), *pieces[3:], _control("<mask>")], 3
+    if kind in LANGUAGES:
+        controls = [*map(_control, LANGUAGES[kind]), _control("<mask>")]
+        return [*map(_control, ["<s>", "<pad>", "</s>", "<unk>"]), *pieces[3:], *controls], 3
     return pieces, unk
 
 
@@ -180,4 +195,4 @@ def content(value: Any) -> str:
     return str(value["content"]) if isinstance(value, dict) and "content" in value else str(value)
 
 
-__all__ = ["MOST_IDS", "content", "pairs", "pieces", "words"]
+__all__ = ["LANGUAGES", "MOST_IDS", "content", "pairs", "pieces", "words"]

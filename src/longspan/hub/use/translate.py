@@ -10,6 +10,7 @@ from longspan.decode import Beam, search_many
 from longspan.errors import InvalidInput, Unsupported
 from longspan.hub.pretrained import Pretrained
 from longspan.hub.use.generate import GeneratedText, begin_of, ends_of
+from longspan.hub.use.languages import require_languages
 from longspan.hub.use.texts import read_texts, tokenizer_of
 from longspan.models.base import CausalModel
 
@@ -21,6 +22,8 @@ def translate(
     pretrained: Pretrained,
     texts: Sequence[str],
     *,
+    source: str | None = None,
+    target: str | None = None,
     beam: Beam | None = None,
     truncate: bool = False,
     tokens: int = 1024,
@@ -29,22 +32,28 @@ def translate(
     """The best translation of each text; a blank text stays empty.
 
     The default is beam search with 5 beams and the length penalty of Wu et al. 2016. A batch holds `tokens` source
-    tokens, with padding.
+    tokens, with padding. `source` and `target` are languages of an mBART, such as "en_XX" and "de_DE"; without
+    them, its folder says which.
 
     >>> translate(hub.load("runs/multi30k-en-de/model"), ["A dog runs."])[0].text
+    >>> translate(hub.load("mbart-large-50-many-to-many-mmt"), ["A dog runs."], source="en_XX", target="de_DE")
     """
     if isinstance(texts, str):
         raise InvalidInput("expected a list of texts, got one text; put it in a list")
-    model, target = pretrained.model, tokenizer_of(pretrained)
+    model, writes = pretrained.model, tokenizer_of(pretrained)
     if not isinstance(model, CausalModel):
         raise Unsupported(f"this {pretrained.family or model.name} writes no text; an encoder–decoder translates")
-    reading = replace(pretrained, tokenizer=_source_tokenizer(pretrained, target))
+    begin, reads = _begin(pretrained, writes, target), _source_tokenizer(pretrained, writes)
+    languages = require_languages(pretrained, writes, source, target, begin)
+    if languages is not None:
+        reads = reads if source is None else languages.source_tokenizer(reads, source)
+        begin = begin if target is None else languages.begin(writes, target)
+    reading = replace(pretrained, tokenizer=reads)
     kept = [row for row, text in enumerate(texts) if text.strip()]
     translations = [GeneratedText("", [], 0.0, "end") for _ in texts]
     if not kept:
         return translations
     encoded = read_texts(reading, [texts[row].strip() for row in kept], truncate="right" if truncate else None)
-    begin = begin_of(pretrained, target)
     sources = [text.ids for text in encoded]
     if not model.reads_source:
         sources = _before_separator(pretrained, sources, begin)
@@ -52,13 +61,13 @@ def translate(
         model,
         sources,
         begin,
-        ends_of(pretrained, target),
+        ends_of(pretrained, writes),
         options=beam or Beam(beams=5),
         tokens=tokens,
         progress=progress,
     )
     for row, (best, *_) in zip(kept, hypotheses):
-        text = target.decode(best.tokens).strip()
+        text = writes.decode(best.tokens).strip()
         translations[row] = GeneratedText(text, best.tokens, best.logprob, "end" if best.finished else "length")
     return translations
 
@@ -72,6 +81,11 @@ def _before_separator(pretrained: Pretrained, texts: Sequence[list[int]], begin:
             "an encoder–decoder translates, or a decoder trained with form = 'joined'"
         )
     return [text[:-size] for text in texts]
+
+
+def _begin(pretrained: Pretrained, tokenizer: Tokenizer, target: str | None) -> list[int]:
+    """The first ids of a target, as the folder says; none if the language decides them."""
+    return [] if target is not None else begin_of(pretrained, tokenizer)
 
 
 def _source_tokenizer(pretrained: Pretrained, target: Tokenizer) -> Tokenizer:

@@ -1,0 +1,120 @@
+"""`longspan train --seeds N` and `longspan resume` of such a set: one run after another, then a table over seeds.
+
+Also the record of each start of a run (`sessions.jsonl`).
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+from longspan.cli.inputs import print_json
+from longspan.cli.tables import output
+
+if TYPE_CHECKING:
+    from longspan.train.loop import Trainer
+    from longspan.train.processes import Processes
+    from longspan.train.recipe import Recipe
+    from longspan.train.run import Run
+    from longspan.train.seeds import SeedSet
+
+
+def train_seeds(folder: Path, plan: "Recipe", count: int, *, data: Path | None, json: bool) -> int:
+    """Train a recipe with several seeds, one run after another."""
+    from longspan.train.seeds import new_set
+
+    return _run_all(new_set(folder, plan, count), plan, data=data, inexact=False, json=json)
+
+
+def resume_seeds(folder: Path, *, data: Path | None, inexact: bool, json: bool) -> int:
+    """Continue a set of seeds where it stopped."""
+    from longspan.train.seeds import read_set
+
+    seeds = read_set(folder)
+    return _run_all(seeds, seeds.recipe(), data=data, inexact=inexact, json=json)
+
+
+@contextmanager
+def recorded_session(trainer: "Trainer") -> Iterator[None]:
+    """Record wall time, energy and size of this start of a run in its sessions.jsonl, however it ends.
+
+    The energy of several processes is not known: a meter sees its own.
+    """
+    from longspan.measure.energy import Meter
+    from longspan.train.history import log_session
+
+    processes, began = trainer.processes, time.perf_counter()
+    first = trainer.progress.step
+    meter = Meter(device=processes.device.type)
+    try:
+        with meter:
+            yield
+    finally:
+        if processes.first and (trainer.run.folder / "config.toml").is_file():
+            log_session(
+                trainer.run,
+                {
+                    "from": first,
+                    "to": trainer.progress.step,
+                    "seconds": time.perf_counter() - began,
+                    "processes": processes.world,
+                    "parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
+                    "energy": meter.energy() if processes.world == 1 else None,
+                },
+            )
+
+
+def _run_all(seeds: "SeedSet", plan: "Recipe", *, data: Path | None, inexact: bool, json: bool) -> int:
+    from longspan.cli.training import run_training
+    from longspan.train import recipe as recipes
+    from longspan.train.processes import is_first
+    from longspan.train.seeds import with_seed
+
+    screen = Console(stderr=True, highlight=False, soft_wrap=True)
+    for number, seed in enumerate(seeds.seeds, start=1):
+        resume = seeds.begun(seed)
+        if seeds.finished(seed):
+            continue
+        if is_first():
+            screen.print(f"seed {seed} ({number} of {len(seeds.seeds)})", markup=False)
+
+        def make(run: "Run", processes: "Processes", seed: int = seed, resume: bool = resume) -> "Trainer":
+            if resume:
+                return recipes.resume(run, data=data, processes=processes)
+            trainer = recipes.begin(with_seed(plan, seed), run, data=data, processes=processes)
+            if processes.first:
+                seeds.write()  # only now: a recipe with a mistake leaves no set
+            return trainer
+
+        code = run_training(seeds.run(seed), make, resume=resume, inexact=inexact, of_set=seeds.folder)
+        if code:
+            return code
+        if is_first():
+            seeds.write_summary()
+    if is_first():
+        _report(seeds, json)
+    return 0
+
+
+def _report(seeds: "SeedSet", json: bool) -> None:
+    summary = seeds.write_summary()
+    if json:
+        print_json(summary)
+        return
+    table = Table(box=None, pad_edge=False)
+    for name in ("metric", "mean", "deviation", *(f"seed {run['seed']}" for run in summary["runs"])):
+        table.add_column(name, justify="left" if name == "metric" else "right")
+    for name, numbers in summary["figures"].items():
+        table.add_row(name, *(_short(value) for value in (numbers["mean"], numbers["deviation"], *numbers["values"])))
+    output().print(table)
+
+
+def _short(value: Any) -> str:
+    return "–" if value is None else f"{value:.4g}"
+
+
+__all__ = ["recorded_session", "resume_seeds", "train_seeds"]
