@@ -45,9 +45,9 @@ def build_heads(options: Any, width: int, vocabulary: int | None) -> nn.ModuleDi
                 head,
                 width,
                 vocabulary=vocabulary,
-                table_width=table_width(options),
-                norm=options.norm,
-                eps=options.eps,
+                table_width=width if vocabulary is None else table_width(options),
+                norm=getattr(options, "norm", "layer"),
+                eps=getattr(options, "eps", 1e-5),
             )
             for head in tasks
         }

@@ -26,6 +26,7 @@ MODELS: Registry[Model] = Registry(
         "universal_encoder": "longspan.models.universal:UniversalEncoder",
         "transformer_xl": "longspan.models.transformer_xl:TransformerXL",
         "vit": "longspan.models.vision.vit:VisionTransformer",
+        "resnet": "longspan.models.vision.resnet:ResNet",
         "compressive": "longspan.models.compressive:CompressiveTransformer",
         "electra": "longspan.models.electra:Electra",
     },

@@ -1,4 +1,4 @@
-"""Vision Transformers, with the heads for the 1000 classes of ImageNet that their counts are given with."""
+"""Vision Transformers and ResNets, with the heads for the 1000 classes of ImageNet that their counts are given with."""
 
 from longspan.models.presets.row import Preset, rows, sizes
 
@@ -15,6 +15,29 @@ _DEIT = Preset(
     options={**_VIT.options, "dropout": 0.0, "init": "normal"},
     lengths=(197,),
     remarks="without the token for distillation; drop-path is left out",
+)
+
+_CLASSES = {"tasks": [{"task": "classify", "labels": 1000, "dropout": 0.0}]}
+_RESNET = Preset(
+    model="resnet",
+    paper="He et al. 2016",
+    options=_CLASSES,
+    lengths=(224 * 224,),
+    remarks="with the stride in the 3 × 3 layer (v1.5), as torchvision's",
+)
+_STANDALONE = Preset(
+    model="resnet",
+    paper="Ramachandran et al. 2019",
+    options={**_CLASSES, "spatial": ("attention",) * 4},
+    lengths=(224 * 224,),
+    remarks="dense projections: the paper's text groups them by head, its parameter count does not",
+)
+_NONLOCAL = Preset(
+    model="resnet",
+    paper="Wang et al. 2018",
+    options=_CLASSES,
+    lengths=(224 * 224,),
+    remarks="for images; the paper's are for videos, with the same blocks",
 )
 
 ROWS: dict[str, Preset] = {
@@ -47,6 +70,27 @@ ROWS: dict[str, Preset] = {
             "deit-tiny": {"options": sizes(12, 192, 3), "parameters": "5M", "exact": 5_717_416},
             "deit-small": {"options": sizes(12, 384, 6), "parameters": "22M", "exact": 22_050_664},
             "deit-base": {"options": sizes(12, 768, 12), "parameters": "86M", "exact": 86_567_656},
+        },
+    ),
+    **rows(
+        _RESNET,
+        {
+            "resnet-18": {"options": {"blocks": (2, 2, 2, 2), "bottleneck": False}, "exact": 11_689_512},
+            "resnet-50": {"exact": 25_557_032},
+        },
+    ),
+    **rows(
+        _STANDALONE,
+        {
+            "resnet-50-standalone": {"parameters": "18.0M", "exact": 18_038_632},
+            "resnet-50-attention-stem": {"options": {"stem": "attention"}, "exact": 18_030_472},
+        },
+    ),
+    **rows(
+        _NONLOCAL,
+        {
+            "resnet-50-nonlocal-1": {"options": {"nonlocal_blocks": (0, 0, 1, 0)}, "exact": 27_658_792},
+            "resnet-50-nonlocal-5": {"options": {"nonlocal_blocks": (0, 2, 3, 0)}, "exact": 32_915_496},
         },
     ),
 }
