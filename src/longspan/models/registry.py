@@ -27,6 +27,7 @@ MODELS: Registry[Model] = Registry(
         "transformer_xl": "longspan.models.transformer_xl:TransformerXL",
         "vit": "longspan.models.vision.vit:VisionTransformer",
         "resnet": "longspan.models.vision.resnet:ResNet",
+        "perceiver": "longspan.models.perceiver:Perceiver",
         "compressive": "longspan.models.compressive:CompressiveTransformer",
         "electra": "longspan.models.electra:Electra",
     },

@@ -18,6 +18,12 @@ _DEIT = Preset(
 )
 
 _CLASSES = {"tasks": [{"task": "classify", "labels": 1000, "dropout": 0.0}]}
+_PERCEIVER = Preset(
+    model="perceiver",
+    paper="Jaegle et al. 2021",
+    options=_CLASSES,
+    lengths=(224 * 224,),
+)
 _RESNET = Preset(
     model="resnet",
     paper="He et al. 2016",
@@ -70,6 +76,13 @@ ROWS: dict[str, Preset] = {
             "deit-tiny": {"options": sizes(12, 192, 3), "parameters": "5M", "exact": 5_717_416},
             "deit-small": {"options": sizes(12, 384, 6), "parameters": "22M", "exact": 22_050_664},
             "deit-base": {"options": sizes(12, 768, 12), "parameters": "86M", "exact": 86_567_656},
+        },
+    ),
+    **rows(
+        _PERCEIVER,
+        {
+            "perceiver-imagenet": {"parameters": "44.9M", "exact": 44_912_254},
+            "perceiver-imagenet-unshared": {"options": {"shared": False}, "parameters": "326.2M", "exact": 326_241_856},
         },
     ),
     **rows(

@@ -1,4 +1,4 @@
-"""The cost of networks with convolutions, counted by a pass without numbers: shapes alone decide it."""
+"""The cost of models that are not stacks of Transformer blocks, counted by a pass without numbers: shapes decide it."""
 
 import copy
 import math
@@ -12,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from longspan.errors import InvalidInput
 from longspan.models.base import Model
 from longspan.models.cost.tally import Tally, read
+from longspan.models.perceiver import Perceiver
 from longspan.models.vision.resnet import ResNet
 
 
@@ -24,7 +25,15 @@ def _(model: ResNet, length: int, tally: Tally) -> None:
     tally.notes.append(f"the length is the number of pixels, here {side} × {side}")
 
 
-def count_pass(model: Model, tally: Tally, *inputs: Tensor) -> None:
+@read.register
+def _(model: Perceiver, length: int, tally: Tally) -> None:
+    elements = torch.empty(1, length, model.options.channels, device="meta")
+    positions = torch.empty(1, length, len(model.shape), device="meta")
+    count_pass(model, tally, elements, positions, method="encode")
+    tally.notes.append("the length is the number of elements, such as pixels")
+
+
+def count_pass(model: Model, tally: Tally, *inputs: Tensor, method: str = "forward") -> None:
     """Adds the operations of a forward pass over `inputs` on the meta device, and what it keeps for the backward."""
     blank = copy.deepcopy(model).to("meta").eval()  # dropout keeps masks, which are not counted
     weights = {id(tensor) for tensor in blank.parameters()}
@@ -36,7 +45,7 @@ def count_pass(model: Model, tally: Tally, *inputs: Tensor) -> None:
         return tensor
 
     with FlopCounterMode(display=False) as counter, saved_tensors_hooks(keep, lambda tensor: tensor):
-        blank(*inputs)
+        getattr(blank, method)(*inputs)
     floats = sum(tensor.untyped_storage().nbytes() // tensor.element_size() for tensor in kept.values())
     tally.add("forward", counter.get_total_flops(), floats)
 
