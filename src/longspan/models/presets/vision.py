@@ -12,9 +12,16 @@ _VIT = Preset(
 _DEIT = Preset(
     model="vit",
     paper="Touvron et al. 2020",
-    options={**_VIT.options, "dropout": 0.0, "init": "normal"},
+    options={**_VIT.options, "dropout": 0.0, "init": "normal", "drop_path": 0.1},
     lengths=(197,),
-    remarks="without the token for distillation; drop-path is left out",
+    remarks="without the distillation token",
+)
+_DISTILLED = Preset(
+    model="vit",
+    paper="Touvron et al. 2020",
+    options={**_DEIT.options, "distillation": True},
+    lengths=(198,),
+    remarks="with the distillation token and its head",
 )
 
 _CLASSES = {"tasks": [{"task": "classify", "labels": 1000, "dropout": 0.0}]}
@@ -76,6 +83,14 @@ ROWS: dict[str, Preset] = {
             "deit-tiny": {"options": sizes(12, 192, 3), "parameters": "5M", "exact": 5_717_416},
             "deit-small": {"options": sizes(12, 384, 6), "parameters": "22M", "exact": 22_050_664},
             "deit-base": {"options": sizes(12, 768, 12), "parameters": "86M", "exact": 86_567_656},
+        },
+    ),
+    **rows(
+        _DISTILLED,
+        {
+            "deit-tiny-distilled": {"options": sizes(12, 192, 3), "parameters": "6M", "exact": 5_910_800},
+            "deit-small-distilled": {"options": sizes(12, 384, 6), "parameters": "22M", "exact": 22_436_432},
+            "deit-base-distilled": {"options": sizes(12, 768, 12), "parameters": "87M", "exact": 87_338_192},
         },
     ),
     **rows(
