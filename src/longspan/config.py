@@ -132,8 +132,9 @@ def _check(name: str, value: Any, kind: Any, limits: Mapping[str, Any]) -> None:
     if not _fits(value, kind):
         raise InvalidOption(f"option {name} must be {_spell(kind)}, not {value!r} ({type(value).__name__})")
     choices = limits["choices"]
-    if choices and value is not None and value not in choices:
-        raise InvalidOption(f"option {name} must be one of {', '.join(choices)}, not {value!r}")
+    for item in value if isinstance(value, tuple) else (value,):
+        if choices and item is not None and item not in choices:
+            raise InvalidOption(f"option {name} must be one of {', '.join(choices)}, not {item!r}")
     for number in value if isinstance(value, tuple) else (value,):
         if not isinstance(number, (int, float)) or isinstance(number, bool):
             continue

@@ -33,6 +33,14 @@ KINDS: dict[str, dict[str, Any]] = {
         "tasks": [{"task": "classify", "labels": 5}], "layers": 2, "width": 16, "heads": 2, "hidden": 32,
         "image_size": (8, 12), "patch_size": 4,
     },
+    "resnet": {
+        "tasks": [{"task": "classify", "labels": 5}], "blocks": (1, 2), "width": 8, "heads": 2, "kernel": 3,
+        "spatial": ("convolution", "attention"), "nonlocal_blocks": (0, 1), "stem": "small",
+    },
+    "perceiver": {
+        "tasks": [{"task": "classify", "labels": 5}], "latents": 5, "width": 16, "reads": 3, "blocks": 2, "heads": 2,
+        "bands": 3, "image_size": (8, 12),
+    },
     "compressive": SIZES | {"segment": 8, "memory": 8, "slots": 4, "ratio": 2},
     "electra": SIZES | {"mask": 1},
 }  # fmt: skip
@@ -58,7 +66,7 @@ def read(model: Model, dtype: torch.dtype = torch.float32) -> Tensor:
     out: Any
     if model.name == "elmo":
         out = model(ids[..., None].expand(*ids.shape, 12) + 1)
-    elif model.name == "vit":
+    elif model.name in ("vit", "resnet", "perceiver"):
         out = model.outputs(torch.randn(2, 3, 8, 12, generator=generator, dtype=dtype).to(model.device))["classify"]
     elif model.name in ("regressor", "series_transformer"):
         out = model(torch.randn(2, 21, 3, generator=generator, dtype=dtype).to(model.device))

@@ -38,6 +38,14 @@ CASES: dict[str, tuple[dict[str, Any], Callable[[Any, int, int], Any]]] = {
         {"image_size": 32, "width": 16, "layers": 1, "heads": 2},
         lambda model, b, n: model(torch.zeros(b, 3, 16 * n, 16 * n), interpolate=True),
     ),
+    "resnet": (
+        {"width": 8, "blocks": (1,), "spatial": ("convolution",), "nonlocal_blocks": (0,)},
+        lambda model, b, n: model(torch.zeros(b, 3, 16 * n, 16 * n)),
+    ),
+    "perceiver": (
+        {"width": 16, "latents": 2, "reads": 1, "blocks": 1, "heads": 2, "bands": 2, "image_size": 16},
+        lambda model, b, n: model(torch.zeros(b, 3, 16 * n, 16 * n)),
+    ),
     "compressive": (SMALL, lambda model, b, n: model(ids(b, n))),
     "electra": (SMALL, lambda model, b, n: model(ids(b, n), ids(b, n), ids(b, n).bool())),
 }

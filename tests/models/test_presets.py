@@ -77,6 +77,17 @@ def test_the_counts_of_the_specification_are_all_there():
         "deit-tiny": 5_717_416,
         "deit-small": 22_050_664,
         "deit-base": 86_567_656,
+        "deit-tiny-distilled": 5_910_800,
+        "deit-small-distilled": 22_436_432,
+        "deit-base-distilled": 87_338_192,
+        "perceiver-imagenet": 44_912_254,
+        "perceiver-imagenet-unshared": 326_241_856,
+        "resnet-18": 11_689_512,
+        "resnet-50": 25_557_032,
+        "resnet-50-standalone": 18_038_632,
+        "resnet-50-attention-stem": 18_030_472,
+        "resnet-50-nonlocal-1": 27_658_792,
+        "resnet-50-nonlocal-5": 32_915_496,
         "albert-base": 11_683_584,
         "albert-large": 17_683_968,
         "albert-xlarge": 58_724_864,
@@ -170,7 +181,7 @@ def read(model: Model, ids: Tensor) -> Tensor:
     """What a model gives out, whichever way it is read."""
     if model.name == "elmo":  # whole words, by their characters
         return model(ids[..., None].expand(*ids.shape, 12) + 1)
-    if model.name == "vit":
+    if model.name in ("vit", "resnet", "perceiver"):
         return model.outputs(torch.randn(2, 3, 8, 12, dtype=torch.float64))["classify"]
     if model.name == "electra":
         return model(ids, ids, ids % 3 == 0).detections

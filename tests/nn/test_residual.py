@@ -3,6 +3,7 @@ import torch
 from torch import nn
 
 from longspan.errors import UnknownName
+from longspan.models import build
 from longspan.nn.residual import Residual
 
 
@@ -47,3 +48,20 @@ def test_unknown_place_and_norm():
         Residual(8, norm_position="prr")
     with pytest.raises(UnknownName, match=r"'batch'.*known: layer, none, rms"):
         Residual(8, norm="batch")
+
+
+def test_drop_path_skips_whole_examples_and_scales_the_others():
+    torch.manual_seed(0)
+    around = Residual(4, norm_position="none", drop_path=0.25)
+    x = torch.zeros(4000, 3, 4)
+    change = around(x, lambda y: y + 1)
+    values = change[:, 0, 0]
+    assert torch.equal(change, values[:, None, None].expand_as(change))
+    assert torch.equal(values.unique(), torch.tensor([0.0, 1 / 0.75]))
+    assert abs((values == 0).double().mean() - 0.25) < 0.02
+    assert torch.equal(around.eval()(x, lambda y: y + 1), torch.ones_like(x))
+
+
+def test_the_rate_of_drop_path_rises_with_the_layers():
+    model = build("encoder", vocabulary=11, width=8, heads=2, hidden=16, layers=3, drop_path=0.2)
+    assert [block.around_mixer.drop_path for block in model.stack.layers()] == [0.0, 0.1, 0.2]

@@ -95,3 +95,106 @@ def test_the_recipe_can_be_built(place: DataPaths) -> None:
     assert found.options().epochs == 3 and found.build_task().name == "images"
     needs = {"image_size": (28, 28), "channels": 1}
     assert found.build_model(needs).name == "vit"
+
+
+# Mixing and teachers
+
+
+def mixed_batch(place: DataPaths, numbers: list[int], epoch: int = 0, **options: float) -> dict[str, torch.Tensor]:
+    return build("images", set="generated-images", **options).prepare(place).train.load(numbers, epoch)
+
+
+@pytest.mark.parametrize("kind", ["mixup", "cutmix"])
+def test_mixed_images_are_shares_of_two(place: DataPaths, kind: str) -> None:
+    plain = build("images", set="generated-images").prepare(place).train
+    batch = mixed_batch(place, [3, 7, 9, 11], **{kind: 1.0})
+    for row, number in enumerate([3, 7, 9, 11]):
+        image, share = batch["images"][row], float(batch["share"][row])
+        first = plain.load([number], 0)["images"][0]
+        others = plain.load(range(len(plain.pictures)), 0)
+        other = others["images"][others["labels"] == batch["other_labels"][row]]
+        if kind == "mixup":
+            blends = share * first + (1 - share) * other
+            assert (blends - image).abs().amax((1, 2, 3)).min() < 1e-4
+        else:
+            changed = (image != first).any(0)
+            assert ((image == other) | ~changed).flatten(1).all(1).any()
+            assert changed.double().mean() <= 1 - share + 1e-6
+
+
+def test_what_is_mixed_does_not_depend_on_the_batch(place: DataPaths) -> None:
+    options = {"mixup": 0.8, "cutmix": 1.0, "erase": 0.25, "crop": 2, "flip": True}
+    whole, part = mixed_batch(place, [1, 2, 3], **options), mixed_batch(place, [3], **options)
+    assert all(torch.equal(whole[name][2:], part[name]) for name in whole)
+    assert not torch.equal(mixed_batch(place, [3], 1, **options)["images"], part["images"])
+
+
+def test_the_loss_of_a_mixed_image_is_shared(place: DataPaths) -> None:
+    prepared = build("images", set="generated-images", mixup=1.0, smoothing=0.1).prepare(place)
+    model = build_model("vit", **{k: v for k, v in SMALL.items() if k != "name"}, **prepared.needs).eval()
+    batch = prepared.train.load([0, 1, 2], 0)
+    logits = model.outputs(batch["images"])["classify"].detach().log_softmax(-1)
+    expected = 0.0
+    for row in range(3):
+        for label, weight in (
+            (batch["labels"][row], batch["share"][row]),
+            (batch["other_labels"][row], 1 - batch["share"][row]),
+        ):
+            target = torch.full((4,), 0.1 / 4)
+            target[label] += 0.9
+            expected += float(-weight * (target * logits[row]).sum())
+    assert prepared.objective.loss(model, batch).total.item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_student_learns_from_a_run(tmp_path: Path) -> None:
+    """Hard: the label's head never sees the teacher. Soft: a student that equals its teacher learns nothing from it."""
+    teacher = recipe.Recipe({"name": "images", "set": "generated-images", "limit": 64}, SMALL, {"steps": 2}, "here")
+    train(recipe.begin(teacher, tmp_path / "teacher", data=None))
+    options = {"set": "generated-images", "limit": 64, "teacher": str(tmp_path / "teacher")}
+    folders = DataPaths(None, tmp_path / "work", 0)
+    prepared = build("images", **options).prepare(folders)
+    sizes = {key: value for key, value in SMALL.items() if key != "name"}
+    student = build_model("vit", **sizes, **prepared.needs, distillation=True).eval()
+    batch = prepared.train.load([0, 1, 2], 0)
+    found = prepared.objective.loss(student, batch)
+    label, logits = student.student_logits(batch["images"], "classify")
+    with torch.no_grad():
+        chosen = prepared.objective.teacher.model.outputs(batch["images"])["classify"].argmax(-1)
+    expected = [
+        torch.nn.functional.cross_entropy(*pair, reduction="sum")
+        for pair in ((label, batch["labels"]), (logits, chosen))
+    ]
+    torch.testing.assert_close(found.total, 0.5 * expected[0] + 0.5 * expected[1])
+    gradient = torch.autograd.grad(
+        prepared.objective.teacher.loss(logits, batch["images"]),
+        student.heads["classify"].out.weight,
+        allow_unused=True,
+    )
+    assert gradient == (None,)
+    same = build("images", **options, distill="soft").prepare(folders).objective.teacher
+    logits = same.model.outputs(batch["images"])["classify"].detach().requires_grad_()
+    loss = same.loss(logits, batch["images"])
+    assert loss.item() == pytest.approx(0, abs=1e-6) and torch.autograd.grad(loss, logits)[0].abs().max() < 1e-6
+
+
+def test_a_teacher_of_other_labels_is_refused(tmp_path: Path) -> None:
+    build_model(
+        "vit",
+        image_size=16,
+        channels=1,
+        patch_size=4,
+        layers=1,
+        heads=2,
+        width=8,
+        hidden=8,
+        tasks=[{"task": "classify", "labels": 7}],
+    ).save(tmp_path / "seven")
+    prepared = build("images", set="generated-images", teacher=str(tmp_path / "seven")).prepare(
+        DataPaths(None, tmp_path, 0)
+    )
+    student = build_model("vit", **{k: v for k, v in SMALL.items() if k != "name"}, **prepared.needs)
+    with pytest.raises(InvalidInput, match="the teacher knows 7 labels, and the student 4"):
+        prepared.objective.loss(student, prepared.train.load([0], 0))
+    build_model("decoder", vocabulary=8, width=8, layers=1, heads=2, hidden=8).save(tmp_path / "text")
+    with pytest.raises(Unsupported, match="'images: teacher' needs a model of images"):
+        build("images", set="generated-images", teacher=str(tmp_path / "text")).prepare(DataPaths(None, tmp_path, 0))

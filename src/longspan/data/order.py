@@ -64,9 +64,12 @@ def _mix(numbers: np.ndarray) -> np.ndarray:
         return np.asarray(numbers ^ (numbers >> np.uint64(31)))
 
 
-def draws(seed: int, epoch: int, number: int) -> np.random.Generator:
-    """A random generator for one example in one epoch, independent of batch and process."""
-    return np.random.Generator(np.random.Philox(np.random.SeedSequence((seed, epoch, number))))
+def draws(seed: int, epoch: int, number: int, *stream: int) -> np.random.Generator:
+    """A random generator for one example in one epoch, independent of batch and process.
+
+    `stream` tells several generators for the same example apart.
+    """
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence((seed, epoch, number, *stream))))
 
 
 __all__ = ["Shuffled", "draws"]

@@ -340,6 +340,11 @@ class ImageHeads(Model):
     def outputs(self, images: Float[Tensor, "batch channels height width"]) -> dict[str, Tensor]:
         """The output of each head, by task."""
 
+    def student_logits(self, images: Float[Tensor, "batch channels height width"], task: str) -> tuple[Tensor, Tensor]:
+        """The logits that learn the label, and those that learn from a teacher; the same unless it has two heads."""
+        logits = self.outputs(images)[task]
+        return logits, logits
+
 
 @dataclass(frozen=True)
 class Detection:

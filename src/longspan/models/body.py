@@ -58,6 +58,12 @@ class BodyOptions(config.Options):
     )
     output_bias: bool | None = option(None, "whether attention's output layer has a bias; as `bias` unless given")
     dropout: float = option(0.1, "on embeddings and on the output of each sub-layer", low=0, high=0.999)
+    drop_path: float = option(
+        0.0,
+        "stochastic depth: share of examples that skip a sub-layer, from 0 to this at the top",
+        low=0,
+        high=0.999,
+    )
     embedding_dropout: float | None = option(None, "on embeddings, if it differs from dropout", low=0, high=0.999)
     embedding_norm: bool = option(False, "whether embeddings are normalised before dropout (BERT, BART)")
     embedding_width: int | None = option(None, "width of the tables, if not `width` (ALBERT, ELECTRA)", low=1)
@@ -172,6 +178,8 @@ def build_stack(
         raise InvalidOption(
             f"{stack_name}: reversible blocks need a feed-forward layer as their second branch; hidden is 0"
         )
+    if options.reversible and options.drop_path:
+        raise Unsupported(f"{stack_name}: reversible blocks cannot skip sub-layers; leave out drop_path")
     position = _within(options, options.key_dim or _head_dim(options), causal)
     mixer_configs = spread(settings, layers, f"{stack_name} self-attention")
     reader_configs = None if cross is None else spread(cross, layers, f"{stack_name} cross-attention")
@@ -207,9 +215,10 @@ def build_stack(
             dropout=options.dropout,
         )
     else:
+        last = max(len(mixers) - 1, 1)
         blocks = [
-            Block(mixer, change, cross=reader, residual=_residual(options))
-            for mixer, change, reader in zip(mixers, changes, readers)
+            Block(mixer, change, cross=reader, residual=_residual(options, options.drop_path * index / last))
+            for index, (mixer, change, reader) in enumerate(zip(mixers, changes, readers))
         ]
         stack = Stack(blocks, last_norm(options), order if share == "all" else None)
     if any(isinstance(m, LinformerAttention) and m.options.sharing == "layerwise" for m in stack.modules()):
@@ -268,13 +277,14 @@ def _head_dim(options: BodyOptions) -> int:
     return options.head_dim or options.width // options.heads
 
 
-def _residual(options: BodyOptions) -> Callable[[], Residual]:
+def _residual(options: BodyOptions, drop_path: float = 0.0) -> Callable[[], Residual]:
     return lambda: Residual(
         options.width,
         norm=options.norm,
         norm_position=options.norm_position,
         dropout=options.dropout,
         eps=options.eps,
+        drop_path=drop_path,
     )
 
 

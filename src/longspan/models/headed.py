@@ -79,10 +79,10 @@ def build_heads(options: Any, width: int, vocabulary: int | None) -> nn.ModuleDi
                 head,
                 width,
                 vocabulary=vocabulary,
-                table_width=table_width(options),
-                norm=options.norm,
-                eps=options.eps,
-                layers=options.layers + 1,
+                table_width=width if vocabulary is None else table_width(options),
+                norm=getattr(options, "norm", "layer"),
+                eps=getattr(options, "eps", 1e-5),
+                layers=getattr(options, "layers", 0) + 1,
             )
             for head in tasks
         }

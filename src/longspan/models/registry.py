@@ -28,6 +28,8 @@ MODELS: Registry[Model] = Registry(
         "universal_encoder": "longspan.models.universal:UniversalEncoder",
         "transformer_xl": "longspan.models.transformer_xl:TransformerXL",
         "vit": "longspan.models.vision.vit:VisionTransformer",
+        "resnet": "longspan.models.vision.resnet:ResNet",
+        "perceiver": "longspan.models.perceiver:Perceiver",
         "compressive": "longspan.models.compressive:CompressiveTransformer",
         "electra": "longspan.models.electra:Electra",
     },

@@ -20,9 +20,11 @@ Images = Float[Tensor, "batch channels height width"]
 class PatchEmbedding(nn.Module):
     """One linear layer for the pixels of each patch, a class token in front, learned positions, dropout.
 
+    `distillation` adds DeiT's second token (Touvron et al. 2020), which learns from a teacher.
+
     Pixels past the last whole patch are not read, as in a convolution with stride `patch`. There is one position per
     patch of an image of size `image`. For other sizes, `interpolate=True` resizes the grid of positions (bicubic,
-    corners not aligned); the position of the class token stays the same.
+    corners not aligned); the positions of the learned tokens stay the same.
     """
 
     def __init__(
@@ -33,6 +35,7 @@ class PatchEmbedding(nn.Module):
         width: int,
         *,
         class_token: bool = True,
+        distillation: bool = False,
         positions: bool = True,
         dropout: float = 0.0,
     ) -> None:
@@ -43,6 +46,7 @@ class PatchEmbedding(nn.Module):
             raise InvalidOption(f"an image of {_spell(image)} has no whole patch of {_spell(patch)}; make it smaller")
         self.linear = Linear(channels * math.prod(patch), width)
         self.token = nn.Parameter(torch.zeros(width)) if class_token else None
+        self.distillation = nn.Parameter(torch.zeros(width)) if distillation else None  # after the class token
         self.position = LearnedPositions(self.tokens, width) if positions else None
         self.dropout = Dropout(dropout)
         nn.init.xavier_uniform_(self.linear.weight)
@@ -51,18 +55,22 @@ class PatchEmbedding(nn.Module):
     @property
     def tokens(self) -> int:
         """The number of tokens of an image of size `image`."""
-        return math.prod(self.grid) + (self.token is not None)
+        return math.prod(self.grid) + len(self._extra())
 
     def forward(self, images: Images, *, interpolate: bool = False) -> Hidden:
         self._check(images, interpolate)
         patches = self.cut(images)
         x = self.linear(patches.flatten(1, 2))
-        if self.token is not None:
-            x = torch.cat([self.token.expand(len(x), 1, -1), x], 1)
+        if self._extra():
+            x = torch.cat([torch.stack(self._extra()).expand(len(x), -1, -1), x], 1)
         if self.position is not None:
             x = x + self.positions((patches.shape[1], patches.shape[2]))
         out: Tensor = self.dropout(x)
         return out
+
+    def _extra(self) -> list[Tensor]:
+        """The learned tokens in front of the patches."""
+        return [token for token in (self.token, self.distillation) if token is not None]
 
     def cut(self, images: Images) -> Float[Tensor, "batch rows columns pixels"]:
         """The patches; the pixels of each are ordered by channel, row, column."""
@@ -73,7 +81,7 @@ class PatchEmbedding(nn.Module):
         return tiles.permute(0, 2, 4, 1, 3, 5).flatten(3)
 
     def positions(self, grid: Size) -> Float[Tensor, "tokens width"]:
-        """The positions of a grid of patches, the class token's first."""
+        """The positions of a grid of patches, those of the learned tokens first."""
         assert self.position is not None
         table = self.position.weight
         if grid == self.grid:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import torch
 from torch import nn
 
 from longspan.errors import UnknownName, suggest
@@ -15,18 +16,28 @@ NORM_POSITIONS = ("pre", "post", "none")
 class Residual(nn.Module):
     """`pre`: x + drop(f(norm(x))). `post`: norm(x + drop(f(x))), as in Vaswani et al. 2017. `none`: x + drop(f(x)).
 
+    `drop_path` is stochastic depth (Huang et al. 2016): in training, the share of examples that skip the sub-layer; the
+    others are scaled up.
+
     A stack of `pre` blocks needs one more norm at its end; the stack adds it.
     """
 
     def __init__(
-        self, width: int, *, norm: str = "layer", norm_position: str = "pre", dropout: float = 0.0, eps: float = 1e-5
+        self,
+        width: int,
+        *,
+        norm: str = "layer",
+        norm_position: str = "pre",
+        dropout: float = 0.0,
+        eps: float = 1e-5,
+        drop_path: float = 0.0,
     ) -> None:
         super().__init__()
         if norm_position not in NORM_POSITIONS:
             raise UnknownName(f"no norm position is called {norm_position!r}; {suggest(norm_position, NORM_POSITIONS)}")
         self.norm_position = norm_position
         self.norm = build_norm("none" if norm_position == "none" else norm, width, eps)
-        self.dropout = Dropout(dropout)
+        self.dropout, self.drop_path = Dropout(dropout), drop_path
 
     def forward(self, x: Hidden, function: Callable[[Hidden], Hidden]) -> Hidden:
         if self.norm_position == "pre":
@@ -38,6 +49,9 @@ class Residual(nn.Module):
         if not self.training:
             return x  # saves a call per sub-layer, which is measurable when decoding
         out: Hidden = self.dropout(x)
+        if self.drop_path:
+            kept = torch.rand(len(x), *(1,) * (x.ndim - 1), device=x.device) >= self.drop_path
+            out = out * kept / (1 - self.drop_path)
         return out
 
     def extra_repr(self) -> str:

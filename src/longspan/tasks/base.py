@@ -22,7 +22,8 @@ from longspan.data.tokenizers.tokenizer import Tokenizer
 from longspan.errors import Unsupported
 from longspan.models.base import Model
 
-FILES = ("train", "held_out", "test", "tokens")  # options of tasks that are paths
+FILES = ("train", "held_out", "test", "tokens")  # options of tasks that are paths of data
+MODEL_FOLDERS = ("teacher",)  # options that are folders of models, or package:NAME
 
 
 @dataclass(frozen=True)
@@ -140,12 +141,15 @@ TaskOptions = TypeVar("TaskOptions", bound=config.Options)
 def located(options: TaskOptions) -> TaskOptions:
     """The options of a task with absolute paths, so that a run finds its files from any folder.
 
-    If the options name a data set, they have no paths, and `test` may be a name.
+    If the options name a data set, they have no paths of data, and `test` may be a name.
     """
-    if getattr(options, "set", None) is not None:
-        return options
-    paths = {name: getattr(options, name, None) for name in FILES}
-    absolute = {name: os.path.abspath(path) for name, path in paths.items() if path is not None}  # noqa: PTH100
+    names = (*MODEL_FOLDERS, *(FILES if getattr(options, "set", None) is None else ()))
+    paths = {name: getattr(options, name, None) for name in names}
+    absolute = {
+        name: os.path.abspath(path)  # noqa: PTH100
+        for name, path in paths.items()
+        if path is not None and not path.startswith("package:")
+    }
     return replace(options, **absolute)
 
 

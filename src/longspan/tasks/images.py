@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, kl_div
 
 from longspan.config import option
 from longspan.data.base import Batch
-from longspan.data.images.image_files import ImageData, Pictures, read_pictures
+from longspan.data.images.image_files import Changes, ImageData, Pictures, read_pictures
 from longspan.data.images.image_folders import image_size, read_image_folder
 from longspan.data.order import Shuffled
 from longspan.data.sets import named as named_sets
@@ -44,23 +44,63 @@ class ImageMetrics(Metrics):
         return {"loss": self.nats / count, "accuracy": self.right / count}
 
 
-class ImageLabel(Objective):
-    """The cross-entropy of an image's label; batches have `images` and `labels`."""
+@dataclass(frozen=True)
+class Teacher:
+    """A trained model that a student learns from (Hinton et al. 2015; Touvron et al. 2020, section 4).
 
-    def __init__(self, smoothing: float = 0.0) -> None:
-        self.smoothing = smoothing
+    `hard`: the student learns the label that the teacher finds likeliest, with the weight `weight`. `soft`: it learns
+    the teacher's probabilities at a `temperature` τ, by τ² times the Kullback–Leibler divergence.
+    """
+
+    model: ImageHeads
+    kind: str = "hard"
+    weight: float = 0.5
+    temperature: float = 3.0
+
+    def loss(self, student: Tensor, images: Tensor) -> Tensor:
+        """The sum over the images, without its weight. The teacher sees the same images as the student."""
+        teacher = self.model.to(images.device).eval()
+        with torch.no_grad():
+            target = _widen(head_output(teacher, teacher.outputs(images), TASK))
+        if target.shape != student.shape:
+            raise InvalidInput(f"the teacher knows {target.shape[1]} labels, and the student {student.shape[1]}")
+        if self.kind == "hard":
+            return cross_entropy(student, target.argmax(-1), reduction="sum")
+        mine, theirs = ((logits / self.temperature).log_softmax(-1) for logits in (student, target))
+        return self.temperature**2 * kl_div(mine, theirs, reduction="sum", log_target=True)
+
+
+class ImageLabel(Objective):
+    """The cross-entropy of an image's label; batches have `images` and `labels`, and mixed ones `other_labels`."""
+
+    def __init__(self, smoothing: float = 0.0, teacher: Teacher | None = None) -> None:
+        self.smoothing, self.teacher = smoothing, teacher
 
     def count(self, batch: Batch) -> int:
         return len(batch["labels"])
 
     def loss(self, model: Model, batch: Batch, carried: Any = None) -> TaskLoss:
-        logits, labels = _logits(model, batch["images"]), batch["labels"]
-        total = cross_entropy(logits, labels, reduction="sum", label_smoothing=self.smoothing)
+        reader, images = ImageHeads.require(model, Images.name), batch["images"]
+        if self.teacher is None:
+            total, parts = self._label_loss(_logits(model, images), batch), {}
+        else:
+            logits, student = map(_widen, reader.student_logits(images, TASK))
+            label, teacher = self._label_loss(logits, batch), self.teacher.loss(student, images)
+            total = (1 - self.teacher.weight) * label + self.teacher.weight * teacher
+            parts = {"label": label.detach(), "teacher": teacher.detach()}
         extra = model.auxiliary_loss()
         if extra is None:
-            return TaskLoss(total, {})
+            return TaskLoss(total, parts)
         count = self.count(batch)  # the auxiliary loss is a mean: times the count it is a sum
-        return TaskLoss(total + extra * count, {"auxiliary": extra.detach() * count, "label": total.detach()})
+        return TaskLoss(total + extra * count, {"label": total.detach(), **parts, "auxiliary": extra.detach() * count})
+
+    def _label_loss(self, logits: Tensor, batch: Batch) -> Tensor:
+        losses = cross_entropy(logits, batch["labels"], reduction="none", label_smoothing=self.smoothing)
+        if "share" in batch:
+            other = cross_entropy(logits, batch["other_labels"], reduction="none", label_smoothing=self.smoothing)
+            share = batch["share"].to(losses.dtype)
+            losses = share * losses + (1 - share) * other
+        return losses.sum()
 
     def measure(self, model: Model, batch: Batch, carried: Any = None) -> tuple[ImageMetrics, Any]:
         logits, labels = _logits(model, batch["images"]), batch["labels"]
@@ -70,7 +110,11 @@ class ImageLabel(Objective):
 
 def _logits(model: Model, images: Tensor) -> Tensor:
     reader = ImageHeads.require(model, Images.name)
-    logits = head_output(reader, reader.outputs(images), TASK)
+    return _widen(head_output(reader, reader.outputs(images), TASK))
+
+
+def _widen(logits: Tensor) -> Tensor:
+    """At least float32, for the softmax."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
@@ -98,7 +142,14 @@ class Images(Task):
         batch: int = option(64, "images per batch", low=1)
         crop: int = option(0, "most pixels by which training images are shifted", low=0)
         flip: bool = option(False, "whether half of the training images are mirrored")
+        erase: float = option(0.0, "share of training images in which a rectangle becomes noise", low=0, high=1)
+        mixup: float = option(0.0, "α of mixup, which blends two training images and their labels; 0: none", low=0)
+        cutmix: float = option(0.0, "α of cutmix, which puts a rectangle of one image into another; 0: none", low=0)
         smoothing: float = option(0.0, "label smoothing", low=0, high=0.999)
+        teacher: str | None = option(None, "a trained model of the same labels to learn from: a run, or a folder")
+        distill: str = option("hard", "what is learned from the teacher", choices=("hard", "soft"))
+        teacher_weight: float = option(0.5, "weight of the teacher's loss; the label's has the rest", low=0, high=1)
+        temperature: float = option(3.0, "of soft distillation", above=0)
 
     options: Options
 
@@ -115,6 +166,7 @@ class Images(Task):
                     f"{other.source} has images of {_spell(other)}, and {first.source} of {_spell(first)}"
                 )
         mean, deviation = first.moments()
+        changes = Changes(options.crop, options.flip, options.erase, options.mixup, options.cutmix)
 
         def data(split: str) -> ImageData:
             train = split == "train"
@@ -125,14 +177,13 @@ class Images(Task):
                 deviation=deviation,
                 seed=folders.seed,
                 shuffle=train,
-                crop=options.crop if train else 0,
-                flip=options.flip and train,
+                changes=changes if train else None,
             )
 
         return Prepared(
             data("train"),
             data("held_out"),
-            ImageLabel(options.smoothing),
+            ImageLabel(options.smoothing, self._teacher()),
             data("test") if "test" in splits else None,
             needs={
                 "image_size": first.size,
@@ -147,6 +198,15 @@ class Images(Task):
                 "deviation": deviation.round(4).tolist(),
             },
         )
+
+    def _teacher(self) -> Teacher | None:
+        options = self.options
+        if options.teacher is None:
+            return None
+        from longspan.hub import load
+
+        model = ImageHeads.require(load(options.teacher).model, f"{self.name}: teacher")
+        return Teacher(model.requires_grad_(False), options.distill, options.teacher_weight, options.temperature)
 
     def _names(self, pictures: Pictures) -> tuple[str, ...] | None:
         """The names of the labels, if they are more than numbers."""
@@ -201,4 +261,4 @@ def _spell(pictures: Pictures) -> str:
     return f"{height} × {width} × {pictures.channels} with {len(pictures.names)} labels"
 
 
-__all__ = ["ImageLabel", "ImageMetrics", "Images"]
+__all__ = ["ImageLabel", "ImageMetrics", "Images", "Teacher"]

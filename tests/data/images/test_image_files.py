@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from longspan.data.images.image_files import ImageData, Pictures, read_idx, read_pictures
+from longspan.data.images.image_files import Changes, ImageData, Pictures, read_idx, read_pictures
 from longspan.errors import InvalidInput
 
 
@@ -86,7 +86,7 @@ def test_batches_are_normalised_and_channels_first(pictures: Pictures) -> None:
 
 
 def test_what_is_drawn_is_of_the_example(pictures: Pictures) -> None:
-    data = make(pictures, crop=2, flip=True)
+    data = make(pictures, changes=Changes(crop=2, flip=True))
     numbers = [number for batch in data.batches(1) for number in batch]
     assert sorted(numbers) == list(range(20)) and numbers != [n for batch in data.batches(2) for n in batch]
     together = data.load([4, 9], 1)["images"]
@@ -95,14 +95,14 @@ def test_what_is_drawn_is_of_the_example(pictures: Pictures) -> None:
 
 
 def test_crops_and_flips_are_moved_or_mirrored_images(pictures: Pictures) -> None:
-    plain, flipped = make(pictures), make(pictures, flip=True)
+    plain, flipped = make(pictures), make(pictures, changes=Changes(flip=True))
     mirrored = 0
     for number in range(20):
         before, after = plain.load([number], 5)["images"], flipped.load([number], 5)["images"]
         assert torch.equal(after, before) or torch.equal(after, before.flip(-1))
         mirrored += not torch.equal(after, before)
     assert 3 < mirrored < 17
-    cropped = make(pictures, crop=1).load(range(20), 0)["images"]
+    cropped = make(pictures, changes=Changes(crop=1)).load(range(20), 0)["images"]
     padded = np.pad(pictures.pixels, ((0, 0), (1, 1), (1, 1), (0, 0)))
     mean, deviation = pictures.moments()
     for number in range(20):
@@ -112,7 +112,11 @@ def test_crops_and_flips_are_moved_or_mirrored_images(pictures: Pictures) -> Non
 
 
 def test_the_fingerprint_tells_other_data_and_orders(pictures: Pictures) -> None:
-    seen = {make(pictures).fingerprint(), make(pictures, crop=1).fingerprint(), make(pictures, flip=True).fingerprint()}
+    seen = {
+        make(pictures).fingerprint(),
+        make(pictures, changes=Changes(crop=1)).fingerprint(),
+        make(pictures, changes=Changes(flip=True)).fingerprint(),
+    }
     seen |= {make(pictures, shuffle=False).fingerprint(), make(pictures.some(np.arange(19))).fingerprint()}
     assert len(seen) == 5 and make(pictures).fingerprint() in seen
 

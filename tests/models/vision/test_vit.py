@@ -1,5 +1,6 @@
 """The Vision Transformer: patches, positions that stretch, any mechanism, and what is refused."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from longspan.audit.counting import count_flops, count_kept
 from longspan.errors import InvalidInput, InvalidOption
 from longspan.models import build, load
 from longspan.models.cost import cost
+from longspan.models.vision.vit import fuse
 from longspan.nn.patches import PatchEmbedding
 
 TINY = {"width": 16, "layers": 2, "heads": 2, "hidden": 24, "image_size": (8, 12), "patch_size": 4, "dropout": 0.0}
@@ -144,3 +146,34 @@ def test_it_learns_where_a_bright_patch_is() -> None:
         loss.backward()
         optimiser.step()
     assert torch.equal(model.outputs(given)["classify"].argmax(-1), places)
+
+
+DISTILLED = {**TINY, "distillation": True, "tasks": [{"task": "classify", "labels": 5, "dropout": 0.0}]}
+
+
+def test_the_distillation_token_has_its_position_and_its_head():
+    model = build("vit", **DISTILLED).double().eval()
+    given = torch.randn(2, model.options.channels, *model.embedding.image, dtype=torch.float64)
+    states = model(given)
+    assert states.shape[1] == model.embedding.tokens == 2 + math.prod(model.embedding.grid)
+    label, teacher = model.student_logits(given, "classify")
+    torch.testing.assert_close(label, model.heads["classify"].out(states[:, 0]))
+    torch.testing.assert_close(teacher, model.teacher_head(states[:, 1]))
+
+
+def test_predictions_join_the_probabilities_of_both_heads():
+    """The paper adds the two softmaxes; the released code averages the logits. Here they choose different labels."""
+    label, teacher = torch.tensor([[0.0, 3.0, 1.0]]), torch.tensor([[0.0, -9.0, 0.5]])
+    summed = fuse(label, teacher, "softmax").exp()
+    torch.testing.assert_close(summed, (label.softmax(-1) + teacher.softmax(-1)) / 2)
+    assert summed.argmax() == 1 and fuse(label, teacher, "logits").argmax() == 2
+
+
+def test_interpolation_keeps_the_positions_of_both_tokens():
+    model = build("vit", **DISTILLED)
+    rows, columns = model.embedding.grid
+    table = model.embedding.positions((rows + 1, columns + 2))
+    assert torch.equal(table[:2], model.embedding.position.weight[:2])
+    assert len(table) == 2 + (rows + 1) * (columns + 2)
+    with pytest.raises(InvalidOption, match="the distillation token follows the class token"):
+        build("vit", **{**DISTILLED, "class_token": False, "tasks": None})

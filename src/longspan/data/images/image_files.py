@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from longspan.data.base import Batch, Data
 from longspan.data.npz_files import read_npz
@@ -17,6 +18,7 @@ from longspan.data.text.text_files import DAMAGED, open_bytes
 from longspan.errors import InvalidInput
 
 KINDS = {0x08: np.dtype(np.uint8)}  # types of idx files: images and labels are bytes
+MIXING = 1  # a second stream of draws for each example: what is mixed into it
 MOST_LABELS = 1 << 16  # largest number of labels in a file with few images
 
 
@@ -122,7 +124,11 @@ class ImageData(Data):
     """Batches of `images`, normalised by `mean` and `deviation` of each channel, and `labels`.
 
     With `crop`, an image is shifted by up to that many pixels in each direction and padded with black; with `flip`, it
-    is mirrored with probability 1/2. Both follow from the seed, the epoch and the example.
+    is mirrored with probability 1/2; with `erase`, a rectangle is filled with noise with that probability (Zhong et al.
+    2017). `mixup` (Zhang et al. 2018) and `cutmix` (Yun et al. 2019) are the α of the Beta distribution by which an
+    image is blended with another, or gets a rectangle of it; with both, one of the two is chosen at random. A mixed
+    batch also has `other_labels`, and the `share` of each image that is its own. All of this follows from the seed, the
+    epoch and the number of the example.
     """
 
     def __init__(
@@ -134,40 +140,103 @@ class ImageData(Data):
         deviation: np.ndarray,
         seed: int = 0,
         shuffle: bool = True,
-        crop: int = 0,
-        flip: bool = False,
+        changes: "Changes | None" = None,
     ) -> None:
         self.pictures, self.batch, self.mean, self.deviation = pictures, batch, mean, deviation
-        self.seed, self.shuffle, self.crop, self.flip = seed, shuffle, crop, flip
+        self.seed, self.shuffle, self.changes = seed, shuffle, changes or Changes()
 
     def batches(self, epoch: int) -> Sequence[Sequence[int]]:
         size = len(self.pictures)
         return Batches(Shuffled(size, self.seed, epoch) if self.shuffle else range(size), self.batch)
 
     def load(self, numbers: Sequence[int], epoch: int) -> Batch:
-        pixels = self.pictures.pixels[list(numbers)]
-        if self.crop or self.flip:
-            pixels = np.stack([self._changed(image, number, epoch) for image, number in zip(pixels, numbers)])
-        scaled = (pixels / 255 - self.mean) / self.deviation
-        images = torch.from_numpy(scaled.transpose(0, 3, 1, 2).astype(np.float32))
-        return {"images": images, "labels": torch.from_numpy(self.pictures.labels[list(numbers)])}
+        labels = torch.from_numpy(self.pictures.labels[list(numbers)])
+        if not self.changes:
+            return {"images": self._tensor(self.pictures.pixels[list(numbers)] / 255), "labels": labels}
+        images = [self._changed(number, epoch) for number in numbers]
+        if not (self.changes.mixup or self.changes.cutmix):
+            return {"images": self._tensor(np.stack(images)), "labels": labels}
+        mixed = [self._mixed(image, number, epoch) for image, number in zip(images, numbers)]
+        return {
+            "images": self._tensor(np.stack([image for image, _, _ in mixed])),
+            "labels": labels,
+            "other_labels": torch.from_numpy(self.pictures.labels[[other for _, other, _ in mixed]]),
+            "share": torch.tensor([share for _, _, share in mixed]),
+        }
 
-    def _changed(self, image: np.ndarray, number: int, epoch: int) -> np.ndarray:
+    def _tensor(self, pixels: np.ndarray) -> Tensor:
+        scaled = (pixels - self.mean) / self.deviation
+        return torch.from_numpy(scaled.transpose(0, 3, 1, 2).astype(np.float32))
+
+    def _changed(self, number: int, epoch: int) -> np.ndarray:
+        """An example, shifted, mirrored and erased; values 0 to 1."""
         draw = draws(self.seed, epoch, number)
-        down, right = draw.integers(2 * self.crop + 1, size=2)
-        mirrored = self.flip and draw.random() < 0.5
-        if self.crop:
-            height, width = image.shape[:2]
-            around = ((self.crop, self.crop), (self.crop, self.crop), (0, 0))
+        image: np.ndarray = self.pictures.pixels[number]
+        crop, erase = self.changes.crop, self.changes.erase
+        down, right = draw.integers(2 * crop + 1, size=2)
+        mirrored = self.changes.flip and draw.random() < 0.5
+        height, width = image.shape[:2]
+        if crop:
+            around = ((crop, crop), (crop, crop), (0, 0))
             image = np.pad(image, around)[down : down + height, right : right + width]
-        return image[:, ::-1] if mirrored else image
+        image = (image[:, ::-1] if mirrored else image) / 255
+        if erase and draw.random() < erase:
+            top, left, bottom, end = _rectangle(draw, height, width, draw.uniform(0.02, 1 / 3))
+            noise = draw.normal(size=(bottom - top, end - left, image.shape[2]))
+            image = image.copy()
+            image[top:bottom, left:end] = noise * self.deviation + self.mean
+        return image
+
+    def _mixed(self, image: np.ndarray, number: int, epoch: int) -> tuple[np.ndarray, int, float]:
+        """The image with another one mixed in, the number of that one, and the share that is its own."""
+        draw = draws(self.seed, epoch, number, MIXING)
+        other = int(draw.integers(len(self.pictures)))
+        second, mixup, cutmix = self._changed(other, epoch), self.changes.mixup, self.changes.cutmix
+        cut = draw.random() < 0.5 if mixup and cutmix else bool(cutmix)
+        alpha = cutmix if cut else mixup
+        share = float(draw.beta(alpha, alpha))
+        if not cut:
+            return share * image + (1 - share) * second, other, share
+        height, width = image.shape[:2]
+        top, left, bottom, end = _rectangle(draw, height, width, 1 - share)
+        image = image.copy()
+        image[top:bottom, left:end] = second[top:bottom, left:end]
+        return image, other, 1 - (bottom - top) * (end - left) / (height * width)
 
     def fingerprint(self) -> str:
         digest = hashlib.sha256(np.ascontiguousarray(self.pictures.pixels).data)
         digest.update(np.ascontiguousarray(self.pictures.labels).data)
         order = f"shuffled by {self.seed}" if self.shuffle else "in order"
+        return f"{digest.hexdigest()[:16]}, batches of {self.batch}, {order}{self.changes.describe()}"
+
+
+@dataclass(frozen=True)
+class Changes:
+    """How training images are changed; nothing by default."""
+
+    crop: int = 0
+    flip: bool = False
+    erase: float = 0.0
+    mixup: float = 0.0
+    cutmix: float = 0.0
+
+    def __bool__(self) -> bool:
+        return self != Changes()
+
+    def describe(self) -> str:
+        """For the fingerprint of the data."""
+        mixing = {"erased": self.erase, "mixup": self.mixup, "cutmix": self.cutmix}
         moved = f", moved by {self.crop}" * bool(self.crop) + ", flipped" * self.flip
-        return f"{digest.hexdigest()[:16]}, batches of {self.batch}, {order}{moved}"
+        return moved + "".join(f", {name} {value}" for name, value in mixing.items() if value)
 
 
-__all__ = ["ImageData", "Pictures", "read_idx", "read_pictures"]
+def _rectangle(draw: np.random.Generator, height: int, width: int, share: float) -> tuple[int, int, int, int]:
+    """Top, left, bottom and right of a rectangle: about `share` of an image, in its proportions, cut at its borders."""
+    half_height, half_width = height * share**0.5 / 2, width * share**0.5 / 2
+    row, column = draw.uniform(0, height), draw.uniform(0, width)
+    rows = np.clip([round(row - half_height), round(row + half_height)], 0, height)
+    columns = np.clip([round(column - half_width), round(column + half_width)], 0, width)
+    return int(rows[0]), int(columns[0]), int(rows[1]), int(columns[1])
+
+
+__all__ = ["Changes", "ImageData", "Pictures", "read_idx", "read_pictures"]

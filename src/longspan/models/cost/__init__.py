@@ -14,7 +14,8 @@ counted. If the work of a model depends on its input, the most that it can do is
 
 from longspan.errors import InvalidInput
 from longspan.models.base import Model
-from longspan.models.cost import memory as memory  # registers
+from longspan.models.cost import counted_pass as counted_pass  # registers
+from longspan.models.cost import memory as memory
 from longspan.models.cost import recurrent as recurrent
 from longspan.models.cost import transformers as transformers
 from longspan.models.cost.tally import BYTES, Cost, ModelCost, Tally, read

@@ -143,11 +143,11 @@ def _(model: EtcModel, length: int, tally: Tally) -> None:
 @read.register
 def _(model: VisionTransformer, length: int, tally: Tally) -> None:
     layer = model.embedding.linear
-    patches = length - (model.embedding.token is not None)
+    patches = length - (model.embedding.token is not None) - (model.embedding.distillation is not None)
     tally.add("embedding", products(layer, patches), patches * layer.in_features)
     pass_through(model.stack, tally, length)
     tally.add("output", 0, length * model.stack.out_width)
-    tally.notes.append("the length counts the patches and the class token")
+    tally.notes.append("the length counts the patches and the learned tokens")
 
 
 @read.register

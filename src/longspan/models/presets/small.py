@@ -43,6 +43,8 @@ SMALL: dict[str, int] = {
 WITHOUT_HEADS: dict[str, dict[str, Any]] = {
     "recurrent": {"vocabulary": 11, "width": 16},
     "seq2seq": {"vocabulary": 11, "source_vocabulary": 11, "embedding": 12, "width": 16, "maxout": 6},
+    "resnet": {"blocks": (1, 2), "width": 8, "heads": 2, "kernel": 3, "nonlocal_subsample": False},
+    "perceiver": {"latents": 5, "width": 16, "reads": 3, "blocks": 2, "heads": 2, "bands": 3, "shape": (8, 12)},
     "elmo": {"cells": 24, "projection": 8, "filters": (4, 4, 6), "character_width": 5, "characters": 12},
 }
 # Options of small copies of models without tokens.
@@ -60,6 +62,12 @@ def shrink(preset: Preset) -> Preset:
     if preset.model in WITHOUT_HEADS:
         layers = {"layers": min(options["layers"], 2)} if "layers" in options else {}
         changed = {**WITHOUT_HEADS[preset.model], **layers}
+        for key in ("spatial", "nonlocal_blocks"):
+            if key in options:
+                changed[key] = tuple(options[key])[-3:-1]
+        if preset.model == "resnet":
+            changed.setdefault("spatial", ("convolution",) * 2)
+            changed["nonlocal_blocks"] = tuple(min(1, count) for count in changed.get("nonlocal_blocks", (0, 0)))
         return replace(preset, options={**options, **changed}, exact=None, parameters="")
     heads = min(int(options.get("heads", 8)), SMALL["heads"])
     changed = {"heads": heads, "width": HEAD * heads, "hidden": 2 * HEAD * heads}

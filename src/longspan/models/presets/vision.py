@@ -1,4 +1,4 @@
-"""Vision Transformers with heads for the 1000 classes of ImageNet, which their parameter counts include."""
+"""Vision models with heads for the 1000 classes of ImageNet, which their parameter counts include."""
 
 from longspan.models.presets.row import Preset, rows, sizes
 
@@ -12,9 +12,45 @@ _VIT = Preset(
 _DEIT = Preset(
     model="vit",
     paper="Touvron et al. 2020",
-    options={**_VIT.options, "dropout": 0.0, "init": "normal"},
+    options={**_VIT.options, "dropout": 0.0, "init": "normal", "drop_path": 0.1},
     lengths=(197,),
-    remarks="without the distillation token and without drop-path",
+    remarks="without the distillation token",
+)
+_DISTILLED = Preset(
+    model="vit",
+    paper="Touvron et al. 2020",
+    options={**_DEIT.options, "distillation": True},
+    lengths=(198,),
+    remarks="with the distillation token and its head",
+)
+
+_CLASSES = {"tasks": [{"task": "classify", "labels": 1000, "dropout": 0.0}]}
+_PERCEIVER = Preset(
+    model="perceiver",
+    paper="Jaegle et al. 2021",
+    options=_CLASSES,
+    lengths=(224 * 224,),
+)
+_RESNET = Preset(
+    model="resnet",
+    paper="He et al. 2016",
+    options=_CLASSES,
+    lengths=(224 * 224,),
+    remarks="with the stride in the 3 × 3 layer (v1.5), as torchvision's",
+)
+_STANDALONE = Preset(
+    model="resnet",
+    paper="Ramachandran et al. 2019",
+    options={**_CLASSES, "spatial": ("attention",) * 4},
+    lengths=(224 * 224,),
+    remarks="dense projections: the paper's text groups them by head, its parameter count does not",
+)
+_NONLOCAL = Preset(
+    model="resnet",
+    paper="Wang et al. 2018",
+    options=_CLASSES,
+    lengths=(224 * 224,),
+    remarks="for images; the paper's are for videos, with the same blocks",
 )
 
 ROWS: dict[str, Preset] = {
@@ -47,6 +83,42 @@ ROWS: dict[str, Preset] = {
             "deit-tiny": {"options": sizes(12, 192, 3), "parameters": "5M", "exact": 5_717_416},
             "deit-small": {"options": sizes(12, 384, 6), "parameters": "22M", "exact": 22_050_664},
             "deit-base": {"options": sizes(12, 768, 12), "parameters": "86M", "exact": 86_567_656},
+        },
+    ),
+    **rows(
+        _DISTILLED,
+        {
+            "deit-tiny-distilled": {"options": sizes(12, 192, 3), "parameters": "6M", "exact": 5_910_800},
+            "deit-small-distilled": {"options": sizes(12, 384, 6), "parameters": "22M", "exact": 22_436_432},
+            "deit-base-distilled": {"options": sizes(12, 768, 12), "parameters": "87M", "exact": 87_338_192},
+        },
+    ),
+    **rows(
+        _PERCEIVER,
+        {
+            "perceiver-imagenet": {"parameters": "44.9M", "exact": 44_912_254},
+            "perceiver-imagenet-unshared": {"options": {"shared": False}, "parameters": "326.2M", "exact": 326_241_856},
+        },
+    ),
+    **rows(
+        _RESNET,
+        {
+            "resnet-18": {"options": {"blocks": (2, 2, 2, 2), "bottleneck": False}, "exact": 11_689_512},
+            "resnet-50": {"exact": 25_557_032},
+        },
+    ),
+    **rows(
+        _STANDALONE,
+        {
+            "resnet-50-standalone": {"parameters": "18.0M", "exact": 18_038_632},
+            "resnet-50-attention-stem": {"options": {"stem": "attention"}, "exact": 18_030_472},
+        },
+    ),
+    **rows(
+        _NONLOCAL,
+        {
+            "resnet-50-nonlocal-1": {"options": {"nonlocal_blocks": (0, 0, 1, 0)}, "exact": 27_658_792},
+            "resnet-50-nonlocal-5": {"options": {"nonlocal_blocks": (0, 2, 3, 0)}, "exact": 32_915_496},
         },
     ),
 }

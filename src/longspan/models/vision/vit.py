@@ -1,11 +1,16 @@
-"""The Vision Transformer (Dosovitskiy et al. 2021): an encoder whose tokens are the patches of an image.
+"""The Vision Transformer (Dosovitskiy et al. 2021) and DeiT (Touvron et al. 2020): tokens are the patches of an image.
 
 Apart from the patches it is `Encoder` with pre-norm: the same blocks with any attention, and the same task heads.
+
+With `distillation`, a second token follows the class token. Its head learns the labels of a teacher (the option
+`teacher` of the task `images`); predictions join both heads.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from longspan.attention.config import AttentionConfig
@@ -17,6 +22,7 @@ from longspan.models.headed import Headed, build_heads
 from longspan.nn.feedforward import GATED, PLAIN
 from longspan.nn.heads import Head
 from longspan.nn.inputs import BlockInputs
+from longspan.nn.linear import Linear
 from longspan.nn.patches import Images, PatchEmbedding, pair
 from longspan.shapes import Hidden
 
@@ -51,6 +57,12 @@ class VisionTransformer(Headed, ImageHeads):
         patch_size: int | tuple[int, ...] = option(16, "pixels of a patch's side, or its height and width", low=1)
         channels: int = option(3, "channels of a pixel: 3 for colour, 1 for grey", low=1)
         class_token: bool = option(True, "whether a learned token precedes the patches")
+        distillation: bool = option(False, "whether a second token and head learn from a teacher (DeiT)")
+        fusion: str = option(
+            "softmax",
+            "how predictions join the two heads: sum of probabilities (the paper), or mean of logits (released)",
+            choices=("softmax", "logits"),
+        )
         attention: tuple[AttentionConfig, ...] = option(DENSE, "attention of each layer, repeated from the bottom up")
         tasks: tuple[Head, ...] | None = option(None, "the tasks that it has heads for")
 
@@ -60,6 +72,8 @@ class VisionTransformer(Headed, ImageHeads):
         super().__init__(options)
         if not options.class_token and any(head.pool == "first" for head in options.tasks or ()):
             raise InvalidOption("a head with pool='first' reads the class token; give class_token=True or pool='mean'")
+        if options.distillation and not options.class_token:
+            raise InvalidOption("the distillation token follows the class token; give class_token=True")
         dropout = options.dropout if options.embedding_dropout is None else options.embedding_dropout
         self.embedding = PatchEmbedding(
             pair(options.image_size, "image_size"),
@@ -67,6 +81,7 @@ class VisionTransformer(Headed, ImageHeads):
             options.channels,
             options.width,
             class_token=options.class_token,
+            distillation=options.distillation,
             positions=options.position == "learned",
             dropout=dropout,
         )
@@ -74,6 +89,8 @@ class VisionTransformer(Headed, ImageHeads):
         sized = replace(options, max_length=options.max_length or self.embedding.tokens)
         self.stack = build_stack(sized, options.attention, stack_name="encoder", causal=False)
         self.heads = build_heads(options, self.stack.out_width, None)
+        labels = [head.labels for head in options.tasks or () if head.task == "classify"]
+        self.teacher_head = Linear(self.stack.out_width, labels[0]) if options.distillation and labels else None
         initialise(self, options)
 
     @property
@@ -90,8 +107,32 @@ class VisionTransformer(Headed, ImageHeads):
     def outputs(
         self, images: Images, *, interpolate: bool = False, streams: Mapping[str, Tensor] | None = None
     ) -> dict[str, Tensor]:
-        """The output of each head, by task."""
-        return self.read_from(self.stack, lambda: self(images, interpolate=interpolate, streams=streams))
+        """The output of each head, by task; with a distillation token, the label's joins both heads."""
+        states: Hidden | None = None
+
+        def compute() -> Hidden:
+            nonlocal states
+            states = self(images, interpolate=interpolate, streams=streams)
+            return states
+
+        outputs = self.read_from(self.stack, compute)
+        if self.teacher_head is not None and states is not None:
+            outputs["classify"] = fuse(outputs["classify"], self.teacher_head(states[:, 1]), self.options.fusion)
+        return outputs
+
+    def student_logits(self, images: Images, task: str) -> tuple[Tensor, Tensor]:
+        """The logits of the class token, and those of the distillation token; the same without one."""
+        if self.teacher_head is None:
+            return super().student_logits(images, task)
+        states = self(images)
+        return self.read(states)[task], self.teacher_head(states[:, 1])
 
 
-__all__ = ["VisionTransformer"]
+def fuse(label: Tensor, teacher: Tensor, how: str) -> Tensor:
+    """The logits of the joint prediction: the mean of the two probabilities, or of the two logits."""
+    if how == "logits":
+        return (label + teacher) / 2
+    return torch.logaddexp(label.log_softmax(-1), teacher.log_softmax(-1)) - math.log(2)
+
+
+__all__ = ["VisionTransformer", "fuse"]
