@@ -41,6 +41,9 @@ KINDS: dict[str, dict[str, Any]] = {
         "tasks": [{"task": "classify", "labels": 5}], "latents": 5, "width": 16, "reads": 3, "blocks": 2, "heads": 2,
         "bands": 3, "image_size": (8, 12),
     },
+    "image_decoder": {
+        "layers": 2, "width": 16, "heads": 2, "hidden": 32, "image_size": (2, 4), "channels": 3, "levels": 8,
+    },
     "compressive": SIZES | {"segment": 8, "memory": 8, "slots": 4, "ratio": 2},
     "electra": SIZES | {"mask": 1},
 }  # fmt: skip
@@ -66,6 +69,8 @@ def read(model: Model, dtype: torch.dtype = torch.float32) -> Tensor:
     out: Any
     if model.name == "elmo":
         out = model(ids[..., None].expand(*ids.shape, 12) + 1)
+    elif model.name == "image_decoder":
+        out = model(torch.arange(2 * 24, device=model.device).view(2, 2, 4, 3) % 8)
     elif model.name in ("vit", "resnet", "perceiver"):
         out = model.outputs(torch.randn(2, 3, 8, 12, generator=generator, dtype=dtype).to(model.device))["classify"]
     elif model.name in ("regressor", "series_transformer"):

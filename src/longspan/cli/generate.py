@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Group, Parameter
 from rich.console import Console
 
+from longspan.cli.image_generation import ImageFlags, generate_images
 from longspan.cli.inputs import AsJson, Cut, Lines, load_model, notices, print_json, progress, read_lines
 from longspan.cli.tables import output
 from longspan.errors import InvalidOption
@@ -70,10 +71,11 @@ def generate(
     ),
     n_best: Annotated[int | None, Parameter(group=BEAM_SEARCH, help="texts per prompt (default: 1)")] = None,
     truncate: Cut = False,
+    images: ImageFlags | None = None,
     slide: Annotated[bool, Parameter(help="slide the window when a text outgrows the model (default: yes)")] = True,
     json: AsJson = False,
 ) -> None:
-    """Continue prompts, or generate from them with an encoder–decoder.
+    """Continue prompts, generate from them with an encoder–decoder, or generate images.
 
     The text of a single prompt is printed as it is generated. A text ends at the checkpoint's end token, at a --stop
     string, or after --max-new tokens.
@@ -84,6 +86,8 @@ def generate(
         longspan generate gpt2/ "Once upon a time" --temperature 0.8 --top-p 0.95 --seed 3
         longspan generate SmolLM2-135M-Instruct.gguf "What is the capital of France?" --chat
         longspan generate bart-large-cnn/ --file articles.txt --beams 4 --json
+        longspan generate runs/mnist-image-transformer --out digits.png --samples 36 --seed 1
+        longspan generate runs/mnist-image-transformer --complete half.png --rows 14
 
     Parameters
     ----------
@@ -93,9 +97,24 @@ def generate(
         Prompts, one per argument.
     """
     from longspan import hub
+    from longspan.models.base import PixelModel
 
+    options, flags = drawn or SamplingFlags(), images or ImageFlags()
+    if not words and file is None:
+        pretrained = load_model(path)
+        if isinstance(pretrained.model, PixelModel):
+            temperature = 1.0 if options.temperature is None else options.temperature
+            return generate_images(
+                pretrained.model,
+                flags,
+                samples=options.samples,
+                temperature=temperature,
+                seed=options.seed or 0,
+                json=json,
+            )
+    if flags.given() is not None:
+        raise InvalidOption(f"{flags.given()} is for models that generate images, without a prompt; {path} has texts")
     prompts = read_lines(words, file, "--file", "a prompt")
-    options = drawn or SamplingFlags()
     beam = _beam(beams, alpha, n_best, options)
     sampling = read_sampling(options)
     pretrained = load_model(path)

@@ -8,6 +8,7 @@
     CausalTextHeads    both of these: GPT's fine-tuning, with its auxiliary loss
     SentenceHeads      reads a text with global tokens for its sentences, and has task heads (ETC)
     ImageHeads         reads images and has task heads
+    PixelModel         generates images pixel by pixel
     ReplacedTokenPair  a generator and a discriminator (ELECTRA): replaced-token detection
     BidirectionalModel two language models, one each way (ELMo): bidirectional language modelling
     WordVectors        one vector per word (word2vec): words from the words around them
@@ -18,7 +19,7 @@ outside the package joins a task by subclassing the ability.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -346,6 +347,41 @@ class ImageHeads(Model):
         return logits, logits
 
 
+Pixels = Int[Tensor, "batch height width channels"]  # values from 0 to levels - 1
+
+
+class PixelModel(Model):
+    """A model of images as a product of conditional probabilities: it gives their likelihood, and generates them."""
+
+    ability = "a model that generates images pixel by pixel"
+    size: tuple[int, int]  # height and width
+    channels: int
+    levels: int  # values of a channel
+    classes: int = 0  # labels that it can be told; 0: none
+
+    @abstractmethod
+    def nats(self, images: Pixels, labels: Int[Tensor, " batch"] | None = None) -> Float[Tensor, " batch"]:
+        """-log p(image | label) of each image: exact, over all pixels and channels."""
+
+    @abstractmethod
+    def sample(
+        self,
+        count: int,
+        *,
+        labels: Int[Tensor, " batch"] | None = None,
+        known: Pixels | None = None,
+        rows: int = 0,
+        source: Pixels | None = None,
+        temperature: float = 1.0,
+        generator: torch.Generator | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> Pixels:
+        """New images. The first `rows` rows are those of `known`, if given; `source` are small images to enlarge.
+
+        `progress` is called with the number of pixels generated since the last call.
+        """
+
+
 @dataclass(frozen=True)
 class Detection:
     """A pass of a `ReplacedTokenPair`: what the generator proposed, and what the discriminator says of its draws."""
@@ -541,6 +577,8 @@ __all__ = [
     "Mask",
     "Model",
     "NamedRows",
+    "PixelModel",
+    "Pixels",
     "ReplacedTokenPair",
     "SentenceHeads",
     "SentenceStates",

@@ -28,6 +28,7 @@ MODELS: Registry[Model] = Registry(
         "universal_encoder": "longspan.models.universal:UniversalEncoder",
         "transformer_xl": "longspan.models.transformer_xl:TransformerXL",
         "vit": "longspan.models.vision.vit:VisionTransformer",
+        "image_decoder": "longspan.models.vision.image_decoder:ImageDecoder",
         "resnet": "longspan.models.vision.resnet:ResNet",
         "perceiver": "longspan.models.perceiver:Perceiver",
         "compressive": "longspan.models.compressive:CompressiveTransformer",

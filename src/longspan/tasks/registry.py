@@ -14,6 +14,7 @@ TASKS: Registry[Task] = Registry(
     "longspan.tasks.base:Task",
     {
         "images": "longspan.tasks.images:Images",
+        "pixels": "longspan.tasks.pixels:PixelTask",
         "language": "longspan.tasks.language:Language",
         "bidirectional": "longspan.tasks.bidirectional:Bidirectional",
         "words": "longspan.tasks.words:Words",

@@ -32,6 +32,14 @@ DISCRIMINATOR: Table = {
     "generator_fraction": 0.5,
     "generator_heads": 2,
 }
+PIXELS: Table = {
+    "name": "image_decoder",
+    **_BODY,
+    "layers": 4,
+    "dropout": 0.0,
+    "place": "pre",
+    "attention": "softmax",
+}
 IMAGES: Table = {"name": "vit", **_BODY, "layers": 4, "width": 64, "hidden": 256, "dropout": 0.0}
 
 # Labelled examples: passes over the data, and the best evaluation is kept.
@@ -66,6 +74,7 @@ __all__ = [
     "IMAGES",
     "LABELLED",
     "PAIRS",
+    "PIXELS",
     "TRANSFORMER",
     "UNLABELLED",
 ]

@@ -47,7 +47,7 @@ def read_image_folder(
     assert size is not None
     pixels = np.empty((len(files), *size, channels), dtype=np.uint8)
     for number, (file, _) in enumerate(files):
-        pixels[number] = _read(file, size, channels)
+        pixels[number] = read_image_file(file, size, channels)
     numbers = {name: number for number, name in enumerate(labels)}
     return Pictures(pixels, np.array([numbers[str(label)] for _, label in files]), tuple(labels), str(path))
 
@@ -70,29 +70,34 @@ def _size(resize: Sequence[int] | None) -> Size | None:
     return resize[0], resize[-1]
 
 
+def image_size_of_file(path: Path) -> Size:
+    """Height and width of an image file."""
+    return _header(path)[0]
+
+
 def _header(path: Path) -> tuple[Size, bool]:
     """Height and width of an image, and whether it has one channel."""
     with _opened(path) as image:
         return (image.height, image.width), image.mode in SINGLE
 
 
-def _read(path: Path, size: Size, channels: int) -> np.ndarray:
+def read_image_file(path: Path, size: Size, channels: int) -> np.ndarray:
     """An image as bytes (height, width, channels)."""
     with _opened(path) as image:
         converted = image.convert("L" if channels == 1 else "RGB")
         if (converted.height, converted.width) != size:
-            converted = converted.resize((size[1], size[0]), _pillow(path).Resampling.BILINEAR)
+            converted = converted.resize((size[1], size[0]), pillow(path).Resampling.BILINEAR)
         pixels = np.asarray(converted, dtype=np.uint8)
     return pixels[..., None] if channels == 1 else pixels
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    with refusing(path, "is not a readable image"), _pillow(path).open(path) as image:
+    with refusing(path, "is not a readable image"), pillow(path).open(path) as image:
         yield image
 
 
-def _pillow(path: Path) -> Any:
+def pillow(path: Path) -> Any:
     try:
         from PIL import Image
     except ImportError:
@@ -104,4 +109,4 @@ def _spell(shape: Sequence[int]) -> str:
     return f"{shape[0]} × {shape[1]}"
 
 
-__all__ = ["image_size", "read_image_folder"]
+__all__ = ["image_size", "image_size_of_file", "pillow", "read_image_file", "read_image_folder"]

@@ -1,0 +1,48 @@
+"""Generated images as one PNG file, and single images from files."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+
+from longspan import files
+from longspan.data.images.image_folders import image_size_of_file, pillow, read_image_file
+from longspan.errors import InvalidInput
+
+BORDER = 2  # grey pixels between the images of a grid
+
+
+def grid(images: np.ndarray) -> np.ndarray:
+    """Images of bytes (count, height, width, channels) side by side, nearly square, as (height, width, channels)."""
+    count, height, width, channels = images.shape
+    columns = math.ceil(math.sqrt(count))
+    rows = math.ceil(count / columns)
+    shape = (rows * (height + BORDER) - BORDER, columns * (width + BORDER) - BORDER, channels)
+    canvas = np.full(shape, 127, dtype=np.uint8)
+    for number, image in enumerate(images):
+        top, left = number // columns * (height + BORDER), number % columns * (width + BORDER)
+        canvas[top : top + height, left : left + width] = image
+    return canvas
+
+
+def write_png(path: Path, image: np.ndarray, *, enlarge: int = 1) -> None:
+    """Writes bytes (height, width, channels) as PNG; `enlarge` repeats each pixel."""
+    pixels = image.repeat(enlarge, 0).repeat(enlarge, 1)
+    picture = pillow(path).fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
+    with files.replacing(path) as part:
+        picture.save(part, format="PNG")
+
+
+def read_image(path: Path, size: tuple[int, int], channels: int, *, resize: bool = False) -> np.ndarray:
+    """An image file as bytes (height, width, channels); another size is an error unless `resize`."""
+    if not path.is_file():
+        raise InvalidInput(f"there is no file {path}")
+    own = image_size_of_file(path)
+    if own != size and not resize:
+        raise InvalidInput(
+            f"{path} has {own[0]} × {own[1]} pixels, and the model {size[0]} × {size[1]}; give --resize to scale it"
+        )
+    return read_image_file(path, size, channels)
+
+
+__all__ = ["grid", "read_image", "write_png"]
