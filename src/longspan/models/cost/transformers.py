@@ -11,6 +11,7 @@ from longspan.models.encoder import Encoder
 from longspan.models.etc_model import EtcModel, OfOneInput, PerInput
 from longspan.models.series import SeriesTransformer
 from longspan.models.transformer import Transformer
+from longspan.models.vision.image_decoder import ImageDecoder
 from longspan.models.vision.vit import VisionTransformer
 from longspan.nn.block import Block
 from longspan.nn.embedding import TokenEmbedding
@@ -148,6 +149,14 @@ def _(model: VisionTransformer, length: int, tally: Tally) -> None:
     pass_through(model.stack, tally, length)
     tally.add("output", 0, length * model.stack.out_width)
     tally.notes.append("the length counts the patches and the learned tokens")
+
+
+@read.register
+def _(model: ImageDecoder, length: int, tally: Tally) -> None:
+    context = 0 if model.source_size is None else model.source_size[0] * model.source_size[1]
+    pass_through(model.stack, tally, length, context)
+    tally.output(model.stack.out_width, model.out.out_features, length)
+    tally.notes.append("the length counts tokens: channels of pixels, or pixels with a mixture of logistics")
 
 
 @read.register

@@ -48,7 +48,10 @@ WITHOUT_HEADS: dict[str, dict[str, Any]] = {
     "elmo": {"cells": 24, "projection": 8, "filters": (4, 4, 6), "character_width": 5, "characters": 12},
 }
 # Options of small copies of models without tokens.
-WITHOUT_TOKENS: dict[str, dict[str, Any]] = {"vit": {"image_size": (8, 12), "patch_size": 4}}
+WITHOUT_TOKENS: dict[str, dict[str, Any]] = {
+    "vit": {"image_size": (8, 12), "patch_size": 4},
+    "image_decoder": {"image_size": (8, 12), "levels": 8, "channels": 3},
+}
 HEAD, LONGEST = 8, 64  # width of a head and longest text of a small copy
 
 

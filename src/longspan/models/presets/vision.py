@@ -25,6 +25,12 @@ _DISTILLED = Preset(
 )
 
 _CLASSES = {"tasks": [{"task": "classify", "labels": 1000, "dropout": 0.0}]}
+_IMAGE = Preset(
+    model="image_decoder",
+    paper="Parmar et al. 2018",
+    options=sizes(12, 512, 4, 2048),
+    remarks="local attention in one dimension; `block` and image_local's options make it two-dimensional",
+)
 _PERCEIVER = Preset(
     model="perceiver",
     paper="Jaegle et al. 2021",
@@ -91,6 +97,24 @@ ROWS: dict[str, Preset] = {
             "deit-tiny-distilled": {"options": sizes(12, 192, 3), "parameters": "6M", "exact": 5_910_800},
             "deit-small-distilled": {"options": sizes(12, 384, 6), "parameters": "22M", "exact": 22_436_432},
             "deit-base-distilled": {"options": sizes(12, 768, 12), "parameters": "87M", "exact": 87_338_192},
+        },
+    ),
+    **rows(
+        _IMAGE,
+        {
+            "image-transformer-cifar10": {
+                "options": {"attention": [{"name": "image_local", "query_block": 256, "memory": 256}]},
+                "lengths": (3072,),
+            },
+            "image-transformer-cifar10-mixture": {
+                "options": {
+                    **sizes(12, 256, 8, 512),
+                    "dropout": 0.1,
+                    "output": "mixture",
+                    "attention": [{"name": "image_local", "query_block": 256, "memory": 256}],
+                },
+                "lengths": (1024,),
+            },
         },
     ),
     **rows(
