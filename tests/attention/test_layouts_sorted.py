@@ -101,7 +101,7 @@ CASES = [
 
 @pytest.mark.parametrize("way", [plain, fused, blocks])
 @pytest.mark.parametrize(("length", "rounds", "chunk", "given"), CASES, ids=str)
-def test_both_ways_are_a_dense_softmax(agree, way, length: int, rounds: int, chunk: int, given: dict):
+def test_plain_and_fused_are_a_dense_softmax(agree, way, length: int, rounds: int, chunk: int, given: dict):
     layout = arrange(length, rounds, chunk, **given)
     agree(dense(layout), way(layout), *make(length))
 
@@ -158,7 +158,7 @@ def test_slots_past_16_bits(agree):
 
 
 @pytest.mark.parametrize(("length", "rounds", "chunk", "given"), CASES, ids=str)
-def test_what_it_costs(length: int, rounds: int, chunk: int, given: dict):
+def test_the_declared_cost_equals_the_counted_one(length: int, rounds: int, chunk: int, given: dict):
     layout, tensors = arrange(length, rounds, chunk, **given), make(length)
     pairs = layout.pairs(HEADS, length, length)
     assert count_flops(lambda: fused(layout)(*tensors)) == BATCH * 4 * WIDTH * pairs

@@ -29,7 +29,7 @@ def small(kind: str) -> Model:
 
 
 @pytest.mark.parametrize("kind", [name for name in names() if name not in ("word2vec", "regressor")])
-def test_every_kind_comes_back_as_it_was(tmp_path: Path, kind: str):
+def test_every_kind_of_model_is_loaded_as_saved(tmp_path: Path, kind: str):
     """(word2vec has its own tests, as it brings its words; a regressor has statistics.)"""
     model = small(kind).double()
     model.save(tmp_path)

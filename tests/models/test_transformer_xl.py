@@ -116,7 +116,7 @@ def test_each_layer_reaches_one_segment_further():
     assert reads(own, ids(batch=1, length=15), 14) == list(range(6, 15))
 
 
-def test_clamped_distances_are_alike():
+def test_clamped_distances_share_one_code():
     """Below the clamp nothing changes; a text with no distance above it is the same."""
     own = model(segment=4, memory=4)
     before = own(ids(length=5))[0]
@@ -210,7 +210,7 @@ def test_left_padding_as_declared(rule: dict[str, Any]):
     assert torch.allclose(out[:, 3:], own(text)[0], rtol=0, atol=1e-9) == own.left_padding
 
 
-def test_padding_on_the_right_is_not_there():
+def test_right_padding_changes_nothing():
     own = model(segment=4, memory=6)
     text, mask = ids(), torch.ones(2, 23, dtype=torch.bool)
     mask[1, 9:] = False
@@ -221,7 +221,7 @@ def test_padding_on_the_right_is_not_there():
 
 
 @pytest.mark.parametrize("rule", [{"segment": 4, "memory": 6}, {"segment": 4, "memory": 6, "same_length": True}])
-def test_the_state_stays_flat_and_is_a_value(rule: dict[str, Any]):
+def test_the_state_has_a_constant_size_and_is_immutable(rule: dict[str, Any]):
     own = model(**rule)
     _, state = own.extend(ids(length=40), own.start(2))
     rows = 5 if own.left_padding else 6
@@ -241,7 +241,7 @@ def test_the_state_stays_flat_and_is_a_value(rule: dict[str, Any]):
         ({"width": 1024, "layers": 24, "heads": 8, "hidden": 3072}, 277_231_820),
     ],
 )
-def test_the_papers_sizes(sizes: dict[str, int], parameters: int):
+def test_parameter_counts_of_the_paper(sizes: dict[str, int], parameters: int):
     """41M and 277M: five d × d matrices in each layer and no bias in attention (check 5)."""
     with torch.device("meta"):
         own = build("transformer_xl", vocabulary=204, **sizes)
@@ -312,7 +312,7 @@ def test_the_plain_loss_is_the_cross_entropy():
 
 
 @pytest.mark.parametrize("options", [{"segment": 4, "memory": 6}, ADAPTIVE, {"untie": True, "tied": False}], ids=str)
-def test_a_folder_holds_the_whole_model(tmp_path: Path, options: dict[str, Any]):
+def test_a_folder_stores_the_whole_model(tmp_path: Path, options: dict[str, Any]):
     own = model(**options)
     own.set_reach(segment=5)
     own.save(tmp_path)
@@ -322,7 +322,7 @@ def test_a_folder_holds_the_whole_model(tmp_path: Path, options: dict[str, Any])
     assert sum(p.numel() for p in again.parameters()) == sum(p.numel() for p in own.parameters())
 
 
-def test_what_does_not_fit_in_is_refused():
+def test_invalid_input_is_refused():
     own = model(segment=4, memory=6)
     _, memory = own(ids())
     with pytest.raises(InvalidInput, match="the memory has 2 batch rows, and the ids 3"):

@@ -150,7 +150,7 @@ def test_the_user_s_random_stream_is_left_alone():
     assert torch.equal(torch.get_rng_state(), after_forward)
 
 
-def test_autocast_keeps_streams_in_float32_and_casts_alike_again():
+def test_autocast_keeps_streams_in_float32_and_casts_the_same_way_twice():
     stack, (x1, x2) = build(4, dropout=0.0), streams(torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
         y1, y2 = stack(x1.bfloat16(), x2)

@@ -45,7 +45,7 @@ def test_all_samples_are_the_full_softmax():
     torch.testing.assert_close(given, wanted, rtol=0, atol=1e-10)
 
 
-def test_the_samples_stand_for_all():
+def test_weighted_samples_estimate_the_sum_over_all_ids():
     """A sum over the samples, each divided by how often it is expected, is on average the sum over all words.
 
     Not quite: that the last draw was a new word is no accident, which is seen where samples are few.

@@ -253,7 +253,7 @@ def test_the_state_of_columns_is_all_of_them_and_of_a_middle_axis_its_slab():
         assert kept == [seen, seen % 6]
 
 
-def test_a_mask_that_comes_late():
+def test_a_mask_given_only_at_a_later_step():
     for axis in (0, 1):
         attention, tensors = make(True, width=6, axis=axis), qkv(40)
         keep = torch.ones(BATCH, 40, dtype=torch.bool)
@@ -282,7 +282,7 @@ def test_a_mask_that_comes_late():
     ],
     ids=str,
 )
-def test_options_that_do_not_fit(options: dict, message: str):
+def test_invalid_options_are_refused(options: dict, message: str):
     with pytest.raises(InvalidOption) as raised:
         make(**options)
     assert str(raised.value) == message

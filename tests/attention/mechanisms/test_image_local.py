@@ -154,7 +154,7 @@ def test_what_several_layers_reach(length: int, options: dict):
     assert not support.triu(1).any()
 
 
-def test_the_top_right_is_read_and_the_right_of_the_own_row_is_not():
+def test_pixels_above_right_are_read_and_those_to_the_right_in_the_same_row_are_not():
     """Trap (a): with blocks of 2 × 2 in an image of 4 × 4, block (1, 0) sees block (0, 1) but block (0, 0) does not."""
     keep = make(query_block=(2, 2), memory=(2, 2), width=4).oracle(*qkv(16)[:2])[0, 0] > 0
     order = raster_to_blocks(4, 4, (2, 2)).tolist()
@@ -165,7 +165,7 @@ def test_the_top_right_is_read_and_the_right_of_the_own_row_is_not():
 
 
 @pytest.mark.parametrize(("height", "width"), [(5, 7), (6, 9), (4, 8)])
-def test_an_image_there_and_back(height: int, width: int):
+def test_block_raster_order_of_an_image_is_invertible(height: int, width: int):
     """A model reads an image in raster order: attention in generation order, seen through both permutations."""
     block, flange = (2, 3), (1, 1)
     attention = make(False, query_block=block, memory=flange, width=width, height=height)
@@ -280,7 +280,7 @@ def test_the_state_stops_growing(options: dict, most: int, masked: bool):
     assert max(sizes) == max(sizes[:60]) == most - 1  # the one that comes next makes it full
 
 
-def test_a_mask_that_comes_late():
+def test_a_mask_given_only_at_a_later_step():
     for options in (LINE, IMAGE):
         attention, tensors = make(**options), qkv(40)
         keep = torch.ones(BATCH, 40, dtype=torch.bool)
@@ -323,7 +323,7 @@ def test_a_mask_that_comes_late():
     ],
     ids=str,
 )
-def test_options_that_do_not_fit(options: dict, message: str):
+def test_invalid_options_are_refused(options: dict, message: str):
     with pytest.raises(InvalidOption) as raised:
         make(**options)
     assert str(raised.value) == message
@@ -401,6 +401,6 @@ def test_the_first_block_of_a_ring_reads_the_last():
     ],
     ids=str,
 )
-def test_rings_that_do_not_fit(options: dict, message: str):
+def test_invalid_rings_are_refused(options: dict, message: str):
     with pytest.raises(InvalidOption, match=message):
         make(**options)

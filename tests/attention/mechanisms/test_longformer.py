@@ -106,7 +106,7 @@ def test_a_padded_batch_equals_its_examples_alone():
 
 
 @pytest.mark.parametrize("name", ["q", "k", "v", *PROJECTIONS])
-def test_which_rows_each_projection_moves(name: str):
+def test_which_rows_depend_on_each_projection(name: str):
     """Local rows read global keys by the ordinary projections; only global rows know the others."""
     attention, marked = make(2), marks(20, [3, 15], [3, 15])
     inputs = dict(zip(("q", "k", "v", *PROJECTIONS), heads(6, 20)))
@@ -162,7 +162,7 @@ def test_dropout_reaches_global_rows_too():
     assert differs.any(0).all()
 
 
-def test_compiled_programs_have_room_for_their_capacity():
+def test_compiled_programs_hold_up_to_capacity_global_tokens():
     attention = make(2, capacity=3)
     inputs = heads(6, 9)
     torch.compiler.reset()
@@ -232,7 +232,7 @@ def test_in_a_layer():
     assert torch.equal((weights > 0).all(-1).all(1), marked)  # global rows, and no others, read everything
 
 
-def test_projections_for_globals_are_made_where_there_are_globals_and_once_where_they_are_tied():
+def test_global_projections_are_computed_only_for_global_tokens_and_once_if_tied():
     mixer = MultiHead(HEADS * WIDTH, make(2)).double()
     x = torch.randn(BATCH, 15, HEADS * WIDTH, dtype=DOUBLE)
     streams = {"global_mask": marks(15, [0], [7, 9])}
