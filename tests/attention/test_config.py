@@ -29,3 +29,21 @@ def test_a_layer_may_have_its_own_dropout():
 def test_an_invalid_option_is_refused_immediately():
     with pytest.raises(InvalidOption, match="window has no option 'widow': did you mean 'window'"):
         AttentionConfig("window", widow=3)
+
+
+@pytest.mark.parametrize(
+    ("old", "current"),
+    [
+        ({"name": "image_local", "behind": 64, "ring": True}, {"memory_after": 64, "ring": True}),
+        ({"name": "reformer", "form": "released", "before": 2}, {"form": "released", "chunks_before": 2}),
+        ({"name": "reformer", "form": "released", "after": 1}, {"form": "released", "chunks_after": 1}),
+        ({"name": "memory_compressed", "first": False}, {"first_slot": False}),
+    ],
+    ids=str,
+)
+def test_configs_are_read_with_the_former_names_of_options(old: dict, current: dict):
+    read = AttentionConfig.read(old)
+    assert read == AttentionConfig(old["name"], **current)
+    assert config.plain(read) == {"name": old["name"], **current}
+    with pytest.raises(InvalidOption, match="and its former name"):
+        AttentionConfig.read({**old, **current})

@@ -50,7 +50,7 @@ def literal(attention: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         for i in range(q.shape[2]):
             seen = [j for j in range(keys.shape[1]) if stride * (j + 1) - options.inclusive <= i]
             own_k, own_v = keys[:, seen], values[:, seen]
-            if options.first:
+            if options.first_slot:
                 own_k, own_v = torch.cat([k[b, :, :1], own_k], 1), torch.cat([v[b, :, :1], own_v], 1)
             if own_k.shape[1]:
                 scores = torch.einsum("hd,hjd->hj", q[b, :, i], own_k) / HEAD_DIM**0.5
