@@ -11,6 +11,7 @@ from longspan.attention.config import AttentionConfig
 from longspan.audit.settings import SMALL
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
 from longspan.models import build, load
+from longspan.models.base import CausalModel
 from longspan.models.decoder import Decoder
 from longspan.models.encoder import Encoder
 from longspan.models.transformer import Transformer
@@ -225,3 +226,21 @@ def test_a_layer_before_the_output_layer_is_read_step_by_step_too(options: dict)
     table = model.table if head.weight is None else head.weight
     expected = head.norm(torch.nn.functional.gelu(head.dense(x))) @ table.T
     torch.testing.assert_close(whole, expected if head.bias is None else expected + head.bias)
+
+
+class NextTokenOnly(CausalModel):
+    """A causal model that writes neither its hooks nor `start` and `extend`."""
+
+    name = "next_token_only"
+    paper = "this test"
+    vocabulary = 11
+
+
+def test_a_causal_model_without_its_methods_says_which_are_missing():
+    model = NextTokenOnly(NextTokenOnly.Options())
+    with pytest.raises(NotImplementedError, match="NextTokenOnly has neither initial_state nor start"):
+        model.start(2)
+    with pytest.raises(NotImplementedError, match="NextTokenOnly has neither extend_hidden nor extend"):
+        model.extend(torch.zeros(1, 1, dtype=torch.long), None)
+    with pytest.raises(InvalidInput, match="next_token_only reads no source; leave out source and align"):
+        model.start(2, align=True)
