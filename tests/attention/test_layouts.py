@@ -181,7 +181,7 @@ def test_a_mask_hides_its_keys_and_no_others(layout: Layout, queries: int, keys:
 
 
 def test_a_block_listed_twice_is_read_twice(agree):
-    """Who makes the table sees to that: both ways must then do the same."""
+    """The table decides that; the plain and fused paths must agree."""
     layout = BlockTable(torch.tensor([[[0, 0], [1, 0]]]), 3)
     q, k, v = make(6, 6)
     agree(plain(layout), fused(layout), q, k, v)
@@ -545,7 +545,7 @@ def test_attention_along_an_axis_equals_a_loop(agree, axes: tuple[int, ...], axi
     places = list(product(*(range(size) for size in axes)))
 
     def loop(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Each place reads those that differ from it in the one axis only."""
+        """Each position reads those that differ from it in one axis only."""
         rows = []
         for i, here in enumerate(places):
             line = [

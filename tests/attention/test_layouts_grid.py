@@ -34,7 +34,7 @@ SCALE = 0.7
 
 
 def generation_order(height: int, width: int, block: tuple[int, int]) -> list[tuple[int, int]]:
-    """The places of an image, block by block."""
+    """The pixels of an image, block by block."""
     return [
         (row, column)
         for top in range(0, height, block[0])
@@ -190,7 +190,7 @@ def test_inputs_may_be_any_view(dense, agree, layout: Layout, length: int):
     "layout", [Tiles(16, 20, causal=True), Tiles(16, 20, 20), Rectangles((2, 3), (1, 2), 16, causal=True)], ids=str
 )
 def test_small_pieces_give_the_same_result(dense, agree, monkeypatch, layout, masked, batch: int, piece: int):
-    """The cache's share made so small that heads, sequences and blocks go one by one."""
+    """With pieces so small that heads, sequences and blocks are processed one by one."""
     monkeypatch.setattr(tiles_module, "PIECE", piece)
     monkeypatch.setattr(tiles_module, "ROWS", 5)
     monkeypatch.setattr(rectangles_module, "PIECE", piece)
@@ -275,7 +275,7 @@ def test_the_fused_path_stores_its_output_and_one_number_per_row(layout: Layout)
 
 @pytest.mark.parametrize("layout", [GridAxis(1, 32), GridAxis(16, causal=True)], ids=str)
 def test_an_axis_copies_nothing(layout: Layout):
-    """Neither heads that lie one after the other nor those of a projection."""
+    """Neither for contiguous heads nor for those of a projection."""
     for heads in (torch.randn(2, 3, 128, 8), torch.randn(2, 128, 3, 8).transpose(1, 2)):
         with LargestTensor() as seen:
             out = fused(layout)(heads, heads, heads)

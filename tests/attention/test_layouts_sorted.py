@@ -69,7 +69,7 @@ def fused(layout: Sorted, keep: Tensor | None = None) -> Callable[..., Tensor]:
 
 
 def blocks(layout: Sorted, keep: Tensor | None = None) -> Callable[..., Tensor]:
-    """The fused way as long texts take it."""
+    """The fused path of long texts."""
     long = _Long(*(getattr(layout, field.name) for field in fields(layout)))
     return fused(long, keep)
 
@@ -126,7 +126,7 @@ def test_heads_one_by_one_or_all_together(agree, monkeypatch, piece: int):
 
 @pytest.mark.parametrize("way", [fused, blocks])
 def test_more_sequences_take_no_more_calls(way):
-    """Not one by one: many short texts cost what their numbers cost, and not the calls."""
+    """Short texts are not processed one by one: the number of calls does not grow with the batch."""
     layout = arrange(12, 3, 4)
     again = replace(layout, **{name: getattr(layout, name).repeat(4, 1, *[1] * rest) for name, rest in PARTS.items()})
     calls = []
@@ -142,7 +142,7 @@ PARTS = {"order": 2, "slot": 2, "own": 1}  # how many sizes follow batch and hea
 
 
 class Calls(TorchDispatchMode):
-    """How many operators torch is asked for."""
+    """The number of torch operators that are called."""
 
     count = 0
 

@@ -1,4 +1,4 @@
-"""The stairs layout: one more key every so many queries."""
+"""The stairs layout: one more key after every `stride` queries."""
 
 import pytest
 import torch

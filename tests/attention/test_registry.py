@@ -1,4 +1,4 @@
-"""The table of mechanisms: every line leads to a whole mechanism."""
+"""The table of mechanisms: every entry is a complete mechanism."""
 
 import inspect
 import json

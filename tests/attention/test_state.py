@@ -13,7 +13,7 @@ from longspan.attention.state import MINIMUM, Rows, State, append_mask
 
 
 def numbered(first: int, count: int, batch: int = 2, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Rows that tell their own number, different in each sequence: (batch, 3, count, 2)."""
+    """Rows that contain their number, different in each sequence: (batch, 3, count, 2)."""
     rows = torch.arange(first, first + count, dtype=dtype)[:, None].expand(count, 2)
     return (rows + 1000 * torch.arange(batch, dtype=dtype)[:, None, None, None]).expand(batch, 3, count, 2)
 
@@ -170,7 +170,7 @@ def test_rows_with_and_without_gradient_mixed():
 
 
 def test_appending_after_autograd_has_read_the_rows():
-    """Queries that need a gradient over keys that do not: later keys must not spoil the backward pass."""
+    """Queries with a gradient and keys without: appending later keys must not break the backward pass."""
     weight = torch.randn(2, 3, 1, 2, requires_grad=True)
     rows = Rows.empty(2).append(numbered(0, 3))
     first = (rows.value * weight).sum()

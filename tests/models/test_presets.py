@@ -30,7 +30,7 @@ def test_counts_that_are_exact(name: str, size: Sizes):
     assert size(name) == PRESETS[name].exact
 
 
-def test_the_counts_of_the_specification_are_all_there():
+def test_every_exact_count_is_listed():
     exact = {name: row.exact for name, row in PRESETS.items() if row.exact is not None}
     assert exact == {
         "transformer-base": 63_082_496,

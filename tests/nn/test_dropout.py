@@ -1,4 +1,4 @@
-"""Dropout that is drawn by a hash: what it must have in common with torch's."""
+"""Dropout masks from a hash behave like torch's dropout."""
 
 import pytest
 import torch

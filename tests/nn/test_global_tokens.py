@@ -1,4 +1,4 @@
-"""Which tokens a task singles out."""
+"""Which tokens are global for a task."""
 
 import pytest
 import torch
@@ -32,7 +32,7 @@ def test_a_question_needs_its_separator() -> None:
 
 
 def test_global_tokens_follow_the_task_unless_given() -> None:
-    """Of several tasks, what any of them asks for; the states alone are as the caller says."""
+    """With several tasks, those of any of them; `forward` uses only what the caller gives."""
     torch.manual_seed(0)
     tasks = [{"task": "classify", "global_tokens": "first"}, {"task": "span", "global_tokens": "question"}]
     model = build("encoder", **SMALL, attention={"name": "longformer", "window": 1}, separator=2, tasks=tasks).eval()

@@ -1,4 +1,4 @@
-"""The linear layer that is quick for few rows is a linear layer, and layers that lie together are read as one."""
+"""The linear layer that is fast for few rows equals torch's, and adjacent layers can be used as one."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""The loss in pieces is the loss."""
+"""The chunked loss equals the loss over all logits; label smoothing equals its three definitions."""
 
 import pytest
 import torch
@@ -60,7 +60,7 @@ GOLDEN = {"uniform": (0.999468, 0.609795), "others": (1.020263, 0.556550), "othe
 
 
 def smoothed_target(convention: str, vocabulary: int = 5, y: int = 2, pad: int = 0, eps: float = 0.1) -> torch.Tensor:
-    """As the three programs write it down."""
+    """The formulas of the three programs."""
     q = torch.full((vocabulary,), eps / (vocabulary - CONVENTIONS.index(convention)), dtype=torch.float64)
     if convention == "uniform":
         q[y] += 1 - eps

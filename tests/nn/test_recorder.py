@@ -1,4 +1,4 @@
-"""Looking into a stack: what is seen is what passed."""
+"""Recording a stack: the records are the states and maps of the forward pass."""
 
 import torch
 

@@ -15,7 +15,7 @@ def seed() -> None:
 
 
 class Mix(nn.Module):
-    """Stands for an attention: mixes positions, reads a context, drops."""
+    """A stand-in for attention: mixes positions, reads a context, has dropout."""
 
     def __init__(self, dropout: float = 0.3) -> None:
         super().__init__()
@@ -178,7 +178,7 @@ def test_autocast_cache_is_not_poisoned_for_a_weight_used_outside_too():
 
 
 class Rounding(nn.Module):
-    """A decision on a knife's edge: any rounding of the input turns it."""
+    """A decision that any rounding of the input changes."""
 
     def __init__(self, remembers: bool) -> None:
         super().__init__()

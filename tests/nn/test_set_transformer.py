@@ -1,4 +1,4 @@
-"""The blocks of the Set Transformer: what they are, and what sets ask of them."""
+"""The blocks of the Set Transformer: their definitions, and invariance to order and padding."""
 
 import math
 

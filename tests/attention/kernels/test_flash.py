@@ -57,7 +57,7 @@ def both(plain, g: Tensor, q: Tensor, k: Tensor, v: Tensor, tolerance: float = 1
 
 
 def test_the_fused_kernel_is_available():
-    """Otherwise this file would hold the fallback to itself."""
+    """Otherwise this file would compare the fallback with itself."""
     assert flash._AVAILABLE
 
 
@@ -111,7 +111,7 @@ def test_a_long_input_crosses_the_blocks_of_the_kernel(plain):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 @pytest.mark.parametrize("causal", [False, True])
 def test_rows_with_nothing_to_read_have_a_low_log_sum_exp(plain, dtype: torch.dtype, causal: bool):
-    """And the rows beside them are not touched."""
+    """And other rows do not change."""
     _, q, k, v = make(dtype, keys=QUERIES)
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     mask = torch.zeros(BATCH, 1, QUERIES, QUERIES, dtype=wide)

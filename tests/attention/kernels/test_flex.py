@@ -91,7 +91,7 @@ def test_a_text_that_does_not_fit_the_grid_is_refused(name, options):
 
 
 def test_longformer_without_global_tokens_has_no_streams_in_a_layer():
-    """It made their projections whatever came, and so never went this way."""
+    """A regression: projections that were always computed prevented the use of FlexAttention."""
     mixer, seen = MultiHead(HEADS * WIDTH, build("longformer", heads=HEADS, head_dim=WIDTH, window=3)), []
     mixer.mechanism.other_way = lambda mechanism, q, k, v, extras: seen.append(dict(extras.streams))
     mixer(torch.randn(2, 9, HEADS * WIDTH))

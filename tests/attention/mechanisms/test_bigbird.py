@@ -74,7 +74,7 @@ def test_equals_the_literal_union(dense, agree, options: dict, length: int):
 @pytest.mark.parametrize("length", [1, 5, 6, 17, 40])
 @pytest.mark.parametrize("random", [0, 2])
 def test_the_etc_form_equals_its_literal_union(dense, agree, random: int, length: int):
-    """The first 5 positions read and are read by all; the others are in blocks that begin behind them."""
+    """The first 5 positions read and are read by all; the others are in blocks that begin after them."""
     attention, globals_ = make(form="etc", global_tokens=5, random=random), 5
     keep = torch.ones(HEADS, length, length, dtype=torch.bool)
     if length > globals_:
@@ -187,7 +187,7 @@ def test_the_released_plan_draws_from_the_first_blocks():
 
 @pytest.mark.parametrize("options", [{}, {"form": "etc", "global_tokens": 5, "random": 2}], ids=str)
 def test_a_padded_batch_equals_each_sequence_alone(agree, options: dict):
-    """Lengths in other blocks, so that each sequence has a last block and random blocks of its own."""
+    """Lengths end in different blocks, so each sequence has its own last block and random blocks."""
     attention, lengths = make(**options), (41, 17, 3, 57)
     tensors = qkv(57, batch=4)
     keep = torch.arange(57) < torch.tensor(lengths)[:, None]

@@ -134,7 +134,7 @@ def test_queries_of_another_sequence(kind: str):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_padding_is_zeroed_before_the_projection(kind: str):
-    """Neither its content nor its amount shows, not even as zeros in a mean."""
+    """Neither the content nor the amount of padding matters, not even as zeros in a mean."""
     attention = make(6, kind)
     q, k, v = qkv(14)
     expected = attention(q[:, :, :9], k[:, :, :9], v[:, :, :9])

@@ -48,7 +48,7 @@ def literal(length: int, window: int, dilation: int | tuple[int, ...], chosen: s
 
 
 def truth(dense, marked: Tensor, keep: Tensor):
-    """Two attentions, one by each set of projections; each row takes the one that is its own."""
+    """Two attentions, one per set of projections; global rows use the second."""
 
     def run(q, k, v, global_q, global_k, global_v):
         local, whole = (dense(*own, keep.clone(), WIDTH**-0.5) for own in ((q, k, v), (global_q, global_k, global_v)))
@@ -206,7 +206,7 @@ def test_decoding_keeps_a_ring_of_window_times_dilation():
 
 
 def test_the_projections_of_roberta_base():
-    """T8: 12 · 3 · (768² + 768) = 21.26 million more than RoBERTa, starting as copies."""
+    """12 · 3 · (768² + 768) = 21.26 million more parameters than RoBERTa, initialised as copies."""
     width, count = 768, 12
     attention = build("longformer", heads=count, head_dim=width // count)
     mixer = MultiHead(width, attention)

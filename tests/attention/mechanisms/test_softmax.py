@@ -17,7 +17,7 @@ DOUBLE = torch.float64
 
 
 def make(score: str = "scaled_dot", *, heads: int = HEADS, **options) -> Attention:
-    """In float64, with parameters that are not those of the start."""
+    """In float64, with parameters other than the initial ones."""
     limit = {"max_length": 40} if score == "location" else {}
     attention = build("softmax", heads=heads, head_dim=WIDTH, score=score, **limit, **options).double()
     for parameter in attention.parameters():
@@ -32,7 +32,7 @@ def qkv(queries: int, keys: int | None = None, *, heads: int = HEADS, key_heads:
 
 
 def slow_scores(attention: Attention, q: Tensor, k: Tensor) -> Tensor:
-    """The table of the specification, one number at a time: q (queries, width), k (keys, width), head 0."""
+    """Each score as its paper writes it, one number at a time: q (queries, width), k (keys, width), head 0."""
     score = attention.options.score
 
     def compare(s: Tensor, h: Tensor, j: int) -> Tensor:
@@ -63,7 +63,7 @@ def naive(attention: Attention, q: Tensor, k: Tensor, v: Tensor, keep: Tensor) -
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("score", SCORES)
-def test_each_score_is_that_of_the_specification(agree, score: str, causal: bool):
+def test_each_score_equals_its_formula(agree, score: str, causal: bool):
     attention = make(score, heads=1, causal=causal)
     q, k, v = qkv(5, heads=1)
     keep = torch.ones(BATCH, 5, 5, dtype=torch.bool)
@@ -217,7 +217,7 @@ def test_location_refuses_more_keys_than_its_limit():
 
 
 def test_location_is_cut_before_the_softmax():
-    """The weights of a short sentence sum to 1, whatever the limit."""
+    """The weights of a short sentence sum to 1 with any max_length."""
     attention = make("location")
     q, k, _ = qkv(3, 4)
     torch.testing.assert_close(attention.weights(q, k).sum(-1), torch.ones(BATCH, HEADS, 3, dtype=DOUBLE))

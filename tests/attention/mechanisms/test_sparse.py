@@ -147,7 +147,7 @@ def test_heads_summarise_by_different_columns():
 
 
 def test_a_key_in_both_sets_counts_once():
-    """Trap (c) of the specification: equal scores give equal weights, whether one set holds a key or both."""
+    """Equal scores give equal weights, whether one set contains a key or both do."""
     for pattern in ("strided", "fixed"):
         attention = make(pattern=pattern, stride=4, summary=2)
         q, k, _ = (torch.zeros_like(x) for x in qkv(14))

@@ -24,7 +24,7 @@ def draw(batch: int, length: int, key_heads: int = HEADS) -> tuple[Tensor, Tenso
 
 
 def copied(state: SoftmaxState, rows: Tensor) -> SoftmaxState:
-    """What `select` means: each row with keys, values and mask of its own."""
+    """The definition of `select`: each row has separate keys, values and mask."""
     chosen = [None if part is None else part.select(rows) for part in (state.k, state.v, state.seen)]
     return SoftmaxState(*chosen)
 
@@ -37,7 +37,7 @@ def walk(
     mask: Tensor | None = None,
     new: int = 1,
 ) -> tuple[SoftmaxState, SoftmaxState]:
-    """Reads a prompt for two sentences, then goes through `orders`; both ways must agree at every step."""
+    """Reads a prompt for two sentences, then applies `orders`; shared and copied states must agree at every step."""
     q, k, v = draw(2, 5, key_heads)
     _, ours = mechanism.extend(q, k, v, mechanism.start(2), key_mask=mask)
     plain = ours
