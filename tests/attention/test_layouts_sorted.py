@@ -138,7 +138,7 @@ def test_more_sequences_take_no_more_calls(way):
     assert calls[0] == calls[1]
 
 
-PARTS = {"order": 2, "slot": 2, "own": 1}  # how many sizes follow batch and heads
+PARTS = {"order": 2, "slot": 2, "reads_self": 1}  # how many sizes follow batch and heads
 
 
 class Calls(TorchDispatchMode):
