@@ -161,7 +161,7 @@ def test_the_oracle_and_the_weights_check_too(name: str):
     assert text.split(" ")[0] == message.split(" ")[0]
 
 
-def test_grouped_heads_only_where_they_are_supported():
+def test_grouped_heads_are_refused_if_unsupported():
     softmax()(heads(), heads(heads=2), heads(heads=2))
     window = build("window", heads=HEADS, head_dim=WIDTH)
     assert refusal(InvalidInput, window, heads(), heads(heads=2), heads(heads=2)) == (
@@ -205,14 +205,14 @@ def test_bad_masks(make, message: str):
     assert refusal(InvalidInput, softmax(), heads(), heads(), heads(), key_mask=make()) == message
 
 
-def test_a_mask_is_as_long_as_the_keys_not_the_queries():
+def test_a_mask_has_the_length_of_the_keys():
     keep = torch.ones(BATCH, 7, dtype=torch.bool)
     softmax()(heads(), heads(length=7), heads(length=7), key_mask=keep)
     text = refusal(InvalidInput, softmax(), heads(), heads(length=7), heads(length=7), key_mask=keep[:, :LENGTH])
     assert text == "key_mask must be (batch 2, length 7), not (2, 5)"
 
 
-def test_a_mask_for_a_mechanism_that_has_none():
+def test_a_mask_is_refused_if_unsupported():
     text = refusal(
         Unsupported,
         tiny(),
@@ -236,20 +236,20 @@ def test_bad_bias_shapes(shape: tuple[int, ...]):
 
 @pytest.mark.parametrize("name", ["softmax", "window"])
 @pytest.mark.parametrize("wrong", [torch.int64, torch.bool])
-def test_a_bias_of_another_kind_of_numbers(name: str, wrong: torch.dtype):
+def test_a_bias_must_be_floating_point(name: str, wrong: torch.dtype):
     attention = build(name, heads=HEADS, head_dim=WIDTH)
     text = refusal(InvalidInput, attention, heads(), heads(), heads(), bias=torch.zeros(HEADS, 9, dtype=wrong))
     assert "bias" in text and str(wrong) in text
 
 
 @pytest.mark.parametrize("name", ["softmax", "window"])
-def test_a_bias_elsewhere(name: str):
+def test_a_bias_on_another_device_is_refused(name: str):
     attention = build(name, heads=HEADS, head_dim=WIDTH)
     text = refusal(InvalidInput, attention, heads(), heads(), heads(), bias=torch.zeros(HEADS, 9, device="meta"))
     assert "bias" in text and "meta" in text and "cpu" in text
 
 
-def test_a_bias_for_a_mechanism_that_takes_none():
+def test_a_bias_is_refused_if_unsupported():
     text = refusal(
         Unsupported, tiny(), heads(), heads(), heads(), streams={"global_q": heads()}, bias=torch.zeros(HEADS, 9)
     )
@@ -259,7 +259,7 @@ def test_a_bias_for_a_mechanism_that_takes_none():
 # Lengths
 
 
-def test_other_lengths_only_across():
+def test_different_lengths_are_refused_without_cross_attention():
     long = heads(length=7)
     softmax()(heads(), long, long)
     assert refusal(Unsupported, softmax(causal=True), heads(), long, long) == (
@@ -359,12 +359,12 @@ def test_streams_must_fit_the_queries(given: dict, named: tuple[str, ...]):
 
 
 @pytest.mark.parametrize("given", [None, {}, {"source": torch.zeros(BATCH, 3, 3)}], ids=["none", "empty", "another"])
-def test_a_missing_stream(given: dict | None):
+def test_a_missing_required_stream_is_refused(given: dict | None):
     text = refusal(InvalidInput, tiny(), heads(), heads(), heads(), streams=given)
     assert text == "tiny needs the stream 'global_q': queries of the global rows"
 
 
-def test_a_stream_for_a_mechanism_that_reads_none():
+def test_an_unknown_stream_is_refused():
     text = refusal(InvalidInput, softmax(), heads(), heads(), heads(), streams={"global_q": heads()})
     assert text == "softmax reads no stream 'global_q'; it reads: none"
     softmax()(heads(), heads(), heads(), streams={})
@@ -373,23 +373,23 @@ def test_a_stream_for_a_mechanism_that_reads_none():
 # What a mechanism cannot do
 
 
-def test_causal_where_there_is_none():
+def test_causal_is_refused_if_unsupported():
     text = refusal(Unsupported, Tiny, Shape(heads=HEADS, head_dim=WIDTH), causal=True)
     assert text.startswith("tiny has no causal form; these can: ") and "softmax" in text and "window" in text
 
 
-def test_not_causal_where_there_is_nothing_else():
+def test_bidirectional_is_refused_if_unsupported():
     text = refusal(Unsupported, CausalOnly, Shape(heads=HEADS, head_dim=WIDTH))
     assert text == "causal_only is causal only; build it with causal=True"
     CausalOnly(Shape(heads=HEADS, head_dim=WIDTH), causal=True)
 
 
-def test_dropout_where_there_are_no_weights():
+def test_dropout_is_refused_if_unsupported():
     text = refusal(Unsupported, Tiny, Shape(heads=HEADS, head_dim=WIDTH), dropout=0.1)
     assert text == "tiny has no attention weights to drop; use dropout on its output instead"
 
 
-def test_decoding_where_there_is_none():
+def test_decoding_is_refused_if_unsupported():
     attention = tiny()
     for call in (
         lambda: attention.start(BATCH),
@@ -401,7 +401,7 @@ def test_decoding_where_there_is_none():
 
 
 @pytest.mark.parametrize("name", ["softmax", "window"])
-def test_decoding_with_a_form_that_reads_the_future(name: str):
+def test_decoding_is_refused_without_causal(name: str):
     attention = build(name, heads=HEADS, head_dim=WIDTH)
     message = f"{name} was built with causal=False; only causal=True decodes step by step"
     assert refusal(Unsupported, attention.start, BATCH) == message
@@ -430,7 +430,7 @@ def test_dropout_out_of_range(dropout: float):
     assert text == f"dropout must be at least 0 and below 1, not {dropout!r}"
 
 
-def test_a_mechanism_must_be_whole():
+def test_a_mechanism_must_implement_all_abstract_methods():
     class Half(Attention):
         name = "half"
 
@@ -438,7 +438,7 @@ def test_a_mechanism_must_be_whole():
         Half(Shape(heads=1, head_dim=1))
 
 
-def test_refusals_suggest_only_what_is_able():
+def test_refusals_suggest_only_mechanisms_with_the_ability():
     """Every name in 'these can' is registered."""
     text = refusal(Unsupported, Tiny, Shape(heads=HEADS, head_dim=WIDTH), causal=True)
     for name in re.search(r"these can: (.*)$", text).group(1).split(", "):

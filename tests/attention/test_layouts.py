@@ -101,7 +101,7 @@ def bias_table(reach: int) -> Tensor:
 
 
 def dense_bias(bias: Tensor, queries: int, keys: int, past: int) -> Tensor:
-    """(heads, queries, keys) by literal loops; the first query stands at key `past`; 0 beyond the table."""
+    """(heads, queries, keys) by literal loops; the first query is at key `past`; 0 beyond the table."""
     reach = bias.shape[1] // 2
     table = [dict(zip(range(-reach, reach + 1), line)) for line in bias.tolist()]
     rows = [[[line.get(j - (i + past), 0.0) for j in range(keys)] for i in range(queries)] for line in table]
@@ -170,7 +170,7 @@ def test_the_pairs_are_those_of_the_definition(layout: Layout, queries: int, key
 
 
 @NAMED
-def test_a_mask_takes_away_its_keys_and_no_others(layout: Layout, queries: int, keys: int):
+def test_a_mask_hides_its_keys_and_no_others(layout: Layout, queries: int, keys: int):
     q, k, _ = make(queries, keys)
     keep = torch.rand(2, keys) < 0.6
     scores = layout.scores(q, k, keep, None, SCALE)
@@ -180,8 +180,8 @@ def test_a_mask_takes_away_its_keys_and_no_others(layout: Layout, queries: int, 
     assert torch.equal(counted, allowed.double())
 
 
-def test_a_block_that_stands_twice_is_read_twice(agree):
-    """Who makes the table sees to that: both ways must then do the same."""
+def test_a_block_listed_twice_is_read_twice(agree):
+    """The table decides that; the plain and fused paths must agree."""
     layout = BlockTable(torch.tensor([[[0, 0], [1, 0]]]), 3)
     q, k, v = make(6, 6)
     agree(plain(layout), fused(layout), q, k, v)
@@ -193,7 +193,7 @@ def test_a_block_that_stands_twice_is_read_twice(agree):
 
 @NAMED
 @pytest.mark.parametrize("batch", [1, 3])
-def test_both_ways_equal_dense_masked_softmax(dense, agree, layout: Layout, queries: int, keys: int, batch: int):
+def test_plain_and_fused_equal_dense_masked_softmax(dense, agree, layout: Layout, queries: int, keys: int, batch: int):
     tensors = make(queries, keys, batch)
     allowed = pattern(layout, queries, keys)[None]
 
@@ -206,7 +206,7 @@ def test_both_ways_equal_dense_masked_softmax(dense, agree, layout: Layout, quer
 
 @NAMED
 @pytest.mark.parametrize("batch", [1, 3])
-def test_both_ways_with_a_mask(dense, agree, layout: Layout, queries: int, keys: int, batch: int):
+def test_plain_and_fused_with_a_mask(dense, agree, layout: Layout, queries: int, keys: int, batch: int):
     tensors = make(queries, keys, batch)
     keep = torch.rand(batch, keys) < 0.5
     keep[-1] = False  # the last sequence has nothing to read at all
@@ -249,7 +249,7 @@ def test_both_ways_with_a_mask(dense, agree, layout: Layout, queries: int, keys:
     ],
     ids=str,
 )
-def test_both_ways_with_a_bias(
+def test_plain_and_fused_with_a_bias(
     dense, agree, layout: Layout, queries: int, keys: int, past: int, reach: int, batch: int, masked: bool
 ):
     tensors = make(queries, keys, batch)
@@ -268,7 +268,7 @@ def test_both_ways_with_a_bias(
     agree(truth, fused(layout, keep, bias), *tensors)
 
 
-def test_a_bias_that_a_layout_cannot_take_is_not_dropped_in_silence():
+def test_a_bias_is_refused_by_layouts_without_offsets():
     layout = BlockTable(torch.tensor([[[0], [1]]]), 4)
     q, k, v = make(8, 8)
     assert not layout.takes_bias
@@ -289,7 +289,7 @@ def test_any_strides(dense, agree, layout: Layout, which: int):
     agree(lambda q, k, v: dense(q, k, v, allowed, SCALE), fused(layout), *tensors)
 
 
-def test_heads_that_come_as_a_transposed_projection(dense, agree):
+def test_heads_may_be_a_transposed_projection(dense, agree):
     """(batch, length, heads, width) transposed, as a projection gives them."""
     tensors = [torch.randn(2, 70, HEADS, WIDTH, dtype=torch.float64).transpose(1, 2) for _ in range(3)]
     allowed = pattern(Band(3, 2), 70, 70)[None]
@@ -297,7 +297,7 @@ def test_heads_that_come_as_a_transposed_projection(dense, agree):
 
 
 @pytest.mark.parametrize("dead", [False, True])
-def test_a_gradient_that_comes_transposed(agree, dead: bool):
+def test_the_incoming_gradient_may_be_transposed(agree, dead: bool):
     keep = torch.ones(2, 9, dtype=torch.bool)
     keep[0] = not dead
     weights = torch.randn(2, HEADS, WIDTH, 9, dtype=torch.float64)
@@ -313,8 +313,8 @@ def test_a_gradient_that_comes_transposed(agree, dead: bool):
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("layout", [Band(3, 2), BlockTable(FOUR, 35), Residue(2, Band(2, 1))], ids=kind)
-def test_pieces_that_do_not_fit_together(dense, agree, monkeypatch, layout, masked, batch: int, piece: int):
-    """The cache's share made so small that heads, sequences and blocks go one by one."""
+def test_small_pieces_give_the_same_result(dense, agree, monkeypatch, layout, masked, batch: int, piece: int):
+    """With pieces so small that heads, sequences and blocks are processed one by one."""
     monkeypatch.setattr(band_module, "PIECE", piece)
     monkeypatch.setattr(blocks_module, "PIECE", piece)
     tensors = make(135, 135, batch)
@@ -347,7 +347,7 @@ def test_dense_rows_in_pieces(dense, agree, monkeypatch, causal: bool, masked: b
 
 
 def test_a_causal_dense_with_more_queries_than_keys(dense, agree):
-    """The last query stands at the last key, so the first ones have nothing to read."""
+    """The last query is at the last key, so the first ones have nothing to read."""
     layout = Dense(causal=True)
     allowed = pattern(layout, 6, 4)[None]
     assert allowed.any(-1).tolist() == [[[False, False, True, True, True, True]] * HEADS]
@@ -499,7 +499,7 @@ def test_no_tensor_grows_with_the_square(layout: Layout, way, masked: bool):
 
 
 @pytest.mark.parametrize("layout", [Band(16, 16), BlockTable(neighbours(8), 16), Residue(4, Band(8, 8))], ids=kind)
-def test_the_fused_way_keeps_its_output_and_one_number_for_each_row(layout: Layout):
+def test_the_fused_path_stores_its_output_and_one_number_per_row(layout: Layout):
     q, k, v = (torch.randn(1, HEADS, 128, 8).requires_grad_() for _ in range(3))
     assert count_kept(lambda: fused(layout)(q, k, v), (q, k, v)) == HEADS * 128 * (8 + 1)
 
@@ -516,7 +516,7 @@ def test_the_recorder_sees_a_square():
 
 
 @given(length=st.integers(1, 20), stride=st.integers(1, 7), batch=st.integers(1, 3))
-def test_residues_there_and_back(length: int, stride: int, batch: int):
+def test_folding_by_residues_is_invertible(length: int, stride: int, batch: int):
     x = torch.randn(batch, 2, length, 3)
     folded = fold_residues(x, stride)
     rows = -(-length // stride)
@@ -532,7 +532,7 @@ def test_residues_there_and_back(length: int, stride: int, batch: int):
     ("axes", "axis"),
     [((5,), 0), ((3, 4), 0), ((3, 4), 1), ((2, 3, 4), 0), ((2, 3, 4), 1), ((2, 3, 4), 2), ((1, 3), 0), ((3, 1), 0)],
 )
-def test_axes_there_and_back(axes: tuple[int, ...], axis: int):
+def test_folding_an_axis_is_invertible(axes: tuple[int, ...], axis: int):
     length = torch.Size(axes).numel()
     x = torch.randn(2, 3, length, 5)
     folded = fold_axis(x, axes, axis)
@@ -545,7 +545,7 @@ def test_attention_along_an_axis_equals_a_loop(agree, axes: tuple[int, ...], axi
     places = list(product(*(range(size) for size in axes)))
 
     def loop(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Each place reads those that differ from it in the one axis only."""
+        """Each position reads those that differ from it in one axis only."""
         rows = []
         for i, here in enumerate(places):
             line = [
@@ -614,7 +614,7 @@ def test_streamed_queries_equal_the_direct_call(agree, rows: int):
         torch.testing.assert_close(streamed(*tensors), whole(*tensors))
 
 
-def test_streamed_queries_keep_no_scores():
+def test_streamed_queries_store_no_scores():
     q, k, v = (torch.randn(1, 1, 96, 4).requires_grad_() for _ in range(3))
 
     def attend(piece: Tensor, begin: int) -> Tensor:
@@ -646,7 +646,7 @@ def test_offset_bias_by_loops(queries: int, keys: int):
         assert torch.equal(found[:, i, j], table[:, j - i + 5])
 
 
-# (e) what belongs to keys, laid out as the scores
+# (e) values per key in the layout of the scores
 
 
 @pytest.mark.parametrize(

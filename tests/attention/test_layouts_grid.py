@@ -34,7 +34,7 @@ SCALE = 0.7
 
 
 def generation_order(height: int, width: int, block: tuple[int, int]) -> list[tuple[int, int]]:
-    """The places of an image, block by block."""
+    """The pixels of an image, block by block."""
     return [
         (row, column)
         for top in range(0, height, block[0])
@@ -147,7 +147,9 @@ def test_the_pairs_are_those_of_the_definition(layout: Layout, length: int, mask
 @NAMED
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("masked", [False, True])
-def test_both_ways_equal_dense_masked_softmax(dense, agree, layout: Layout, length: int, batch: int, masked: bool):
+def test_plain_and_fused_equal_dense_masked_softmax(
+    dense, agree, layout: Layout, length: int, batch: int, masked: bool
+):
     tensors, allowed, keep = make(length, batch), pattern(layout, length)[None, None], None
     if masked:
         keep = torch.rand(batch, length) < 0.5
@@ -187,8 +189,8 @@ def test_inputs_may_be_any_view(dense, agree, layout: Layout, length: int):
 @pytest.mark.parametrize(
     "layout", [Tiles(16, 20, causal=True), Tiles(16, 20, 20), Rectangles((2, 3), (1, 2), 16, causal=True)], ids=str
 )
-def test_pieces_that_do_not_fit_together(dense, agree, monkeypatch, layout, masked, batch: int, piece: int):
-    """The cache's share made so small that heads, sequences and blocks go one by one."""
+def test_small_pieces_give_the_same_result(dense, agree, monkeypatch, layout, masked, batch: int, piece: int):
+    """With pieces so small that heads, sequences and blocks are processed one by one."""
     monkeypatch.setattr(tiles_module, "PIECE", piece)
     monkeypatch.setattr(tiles_module, "ROWS", 5)
     monkeypatch.setattr(rectangles_module, "PIECE", piece)
@@ -266,14 +268,14 @@ def test_no_tensor_grows_with_the_square(layout: Layout, way, masked: bool):
 @pytest.mark.parametrize(
     "layout", [Tiles(16, 16, causal=True), Rectangles((4, 4), (2, 2), 8), GridAxis(1, 32), GridAxis(64)], ids=str
 )
-def test_the_fused_way_keeps_its_output_and_one_number_for_each_row(layout: Layout):
+def test_the_fused_path_stores_its_output_and_one_number_per_row(layout: Layout):
     q, k, v = (torch.randn(1, HEADS, 128, 8).requires_grad_() for _ in range(3))
     assert count_kept(lambda: fused(layout)(q, k, v), (q, k, v)) == HEADS * 128 * (8 + 1)
 
 
 @pytest.mark.parametrize("layout", [GridAxis(1, 32), GridAxis(16, causal=True)], ids=str)
 def test_an_axis_copies_nothing(layout: Layout):
-    """Neither heads that lie one after the other nor those of a projection."""
+    """Neither for contiguous heads nor for those of a projection."""
     for heads in (torch.randn(2, 3, 128, 8), torch.randn(2, 128, 3, 8).transpose(1, 2)):
         with LargestTensor() as seen:
             out = fused(layout)(heads, heads, heads)
@@ -285,7 +287,7 @@ def test_an_axis_copies_nothing(layout: Layout):
 
 
 @given(height=st.integers(1, 11), width=st.integers(1, 11), block=PAIRS)
-def test_block_raster_order_there_and_back(height: int, width: int, block: tuple[int, int]):
+def test_block_raster_order_is_invertible(height: int, width: int, block: tuple[int, int]):
     order = generation_order(height, width, block)
     forth, back = raster_to_blocks(height, width, block), blocks_to_raster(height, width, block)
     assert forth.tolist() == [row * width + column for row, column in order]
@@ -294,7 +296,7 @@ def test_block_raster_order_there_and_back(height: int, width: int, block: tuple
     assert torch.equal(image[:, forth][:, back], image)
 
 
-def test_without_a_height_there_are_always_more_rows():
+def test_without_a_height_the_number_of_rows_is_unlimited():
     row, column = torch.arange(8)[:, None], torch.arange(5)
     more = rank_in_blocks(row, column, None, 5, (3, 2))
     assert torch.equal(more, rank_in_blocks(row, column, 9, 5, (3, 2)))

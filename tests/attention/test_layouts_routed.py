@@ -65,7 +65,7 @@ CASES = [
 
 @pytest.mark.parametrize("way", [plain, fused])
 @pytest.mark.parametrize(("queries", "keys", "groups", "width", "kind"), CASES, ids=str)
-def test_both_ways_are_a_dense_softmax(dense, agree, way, queries, keys, groups, width, kind):
+def test_plain_and_fused_are_a_dense_softmax(dense, agree, way, queries, keys, groups, width, kind):
     layout = arrange(queries, keys, groups, width, kind)
     keep = pattern(layout, keys)
     agree(lambda q, k, v: dense(q, k, v, keep, SCALE), way(layout), *make(queries, keys))
@@ -82,7 +82,7 @@ def test_masked_keys(dense, agree, monkeypatch, way, piece: int):
     agree(lambda q, k, v: dense(q, k, v, keep, SCALE), way(layout, mask), *make(70, 40))
 
 
-def test_beside_another_source_and_with_large_scores():
+def test_with_another_source_and_large_scores():
     """Rows that stay empty in a tile must not spoil the gradients of its keys."""
     layout = arrange(70, 40, 3, 8)
     q, k, v = (40 * x for x in make(70, 40))
@@ -94,7 +94,7 @@ def test_beside_another_source_and_with_large_scores():
 
 
 @pytest.mark.parametrize(("queries", "keys", "groups", "width", "kind"), CASES, ids=str)
-def test_what_it_costs(queries, keys, groups, width, kind):
+def test_the_declared_cost_equals_the_counted_one(queries, keys, groups, width, kind):
     layout, tensors = arrange(queries, keys, groups, width, kind), make(queries, keys)
     pairs = layout.pairs(HEADS, queries, keys)
     assert count_flops(lambda: fused(layout)(*tensors)) == BATCH * 4 * WIDTH * pairs

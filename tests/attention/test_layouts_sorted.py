@@ -69,7 +69,7 @@ def fused(layout: Sorted, keep: Tensor | None = None) -> Callable[..., Tensor]:
 
 
 def blocks(layout: Sorted, keep: Tensor | None = None) -> Callable[..., Tensor]:
-    """The fused way as long texts take it."""
+    """The fused path of long texts."""
     long = _Long(*(getattr(layout, field.name) for field in fields(layout)))
     return fused(long, keep)
 
@@ -101,7 +101,7 @@ CASES = [
 
 @pytest.mark.parametrize("way", [plain, fused, blocks])
 @pytest.mark.parametrize(("length", "rounds", "chunk", "given"), CASES, ids=str)
-def test_both_ways_are_a_dense_softmax(agree, way, length: int, rounds: int, chunk: int, given: dict):
+def test_plain_and_fused_are_a_dense_softmax(agree, way, length: int, rounds: int, chunk: int, given: dict):
     layout = arrange(length, rounds, chunk, **given)
     agree(dense(layout), way(layout), *make(length))
 
@@ -126,7 +126,7 @@ def test_heads_one_by_one_or_all_together(agree, monkeypatch, piece: int):
 
 @pytest.mark.parametrize("way", [fused, blocks])
 def test_more_sequences_take_no_more_calls(way):
-    """Not one by one: many short texts cost what their numbers cost, and not the calls."""
+    """Short texts are not processed one by one: the number of calls does not grow with the batch."""
     layout = arrange(12, 3, 4)
     again = replace(layout, **{name: getattr(layout, name).repeat(4, 1, *[1] * rest) for name, rest in PARTS.items()})
     calls = []
@@ -138,11 +138,11 @@ def test_more_sequences_take_no_more_calls(way):
     assert calls[0] == calls[1]
 
 
-PARTS = {"order": 2, "slot": 2, "own": 1}  # how many sizes follow batch and heads
+PARTS = {"order": 2, "slot": 2, "reads_self": 1}  # how many sizes follow batch and heads
 
 
 class Calls(TorchDispatchMode):
-    """How many operators torch is asked for."""
+    """The number of torch operators that are called."""
 
     count = 0
 
@@ -158,7 +158,7 @@ def test_slots_past_16_bits(agree):
 
 
 @pytest.mark.parametrize(("length", "rounds", "chunk", "given"), CASES, ids=str)
-def test_what_it_costs(length: int, rounds: int, chunk: int, given: dict):
+def test_the_declared_cost_equals_the_counted_one(length: int, rounds: int, chunk: int, given: dict):
     layout, tensors = arrange(length, rounds, chunk, **given), make(length)
     pairs = layout.pairs(HEADS, length, length)
     assert count_flops(lambda: fused(layout)(*tensors)) == BATCH * 4 * WIDTH * pairs

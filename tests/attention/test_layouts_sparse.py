@@ -75,7 +75,9 @@ NAMED = pytest.mark.parametrize(("layout", "queries", "keys"), CASES, ids=str)
 
 @NAMED
 @pytest.mark.parametrize("masked", [False, True])
-def test_both_ways_equal_dense_masked_softmax(dense, agree, layout: Layout, queries: int, keys: int, masked: bool):
+def test_plain_and_fused_equal_dense_masked_softmax(
+    dense, agree, layout: Layout, queries: int, keys: int, masked: bool
+):
     for batch in (1, 2):
         keep = torch.rand(batch, keys) < 0.6 if masked else None
         allowed = pattern(layout, queries, keys)[None]

@@ -1,4 +1,4 @@
-"""The stairs layout: one more key every so many queries."""
+"""The stairs layout: one more key after every `stride` queries."""
 
 import pytest
 import torch
@@ -42,7 +42,7 @@ def make(layout: Stairs, queries: int, more: int = 0) -> list[Tensor]:
 @pytest.mark.parametrize("more", [0, 2])  # keys that nobody reads yet
 @pytest.mark.parametrize("masked", [False, True])
 @NAMED
-def test_both_ways_equal_the_literal_mask(dense, agree, layout: Stairs, queries: int, masked: bool, more: int):
+def test_plain_and_fused_equal_the_literal_mask(dense, agree, layout: Stairs, queries: int, masked: bool, more: int):
     tensors = make(layout, queries, more)
     keys = tensors[1].shape[2]
     padding = torch.rand(BATCH, keys) < 0.6 if masked else None

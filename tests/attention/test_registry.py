@@ -1,4 +1,4 @@
-"""The table of mechanisms: every line leads to a whole mechanism."""
+"""The table of mechanisms: every entry is a complete mechanism."""
 
 import inspect
 import json
@@ -18,7 +18,7 @@ SURVEY = {"FP", "M", "LP", "LR", "KR", "RC"}
 EACH = pytest.mark.parametrize("name", names())
 
 
-def test_the_first_two_are_there_and_no_name_twice():
+def test_names_are_unique_and_include_the_basic_mechanisms():
     assert {"softmax", "window"} <= set(names())
     assert len(names()) == len(set(names()))
     names().clear()  # a copy: the table stays
@@ -35,7 +35,7 @@ def test_file_registry_and_class_have_one_name(name: str):
 
 
 @EACH
-def test_every_mechanism_says_what_it_is(name: str):
+def test_every_mechanism_declares_its_name_paper_and_order(name: str):
     found = find(name)
     assert issubclass(found, Attention) and not inspect.isabstract(found)
     assert (inspect.getmodule(found).__doc__ or "").strip()
@@ -124,7 +124,7 @@ def test_an_unknown_name_suggests_the_nearest(wrong: str, message: str | None):
     ],
     ids=str,
 )
-def test_sizes_that_do_not_fit(given: dict, message: str):
+def test_invalid_sizes_are_refused(given: dict, message: str):
     with pytest.raises(InvalidOption) as raised:
         build("softmax", **given)
     assert str(raised.value) == message
@@ -137,7 +137,7 @@ def test_options_reach_the_mechanism():
 
 
 @EACH
-def test_what_is_not_supported_is_refused_when_it_is_built(name: str):
+def test_unsupported_forms_are_refused_at_construction(name: str):
     supports = find(name).supports
     if not supports.causal:
         with pytest.raises(Unsupported, match=f"{name} has no causal form; these can: .*softmax"):
@@ -150,7 +150,7 @@ def test_what_is_not_supported_is_refused_when_it_is_built(name: str):
             build(name, heads=2, head_dim=8, max_length=16, causal=not supports.bidirectional, dropout=0.1)
 
 
-def test_the_package_shows_the_names_it_promises():
+def test_the_package_exports_its_public_names():
     for name in attention.__all__:
         assert hasattr(attention, name)
 
@@ -164,7 +164,7 @@ def test_the_package_shows_the_names_it_promises():
         ("bigbird", {"form": "etc", "global_tokens": 33}, "global_tokens"),
     ],
 )
-def test_what_is_longer_than_any_text_is_refused(name: str, options: dict, option: str):
+def test_options_larger_than_max_length_are_refused(name: str, options: dict, option: str):
     causal = name == "sparse"
     with pytest.raises(InvalidOption, match=f"option {option} must be at most the max_length of 32, not 33"):
         build(name, heads=2, head_dim=8, causal=causal, max_length=32, **options)
@@ -214,7 +214,7 @@ def test_defaults_fit_any_max_length(name: str, causal: bool, length: int) -> No
         ("bigbird", {"form": "etc"}, 64, {"global_tokens": 64}),
     ],
 )
-def test_what_a_default_shrinks_to(
+def test_defaults_shrink_to_max_length(
     name: str, options: dict[str, Any], length: int | None, fitted: dict[str, int], tmp_path: Path
 ) -> None:
     causal = not registry.find(name).supports.bidirectional
@@ -234,7 +234,7 @@ def test_what_a_default_shrinks_to(
     ("name", "options"),
     [("etc", {"global_tokens": 256}), ("sparse", {"stride": 128}), ("memory_compressed", {"stride": 3})],
 )
-def test_what_was_said_does_not_shrink(name: str, options: dict[str, int]) -> None:
+def test_given_options_do_not_shrink(name: str, options: dict[str, int]) -> None:
     option, value = next(iter(options.items()))
     causal = not registry.find(name).supports.bidirectional
     with pytest.raises(InvalidOption) as caught:

@@ -13,7 +13,7 @@ from longspan.attention.state import MINIMUM, Rows, State, append_mask
 
 
 def numbered(first: int, count: int, batch: int = 2, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Rows that tell their own number, different in each sequence: (batch, 3, count, 2)."""
+    """Rows that contain their number, different in each sequence: (batch, 3, count, 2)."""
     rows = torch.arange(first, first + count, dtype=dtype)[:, None].expand(count, 2)
     return (rows + 1000 * torch.arange(batch, dtype=dtype)[:, None, None, None]).expand(batch, 3, count, 2)
 
@@ -34,7 +34,7 @@ def test_appended_rows_come_oldest_first():
     assert torch.equal(rows.value, numbered(0, 108))
 
 
-def test_the_first_rows_say_the_type():
+def test_the_first_rows_set_the_dtype():
     rows = Rows.empty(2).append(numbered(0, 3, dtype=torch.float64))
     assert rows.value.dtype == torch.float64
     assert Rows.empty(1).append(torch.ones(1, 1, 2, 1, dtype=torch.bool)).value.dtype == torch.bool
@@ -169,8 +169,8 @@ def test_rows_with_and_without_gradient_mixed():
         assert torch.equal(rows.append(last).value[:, :, :5], torch.cat([plain, learned], 2))
 
 
-def test_rows_that_a_graph_reads_may_be_followed_by_others():
-    """Queries that need a gradient over keys that do not: later keys must not spoil the backward pass."""
+def test_appending_after_autograd_has_read_the_rows():
+    """Queries with a gradient and keys without: appending later keys must not break the backward pass."""
     weight = torch.randn(2, 3, 1, 2, requires_grad=True)
     rows = Rows.empty(2).append(numbered(0, 3))
     first = (rows.value * weight).sum()
@@ -203,7 +203,7 @@ def test_a_prompt_read_in_inference_mode_can_be_continued_outside():
     assert torch.equal(rows.append(numbered(3, 2)).value, numbered(0, 5))
 
 
-def test_the_rows_given_are_copied_or_at_least_never_written_to():
+def test_the_callers_tensor_is_never_written_to():
     new = numbered(0, 3).contiguous().requires_grad_()
     rows = Rows.empty(2).append(new)
     rows.append(numbered(3, 1))
@@ -227,7 +227,7 @@ def example() -> Example:
     return Example(filled(40), torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.float64), None, 40)
 
 
-def test_bytes_are_those_of_the_remembered_numbers():
+def test_nbytes_counts_the_remembered_numbers():
     assert example().bytes == 2 * 3 * 40 * 2 * 4 + 4 * 8  # the spare room of the buffer is not counted
     assert Example(Rows.empty(2), torch.empty(2, 0), None, 0).bytes == 0
 
@@ -245,7 +245,7 @@ def test_bytes_of_the_softmax_state(dtype: torch.dtype):
     assert state.bytes == 2 * (3 * 2 * 10 * 4) * dtype.itemsize + 3 * 10
 
 
-def test_select_of_a_state_takes_every_part():
+def test_select_applies_to_every_field_of_a_state():
     chosen = example().select(torch.tensor([1, 1, 0]))
     assert torch.equal(chosen.k.value, numbered(0, 40)[[1, 1, 0]])
     assert chosen.total.tolist() == [[3.0, 4.0], [3.0, 4.0], [1.0, 2.0]]
@@ -289,7 +289,7 @@ def test_no_mask_is_remembered_while_none_is_given():
     assert append_mask(None, 7, None, torch.zeros(2, 3, 4, 5)) is None
 
 
-def test_the_first_mask_finds_the_past_readable():
+def test_tokens_before_the_first_mask_are_readable():
     new = torch.tensor([[True, False], [False, True]])
     seen = append_mask(None, 3, new, torch.zeros(2, 4, 2, 5))
     assert seen.value.shape == (2, 1, 5, 1)

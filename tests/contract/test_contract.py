@@ -38,7 +38,7 @@ def test_claim_holds(subject: AuditSubject, check: Check) -> None:
     assert finding.passed, f"{finding.claim}: measured {finding.measured}, limit {finding.limit}; {finding.detail}"
 
 
-def test_every_mechanism_is_here_in_every_form() -> None:
+def test_every_form_of_every_mechanism_is_tested() -> None:
     seen = {(subject.name, subject.module.causal) for subject in SUBJECTS if isinstance(subject, MechanismSubject)}
     declared = {name: registry.find(name).supports for name in registry.names()}
     assert seen == {(name, True) for name, can in declared.items() if can.causal} | {
@@ -46,7 +46,7 @@ def test_every_mechanism_is_here_in_every_form() -> None:
     }
 
 
-def test_softmax_is_put_to_every_check() -> None:
+def test_every_check_applies_to_softmax() -> None:
     """It supports everything, so it is the mechanism that would show a check fallen out of the table."""
     assert all(getattr(registry.find("softmax").supports, item.name) for item in fields(Supports))
     checked = {check.name for subject in resolve("softmax") for check in applicable(subject)}
@@ -54,7 +54,7 @@ def test_softmax_is_put_to_every_check() -> None:
     assert checked == {check.name for check in CHECKS} - not_its_own
 
 
-def test_a_linear_mechanism_is_put_to_the_size_check() -> None:
+def test_the_size_check_applies_to_a_linear_mechanism() -> None:
     assert "size" in {check.name for subject in resolve("window") for check in applicable(subject)}
 
 

@@ -1,4 +1,4 @@
-"""States follow their module, and `meta`, the device without numbers, stands for all others."""
+"""States follow their module's device; `meta`, the device without values, represents all others."""
 
 import pytest
 import torch

@@ -18,7 +18,7 @@ CASES = [
 
 @pytest.mark.parametrize(("name", "index"), CASES)
 @pytest.mark.parametrize("padding", [1, 7])
-def test_padding_on_the_left_is_not_there(name: str, index: int, padding: int):
+def test_left_padding_changes_nothing(name: str, index: int, padding: int):
     subject = resolve(name)[index].fresh()
     alone = subject.sample(2, 20, seed=1)
     noise = subject.sample(2, padding, seed=2)

@@ -42,7 +42,7 @@ def test_any_chunking_is_the_parallel_pass(subject: AuditSubject, sizes: list[in
 
 
 @pytest.mark.parametrize("subject", STREAMING, ids=lambda s: f"{s.name}-{s.form.replace(', ', '-')}")
-def test_a_selected_state_goes_on_as_those_rows(subject: AuditSubject) -> None:
+def test_a_selected_state_continues_like_those_rows(subject: AuditSubject) -> None:
     """Beam search reorders states, and continues one row in several ways."""
     rows = torch.tensor([1, 1, 0])
     sample = subject.sample(2, 20, seed=0)

@@ -93,7 +93,7 @@ def test_memory_is_exact_around_dense_attention(kind: str, norm_position: str):
     ],
     ids=str,
 )
-def test_memory_is_exact_for_what_stands_around_it(options: dict):
+def test_memory_is_exact_for_the_layers_around_attention(options: dict):
     model = build("decoder", **TINY, **options)
     assert (cost(model, 40).flops, cost(model, 40).bytes // 4) == counted(model, read(model, 40))
 
@@ -152,7 +152,7 @@ MEMORY = {"vocabulary": 11, "width": 16, "layers": 2, "heads": 2, "hidden": 24, 
     ],
     ids=str,
 )
-def test_a_text_behind_full_memory(kind: str, options: dict):
+def test_the_cost_with_a_full_memory(kind: str, options: dict):
     more = {"slots": 6, "ratio": 3} if kind == "compressive" else {}
     model = build(kind, **MEMORY, segment=12, memory=20, **more, **options)
     with torch.no_grad():
@@ -252,7 +252,7 @@ def test_a_mechanisms_own_weights_are_a_part():
     assert count(model)["stack: mechanism"] == 8 * 256
 
 
-def test_blank_models_cost_what_full_ones_do():
+def test_blank_models_have_the_cost_of_full_ones():
     with blank():
         model = build("transformer", **TINY)
     assert all(parameter.is_meta for parameter in model.parameters())
@@ -266,7 +266,7 @@ def test_a_target_is_as_long_as_the_decoder_can_hold():
     assert cost(model, 64).flops == count_flops(lambda: model(ids, ids[:, :16]))
 
 
-def test_lengths_that_do_not_fit():
+def test_invalid_lengths_are_refused():
     model = build("decoder", **TINY)
     with pytest.raises(InvalidInput, match="holds at most 256 tokens, not 257"):
         cost(model, 257)

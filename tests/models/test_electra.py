@@ -115,7 +115,7 @@ def test_neither_padding_nor_the_first_token_is_replaced(side: str) -> None:
     assert len(found.proposals) == len(found.targets) == int((real & ~first).sum())
 
 
-def test_the_loss_is_of_chosen_places_and_of_real_tokens() -> None:
+def test_the_losses_are_over_chosen_and_real_tokens() -> None:
     model = pair(detection_weight=7.0)
     ids, chosen, real = text()
     masked = ids.masked_fill(chosen, MASK)
@@ -134,7 +134,7 @@ def test_the_loss_is_of_chosen_places_and_of_real_tokens() -> None:
     assert nothing.masked == 0 and nothing.detection > 0
 
 
-def test_the_pair_on_disk_has_its_tables_once(tmp_path: Path) -> None:
+def test_a_saved_pair_stores_shared_tables_once(tmp_path: Path) -> None:
     model = pair().eval()
     model.save(tmp_path)
     again = load(tmp_path)

@@ -55,13 +55,13 @@ CASES: dict[str, tuple[dict[str, Any], Callable[[Any, int, int], Any]]] = {
 }
 
 
-def test_every_model_is_here() -> None:
+def test_every_model_is_tested() -> None:
     assert set(CASES) == set(registry.names()) - {"word2vec"}  # it has no forward: it reads sentences
 
 
 @pytest.mark.parametrize(("batch", "length"), [(0, 3), (2, 0), (0, 0)])
 @pytest.mark.parametrize("name", list(CASES))
-def test_nothing_is_refused(name: str, batch: int, length: int) -> None:
+def test_empty_input_is_refused(name: str, batch: int, length: int) -> None:
     options, call = CASES[name]
     with pytest.raises(InvalidInput) as caught:
         call(build(name, **options), batch, length)
@@ -87,7 +87,7 @@ def test_decoding(batch: int, length: int) -> None:
         model.extend(ids(batch, length), model.start(batch))
 
 
-def test_a_mechanism_of_no_sequences() -> None:
+def test_an_empty_batch_is_refused_by_mechanisms() -> None:
     nothing = torch.zeros(0, 2, 3, 8)
     with pytest.raises(InvalidInput, match="there must be at least one sequence, not a batch of 0"):
         build_attention("softmax", heads=2, head_dim=8)(nothing, nothing, nothing)

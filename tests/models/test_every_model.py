@@ -23,7 +23,7 @@ FIXED = [(name, make) for name, make in BUILDS if name not in COUNTS]
 every = pytest.mark.parametrize(("name", "make"), BUILDS, ids=[name for name, _ in BUILDS])
 
 
-def test_every_kind_is_here() -> None:
+def test_every_kind_of_model_is_tested() -> None:
     assert {*KINDS, "word2vec"} == set(registry.names())
 
 

@@ -1,4 +1,4 @@
-"""Folders: what is saved is the whole model, and what is wrong with one is named."""
+"""Folders: a model is saved completely, and errors name what is wrong with a folder."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ STATED = ("word2vec", "regressor", "series_transformer")  # with words or statis
 
 
 def kinds() -> dict[str, str]:
-    """A preset of each kind of model, where there is one."""
+    """A preset of each kind of model, if there is one."""
     return {PRESETS[name].model: name for name in reversed(PRESETS)}
 
 
@@ -31,7 +31,7 @@ def small(kind: str) -> Model:
 
 
 @pytest.mark.parametrize("kind", [name for name in names() if name not in STATED])
-def test_every_kind_comes_back_as_it_was(tmp_path: Path, kind: str):
+def test_every_kind_of_model_is_loaded_as_saved(tmp_path: Path, kind: str):
     model = small(kind).double()
     model.save(tmp_path)
     again = load(tmp_path)
@@ -53,7 +53,7 @@ def test_a_model_of_series_keeps_its_scale(tmp_path: Path, kind: str):
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """One that is changed on purpose: without checksums."""
+    """A folder without checksums, which tests change."""
     build("decoder", **TINY).save(tmp_path)
     (tmp_path / "manifest.json").unlink()
     return tmp_path

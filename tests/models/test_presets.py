@@ -30,7 +30,7 @@ def test_counts_that_are_exact(name: str, size: Sizes):
     assert size(name) == PRESETS[name].exact
 
 
-def test_the_counts_of_the_specification_are_all_there():
+def test_every_exact_count_is_listed():
     exact = {name: row.exact for name, row in PRESETS.items() if row.exact is not None}
     assert exact == {
         "transformer-base": 63_082_496,
@@ -221,7 +221,7 @@ def test_one_block_of_the_universal_transformer(size: Sizes):
     assert size("universal-adaptive") == size("universal-base") + 2 * 1025
 
 
-def test_what_elmo_learns(preset: Presets):
+def test_trained_parameters_of_elmo(preset: Presets):
     assert sum(weight.numel() for weight in preset("elmo-original").parameters() if weight.requires_grad) == 93_600_864
 
 
@@ -231,7 +231,7 @@ def test_a_small_copy_keeps_what_differs_by_layer():
     assert shrink(find_preset("longformer-charlm-small")).options["attention"][-1]["dilation"] == (1, 1, 4, 4)
 
 
-def test_options_go_before_those_of_the_preset():
+def test_options_override_those_of_the_preset():
     with blank():
         model = build("gpt2", dropout=0.0, layers=3)
     assert model.options.dropout == 0.0 and len(model.stack.blocks) == 3 and model.options.width == 768
@@ -299,13 +299,13 @@ def test_summed_tables_of_positions():
         build("decoder", position="axial_sum")
 
 
-def test_a_padding_row_is_zero_however_weights_begin():
+def test_the_padding_row_is_zero_with_every_initialisation():
     for init in ("xavier", "normal", "fan_in"):
         model = build("decoder", vocabulary=11, width=8, heads=2, hidden=8, layers=1, padding=3, init=init)
         assert not model.embedding.weight[3].any()
 
 
-def test_a_source_with_positions_of_its_own(tmp_path: Path):
+def test_a_source_with_separate_positions(tmp_path: Path):
     row = shrink(find_preset("led-base"))
     model = find("transformer").build(**{**row.options, "source_length": 40, "max_length": 20}).eval()
     assert model.source.weight is model.target.weight

@@ -180,7 +180,7 @@ def test_without_gradients_it_is_the_same_model():
     torch.testing.assert_close(quiet, model(ids()), rtol=0, atol=1e-12)
 
 
-def test_what_does_not_fit_is_refused():
+def test_invalid_input_is_refused():
     with pytest.raises(InvalidOption, match="decoder: reversible blocks have their norms inside each branch; give"):
         Decoder.build(**{**TINY, "norm_position": "post"}, reversible=True)
     with pytest.raises(InvalidOption, match="the embedding is 16 wide and the states 32: they cannot be tied"):
@@ -203,7 +203,7 @@ def test_smaller_last_layers():
         torch.testing.assert_close(small_change.feedforward.outer.weight, change.feedforward.outer.weight / 2)
 
 
-def test_a_folder_holds_the_whole_model(tmp_path: Path):
+def test_a_folder_stores_the_whole_model(tmp_path: Path):
     model = build("decoder", **REFORMER).eval()
     model.save(tmp_path / "model")
     again = load(tmp_path / "model")

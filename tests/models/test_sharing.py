@@ -72,7 +72,7 @@ def test_what_each_kind_of_sharing_keeps(share: str, groups: int) -> None:
 
 
 @pytest.mark.parametrize("share", ["all", "attention", "feedforward"])
-def test_copies_and_files_hold_a_group_once(tmp_path: Path, share: str) -> None:
+def test_copies_and_files_store_a_group_once(tmp_path: Path, share: str) -> None:
     model = encoder(groups=2, share=share).eval()
     out, size = model(IDS), sum(parameter.numel() for parameter in model.parameters())
     copied = copy.deepcopy(model)
@@ -105,7 +105,7 @@ def test_as_many_groups_as_layers_and_an_identity_are_bert() -> None:
     torch.testing.assert_close(albert(IDS, segments=segments), bert(IDS, segments=segments), rtol=0, atol=1e-12)
 
 
-def test_a_table_of_the_states_width_is_projected_only_if_asked() -> None:
+def test_a_table_as_wide_as_the_states_is_projected_only_on_request() -> None:
     assert encoder(embedding_width=16).embedding.project is None
     project = encoder(embedding_projection=True).embedding.project
     assert project is not None and project.weight.shape == (16, 16)

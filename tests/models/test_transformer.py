@@ -11,6 +11,7 @@ from longspan.attention.config import AttentionConfig
 from longspan.audit.settings import SMALL
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
 from longspan.models import build, load
+from longspan.models.base import CausalModel
 from longspan.models.decoder import Decoder
 from longspan.models.encoder import Encoder
 from longspan.models.transformer import Transformer
@@ -30,7 +31,7 @@ def unique_parameters(model: torch.nn.Module) -> int:
         ({"width": 1024, "heads": 16, "hidden": 4096}, 214_245_376),
     ],
 )
-def test_the_papers_sizes(sizes: dict[str, int], parameters: int):
+def test_parameter_counts_of_the_paper(sizes: dict[str, int], parameters: int):
     with torch.device("meta"):
         assert unique_parameters(build("transformer", vocabulary=37000, **sizes)) == parameters
 
@@ -49,7 +50,7 @@ def ids(batch: int = 2, length: int = 13, seed: int = 0) -> Tensor:
 
 @pytest.mark.parametrize("name", causal_models())
 @pytest.mark.parametrize("norm_position", ["pre", "post"])
-def test_a_decoder_reads_in_any_pieces(name: str, norm_position: str):
+def test_decoding_in_pieces_equals_the_parallel_pass(name: str, norm_position: str):
     model = Decoder.build(**TINY, norm_position=norm_position, attention=[small(name), "softmax"]).double().eval()
     text = ids()
     whole = model(text)
@@ -100,7 +101,7 @@ def test_few_key_heads_are_read_step_by_step_too(cross: str):
     torch.testing.assert_close(logits, model(ids(length=9), ids(seed=1)), rtol=0, atol=1e-9)
 
 
-def test_source_padding_is_not_there():
+def test_source_padding_changes_nothing():
     model = Transformer.build(**TINY).double().eval()
     source, target = ids(length=9), ids(seed=1)
     mask = torch.ones(2, 9, dtype=torch.bool)
@@ -153,7 +154,7 @@ def test_streams_go_to_the_layers_that_read_them():
         model(ids(), streams={"globals": globals_})
 
 
-def test_a_mechanism_in_a_place_it_does_not_fit():
+def test_mechanisms_that_cannot_fill_a_role_are_refused():
     with pytest.raises(Unsupported, match=r"^decoder self-attention, layer 1: linformer has no causal form"):
         Decoder.build(**TINY, attention=["softmax", "linformer"])
     with pytest.raises(Unsupported, match=r"^decoder cross-attention, layer 0: window cannot read a context"):
@@ -166,7 +167,7 @@ def test_a_mechanism_in_a_place_it_does_not_fit():
         Decoder.build(**{**TINY, "heads": 3})
 
 
-def test_what_does_not_fit_in_is_refused():
+def test_invalid_input_is_refused():
     model = Decoder.build(**TINY)
     with pytest.raises(InvalidInput, match="holds at most 64 tokens, and 65 were given"):
         model(ids(length=65))
@@ -182,7 +183,7 @@ def test_what_does_not_fit_in_is_refused():
 
 
 @pytest.mark.parametrize("kind", ["encoder", "decoder", "transformer"])
-def test_a_folder_holds_the_whole_model(tmp_path: Path, kind: str):
+def test_a_folder_stores_the_whole_model(tmp_path: Path, kind: str):
     where = "encoder_attention" if kind == "transformer" else "attention"
     setting = {"name": "window", "window": 3, "dilation": (1, 2)}
     model = build(kind, **TINY, **{where: [setting, "softmax"]}).double().eval()
@@ -201,7 +202,7 @@ def test_ties_are_kept(tmp_path: Path):
     assert unique_parameters(again) == unique_parameters(model)
 
 
-def test_a_layerwise_projection_stays_one(tmp_path: Path):
+def test_a_layerwise_projection_stays_shared(tmp_path: Path):
     setting = {"name": "linformer", "rank": 4, "sharing": "layerwise"}
     model = Encoder.build(**TINY, attention=setting)
     model.save(tmp_path)
@@ -225,3 +226,21 @@ def test_a_layer_before_the_output_layer_is_read_step_by_step_too(options: dict)
     table = model.table if head.weight is None else head.weight
     expected = head.norm(torch.nn.functional.gelu(head.dense(x))) @ table.T
     torch.testing.assert_close(whole, expected if head.bias is None else expected + head.bias)
+
+
+class NextTokenOnly(CausalModel):
+    """A causal model that writes neither its hooks nor `start` and `extend`."""
+
+    name = "next_token_only"
+    paper = "this test"
+    vocabulary = 11
+
+
+def test_a_causal_model_without_its_methods_says_which_are_missing():
+    model = NextTokenOnly(NextTokenOnly.Options())
+    with pytest.raises(NotImplementedError, match="NextTokenOnly has neither initial_state nor start"):
+        model.start(2)
+    with pytest.raises(NotImplementedError, match="NextTokenOnly has neither extend_hidden nor extend"):
+        model.extend(torch.zeros(1, 1, dtype=torch.long), None)
+    with pytest.raises(InvalidInput, match="next_token_only reads no source; leave out source and align"):
+        model.start(2, align=True)

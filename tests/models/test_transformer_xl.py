@@ -79,7 +79,7 @@ def test_decoding_follows_the_rule_of_the_segments(rule: dict[str, Any], norm_po
 
 
 def test_same_length_does_not_know_segments():
-    """With segments of one it is step by step (check 4), and every other cut gives the same."""
+    """Segments of one token are decoding step by step, and every other cut gives the same result."""
     own = model(segment=1, memory=5, same_length=True)
     steps = streamed(own, ids(), [1] * 23)
     close(segmented(own, ids(), 1), steps)
@@ -111,13 +111,13 @@ def test_a_segment_reads_memory_and_itself():
 
 
 def test_each_layer_reaches_one_segment_further():
-    """With m = s, segment τ depends on the first token of segment τ - L, and on none before (check 6)."""
+    """With m = s, segment τ depends on the first token of segment τ - L, and on none before it."""
     own = model(layers=2, segment=3, memory=3)
     assert reads(own, ids(batch=1, length=15), 14) == list(range(6, 15))
 
 
-def test_clamped_distances_are_alike():
-    """Below the clamp nothing changes; a text with no distance above it is the same."""
+def test_clamped_distances_share_one_code():
+    """A text without distances above the clamp gives the same result."""
     own = model(segment=4, memory=4)
     before = own(ids(length=5))[0]
     own.set_reach(clamp=4)
@@ -152,7 +152,7 @@ def test_memory_starts_empty_and_holds_the_inputs_of_each_layer():
 
 @pytest.mark.parametrize("norm_position", ["pre", "post"])
 def test_no_gradient_goes_back_through_memory(norm_position: str):
-    """Check 2, for segments read one by one and for one call."""
+    """For segments read one by one, and in one call."""
     own = model(norm_position=norm_position, segment=3, memory=6, tied=False)
     text = torch.tensor([[0, 1, 2, 3, 4, 5]])
     _, memory = own(text[:, :3])
@@ -199,7 +199,7 @@ def test_a_row_forgets_at_the_border_of_documents():
 
 @pytest.mark.parametrize("rule", [{"segment": 4, "memory": 5, "same_length": True}, {"segment": 4, "memory": 6}])
 def test_left_padding_as_declared(rule: dict[str, Any]):
-    """Segments are cut alike in all rows, so only same_length moves a row by its padding without a change."""
+    """All rows have the same cuts, so left padding changes nothing only with same_length."""
     own = model(**rule)
     assert own.left_padding == rule.get("same_length", False)
     text = ids(batch=1, length=9)
@@ -210,7 +210,7 @@ def test_left_padding_as_declared(rule: dict[str, Any]):
     assert torch.allclose(out[:, 3:], own(text)[0], rtol=0, atol=1e-9) == own.left_padding
 
 
-def test_padding_on_the_right_is_not_there():
+def test_right_padding_changes_nothing():
     own = model(segment=4, memory=6)
     text, mask = ids(), torch.ones(2, 23, dtype=torch.bool)
     mask[1, 9:] = False
@@ -221,7 +221,7 @@ def test_padding_on_the_right_is_not_there():
 
 
 @pytest.mark.parametrize("rule", [{"segment": 4, "memory": 6}, {"segment": 4, "memory": 6, "same_length": True}])
-def test_the_state_stays_flat_and_is_a_value(rule: dict[str, Any]):
+def test_the_state_has_a_constant_size_and_is_immutable(rule: dict[str, Any]):
     own = model(**rule)
     _, state = own.extend(ids(length=40), own.start(2))
     rows = 5 if own.left_padding else 6
@@ -241,8 +241,8 @@ def test_the_state_stays_flat_and_is_a_value(rule: dict[str, Any]):
         ({"width": 1024, "layers": 24, "heads": 8, "hidden": 3072}, 277_231_820),
     ],
 )
-def test_the_papers_sizes(sizes: dict[str, int], parameters: int):
-    """41M and 277M: five d × d matrices in each layer and no bias in attention (check 5)."""
+def test_parameter_counts_of_the_paper(sizes: dict[str, int], parameters: int):
+    """41M and 277M: five d × d matrices in each layer and no bias in attention."""
     with torch.device("meta"):
         own = build("transformer_xl", vocabulary=204, **sizes)
     assert sum(weight.numel() for weight in own.parameters()) == parameters
@@ -312,7 +312,7 @@ def test_the_plain_loss_is_the_cross_entropy():
 
 
 @pytest.mark.parametrize("options", [{"segment": 4, "memory": 6}, ADAPTIVE, {"untie": True, "tied": False}], ids=str)
-def test_a_folder_holds_the_whole_model(tmp_path: Path, options: dict[str, Any]):
+def test_a_folder_stores_the_whole_model(tmp_path: Path, options: dict[str, Any]):
     own = model(**options)
     own.set_reach(segment=5)
     own.save(tmp_path)
@@ -322,7 +322,7 @@ def test_a_folder_holds_the_whole_model(tmp_path: Path, options: dict[str, Any])
     assert sum(p.numel() for p in again.parameters()) == sum(p.numel() for p in own.parameters())
 
 
-def test_what_does_not_fit_in_is_refused():
+def test_invalid_input_is_refused():
     own = model(segment=4, memory=6)
     _, memory = own(ids())
     with pytest.raises(InvalidInput, match="the memory has 2 batch rows, and the ids 3"):

@@ -81,7 +81,7 @@ def test_more_steps_are_no_more_parameters():
     assert unique_parameters(learned) - unique_parameters(few) == 2 * 3 * 16
 
 
-def test_the_papers_base_size():
+def test_parameter_count_of_the_paper():
     """One encoder block and one decoder block of width 1024, and the embedding."""
     with torch.device("meta"):
         model = build("universal", vocabulary=37000, width=1024, heads=16, hidden=4096)
@@ -91,7 +91,7 @@ def test_the_papers_base_size():
 
 
 @pytest.mark.parametrize("name", [n for n in names() if find(n).supports.causal and find(n).supports.streaming])
-def test_any_mechanism_decodes_in_any_pieces(name: str):
+def test_any_mechanism_decodes_in_pieces(name: str):
     model = varied(UniversalDecoder.build(**TINY, attention=small(name), halting=True, max_steps=4).double().eval())
     whole = model(ids())
     for pieces in ([1] * 13, [4, 1, 6, 2]):
@@ -115,27 +115,27 @@ def test_decoding_equals_the_parallel_pass(options: dict, norm_position: str, tr
 
 
 @pytest.mark.parametrize("position", ["sinusoidal", "learned", "rotary", "none"])
-def test_tokens_wait_until_a_later_one_goes_so_far(position: str):
-    """The decoded steps are those that some token took; the ones that wait are caught up with, in order."""
+def test_halted_tokens_wait_until_a_later_token_reaches_their_step(position: str):
+    """A step is computed only when some token takes it; tokens that waited before it are then processed in order."""
     model = varied(UniversalDecoder.build(**TINY, position=position, halting=True, max_steps=9).double().eval())
     with torch.no_grad():
         model.stack.halting.unit.weight.mul_(2)
         model.stack.halting.unit.bias.fill_(1.0)
     text, whole = ids(batch=1, length=20), model(ids(batch=1, length=20))
     state, taken = model.start(1), []
-    for position in range(20):
-        logits, state = model.extend(text[:, position : position + 1], state)
-        torch.testing.assert_close(logits, whole[:, position : position + 1], rtol=0, atol=1e-9)
+    for index in range(20):
+        logits, state = model.extend(text[:, index : index + 1], state)
+        torch.testing.assert_close(logits, whole[:, index : index + 1], rtol=0, atol=1e-9)
         taken.append(tuple(step.mixer.length for step in state.steps))
-        waiting = [0 if each is None else len(each.x) for each in state.waiting]
-        # Each token has come somewhere: it was read by all steps below, and waits before one, or has taken all.
-        assert taken[-1][0] == position + 1 and list(taken[-1]) == sorted(taken[-1], reverse=True)
-        assert sum(waiting) + taken[-1][-1] == position + 1
+        waiting = [0 if tokens is None else len(tokens.x) for tokens in state.waiting]
+        # Each token was read by all steps below, and waits before one, or has taken all.
+        assert taken[-1][0] == index + 1 and list(taken[-1]) == sorted(taken[-1], reverse=True)
+        assert sum(waiting) + taken[-1][-1] == index + 1
     # Some steps were taken by several tokens at once, after all but the last of them had waited.
     assert any(now - then > 1 for one, two in pairwise(taken) for then, now in zip(one, two))
 
 
-def test_a_state_with_tokens_that_wait_can_be_continued_in_many_ways():
+def test_a_state_with_waiting_tokens_can_be_continued_several_times():
     model = varied(UniversalDecoder.build(**TINY, halting=True, max_steps=6).double().eval())
     text = ids(length=9)
     _, state = model.extend(text[:, :6], model.start(2))
@@ -146,14 +146,14 @@ def test_a_state_with_tokens_that_wait_can_be_continued_in_many_ways():
 
 
 @pytest.mark.parametrize("options", HALTING)
-def test_a_slow_neighbour_in_the_batch_changes_nothing(options: dict):
+def test_a_row_does_not_depend_on_slower_rows_of_its_batch(options: dict):
     model = varied(UniversalDecoder.build(**TINY, halting=True, max_steps=12, **options).double().eval())
     alone = [model(text[None]) for text in ids(batch=6)]
     torch.testing.assert_close(model(ids(batch=6)), torch.cat(alone), rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("transition", ["feedforward", "convolution"])
-def test_padding_is_not_there(transition: str):
+def test_padding_changes_nothing(transition: str):
     options = {"halting": True, "ponder": 1.0, "dropout": 0.0, "transition": transition}
     model = varied(UniversalEncoder.build(**TINY, **options).double())
     text, mask = ids(batch=1), torch.arange(13)[None] < 8
@@ -163,7 +163,7 @@ def test_padding_is_not_there(transition: str):
     assert (out[:, 8:] == 0).all()
 
 
-def test_padding_keeps_no_loop_alive():
+def test_padding_does_not_prolong_the_steps():
     model = UniversalDecoder.build(**TINY, halting=True, max_steps=8).eval()
     steps = []
     model.stack.block.register_forward_hook(lambda *_: steps.append(1))
@@ -264,7 +264,7 @@ def test_normal_weights_leave_the_halting_bias():
 # Bad input, folders
 
 
-def test_what_does_not_fit_is_refused():
+def test_invalid_input_is_refused():
     with pytest.raises(InvalidOption, match="decoder self-attention has 2 settings for 1 layers"):
         UniversalDecoder.build(**TINY, attention=["softmax", "window"])
     with pytest.raises(Unsupported, match=r"^decoder self-attention: linformer has no causal form"):
@@ -280,7 +280,7 @@ def test_what_does_not_fit_is_refused():
 
 
 @pytest.mark.parametrize("kind", ["universal", "universal_decoder", "universal_encoder"])
-def test_a_folder_holds_the_whole_model(tmp_path: Path, kind: str):
+def test_a_folder_stores_the_whole_model(tmp_path: Path, kind: str):
     options = {"halting": True, "halted": "copy", "step_signal": "learned", "transition": "convolution"}
     model = varied(build(kind, **TINY, **options).eval())
     model.save(tmp_path / "model")

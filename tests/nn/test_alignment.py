@@ -49,7 +49,7 @@ def test_additive_is_the_concatenated_form():
     torch.testing.assert_close(own.scores(query, own.prepare(values)), expected, rtol=0, atol=1e-12)
 
 
-def test_many_queries_are_as_one_and_one(agree):
+def test_many_queries_equal_single_queries(agree):
     own = random_alignment(score="additive")
     query, values, real = inputs(queries=37)
 
@@ -63,7 +63,7 @@ def test_many_queries_are_as_one_and_one(agree):
     agree(together, apart, query, values)
 
 
-def test_dot_general_and_scaled_dot_are_one_family():
+def test_dot_equals_general_with_the_identity_and_scaled_dot_times_its_scale():
     query, values, real = inputs()
     general = random_alignment(score="general")
     general.change.weight.data.copy_(torch.eye(6))
@@ -125,7 +125,7 @@ def test_a_window_as_wide_as_the_source_is_global(score: str):
     assert torch.equal(near(query, near.prepare(values, real), time)[1], wide(query, wide.prepare(values, real))[1])
 
 
-def test_local_m_reads_around_its_own_place():
+def test_local_m_reads_around_its_own_position():
     own = random_alignment(score="general", reach="local_m", radius=2)
     query, values, real = inputs()
     time = torch.tensor([[0, 4, 8, 11], [0, 4, 8, 11]])
@@ -172,7 +172,7 @@ def test_local_p_renormalised():
 
 
 @pytest.mark.parametrize("gaussian", [True, False])
-def test_the_predicted_place_learns_through_the_gaussian_alone(gaussian: bool):
+def test_the_predicted_position_learns_through_the_gaussian_alone(gaussian: bool):
     own = random_alignment(score="general", reach="local_p", radius=4, gaussian=gaussian)
     query, values, real = inputs()
     own(query, own.prepare(values, real))[0].square().sum().backward()
@@ -200,7 +200,7 @@ def test_the_released_centre_stays_inside_the_sentence():
         assert {float(p) for p in place.round(decimals=3)} <= {low, high}
 
 
-def test_what_does_not_fit_is_refused():
+def test_invalid_input_is_refused():
     with pytest.raises(
         InvalidOption,
         match=r"not 6 \(decoder\) and 8 \(encoder\); use general",

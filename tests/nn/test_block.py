@@ -73,7 +73,7 @@ def test_decoding_with_another_sequence_equals_the_parallel_pass(name, norm_posi
     torch.testing.assert_close(swapped, expected[rows, :1])
 
 
-def test_context_is_wanted_or_refused():
+def test_context_is_required_or_refused():
     x = torch.randn(2, 9, WIDTH, dtype=torch.float64)
     with pytest.raises(InvalidInput, match="give context"):
         block(cross=True)(x)

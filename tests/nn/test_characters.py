@@ -59,7 +59,7 @@ def test_equal_words_share_their_gradient():
     torch.testing.assert_close(model.projection.weight.grad, 2 * once)
 
 
-def test_what_does_not_fit_is_refused():
+def test_invalid_input_is_refused():
     with pytest.raises(InvalidInput, match="got the text 'a cat' as sentence 0; split it first"):
         encode_words(["a cat"])
     with pytest.raises(InvalidInput, match="at least one sentence with a word"):

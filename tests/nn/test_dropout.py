@@ -1,4 +1,4 @@
-"""Dropout that is drawn by a hash: what it must have in common with torch's."""
+"""Dropout masks from a hash behave like torch's dropout."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ def layer(rate: float) -> Dropout:
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
-def test_what_lives_is_scaled_and_the_share_is_the_rate(rate: float):
+def test_kept_numbers_are_scaled_and_the_rate_is_right(rate: float):
     x = torch.ones(COUNT // 64, 64, dtype=torch.float64)
     out = layer(rate)(x)
     assert out.unique().tolist() == pytest.approx([0.0, 1 / (1 - rate)], rel=1e-4)
@@ -33,7 +33,7 @@ def test_half_precision_drops_the_same(dtype: torch.dtype):
     torch.testing.assert_close(half.float(), layer(0.25)(x), rtol=1e-2, atol=0)
 
 
-def test_the_gradient_goes_where_the_numbers_went():
+def test_the_gradient_uses_the_same_mask():
     """Twice differentiable: the second derivative with respect to the direction is the layer itself."""
     x = torch.randn(COUNT, requires_grad=True)
     g = torch.randn(COUNT, requires_grad=True)
@@ -53,7 +53,7 @@ def test_draws_follow_the_users_seed_and_differ_from_call_to_call():
     assert made(x).equal(one)
 
 
-def test_a_view_with_gaps_is_dropped_in_its_own_order():
+def test_a_strided_view_is_dropped_in_logical_order():
     x = torch.randn(64, COUNT // 64).mT.requires_grad_()
     out = layer(0.5)(x)
     lives = out != 0
@@ -62,7 +62,7 @@ def test_a_view_with_gaps_is_dropped_in_its_own_order():
     assert x.grad is not None and (x.grad != 0).equal(lives)
 
 
-def test_what_is_small_at_rest_or_all_is_left_to_torch():
+def test_small_inputs_evaluation_and_rate_1_use_torch():
     x = torch.ones(COUNT)
     assert layer(0.5).eval()(x) is x
     assert layer(1.0)(x).count_nonzero() == 0

@@ -105,7 +105,7 @@ def test_exports_with_any_length():
     torch.testing.assert_close(program.module()(longer), embedding(longer))
 
 
-def test_segments_add_their_row_and_0_is_meant_where_none_are_given() -> None:
+def test_segments_add_their_row_and_default_to_0() -> None:
     layer = TokenEmbedding(7, 4, scale=False, segments=2)
     ids, segments = torch.tensor([[1, 2, 3]]), torch.tensor([[0, 0, 1]])
     assert layer.segment is not None

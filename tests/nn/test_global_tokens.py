@@ -1,4 +1,4 @@
-"""Which tokens a task singles out."""
+"""Which tokens are global for a task."""
 
 import pytest
 import torch
@@ -31,8 +31,8 @@ def test_a_question_needs_its_separator() -> None:
         question_mask(IDS[1:], 6)
 
 
-def test_outputs_mark_what_tasks_ask_for_unless_it_is_given() -> None:
-    """Of several tasks, what any of them asks for; the states alone are as the caller says."""
+def test_global_tokens_follow_the_task_unless_given() -> None:
+    """With several tasks, those of any of them; `forward` uses only what the caller gives."""
     torch.manual_seed(0)
     tasks = [{"task": "classify", "global_tokens": "first"}, {"task": "span", "global_tokens": "question"}]
     model = build("encoder", **SMALL, attention={"name": "longformer", "window": 1}, separator=2, tasks=tasks).eval()
@@ -63,6 +63,6 @@ def test_a_question_is_the_first_segment_and_holds_no_answer() -> None:
     ],
     ids=["no mechanism", "no span", "a text", "a decoder"],
 )
-def test_heads_that_do_not_fit(kind: str, head: dict, said: str) -> None:
+def test_invalid_heads_are_refused(kind: str, head: dict, said: str) -> None:
     with pytest.raises(InvalidOption, match=said):
         build(kind, **SMALL, tasks=[head])

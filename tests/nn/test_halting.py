@@ -102,7 +102,7 @@ def test_the_cost_moves_the_unit():
     assert halting.unit.weight.grad.abs().sum() > 0 and halting.unit.bias.grad.abs() > 0
 
 
-def test_what_does_not_fit_is_refused():
+def test_invalid_input_is_refused():
     with pytest.raises(UnknownName, match="no halting variant is called 'sum'"):
         Halting(4, combine="sum")
     with pytest.raises(InvalidOption, match="threshold must be above 0 and below 1"):

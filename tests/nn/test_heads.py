@@ -95,7 +95,7 @@ def test_heads_are_read_from_configuration_files() -> None:
         ({"task": "tag", "label": 2}, "label"),
     ],
 )
-def test_what_is_no_head_is_refused(tasks: object, said: str) -> None:
+def test_invalid_heads_are_refused(tasks: object, said: str) -> None:
     with pytest.raises(InvalidOption, match=said):
         build("encoder", width=16, layers=1, heads=2, hidden=16, tasks=tasks)
 

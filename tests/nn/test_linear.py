@@ -1,4 +1,4 @@
-"""The linear layer that is quick for few rows is a linear layer, and layers that lie together are read as one."""
+"""The linear layer that is fast for few rows equals torch's, and adjacent layers can be used as one."""
 
 import copy
 
@@ -38,7 +38,7 @@ def test_it_is_a_linear_layer(outputs: int, shape: tuple[int, ...], bias: bool, 
 
 
 @pytest.mark.parametrize("rows", [1, 3])
-def test_inputs_may_lie_in_any_way(rows: int):
+def test_inputs_may_have_any_strides(rows: int):
     weight = torch.randn(LARGE, INPUTS)
     for x in (
         torch.randn(INPUTS, rows).t(),
@@ -53,7 +53,7 @@ def test_inputs_may_lie_in_any_way(rows: int):
 @pytest.mark.parametrize(
     "rows, outputs, slices", [(1, LARGE, 2), (FEW, LARGE, 2), (1, LARGE - 2, 0), (FEW + 1, LARGE, 0)]
 )
-def test_a_large_weight_is_shared_out_for_few_rows(monkeypatch, rows: int, outputs: int, slices: int):
+def test_a_large_weight_is_split_for_few_rows(monkeypatch, rows: int, outputs: int, slices: int):
     seen, bmm = [], torch.bmm
     monkeypatch.setattr(torch, "bmm", lambda a, b: seen.append(len(a)) or bmm(a, b))
     with torch.inference_mode():
@@ -81,7 +81,7 @@ def check(layers: nn.ModuleList) -> None:
     torch.testing.assert_close(functional.linear(x, *whole), expected)
 
 
-def test_layers_that_lie_together_are_one(layers: nn.ModuleList):
+def test_adjacent_layers_have_a_fused_view(layers: nn.ModuleList):
     before = copy.deepcopy(layers.state_dict())
     parameters = list(layers.parameters())
     assert fused_view(layers) is None
@@ -92,7 +92,7 @@ def test_layers_that_lie_together_are_one(layers: nn.ModuleList):
         assert torch.equal(value, before[name])
 
 
-def test_what_is_done_to_a_layer_is_seen(layers: nn.ModuleList):
+def test_changes_of_a_layer_show_in_the_fused_view(layers: nn.ModuleList):
     fuse_storage(layers)
     layers[1](torch.randn(2, 8)).sum().backward()
     assert layers[0].weight.grad is None and layers[1].weight.grad is not None
@@ -103,7 +103,7 @@ def test_what_is_done_to_a_layer_is_seen(layers: nn.ModuleList):
 
 
 @pytest.mark.parametrize("change", ["replaced", "wrapped", "hooked", "parametrised", "assigned", "moved", "copied"])
-def test_layers_that_are_not_as_they_were_are_left_alone(layers: nn.ModuleList, change: str):
+def test_changed_layers_are_not_fused(layers: nn.ModuleList, change: str):
     fuse_storage(layers)
     if change == "replaced":
         layers[2] = nn.Sequential(Linear(8, 4))
@@ -122,7 +122,7 @@ def test_layers_that_are_not_as_they_were_are_left_alone(layers: nn.ModuleList, 
     assert fused_view(layers) is None
 
 
-def test_layers_are_brought_together_again(layers: nn.ModuleList):
+def test_separated_layers_are_fused_again(layers: nn.ModuleList):
     apart = copy.deepcopy(layers)
     x = torch.randn(2, layers[0].in_features)
     assert fused_view([*apart]) is None
@@ -137,7 +137,7 @@ def test_layers_are_brought_together_again(layers: nn.ModuleList):
 
 
 @pytest.mark.parametrize("change", ["hook", "type"])
-def test_layers_that_do_more_stay_where_they_are(layers: nn.ModuleList, change: str):
+def test_layers_with_hooks_or_another_dtype_are_not_moved(layers: nn.ModuleList, change: str):
     apart = copy.deepcopy(layers)
     if change == "hook":
         apart[1].register_forward_hook(lambda *_: None)

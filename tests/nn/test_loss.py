@@ -1,4 +1,4 @@
-"""The loss in pieces is the loss."""
+"""The chunked loss equals the loss over all logits; label smoothing equals its three definitions."""
 
 import pytest
 import torch
@@ -29,7 +29,7 @@ def test_value_and_gradients_equal_those_of_the_whole(chunk):
         torch.testing.assert_close(one, other)
 
 
-def test_no_logits_of_the_whole_are_made():
+def test_the_logits_of_the_whole_text_are_never_allocated():
     from longspan.audit.counting import LargestTensor
 
     x, weight, _, targets = make(vocabulary=4000, length=200)
@@ -38,7 +38,7 @@ def test_no_logits_of_the_whole_are_made():
     assert seen.elements == 10 * 4000
 
 
-def test_nothing_that_counts_is_a_loss_of_0():
+def test_without_targets_the_loss_is_0():
     x, weight, bias, targets = make()
     loss = chunked_cross_entropy(x, weight, torch.full_like(targets, -100), bias)
     assert loss.item() == 0.0
@@ -60,7 +60,7 @@ GOLDEN = {"uniform": (0.999468, 0.609795), "others": (1.020263, 0.556550), "othe
 
 
 def smoothed_target(convention: str, vocabulary: int = 5, y: int = 2, pad: int = 0, eps: float = 0.1) -> torch.Tensor:
-    """As the three programs write it down."""
+    """The formulas of the three programs."""
     q = torch.full((vocabulary,), eps / (vocabulary - CONVENTIONS.index(convention)), dtype=torch.float64)
     if convention == "uniform":
         q[y] += 1 - eps

@@ -93,7 +93,7 @@ def test_half_of_a_state_dict_is_refused_as_torch_does():
 
 
 @pytest.mark.parametrize("name", ["window", "linear", "performer", "longformer", "nystrom", "bigbird"])
-def test_other_mechanisms_are_what_their_map_says(name: str):
+def test_outputs_of_other_mechanisms_equal_their_maps_times_values(name: str):
     """The output is the map that `need_weights` gives, applied to the projected values."""
     layer = MultiheadAttention(WIDTH, HEADS, batch_first=True, attention=name, **DOUBLE).eval()
     x, *_ = inputs({"batch_first": True})
@@ -136,7 +136,7 @@ def test_inside_an_encoder_layer_of_torch(masks: str):
     assert bool(calls) == (masks != "causal")  # an arbitrary mask goes through torch's function
 
 
-def test_what_cannot_be_is_refused():
+def test_invalid_combinations_are_refused():
     with pytest.raises(InvalidOption, match="12 is not a multiple of 5"):
         MultiheadAttention(12, 5)
     with pytest.raises(Unsupported, match=r"reformer needs more than .*; use longspan\.MultiHead"):

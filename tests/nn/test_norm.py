@@ -47,7 +47,7 @@ def test_half_precision_is_summed_in_float32(kind: str, dtype: torch.dtype):
 
 
 @pytest.mark.parametrize("kind", sorted(NORMS))
-def test_epsilon_arrives(kind: str):
+def test_epsilon_is_used(kind: str):
     norm = build_norm(kind, 4, eps=1e-12)
     assert isinstance(norm, nn.Identity) or norm.eps == 1e-12
 

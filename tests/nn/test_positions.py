@@ -233,7 +233,7 @@ class TestRotaryOnAGrid:
         torch.testing.assert_close(scores[0, 0, 1, 2], scores[4, 3, 5, 5])
         torch.testing.assert_close(scores[3, 4, 1, 0], scores[5, 5, 3, 1])
 
-    def test_one_axis_is_a_text_and_the_first_goes_on(self):
+    def test_one_axis_equals_a_text_and_the_first_axis_is_unbounded(self):
         x = torch.randn(2, 1, 9, 4)
         assert torch.equal(Rotary(4, axes=(9,))(x), Rotary(4)(x))
         assert torch.equal(Rotary(4, axes=(2, 3))(x), Rotary(4, axes=(50, 3))(x))  # rows beyond the second

@@ -17,7 +17,7 @@ def layers(clip: float, projection: int = 4) -> tuple[ProjectedLstm, ProjectedLs
 
 @pytest.mark.parametrize("projection", [4, 7])
 @pytest.mark.parametrize("lengths", [None, torch.tensor([6, 3, 0])])
-def test_both_paths_are_one_layer(projection: int, lengths: torch.Tensor | None):
+def test_fused_and_stepwise_lstm_are_equal(projection: int, lengths: torch.Tensor | None):
     fused, stepwise = layers(100.0, projection)
     x = torch.randn(3, 6, 5, dtype=torch.float64)
     state = tuple(torch.randn_like(part) for part in fused.start(3))

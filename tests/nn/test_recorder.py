@@ -1,4 +1,4 @@
-"""Looking into a stack: what is seen is what passed."""
+"""Recording a stack: the records are the states and maps of the forward pass."""
 
 import torch
 
@@ -9,7 +9,7 @@ IDS = torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8]])
 SMALL = {"width": 16, "layers": 3, "heads": 2, "hidden": 16, "dropout": 0.0, "vocabulary": 11}
 
 
-def test_states_begin_with_the_embedding_and_end_with_what_comes_out() -> None:
+def test_states_begin_with_the_embedding_and_end_with_the_output() -> None:
     model = build("encoder", **SMALL, norm_position="pre").eval()
     with recording(model.stack) as seen:
         out = model(IDS)
@@ -32,28 +32,28 @@ def test_maps_are_weights_and_give_the_output() -> None:
     torch.testing.assert_close(mixed, mixer(seen.states[0]))
 
 
-def test_a_decoder_shows_what_it_reads_of_the_other_sequence() -> None:
+def test_cross_attention_maps_of_a_decoder_are_recorded() -> None:
     model = build("transformer", **SMALL).eval()
     with recording(model.decoder) as seen:
         model(IDS, IDS[:, :2])
     assert [each.shape for each in seen.cross_maps] == [(2, 2, 2, 4)] * 3
 
 
-def test_shared_layers_are_seen_each_time() -> None:
+def test_shared_layers_are_recorded_each_time() -> None:
     model = build("encoder", **SMALL, groups=1).eval()
     with recording(model.stack) as seen:
         model(IDS)
     assert len(model.stack.blocks) == 1 and len(seen.states) == 4 and len(seen.maps) == 3
 
 
-def test_an_attention_that_blocks_share_is_seen_once_in_each() -> None:
+def test_a_shared_attention_is_recorded_once_per_block() -> None:
     model = build("encoder", **SMALL, groups=1, share="attention").eval()
     with recording(model.stack) as seen:
         model(IDS)
     assert len(model.stack.blocks) == 3 and len(seen.states) == 4 and len(seen.maps) == 3
 
 
-def test_nothing_stays_behind() -> None:
+def test_hooks_are_removed_afterwards() -> None:
     model = build("encoder", **SMALL).eval()
     with recording(model.stack, maps=False) as seen:
         model(IDS)
@@ -78,7 +78,7 @@ def test_reversible_layers_show_both_streams() -> None:
     assert torch.equal(seen.states[-1], out)
 
 
-def test_the_second_run_of_reversible_layers_is_not_seen() -> None:
+def test_the_second_run_of_reversible_layers_is_not_recorded() -> None:
     attention = {"name": "reformer", "rounds": 2, "chunk": 2, "buckets": 2}
     model = build("decoder", **SMALL, norm_position="pre", reversible=True, merge="mean", attention=attention)
     plain = torch.autograd.grad(model(IDS).logsumexp(-1).sum(), list(model.parameters()))

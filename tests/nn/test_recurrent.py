@@ -104,7 +104,7 @@ def test_masked_positions_give_no_gradient():
 
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize("pieces", [[1] * 8, [3, 1, 4]])
-def test_any_pieces_are_the_whole(cell: str, pieces: list[int]):
+def test_reading_in_pieces_equals_reading_at_once(cell: str, pieces: list[int]):
     layers = Recurrent(5, 7, cell=cell, layers=2, learned_start=True).double()
     nn.init.normal_(layers.first_hidden)
     x, real = torch.randn(2, 8, 5).double(), torch.rand(2, 8) < 0.6
@@ -179,7 +179,7 @@ def test_only_real_tokens_are_reversed():
     assert torch.equal(turned.gather(1, index), tokens)
 
 
-def test_what_does_not_fit_is_refused():
+def test_invalid_input_is_refused():
     with pytest.raises(InvalidOption, match="cell must be one of elman, lstm, gru, not 'rnn'"):
         Recurrent(5, 7, cell="rnn")
     with pytest.raises(InvalidOption, match="forget_bias needs a forget gate, which only cell lstm has, not gru"):

@@ -43,7 +43,7 @@ def test_the_sublayer_may_be_a_module(x: torch.Tensor):
     assert Residual(8)(x, nn.Linear(8, 8)).shape == x.shape
 
 
-def test_unknown_place_and_norm():
+def test_unknown_norm_and_norm_position_are_refused():
     with pytest.raises(UnknownName, match=r"'prr'.*did you mean 'pre'"):
         Residual(8, norm_position="prr")
     with pytest.raises(UnknownName, match=r"'batch'.*known: layer, none, rms"):

@@ -15,7 +15,7 @@ def seed() -> None:
 
 
 class Mix(nn.Module):
-    """Stands for an attention: mixes positions, reads a context, drops."""
+    """A stand-in for attention: mixes positions, reads a context, has dropout."""
 
     def __init__(self, dropout: float = 0.3) -> None:
         super().__init__()
@@ -150,7 +150,7 @@ def test_the_user_s_random_stream_is_left_alone():
     assert torch.equal(torch.get_rng_state(), after_forward)
 
 
-def test_autocast_keeps_streams_in_float32_and_casts_alike_again():
+def test_autocast_keeps_streams_in_float32_and_casts_the_same_way_twice():
     stack, (x1, x2) = build(4, dropout=0.0), streams(torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
         y1, y2 = stack(x1.bfloat16(), x2)
@@ -178,7 +178,7 @@ def test_autocast_cache_is_not_poisoned_for_a_weight_used_outside_too():
 
 
 class Rounding(nn.Module):
-    """A decision on a knife's edge: any rounding of the input turns it."""
+    """A decision that any rounding of the input changes."""
 
     def __init__(self, remembers: bool) -> None:
         super().__init__()

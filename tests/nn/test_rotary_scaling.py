@@ -39,7 +39,7 @@ def test_only_yarn_changes_the_amplitude():
     torch.testing.assert_close(Rotary(8, scaling=scaling)(x).norm(dim=-1), 2 * x.norm(dim=-1))
 
 
-def test_decoding_goes_on_with_the_same_turns():
+def test_decoding_continues_with_the_same_angles():
     scaling = {"kind": "llama3", "factor": 4.0, "original_length": 8}
     model = build("decoder", width=16, heads=2, layers=2, position="rotary", rotary_scaling=scaling).double().eval()
     ids = torch.randint(0, 256, (2, 12))
@@ -58,6 +58,6 @@ def test_decoding_goes_on_with_the_same_turns():
         ({"factor": 0.5}, "at least 1"),
     ],
 )
-def test_what_makes_no_sense_is_refused(given: dict, said: str):
+def test_invalid_options_are_refused(given: dict, said: str):
     with pytest.raises(InvalidOption, match=said):
         RotaryScaling(**given)

@@ -45,10 +45,10 @@ def test_all_samples_are_the_full_softmax():
     torch.testing.assert_close(given, wanted, rtol=0, atol=1e-10)
 
 
-def test_the_samples_stand_for_all():
-    """A sum over the samples, each divided by how often it is expected, is on average the sum over all words.
+def test_weighted_samples_estimate_the_sum_over_all_ids():
+    """A sum over the samples, each divided by its expected count, is on average the sum over all ids.
 
-    Not quite: that the last draw was a new word is no accident, which is seen where samples are few.
+    Only nearly: drawing stops with a new id, which introduces a small bias if there are few samples.
     """
     sampler, generator = LogUniform(2000, 200), torch.Generator().manual_seed(3)
     value = torch.rand(2000, generator=generator, dtype=torch.float64)

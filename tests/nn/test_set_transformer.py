@@ -1,4 +1,4 @@
-"""The blocks of the Set Transformer: what they are, and what sets ask of them."""
+"""The blocks of the Set Transformer: their definitions, and invariance to order and padding."""
 
 import math
 
@@ -113,7 +113,7 @@ def test_the_order_of_a_set_means_nothing(variant: str, x_width: int):
 
 
 @VARIANTS
-def test_a_set_taken_twice_is_the_same_set(variant: str):
+def test_repeating_every_element_of_a_set_changes_nothing(variant: str):
     x = hidden()
     twice = torch.cat([x, x], 1)
     isab, pma = stir(ISAB(WIDTH, HEADS, 4, variant=variant)), stir(PMA(WIDTH, HEADS, 2, variant=variant))
@@ -153,7 +153,7 @@ def test_an_empty_set_gives_finite_numbers(variant: str):
         assert bool(stir(block)(x, key_mask=mask).isfinite().all())
 
 
-def test_one_point_gives_all_rows_alike_before_the_residual():
+def test_with_one_point_all_rows_are_equal_before_the_residual():
     isab, x = stir(ISAB(WIDTH, HEADS, 1)), hidden()
     rows = isab.spread.attention(x, isab.summary(x))
     close(rows, rows[:, :1].expand_as(rows))
@@ -194,7 +194,7 @@ def test_learned_rows_start_within_the_bound_of_xavier():
 # Refusals
 
 
-def test_what_does_not_fit_is_refused():
+def test_invalid_input_is_refused():
     with pytest.raises(InvalidOption, match="heads must divide the width: 12 is not a multiple of 5"):
         SAB(12, 5)
     with pytest.raises(InvalidOption, match="points must be at least 1, not 0"):

@@ -81,9 +81,9 @@ class Electra(ReplacedTokenPair):
         # Built first, so that files have the shared tables under its name.
         self.discriminator = Encoder(_half(options, Head(task="detect", activation=_plain(options), dropout=0.0)))
         self.generator = Encoder(_half(_smaller(options), Head(task="masked", activation="gelu")))
-        own, shared = self.generator.embedding, self.discriminator.embedding
-        own.weight, own.segment = shared.weight, shared.segment
-        own.position, own.norm = shared.position, shared.norm
+        embedding, shared = self.generator.embedding, self.discriminator.embedding
+        embedding.weight, embedding.segment = shared.weight, shared.segment
+        embedding.position, embedding.norm = shared.position, shared.norm
 
     @property
     def detection_weight(self) -> float:

@@ -89,13 +89,13 @@ def fused_view(layers: Sequence[nn.Module]) -> tuple[Tensor, Tensor | None] | No
     They are views, so any change of a layer shows at once. None if they are not adjacent in memory any more, or if a
     layer was replaced, parametrised or hooked.
     """
-    owned = []
+    parameters = []
     for layer in layers:
         if _changed(layer):
             return None
-        owned.append(layer._parameters)
-    weight = _spanning([own.get("weight") for own in owned])
-    biases = [own.get("bias") for own in owned]
+        parameters.append(layer._parameters)
+    weight = _spanning([by_name.get("weight") for by_name in parameters])
+    biases = [by_name.get("bias") for by_name in parameters]
     if weight is None or all(bias is None for bias in biases):
         return None if weight is None else (weight, None)
     bias = _spanning(biases)

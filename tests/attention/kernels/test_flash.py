@@ -56,8 +56,8 @@ def both(plain, g: Tensor, q: Tensor, k: Tensor, v: Tensor, tolerance: float = 1
     )
 
 
-def test_the_kernel_is_there():
-    """Otherwise this file would hold the fallback to itself."""
+def test_the_fused_kernel_is_available():
+    """Otherwise this file would compare the fallback with itself."""
     assert flash._AVAILABLE
 
 
@@ -110,8 +110,8 @@ def test_a_long_input_crosses_the_blocks_of_the_kernel(plain):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 @pytest.mark.parametrize("causal", [False, True])
-def test_dead_rows_say_so_by_their_log_sum_exp(plain, dtype: torch.dtype, causal: bool):
-    """And the rows beside them are not touched."""
+def test_rows_with_nothing_to_read_have_a_low_log_sum_exp(plain, dtype: torch.dtype, causal: bool):
+    """And other rows do not change."""
     _, q, k, v = make(dtype, keys=QUERIES)
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     mask = torch.zeros(BATCH, 1, QUERIES, QUERIES, dtype=wide)
@@ -170,7 +170,7 @@ def test_backward_with_the_output_and_log_sum_exp_of_a_larger_softmax(plain, par
     close(sum_of_parts(lambda *args, **options: plain(flash.backward, *args, **options)), whole)
 
 
-def test_a_part_that_is_wholly_blocked_adds_nothing(plain):
+def test_a_fully_blocked_source_adds_nothing(plain):
     g, q, k, v = make()
     out, lse = flash.forward(q, k, v, SCALE)
     other_k, other_v = torch.randn_like(k), torch.randn_like(v)

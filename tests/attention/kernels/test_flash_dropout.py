@@ -1,4 +1,4 @@
-"""Attention with dropout, apart from the mechanisms: its random numbers and its pieces."""
+"""The kernel of attention with dropout: its random numbers and its pieces."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ SHAPE = torch.Size([4, 256, 512])  # more than one use of the pool of random wor
 
 
 def draw(rate: float, pieces: int) -> Tensor:
-    """(pieces, weights): 1 for those that live; copied, because each piece is drawn into the buffer of the last"""
+    """(pieces, weights): 1 for kept weights; copied, because the pieces share one buffer"""
     torch.manual_seed(0)
     dropout = AttentionDropout(rate)
     with dropout.activate():
@@ -37,7 +37,7 @@ def test_weights_are_dropped_at_the_rate_and_independently(rate: float):
 def test_pieces_of_rows_and_of_lanes_give_what_the_kernel_gives(
     shape: tuple[int, ...], causal: bool, monkeypatch: pytest.MonkeyPatch
 ):
-    """At a rate of nothing, with a mask that differs by sequence, in pieces of 16 rows."""
+    """At rate 0, with a mask that differs by sequence, in pieces of 16 rows."""
     monkeypatch.setattr(flash_dropout, "PIECE", 16 * 40)
     g, q, k, v = (torch.randn(shape, dtype=torch.float64) for _ in range(4))
     mask = torch.randn(shape[0], 1, 40, 40, dtype=torch.float64)

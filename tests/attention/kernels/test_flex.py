@@ -50,7 +50,7 @@ def through(mechanism, q, k, v, keep, bias=None):
 
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize(("name", "options", "causal"), CASES)
-def test_what_is_read_and_what_comes_out(name, options, causal, masked):
+def test_masks_and_outputs_equal_the_definition(name, options, causal, masked):
     mechanism, q, k, v, keep = made(name, options, causal)
     keep = keep if masked else None
     read = flex.reads(mechanism, LENGTH, keep, q.device)
@@ -67,7 +67,7 @@ def test_a_row_with_nothing_to_read_is_zero():
     assert torch.equal(through(mechanism, q, k, v, keep)[:, :, :3], torch.zeros(2, HEADS, 3, WIDTH, dtype=q.dtype))
 
 
-def test_what_it_cannot_do_is_left_to_the_mechanism():
+def test_unsupported_calls_use_the_mechanism():
     mechanism, q, k, v, _ = made("window", {"window": 3}, False)
     bias = torch.randn(HEADS, 2 * LENGTH - 1, dtype=torch.float64)
     assert through(mechanism, q, k, v, None, bias=bias) is None
@@ -84,21 +84,21 @@ def test_what_it_cannot_do_is_left_to_the_mechanism():
         ("image_local", {"query_block": (2, 2), "memory": (1, 1), "width": 4, "height": 5}),
     ],
 )
-def test_a_text_that_is_not_the_grid_is_refused_as_ever(name, options):
+def test_a_text_that_does_not_fit_the_grid_is_refused(name, options):
     mechanism, q, k, v, _ = made(name, options, False)
     with pytest.raises(InvalidInput, match=r"built for .* 20 positions, not 40"):
         through(mechanism, q, k, v, None)
 
 
-def test_longformer_in_a_layer_has_nothing_beside_its_heads_without_global_tokens():
-    """It made their projections whatever came, and so never went this way."""
+def test_longformer_without_global_tokens_has_no_streams_in_a_layer():
+    """A regression: projections that were always computed prevented the use of FlexAttention."""
     mixer, seen = MultiHead(HEADS * WIDTH, build("longformer", heads=HEADS, head_dim=WIDTH, window=3)), []
     mixer.mechanism.other_way = lambda mechanism, q, k, v, extras: seen.append(dict(extras.streams))
     mixer(torch.randn(2, 9, HEADS * WIDTH))
     assert seen == [{}]
 
 
-def test_masks_are_made_once_for_a_length_and_anew_for_other_weights(monkeypatch):
+def test_masks_are_cached_by_length_and_recomputed_for_other_weights(monkeypatch):
     made = []
     make = flex._mask
     monkeypatch.setattr(flex, "_mask", lambda *given: made.append(given) or make(*given))
@@ -114,7 +114,7 @@ def test_masks_are_made_once_for_a_length_and_anew_for_other_weights(monkeypatch
     assert len(made) == 4
 
 
-def test_a_model_is_switched_as_a_whole_and_back(monkeypatch):
+def test_a_whole_model_can_be_switched_on_and_off(monkeypatch):
     torch.manual_seed(0)
     model = models.build(
         "decoder", vocabulary=11, layers=4, width=8, heads=2, attention=["window", "softmax", "sparse", "linear"]

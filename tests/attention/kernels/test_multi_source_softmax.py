@@ -100,7 +100,7 @@ def test_a_mask_that_hides_nothing(dense, agree, union):
 
 
 @NAMED
-def test_one_source_wholly_masked(dense, agree, union):
+def test_one_source_fully_masked(dense, agree, union):
     for hidden in range(len(union)):
         keeps = [
             torch.zeros(BATCH, keys, dtype=torch.bool) if number == hidden else None
@@ -166,7 +166,7 @@ def test_gradcheck():
     assert torch.autograd.gradcheck(lambda q, *pairs: _plain(q, sources(small, keeps, pairs), SCALE, 0.0), given)
 
 
-def test_gradients_only_where_they_are_asked_for():
+def test_gradients_are_computed_only_for_inputs_that_require_them():
     q, k, v = (torch.randn(BATCH, HEADS, 6, WIDTH, dtype=torch.float64) for _ in range(3))
     full = [x.clone().requires_grad_() for x in (q, k, v)]
     joint(full[0], [KeySource(Dense(), full[1], full[2])], scale=SCALE).sum().backward()
@@ -280,7 +280,7 @@ def test_gradients_under_dropout_with_a_fixed_seed():
 @NAMED
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("masked", [False, True])
-def test_half_precision_is_finite_and_near(dense, union, dtype: torch.dtype, masked: bool):
+def test_half_precision_is_finite_and_close(dense, union, dtype: torch.dtype, masked: bool):
     keeps = [torch.rand(BATCH, keys) < 0.6 if masked else None for _, keys, _ in union]
     given = [x.to(dtype).requires_grad_() for x in tensors(union)]
     wide = [x.detach().double() for x in given]
@@ -309,7 +309,7 @@ def test_half_precision_with_large_scores():
 
 
 def test_an_extra_term_of_one_source_of_two(dense, agree):
-    """It is laid out as the scores are, keeps its gradient, and may block a pair."""
+    """It has the layout of the scores, gets its gradient, and may block a pair."""
     q, k, v, more_k, more_v = (torch.randn(BATCH, HEADS, n, WIDTH, dtype=torch.float64) for n in (9, 9, 9, 3, 3))
     extra = torch.randn(BATCH, HEADS, 9, 3, dtype=torch.float64)
     may = torch.ones(9, 12, dtype=torch.bool)

@@ -6,7 +6,7 @@ from longspan.attention.kernels.top_k import largest
 
 
 @given(st.integers(1, 300), st.floats(0, 1), st.integers(0, 2**31))
-def test_the_same_as_a_sort(length: int, share: float, seed: int):
+def test_it_equals_sorting(length: int, share: float, seed: int):
     x = torch.randn(2, 3, length, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     count = max(1, round(share**3 * length))  # few more often than many
     values, places = largest(x, count)
@@ -14,7 +14,7 @@ def test_the_same_as_a_sort(length: int, share: float, seed: int):
     assert torch.equal(values, x.gather(-1, places))
 
 
-def test_what_is_hidden_is_never_taken_before_what_is_not():
+def test_hidden_entries_are_chosen_only_after_all_others():
     x = torch.full((1, 500), -torch.inf)
     x[0, [3, 77, 499]] = torch.tensor([-5.0, 2.0, 0.0])
     values, places = largest(x, 10)

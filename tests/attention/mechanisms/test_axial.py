@@ -27,7 +27,7 @@ def qkv(length: int, batch: int = BATCH, heads: int = HEADS, dtype: torch.dtype 
 
 
 def literal(length: int, options: dict, causal: bool) -> Tensor:
-    """Positions that differ in the one axis only, and are not behind on it if masked."""
+    """Positions that differ in one axis only, and if causal are not later on it."""
     width = options.get("width", 64)
     axes = options.get("axes", (math.ceil(length / width), width))
     axis = options.get("axis", -1) % len(axes)
@@ -91,7 +91,7 @@ def test_padding(dense, agree, length: int, options: dict, causal: bool):
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("batch", [1, 2])
 def test_a_layer_equals_the_dense_masked_one(dense, agree, axis: int, causal: bool, batch: int):
-    """T1 with its projections: heads come as views of them, and leave as such."""
+    """With projections: heads are views of their outputs."""
     layer = MultiHead(HEADS * WIDTH, make(causal, width=5, axis=axis)).double()
     keep = literal(23, {"width": 5, "axis": axis}, causal)
 
@@ -168,7 +168,7 @@ def test_any_sizes(length: int, width: int, axis: int, causal: bool):
 
 @pytest.mark.parametrize("axis", [0, 1])
 def test_the_cost_of_a_square_grows_with_the_power_of_one_and_a_half(axis: int):
-    """T6: n·√n at a width of √n, counted and declared."""
+    """n·√n at a width of √n, counted and declared."""
     sizes, flops = (1024, 4096, 16384), []
     for size in sizes:
         attention = build("axial", heads=1, head_dim=8, width=math.isqrt(size), axis=axis)
@@ -253,7 +253,7 @@ def test_the_state_of_columns_is_all_of_them_and_of_a_middle_axis_its_slab():
         assert kept == [seen, seen % 6]
 
 
-def test_a_mask_that_comes_late():
+def test_a_mask_given_only_at_a_later_step():
     for axis in (0, 1):
         attention, tensors = make(True, width=6, axis=axis), qkv(40)
         keep = torch.ones(BATCH, 40, dtype=torch.bool)
@@ -282,7 +282,7 @@ def test_a_mask_that_comes_late():
     ],
     ids=str,
 )
-def test_options_that_do_not_fit(options: dict, message: str):
+def test_invalid_options_are_refused(options: dict, message: str):
     with pytest.raises(InvalidOption) as raised:
         make(**options)
     assert str(raised.value) == message

@@ -74,7 +74,7 @@ def test_equals_the_literal_union(dense, agree, options: dict, length: int):
 @pytest.mark.parametrize("length", [1, 5, 6, 17, 40])
 @pytest.mark.parametrize("random", [0, 2])
 def test_the_etc_form_equals_its_literal_union(dense, agree, random: int, length: int):
-    """The first 5 positions read and are read by all; the others are in blocks that begin behind them."""
+    """The first 5 positions read and are read by all; the others are in blocks that begin after them."""
     attention, globals_ = make(form="etc", global_tokens=5, random=random), 5
     keep = torch.ones(HEADS, length, length, dtype=torch.bool)
     if length > globals_:
@@ -87,7 +87,7 @@ def test_the_etc_form_equals_its_literal_union(dense, agree, random: int, length
     agree(lambda q, k, v: dense(q, k, v, keep, WIDTH**-0.5), attention, *qkv(length))
 
 
-def test_the_etc_form_draws_nothing_unless_told():
+def test_the_etc_form_has_no_random_blocks_by_default():
     assert make(form="etc").random == 0 and make().random == 3 and make(form="etc", random=2).random == 2
 
 
@@ -101,7 +101,9 @@ def test_the_etc_form_draws_nothing_unless_told():
     form=st.sampled_from(["itc", "etc"]),
     plan=st.sampled_from(["uniform", "released"]),
 )
-def test_no_key_twice_and_exactly_as_many_as_there_are(count: int, random: int, window: int, form: str, plan: str):
+def test_every_block_is_read_at_most_once_and_in_the_right_number(
+    count: int, random: int, window: int, form: str, plan: str
+):
     attention = make(random=random, window=window, form=form, plan=plan)
     last = torch.tensor([count - 1])
     table = attention._table(last, 4 * count)[0].tolist()
@@ -173,7 +175,7 @@ def test_enough_random_blocks_are_full_attention(agree, length: int, random: int
     agree(full, make(random=random), *qkv(length))
 
 
-def test_the_released_plan_stays_in_front():
+def test_the_released_plan_draws_from_the_first_blocks():
     attention = build("bigbird", heads=50, head_dim=WIDTH, block=64, random=3, plan="released")
     for length, limit in ((1024, 16), (4096, 16), (8192, 11), (960, 11), (512, 8)):
         blocks = {b for head in drawn(attention, length) for row in head[1:-1] for b in row}
@@ -185,7 +187,7 @@ def test_the_released_plan_stays_in_front():
 
 @pytest.mark.parametrize("options", [{}, {"form": "etc", "global_tokens": 5, "random": 2}], ids=str)
 def test_a_padded_batch_equals_each_sequence_alone(agree, options: dict):
-    """Lengths in other blocks, so that each sequence has a last block and random blocks of its own."""
+    """Lengths end in different blocks, so each sequence has its own last block and random blocks."""
     attention, lengths = make(**options), (41, 17, 3, 57)
     tensors = qkv(57, batch=4)
     keep = torch.arange(57) < torch.tensor(lengths)[:, None]
@@ -268,7 +270,7 @@ def test_dropout_in_training_only(form: str):
     ],
     ids=str,
 )
-def test_options_that_do_not_fit(options: dict, message: str):
+def test_invalid_options_are_refused(options: dict, message: str):
     with pytest.raises(InvalidOption) as raised:
         make(**options)
     assert str(raised.value) == message
@@ -301,7 +303,7 @@ def test_the_plan_of_hugging_face_equals_its_definition(agree, length: int):
     torch.testing.assert_close(attention.weights(q, k, key_mask=mask), attention.oracle(q, k, key_mask=mask))
 
 
-def test_the_plan_of_hugging_face_costs_what_it_does():
+def test_the_cost_of_the_hugging_face_plan_is_exact():
     attention = make(plan="hugging_face", random=1)
     for length in (20, 45):
         tensors = qkv(length, batch=1, dtype=torch.float32)

@@ -67,7 +67,7 @@ def test_padding_does_not_change_the_scale_of_distances(causal: bool):
     assert not torch.allclose(make(limit=40, causal=causal)(q, k, v), make(causal=causal)(q, k, v))
 
 
-def test_positions_go_on_where_the_prompt_ended():
+def test_decoding_continues_the_positions_of_the_prompt():
     attention, tensors = make(causal=True), qkv(LIMIT)
     expected, state, outs, begin = attention(*tensors), attention.start(BATCH, dtype=DOUBLE), [], 0
     for count in (100, 1, 1, 57, 1):

@@ -1,4 +1,4 @@
-"""ETC against a literal mask and label matrix over the two inputs laid end to end."""
+"""ETC against a literal mask and label matrix over the two concatenated inputs."""
 
 import pytest
 import torch
@@ -181,7 +181,7 @@ def test_a_label_moves_the_pairs_that_have_it():
     torch.testing.assert_close(after[:, 1, :2], before[:, 1, :2], atol=1e-12, rtol=0)
     for i in range(2, 6):
         assert (after[:, 1, i, i + 1] > 0.999).all()
-    torch.testing.assert_close(after[:, 1, 6], before[:, 1, 6], atol=1e-12, rtol=0)  # nothing stands to its right
+    torch.testing.assert_close(after[:, 1, 6], before[:, 1, 6], atol=1e-12, rtol=0)  # nothing is to its right
 
 
 @pytest.mark.parametrize("labels", [0, 4])
@@ -235,7 +235,7 @@ def test_packed_examples_are_their_separate_runs(labels: int):
         torch.testing.assert_close(together[:, :, own], found, atol=1e-12, rtol=0)
 
 
-def test_ids_that_tell_nothing_apart_take_the_fused_way():
+def test_constant_ids_use_the_fused_path():
     attention = make(4, 3, hard="g2l", shared=True)
     q, k, v = heads(3, 80)
     one = {"segment": torch.zeros(BATCH, 80, dtype=torch.int64), "example": torch.full((BATCH, 80), 7)}
@@ -318,7 +318,7 @@ def test_what_is_missing_or_malformed_is_refused():
 @pytest.mark.parametrize(
     ("name", "value"), [("global_tokens", 0), ("radius", 0), ("labels", -1), ("hard", "l2g"), ("shared", 1)]
 )
-def test_options_that_do_not_fit_are_refused(name: str, value):
+def test_invalid_options_are_refused(name: str, value):
     with pytest.raises(InvalidOption, match=name):
         build("etc", heads=HEADS, head_dim=WIDTH, **{name: value})
 

@@ -49,14 +49,14 @@ def both(result: tuple[Tensor, Tensor]) -> Tensor:
 
 @pytest.mark.parametrize("block", [1, 2**18], ids=["small blocks", "large blocks"])
 @pytest.mark.parametrize("length", [1, 2, 7, 63, 64, 65, 200, 321])
-def test_the_engine_is_the_recurrence(agree, monkeypatch, length: int, block: int):
+def test_the_kernel_equals_the_recurrence(agree, monkeypatch, length: int, block: int):
     monkeypatch.setattr(gated_scan, "BLOCK_NUMBERS", block)
     tensors = folded(length, strength=0.2)
     agree(lambda *x: both(recurrence(*x)), lambda *x: both(gated_scan.gated(*x)), *tensors)
 
 
 @pytest.mark.parametrize("length", [1, 64, 100])
-def test_the_form_for_graphs_is_the_recurrence(agree, length: int):
+def test_the_traced_form_equals_the_recurrence(agree, length: int):
     agree(lambda *x: both(recurrence(*x)), lambda *x: both(gated_scan._one_block(*x)), *folded(length))
 
 
@@ -129,7 +129,7 @@ def test_chunks_give_the_whole(chunks: list[int]):
     assert state.bytes == BATCH * HEADS * WIDTH * WIDTH * 8
 
 
-def test_multihead_hands_on_the_hidden_states():
+def test_multihead_passes_the_hidden_states():
     mixer = MultiHead(10, make(width=10)).double()
     x = torch.randn(BATCH, 9, 10, dtype=DOUBLE)
     whole = mixer(x)

@@ -28,7 +28,7 @@ def qkv(length: int, batch: int = BATCH, heads: int = HEADS, dtype: torch.dtype 
 
 
 def literal_line(length: int, block: int, memory: int, causal: bool) -> Tensor:
-    """A_i = {j : a·l_q - l_m <= j <= i} with a = floor(i / l_q); without time, up to l_m behind the block."""
+    """A_i = {j : a·l_q - l_m <= j <= i} with a = floor(i / l_q); if not causal, up to l_m after the block."""
     keep = torch.zeros(length, length, dtype=torch.bool)
     for i in range(length):
         first = i // block * block
@@ -122,7 +122,7 @@ def test_a_memory_over_everything_is_full_causal_attention(agree, length: int, b
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_a_flange_over_everything_is_full_attention_in_that_order(agree, causal: bool):
-    """Causal, all but the right of the own row of blocks, which comes later, is read: that is everything before."""
+    """If causal, everything earlier is read; what is to the right in the same row of blocks comes later."""
     full = build("softmax", heads=HEADS, head_dim=WIDTH, causal=causal)
     agree(full, make(causal, query_block=(2, 3), memory=(9, 9), width=8, height=5), *qkv(40))
 
@@ -139,7 +139,7 @@ def test_the_jacobian_is_0_where_forbidden_and_not_where_allowed(length: int, op
 
 @pytest.mark.parametrize(("length", "options"), [(23, LINE), (35, FIXED)], ids=str)
 def test_what_several_layers_reach(length: int, options: dict):
-    """T2: a stack with residuals reads what the boolean product of its masks allows: ranks before, and all of those."""
+    """A stack with residuals reads what the boolean product of its masks allows: all earlier ranks, and no later."""
     attention, layers = make(heads=1, **options), 3
     (x,) = qkv(length, batch=1, heads=1)[:1]
 
@@ -154,8 +154,8 @@ def test_what_several_layers_reach(length: int, options: dict):
     assert not support.triu(1).any()
 
 
-def test_the_top_right_is_read_and_the_right_of_the_own_row_is_not():
-    """Trap (a): with blocks of 2 × 2 in an image of 4 × 4, block (1, 0) sees block (0, 1) but block (0, 0) does not."""
+def test_pixels_above_right_are_read_and_those_to_the_right_in_the_same_row_are_not():
+    """With blocks of 2 × 2 in an image of 4 × 4, block (1, 0) reads block (0, 1) but block (0, 0) does not."""
     keep = make(query_block=(2, 2), memory=(2, 2), width=4).oracle(*qkv(16)[:2])[0, 0] > 0
     order = raster_to_blocks(4, 4, (2, 2)).tolist()
     rank = {place: index for index, place in enumerate(order)}
@@ -165,7 +165,7 @@ def test_the_top_right_is_read_and_the_right_of_the_own_row_is_not():
 
 
 @pytest.mark.parametrize(("height", "width"), [(5, 7), (6, 9), (4, 8)])
-def test_an_image_there_and_back(height: int, width: int):
+def test_block_raster_order_of_an_image_is_invertible(height: int, width: int):
     """A model reads an image in raster order: attention in generation order, seen through both permutations."""
     block, flange = (2, 3), (1, 1)
     attention = make(False, query_block=block, memory=flange, width=width, height=height)
@@ -206,7 +206,7 @@ def test_any_sizes(length: int, options: dict, causal: bool):
 
 @pytest.mark.parametrize("options", [{}, {"query_block": (8, 8), "memory": (8, 8), "width": 128}], ids=str)
 def test_no_tensor_grows_with_the_square_at_16k(options: dict):
-    """T6 with the paper's sizes of blocks."""
+    """With the paper's block sizes."""
     length = 16384
     attention = build("image_local", heads=1, head_dim=8, causal=True, **options)
     leaves = [torch.randn(1, 1, length, 8).requires_grad_() for _ in range(3)]
@@ -280,7 +280,7 @@ def test_the_state_stops_growing(options: dict, most: int, masked: bool):
     assert max(sizes) == max(sizes[:60]) == most - 1  # the one that comes next makes it full
 
 
-def test_a_mask_that_comes_late():
+def test_a_mask_given_only_at_a_later_step():
     for options in (LINE, IMAGE):
         attention, tensors = make(**options), qkv(40)
         keep = torch.ones(BATCH, 40, dtype=torch.bool)
@@ -323,7 +323,7 @@ def test_a_mask_that_comes_late():
     ],
     ids=str,
 )
-def test_options_that_do_not_fit(options: dict, message: str):
+def test_invalid_options_are_refused(options: dict, message: str):
     with pytest.raises(InvalidOption) as raised:
         make(**options)
     assert str(raised.value) == message
@@ -401,6 +401,6 @@ def test_the_first_block_of_a_ring_reads_the_last():
     ],
     ids=str,
 )
-def test_rings_that_do_not_fit(options: dict, message: str):
+def test_invalid_rings_are_refused(options: dict, message: str):
     with pytest.raises(InvalidOption, match=message):
         make(**options)

@@ -84,13 +84,13 @@ def test_keys_in_any_order_and_rows_that_follow_the_queries():
     torch.testing.assert_close(permuted, expected[:, :, order], atol=1e-12, rtol=0)
 
 
-def test_a_set_taken_twice_is_the_same_set():
+def test_repeating_every_element_of_a_set_changes_nothing():
     attention, (q, k, v) = make(), qkv(13)
     twice = [torch.cat([x, x], 2) for x in (k, v)]
     torch.testing.assert_close(attention(q, *twice), attention(q, k, v), atol=1e-12, rtol=0)
 
 
-def test_one_point_gives_all_rows_alike():
+def test_with_one_point_all_rows_are_equal():
     out = make(points=1)(*qkv(13))
     torch.testing.assert_close(out, out[:, :, :1].expand_as(out))
 
@@ -124,7 +124,7 @@ def test_the_weights_depend_on_the_values():
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(1, 1), (50, 50), (3, 40), (40, 3)])
-def test_the_cost_is_what_is_counted(queries: int, keys: int):
+def test_the_declared_cost_equals_the_counted_one(queries: int, keys: int):
     attention = make(torch.float32)
     tensors = [x.requires_grad_() for x in qkv(queries, keys, 1, torch.float32)]
     run = lambda: attention(*tensors)  # noqa: E731
@@ -145,13 +145,13 @@ def test_parameters_are_points_and_two_matrices():
     ],
     ids=str,
 )
-def test_options_that_do_not_fit(options: dict, message: str):
+def test_invalid_options_are_refused(options: dict, message: str):
     with pytest.raises(InvalidOption) as raised:
         build("inducing", heads=HEADS, head_dim=HEAD_DIM, **options)
     assert str(raised.value) == message
 
 
-def test_what_sets_do_not_have_is_refused():
+def test_forms_that_sets_lack_are_refused():
     with pytest.raises(Unsupported, match="inducing has no causal form"):
         build("inducing", heads=HEADS, head_dim=HEAD_DIM, causal=True)
     with pytest.raises(Unsupported, match="inducing cannot decode"):

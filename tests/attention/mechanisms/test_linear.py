@@ -143,7 +143,7 @@ def test_the_state_has_one_size():
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_what_is_kept_grows_as_the_length_and_is_never_a_sum_per_position(causal: bool):
+def test_stored_memory_is_linear_without_a_sum_per_position(causal: bool):
     attention, kept = make(causal=causal), []
     for length in (1024, 4096):
         leaves = [x.requires_grad_() for x in qkv(length, batch=1, dtype=torch.float32)]

@@ -109,7 +109,7 @@ def test_the_map_has_no_higher_rank(kind: str, rank: int):
 
 
 def test_the_first_row_reads_the_last_key():
-    """So it is not causal, whatever mask is laid on its scores; and causal=True is refused."""
+    """So it is not causal with any mask on its scores, and causal=True is refused."""
     tensors = [x.requires_grad_() for x in qkv(9)]
     for gradient in torch.autograd.grad(make()(*tensors)[:, :, 0].sum(), tensors[1:]):
         assert bool((gradient[:, :, -1] != 0).all())
@@ -133,8 +133,8 @@ def test_queries_of_another_sequence(kind: str):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_padding_is_gone_before_it_is_projected(kind: str):
-    """Neither its content nor its amount shows, not even as zeros in a mean."""
+def test_padding_is_zeroed_before_the_projection(kind: str):
+    """Neither the content nor the amount of padding matters, not even as zeros in a mean."""
     attention = make(6, kind)
     q, k, v = qkv(14)
     expected = attention(q[:, :, :9], k[:, :, :9], v[:, :, :9])
@@ -239,13 +239,13 @@ def test_the_rank_may_shrink_with_depth():
 
 
 @pytest.mark.parametrize("kind", ["linear", "convolution"])
-def test_what_is_projected_starts_as_large_as_it_was(kind: str):
+def test_projected_keys_initially_have_the_variance_of_the_keys(kind: str):
     attention = build("linformer", heads=4, head_dim=64, max_length=4096, rank=64, projection=kind, sharing="none")
     deviation = attention.projection.keys.std().item() * (4096 if kind == "linear" else 64) ** 0.5
     assert 0.8 < deviation < 1.2
 
 
-def test_layers_that_cannot_share_say_why():
+def test_layers_that_cannot_share_are_refused_with_the_reason():
     for change, message in (
         ({"rank": 3}, "layers that share one projection need one rank, not 6 and 3"),
         ({"max_length": 12}, "layers that share one projection need one max_length, not 24 and 12"),
@@ -267,7 +267,7 @@ def test_layers_that_cannot_share_say_why():
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("sharing", ["none", "kv"])
-def test_the_plain_way_is_the_same(monkeypatch, agree, kind: str, sharing: str, masked: bool):
+def test_the_plain_path_gives_the_same_result(monkeypatch, agree, kind: str, sharing: str, masked: bool):
     attention = make(6, kind, sharing=sharing)
     keep = torch.rand(BATCH, 15) < 0.6 if masked else None
     weights = list(attention.parameters())
@@ -372,7 +372,7 @@ def test_dropout_in_training_only():
     ],
     ids=str,
 )
-def test_options_that_do_not_fit(given: dict, message: str):
+def test_invalid_options_are_refused(given: dict, message: str):
     with pytest.raises(InvalidOption) as raised:
         build("linformer", heads=HEADS, head_dim=WIDTH, **given)
     assert str(raised.value) == message
@@ -394,6 +394,6 @@ def test_a_length_over_the_table_is_refused(kind: str):
         assert str(raised.value) == message
 
 
-def test_supports_of_one_do_not_change_those_of_others():
+def test_abilities_of_one_instance_do_not_change_others():
     make(projection="max")
     assert LinformerAttention.supports == replace(make().supports, map=True)

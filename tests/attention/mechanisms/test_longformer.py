@@ -48,7 +48,7 @@ def literal(length: int, window: int, dilation: int | tuple[int, ...], chosen: s
 
 
 def truth(dense, marked: Tensor, keep: Tensor):
-    """Two attentions, one by each set of projections; each row takes the one that is its own."""
+    """Two attentions, one per set of projections; global rows use the second."""
 
     def run(q, k, v, global_q, global_k, global_v):
         local, whole = (dense(*own, keep.clone(), WIDTH**-0.5) for own in ((q, k, v), (global_q, global_k, global_v)))
@@ -106,7 +106,7 @@ def test_a_padded_batch_equals_its_examples_alone():
 
 
 @pytest.mark.parametrize("name", ["q", "k", "v", *PROJECTIONS])
-def test_which_rows_each_projection_moves(name: str):
+def test_which_rows_depend_on_each_projection(name: str):
     """Local rows read global keys by the ordinary projections; only global rows know the others."""
     attention, marked = make(2), marks(20, [3, 15], [3, 15])
     inputs = dict(zip(("q", "k", "v", *PROJECTIONS), heads(6, 20)))
@@ -162,7 +162,7 @@ def test_dropout_reaches_global_rows_too():
     assert differs.any(0).all()
 
 
-def test_compiled_programs_have_room_for_their_capacity():
+def test_compiled_programs_hold_up_to_capacity_global_tokens():
     attention = make(2, capacity=3)
     inputs = heads(6, 9)
     torch.compiler.reset()
@@ -206,7 +206,7 @@ def test_decoding_keeps_a_ring_of_window_times_dilation():
 
 
 def test_the_projections_of_roberta_base():
-    """T8: 12 · 3 · (768² + 768) = 21.26 million more than RoBERTa, starting as copies."""
+    """12 · 3 · (768² + 768) = 21.26 million more parameters than RoBERTa, initialised as copies."""
     width, count = 768, 12
     attention = build("longformer", heads=count, head_dim=width // count)
     mixer = MultiHead(width, attention)
@@ -232,7 +232,7 @@ def test_in_a_layer():
     assert torch.equal((weights > 0).all(-1).all(1), marked)  # global rows, and no others, read everything
 
 
-def test_projections_for_globals_are_made_where_there_are_globals_and_once_where_they_are_tied():
+def test_global_projections_are_computed_only_for_global_tokens_and_once_if_tied():
     mixer = MultiHead(HEADS * WIDTH, make(2)).double()
     x = torch.randn(BATCH, 15, HEADS * WIDTH, dtype=DOUBLE)
     streams = {"global_mask": marks(15, [0], [7, 9])}

@@ -50,7 +50,7 @@ def literal(attention: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         for i in range(q.shape[2]):
             seen = [j for j in range(keys.shape[1]) if stride * (j + 1) - options.inclusive <= i]
             own_k, own_v = keys[:, seen], values[:, seen]
-            if options.first:
+            if options.first_slot:
                 own_k, own_v = torch.cat([k[b, :, :1], own_k], 1), torch.cat([v[b, :, :1], own_v], 1)
             if own_k.shape[1]:
                 scores = torch.einsum("hd,hjd->hj", q[b, :, i], own_k) / HEAD_DIM**0.5
@@ -187,7 +187,7 @@ def test_local_reads_its_own_block_only(dense, agree, length: int, block: int, c
     torch.testing.assert_close(attention.weights(*tensors[:2]), attention.oracle(*tensors[:2]), atol=1e-12, rtol=0)
 
 
-def test_what_the_layers_say_of_themselves():
+def test_layers_declare_their_order_and_abilities():
     memory, local = make(), make(layer="local")
     assert (memory.exponent, local.exponent) == (2.0, 1.0)
     assert (memory.order, local.order) == ("n²/stride", "n·block")
@@ -202,7 +202,7 @@ def test_what_the_layers_say_of_themselves():
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("rule", RULES, ids=str)
 @pytest.mark.parametrize("length", [1, 3, 50, 301])
-def test_the_cost_is_what_is_counted(length: int, rule: dict, causal: bool):
+def test_the_declared_cost_equals_the_counted_one(length: int, rule: dict, causal: bool):
     attention = make(causal=causal, dtype=torch.float32, **rule)
     tensors = [x.requires_grad_() for x in qkv(length, 1, torch.float32)]
     run = lambda: attention(*tensors)  # noqa: E731
@@ -233,7 +233,7 @@ def test_dropout_in_training_only(options: dict, causal: bool):
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_dropout_of_next_to_nothing_is_the_definition(agree, causal: bool):
+def test_tiny_dropout_equals_the_definition(agree, causal: bool):
     """The way that dropout takes, in pieces of the queries, with nothing dropped."""
     attention = make(dropout=1e-300, causal=causal, first_slot=False).train()
     keep = torch.rand(BATCH, 600) < 0.6
@@ -269,7 +269,7 @@ def test_decoding_equals_the_parallel_pass(chunks: list[int], options: dict, mas
 
 
 @pytest.mark.parametrize("options", FORMS, ids=str)
-def test_a_mask_that_comes_late(options: dict):
+def test_a_mask_given_only_at_a_later_step(options: dict):
     attention, tensors = make(**options), qkv(20)
     keep = torch.ones(BATCH, 20, dtype=torch.bool)
     keep[:, 10:14] = torch.tensor([[True, False, False, False], [False, False, False, True]])
@@ -323,7 +323,7 @@ def test_another_batch_or_type_is_refused(options: dict):
     ],
     ids=str,
 )
-def test_options_that_do_not_fit(options: dict, message: str):
+def test_invalid_options_are_refused(options: dict, message: str):
     with pytest.raises(InvalidOption) as raised:
         make(**options)
     assert str(raised.value) == message

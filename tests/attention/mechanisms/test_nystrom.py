@@ -94,7 +94,7 @@ def test_as_many_landmarks_as_tokens_is_dense_attention(dense, agree, length: in
 
 
 @given(count=st.integers(1, 60), landmarks=st.integers(1, 20))
-def test_segments_are_cut_as_tensor_split_cuts(count: int, landmarks: int):
+def test_segments_are_those_of_tensor_split(count: int, landmarks: int):
     torch.manual_seed(count)
     keep = torch.zeros(1, 64, dtype=torch.bool)
     keep[0, torch.randperm(64)[:count]] = True
@@ -111,7 +111,7 @@ def test_segments_are_cut_as_tensor_split_cuts(count: int, landmarks: int):
 
 
 @pytest.mark.parametrize("where", ["behind", "before", "holes"])
-def test_masked_tokens_might_as_well_not_be_there(where: str):
+def test_masked_tokens_change_nothing(where: str):
     """Content, number and place of what is masked are inert: the readable tokens alone give the same."""
     attention, (q, k, v) = make(), qkv(23)
     keep = some(23)[where]
@@ -177,7 +177,7 @@ def test_the_defaults():
 
 @pytest.mark.parametrize("kernel", [0, 3])
 @pytest.mark.parametrize("where", ["none", "behind", "before", "holes", "short"])
-def test_the_plain_way_is_the_same(monkeypatch, where: str, kernel: int):
+def test_the_plain_path_gives_the_same_result(monkeypatch, where: str, kernel: int):
     attention, found = make(kernel=kernel), []
     masks = {"none": None, "short": torch.arange(23) < torch.tensor([[4], [9]]), **some(23)}
     for fused in (True, False):
@@ -247,13 +247,13 @@ def test_nothing_is_larger_than_the_input():
     ],
     ids=str,
 )
-def test_options_that_do_not_fit(options: dict, message: str):
+def test_invalid_options_are_refused(options: dict, message: str):
     with pytest.raises(InvalidOption) as raised:
         build("nystrom", heads=HEADS, head_dim=WIDTH, **options)
     assert str(raised.value) == message
 
 
-def test_what_it_cannot_do():
+def test_unsupported_forms_are_refused():
     q, k, v = qkv(9)
     with pytest.raises(Unsupported, match=r"nystrom has no causal form; these can: .*softmax"):
         make(causal=True)

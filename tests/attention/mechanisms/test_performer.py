@@ -103,7 +103,7 @@ def test_orthogonal_rows_err_less():
         assert errors[0] < errors[1], name
 
 
-def test_rows_are_orthogonal_within_a_group_and_as_long_as_they_should_be():
+def test_rows_are_orthogonal_within_a_group_and_have_the_right_length():
     rows = draw_rows(40, 16).double()
     for group in rows.split(16):
         product = group @ group.T
@@ -156,7 +156,7 @@ def test_full_and_causal_agree_with_the_quotient(agree, kind: str):
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_pads_count_for_nothing_though_their_features_are_not_zero(causal: bool):
+def test_padding_counts_for_nothing_although_its_features_are_not_zero(causal: bool):
     attention, (q, k, v) = make(causal=causal), qkv(12)
     keep = torch.ones(BATCH, 12, dtype=torch.bool)
     keep[:, 8:] = False
@@ -165,7 +165,7 @@ def test_pads_count_for_nothing_though_their_features_are_not_zero(causal: bool)
     torch.testing.assert_close(out, attention(*(x[:, :, :8] for x in (q, k, v))), rtol=1e-12, atol=1e-14)
 
 
-def test_huge_keys_later_change_not_a_bit_of_the_past():
+def test_huge_later_keys_do_not_change_the_past_by_one_bit():
     attention, (q, k, v) = make(causal=True), qkv(100)
     after = k.clone()
     after[:, :, 60:] *= 300
@@ -174,7 +174,7 @@ def test_huge_keys_later_change_not_a_bit_of_the_past():
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_features_are_never_kept(causal: bool):
+def test_features_are_never_stored(causal: bool):
     attention = build("performer", heads=HEADS, head_dim=WIDTH, features=64, causal=causal)
     kept = []
     for length in (1024, 4096):
@@ -230,7 +230,7 @@ def draws_of(attention: PerformerAttention, passes: int) -> Iterator[int]:
         yield len(seen) - 1
 
 
-def test_training_redraws_at_its_interval_and_nothing_else_does():
+def test_only_training_redraws_and_at_its_interval():
     attention = make(redraw_interval=3, causal=True)
     first = attention.projection.clone()
     attention.eval()
@@ -249,7 +249,7 @@ def test_training_redraws_at_its_interval_and_nothing_else_does():
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_a_pass_run_over_again_by_a_checkpoint_is_the_same_pass(reentrant: bool):
+def test_recomputation_by_a_checkpoint_is_not_a_new_pass(reentrant: bool):
     attention = make(redraw_interval=1)
     leaves = [x.requires_grad_() for x in qkv(9)]
     for step in range(3):
@@ -323,6 +323,6 @@ def test_a_compiled_module_draws_nothing_and_sees_what_was_drawn():
     ],
     ids=str,
 )
-def test_options_that_do_not_fit(options: dict, message: str):
+def test_invalid_options_are_refused(options: dict, message: str):
     with pytest.raises(InvalidOption, match=message):
         build("performer", heads=HEADS, head_dim=WIDTH, **options)

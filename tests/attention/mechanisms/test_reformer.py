@@ -141,7 +141,7 @@ def test_any_sizes(length: int, chunk: int, half: int, rounds: int, causal: bool
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_a_round_said_twice_changes_nothing(causal: bool):
+def test_a_repeated_round_changes_nothing(causal: bool):
     twice = make(rounds=3, causal=causal)
     once = make(rounds=2, causal=causal)
     twice.rotations[:, 1] = twice.rotations[:, 0]
@@ -184,7 +184,7 @@ def test_one_bucket_in_the_strict_form(agree):
 # A4: more rounds, nearer to dense
 
 
-def test_more_rounds_come_nearer_to_dense_attention():
+def test_more_rounds_are_closer_to_dense_attention():
     q, v = inputs(64, width=16, batch=1)
     expected, errors = dense_shared(q, v, False), []
     for rounds in (1, 4, 16, 128):
@@ -331,7 +331,7 @@ def test_the_size_of_the_state():
     ],
     ids=str,
 )
-def test_options_that_do_not_fit(options: dict, message: str):
+def test_invalid_options_are_refused(options: dict, message: str):
     with pytest.raises(InvalidOption) as raised:
         build("reformer", heads=HEADS, head_dim=WIDTH, **options)
     assert str(raised.value) == message

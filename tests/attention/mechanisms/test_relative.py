@@ -32,9 +32,11 @@ def literal(q, k, v, r, u, w, *, keep=None, window=None, ages=None) -> Tensor:
     return torch.stack(rows).unflatten(0, (batch, heads, queries))
 
 
-def inputs(batch: int, heads: int, queries: int, past: int, width: int = 4, told: int | None = None) -> list[Tensor]:
+def inputs(
+    batch: int, heads: int, queries: int, past: int, width: int = 4, distance_count: int | None = None
+) -> list[Tensor]:
     shapes = [(batch, heads, queries, width), *[(batch, heads, past + queries, width)] * 2]
-    shapes += [(heads, told or past + queries, width), (heads, width), (heads, width)]
+    shapes += [(heads, distance_count or past + queries, width), (heads, width), (heads, width)]
     return [torch.randn(shape, dtype=torch.float64) for shape in shapes]
 
 
@@ -49,9 +51,9 @@ def test_it_is_the_double_loop(agree, queries: int, past: int, masked: bool, win
     torch.testing.assert_close(relative.weights(x[0], x[1], *x[3:], **given) @ x[2], literal(*x, **given))
 
 
-def test_memory_may_say_how_far_it_is(agree):
+def test_distances_of_memory_may_be_given(agree):
     ages = torch.tensor([[17, 11, 8, 3, 2, 1], [13, 12, 9, 5, 4, 2]])
-    x = inputs(2, 2, 5, 6, told=24)
+    x = inputs(2, 2, 5, 6, distance_count=24)
     agree(lambda *x: relative.attend(*x, ages=ages), lambda *x: literal(*x, ages=ages), *x)
 
 
@@ -65,7 +67,7 @@ def test_pieces_change_nothing(agree, monkeypatch, masked: bool, window: int | N
     given = {"keep": torch.rand(3, 90) > 0.3 if masked else None, "window": window}
     if aged:
         given["ages"] = torch.arange(20, 0, -1)[None] * 2
-    x = inputs(3, 2, 70, 20, told=120)
+    x = inputs(3, 2, 70, 20, distance_count=120)
     agree(
         lambda *x: relative.attend(*x, **given),
         lambda *x: relative.weights(x[0], x[1], *x[3:], **given) @ x[2],
@@ -73,7 +75,7 @@ def test_pieces_change_nothing(agree, monkeypatch, masked: bool, window: int | N
     )
 
 
-def test_ascending_distances_would_be_another_model():
+def test_distances_in_ascending_order_give_another_result():
     """The trap of the shift: a table read in the wrong direction gives plausible scores."""
     x = inputs(1, 2, 5, 3)
     turned = [*x[:3], x[3].flip(1), *x[4:]]
@@ -125,7 +127,7 @@ def test_second_derivatives_are_those_of_the_definition(masked: bool, window: in
     keep = torch.rand(2, 8) > 0.4 if masked else None
     ages = torch.tensor([[9, 7, 2]]) if aged else None
     given = {"keep": keep, "window": window, "ages": ages}
-    x = [part.requires_grad_() for part in inputs(2, 2, 5, 3, told=14 if aged else None)]
+    x = [part.requires_grad_() for part in inputs(2, 2, 5, 3, distance_count=14 if aged else None)]
 
     def penalty(out: Tensor) -> tuple[Tensor, ...]:
         first = torch.autograd.grad(out.square().sum(), x, create_graph=True)
@@ -162,7 +164,7 @@ def test_no_tensor_is_segment_by_total_by_head_dim():
     assert largest <= 1.1 * relative.ROWS * (4096 + relative.ROWS)
 
 
-def test_compiled_it_is_the_same():
+def test_the_compiled_result_is_the_same():
     x = [tensor.float() for tensor in inputs(1, 2, 9, 4)]
     compiled = torch.compile(relative.attend, backend="eager", fullgraph=True, dynamic=True)
     torch.testing.assert_close(compiled(*x), relative.attend(*x))

@@ -63,8 +63,8 @@ def test_chunks_are_the_recurrence(chunks: list[int]):
     assert state.bytes == BATCH * HEADS * 8 * (WIDTH * WIDTH + 1)
 
 
-def test_masked_positions_pass_the_time_and_nothing_else():
-    """A hole is skipped as a key, but what lies before it still fades by its place."""
+def test_masked_positions_only_advance_the_decay():
+    """A masked position is not a key, but earlier keys still decay over it."""
     q, k, v = qkv(10)
     keep = torch.ones(BATCH, 10, dtype=torch.bool)
     keep[:, 4:7] = False
@@ -89,7 +89,7 @@ def test_half_precision_does_not_round_the_factors():
 
 
 @pytest.mark.parametrize("decay", [(0.5, 0.5), (0.5, 0.0, 0.5)])
-def test_factors_that_do_not_fit(decay: tuple[float, ...]):
+def test_invalid_decays_are_refused(decay: tuple[float, ...]):
     with pytest.raises(InvalidOption, match="option decay must have one number above 0 for each of 3 heads"):
         make(decay=decay)
     with pytest.raises(InvalidOption, match="option decay must be 0 to 1"):

@@ -265,7 +265,7 @@ def test_noise_in_training_only(causal: bool):
     assert torch.equal(silent(*tensors), silent.eval()(*tensors))
 
 
-def test_noise_never_lets_the_future_in():
+def test_noise_does_not_leak_the_future():
     attention = make(causal=True).train()
     q, k, v = qkv(30)
     out = attention(q, *[x.requires_grad_() for x in (k, v)])
@@ -328,7 +328,7 @@ def test_the_sorted_block_is_mixed_once():
     ],
     ids=str,
 )
-def test_options_that_do_not_fit(options: dict, message: str):
+def test_invalid_options_are_refused(options: dict, message: str):
     with pytest.raises(InvalidOption) as raised:
         make(**options)
     assert str(raised.value) == message

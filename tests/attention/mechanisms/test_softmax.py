@@ -17,7 +17,7 @@ DOUBLE = torch.float64
 
 
 def make(score: str = "scaled_dot", *, heads: int = HEADS, **options) -> Attention:
-    """In float64, with parameters that are not those of the start."""
+    """In float64, with parameters other than the initial ones."""
     limit = {"max_length": 40} if score == "location" else {}
     attention = build("softmax", heads=heads, head_dim=WIDTH, score=score, **limit, **options).double()
     for parameter in attention.parameters():
@@ -32,7 +32,7 @@ def qkv(queries: int, keys: int | None = None, *, heads: int = HEADS, key_heads:
 
 
 def slow_scores(attention: Attention, q: Tensor, k: Tensor) -> Tensor:
-    """The table of the specification, one number at a time: q (queries, width), k (keys, width), head 0."""
+    """Each score as its paper writes it, one number at a time: q (queries, width), k (keys, width), head 0."""
     score = attention.options.score
 
     def compare(s: Tensor, h: Tensor, j: int) -> Tensor:
@@ -63,7 +63,7 @@ def naive(attention: Attention, q: Tensor, k: Tensor, v: Tensor, keep: Tensor) -
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("score", SCORES)
-def test_each_score_is_that_of_the_specification(agree, score: str, causal: bool):
+def test_each_score_equals_its_formula(agree, score: str, causal: bool):
     attention = make(score, heads=1, causal=causal)
     q, k, v = qkv(5, heads=1)
     keep = torch.ones(BATCH, 5, 5, dtype=torch.bool)
@@ -117,7 +117,7 @@ def test_another_number_of_keys_than_of_queries(agree, score: str, queries: int,
 
 
 @pytest.mark.parametrize("score", SCORES)
-def test_a_bias_that_ends_too_soon_is_refused(score: str):
+def test_a_bias_table_that_is_too_short_is_refused(score: str):
     attention = make(score)
     q, k, v = qkv(9)
     with pytest.raises(InvalidInput, match="bias reaches 7 positions to each side, and 8 are read"):
@@ -143,7 +143,7 @@ def test_additive_split_equals_the_concatenated_form():
     torch.testing.assert_close(attention.weights(q, k), scores.softmax(-1), atol=1e-12, rtol=0)
 
 
-def test_dot_general_with_the_identity_and_scaled_dot_without_its_scale_are_one():
+def test_dot_equals_general_with_the_identity_and_unscaled_scaled_dot():
     q, k, _ = qkv(4, 5)
     general = make("general")
     with torch.no_grad():
@@ -155,7 +155,7 @@ def test_dot_general_with_the_identity_and_scaled_dot_without_its_scale_are_one(
 
 
 @pytest.mark.parametrize("score", SCORES)
-def test_only_location_is_blind_to_the_keys(score: str):
+def test_only_location_ignores_the_keys(score: str):
     attention = make(score)
     q, k, _ = qkv(4, 5)
     before, after = attention.weights(q, k), attention.weights(q, torch.randn_like(k))
@@ -217,7 +217,7 @@ def test_location_refuses_more_keys_than_its_limit():
 
 
 def test_location_is_cut_before_the_softmax():
-    """The weights of a short sentence sum to 1, whatever the limit."""
+    """The weights of a short sentence sum to 1 with any max_length."""
     attention = make("location")
     q, k, _ = qkv(3, 4)
     torch.testing.assert_close(attention.weights(q, k).sum(-1), torch.ones(BATCH, HEADS, 3, dtype=DOUBLE))
@@ -295,7 +295,7 @@ def test_the_scale_is_that_of_the_keys_not_of_the_values():
 
 
 @pytest.mark.parametrize("form", list(FORMS))
-def test_a_scale_of_ones_own(agree, form: str):
+def test_a_given_scale_replaces_the_default(agree, form: str):
     attention, side = make(scale=0.3, causal=True), FORMS[form]()
     agree(lambda *x: attention.reference(*x, **side), lambda *x: attention(*x, **side), *qkv(9))
     q, k, _ = qkv(9)
@@ -410,7 +410,7 @@ def test_a_padded_batch_equals_each_sequence_alone(agree, score: str, side: str)
 
 
 @pytest.mark.parametrize("score", SCORES)
-def test_what_stands_in_padding_changes_nothing(score: str):
+def test_the_content_of_padding_changes_nothing(score: str):
     attention = make(score)
     q, k, v = qkv(4, 8)
     keep = torch.arange(8) < torch.tensor([[6], [3]])
@@ -458,7 +458,7 @@ def test_decoding_keeps_the_gradient(agree, score: str):
 
 
 @pytest.mark.parametrize("score", SCORES)
-def test_a_mask_that_comes_late(score: str):
+def test_a_mask_given_only_at_a_later_step(score: str):
     """The first chunk has no mask, the second has one, the third has none again."""
     attention = make(score, causal=True)
     tensors = qkv(9)
@@ -495,7 +495,7 @@ def test_inputs_may_be_any_view(score: str, form: str):
     torch.testing.assert_close(attention(*transposed, **side), expected, atol=1e-10, rtol=1e-10)
 
 
-def test_additive_never_holds_all_its_pairs():
+def test_additive_never_stores_all_pairs():
     """128 × 128 pairs of width 6 would be 98304 numbers a head; a piece has 32 rows."""
     attention = build("softmax", heads=1, head_dim=WIDTH, score="additive")
     q, k, v = (torch.randn(1, 1, 128, WIDTH).requires_grad_() for _ in range(3))

@@ -146,8 +146,8 @@ def test_heads_summarise_by_different_columns():
     assert attention.columns == (4, 2, 0, 4)
 
 
-def test_what_both_sets_hold_counts_once():
-    """Trap (c) of the specification: equal scores give equal weights, whether one set holds a key or both."""
+def test_a_key_in_both_sets_counts_once():
+    """Equal scores give equal weights, whether one set contains a key or both do."""
     for pattern in ("strided", "fixed"):
         attention = make(pattern=pattern, stride=4, summary=2)
         q, k, _ = (torch.zeros_like(x) for x in qkv(14))
@@ -183,7 +183,7 @@ def test_decoding_equals_the_parallel_pass(chunks: list[int], options: dict, mas
 
 
 @pytest.mark.parametrize("options", CASES, ids=str)
-def test_a_mask_that_comes_late(options: dict):
+def test_a_mask_given_only_at_a_later_step(options: dict):
     attention, tensors = make(**options), qkv(23)
     keep = torch.ones(BATCH, 23, dtype=torch.bool)
     keep[:, 12:17] = torch.rand(BATCH, 5) < 0.5
@@ -268,7 +268,7 @@ def test_dropout_in_training_only():
     ],
     ids=str,
 )
-def test_options_that_do_not_fit(options: dict, message: str):
+def test_invalid_options_are_refused(options: dict, message: str):
     with pytest.raises(InvalidOption) as raised:
         make(**options)
     assert str(raised.value) == message

@@ -70,7 +70,7 @@ def test_equals_the_definition(agree, form, masked: bool, causal: bool):
 
 
 @pytest.mark.parametrize("form", [("random", "factorised_random"), "random", "factorised_random"], ids=str)
-def test_random_weights_know_nothing_of_the_input(form):
+def test_random_weights_do_not_depend_on_the_input(form):
     attention = make(form)
     (q, k, v), _ = inputs(11)
     order = torch.randperm(11)
@@ -229,7 +229,7 @@ def test_no_square_tensor(form):
     assert not attention.quadratic_memory
 
 
-def test_dropout_is_of_each_sequence_alone():
+def test_each_sequence_has_its_own_dropout_mask():
     attention = make("random", dropout=0.5).train()
     (q, k, v), _ = inputs(20)
     v = v[:1].expand_as(v)
@@ -277,7 +277,7 @@ def test_only_values_are_cached_without_dot():
 @pytest.mark.parametrize(
     ("form", "projections"), [("random", {"v"}), ("dense", {"v"}), (("dense", "dot"), {"q", "k", "v"})]
 )
-def test_multihead_makes_what_each_form_reads(form, projections: set[str]):
+def test_multihead_projects_what_each_form_reads(form, projections: set[str]):
     layer = MultiHead(HIDDEN, make(form, causal=True)).double()
     assert set(layer.project) == projections
     x = torch.randn(BATCH, 15, HIDDEN, dtype=DOUBLE)
@@ -313,14 +313,14 @@ def test_another_width_of_hidden_states():
     ],
     ids=str,
 )
-def test_options_that_do_not_fit(options: dict, message: str):
+def test_invalid_options_are_refused(options: dict, message: str):
     with pytest.raises(InvalidOption) as raised:
         build("synthesizer", **{"heads": HEADS, "head_dim": WIDTH, "max_length": MOST, **options})
     assert str(raised.value) == message
 
 
 @pytest.mark.parametrize("form", [*PURE, ("dense", "dot")], ids=str)
-def test_the_table_is_a_hard_limit(form):
+def test_texts_longer_than_the_table_are_refused(form):
     attention = make(form, causal=True)
     heads, x = inputs(MOST + 1)
     message = "synthesizer was built for max_length 24, and there are 25 positions"
@@ -333,7 +333,7 @@ def test_the_table_is_a_hard_limit(form):
         attention.extend(*(part[:, :, MOST:] for part in heads), state, streams=streams(attention, x[:, MOST:]))
 
 
-def test_hidden_states_that_do_not_fit():
+def test_hidden_states_of_a_wrong_shape_are_refused():
     heads, x = inputs(9)
     for wrong in (x[:, 1:], x[..., 1:]):
         with pytest.raises(InvalidInput, match=r"hidden must be \(batch, length 9, width 12\), not"):

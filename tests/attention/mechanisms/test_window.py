@@ -115,7 +115,7 @@ def test_any_sizes(length: int, window: int, dilation, causal: bool):
 
 
 @pytest.mark.parametrize("dilation", [1, 3, (1, 2, 3)], ids=str)
-def test_what_is_kept_is_what_the_cost_says(dilation):
+def test_stored_memory_equals_the_declared_cost(dilation):
     attention = make(4, dilation)
     tensors = [x.requires_grad_() for x in qkv(48, batch=1)]
     assert count_kept(lambda: attention(*tensors), tensors) == attention.cost(48, 48).floats
@@ -142,7 +142,7 @@ def test_rows_whose_window_is_all_padding_are_0(dilation, dtype: torch.dtype):
         assert bool((gradient[1] == 0).all()) and bool(gradient.isfinite().all())
 
 
-def test_what_stands_in_padding_changes_nothing():
+def test_the_content_of_padding_changes_nothing():
     attention = make(3, causal=True)
     q, k, v = qkv(20)
     keep = torch.rand(BATCH, 20) < 0.6
@@ -197,7 +197,7 @@ def test_decoding_equals_the_parallel_pass(chunks: list[int], dilation, biased: 
     torch.testing.assert_close(torch.cat(outs, 2), expected, atol=1e-10, rtol=1e-10)
 
 
-def test_a_mask_that_comes_late():
+def test_a_mask_given_only_at_a_later_step():
     attention = make(3, 2, causal=True)
     tensors = qkv(20)
     keep = torch.ones(BATCH, 20, dtype=torch.bool)
@@ -247,7 +247,7 @@ def test_the_state_stops_growing(dilation, reach: int, dtype: torch.dtype, maske
     ],
     ids=str,
 )
-def test_options_that_do_not_fit(options: dict, message: str):
+def test_invalid_options_are_refused(options: dict, message: str):
     with pytest.raises(InvalidOption) as raised:
         build("window", heads=HEADS, head_dim=WIDTH, **options)
     assert str(raised.value) == message
@@ -258,7 +258,7 @@ def test_options_that_do_not_fit(options: dict, message: str):
     [(20, 1, 3, 4), (20, 2, 7, 8), (20, (1, 3, 1), 11, 12), (3, 1, 1, 2)],
     ids=str,
 )
-def test_a_bias_that_ends_too_soon(length: int, dilation, reach: int, wanted: int):
+def test_a_bias_table_that_is_too_short_is_refused(length: int, dilation, reach: int, wanted: int):
     """The window reaches window · dilation positions, or as far as there are keys."""
     attention = make(4, dilation, causal=True)
     tensors = qkv(length)

@@ -100,7 +100,7 @@ def test_pull_exponents_leaves_the_common_part_out(name):
 
 
 @pytest.mark.parametrize("name", MAPS)
-def test_cost_is_what_is_counted(name):
+def test_the_declared_cost_equals_the_counted_one(name):
     x = rows()
     with FlopCounterMode(display=False) as counter:
         MAPS[name].features(x)
@@ -123,7 +123,7 @@ def test_elu_is_exact_far_below_zero_where_expm1_plus_one_is_not():
     assert EluPlusOne().features(x).item() == pytest.approx(math.exp(-30), rel=1e-6)
 
 
-def test_learned_is_said_of_maps_that_hold_parameters():
+def test_learned_is_true_for_maps_with_parameters():
     x = rows()
     assert not any(feature_map.learned for feature_map in MAPS.values())
     assert as_feature_map(nn.Linear(HEAD_DIM, 4, dtype=torch.float64), x).learned

@@ -24,7 +24,7 @@ def draw(batch: int, length: int, key_heads: int = HEADS) -> tuple[Tensor, Tenso
 
 
 def copied(state: SoftmaxState, rows: Tensor) -> SoftmaxState:
-    """What `select` means: each row with keys, values and mask of its own."""
+    """The definition of `select`: each row has separate keys, values and mask."""
     chosen = [None if part is None else part.select(rows) for part in (state.k, state.v, state.seen)]
     return SoftmaxState(*chosen)
 
@@ -37,7 +37,7 @@ def walk(
     mask: Tensor | None = None,
     new: int = 1,
 ) -> tuple[SoftmaxState, SoftmaxState]:
-    """Reads a prompt for two sentences, then goes through `orders`; both ways must agree at every step."""
+    """Reads a prompt for two sentences, then applies `orders`; shared and copied states must agree at every step."""
     q, k, v = draw(2, 5, key_heads)
     _, ours = mechanism.extend(q, k, v, mechanism.start(2), key_mask=mask)
     plain = ours
@@ -65,7 +65,7 @@ ORDERS = {
 @pytest.mark.parametrize("orders", ORDERS.values(), ids=ORDERS)
 @pytest.mark.parametrize("key_heads", [HEADS, 2, 1])
 @pytest.mark.parametrize("padded", [False, True])
-def test_every_order_gives_what_copies_give(orders: list[list[int]], key_heads: int, padded: bool):
+def test_every_reordering_equals_copied_states(orders: list[list[int]], key_heads: int, padded: bool):
     mask = torch.tensor([[False, False, True, True, True], [True] * 5]) if padded else None
     walk(make(), orders, key_heads=key_heads, mask=mask)
 
@@ -79,7 +79,7 @@ def test_several_tokens_at_once():
     walk(make(), ORDERS["beams"], new=3)
 
 
-def test_keys_that_nobody_reads_are_dropped():
+def test_unread_keys_are_dropped():
     torch.manual_seed(0)
     orders = [FORK, *([[0, 0, 1, 3, 3, 4], [1, 0, 0, 4, 3, 3]] * PATIENCE)]
     ours, plain = walk(make(), orders)
@@ -87,7 +87,7 @@ def test_keys_that_nobody_reads_are_dropped():
     assert ours.bytes < plain.bytes
 
 
-def test_nothing_is_copied_when_members_change_places():
+def test_reordering_members_copies_nothing():
     mechanism = make()
     _, state = mechanism.extend(*draw(2, 5), mechanism.start(2))
     forked = state.select(torch.tensor(FORK))
@@ -97,7 +97,7 @@ def test_nothing_is_copied_when_members_change_places():
     assert turned.k is after.k and turned.v is after.v
 
 
-def test_an_old_state_stays_good():
+def test_an_old_state_stays_valid():
     mechanism = make()
     _, state = mechanism.extend(*draw(2, 5), mechanism.start(2))
     forked = state.select(torch.tensor(FORK))
@@ -118,7 +118,7 @@ def test_a_mask_after_the_fork():
     torch.testing.assert_close(out, expected, rtol=0, atol=1e-12)
 
 
-def test_a_bias_needs_places():
+def test_a_bias_disables_sharing():
     mechanism = make()
     bias = torch.randn(HEADS, 2 * 20 - 1, dtype=torch.float64)
     _, state = mechanism.extend(*draw(2, 5), mechanism.start(2), bias=bias)
@@ -133,7 +133,7 @@ def test_a_bias_needs_places():
         rows = torch.tensor([1, 0, 0, 3, 3, 5])
 
 
-def test_half_precision_has_a_mask_of_its_own():
+def test_half_precision_has_a_finite_mask():
     mechanism = make().bfloat16()
     q, k, v = (part.bfloat16() for part in draw(1, 3))
     _, state = mechanism.extend(q, k, v, mechanism.start(1), key_mask=torch.tensor([[False, True, True]]))

@@ -42,7 +42,7 @@ def test_the_medium_model():
 
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize("tied", [False, True])
-def test_it_reads_in_any_pieces(cell: str, tied: bool):
+def test_reading_in_pieces_equals_reading_at_once(cell: str, tied: bool):
     model = RecurrentLanguageModel.build(**TINY, cell=cell, tied=tied).double().eval()
     text = ids()
     whole = model(text)
@@ -84,7 +84,7 @@ def test_a_left_padded_row_equals_the_row_alone(cell: str):
     torch.testing.assert_close(torch.cat(seen, 1)[:, 4:], model(text), rtol=0, atol=1e-10)
 
 
-def test_streams_are_one_text_however_they_are_cut():
+def test_the_loss_of_streams_does_not_depend_on_the_cuts():
     model = RecurrentLanguageModel.build(**TINY)
     streams = fold(ids(batch=1, length=803)[0], 4)
     assert streams.shape == (4, 200)
@@ -124,7 +124,7 @@ def test_bad_input():
         fold(torch.arange(15), 8)
 
 
-def test_a_folder_holds_the_whole_model(tmp_path: Path):
+def test_a_folder_stores_the_whole_model(tmp_path: Path):
     for number, options in enumerate(({"cell": "gru", "embedding": 5}, {"tied": True, "forget_bias": 1.0})):
         model = RecurrentLanguageModel.build(**TINY, **options).double().eval()
         model.save(tmp_path / str(number))
@@ -171,7 +171,7 @@ def test_a_forecast_reads_its_own_values():
         model(series)
 
 
-def test_the_scale_is_of_the_training_data_and_is_kept(tmp_path: Path):
+def test_the_scale_is_of_the_training_data_and_is_saved(tmp_path: Path):
     model = SeriesRegressor.build(width=8, values=2).eval()
     train = torch.stack([torch.arange(10.0), torch.full((10,), 0.1)], -1)[None]
     model.fit_scale(train)
@@ -191,7 +191,7 @@ def test_the_units_of_the_data_do_not_matter():
     torch.testing.assert_close(model.loss(train * 100 - 7), loss)
 
 
-def test_padding_of_a_series_is_not_there():
+def test_padding_of_a_series_changes_nothing():
     model = SeriesRegressor.build(width=8, init_bound=0.5).double()
     series = torch.randn(2, 7, 1).double()
     mask = torch.ones(2, 7, dtype=torch.bool)
@@ -205,7 +205,7 @@ def test_padding_of_a_series_is_not_there():
     torch.testing.assert_close(model.loss(series, key_mask=mask), both)
 
 
-def test_a_calendar_goes_round():
+def test_calendar_features_are_cyclic():
     rows = calendar_features([date(2023, 12, 31), date(2024, 1, 1), date(2024, 7, 1)])
     assert rows.shape == (3, 7) and rows[:, 6].tolist() == [2023, 2024, 2024]
     assert (rows[0, :6] - rows[1, :6]).norm() < (rows[2, :6] - rows[1, :6]).norm()

@@ -58,7 +58,7 @@ def tiny(form: str) -> Seq2Seq:
         ),
     ],
 )  # fmt: skip
-def test_the_papers_sizes(paper: str, parameters: int):
+def test_parameter_counts_of_the_paper(paper: str, parameters: int):
     with torch.device("meta"):
         model = build(f"seq2seq-{paper}")
     assert sum(p.numel() for p in model.parameters()) == parameters
@@ -74,7 +74,7 @@ def test_bahdanaus_initial_weights():
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_it_decodes_in_any_pieces(form: str):
+def test_decoding_in_pieces_equals_the_parallel_pass(form: str):
     model = tiny(form)
     source, target = ids(), ids(length=9, seed=1)
     whole = model(source, target)
@@ -118,7 +118,7 @@ def test_a_row_alone_is_the_row_in_a_padded_batch_in_single_precision():
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_what_reads_what(form: str):
+def test_which_inputs_each_output_depends_on(form: str):
     model = tiny(form)
     source, target = ids(), ids(seed=1)
     changed = target.clone()
@@ -138,7 +138,7 @@ def test_the_source_is_reversed_without_its_padding():
     assert seen[0].tolist() == [[3, 2, 1, 0]]
 
 
-def test_encoder_states_stand_in_the_order_of_the_source():
+def test_encoder_states_are_in_the_order_of_the_source():
     model = tiny("luong")
     source = ids(batch=1)
     states, _ = model.encode(source)
@@ -165,7 +165,7 @@ def test_alignments_are_rows_of_weights(form: str):
     assert quiet.alignment is None
 
 
-def test_bahdanau_looks_with_the_state_before_and_luong_with_that_of_the_step():
+def test_bahdanau_attends_with_the_previous_state_and_luong_with_the_current_one():
     source = ids()
     for form, depends in (("bahdanau", False), ("luong", True)):
         model = tiny(form)
@@ -175,7 +175,7 @@ def test_bahdanau_looks_with_the_state_before_and_luong_with_that_of_the_step():
 
 
 @pytest.mark.parametrize("form", ["sutskever", "bahdanau", "luong fed"])
-def test_states_are_values_and_rows_can_be_taken(form: str):
+def test_states_are_immutable_and_rows_can_be_selected(form: str):
     model = tiny(form)
     source, target = ids(), ids(seed=1)
     _, state = model.extend(target[:, :3], model.start(2, source=source))
@@ -212,7 +212,7 @@ def test_a_left_padded_row_starts_with_the_given_token():
     assert seen[3].item() == ids(batch=1, seed=1)[0, 3].item()
 
 
-def test_teacher_forcing_is_for_training_unless_said():
+def test_teacher_forcing_applies_to_training_by_default():
     model = Seq2Seq.build(**TINY, teacher_forcing=0.5).double()
     source, target = ids(), ids(seed=1)
     given = model(source, target, teacher_forcing=1.0)
@@ -230,7 +230,7 @@ def test_input_feeding_widens_the_first_layer_only():
     assert counts[1] - counts[0] == 4 * 6 * 6
 
 
-def test_input_feeding_cannot_go_parallel():
+def test_input_feeding_cannot_run_in_parallel():
     for form in ("luong fed", "bahdanau"):
         with pytest.raises(Unsupported, match="its steps cannot run in parallel"):
             tiny(form)(ids(), ids(seed=1), parallel=True)
@@ -239,7 +239,7 @@ def test_input_feeding_cannot_go_parallel():
         tiny("luong")(ids(), ids(seed=1), parallel=True, teacher_forcing=0.5)
 
 
-def test_options_that_do_not_go_together():
+def test_conflicting_options_are_refused():
     with pytest.raises(InvalidOption, match="input_feeding goes with decoder luong, not bahdanau"):
         Seq2Seq.build(**TINY, decoder="bahdanau", input_feeding=True)
     with pytest.raises(InvalidOption, match="reach local_p needs attention, which decoder plain does not have"):
@@ -273,7 +273,7 @@ def test_bad_input():
 
 
 @pytest.mark.parametrize("form", ["sutskever", "bahdanau", "luong local-p fed"])
-def test_a_folder_holds_the_whole_model(tmp_path: Path, form: str):
+def test_a_folder_stores_the_whole_model(tmp_path: Path, form: str):
     model = tiny(form)
     model.save(tmp_path)
     again = load(tmp_path)

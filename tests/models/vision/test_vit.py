@@ -30,7 +30,7 @@ def test_patches_are_a_convolution_with_the_patch_as_its_stride(patch: tuple[int
     torch.testing.assert_close(layer(images()), expected.flatten(2).mT, rtol=0, atol=1e-12)
 
 
-def test_the_class_token_stands_first_and_has_a_position() -> None:
+def test_the_class_token_is_first_and_has_a_position() -> None:
     model = build("vit", **TINY).double().eval()
     nn.init.normal_(model.embedding.token)
     x = model.embedding(images())
@@ -39,7 +39,7 @@ def test_the_class_token_stands_first_and_has_a_position() -> None:
     assert model(images()).shape == (2, 7, 16)
 
 
-def test_without_positions_the_order_of_patches_says_nothing() -> None:
+def test_without_positions_the_order_of_patches_does_not_matter() -> None:
     model = build("vit", **TINY, position="none", tasks=["classify"]).double().eval()
     whole = images()
     turned = torch.cat([whole[..., 4:8, :], whole[..., :4, :]], 2)
@@ -47,7 +47,7 @@ def test_without_positions_the_order_of_patches_says_nothing() -> None:
     assert model(images(16, 8)).shape == (2, 9, 16)  # and images are of any size
 
 
-def test_positions_stretch_to_other_images() -> None:
+def test_positions_are_interpolated_for_other_images() -> None:
     layer = PatchEmbedding((8, 12), (4, 4), 3, 16)
     table = layer.position.weight
     assert layer.positions((2, 3)) is table
@@ -84,7 +84,7 @@ def test_any_mechanism_reads_the_patches(attention: object) -> None:
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
-def test_cost_is_what_is_counted() -> None:
+def test_the_declared_cost_equals_the_counted_one() -> None:
     model = build("vit", **TINY)
     run = lambda: model(images().float()[:1])  # noqa: E731
     kept = count_kept(run, [*model.parameters(), *model.buffers()]) + run().numel()

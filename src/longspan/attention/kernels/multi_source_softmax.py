@@ -200,18 +200,18 @@ def _merge(
     """Output and log-sum-exp over all sources."""
     out = lse = None
     for (layout, keep, bias), k, v in zip(plans, pairs[::2], pairs[1::2]):
-        part, part_lse = layout.forward(q, k, v, keep, bias, scale)
+        source_out, source_lse = layout.forward(q, k, v, keep, bias, scale)
         if out is None or lse is None:
-            out, lse = part, part_lse
+            out, lse = source_out, source_lse
             continue
-        total = torch.logaddexp(lse, part_lse)
-        out = out.lerp_(part, (part_lse - total).exp().to(out.dtype)[..., None])  # the two shares sum to 1
+        total = torch.logaddexp(lse, source_lse)
+        out = out.lerp_(source_out, (source_lse - total).exp().to(out.dtype)[..., None])  # the two shares sum to 1
         lse = total
     assert out is not None and lse is not None
     for sequences, rows, k, v, keep in _whole_parts(whole, plans, pairs):
-        part, part_lse = Dense().forward(q[sequences].index_select(2, rows), k, v, keep, None, scale)
-        out[sequences].index_copy_(2, rows, part)
-        lse[sequences].index_copy_(2, rows, part_lse)
+        rows_out, rows_lse = Dense().forward(q[sequences].index_select(2, rows), k, v, keep, None, scale)
+        out[sequences].index_copy_(2, rows, rows_out)
+        lse[sequences].index_copy_(2, rows, rows_lse)
     return out, lse
 
 
@@ -233,8 +233,8 @@ def _gradients(
     dq: Tensor | None = None
     gradients: list[Tensor] = []
     for (layout, keep, bias), k, v in zip(plans, pairs[::2], pairs[1::2]):
-        part, dk, dv = layout.backward(g, q, k, v, keep, bias, out, layout_lse, scale)
-        dq = part if dq is None else dq.add_(part)
+        source_dq, dk, dv = layout.backward(g, q, k, v, keep, bias, out, layout_lse, scale)
+        dq = source_dq if dq is None else dq.add_(source_dq)
         gradients += [dk, dv]
     assert dq is not None
     for sequences, rows, k, v, keep in _whole_parts(whole, plans, pairs):

@@ -45,10 +45,10 @@ class BlockTable(Layout):
         self._clear_idle(out)
         gather_keys, gather_values = _BlockGatherer(self.block), _BlockGatherer(self.block)
         for run in self._calls(blocks, self._valid(k, keep)):
-            part, part_lse = flash.forward(
+            run_out, run_lse = flash.forward(
                 run.of(blocks), gather_keys(keys, run), gather_values(values, run), scale, mask=run.mask
             )
-            out[run.rows], lse[run.rows] = part[:, 0], part_lse[:, 0]
+            out[run.rows], lse[run.rows] = run_out[:, 0], run_lse[:, 0]
         return self._join(out, q.shape[2]), self._join(lse[..., None], q.shape[2])[..., 0]
 
     def backward(

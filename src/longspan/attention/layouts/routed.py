@@ -45,7 +45,7 @@ class Routed(Layout):
             index = tiles.list[row, head, run].flatten()
             tile_k, tile_v = (x[row, head].index_select(0, index).unflatten(0, (-1, self._width)) for x in (k, v))
             source = tiles.source[row, head, run.start * TILE : run.stop * TILE]
-            part, part_lse = flash.forward(
+            tile_out, tile_lse = flash.forward(
                 q[row, head].index_select(0, (source - 1).clamp_min_(0)).unflatten(0, (-1, TILE))[:, None],
                 tile_k[:, None],
                 tile_v[:, None],
@@ -54,8 +54,8 @@ class Routed(Layout):
             )
             filled = source.nonzero()[:, 0]
             targets = source[filled] - 1
-            out[row, head, targets] = part.flatten(0, 2)[filled]
-            lse[row, head, targets] = part_lse.flatten()[filled]
+            out[row, head, targets] = tile_out.flatten(0, 2)[filled]
+            lse[row, head, targets] = tile_lse.flatten()[filled]
         return out, lse
 
     def backward(

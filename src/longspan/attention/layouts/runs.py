@@ -62,9 +62,9 @@ def forward(q: Tensor, k: Tensor, v: Tensor, runs: Iterable[BlockRun], scale: fl
     """Output and log-sum-exp; together the runs cover every query once."""
     out, lse = torch.empty_like(q), q.new_empty(q.shape[:3], dtype=wide(q.dtype))
     for run in runs:
-        part, part_lse = flash.forward(run.queries(q), run.keys(k), run.keys(v), scale, mask=run.mask)
-        run.queries(out).copy_(part)
-        run.queries(lse[..., None])[..., 0].copy_(part_lse)
+        run_out, run_lse = flash.forward(run.queries(q), run.keys(k), run.keys(v), scale, mask=run.mask)
+        run.queries(out).copy_(run_out)
+        run.queries(lse[..., None])[..., 0].copy_(run_lse)
     return out, lse
 
 

@@ -262,7 +262,7 @@ def test_state_is_left_as_it_was_and_has_a_constant_size():
 @pytest.mark.parametrize("name", NORMALISED)
 @pytest.mark.parametrize("size", [1.0, 300.0])
 @pytest.mark.parametrize("cut", [1, 6, 7, 8, 20])
-def test_the_future_changes_not_a_bit_of_the_past(name, size, cut):
+def test_the_future_does_not_change_the_past_by_one_bit(name, size, cut):
     before = [x.detach() for x in inputs(24)]
     after = [torch.cat([x[:, :, :cut], size * draw(*x[:, :, cut:].shape, seed=99)], 2) for x in before]
     for decay in (None, DECAY):
@@ -363,7 +363,7 @@ def saved(form, length: int) -> list[int]:
 @pytest.mark.parametrize("block", [1, 2**12], ids=["small blocks", "large blocks"])
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("chunk", [1, 16, 64])
-def test_what_is_saved_is_linear_and_never_the_features(causal, chunk, block, monkeypatch):
+def test_saved_memory_is_linear_and_without_features(causal, chunk, block, monkeypatch):
     monkeypatch.setattr(scan_rows, "BLOCK_FEATURES", block)
     feature_map = PositiveExponential(draw(64, HEAD_DIM))
 

@@ -105,9 +105,9 @@ def block_length(plan: ScanPlan, folded: int, columns: int, features: int = BLOC
 
 def blocks(x: Tensor, sizes: int | list[int], dtype: torch.dtype, *, backwards: bool = False) -> Iterator[Tensor]:
     """Folded blocks of (batch, heads, length, …), computed on demand: views where the layout allows."""
-    parts: Sequence[Tensor] = x.split(sizes, 2)
-    for part in reversed(parts) if backwards else parts:
-        yield part.to(dtype).flatten(0, 1)
+    split: Sequence[Tensor] = x.split(sizes, 2)
+    for block in reversed(split) if backwards else split:
+        yield block.to(dtype).flatten(0, 1)
 
 
 def columns(x: Tensor | None, sizes: int | list[int], *, backwards: bool = False) -> Iterator[Any]:
