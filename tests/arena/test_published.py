@@ -3,7 +3,7 @@
 import pytest
 
 from longspan.arena import published, recorded
-from longspan.arena.models.registry import ENTRANTS
+from longspan.arena.models.registry import ARENA_MODELS
 from longspan.errors import UnknownName
 
 
@@ -74,7 +74,7 @@ def test_the_data_names_only_known_settings_tasks_and_models():
     rows = [row for table in tables for row in table.rows]
     assert {task for row in rows for task in row.accuracies} == {*published.FIVE, "pathx"}
     models = {row.model for row in [*rows, *published.speeds().rows]} - {None}
-    assert models <= set(ENTRANTS) and len(rows) == 25 and len(published.speeds().rows) == 9
+    assert models <= set(ARENA_MODELS) and len(rows) == 25 and len(published.speeds().rows) == 9
     lengths = published.speeds().lengths
     assert all(len(row.steps_per_second) == len(row.gigabytes) == len(lengths) for row in published.speeds().rows)
 

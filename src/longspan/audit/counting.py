@@ -14,7 +14,7 @@ from longspan.measure.flops import count_flops
 
 
 def _elements(tensor: Tensor) -> int:
-    """Allocated elements: an expanded or overlapping view takes no memory of its own."""
+    """Allocated elements: expanded and overlapping views take no further memory."""
     return tensor.untyped_storage().nbytes() // tensor.element_size()
 
 
@@ -75,10 +75,10 @@ def count_kept(run: Callable[[], Tensor], known: Iterable[Tensor]) -> int:
         saved.add(_identity(tensor))
         return tensor
 
-    run()  # what is made once and cached for good is not kept by a call
+    run()  # fills caches, which are not part of a call's cost
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor), _Made() as made:
         out = run()
-    gc.collect(1)  # what was just made and left in a cycle; a full collection takes a second
+    gc.collect(1)  # new objects in reference cycles; a full collection takes a second
     without = {_identity(tensor) for tensor in known} | ({_identity(out)} - saved)
     return sum(
         elements

@@ -77,7 +77,7 @@ def test_a_killed_worker_is_tried_again_and_then_costs_one_cell(tmp_path: Path, 
     runs = [len((notes / cell.key).read_text().splitlines()) for cell in cells]
     assert runs == [1, 2, 1, 2, 1, 1]
     said = [event.line for event in events if isinstance(event, RunNote)]
-    assert len(said) == 2 and all("it is tried once more" in line for line in said)
+    assert len(said) == 2 and all("it runs once more" in line for line in said)
     assert {event.record.cell for event in events if isinstance(event, CellFinished)} == set(cells)
     assert any(isinstance(event, CellStarted) for event in events) and any(
         isinstance(event, CellProgress) for event in events

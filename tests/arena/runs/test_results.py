@@ -144,7 +144,7 @@ def test_a_look_at_a_folder_changes_nothing_in_it(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
     path.write_bytes(path.read_bytes() + b'{"cell"')
     held = path.read_bytes()
-    assert len(folder.records(mend=False)) == 1 and path.read_bytes() == held
+    assert len(folder.records(repair=False)) == 1 and path.read_bytes() == held
 
 
 @pytest.mark.parametrize("model", ["../../elsewhere", "a\0b"])

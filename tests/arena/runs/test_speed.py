@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from longspan.arena.runs import speed
 from longspan.arena.runs.cell import Cell, Record
-from longspan.arena.runs.speed import Protocol, SpeedSubject, foretell, measure, protocol, table
+from longspan.arena.runs.speed import Protocol, SpeedSubject, estimate_memory, measure, protocol, table
 from longspan.errors import InvalidOption
 from longspan.measure import machine
 from longspan.measure.footprint import kept
@@ -90,12 +90,12 @@ def test_where_a_step_takes_all_the_time_one_is_measured():
 
 
 @pytest.mark.parametrize("naive", [False, True])
-def test_the_memory_of_a_longer_text_is_foretold_from_shorter_ones(naive: bool):
+def test_the_memory_of_a_longer_text_is_estimated_from_shorter_ones(naive: bool):
     found, length = subject(2048, naive=naive), 2048
     there = kept(speed._forward(found, 1, length, "cpu"), speed._known(found.model))
     beside = 4 * sum(4 * each.numel() for each in found.model.parameters())
     expected = there.bytes + max(there.bytes / 2, 3 * there.largest) + beside
-    assert foretell(found, length, 1) == pytest.approx(expected, rel=0.02)
+    assert estimate_memory(found, length, 1) == pytest.approx(expected, rel=0.02)
     assert (there.largest == 2 * length**2 * 4) == naive  # the scores of two heads
 
 
@@ -106,7 +106,7 @@ def test_what_does_not_fit_is_said_and_not_tried(monkeypatch: pytest.MonkeyPatch
     assert record.state == "memory" and record.steps_per_second is None
     assert record.error is not None
     assert record.error.startswith("naive at length 64 with batch 32 takes about 0.0 GiB, and 0.0 are free")
-    assert record.options["foretold_bytes"] > 2**20 == record.options["free_bytes"]
+    assert record.options["estimated_bytes"] > 2**20 == record.options["free_bytes"]
     assert json.dumps(record.plain())
 
 

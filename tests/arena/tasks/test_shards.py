@@ -22,7 +22,7 @@ def _numbers(options: Mapping[str, Any], seed: int, number: int, count: int) -> 
 
 
 def _made(cache: Path, *, show: Any = None, seed: int = 3, make: Any = _numbers) -> Any:
-    return shards.made("numbers", {"most": 9}, make, count=25, shard=10, seed=seed, cache=cache, show=show)
+    return shards.load_or_generate("numbers", {"most": 9}, make, count=25, shard=10, seed=seed, cache=cache, show=show)
 
 
 def _never(options: Mapping[str, Any], seed: int, number: int, count: int) -> LabelledSequences:
@@ -94,4 +94,4 @@ def test_a_short_shard_and_options_that_are_not_plain_are_refused(tmp_path: Path
     with pytest.raises(InvalidInput, match="shard 0 of numbers has 9 examples, and 10 were asked for"):
         _made(tmp_path, make=lambda options, seed, number, count: _numbers(options, seed, number, count - 1))
     with pytest.raises(InvalidOption, match="plain"):
-        shards.made("numbers", {"most": object()}, _numbers, count=1, shard=1, seed=0, cache=tmp_path)
+        shards.load_or_generate("numbers", {"most": object()}, _numbers, count=1, shard=1, seed=0, cache=tmp_path)

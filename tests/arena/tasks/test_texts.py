@@ -275,7 +275,7 @@ def test_wrong_folders_are_named(tmp_path: Path) -> None:
     write_folders(tmp_path / "aclImdb")
     stray = tmp_path / "aclImdb" / "train" / "pos" / "notes.txt"
     stray.write_text("mine")
-    with pytest.raises(InvalidInput, match=r"notes.txt is not called as reviews are"):
+    with pytest.raises(InvalidInput, match=r"notes.txt is not named like a review"):
         splits("text", tmp_path)
     stray.unlink()
     (tmp_path / "aclImdb" / "test" / "neg" / "3_3.txt").write_text("")
