@@ -154,7 +154,7 @@ def test_a_model_of_ours_is_read_by_theirs(tmp_path: Path) -> None:
         ({"hidden_act": "mish"}, "hidden_act is 'mish'"),
     ],
 )
-def test_what_cannot_be_done_is_refused_by_name(folder: Path, given: dict[str, Any], words: str) -> None:
+def test_unsupported_settings_are_refused_by_name(folder: Path, given: dict[str, Any], words: str) -> None:
     random_model(theirs_albert.AlbertModel, AlbertConfig(**{**SMALL, **given})).save_pretrained(folder)
     with pytest.raises(Unsupported, match=words):
         hub.load(folder)

@@ -94,7 +94,7 @@ def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) ->
         RayRunner()
 
 
-def test_cells_that_fit_nowhere_are_refused() -> None:
+def test_cells_with_too_many_threads_are_refused() -> None:
     with pytest.raises(InvalidInput, match=r"cells of 8 threads fit on no machine .* has 2: --threads 2"):
         ray_cluster._check_room([Cell(task="listops", model="good", threads=8)], 2)
 
@@ -121,7 +121,7 @@ def test_a_wrong_address_is_one_line(address: str, reason: str, capfd: pytest.Ca
     assert capfd.readouterr() == ("", "")
 
 
-def test_the_address_of_the_environment_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_address_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ray")
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:7")
     assert RayRunner().address == "127.0.0.1:7" and RayRunner(address="auto").address == "auto"

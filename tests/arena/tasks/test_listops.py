@@ -100,7 +100,7 @@ def test_baselines_are_those_of_the_specification() -> None:
     assert found["root_digits"] == pytest.approx(0.517, abs=0.04)
 
 
-def test_baselines_see_what_they_may_see(tmp_path: Path) -> None:
+def test_baselines_improve_with_what_they_read(tmp_path: Path) -> None:
     found = build("listops", {**TINY, **SIZES}).baselines(_splits({}, tmp_path))
     assert list(found) == ["majority", "first_token", "root_digits"]
     assert found["majority"] < found["first_token"] < found["root_digits"] < 1
@@ -135,7 +135,7 @@ def test_the_result_does_not_depend_on_the_number_of_processes(tmp_path: Path) -
     assert one[0].digest() == two[0].digest() and one[1] == two[1]
 
 
-def test_trees_that_come_twice_are_drawn_again(tmp_path: Path) -> None:
+def test_duplicate_trees_are_drawn_again(tmp_path: Path) -> None:
     """There are 400 trees of an operator and two digits; all of them are found, and not one more."""
     few = {"depth": 2, "arguments": 2, "min_length": 3, "max_length": 6, "train": 300, "held_out": 40, "test": 50}
     found = _splits(few, tmp_path)
@@ -182,7 +182,7 @@ def test_trees_of_the_original_code_are_like_ours(data: Path) -> None:
     assert tokens[0] == pytest.approx(tokens[1], abs=0.002)
 
 
-def test_one_tree_is_what_it_was() -> None:
+def test_the_first_tree_is_unchanged_between_versions() -> None:
     """A change of the generator changes VERSION, or else caches hold what is no longer made."""
     found = make({**TINY, "probability": 0.25}, 0, 0, 3)
     assert found.digest() == "8200f1c7a800ad07"
