@@ -143,7 +143,7 @@ def test_images_may_have_positions_by_row_and_column():
     ids = tokens()
     taller = small(position="rotary_grid", pool="max", head_dim=8, needs={"grid": (4, 3)})
     assert not torch.allclose(model(ids), taller(ids), atol=1e-4)  # the same weights, the same pixels in other rows
-    with pytest.raises(InvalidOption, match="moves each row of the grid"):
+    with pytest.raises(InvalidOption, match="shifts every row of the grid"):
         small(position="rotary_grid", needs={"grid": (3, 4)})
     with pytest.raises(InvalidOption, match="need axes"):
         small(position="rotary_grid", pool="mean")

@@ -92,7 +92,7 @@ def test_a_slow_step_is_measured_once():
 @pytest.mark.parametrize("naive", [False, True])
 def test_the_memory_of_a_longer_text_is_estimated_from_shorter_ones(naive: bool):
     found, length = subject(2048, naive=naive), 2048
-    there = kept(speed._forward(found, 1, length, "cpu"), speed._known(found.model))
+    there = kept(speed._forward(found, 1, length, "cpu"), speed._weights(found.model))
     beside = 4 * sum(4 * each.numel() for each in found.model.parameters())
     expected = there.bytes + max(there.bytes / 2, 3 * there.largest) + beside
     assert estimate_memory(found, length, 1) == pytest.approx(expected, rel=0.02)

@@ -260,7 +260,7 @@ class Retrieval(ArenaTask):
                 paper = parse_json(line, path)
                 name, text = paper["id"].encode(), paper["text"].encode()
             except (ValueError, KeyError, TypeError, AttributeError):  # not JSON, or not such an object
-                raise InvalidInput(f'{path}, line {number}{{: expected "id": …, "text": …}}') from None
+                raise InvalidInput(f'{path}, line {number}: expected {{"id": …, "text": …}}') from None
             if not text:
                 raise InvalidInput(f"{path}, line {number}: the paper is empty")
             papers[name] = text[: self.options.length]

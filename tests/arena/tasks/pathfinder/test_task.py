@@ -200,7 +200,7 @@ def test_an_impossible_drawing_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(InvalidOption, match=r"seed_distance .* at most 7 with size 32, not 9"):
         Pathfinder.Options(seed_distance=9)
     monkeypatch.setattr(pathfinder_drawing, "PAIR_TRIES", 50)
-    with pytest.raises(InvalidOption, match="two curves of 40 paddles were not drawn in 50 tries on 16 × 16"):
+    with pytest.raises(InvalidOption, match="two curves of 40 paddles could not be drawn in 50 tries on 16 × 16"):
         draw(Pathfinder.Options(size=16, contour_length=40).drawing, Random(0))
     with pytest.raises(InvalidOption, match="did you mean 'contour_length'"):
         build("pathfinder", {"contour_lenght": 6})
