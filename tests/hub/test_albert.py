@@ -149,7 +149,7 @@ def test_a_model_of_ours_is_read_by_theirs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"inner_group_num": 2}, "inner_group_num is 2; of this, albert here can be 1"),
+        ({"inner_group_num": 2}, "inner_group_num is 2; for albert it can be 1"),
         ({"num_hidden_layers": 18, "num_hidden_groups": 14}, "num_hidden_groups is 14 for 18 layers"),
         ({"hidden_act": "mish"}, "hidden_act is 'mish'"),
     ],

@@ -243,7 +243,7 @@ def test_options_that_bart_cannot_express_are_refused(folder: Path, tmp_path: Pa
         ({"place": "pre"}, "cannot say place = 'pre'; it would be read as 'post'"),
         ({"source_length": 30}, "cannot say max_length = 20; it would be read as 30"),
         ({"encoder_attention": [{"name": "window", "window": 4}]}, "cannot say encoder_attention"),
-        ({"source_length": None}, "each side of a bart has its own positions"),
+        ({"source_length": None}, "a bart has separate positions for source and target"),
         ({"tied": False}, "tie_word_embeddings is False"),
     ):
         other = cls.build(**{**vars(model.options), **given})
