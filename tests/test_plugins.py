@@ -137,6 +137,41 @@ def test_an_arena_of_plugins_runs_in_processes(folder: Path) -> None:
     assert (folder / "arena" / "report.html").is_file()
 
 
+def test_the_plugins_of_an_arena_are_sent_to_a_ray_cluster(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sent: dict[str, str] = {}
+
+    class NoRunner:
+        def __init__(self, *, environment: dict[str, str], **_: object) -> None:
+            sent.update(environment)
+            raise InvalidInput("no cluster here")
+
+    monkeypatch.setattr("longspan.arena.runs.ray_cluster.RayRunner", NoRunner)
+    names = ("--tasks", "outside_plugin:First", "--models", "outside_plugin:Neighbour")
+    assert main(["arena", *names, "--no-speed", "--runner", "ray", "--out", "arena"]) == 2
+    assert capsys.readouterr().err == "longspan: no cluster here\n"
+    assert sent == {PLUGINS: f"outside_plugin:First={folder},outside_plugin:Neighbour={folder}"}
+
+
+@pytest.mark.slow
+def test_a_worker_of_ray_reads_its_plugins_from_what_it_was_sent(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ray")
+    from longspan.arena.runs.cell import Cell
+    from longspan.arena.runs.ray_cluster import RayRunner
+    from longspan.arena.runs.runner import CellFinished
+
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    monkeypatch.delenv(PLUGINS)  # so that the workers of Ray do not inherit it
+    environment = {PLUGINS: f"outside_plugin:First={folder},outside_plugin:Neighbour={folder}"}
+    cells = [Cell(task="first", model=model, steps=2) for model in ("dense", "neighbour")]
+    events = list(RayRunner(processors=2, environment=environment).run(cells))
+    records = [event.record for event in events if isinstance(event, CellFinished)]
+    assert [(record.state, record.error) for record in records] == [("done", None)] * 2
+    assert {record.cell.model for record in records} == {"dense", "neighbour"}
+
+
 def test_a_profile_and_an_audit_by_path(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--lengths", "64", "--heads", "2", "--head-dim", "8", "--repeats", "1", "--json"]
     assert main(["profile", "--mechanisms", "outside_plugin:Neighbour", *arguments]) == 0

@@ -1,9 +1,9 @@
 """longspan against other packages, at equal settings, in one run: `make peers`, or `python -m benchmarks.peers`.
 
-- `pair`: what a pair is: two implementations of one thing, on the same input.
-- `patterns`, `packages`, `hub`, `native`: the pairs, with what is equal in each: the packages of one method each,
-  Hugging Face's models, and what torch has itself.
-- `cell`: what one process measures of a pair. `decoding`: tokens per second of generation.
+- `pair`: a pair of implementations of one method, on the same input.
+- `patterns`, `packages`, `hub`, `native`: the pairs, with what is equal in each: packages of single methods, models of
+  Hugging Face, and torch's own layers.
+- `cell`: measures one pair in one process. `decoding`: tokens per second of generation.
 - `table`, `chart`: the results as Markdown and as SVG.
 """
 

@@ -2,9 +2,8 @@
 
     python -m benchmarks.peers [--length 4096] [--repeats 5] [--only performer] [--out docs]
 
-Writes peers.json, peers.md and peers.svg; `--drawn` makes the last two anew from the first, and `--only` measures some
-rows of it anew where it is of this machine. A pair takes about a minute at length 4096, in four processes one after
-the other.
+Writes peers.json, peers.md and peers.svg. `--drawn` only rewrites the last two from the first; `--only` measures some
+rows again, if the file is of this machine. A pair takes about a minute at length 4096, in four consecutive processes.
 """
 
 import argparse
@@ -47,9 +46,9 @@ def installed(package: str) -> str | None:
 def run(
     names: list[str], length: int, repeats: int, limit: float, earlier: dict[str, Any] | None = None
 ) -> Iterator[dict[str, Any]]:
-    """The results after each pair, the last of them in its row, so that a run that is stopped leaves what it found.
+    """Yields the results after each pair, so that a stopped run keeps what it measured.
 
-    With `earlier` results the other rows and the decoding stay as they were.
+    With `earlier` results, other rows and the decoding stay unchanged.
     """
     results: dict[str, Any] = earlier or {
         "length": length,
@@ -62,7 +61,7 @@ def run(
     for name in names:
         row = measure(PAIRS[name], length, repeats, limit)
         print(line(row), flush=True)
-        known = [(each["peer"], each["what"]) for each in results["rows"]]
+        known = [(earlier_row["peer"], earlier_row["what"]) for earlier_row in results["rows"]]
         at = known.index((row["peer"], row["what"])) if (row["peer"], row["what"]) in known else len(known)
         results["rows"][at : at + 1] = [row]
         yield results
@@ -72,7 +71,7 @@ def run(
 
 
 def earlier(data: Path, length: int) -> dict[str, Any] | None:
-    """Results of this machine and length, where some rows of them are to be measured anew."""
+    """Earlier results of this machine and length, of which some rows are to be measured again."""
     if not data.exists():
         return None
     found = json.loads(data.read_text())

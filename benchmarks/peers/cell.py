@@ -1,11 +1,11 @@
 """What one process measures: `python -m benchmarks.peers.cell OUT.json times|kept|memory|decoding ...`.
 
-- `times`: both sides of a pair and full attention by torch, the witness, taking turns; `kept` is the same with
-  `keep_memory`, under which freed memory is not mapped anew: what any process on Linux can have, so both are told.
-- `memory`: the peak of a forward and backward pass of one side, beyond what the process held before.
+- `times`: both sides of a pair and torch's full attention as a reference, in turns; `kept` is the same with
+  `keep_memory`, which keeps freed memory with the process: any process on Linux can do that, so both are reported.
+- `memory`: the peak of a forward and backward pass of one side, above what the process held before.
 - `decoding`: tokens per second.
 
-What a peer cannot do is written down with its reason; only a process that is killed writes nothing.
+If a peer cannot do something, the result has the reason; only a killed process writes nothing.
 """
 
 import argparse
@@ -29,24 +29,24 @@ from longspan.train.malloc import keep_memory
 
 WITNESS, THEIRS, OURS = "full", "theirs", "ours"
 KINDS = ("forward", "backward")
-Found = dict[str, Any]
+Result = dict[str, Any]
 
 
-def times(pair: Pair, size: Size, repeats: int) -> Found:
-    """Least seconds of each side and kind, by how much the outputs differ, and what could not be done."""
+def times(pair: Pair, size: Size, repeats: int) -> Result:
+    """The least seconds of each side and kind, the difference of the outputs, and what failed."""
     sides, lacks = {WITNESS: fused(size, causal=False), OURS: pair.ours(size)}, {}
     try:
         torch.manual_seed(0)
         sides[THEIRS] = pair.theirs(size)
     except Exception as error:
-        lacks[f"{THEIRS} {KINDS[0]}"] = lacks[f"{THEIRS} {KINDS[1]}"] = said(error)
+        lacks[f"{THEIRS} {KINDS[0]}"] = lacks[f"{THEIRS} {KINDS[1]}"] = one_line(error)
     cases = {}
     for name, side in sides.items():
         for kind in KINDS:
             try:
                 getattr(side, kind)()
             except Exception as error:
-                lacks[f"{name} {kind}"] = said(error)
+                lacks[f"{name} {kind}"] = one_line(error)
             else:
                 cases[f"{name} {kind}"] = getattr(side, kind)
     differs = None
@@ -58,33 +58,33 @@ def times(pair: Pair, size: Size, repeats: int) -> Found:
 
 
 def difference(theirs: Side, ours: Side) -> float:
-    """Of the outputs, the largest, as a share of the largest output."""
+    """The largest difference of the outputs, relative to the largest output."""
     there, here = theirs.forward(), ours.forward()
     return float((there - here).abs().max() / there.abs().max())
 
 
-def memory(pair: Pair, size: Size, side: str) -> Found:
+def memory(pair: Pair, size: Size, side: str) -> Result:
     torch.manual_seed(0)
-    made = pair.theirs(size) if side == THEIRS else pair.ours(size)
+    built = pair.theirs(size) if side == THEIRS else pair.ours(size)
     give_back_memory()
-    made.backward()  # what is made once and kept
+    built.backward()  # fills caches
     resident = Resident()
-    made.backward()
+    built.backward()
     return {"bytes": resident.peak()}
 
 
-def said(error: Exception) -> str:
+def one_line(error: Exception) -> str:
     """The error as one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
 
 
-# Seen from the process that starts this one
+# In the process that starts this one
 
 
-def start(limit: float, *arguments: object, spin: bool = False) -> Found:
-    """What a process of its own found, or {"error": why it found nothing}.
+def start(limit: float, *arguments: object, spin: bool = False) -> Result:
+    """The result of a separate process, or {"error": the reason}.
 
-    `spin`: its threads wait as they do for a user; otherwise they sleep, so that processor time is what it took.
+    With `spin` its idle threads spin, as they do by default; otherwise they sleep, so that CPU time is meaningful.
     """
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out.json"
@@ -97,8 +97,8 @@ def start(limit: float, *arguments: object, spin: bool = False) -> Found:
         if not out.exists():
             last = (ended.stderr.strip().splitlines() or [""])[-1]
             return {"error": f"the process ended with {ended.returncode}: {last}"[:300]}
-        found: Found = json.loads(out.read_text())
-        return found
+        result: Result = json.loads(out.read_text())
+        return result
 
 
 def main() -> None:
@@ -109,23 +109,23 @@ def main() -> None:
     parser.add_argument("--side", choices=(THEIRS, OURS))
     parser.add_argument("--length", type=int, default=4096)
     parser.add_argument("--repeats", type=int, default=5)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     warnings.simplefilter("ignore")
-    if given.what == "kept":
+    if arguments.what == "kept":
         keep_memory()
-    size = Size(given.length)
+    size = Size(arguments.length)
     try:
-        if given.what == "decoding":
+        if arguments.what == "decoding":
             from benchmarks.peers import decoding
 
-            found = decoding.measure(given.repeats)
-        elif given.what == "memory":
-            found = memory(PAIRS[given.pair], size, given.side)
+            result = decoding.measure(arguments.repeats)
+        elif arguments.what == "memory":
+            result = memory(PAIRS[arguments.pair], size, arguments.side)
         else:
-            found = times(PAIRS[given.pair], size, given.repeats)
+            result = times(PAIRS[arguments.pair], size, arguments.repeats)
     except Exception as error:
-        found = {"error": said(error)}
-    given.out.write_text(json.dumps(found))
+        result = {"error": one_line(error)}
+    arguments.out.write_text(json.dumps(result))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The results as one picture: how many times faster longspan is than each peer, forward and with backward."""
+"""The results as a chart: how many times faster longspan is than each peer, forward and with backward."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +18,7 @@ WIDTH, STEP, TOP, LETTER = 900.0, 24.0, 46.0, 6.6
 
 
 def svg(results: Mapping[str, Any]) -> str:
-    """A file of its own, by day and by night."""
+    """The chart as an SVG file, for light and dark themes."""
     rows = sorted(results["rows"], key=lambda row: -(ratio(row, KINDS[1]) or ratio(row, KINDS[0]) or 0.0))
     found = [value for row in rows for kind in KINDS if (value := ratio(row, kind))]
     left = 16 + LETTER * max(len(_name(row)) for row in rows)

@@ -1,4 +1,4 @@
-"""Tokens per second of greedy generation: the same sizes and number of tokens, by the clock of a quiet machine.
+"""Tokens per second of greedy generation: the same sizes and number of tokens, in wall-clock time on a quiet machine.
 
 A decoder of GPT-2's kind, 6 layers of 512, random weights, 128 new tokens after a prompt of 128. More cells, with beams
 and other models, are in `benchmarks.generate`.
@@ -36,7 +36,7 @@ class PlainBlock(nn.Module):
 
 
 class Plain(nn.Module):
-    """What one writes in an hour: the same model over torch's attention, with a cache that grows by torch.cat."""
+    """A plain implementation: the same model over torch's attention, with a cache that grows by torch.cat."""
 
     def __init__(self) -> None:
         super().__init__()

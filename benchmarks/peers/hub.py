@@ -21,7 +21,7 @@ def marked(size: Size) -> Tensor:
 
 
 class Out(nn.Module):
-    """Attention of theirs, and the projection out, which their models have elsewhere."""
+    """Their attention with its output projection, which their models have elsewhere."""
 
     def __init__(self, width: int, attention: nn.Module, given: Mapping[str, Any]) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ def reformer(size: Size) -> Side:
 
 
 class Normed(nn.Sequential):
-    """A norm and attention, as there."""
+    """A norm and attention, as in their model."""
 
     def __init__(self, size: Size) -> None:
         sizes = {"heads": size.heads, "head_dim": size.head_dim, "max_length": size.length}

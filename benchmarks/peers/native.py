@@ -1,4 +1,4 @@
-"""Pairs with what torch has itself."""
+"""Pairs with layers of torch."""
 
 from functools import partial
 from typing import Any

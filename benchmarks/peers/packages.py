@@ -1,4 +1,4 @@
-"""Pairs with the other packages of one method each: kernels, low rank, memory, and dense."""
+"""Pairs with packages of single methods: kernels, low rank, memory, and dense."""
 
 from functools import partial
 from typing import Any
@@ -68,7 +68,7 @@ def compressed(size: Size) -> Side:
 
 
 class Segments(nn.Module):
-    """Their layer on a whole text, segment by segment, with the codes of distances that their model has."""
+    """Their layer on a whole text, segment by segment, with their model's relative positions."""
 
     def __init__(self, size: Size) -> None:
         super().__init__()

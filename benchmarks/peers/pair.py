@@ -1,4 +1,4 @@
-"""A pair: what another package has and what longspan has for it, at one size and on the same input."""
+"""A pair: an implementation of another package and longspan's, at one size and on the same input."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from longspan.nn.multihead import MultiHead
 
 @dataclass(frozen=True)
 class Size:
-    """What both sides are built for."""
+    """The sizes of both sides."""
 
     length: int
     heads: int = 8
@@ -25,18 +25,18 @@ class Size:
         return self.heads * self.head_dim
 
     def fit(self, most: int) -> int:
-        """The size of a window, block or rank; at most a quarter of the text, so that short texts have some too."""
+        """The size of a window, block or rank: at most a quarter of the text."""
         return min(most, self.length // 4)
 
 
 class Side:
-    """One of the two: what is called, and what its gradients are taken with respect to, its weights included."""
+    """One side of a pair: its call, and the inputs and weights that get gradients."""
 
     def __init__(self, run: Callable[..., Tensor], inputs: tuple[Tensor, ...], module: Any = None) -> None:
         self.run, self.inputs, self.module = run, inputs, module
 
     def forward(self) -> Tensor:
-        """As in use."""
+        """A forward pass in evaluation mode."""
         if self.module is not None:
             self.module.eval()
         with torch.no_grad():
@@ -61,7 +61,7 @@ Options = Callable[[Size], Mapping[str, Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """`tie` gives both sides the same weights; their outputs then differ by no more than `close`, which is checked."""
+    """`tie` copies weights to the other side; then the outputs may differ by at most `close`."""
 
     peer: str  # the package
     what: str
@@ -71,7 +71,7 @@ class Pair:
     tie: Callable[[Any, Any], None] | None = None
     close: float | None = None
     decodes: str  # how the peer generates token by token
-    ours_decodes: bool = False  # whether ours has a state in which tokens cost what the mechanism says
+    ours_decodes: bool = False  # whether ours decodes at the cost of the mechanism
     kind: str = field(default="other")  # of `longspan.report.palette`: the colour in the chart
 
     @property
@@ -104,7 +104,7 @@ def _mechanism(name: str, size: Size, options: Options, causal: bool) -> Attenti
 
 
 def our_heads(name: str, options: Options = lambda size: {}, *, causal: bool = False) -> Make:
-    """A mechanism on projected heads; one that shares queries and keys is given two tensors."""
+    """A mechanism on projected heads; if it shares queries and keys, it gets two tensors."""
 
     def make(size: Size) -> Side:
         mechanism = _mechanism(name, size, options, causal)

@@ -1,4 +1,4 @@
-"""Pairs with the packages of one method each whose queries read some of the keys: windows, buckets, axes."""
+"""Pairs with packages of single sparse methods: windows, buckets, axes."""
 
 import math
 from functools import partial
@@ -57,7 +57,7 @@ def sinkhorn(size: Size) -> Side:
 
 
 class Axes(nn.Module):
-    """Attention along the columns and along the rows of a square, added: what axial-attention does by default."""
+    """The sum of attention along columns and along rows of a square, as axial-attention does by default."""
 
     def __init__(self, size: Size) -> None:
         super().__init__()

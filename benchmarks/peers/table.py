@@ -70,7 +70,7 @@ def markdown(results: Mapping[str, Any], chart: str) -> str:
 
 
 def _verdict(rows: Iterable[Row]) -> str:
-    """In how many pairs longspan is faster, and in how many slower."""
+    """The number of pairs in which longspan is faster, and slower."""
     faster, slower = [], []
     for kind in KINDS:
         ratios = [value for value in (ratio(row, kind) for row in rows) if value is not None]

@@ -100,7 +100,7 @@ def _read(value: Any, kind: Any, owner: str) -> Any:
     if get_origin(kind) is tuple:
         item = get_args(kind)[0]
         if isinstance(value, (list, tuple)):
-            return tuple(_read(part, item, owner) for part in value)
+            return tuple(_read(element, item, owner) for element in value)
         return (_read(value, item, owner),) if hasattr(item, "read") else value
     if hasattr(kind, "read"):
         return value if isinstance(value, kind) else kind.read(value)
@@ -165,7 +165,7 @@ def _fits(value: Any, kind: Any) -> bool:
         return any(_fits(value, member) for member in get_args(kind))
     if get_origin(kind) is tuple:
         item = get_args(kind)[0]
-        return isinstance(value, tuple) and bool(value) and all(_fits(part, item) for part in value)
+        return isinstance(value, tuple) and bool(value) and all(_fits(element, item) for element in value)
     if kind is float:
         return isinstance(value, (int, float)) and not isinstance(value, bool)
     if kind is int:

@@ -32,8 +32,8 @@ def cache() -> Path:
 def replacing(path: Path | str, *, shared: bool = True) -> Iterator[Path]:
     """A temporary path beside `path`, which replaces `path` when the block ends without an error.
 
-    >>> with replacing(Path("weights.safetensors")) as part:
-    ...     save_file(tensors, part)
+    >>> with replacing(Path("weights.safetensors")) as temporary:
+    ...     save_file(tensors, temporary)
 
     With `shared`, several processes may replace the same file: each has its own temporary path. Without it there is
     one temporary path, so that the next write overwrites what a killed process left. On any error the temporary file is
@@ -49,23 +49,23 @@ def replacing(path: Path | str, *, shared: bool = True) -> Iterator[Path]:
         with _naming(path):
             yield path
         return
-    part = path.with_name(f"{path.name}.{os.getpid()}.part" if shared else f"{path.name}.part")
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.part" if shared else f"{path.name}.part")
     try:
-        part.open("wb").close()
-        mode = part.stat().st_mode  # follows the umask
-        _unfinished.add(part)
-        yield part
-        if part.stat().st_mode != mode:
-            part.chmod(mode)
-        part.replace(path)
+        temporary.open("wb").close()
+        mode = temporary.stat().st_mode  # follows the umask
+        _unfinished.add(temporary)
+        yield temporary
+        if temporary.stat().st_mode != mode:
+            temporary.chmod(mode)
+        temporary.replace(path)
     except BaseException as error:
-        part.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         failed = os_error(error)
-        if failed is None or failed.filename not in (None, str(part)):
+        if failed is None or failed.filename not in (None, str(temporary)):
             raise
         raise OSError(failed.errno, failed.strerror or str(failed), str(path)) from error
     finally:
-        _unfinished.discard(part)
+        _unfinished.discard(temporary)
 
 
 @contextmanager
@@ -82,10 +82,10 @@ def _naming(path: Path) -> Iterator[None]:
 
 def write(path: Path | str, content: Callable[[IO[bytes]], object]) -> None:
     """Write a file with a function of the open file; the data is on disk before the file gets its name."""
-    with replacing(path) as part, part.open("wb") as file:
+    with replacing(path) as temporary, temporary.open("wb") as file:
         content(file)
         file.flush()
-        with suppress(OSError) if not part.is_file() else nullcontext():  # a pipe cannot be synchronised
+        with suppress(OSError) if not temporary.is_file() else nullcontext():  # a pipe cannot be synchronised
             os.fsync(file.fileno())
 
 
@@ -103,8 +103,8 @@ def write_tensors(path: Path | str, tensors: Mapping[str, "Tensor"], metadata: d
     """Write a safetensors file."""
     from safetensors.torch import save_file  # imports torch, which other callers do not need
 
-    with replacing(path, shared=False) as part:
-        save_file(dict(tensors), part, metadata=metadata)
+    with replacing(path, shared=False) as temporary:
+        save_file(dict(tensors), temporary, metadata=metadata)
 
 
 @contextmanager
@@ -139,8 +139,8 @@ def os_error(error: BaseException) -> OSError | None:
 
 def remove_unfinished() -> None:
     """Remove the temporary files of unfinished writes, for a process that must exit at once."""
-    for part in list(_unfinished):
-        part.unlink(missing_ok=True)
+    for temporary in list(_unfinished):
+        temporary.unlink(missing_ok=True)
 
 
 __all__ = [

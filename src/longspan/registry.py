@@ -100,8 +100,8 @@ class Registry(Generic[Entry]):
         """What LONGSPAN_PLUGINS lists; a class of another kind is left to the table of that kind."""
         for path in _listed():
             module, _, name = path.partition(":")
-            found = _import(module) if module not in sys.modules else sys.modules[module]
-            if name and (cls := _attribute(found, path)) not in self.registered.values() and self._accepts(cls):
+            imported = _import(module) if module not in sys.modules else sys.modules[module]
+            if name and (cls := _attribute(imported, path)) not in self.registered.values() and self._accepts(cls):
                 self.register(cls)
 
     def _installed(self) -> dict[str, str]:
@@ -112,12 +112,12 @@ class Registry(Generic[Entry]):
         self._check(cls, path)
         return cls
 
-    def _accepts(self, found: Any) -> bool:
+    def _accepts(self, cls: Any) -> bool:
         module, _, name = self.base.partition(":")
-        return isinstance(found, type) and issubclass(found, getattr(import_module(module), name))
+        return isinstance(cls, type) and issubclass(cls, getattr(import_module(module), name))
 
-    def _check(self, found: Any, path: str) -> None:
-        if not self._accepts(found):
+    def _check(self, cls: Any, path: str) -> None:
+        if not self._accepts(cls):
             base = self.base.replace(":", ".")
             raise InvalidInput(f"{path} must be a subclass of {base} to be used as {self.kind}")
 
@@ -125,7 +125,7 @@ class Registry(Generic[Entry]):
 def is_path(text: str) -> bool:
     """Whether a text has the form `package.module:Name`."""
     module, colon, attribute = text.partition(":")
-    return bool(colon) and all(part.isidentifier() for part in [*module.split("."), *attribute.split(".")])
+    return bool(colon) and all(identifier.isidentifier() for identifier in [*module.split("."), *attribute.split(".")])
 
 
 def load_path(path: str) -> Any:
@@ -138,8 +138,8 @@ def load_path(path: str) -> Any:
             f"{path} is a plugin that is not installed: install its package, import {module} first, "
             f"or set {PLUGINS}={module}"
         )
-    found = _import(module)
-    return _attribute(found, path) if attribute else found
+    imported = _import(module)
+    return _attribute(imported, path) if attribute else imported
 
 
 def trusted(module: str) -> bool:

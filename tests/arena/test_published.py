@@ -3,7 +3,7 @@
 import pytest
 
 from longspan.arena import published, recorded
-from longspan.arena.models.registry import ENTRANTS
+from longspan.arena.models.registry import ARENA_MODELS
 from longspan.errors import UnknownName
 
 
@@ -16,7 +16,7 @@ def test_averages_are_those_of_their_rows(table: published.PublishedTable):
     assert wrong == (["Sinkhorn"] if table is published.benchmark() else [])
 
 
-def test_sinkhorn_is_as_printed_and_said_to_be_wrong():
+def test_sinkhorns_printed_average_is_noted_as_wrong():
     row = published.benchmark().row("sinkhorn")
     assert row is not None and row.average == 51.39 and round(row.mean(), 2) == 51.48
     assert "51.48" in row.note and "51.29" in row.note
@@ -41,7 +41,7 @@ def test_printed_ratios_of_speed():
     assert ratios["performer"] == [1.2, 1.9, 3.8, 5.7] and ratios["window"] == [1.1, 1.7, 3.2, 5.3]
 
 
-def test_what_may_be_compared():
+def test_which_settings_are_comparable():
     assert published.comparable("released", "listops") and published.comparable("small", "retrieval")
     assert not published.comparable("released", "retrieval") and not published.comparable("released", "recall")
     assert not any(published.comparable("tiny", task) for task in published.TITLES)
@@ -74,7 +74,7 @@ def test_the_data_names_only_known_settings_tasks_and_models():
     rows = [row for table in tables for row in table.rows]
     assert {task for row in rows for task in row.accuracies} == {*published.FIVE, "pathx"}
     models = {row.model for row in [*rows, *published.speeds().rows]} - {None}
-    assert models <= set(ENTRANTS) and len(rows) == 25 and len(published.speeds().rows) == 9
+    assert models <= set(ARENA_MODELS) and len(rows) == 25 and len(published.speeds().rows) == 9
     lengths = published.speeds().lengths
     assert all(len(row.steps_per_second) == len(row.gigabytes) == len(lengths) for row in published.speeds().rows)
 

@@ -150,7 +150,7 @@ def test_the_largest_tensor_is_seen_in_the_backward_pass_too() -> None:
     assert seen.elements == 2500
 
 
-def test_a_view_is_as_large_as_what_it_views() -> None:
+def test_a_view_counts_as_its_storage() -> None:
     x = torch.randn(100)
     with LargestTensor() as seen:
         x.expand(100, 100)
@@ -158,7 +158,7 @@ def test_a_view_is_as_large_as_what_it_views() -> None:
     assert seen.elements == 100
 
 
-def test_what_is_kept_is_counted_once_and_also_behind_a_checkpoint() -> None:
+def test_saved_tensors_are_counted_once_even_in_a_checkpoint() -> None:
     x = torch.randn(10, requires_grad=True)
     assert count_kept(lambda: x * 2, [x]) == 0  # a factor that is a number keeps nothing
     assert count_kept(lambda: x.exp().sin(), [x]) == 10  # both save the result of exp

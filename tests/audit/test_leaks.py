@@ -57,12 +57,12 @@ def test_the_running_mean_holds_all_claims() -> None:
 
 
 @pytest.mark.parametrize("begin", [65, 129, 200, 300])
-def test_a_leak_that_begins_late_is_found_without_being_asked_for(begin: int) -> None:
+def test_a_leak_that_begins_late_is_found_by_default(begin: int) -> None:
     caught = failed(LeakPast(begin), Reading(width=WIDTH), causal=True)
     assert caught == {"causal_perturbation", "causal_gradient", "prefix"}
 
 
-def test_a_leak_that_begins_later_still_is_found_at_the_length_that_is_asked_for() -> None:
+def test_a_leak_that_begins_even_later_is_found_at_a_requested_length() -> None:
     assert failed(LeakPast(500), Reading(width=WIDTH), causal=True) == set()
     assert "causal_perturbation" in failed(LeakPast(500), Reading(width=WIDTH, long_length=600), causal=True)
 
@@ -112,7 +112,7 @@ class Averaging(Sums):
         return out
 
 
-def test_what_leaks_in_training_only_is_found() -> None:
+def test_leaks_in_training_only_are_found() -> None:
     assert failed(LeakInTraining(), causal=True, padding=True) == {"training_causal", "training_padding"}
 
 
@@ -187,7 +187,7 @@ def test_dropout_is_no_leak() -> None:
     assert certificate.passed, certificate.table(failed_only=True)
 
 
-def test_dropout_is_off_where_random_numbers_would_follow_the_order_of_a_sort() -> None:
+def test_dropout_is_off_even_if_its_random_numbers_depend_on_a_sort() -> None:
     class Sorted(Sums):
         """Drops what it sorted and puts it back, so that the random numbers do not stay with their positions."""
 

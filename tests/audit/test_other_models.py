@@ -53,7 +53,7 @@ def test_an_x_transformers_decoder_is_causal_and_ignores_padding() -> None:
     assert certificate.passed, certificate.table(failed_only=True)
 
 
-def test_x_transformers_have_no_streaming_that_is_known() -> None:
+def test_streaming_of_x_transformers_is_not_measured() -> None:
     certificate = audit("other_models:x_decoder", Claims(streaming=True))
     assert certificate.verdict == "not measured"
     (streaming,) = certificate.not_measured

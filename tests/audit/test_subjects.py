@@ -32,7 +32,7 @@ def test_a_class_of_ours_by_path_is_every_form() -> None:
     assert len(resolve("longspan.attention.mechanisms.window:WindowAttention")) == len(resolve("window"))
 
 
-def test_a_mechanism_is_audited_as_it_was_built_and_left_alone() -> None:
+def test_a_mechanism_is_audited_as_built_and_not_changed() -> None:
     mechanism = build("window", heads=2, head_dim=8, causal=True, window=4).train()
     (subject,) = subjects_of(mechanism)
     assert subject.form == "causal"
@@ -97,7 +97,7 @@ def test_claims_are_for_modules_that_are_not_ours() -> None:
         Claims(order=-1)
 
 
-def test_a_width_that_cannot_be_seen_is_asked_for() -> None:
+def test_an_unknown_width_must_be_given() -> None:
     class Bare(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x.cumsum(dim=1)
@@ -112,7 +112,7 @@ def test_masks_of_both_kinds_are_understood() -> None:
     assert audit(DropMaskLayer(), Claims(causal=True, padding=True)).passed
 
 
-def test_a_mask_told_the_wrong_way_round_fails() -> None:
+def test_a_mask_of_the_wrong_meaning_fails() -> None:
     certificate = audit(DropMaskLayer(), Claims(padding=True), reading=Reading(mask_keeps=True))
     assert not certificate.passed
 
@@ -150,7 +150,7 @@ def test_a_model_of_tokens_is_recognised() -> None:
     assert out.shape == (2, 9, 11)
 
 
-def test_position_embeddings_do_not_stand_for_the_tokens() -> None:
+def test_position_embeddings_are_not_mistaken_for_tokens() -> None:
     class Model(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -171,7 +171,7 @@ def test_a_sample_is_the_same_for_the_same_seed() -> None:
     assert all(torch.equal(first[name], again[name]) and not torch.equal(first[name], other[name]) for name in first)
 
 
-def test_replace_changes_only_the_places_it_is_given() -> None:
+def test_replace_changes_only_the_given_positions() -> None:
     subject = MechanismSubject.build(SoftmaxAttention, causal=True, options={}, form="")
     sample = subject.sample(2, 9, seed=0)
     where = torch.zeros(2, 9, dtype=torch.bool)

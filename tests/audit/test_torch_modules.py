@@ -103,7 +103,7 @@ def test_a_flag_alone_is_enough() -> None:
     assert certificate.passed, certificate.table(failed_only=True)
 
 
-def test_a_causal_mask_is_asked_for_only_where_there_is_one() -> None:
+def test_a_causal_mask_for_a_module_that_takes_none_is_refused() -> None:
     with pytest.raises(InvalidOption, match=r"Linear takes no causal mask that is known \(src_mask, attn_mask"):
         audit(nn.Linear(8, 8), Claims(causal=True), reading=CAUSAL)
 
@@ -142,6 +142,6 @@ def test_impossible_sizes_are_refused(reading: dict[str, int], words: str) -> No
         Reading(**reading)
 
 
-def test_a_longer_length_that_a_module_does_not_take_is_an_error_if_it_was_asked_for() -> None:
+def test_a_requested_length_that_a_module_refuses_is_an_error() -> None:
     with pytest.raises(InvalidInput, match="other_models:bert cannot be called on samples of length 200"):
         resolve("other_models:bert", reading=Reading(long_length=200))

@@ -1,7 +1,7 @@
 """Whole models beside their goals."""
 
 from benchmarks.whole import GOALS, line, sizes
-from longspan.arena.models.registry import ENTRANTS
+from longspan.arena.models.registry import ARENA_MODELS
 
 
 def test_the_setting_is_the_one_that_the_goals_are_of() -> None:
@@ -9,7 +9,7 @@ def test_the_setting_is_the_one_that_the_goals_are_of() -> None:
 
 
 def test_every_goal_is_of_a_model_of_the_arena() -> None:
-    assert GOALS.keys() <= ENTRANTS.keys()
+    assert GOALS.keys() <= ARENA_MODELS.keys()
 
 
 def row(**values: object) -> dict[str, object]:

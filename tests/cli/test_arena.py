@@ -74,7 +74,7 @@ def test_a_whole_run_and_the_same_again(
     capsys.readouterr()
 
 
-def test_what_failed_is_shown_and_run_again_only_when_asked(
+def test_failed_cells_are_shown_and_run_again_only_with_retry(
     tmp_path: Path, notes: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = ["arena", *TWO, "--seeds", "1", "--no-speed", "--out", "run"]
@@ -96,7 +96,7 @@ def test_what_failed_is_shown_and_run_again_only_when_asked(
     assert "no result" not in capsys.readouterr().out.split("report:")[-2]
 
 
-def test_a_signal_says_how_to_go_on(
+def test_a_signal_prints_the_command_to_continue(
     tmp_path: Path, notes: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stop(self: Screen, event: object) -> None:
@@ -114,7 +114,7 @@ def test_a_signal_says_how_to_go_on(
     capsys.readouterr()
 
 
-def test_a_disk_that_is_full_stops_the_grid_with_a_line_and_keeps_what_ended(
+def test_a_full_disk_stops_the_grid_with_a_line_and_keeps_finished_cells(
     tmp_path: Path, notes: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = ["arena", *TWO, "--seeds", "1", "--no-speed", "--out", "run", "--workers", "1"]
@@ -195,9 +195,7 @@ def test_a_dry_run_prints_the_plan_and_does_nothing(
         (["--report-only", "--retry"], "--report-only runs nothing"),
     ],
 )
-def test_what_is_wrong_is_said_in_a_line(
-    notes: Path, capsys: pytest.CaptureFixture[str], given: list[str], said: str
-) -> None:
+def test_mistakes_are_one_line(notes: Path, capsys: pytest.CaptureFixture[str], given: list[str], said: str) -> None:
     assert main(["arena", *given]) == 2
     output, errors = capsys.readouterr()
     assert said in errors and errors.count("\n") == 1 and not output

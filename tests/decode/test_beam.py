@@ -280,7 +280,7 @@ def test_an_ensemble_of_encoder_decoders_has_an_alignment():
     assert len(found) == 3 and all(row[0].score < row[0].logprob for row in found if len(row[0].tokens) == 1)
 
 
-def test_what_is_refused(table: Any):
+def test_refusals(table: Any):
     model = table(vocabulary=5)
     with pytest.raises(InvalidOption, match=r"^6 beams are more than the vocabulary of 5; give fewer, or exhaustive"):
         beam_search(model, [[1]], options=Beam(beams=6, max_new=3))

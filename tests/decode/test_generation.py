@@ -349,7 +349,7 @@ def test_scores_in_small_pieces(monkeypatch: pytest.MonkeyPatch):
         ({"sampling": Sampling(min_new=6)}, "min_new 6 is more than max_new 5"),
     ],
 )
-def test_what_is_refused(given: dict[str, Any], said: str):
+def test_refusals(given: dict[str, Any], said: str):
     call = {"prompts": [[1, 2, 3]], "max_new": 5, **given}
     prompts = call.pop("prompts")
     with pytest.raises((InvalidInput, InvalidOption), match=said) as caught:

@@ -171,5 +171,5 @@ ASKED = {"count": 4, "shard": 2, "seed": 0}
 
 
 def generated(folder: Path) -> None:
-    shards.made("made", {"a": 1}, make_some, cache=folder, **ASKED)
+    shards.load_or_generate("made", {"a": 1}, make_some, cache=folder, **ASKED)
     next(folder.glob("made-*[!k]")).rename(folder / "shards")

@@ -134,7 +134,7 @@ def _store(folder: Path) -> None:
 
 def _arena(folder: Path) -> None:
     held = Folder(folder)
-    left(held.planned(), held.records(mend=False))
+    left(held.planned(), held.records(repair=False))
     report.read(folder)
 
 

@@ -79,7 +79,7 @@ def test_a_recipe_of_a_megabyte_is_refused(tmp_path: Path) -> None:
         recipe.read(tmp_path / "a.toml")
 
 
-def test_whatever_content_makes_code_raise_is_refused_with_the_file() -> None:
+def test_any_error_while_reading_names_the_file() -> None:
     for wrong in (
         KeyError("a"),
         TypeError("b"),

@@ -149,12 +149,12 @@ def test_a_model_of_ours_is_read_by_theirs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"inner_group_num": 2}, "inner_group_num is 2; of this, albert here can be 1"),
+        ({"inner_group_num": 2}, "inner_group_num is 2; for albert it can be 1"),
         ({"num_hidden_layers": 18, "num_hidden_groups": 14}, "num_hidden_groups is 14 for 18 layers"),
         ({"hidden_act": "mish"}, "hidden_act is 'mish'"),
     ],
 )
-def test_what_cannot_be_done_is_refused_by_name(folder: Path, given: dict[str, Any], words: str) -> None:
+def test_unsupported_settings_are_refused_by_name(folder: Path, given: dict[str, Any], words: str) -> None:
     random_model(theirs_albert.AlbertModel, AlbertConfig(**{**SMALL, **given})).save_pretrained(folder)
     with pytest.raises(Unsupported, match=words):
         hub.load(folder)

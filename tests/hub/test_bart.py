@@ -149,7 +149,7 @@ def test_a_generator_becomes_a_classifier_that_they_read(folder: Path, tmp_path:
         assert_close(model.outputs(ids, shift_right(ids, 2))["classify"], theirs(ids).logits)
 
 
-def test_a_generator_is_saved_as_the_class_that_it_was(folder: Path, tmp_path: Path) -> None:
+def test_a_generator_keeps_its_class(folder: Path, tmp_path: Path) -> None:
     random_model(theirs_bart.BartForConditionalGeneration, BartConfig(**SMALL)).save_pretrained(folder)
     hub.save(hub.load(folder), tmp_path / "back")
     record = json.loads((tmp_path / "back" / "config.json").read_text())
@@ -227,7 +227,7 @@ def test_old_files_with_every_tie_and_no_bias_are_read(folder: Path) -> None:
         ({"architectures": ["BartForCausalLM"]}, "BartForCausalLM"),
     ],
 )
-def test_what_cannot_be_done_is_refused_by_name(folder: Path, given: dict[str, Any], said: str) -> None:
+def test_unsupported_settings_are_refused_by_name(folder: Path, given: dict[str, Any], said: str) -> None:
     random_model(theirs_bart.BartModel, BartConfig(**SMALL)).save_pretrained(folder)
     path = folder / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **given}))
@@ -235,7 +235,7 @@ def test_what_cannot_be_done_is_refused_by_name(folder: Path, given: dict[str, A
         hub.load(folder)
 
 
-def test_what_a_bart_cannot_say_is_not_written(folder: Path, tmp_path: Path) -> None:
+def test_options_that_bart_cannot_express_are_refused(folder: Path, tmp_path: Path) -> None:
     random_model(theirs_bart.BartModel, BartConfig(**SMALL)).save_pretrained(folder)
     model = hub.load(folder).model
     cls: Any = type(model)
@@ -243,7 +243,7 @@ def test_what_a_bart_cannot_say_is_not_written(folder: Path, tmp_path: Path) -> 
         ({"norm_position": "pre"}, "cannot say norm_position = 'pre'; it would be read as 'post'"),
         ({"source_length": 30}, "cannot say max_length = 20; it would be read as 30"),
         ({"encoder_attention": [{"name": "window", "window": 4}]}, "cannot say encoder_attention"),
-        ({"source_length": None}, "each side of a bart has its own positions"),
+        ({"source_length": None}, "a bart has separate positions for source and target"),
         ({"tied": False}, "tie_word_embeddings is False"),
     ):
         other = cls.build(**{**vars(model.options), **given})

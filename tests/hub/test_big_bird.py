@@ -200,7 +200,7 @@ def test_random_blocks_are_the_same_at_every_load_and_go_with_the_model(folder: 
     assert not torch.allclose(out, other)
 
 
-def test_what_cannot_be(folder: Path, tmp_path: Path) -> None:
+def test_impossible_requests_are_refused(folder: Path, tmp_path: Path) -> None:
     body({**SMALL, "attention_type": "block_sparse"}, folder)
     path = folder / "config.json"
     path.write_text(path.read_text().replace('"block_size"', '"attention_type": "sliding", "block_size"'))
@@ -208,7 +208,7 @@ def test_what_cannot_be(folder: Path, tmp_path: Path) -> None:
         hub.load(folder)
 
 
-def test_what_is_made_here_is_read_there(tmp_path: Path) -> None:
+def test_saved_models_load_in_transformers(tmp_path: Path) -> None:
     sizes = {"vocabulary": 40, "width": 24, "heads": 4, "hidden": 40, "layers": 2, "max_length": 64}
     plan = {"name": "bigbird", "block": 3, "random": 1, "plan": "hugging_face"}
     torch.manual_seed(0)

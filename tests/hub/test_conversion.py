@@ -51,7 +51,7 @@ def test_sentence_settings_go_along_to_ours(folder: Path, tmp_path: Path) -> Non
     assert hub.load(tmp_path / "ours").sentence.pool == "first"
 
 
-def test_what_is_not_converted(folder: Path, tmp_path: Path) -> None:
+def test_refused_conversions(folder: Path, tmp_path: Path) -> None:
     bert(folder)
     (tmp_path / "file").write_text("")
     hub.convert(folder, tmp_path / "there")
@@ -143,7 +143,7 @@ def test_a_gguf_file_may_have_no_tokenizer(folder: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.data
-def test_stories_are_told_from_llama2cs_file_and_as_a_folder(stories: Path, tmp_path: Path) -> None:
+def test_a_llama2c_file_and_its_folder_generate_the_same_text(stories: Path, tmp_path: Path) -> None:
     found = hub.load(stories / "stories260K.bin")
     (story,) = hub.generate(found, ["Once upon a time"], max_new=30)[0]
     assert story.text.startswith(", there was a little girl named")
@@ -170,7 +170,7 @@ def test_sizes_are_read() -> None:
             read_size(wrong)
 
 
-def test_what_a_folder_is(folder: Path, tmp_path: Path) -> None:
+def test_the_description_of_a_folder(folder: Path, tmp_path: Path) -> None:
     row = hub.describe(bert(folder))
     assert row["family"] == "bert" and row["architecture"] == "BertForMaskedLM" and row["tasks"] == ["masked"]
     assert row["parameters"] == sum(row["parts"].values())

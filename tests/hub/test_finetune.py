@@ -17,7 +17,7 @@ from longspan.train.optim import Optimizer
 HEAD = Head(task="classify", labels=3, names=("a", "b", "c"))
 
 
-def test_the_body_is_as_it_was_and_the_head_is_new(tmp_path: Path) -> None:
+def test_the_body_is_unchanged_and_the_head_is_new(tmp_path: Path) -> None:
     before = hub.load(pretrained(tmp_path)).model.state_dict()
     found = tune(tmp_path, [HEAD])
     after = found.model.state_dict()
@@ -26,7 +26,7 @@ def test_the_body_is_as_it_was_and_the_head_is_new(tmp_path: Path) -> None:
     assert found.model.options.tasks[0].names == ("a", "b", "c")
 
 
-def test_a_head_that_was_trained_is_kept_where_it_is_asked_for_again(tmp_path: Path) -> None:
+def test_a_trained_head_is_kept_if_requested_again(tmp_path: Path) -> None:
     first = tune(pretrained(tmp_path / "body"), [HEAD]).model
     first.save(tmp_path / "tuned")
     again, other = tune(tmp_path / "tuned", [HEAD]), tune(tmp_path / "tuned", [Head(task="classify", labels=2)])
@@ -45,7 +45,7 @@ def test_of_a_generator_and_a_discriminator_the_discriminator_is_tuned(tmp_path:
     )
 
 
-def test_labels_stand_in_folders_of_hugging_face(tmp_path: Path) -> None:
+def test_labels_are_saved_in_folders_of_hugging_face(tmp_path: Path) -> None:
     model = build("bert-base", width=32, layers=1, heads=2, hidden=64, vocabulary=50, tasks=None)
     hub.save(model, tmp_path / "body", family="bert")
     found = tune(tmp_path / "body", [HEAD])
@@ -54,7 +54,7 @@ def test_labels_stand_in_folders_of_hugging_face(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("trained", "blocks"), [("head", []), (1, [1]), (2, [0, 1])])
-def test_what_is_frozen_is_in_no_group(tmp_path: Path, trained: str | int, blocks: list[int]) -> None:
+def test_frozen_parameters_are_in_no_group(tmp_path: Path, trained: str | int, blocks: list[int]) -> None:
     model = tune(pretrained(tmp_path), [HEAD]).model
     freeze(model, trained)
     names = [name for named, _, _ in Optimizer().groups(model).values() for name, _ in named]
@@ -62,7 +62,7 @@ def test_what_is_frozen_is_in_no_group(tmp_path: Path, trained: str | int, block
     assert all(name.startswith(("heads.", "stack.blocks.")) for name in names) and "heads.classify.out.weight" in names
 
 
-def test_training_the_head_alone_leaves_the_body_to_the_bit(tmp_path: Path) -> None:
+def test_training_the_head_alone_leaves_the_body_bit_identical(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("text\tlabel\n" + "good film\tx\nbad film\ty\n" * 10)
     body = hub.load(pretrained(tmp_path / "body")).model.state_dict()
     task = {"name": "classify", "train": str(tmp_path / "a.tsv")}
@@ -71,7 +71,7 @@ def test_training_the_head_alone_leaves_the_body_to_the_bit(tmp_path: Path) -> N
     assert all(torch.equal(tensor, after[name]) for name, tensor in body.items())
 
 
-def test_what_cannot_be_is_said(tmp_path: Path) -> None:
+def test_impossible_requests_are_refused(tmp_path: Path) -> None:
     model = tune(pretrained(tmp_path), [HEAD]).model
     with pytest.raises(InvalidOption, match="2 blocks, fewer than the 3"):
         freeze(model, 3)

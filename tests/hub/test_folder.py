@@ -260,7 +260,7 @@ def test_a_folder_of_ours(tmp_path: Path) -> None:
         hub.load(tmp_path, tasks=["tag"])
 
 
-def test_what_we_do_not_use_is_written_back(masked: Path, tmp_path: Path) -> None:
+def test_unused_keys_are_written_back(masked: Path, tmp_path: Path) -> None:
     say(masked, task_specific_params={"a": 1}, torch_dtype="float16", num_labels=5)
     hub.save(hub.load(masked, dtype=torch.float64), tmp_path / "back")
     record = json.loads((tmp_path / "back/config.json").read_text())

@@ -272,7 +272,7 @@ def test_settings_are_read_as_they_read_them(folder: Path) -> None:
     "given,said",
     [
         ({"num_beams": 4, "length_penalty": -1.0}, "length_penalty is -1"),
-        ({"num_beams": 4, "do_sample": True}, "do_sample and num_beams"),
+        ({"num_beams": 4, "do_sample": True}, "do_sample together with num_beams"),
         ({"num_beams": 4, "repetition_penalty": 1.2}, "repetition_penalty is 1.2"),
         ({"num_beam_groups": 2}, "num_beam_groups is 2"),
         ({"bad_words_ids": [[5]]}, "bad_words_ids"),

@@ -191,7 +191,7 @@ def test_ties_that_disagree_and_tensors_that_lack_are_named(folder: Path) -> Non
         hub.load(folder)
 
 
-def test_what_gpt2_cannot_say_is_refused(folder: Path, tmp_path: Path) -> None:
+def test_options_that_gpt2_cannot_express_are_refused(folder: Path, tmp_path: Path) -> None:
     gpt2().save_pretrained(folder)
     record = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**record, "add_cross_attention": True}))
@@ -213,7 +213,7 @@ def test_what_gpt2_cannot_say_is_refused(folder: Path, tmp_path: Path) -> None:
         ("llama3.1-8b", "llama", LlamaForCausalLM),
     ],
 )
-def test_a_model_made_here_is_read_there(tmp_path: Path, preset: str, family: str, cls: Any) -> None:
+def test_a_saved_model_loads_in_transformers(tmp_path: Path, preset: str, family: str, cls: Any) -> None:
     row = shrink(presets.find(preset))
     model = build(row.model, **{**row.options, "hidden": 4 * row.options["width"]}).eval()
     hub.save(model, tmp_path, family=family)

@@ -180,7 +180,7 @@ def test_rotary_of_old_configurations(folder: Path) -> None:
         ({"hidden_act": "mish"}, "hidden_act is 'mish'"),
     ],
 )
-def test_what_cannot_be_done_is_refused_by_name(folder: Path, given: dict[str, Any], said: str) -> None:
+def test_unsupported_settings_are_refused_by_name(folder: Path, given: dict[str, Any], said: str) -> None:
     llama().save_pretrained(folder)
     record = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**record, **given}))

@@ -176,7 +176,7 @@ def test_heads_equal_theirs_and_go_back_bit_for_bit(
     assert_round_trip(found, folder, cls, tmp_path / "back")
 
 
-def test_a_table_of_its_own_for_masked_tokens(folder: Path, tmp_path: Path) -> None:
+def test_an_untied_table_for_masked_tokens(folder: Path, tmp_path: Path) -> None:
     """Then the output layer has a bias of its own too, and the head's says nothing."""
     cls = theirs_longformer.LongformerForMaskedLM
     found = loaded(theirs := random_model(cls, LongformerConfig(**SMALL, tie_word_embeddings=False)), folder)
@@ -218,7 +218,7 @@ def test_choices_have_global_answers(folder: Path, tmp_path: Path) -> None:
     assert_round_trip(found, folder, cls, tmp_path / "back")
 
 
-def test_what_padding_is_reaches_no_token(folder: Path) -> None:
+def test_padding_does_not_affect_tokens(folder: Path) -> None:
     """They pad to whole windows and zero the attention of padding; neither is seen at a real token here or there."""
     found = loaded(random_model(theirs_longformer.LongformerModel, LongformerConfig(**SMALL)), folder)
     ids, mask = texts(23)
@@ -257,7 +257,7 @@ def test_windows_that_cannot_be(folder: Path) -> None:
 SIZES = {"vocabulary": 40, "width": 24, "heads": 4, "hidden": 40, "layers": 2, "max_length": 32}
 
 
-def test_what_is_made_here_is_read_there(tmp_path: Path) -> None:
+def test_saved_models_load_in_transformers(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = build("longformer-base-4096", **SIZES, attention={"name": "longformer", "window": 3}).double().eval()
     hub.save(model, tmp_path, family="longformer")

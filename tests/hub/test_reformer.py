@@ -233,7 +233,7 @@ def test_padding_to_both_kinds_of_chunks(folder: Path) -> None:
         assert (found.model(ids(15)) - expected).abs().max() > 1e-6
 
 
-def test_buckets_that_are_not_said_are_those_of_the_longest_text(folder: Path) -> None:
+def test_default_buckets_are_those_of_the_longest_text(folder: Path) -> None:
     for longest, wanted in ((16, 8), (64, (4, 8))):
         given = {**DECODER, "num_buckets": None, "max_position_embeddings": longest}
         theirs = random_reformer("ReformerModelWithLMHead", given)
@@ -356,7 +356,7 @@ def test_a_preset_is_written_and_read_again(tmp_path: Path) -> None:
 # Training
 
 
-def test_what_is_loaded_trains(folder: Path) -> None:
+def test_loaded_models_can_be_trained(folder: Path) -> None:
     theirs = random_reformer("ReformerModelWithLMHead", DECODER)
     model = loaded(theirs, folder).model.train()
     with recording(model.stack) as seen:
@@ -399,7 +399,7 @@ def test_missing_keys_mean_their_defaults() -> None:
     ],
     ids=str,
 )
-def test_what_cannot_be_done_is_refused_by_name(folder: Path, given: dict[str, Any], message: str) -> None:
+def test_unsupported_settings_are_refused_by_name(folder: Path, given: dict[str, Any], message: str) -> None:
     random_reformer("ReformerModel", SMALL).save_pretrained(folder)
     record = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**record, **given}))

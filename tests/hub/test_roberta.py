@@ -164,7 +164,7 @@ def test_old_files(folder: Path) -> None:
     both(theirs, found, ("logits",), "masked")
 
 
-def test_what_cannot_be(folder: Path, tmp_path: Path) -> None:
+def test_impossible_requests_are_refused(folder: Path, tmp_path: Path) -> None:
     theirs = model()
     theirs.config.pad_token_id = None
     theirs.save_pretrained(folder)

@@ -148,7 +148,7 @@ def test_a_model_of_ours_is_written_and_read_there(tmp_path: Path) -> None:
             hub.save(build("vit", **options, tasks=[task]), tmp_path, family="vit")
 
 
-def test_what_is_refused(folder: Path) -> None:
+def test_refusals(folder: Path) -> None:
     theirs = exact(theirs_vit.ViTForMaskedImageModeling, ViTConfig(**{**SMALL, "encoder_stride": 4}))
     with pytest.raises(Unsupported, match="no vit is called 'ViTForMaskedImageModeling'"):
         loaded(theirs, folder)

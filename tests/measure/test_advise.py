@@ -53,7 +53,7 @@ def ranked(advice: Advice) -> list[str]:
 # The ranking
 
 
-def test_the_fastest_that_fits_comes_first_and_what_is_slower_than_exact_attention_not_at_all():
+def test_the_fastest_fitting_choice_is_first_and_slower_than_exact_is_ruled_out():
     found = known(QUESTION, softmax=(1.0, 1), window=(0.2, 1), linear=(0.1, 1), etc=(1.5, 1), nystrom=(0.05, ROOM + 1))
     advice = rank(QUESTION, found, {}, ROOM)
     assert ranked(advice) == ["linear", "window", "softmax"]
@@ -64,7 +64,7 @@ def test_the_fastest_that_fits_comes_first_and_what_is_slower_than_exact_attenti
     }
 
 
-def test_exact_attention_is_preferred_where_it_is_as_fast():
+def test_exact_attention_is_preferred_if_it_is_as_fast():
     found = known(QUESTION, window=(0.96, 1), softmax=(1.0, 9), linear=(0.97, 2), bigbird=(1.2, 1))
     advice = rank(QUESTION, found, {}, ROOM)
     assert ranked(advice) == ["softmax", "window", "linear"]
@@ -79,7 +79,7 @@ def test_those_that_tie_are_ordered_by_memory_and_others_by_time():
     assert advice.choices[0].faster is None  # nothing is known of exact attention
 
 
-def test_where_exact_attention_does_not_fit_slower_ones_are_choices():
+def test_if_exact_attention_does_not_fit_slower_ones_are_choices():
     found = known(QUESTION, softmax=(0.5, ROOM + 1), window=(1.0, 1))
     advice = rank(QUESTION, found, {"etc": "has no causal form"}, ROOM)
     assert ranked(advice) == ["window"] and advice.choices[0].faster == 0.5
@@ -108,7 +108,7 @@ def test_the_front_is_of_those_that_no_other_beats_in_both():
     assert advice.choices[1].accuracy is None
 
 
-def test_what_is_slower_than_exact_attention_and_better_stays():
+def test_slower_but_more_accurate_mechanisms_stay():
     found = known(QUESTION, softmax=(1.0, 1), window=(2.0, 1), etc=(2.0, 1))
     advice = rank(QUESTION, found, {}, ROOM, {"softmax": 0.5, "window": 0.6, "etc": 0.5})
     assert ranked(advice) == ["softmax", "window"] and "etc" in advice.ruled_out
@@ -152,7 +152,7 @@ def test_a_question_is_checked():
         Requirements(length=8, keys=8, causal=True)
 
 
-def test_a_case_is_what_was_asked_for():
+def test_a_case_has_the_requirements():
     case = Requirements(length=8192, decode=True, batch=2, heads=4, head_dim=32, threads=3).case("routing")
     assert (case.kind, case.causal, case.batch, case.heads, case.head_dim, case.threads) == (
         "decode",
@@ -209,7 +209,7 @@ def test_a_law_of_the_declared_order_is_found_from_two_lengths(exponent: float, 
     assert [each.keys for each in measure.asked] == [65536, 16384, 4096, 2048]
 
 
-def test_noise_makes_it_rather_too_slow_than_too_fast():
+def test_noise_leads_to_overestimates():
     case = Case(mechanism="softmax", length=4096)
     one, two = (done(shorter(case, length), 1.0, exponent=2.0) for length in (512, 1024))
     assert extrapolated(case, one, two).seconds == 16.0
@@ -217,7 +217,7 @@ def test_noise_makes_it_rather_too_slow_than_too_fast():
     assert extrapolated(case, one, two).seconds == 16.0
 
 
-def test_memory_grows_as_it_was_seen_to_and_at_least_with_the_text():
+def test_memory_is_extrapolated_by_its_growth_and_at_least_linearly():
     case = Case(mechanism="softmax", length=4096)
     for memory, expected in (((10, 20), 80), ((10, 40), 640), ((10, 12), 48), ((0, 0), 0)):
         one, two = (done(shorter(case, n), 1.0, bytes_) for n, bytes_ in zip((512, 1024), memory))
@@ -227,7 +227,7 @@ def test_memory_grows_as_it_was_seen_to_and_at_least_with_the_text():
     assert extrapolated(state, one, two).memory == 10
 
 
-def test_what_cannot_be_known_says_why():
+def test_an_unknown_cost_has_a_reason():
     case = Case(mechanism="softmax", length=65536)
     failed = Measured(case=case, state="failed", error="RuntimeError: no")
     assert measure_or_estimate(case, MadeUp(answer=lambda case: failed)) == "RuntimeError: no"
@@ -273,7 +273,7 @@ def test_a_second_turn_that_is_faster_counts_and_one_that_fails_does_not(tmp_pat
     assert [(each.mechanism, each.seconds) for each in advice.choices[:2]] == [("window", 0.4), ("linear", 0.48)]
 
 
-def test_what_fails_is_ruled_out_with_its_error(tmp_path: Path):
+def test_failed_mechanisms_are_ruled_out_with_their_error(tmp_path: Path):
     def answer(case: Case) -> Measured | None:
         return Measured(case=case, state="failed", error="it broke") if case.mechanism == "window" else None
 
@@ -281,7 +281,7 @@ def test_what_fails_is_ruled_out_with_its_error(tmp_path: Path):
     assert advice.ruled_out["window"] == "it broke"
 
 
-def test_other_lengths_that_are_known_whole_are_told(tmp_path: Path):
+def test_the_best_choice_at_other_measured_lengths(tmp_path: Path):
     store = Store(tmp_path / "here.jsonl")
     advise(replace(QUESTION, length=1024), MadeUp({"softmax": 0.1}), store)
     advise(replace(QUESTION, length=4096), MadeUp({"linear": 0.1}), store)
@@ -330,14 +330,14 @@ def test_a_quick_answer_stops_in_time(tmp_path: Path):
     assert len(late) == len(cases) - 4
 
 
-def test_mechanisms_of_images_take_part_only_when_asked():
+def test_mechanisms_for_images_are_optional():
     _, unable = candidates(QUESTION)
     assert unable["axial"] == unable["image_local"] == "is for images: --images includes it"
     cases, _ = candidates(replace(QUESTION, images=True))
     assert {"axial", "image_local"} <= {case.mechanism for case in cases}
 
 
-def test_figures_on_record_do_not_keep_what_is_slower(tmp_path: Path):
+def test_recorded_accuracies_do_not_keep_slower_mechanisms(tmp_path: Path):
     accuracy = {"softmax": 0.5, "bigbird": 0.6}
     found = {
         name: CaseCost(case=QUESTION.case(name), seconds=s, memory=1, by=())

@@ -44,7 +44,7 @@ def test_a_counter_that_goes_around(tmp_path: Path):
     assert meter.energy()["joules"] == 30.0
 
 
-def test_a_counter_that_goes_around_twice_is_read_in_between(tmp_path: Path):
+def test_a_counter_is_read_before_it_wraps_around_twice(tmp_path: Path):
     file = counter(tmp_path, "intel-rapl:0", 0, most=1_000_000_000)
     package = energy.Package(file.parent)
     package.start()
@@ -56,7 +56,7 @@ def test_a_counter_that_goes_around_twice_is_read_in_between(tmp_path: Path):
     assert package.read() == 2050
 
 
-def test_without_permission_it_is_modelled_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_without_permission_energy_is_modelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     file = counter(tmp_path, "intel-rapl:0", 0)
     reads = Path.read_text
 
@@ -121,7 +121,7 @@ def test_a_gpu_is_read_through_nvml(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert found["by"].startswith("NVML")
 
 
-def test_a_gpu_that_tells_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_gpu_without_a_counter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "pynvml", None)
     found = Meter(device="cuda", powercap=tmp_path).energy()
     assert found["joules"] is None and "nvidia-ml-py" in found["by"]

@@ -25,7 +25,7 @@ def test_views_of_one_storage_count_once():
     assert saved_bytes(lambda: (x[:50] * x[50:]).sum()) == 400
 
 
-def test_what_is_made_again_is_not_counted():
+def test_recomputed_tensors_are_not_counted():
     x = torch.randn(1000, requires_grad=True)
     plain = saved_bytes(lambda: x.exp().exp().sum(), [x])
 
@@ -49,12 +49,12 @@ class Hidden(torch.autograd.Function):
         return 2 * ctx.root.sqrt() * grads[0]
 
 
-def test_what_no_hook_is_told_of_is_counted():
+def test_tensors_saved_without_a_hook_are_counted():
     x = torch.rand(1000, requires_grad=True)
     assert saved_bytes(lambda: Hidden.apply(x)) == 4000
 
 
-def test_the_peak_of_what_is_resident():
+def test_the_peak_of_resident_memory():
     give_back_memory()
     found, size = Resident(), 2**26
     if not found.exact:

@@ -29,13 +29,13 @@ def made_up(root: Path, files: dict[str, str]) -> Path:
     return root
 
 
-def test_this_machine_can_be_written_down():
+def test_the_description_of_this_machine_survives_json():
     found = machine.describe()
     assert json.loads(json.dumps(found)) == found
     assert found["processor"] and found["threads"] >= 1 and found["torch"] and found["longspan"]
 
 
-def test_a_made_up_machine(tmp_path: Path):
+def test_a_simulated_machine(tmp_path: Path):
     cache = "sys/devices/system/cpu/cpu0/cache/index"
     root = made_up(
         tmp_path,
@@ -58,7 +58,7 @@ def test_a_made_up_machine(tmp_path: Path):
     assert machine.available(root) == 2**20
 
 
-def test_a_container_has_what_it_is_allowed(tmp_path: Path):
+def test_a_container_has_its_memory_limit(tmp_path: Path):
     root = made_up(
         tmp_path,
         {
@@ -73,7 +73,7 @@ def test_a_container_has_what_it_is_allowed(tmp_path: Path):
     assert machine.available(root) == 2**20
 
 
-def test_a_system_that_tells_nothing(tmp_path: Path):
+def test_a_system_without_proc_and_sys(tmp_path: Path):
     found = machine.describe(tmp_path)
     assert found["cores"] is None and found["caches"] == {} and found["processor"]
     assert machine.available(tmp_path) is None

@@ -13,7 +13,7 @@ from longspan.models.encoder import Encoder
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("padded", [False, True])
-def test_it_gives_what_the_fused_kernel_gives(causal: bool, padded: bool):
+def test_it_equals_the_fused_kernel(causal: bool, padded: bool):
     torch.manual_seed(0)
     shape = Shape(heads=2, head_dim=8)
     given = [torch.randn(3, 2, 17, 8, dtype=torch.float64, requires_grad=True) for _ in range(3)]
@@ -47,7 +47,7 @@ def test_its_weights_are_kept_for_the_backward_pass():
     assert saved_bytes(lambda: fused(*given).sum()) < weights / 4
 
 
-def test_what_it_does_not_do():
+def test_unsupported_options_are_refused():
     naive = Naive(Shape(heads=2, head_dim=8), Naive.Options(score="dot"))
     with pytest.raises(Unsupported, match="scaled products"):
         naive(*torch.randn(3, 1, 2, 4, 8))

@@ -85,7 +85,7 @@ def test_a_server_that_ends_says_its_last_words():
         MeasureProcesses(command=("/no/such/program",)).measure(SMALL)
 
 
-def test_the_limit_ends_a_process_whatever_it_is_doing(monkeypatch: pytest.MonkeyPatch):
+def test_the_time_limit_ends_a_process(monkeypatch: pytest.MonkeyPatch):
     with MeasureProcesses(QUICK, limit=1e-6) as processes:
         found = processes.measure(SMALL)
     assert found.state == "slow" and "not done after" in str(found.error)
@@ -98,18 +98,18 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"longspan.measure.run_case.{name}", lambda: None)
 
 
-def test_what_does_not_fit_is_estimated_and_not_tried(here: None):
+def test_a_case_estimated_not_to_fit_is_not_run(here: None):
     naive = Case(mechanism=NAIVE, length=2**20, heads=2, head_dim=8)
     found = run_case(naive, QUICK, free=2**20)
     assert found.state == "memory" and "GiB at length" in str(found.error) and found.seconds == ()
 
 
-def test_what_takes_too_long_is_estimated_and_not_tried(here: None):
+def test_a_case_estimated_to_take_too_long_is_not_run(here: None):
     found = run_case(Case(mechanism=NAIVE, length=2**20, heads=2, head_dim=8), Patience(call=1e-9), free=None)
     assert found.state == "slow" and "more than the limit of" in str(found.error) and found.exponent == 2.0
 
 
-def test_an_error_of_a_case_is_said(here: None, monkeypatch: pytest.MonkeyPatch):
+def test_an_error_of_a_case_is_reported(here: None, monkeypatch: pytest.MonkeyPatch):
     def ready(case: Case) -> None:
         raise problem
 
@@ -119,13 +119,13 @@ def test_an_error_of_a_case_is_said(here: None, monkeypatch: pytest.MonkeyPatch)
         assert (found.state, found.error) == (state, f"{type(problem).__name__}: {' '.join(str(problem).split())}")
 
 
-def test_a_short_text_that_has_no_room_foretells_nothing(here: None):
+def test_a_length_too_short_for_a_mechanism_is_not_used_to_estimate(here: None):
     """Sixteen global tokens want sixteen positions; the case itself has them."""
     case = Case(mechanism="linformer", length=600, heads=2, head_dim=8, options={"rank": 500})
     assert run_case(case, QUICK, free=None).state == "done"
 
 
-def test_the_product_beside_a_case_takes_no_memory_of_its_own(here: None, monkeypatch: pytest.MonkeyPatch):
+def test_the_matrix_product_allocates_no_memory(here: None, monkeypatch: pytest.MonkeyPatch):
     """Or it would pay for giving back what a large case has freed, and the machine would seem ten times slower."""
     results = []
 

@@ -90,7 +90,7 @@ def test_the_crossover(ratios: list[float], how: str, length: float | None):
     assert found.length is None if length is None else found.length == pytest.approx(length)
 
 
-def test_a_crossover_with_nothing_to_go_by():
+def test_a_crossover_without_measurements_is_unknown():
     assert crossover([]) == Crossover("unknown") == crossover([(1024, 2.0)])
     assert crossover([(1024, 0.5)]) == Crossover("below", 1024)
 
@@ -101,7 +101,7 @@ def test_how_a_crossover_is_written():
     assert str(Crossover("unknown")) == "?"
 
 
-def test_what_a_short_text_could_not_do_is_not_tried_with_a_longer_one():
+def test_after_a_failure_longer_texts_are_not_tried():
     asked = []
 
     def measure(case: Case) -> Measured:

@@ -27,7 +27,7 @@ def found(seconds: float, case: Case = CASE, state: str = "done") -> Measured:
     return Measured.read({"case": asdict(case), "state": state, "seconds": [seconds], "memory": 7})
 
 
-def test_what_was_put_is_there_for_the_next_process(tmp_path: Path):
+def test_stored_measurements_are_read_by_the_next_process(tmp_path: Path):
     path = tmp_path / "measure" / "here.jsonl"
     store = Store(path)
     assert store.get(CASE) is None
@@ -89,14 +89,14 @@ def test_a_torn_or_foreign_line_is_left_out_and_spoils_no_other(tmp_path: Path, 
     assert kept.all() == [found(0.5), found(0.25, other)]
 
 
-def test_two_that_write_at_once_lose_nothing(tmp_path: Path):
+def test_two_writers_lose_nothing(tmp_path: Path):
     one, two = Store(tmp_path / "here.jsonl"), Store(tmp_path / "here.jsonl")
     for number in range(20):
         (one if number % 2 else two).put(found(0.5, Case(mechanism="window", length=1 + number)))
     assert len(Store(tmp_path / "here.jsonl").all()) == 20
 
 
-def test_a_place_that_cannot_be_written_is_said(tmp_path: Path):
+def test_an_unwritable_store_is_an_error(tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InvalidInput, match=r"cannot be written: .*LONGSPAN_CACHE"):
         Store(tmp_path / "file" / "here.jsonl").put(found(0.5))
@@ -118,7 +118,7 @@ def test_measuring_through_the_store_happens_once(tmp_path: Path):
 
 
 @pytest.mark.parametrize(("state", "again"), [("slow", 0), ("unsupported", 0), ("memory", 1), ("failed", 1)])
-def test_what_may_do_better_the_next_time_is_tried_again(tmp_path: Path, state: str, again: int):
+def test_temporary_failures_are_measured_again(tmp_path: Path, state: str, again: int):
     store, asked = Store(tmp_path / "here.jsonl"), []
     store.put(found(0.5, state=state))
     store.through(lambda case: asked.append(case) or found(0.25))(CASE)

@@ -19,7 +19,7 @@ SMALL = Case(mechanism=FUSED, length=LENGTH, heads=2, head_dim=8)
 @pytest.mark.parametrize("name", [NAIVE, FUSED, *names()])
 @pytest.mark.parametrize("kind", ["forward", "training", "decode"])
 @pytest.mark.parametrize("causal", [False, True])
-def test_every_mechanism_runs_or_says_that_it_has_no_such_form(name: str, kind: str, causal: bool):
+def test_every_mechanism_runs_or_is_unsupported(name: str, kind: str, causal: bool):
     case = replace(SMALL, mechanism=name, kind=kind, causal=causal)
     dense = name in (NAIVE, FUSED)
     supports = None if dense else find(name).supports
@@ -71,7 +71,7 @@ def test_a_training_pass_leaves_no_gradients_behind():
     assert made.learned and all(leaf.grad is None for leaf in (*made.inputs, *made.learned))
 
 
-def test_decoding_goes_on_from_token_to_token_and_begins_again_when_its_room_is_full():
+def test_decoding_continues_and_restarts_when_its_room_is_full():
     made = ready(replace(SMALL, mechanism="softmax", kind="decode", length=16))
     decoding = made.call.__self__
     assert made.state == decoding.read.bytes
@@ -89,7 +89,7 @@ def test_the_state_of_dense_attention_is_its_keys_and_values():
             made.call()  # past its room
 
 
-def test_another_text_cannot_be_decoded_and_other_kinds_are_not_known():
+def test_decoding_with_keys_and_unknown_kinds_are_refused():
     with pytest.raises(Unsupported, match="its own text"):
         ready(replace(SMALL, kind="decode", keys=4))
     with pytest.raises(InvalidOption, match="forward, training or decode, not 'backward'"):
@@ -108,7 +108,7 @@ def test_the_work_of_the_fused_kernel_is_counted_with_its_backward_pass_and_half
         assert count_flops(lambda: scaled_dot_product_attention(q, k, v, is_causal=True)) == 4 * pairs * 8
 
 
-def test_the_work_of_naive_attention_is_what_the_fused_one_does():
+def test_naive_and_fused_attention_have_the_same_flops():
     for kind, products in (("forward", 2), ("training", 6)):  # its backward pass does not make the scores again
         made = ready(replace(SMALL, mechanism=NAIVE, kind=kind))
         assert count_work(made.call) == products * 2 * 2 * LENGTH**2 * 8

@@ -20,7 +20,7 @@ ASKED = [(kind, case) for kind, question in QUESTIONS.items() for case in candid
 
 
 @pytest.mark.parametrize(("kind", "case"), ASKED, ids=[f"{kind}-{case.mechanism}" for kind, case in ASKED])
-def test_the_code_runs_and_gives_what_was_asked_for(kind: str, case):
+def test_the_printed_code_runs_and_builds_the_case(kind: str, case):
     found: dict[str, object] = {}
     exec(python(case), found)
     expected = {"plain": (1, 256, 16), "causal": (2, 256, 16), "decoding": (1, 1, 16), "cross": (1, 256, 16)}
@@ -31,7 +31,7 @@ def test_the_code_runs_and_gives_what_was_asked_for(kind: str, case):
     )
 
 
-def test_every_mechanism_is_asked_for_once_at_least():
+def test_every_mechanism_is_measured_at_least_once():
     assert {case.mechanism for _, case in ASKED} == set(names())
 
 

@@ -261,7 +261,7 @@ def test_the_page_loads_nothing_and_escapes_what_it_is_given():
 
 
 def test_titles_and_kinds_are_those_of_the_entrants():
-    for name, entrant in arena_models.ENTRANTS.items():
+    for name, entrant in arena_models.ARENA_MODELS.items():
         assert (palette.title(name), palette.KINDS[palette.kind(name)][0]) == (entrant.title, entrant.kind), name
     assert (palette.title("dense"), palette.kind("routing"), palette.kind("lstm")) == (
         "Transformer",

@@ -144,8 +144,8 @@ def _accuracies(name: str) -> PublishedTable:
 
 @cache
 def _differences() -> tuple[Difference, ...]:
-    values = [_tuples(each) for each in read_data("published.toml")["differences"]]
-    return tuple(Difference(**{**each, "text": " ".join(each["text"].split())}) for each in values)
+    values = [_tuples(entry) for entry in read_data("published.toml")["differences"]]
+    return tuple(Difference(**{**entry, "text": " ".join(entry["text"].split())}) for entry in values)
 
 
 def _tuples(values: Mapping[str, Any]) -> dict[str, Any]:

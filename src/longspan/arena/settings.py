@@ -146,7 +146,7 @@ _OWN_IMAGE = {
     "window": _own(1, 2, 128, 64, 128, "mean"),
     "longformer": _own(4, 4, 128, 64, 128, "mean"),
     "reformer": _own(4, 8, 64, 32, 64),
-    "sinkhorn": _own(1, 1, 32, 32, 64),  # and weight decay of 0.7, which is not brought back here
+    "sinkhorn": _own(1, 1, 32, 32, 64),  # and a weight decay of 0.7, which is not reproduced here
 }
 _OWN_PATHFINDER = {
     "window": _own(2, 4, 64, 32, 64),

@@ -28,15 +28,15 @@ NO_EFFECT = "the inputs have no effect on the outputs, so nothing is shown"
 
 
 def masks(batch: int, length: int) -> dict[str, Tensor]:
-    """Padding behind, padding before, and holes; each row keeps something and drops something."""
-    place = torch.arange(length)
+    """Masks with padding behind, padding before, and holes; each row has masked and unmasked positions."""
+    position = torch.arange(length)
     short = torch.tensor([max(1, length - 3 - 5 * row) for row in range(batch)])[:, None]
     holes = torch.rand(batch, length, generator=torch.Generator().manual_seed(length)) < 0.6
     holes[:, length // 3], holes[:, length // 2] = True, False
-    return {"padding behind": place < short, "padding before": place >= length - short, "holes": holes}
+    return {"padding behind": position < short, "padding before": position >= length - short, "holes": holes}
 
 
-@check("what stands at masked positions changes no other output", lambda claims: claims.padding)
+@check("the content of masked positions changes no other output", lambda claims: claims.padding)
 def padding_content(subject: AuditSubject) -> Measurement:
     worst, note = Worst(), ""
     for length, seeds, scales in _settings(subject):
@@ -46,8 +46,8 @@ def padding_content(subject: AuditSubject) -> Measurement:
                 expected = subject.run(sample, mask)
                 scale = spread(expected[mask])
                 for seed, size in itertools.product(seeds, scales):
-                    found = subject.run(subject.replace(sample, ~mask, seed + 100, size), mask)
-                    gap = difference(found[mask], expected[mask], scale)
+                    output = subject.run(subject.replace(sample, ~mask, seed + 100, size), mask)
+                    gap = difference(output[mask], expected[mask], scale)
                     worst.see(gap, f"length {length}, {name}, noise of size {size:g}")
             try:
                 gradient = _gradient_from_masked(subject, sample, mask)
@@ -59,18 +59,18 @@ def padding_content(subject: AuditSubject) -> Measurement:
 
 
 def _settings(subject: AuditSubject) -> Iterator[tuple[int, tuple[int, ...], tuple[float, ...]]]:
-    """The lengths to try, with the seeds and the sizes of noise; fewer for long inputs, which are slower."""
+    """The lengths to try, with seeds and noise scales; fewer for long inputs, which are slower."""
     yield subject.length, SEEDS, subject.scales
     for length in subject.lengths[1:]:
         yield length, SEEDS[:1], subject.scales[-2:]
 
 
 def _gradient_from_masked(subject: AuditSubject, sample: Sample, mask: Tensor) -> float:
-    """0, or infinity: no share of a gradient may reach what is masked, however small."""
+    """0 if no gradient reaches a masked position, otherwise infinity."""
     leaves, out = subject.differentiable(sample, mask)
     chosen = out[mask]
     reached = [g.movedim(positions(g), 1)[~mask] for g in gradients(chosen, leaves).values()]
-    return 0.0 if all(bool((part == 0).all()) for part in reached) else math.inf
+    return 0.0 if all(bool((gradient == 0).all()) for gradient in reached) else math.inf
 
 
 def _require_effect(subject: AuditSubject) -> None:
@@ -93,9 +93,9 @@ def padding_amount(subject: AuditSubject) -> Measurement:
         expected = attempts.run(sample)
         for count in counts if expected is not None else ():
             padded = torch.cat([mask, torch.zeros(2, count, dtype=torch.bool)], dim=1)
-            found = attempts.run(append(sample, cut(more, 0, count)), padded)
-            if found is not None and expected is not None:
-                gap = difference(found[:, :length], expected, spread(expected))
+            output = attempts.run(append(sample, cut(more, 0, count)), padded)
+            if output is not None and expected is not None:
+                gap = difference(output[:, :length], expected, spread(expected))
                 worst.see(gap, f"{count} appended to {length}")
                 attempts.count += 1
     attempts.require_one()
@@ -121,8 +121,8 @@ class Attempts:
         except Exception as error:
             if self.subject.claims.contract:  # our mechanisms take every length
                 raise
-            part = next(iter(sample.values()))
-            self._refused[part.shape[positions(part)]] = one_line(error)
+            tensor = next(iter(sample.values()))
+            self._refused[tensor.shape[positions(tensor)]] = one_line(error)
             return None
 
     @property
@@ -144,27 +144,27 @@ class Attempts:
 def causal_perturbation(subject: AuditSubject) -> Measurement:
     worst, moved = Worst(), 0.0
     for length, seeds, scales in _settings(subject):
-        place = torch.arange(length).expand(2, length)
+        position = torch.arange(length).expand(2, length)
         for seed in seeds:
             sample = subject.sample(2, length, seed)
             with torch.no_grad():
                 expected = subject.run(sample)
                 scale = spread(expected)
                 # A maximum over the whole sequence leaks only large values, a rounding only small ones.
-                for last, size in itertools.product(places(length), scales):
-                    found = subject.run(subject.replace(sample, place > last, seed + 100, size))
-                    kept = difference(found[:, : last + 1], expected[:, : last + 1], scale)
+                for last, size in itertools.product(cut_points(length), scales):
+                    output = subject.run(subject.replace(sample, position > last, seed + 100, size))
+                    kept = difference(output[:, : last + 1], expected[:, : last + 1], scale)
                     worst.see(kept, f"length {length}, inputs after {last}, noise of size {size:g}")
-                    moved = max(moved, difference(found[:, last + 1 :], expected[:, last + 1 :], scale))
+                    moved = max(moved, difference(output[:, last + 1 :], expected[:, last + 1 :], scale))
     if moved <= subject.same:
         raise NotMeasured(NO_EFFECT)
     return worst.against(subject.same, detail=subject.causal_hint if worst.value > subject.same else "")
 
 
-def places(length: int) -> list[int]:
-    """Early, odd, middle and late positions, none of them the last."""
+def cut_points(length: int) -> list[int]:
+    """Early, odd, middle and late positions, but not the last one."""
     chosen = (0, 3, length // 3, length // 2, 2 * length // 3, length - 6, length - 2)
-    return sorted({min(place, length - 2) for place in chosen})
+    return sorted({min(position, length - 2) for position in chosen})
 
 
 @check("the gradient from an output to a later input is exactly 0", lambda claims: claims.causal)
@@ -172,7 +172,7 @@ def causal_gradient(subject: AuditSubject) -> Measurement:
     worst, reached = Worst(), 0.0
     for length in subject.lengths:
         leaves, out = subject.differentiable(subject.sample(2, length, seed=0))
-        for last in places(length):
+        for last in cut_points(length):
             for name, gradient in gradients(out[:, last], leaves).items():
                 size = gradient.movedim(positions(gradient), 1).abs()
                 worst.see(size[:, last + 1 :].max().item(), f"length {length}, output {last}, input {name!r}")
@@ -193,9 +193,9 @@ def prefix(subject: AuditSubject) -> Measurement:
             raise NotMeasured(NO_EFFECT)
         stops = {1, 2, 3, 7, length // 2 + 1} if length == subject.length else set()
         for stop in sorted({*stops, length // 2, length - 3, length - 1}):
-            found = attempts.run(cut(sample, 0, stop))
-            if found is not None:
-                worst.see(difference(found, whole[:, :stop], spread(whole)), f"the first {stop} of {length}")
+            output = attempts.run(cut(sample, 0, stop))
+            if output is not None:
+                worst.see(difference(output, whole[:, :stop], spread(whole)), f"the first {stop} of {length}")
                 attempts.count += 1
     attempts.require_one()
     return worst.against(subject.near, detail=attempts.note)
@@ -245,8 +245,8 @@ def _streaming(subject: AuditSubject, cases: dict[str, Tensor | None]) -> Measur
             counted = _counted(subject, mask, length)
             scale = spread(whole[counted])
             for chunks in _chunkings(length):
-                found, states = stream(subject, sample, chunks, mask)
-                worst.see(difference(found[counted], whole[counted], scale), f"chunks {_shorten(chunks)}, {name}")
+                output, states = stream(subject, sample, chunks, mask)
+                worst.see(difference(output[counted], whole[counted], scale), f"chunks {_shorten(chunks)}, {name}")
                 sizes = f"state {subject.state_bytes(states[0])} bytes after {chunks[0]}, " + (
                     f"{subject.state_bytes(states[-1])} after {length}"
                 )
@@ -254,8 +254,8 @@ def _streaming(subject: AuditSubject, cases: dict[str, Tensor | None]) -> Measur
         for longer in subject.lengths[1:] if None in cases.values() else ():
             sample = subject.sample(2, longer, seed=0)
             whole, chunks = subject.run(sample), [longer // 2, longer - longer // 2 - 2, 1, 1]
-            found, _ = stream(subject, sample, chunks)
-            worst.see(difference(found, whole, spread(whole)), f"chunks {_shorten(chunks)}")
+            output, _ = stream(subject, sample, chunks)
+            worst.see(difference(output, whole, spread(whole)), f"chunks {_shorten(chunks)}")
     return worst.against(subject.near, detail=sizes)
 
 

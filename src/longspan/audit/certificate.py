@@ -89,7 +89,7 @@ def audit(
     `target` is the name of a mechanism, `package.module:factory`, or a module itself. A mechanism of longspan is
     audited in every form it supports, against all of the contract; `options` replace the small ones of the audit. For
     any other module, exactly the `claims` are measured, and always determinism and batch invariance; `reading` says
-    how it is called, where that cannot be seen. `progress` is told each finding as it comes.
+    how it is called, where that cannot be seen. `progress` gets each finding as it comes.
 
     The module is copied first and stays as it was. A check that cannot be carried out is a finding, "not measured"; an
     error is raised only for a target that cannot be found or called.

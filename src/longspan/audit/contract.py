@@ -17,13 +17,13 @@ from longspan.audit.growth import GROWTH, growth
 from longspan.audit.subjects import AuditSubject, MechanismSubject, Sample, cut
 from longspan.errors import InvalidInput, InvalidOption, LongspanError, Unsupported
 
-# A gradient that all but cancels (one key, and an ε in the denominator) is rounding to both sides of a comparison.
+# A gradient that almost cancels (one key, and an ε in the denominator) is only rounding on both sides of a comparison.
 VANISHING = 1e-3
-SIZE_LENGTH = 4096  # long enough that n²/8 elements stand clear of blocks and windows at small options
+SIZE_LENGTH = 4096  # long enough that n²/8 elements exceed all blocks and windows of the small options
 
 
 def _mechanism(subject: AuditSubject) -> MechanismSubject:
-    assert isinstance(subject, MechanismSubject), "the contract speaks of longspan's own mechanisms"
+    assert isinstance(subject, MechanismSubject), "the contract is for mechanisms of longspan"
     return subject
 
 
@@ -41,7 +41,7 @@ class ContractCase:
 
 
 def _cases(subject: MechanismSubject) -> Iterator[ContractCase]:
-    """One case for everything that the mechanism declares to support."""
+    """A case for everything that the mechanism supports."""
     supports, length = subject.module.supports, subject.length
     sample = subject.sample(2, length, seed=0)
     for size in (1, 2, 33, length):
@@ -63,7 +63,7 @@ def _cases(subject: MechanismSubject) -> Iterator[ContractCase]:
 
 def _crossed(subject: MechanismSubject, queries: int, keys: int) -> Sample:
     longer = subject.sample(2, max(queries, keys), seed=3)
-    return {name: part[:, :, : queries if name == "q" else keys] for name, part in longer.items()}
+    return {name: tensor[:, :, : queries if name == "q" else keys] for name, tensor in longer.items()}
 
 
 def _bias(subject: MechanismSubject, length: int) -> Tensor:
@@ -72,7 +72,7 @@ def _bias(subject: MechanismSubject, length: int) -> Tensor:
 
 
 def _grouped(sample: Sample) -> Sample:
-    """One head of keys and values for all the heads of queries."""
+    """One key and value head for all query heads."""
     return {**sample, "k": sample["k"][:, :1], "v": sample["v"][:, :1]}
 
 
@@ -82,19 +82,19 @@ def oracle(subject: AuditSubject) -> Measurement:
     with torch.no_grad():
         for case in _cases(subject):
             expected = subject.module.reference(*_heads(case.sample), **case.side(subject))
-            found = subject.module(*_heads(case.sample), **case.side(subject))
-            worst.see(difference(found, expected, spread(expected)), case.name)
+            output = subject.module(*_heads(case.sample), **case.side(subject))
+            worst.see(difference(output, expected, spread(expected)), case.name)
     return worst.against(subject.near)
 
 
-@check("and so do its gradients", lambda claims: claims.contract)
+@check("the gradients of the fast path are those of the definition", lambda claims: claims.contract)
 def oracle_gradients(subject: AuditSubject) -> Measurement:
     subject, worst = _mechanism(subject), Worst()
     for case in _cases(subject):
         fast = _gradients(subject, case, subject.module)
         defined = _gradients(subject, case, subject.module.reference)
-        # A gradient may be 0 by symmetry, as that of one number added to all scores of a row: both sides then hold
-        # nothing but rounding, which is small beside the other gradients and not beside itself.
+        # A gradient may be 0 by symmetry, such as that of a number added to all scores of a row: both sides are then
+        # rounding errors, which are small compared to the other gradients only.
         rounding = 1e-3 * max(_size(expected) for expected in defined.values())
         for name, expected in defined.items():
             scale = max(_size(expected), rounding, VANISHING)
@@ -109,8 +109,8 @@ def _heads(sample: Sample) -> tuple[Tensor, Tensor, Tensor]:
 def _gradients(subject: MechanismSubject, case: ContractCase, call: Callable[..., Tensor]) -> Sample:
     """The gradients of a fixed random projection with respect to all inputs and the mechanism's weights."""
     leaves = {
-        name: part.detach().clone().requires_grad_() if part.is_floating_point() else part
-        for name, part in case.sample.items()
+        name: tensor.detach().clone().requires_grad_() if tensor.is_floating_point() else tensor
+        for name, tensor in case.sample.items()
     }
     # The bias of a module (T5) is learned too.
     bias = None if case.bias is None else case.bias.clone().requires_grad_()
@@ -128,8 +128,8 @@ def weights(subject: AuditSubject) -> Measurement:
         for case in _cases(subject):
             q, k, _ = _heads(case.sample)
             expected = subject.module.oracle(q, k, **case.side(subject))
-            found = subject.module.weights(q, k, **case.side(subject))
-            worst.see(difference(found, expected, 1.0), case.name)
+            applied = subject.module.weights(q, k, **case.side(subject))
+            worst.see(difference(applied, expected, 1.0), case.name)
     return worst.against(subject.near)
 
 
@@ -144,11 +144,12 @@ def dead_rows(subject: AuditSubject) -> Measurement:
         side = ContractCase("", sample, mask).side(subject)
         dead = (subject.module.oracle(sample["q"], sample["k"], **side) == 0).all(dim=-1)
     for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
-        twin = subject.cast(dtype)
+        copy = subject.cast(dtype)
         leaves = {
-            name: part.to(dtype).requires_grad_() if part.is_floating_point() else part for name, part in sample.items()
+            name: tensor.to(dtype).requires_grad_() if tensor.is_floating_point() else tensor
+            for name, tensor in sample.items()
         }
-        out = twin.heads(leaves, mask)
+        out = copy.heads(leaves, mask)
         named = {name: leaf for name, leaf in leaves.items() if leaf.requires_grad}
         worst.see(_size(out[dead]), f"output in {dtype}")
         worst.see(0.0 if out.isfinite().all() else math.inf, f"output in {dtype} is not finite")
@@ -172,13 +173,13 @@ def streaming_side_inputs(subject: AuditSubject) -> Measurement:
             continue
         with torch.no_grad():
             whole = subject.module(*_heads(case.sample), **case.side(subject))
-            state, begin, parts = subject.module.start(2, dtype=subject.dtype), 0, []
+            state, begin, outputs = subject.module.start(2, dtype=subject.dtype), 0, []
             for size in (3, 1, 12, length - 16):
                 chunk = replace(case, sample=cut(case.sample, begin, begin + size))
                 out, state = subject.module.extend(*_heads(chunk.sample), state, **chunk.side(subject))
-                parts.append(out)
+                outputs.append(out)
                 begin += size
-        worst.see(difference(torch.cat(parts, dim=2), whole, spread(whole)), case.name)
+        worst.see(difference(torch.cat(outputs, dim=2), whole, spread(whole)), case.name)
     return worst.against(subject.near)
 
 
@@ -189,11 +190,11 @@ def dropout(subject: AuditSubject) -> Measurement:
     subject, draws = _mechanism(subject), 2000
     dropping = subject.rebuilt(dropout=0.5)
     plain = subject.rebuilt(dropout=0.0)
-    one = subject.sample(1, 12, seed=0)
-    many = {name: part.expand(draws, *part.shape[1:]).contiguous() for name, part in one.items()}
+    single = subject.sample(1, 12, seed=0)
+    many = {name: tensor.expand(draws, *tensor.shape[1:]).contiguous() for name, tensor in single.items()}
     with torch.no_grad():
-        expected = plain.run(one)[0]
-        if not torch.equal(dropping.run(one)[0], expected):
+        expected = plain.run(single)[0]
+        if not torch.equal(dropping.run(single)[0], expected):
             return Measurement(math.nan, math.nan, fault="dropout changes the output in evaluation")
         dropping.module.train()
         drawn = dropping.run(many)
@@ -213,14 +214,18 @@ def cost(subject: AuditSubject) -> Measurement:
     masks = {s.name for s in subject.module.streams if s.kind == "mask" and not s.required}  # cost is without masks
     for queries, keys in sizes:
         crossed = subject.sample(1, queries, seed=0) if queries == keys else _crossed(subject, queries, keys)
-        one = {name: part[:1].clone() for name, part in crossed.items() if name not in masks}
-        leaves = {name: part.requires_grad_() if part.is_floating_point() else part for name, part in one.items()}
+        inputs = {name: tensor[:1].clone() for name, tensor in crossed.items() if name not in masks}
+        leaves = {
+            name: tensor.requires_grad_() if tensor.is_floating_point() else tensor for name, tensor in inputs.items()
+        }
         run = lambda: subject.heads(leaves)  # noqa: B023, E731  # run before the next turn
-        known = [*leaves.values(), *subject.module.parameters(), *subject.module.buffers()]
+        existing = [*leaves.values(), *subject.module.parameters(), *subject.module.buffers()]
         declared = subject.module.cost(queries, keys)
-        counted = (count_flops(run), count_kept(run, known))
-        for name, found, said in zip(declared._fields, counted, declared):
-            worst.see(abs(found - said) / max(said, 1), f"{name} at {queries}×{keys}: {found} counted, {said} declared")
+        counted = (count_flops(run), count_kept(run, existing))
+        for name, found, stated in zip(declared._fields, counted, declared):
+            worst.see(
+                abs(found - stated) / max(stated, 1), f"{name} at {queries}×{keys}: {found} counted, {stated} declared"
+            )
         texts.append(f"{declared.flops} flops and {declared.floats} floats at {queries}×{keys}")
     return worst.against(0.0, detail="" if worst.value else texts[0])
 
@@ -321,7 +326,7 @@ def _refused(subject: MechanismSubject) -> Iterator[tuple[str, Callable[[], Any]
     yield "an unknown stream", call(q, k, v, streams={**(streams or {}), "no such stream": q}), InvalidInput
     for stream in module.streams:
         if stream.required:
-            rest = {name: part for name, part in (streams or {}).items() if name != stream.name}
+            rest = {name: tensor for name, tensor in (streams or {}).items() if name != stream.name}
             yield f"no stream {stream.name}", call(q, k, v, streams=rest), InvalidInput
     if supports.key_mask:
         yield "a mask of floats", call(q, k, v, key_mask=keep.float()), InvalidInput

@@ -14,7 +14,7 @@ from longspan.measure.flops import count_flops
 
 
 def _elements(tensor: Tensor) -> int:
-    """Allocated elements: an expanded or overlapping view takes no memory of its own."""
+    """Allocated elements: expanded and overlapping views take no further memory."""
     return tensor.untyped_storage().nbytes() // tensor.element_size()
 
 
@@ -44,7 +44,7 @@ class LargestTensor(TorchDispatchMode):
         return out
 
 
-class _Made(TorchDispatchMode):
+class _Created(TorchDispatchMode):
     """Records the floating-point storages that are created, by weak references."""
 
     def __init__(self) -> None:
@@ -65,9 +65,8 @@ class _Made(TorchDispatchMode):
 def count_kept(run: Callable[[], Tensor], known: Iterable[Tensor]) -> int:
     """The number of floats that `run` keeps for its backward pass, not counting `known` tensors.
 
-    They are counted by being alive, because a checkpoint or a context keeps tensors that no saved-tensor hook is told
-    of; each storage once and whole, however many views of it are kept. Only the output itself lives on anyway, and is
-    counted if autograd says that it saved it.
+    Counts the storages that are still alive, each once and whole, since a checkpoint or a context may keep tensors
+    without calling a saved-tensor hook. The output is alive anyway, and is counted only if autograd saved it.
     """
     saved: set[int] = set()
 
@@ -75,14 +74,14 @@ def count_kept(run: Callable[[], Tensor], known: Iterable[Tensor]) -> int:
         saved.add(_identity(tensor))
         return tensor
 
-    run()  # what is made once and cached for good is not kept by a call
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor), _Made() as made:
+    run()  # fills caches, which are not part of a call's cost
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor), _Created() as created:
         out = run()
-    gc.collect(1)  # what was just made and left in a cycle; a full collection takes a second
+    gc.collect(1)  # new objects in reference cycles; a full collection takes a second
     without = {_identity(tensor) for tensor in known} | ({_identity(out)} - saved)
     return sum(
         elements
-        for identity, (reference, elements) in made.elements.items()
+        for identity, (reference, elements) in created.elements.items()
         if identity not in without and not reference.expired()
     )
 

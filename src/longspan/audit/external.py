@@ -33,7 +33,7 @@ SELF_ATTENTION = (("query", "key", "value"), ("queries", "keys", "values"), ("q"
 
 @dataclass(frozen=True)
 class MaskKeyword:
-    """How a module wants its padding mask."""
+    """How a module takes its padding mask."""
 
     name: str
     true_keeps: bool
@@ -62,7 +62,7 @@ def parameters(module: nn.Module) -> list[str]:
 
 @dataclass(frozen=True)
 class CausalKeywords:
-    """How a module is told to be causal: a mask of queries by keys, a flag, or both as PyTorch's own modules want."""
+    """How a module is made causal: by a mask of queries and keys, a flag, or both, as PyTorch's modules need."""
 
     mask: str | None
     flag: bool
@@ -181,13 +181,13 @@ class ModuleSubject(OutsideSubject):
 
 
 def takes_batch_first(module: nn.Module) -> bool:
-    """False for PyTorch's own modules that were built to take the length first, and others that say so."""
+    """Whether the batch is the first axis: False for modules of PyTorch and others that declare otherwise."""
     layers = getattr(module, "layers", None)
     first = layers[0] if isinstance(layers, nn.ModuleList) and len(layers) else None
     for owner in (module, getattr(module, "self_attn", None), getattr(first, "self_attn", None)):
-        says = getattr(owner, "batch_first", None)
-        if isinstance(says, bool) and (owner is module or type(module).__module__.startswith("torch.nn.")):
-            return says
+        batch_first = getattr(owner, "batch_first", None)
+        if isinstance(batch_first, bool) and (owner is module or type(module).__module__.startswith("torch.nn.")):
+            return batch_first
     return True
 
 
@@ -211,7 +211,7 @@ class ModelSubject(OutsideSubject):
             mask = MaskKeyword(mask.name, mask.true_keeps, torch.int64)
         super().__init__(name, module, claims, length=length, mask=mask)
         padding = getattr(getattr(module, "config", None), "pad_token_id", None)
-        # A padding token is no content: some models treat it apart, whatever the mask says.
+        # Not the padding token: some models treat it specially, whatever the mask says.
         self.tokens = torch.tensor([token for token in range(vocabulary) if token != padding])
         most = _most_positions(module)
         if most is not None and most < self.growth_lengths[-1]:
@@ -278,7 +278,7 @@ class ModelSubject(OutsideSubject):
 
 
 def _most_positions(module: nn.Module) -> int | None:
-    """The longest input that a model says it takes, by the names that Hugging Face and x-transformers use."""
+    """The longest input that a model declares, by the names of Hugging Face and x-transformers."""
     config = getattr(module, "config", None)
     for owner, name in ((config, "max_position_embeddings"), (config, "n_positions"), (module, "max_seq_len")):
         most = getattr(owner, name, None)
@@ -296,17 +296,17 @@ def _bytes(state: Any) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in seen.values())
 
 
-def _collect(value: Any, found: dict[int, Tensor], visited: set[int]) -> None:
+def _collect(value: Any, tensors: dict[int, Tensor], visited: set[int]) -> None:
     if id(value) in visited:
         return
     visited.add(id(value))
     if isinstance(value, Tensor):
-        found[id(value)] = value
+        tensors[id(value)] = value
     elif isinstance(value, Mapping):
         for item in value.values():
-            _collect(item, found, visited)
+            _collect(item, tensors, visited)
     elif isinstance(value, (list, tuple)):
         for item in value:
-            _collect(item, found, visited)
+            _collect(item, tensors, visited)
     elif not isinstance(value, (nn.Module, type)) and hasattr(value, "__dict__"):
-        _collect(vars(value), found, visited)
+        _collect(vars(value), tensors, visited)

@@ -134,8 +134,8 @@ class Worst:
             self.value, self.where = (math.inf if math.isnan(value) else value), where
 
     def against(self, limit: float, *, detail: str = "", fault: str = "") -> Measurement:
-        place = f"worst: {self.where}" if self.where else ""
-        return Measurement(self.value, limit, "; ".join(part for part in (detail, place) if part), fault)
+        where = f"worst: {self.where}" if self.where else ""
+        return Measurement(self.value, limit, "; ".join(text for text in (detail, where) if text), fault)
 
 
 def spread(output: Tensor) -> float:
@@ -161,5 +161,5 @@ def gradients(out: Tensor, leaves: dict[str, Tensor], *, retain: bool = True) ->
     `retain` keeps the graph for further gradients; a compiled backward pass may refuse that.
     """
     direction = torch.randn(out.shape, generator=torch.Generator().manual_seed(7), dtype=torch.float64).to(out.dtype)
-    found = torch.autograd.grad(out, list(leaves.values()), direction, retain_graph=retain, materialize_grads=True)
-    return dict(zip(leaves, found))
+    values = torch.autograd.grad(out, list(leaves.values()), direction, retain_graph=retain, materialize_grads=True)
+    return dict(zip(leaves, values))

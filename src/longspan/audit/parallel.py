@@ -20,10 +20,10 @@ def audit_many(
     jobs: int | None = None,
     progress: Callable[[str, Finding], None] | None = None,
 ) -> Iterator[Certificate]:
-    """The certificates of `targets`, in their order, each as soon as it and those before it are there.
+    """The certificates of `targets`, in their order, each as soon as it and those before it are complete.
 
-    `jobs` processes work side by side, one for each core unless said otherwise. With one job, or one target, all is
-    done in this process, and `progress` is told the target and each finding as it comes.
+    `jobs` processes run in parallel, by default one for each core. With one job, or one target, everything runs in this
+    process, and `progress` gets the target and each finding as it comes.
     """
     for target in targets:
         resolve(target, claims, reading=reading)  # a wrong name is an error before any work is done

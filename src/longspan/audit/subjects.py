@@ -29,17 +29,17 @@ def positions(tensor: Tensor) -> int:
 
 def cut(sample: Sample, start: int, stop: int) -> Sample:
     """The positions from `start` up to `stop`."""
-    return {name: part.narrow(positions(part), start, stop - start) for name, part in sample.items()}
+    return {name: tensor.narrow(positions(tensor), start, stop - start) for name, tensor in sample.items()}
 
 
 def append(sample: Sample, more: Sample) -> Sample:
     """The positions of both, one behind the other."""
-    return {name: torch.cat([part, more[name]], dim=positions(part)) for name, part in sample.items()}
+    return {name: torch.cat([tensor, more[name]], dim=positions(tensor)) for name, tensor in sample.items()}
 
 
 def take(sample: Sample, rows: list[int]) -> Sample:
     """Some rows of the batch."""
-    return {name: part[rows] for name, part in sample.items()}
+    return {name: tensor[rows] for name, tensor in sample.items()}
 
 
 class AuditSubject(ABC):
@@ -61,9 +61,9 @@ class AuditSubject(ABC):
 
     def fresh(self) -> Self:
         """A copy to work on, so that a module with memory cannot affect the next check."""
-        twin = copy.copy(self)
-        twin.module = copy.deepcopy(self.module)
-        return twin
+        clone = copy.copy(self)
+        clone.module = copy.deepcopy(self.module)
+        return clone
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -103,20 +103,24 @@ class AuditSubject(ABC):
         batch, length = where.shape
         noise = self.sample(batch, length, seed)
         replaced = {}
-        for name, part in sample.items():
-            if part.dtype == torch.bool:
-                replaced[name] = part
+        for name, tensor in sample.items():
+            if tensor.dtype == torch.bool:
+                replaced[name] = tensor
                 continue
-            fresh = noise[name] * scale if part.is_floating_point() else noise[name]
-            spot = where[:, None, :, None] if part.dim() == 4 else where.reshape(batch, length, *[1] * (part.dim() - 2))
-            replaced[name] = torch.where(spot, fresh.to(part.dtype), part)
+            fresh = noise[name] * scale if tensor.is_floating_point() else noise[name]
+            positions_mask = (
+                where[:, None, :, None]
+                if tensor.dim() == 4
+                else where.reshape(batch, length, *[1] * (tensor.dim() - 2))
+            )
+            replaced[name] = torch.where(positions_mask, fresh.to(tensor.dtype), tensor)
         return replaced
 
     def differentiable(self, sample: Sample, mask: Tensor | None = None) -> tuple[Sample, Tensor]:
-        """Leaves of the graph that stand for the input, with positions as in a sample, and the output on them."""
+        """The inputs as leaves of the graph, with positions as in a sample, and the output."""
         leaves = {
-            name: part.detach().clone().requires_grad_() if part.is_floating_point() else part
-            for name, part in sample.items()
+            name: tensor.detach().clone().requires_grad_() if tensor.is_floating_point() else tensor
+            for name, tensor in sample.items()
         }
         out = self.run(leaves, mask)
         return {name: leaf for name, leaf in leaves.items() if leaf.requires_grad}, out
@@ -162,27 +166,32 @@ class MechanismSubject(AuditSubject):
 
     @property
     def compile_lengths(self) -> tuple[int, ...]:
-        # No multiple first: what torch learns of a multiple of the block at the second length, it must not hold to.
+        # Not a multiple of a block first: torch must not specialise on one at the second length.
         return (37, self.length, 42, 48) if self.several_compiled else (self.length,)
 
     @property
     def export_lengths(self) -> tuple[int, ...]:
-        return (100, 72, 131, 200)  # past a block of 64: torch tells one block from several, and calls it two programs
+        return (
+            100,
+            72,
+            131,
+            200,
+        )  # more than a block of 64: torch makes separate programs for one block and for several
 
     def rebuilt(self, *, max_length: int | None = None, dropout: float = 0.0, seed: int = 1) -> Self:
-        """The same mechanism built anew, with a longer table or other random numbers, and its own fresh weights."""
+        """The same mechanism with new weights, and perhaps a longer table or dropout."""
         old = self.module
         shape = old.shape if max_length is None else dataclasses.replace(old.shape, max_length=max_length)
         torch.manual_seed(seed)
-        twin = copy.copy(self)
-        twin.module = type(old)(shape, old.options, causal=old.causal, dropout=dropout).to(self.dtype).eval()
-        return twin
+        clone = copy.copy(self)
+        clone.module = type(old)(shape, old.options, causal=old.causal, dropout=dropout).to(self.dtype).eval()
+        return clone
 
     def cast(self, dtype: torch.dtype) -> Self:
         """The same weights in another precision."""
-        twin = self.fresh()
-        twin.module, twin.dtype = twin.module.to(dtype), dtype
-        return twin
+        clone = self.fresh()
+        clone.module, clone.dtype = clone.module.to(dtype), dtype
+        return clone
 
     def sample(self, batch: int, length: int, seed: int, dtype: torch.dtype | None = None) -> Sample:
         generator = torch.Generator().manual_seed(seed)
@@ -207,11 +216,13 @@ class MechanismSubject(AuditSubject):
                 sample[stream.name] = torch.zeros(batch, length, dtype=torch.int64)  # all ids equal
             else:
                 marks = torch.zeros(batch, length, dtype=torch.bool)
-                if not self.module.causal:  # two marked positions (global tokens, say); when causal, they would be seen
+                if (
+                    not self.module.causal
+                ):  # two marked positions, such as global tokens; not if causal, as everyone reads them
                     marks[:, [0, min(5, length - 1)]] = True
                 sample[stream.name] = marks
-        wanted = dtype or self.dtype
-        return {name: part.to(wanted) if part.is_floating_point() else part for name, part in sample.items()}
+        precision = dtype or self.dtype
+        return {name: tensor.to(precision) if tensor.is_floating_point() else tensor for name, tensor in sample.items()}
 
     def heads(self, sample: Sample, mask: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
         """The output as the mechanism gives it, (batch, heads, length, width)."""
@@ -241,8 +252,8 @@ class MechanismSubject(AuditSubject):
 def _largest_option(mechanism: Attention) -> int:
     """The largest whole number among the options: no window, block or stride is wider."""
     values = [getattr(mechanism.options, item.name) for item in dataclasses.fields(mechanism.options)]
-    flat = [part for value in values for part in (value if isinstance(value, tuple) else (value,))]
-    return max((part for part in flat if isinstance(part, int)), default=0)
+    flat = [number for value in values for number in (value if isinstance(value, tuple) else (value,))]
+    return max((number for number in flat if isinstance(number, int)), default=0)
 
 
 def _form(causal: bool) -> str:
@@ -253,7 +264,7 @@ def _make(mechanism: type[Attention], causal: bool, options: dict[str, Any]) -> 
     torch.manual_seed(0)
     shape = Shape(heads=HEADS, head_dim=HEAD_DIM, max_length=MAX_LENGTH)
     built = mechanism(shape, config.make(mechanism.Options, options, mechanism.name), causal=causal)
-    # Weights that start at zero or one would hide a fault in the products they enter.
+    # Weights that are initialised to 0 or 1 would hide mistakes in their products.
     for parameter in built.parameters():
         with torch.no_grad():
             parameter.add_(0.3 * torch.randn_like(parameter))
@@ -265,7 +276,7 @@ def forms(mechanism: type[Attention], option_sets: tuple[dict[str, Any], ...]) -
 
     Compiling at several lengths takes seconds: that is done for the first set, in the causal form if there is one.
     """
-    found = []
+    subjects = []
     for options in option_sets:
         text = ", ".join(f"{name}={value}".replace(" ", "") for name, value in options.items())
         text = text if len(option_sets) > 1 else ""
@@ -275,5 +286,5 @@ def forms(mechanism: type[Attention], option_sets: tuple[dict[str, Any], ...]) -
             form = f"{_form(causal)}, {text}" if text else _form(causal)
             subject = MechanismSubject.build(mechanism, causal=causal, options=options, form=form)
             subject.several_compiled = options is option_sets[0] and causal == mechanism.supports.causal
-            found.append(subject)
-    return tuple(found)
+            subjects.append(subject)
+    return tuple(subjects)

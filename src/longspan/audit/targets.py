@@ -64,7 +64,7 @@ def resolve(
 
     The factory is a module, or a class or function that makes one when called without arguments; it is imported from
     the current folder too. `options` build a registered mechanism with those instead of the audit's small ones.
-    `claims` are what is said of a module that is not ours; our own mechanisms say it themselves.
+    `claims` are for modules from elsewhere; longspan's mechanisms declare their own.
     """
     if ":" not in target:
         if target not in registry.names():
@@ -104,24 +104,26 @@ def _load(target: str) -> Any:
         raise InvalidInput(f"a target is written package.module:factory, not {target!r}")
     with importable_from(os.getcwd()):  # noqa: PTH109  # sys.path holds strings
         try:
-            found: Any = import_module(path)
+            target_object: Any = import_module(path)
         except ModuleNotFoundError as error:
             if error.name is not None and (path == error.name or path.startswith(f"{error.name}.")):
                 raise UnknownName(f"there is no module {path!r} here or among the installed packages") from error
             raise InvalidInput(f"{path} cannot be imported: {error}") from error
         except Exception as error:
             raise InvalidInput(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
-        for part in attribute.split("."):
-            if not hasattr(found, part):
-                public = [known for known in dir(found) if not known.startswith("_")]
-                raise UnknownName(f"{path} has no {part!r}: {suggest(part, public)}")
-            found = getattr(found, part)
-        if isinstance(found, nn.Module) or (isinstance(found, type) and issubclass(found, Attention)):
-            return found
-        if not callable(found):
-            raise InvalidInput(f"{target} must be a torch.nn.Module or make one, not {type(found).__name__}")
+        for name in attribute.split("."):
+            if not hasattr(target_object, name):
+                public = [public_name for public_name in dir(target_object) if not public_name.startswith("_")]
+                raise UnknownName(f"{path} has no {name!r}: {suggest(name, public)}")
+            target_object = getattr(target_object, name)
+        if isinstance(target_object, nn.Module) or (
+            isinstance(target_object, type) and issubclass(target_object, Attention)
+        ):
+            return target_object
+        if not callable(target_object):
+            raise InvalidInput(f"{target} must be a torch.nn.Module or make one, not {type(target_object).__name__}")
         try:
-            made = found()
+            module = target_object()
         except LongspanError:
             raise
         except Exception as error:
@@ -129,9 +131,9 @@ def _load(target: str) -> Any:
             raise InvalidInput(
                 f"{target} cannot be called without arguments: {type(error).__name__}: {error}; {hint}"
             ) from error
-    if not isinstance(made, nn.Module):
-        raise InvalidInput(f"{target} must give a torch.nn.Module, not {type(made).__name__}")
-    return made
+    if not isinstance(module, nn.Module):
+        raise InvalidInput(f"{target} must give a torch.nn.Module, not {type(module).__name__}")
+    return module
 
 
 def _outside(module: nn.Module, name: str, claims: Claims, reading: Reading) -> OutsideSubject:
@@ -208,7 +210,7 @@ def _vocabulary(module: nn.Module) -> int | None:
     finder = getattr(module, "get_input_embeddings", None)
     embedding = finder() if callable(finder) and not inspect.signature(finder).parameters else None
     if not isinstance(embedding, nn.Embedding):
-        embedding = next((part for part in module.modules() if isinstance(part, nn.Embedding)), None)
+        embedding = next((layer for layer in module.modules() if isinstance(layer, nn.Embedding)), None)
     return None if embedding is None else embedding.num_embeddings
 
 
@@ -218,9 +220,9 @@ def _width(module: nn.Module) -> int | None:
             value = getattr(owner, attribute, None)
             if isinstance(value, int):
                 return value
-    for part in module.modules():  # the first layer that says how wide it is, in the order of definition
-        if isinstance(part, nn.Linear):
-            return part.in_features
-        if isinstance(part, nn.LayerNorm):
-            return part.normalized_shape[-1]
+    for layer in module.modules():  # the first layer with a known width, in the order of definition
+        if isinstance(layer, nn.Linear):
+            return layer.in_features
+        if isinstance(layer, nn.LayerNorm):
+            return layer.normalized_shape[-1]
     return None

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.modules.dropout import _DropoutNd
 
-from longspan.audit.behaviour import NO_EFFECT, Attempts, masks, places
+from longspan.audit.behaviour import NO_EFFECT, Attempts, cut_points, masks
 from longspan.audit.claims import Claims
 from longspan.audit.finding import Measurement, NotMeasured, Worst, check, difference, spread
 from longspan.audit.subjects import AuditSubject, Sample, append, cut
@@ -29,9 +29,9 @@ def training_padding(subject: AuditSubject) -> Measurement:
         expected, expected_later = _repeatable(subject, sample, mask, later)
         scale = spread(expected[mask])
         for size in subject.scales[-2:]:
-            found, found_later = _train(subject, subject.replace(sample, ~mask, 100, size), mask, later)
-            worst.see(difference(found[mask], expected[mask], scale), f"{name}, noise of size {size:g}")
-            gap = difference(found_later, expected_later, spread(expected_later))
+            output, output_later = _train(subject, subject.replace(sample, ~mask, 100, size), mask, later)
+            worst.see(difference(output[mask], expected[mask], scale), f"{name}, noise of size {size:g}")
+            gap = difference(output_later, expected_later, spread(expected_later))
             worst.see(gap, f"the next batch in evaluation mode, after {name} with noise of size {size:g}")
         visible, _ = _train(subject, subject.replace(sample, mask, 100), mask, later)
         moved = max(moved, difference(visible[mask], expected[mask], scale))
@@ -68,14 +68,14 @@ def _compare_padded(subject: AuditSubject, sample: Sample, worst: Worst) -> str:
 def training_causal(subject: AuditSubject) -> Measurement:
     subject, worst, moved = _without_dropout(subject), Worst(), 0.0
     length = subject.length
-    sample, place = subject.sample(2, length, seed=0), torch.arange(length).expand(2, length)
+    sample, position = subject.sample(2, length, seed=0), torch.arange(length).expand(2, length)
     expected, _ = _repeatable(subject, sample)
     scale = spread(expected)
-    for last, size in itertools.product(places(length), subject.scales[-2:]):
-        found, _ = _train(subject, subject.replace(sample, place > last, 100, size))
-        kept = difference(found[:, : last + 1], expected[:, : last + 1], scale)
+    for last, size in itertools.product(cut_points(length), subject.scales[-2:]):
+        output, _ = _train(subject, subject.replace(sample, position > last, 100, size))
+        kept = difference(output[:, : last + 1], expected[:, : last + 1], scale)
         worst.see(kept, f"inputs after {last}, noise of size {size:g}")
-        moved = max(moved, difference(found[:, last + 1 :], expected[:, last + 1 :], scale))
+        moved = max(moved, difference(output[:, last + 1 :], expected[:, last + 1 :], scale))
     if moved <= subject.same:
         raise NotMeasured(NO_EFFECT)
     return worst.against(subject.same, detail=subject.causal_hint if worst.value > subject.same else "")
@@ -97,12 +97,12 @@ def running_statistics(subject: AuditSubject) -> Measurement:
 
 
 def _moved_buffers(subject: AuditSubject) -> str:
-    twin = subject.fresh()
-    before = {name: buffer.clone() for name, buffer in twin.module.named_buffers()}
-    twin.module.train()
+    copy = subject.fresh()
+    before = {name: buffer.clone() for name, buffer in copy.module.named_buffers()}
+    copy.module.train()
     with torch.no_grad():
-        twin.run(twin.sample(2, twin.length, seed=0))
-    moved = [name for name, buffer in twin.module.named_buffers() if not torch.equal(buffer, before.get(name, buffer))]
+        copy.run(copy.sample(2, copy.length, seed=0))
+    moved = [name for name, buffer in copy.module.named_buffers() if not torch.equal(buffer, before.get(name, buffer))]
     return ", ".join(moved[:4]) + (", …" if len(moved) > 4 else "")
 
 
@@ -112,13 +112,13 @@ def _without_dropout(subject: AuditSubject) -> AuditSubject:
     A fixed seed is not enough: where the layout of a tensor depends on the input, as in sorted or clustered attention,
     the same random numbers fall on other positions.
     """
-    twin = subject.fresh()
-    for part in twin.module.modules():
-        for name, value in list(vars(part).items()):
-            rate = name == "p" if isinstance(part, _DropoutNd) else "dropout" in name
-            if rate and isinstance(value, float):
-                setattr(part, name, 0.0)
-    return twin
+    copy = subject.fresh()
+    for module in copy.module.modules():
+        for name, value in list(vars(module).items()):
+            is_rate = name == "p" if isinstance(module, _DropoutNd) else "dropout" in name
+            if is_rate and isinstance(value, float):
+                setattr(module, name, 0.0)
+    return copy
 
 
 def _repeatable(
@@ -138,14 +138,14 @@ def _train(
 
     The module is a copy and the seed is fixed, so that two calls differ by their input only.
     """
-    twin, state = subject.fresh(), random.getstate()
-    twin.module.train()
+    copy, state = subject.fresh(), random.getstate()
+    copy.module.train()
     try:
         torch.manual_seed(seed)
         random.seed(seed)
         with torch.no_grad():
-            out = twin.run(sample, mask)
-            twin.module.eval()
-            return out, out if later is None else twin.run(later)
+            out = copy.run(sample, mask)
+            copy.module.eval()
+            return out, out if later is None else copy.run(later)
     finally:
         random.setstate(state)

@@ -31,11 +31,11 @@ def lengths(subject: AuditSubject) -> Measurement:
 def half_precision(subject: AuditSubject) -> Measurement:
     broken: list[str] = []
     for dtype, size in itertools.product((torch.float16, torch.bfloat16), (1.0, 10.0)):
-        twin = subject.fresh()
-        twin.module.to(dtype)
+        copy = subject.fresh()
+        copy.module.to(dtype)
         sample = subject.sample(2, subject.length, seed=0, dtype=dtype)
         sample = {name: part * size if part.is_floating_point() else part for name, part in sample.items()}
-        leaves, out = twin.differentiable(sample)
+        leaves, out = copy.differentiable(sample)
         for name, tensor in {"output": out, **gradients(out, leaves)}.items():
             if not tensor.isfinite().all():
                 broken.append(f"{name} in {dtype} for inputs of size {size:g}")
@@ -59,8 +59,8 @@ def save_load(subject: AuditSubject) -> Measurement:
                 if tensor.is_floating_point():
                     tensor.normal_()
         other.module.load_state_dict(safetensors.load(saved))
-        found = other.run(sample)
-    return Measurement(difference(found, expected, spread(expected)), 0.0, detail=f"{len(tensors)} tensors")
+        output = other.run(sample)
+    return Measurement(difference(output, expected, spread(expected)), 0.0, detail=f"{len(tensors)} tensors")
 
 
 class _Runner(nn.Module):
@@ -132,12 +132,12 @@ def _exported(subject: AuditSubject, *, masked: bool) -> Measurement:
         return (sample, masks(2, size)["holes"]) if masked else (sample,)
 
     sample = subject.sample(2, sizes[0], seed=0)
-    shapes: tuple[object, ...] = ({name: {positions(part): length} for name, part in sample.items()},)
+    shapes: tuple[object, ...] = ({name: {positions(tensor): length} for name, tensor in sample.items()},)
     if masked:
         shapes = (*shapes, {1: length})
     with torch.no_grad():
         # torch cannot prove that, say, a padded length divides by its block, and would refuse; with asserts at run time
-        # it is the runs below that decide. A length that was made a constant is refused all the same.
+        # the runs below decide. A length that became a constant is refused anyway.
         program = torch.export.export(
             runner,
             arguments(sizes[0]),
@@ -146,6 +146,6 @@ def _exported(subject: AuditSubject, *, masked: bool) -> Measurement:
         ).module()
         for size in sizes:
             expected = runner(*arguments(size))
-            found = program(*arguments(size))
-            worst.see(difference(found, expected, spread(expected)), f"length {size}")
+            output = program(*arguments(size))
+            worst.see(difference(output, expected, spread(expected)), f"length {size}")
     return worst.against(subject.near)

@@ -112,7 +112,7 @@ def arena(
     held = Folder(folder, warn=lambda line: screen.print(line, markup=False))
     if dry_run:
         planned = held.planned(given) if (folder / "grid.json").exists() else cells
-        records = held.records(mend=False)
+        records = held.records(repair=False)
         print_plan(folder, planned, left(planned, records, retry=retry), records, width, given, json)
         return 0
     with held.held():

@@ -181,7 +181,7 @@ class _Search:
 
         values, parent, token, logprob = self._candidates(logits)
         end = torch.isin(token, self._ends)
-        made, logprobs = self._write(length, parent, token, logprob)
+        hypotheses, logprobs = self._write(length, parent, token, logprob)
         ranked = self._options.unfinished == "ranked"  # then a hypothesis at the limit counts as finished
         complete = end | (length >= self._limits)[:, None] if ranked else end
         finished = complete & ready[:, None] & ~self._done[:, None]
@@ -192,10 +192,10 @@ class _Search:
             some = slice(0, beams)  # only the best `beams` candidates can finish
             score = score.masked_fill(~finished, NEVER)[:, some]
             lengths = length[:, None].expand(-1, score.shape[1])
-            self._pool = self._pool.merge(_Pool(score, made[:, some], logprobs[:, some], lengths))
+            self._pool = self._pool.merge(_Pool(score, hypotheses[:, some], logprobs[:, some], lengths))
 
         order = end.int().argsort(dim=1, stable=True)[:, :beams]  # those that continue, best first
-        self._continue(order, ready, values, parent, token, made, logprobs, covered)
+        self._continue(order, ready, values, parent, token, hypotheses, logprobs, covered)
         self._finish(length, ready)
 
     def _candidates(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -232,8 +232,8 @@ class _Search:
     def _write(self, length: Tensor, parent: Tensor, token: Tensor, logprob: Tensor) -> tuple[Tensor, Tensor]:
         """The tokens and log-probabilities of the candidates: those of the parents plus the new one."""
         column = (length - 1).clamp_max(self._new - 1)[:, None, None].expand(*parent.shape, 1)
-        made = _take(self._made, parent).scatter(2, column, token[..., None])
-        return made, _take(self._logprobs, parent).scatter(2, column, logprob[..., None])
+        hypotheses = _take(self._made, parent).scatter(2, column, token[..., None])
+        return hypotheses, _take(self._logprobs, parent).scatter(2, column, logprob[..., None])
 
     def _continue(
         self,
@@ -242,7 +242,7 @@ class _Search:
         values: Tensor,
         parent: Tensor,
         token: Tensor,
-        made: Tensor,
+        hypotheses: Tensor,
         logprobs: Tensor,
         covered: Tensor | None,
     ) -> None:
@@ -250,7 +250,7 @@ class _Search:
         beams, feed = self._options.beams, self._feed
         alive = values.gather(1, order).masked_fill(torch.isin(token.gather(1, order), self._ends), NEVER)
         self._live = torch.where(ready[:, None], alive, self._live)
-        self._made = torch.where(ready[:, None, None], _take(made, order), self._made)
+        self._made = torch.where(ready[:, None, None], _take(hypotheses, order), self._made)
         self._logprobs = torch.where(ready[:, None, None], _take(logprobs, order), self._logprobs)
         unchanged = torch.arange(beams, device=order.device).expand_as(order)
         parents = torch.where(ready[:, None], parent.gather(1, order), unchanged)

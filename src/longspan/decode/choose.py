@@ -43,8 +43,8 @@ class Chooser:
             logits = filters.keep_top_p(logits, options.top_p, options.top_k)
         if options.min_p > 0:
             logits = filters.keep_min_p(logits, options.min_p)
-        made = feed.made.clamp_max(self.uniform.shape[1] - 1)
-        return filters.draw(logits, self.uniform.gather(1, made[:, None])[:, 0])
+        step = feed.made.clamp_max(self.uniform.shape[1] - 1)
+        return filters.draw(logits, self.uniform.gather(1, step[:, None])[:, 0])
 
     def _adjust(self, logits: Tensor, feed: Feed) -> Tensor:
         options = self.options

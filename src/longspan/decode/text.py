@@ -72,14 +72,14 @@ class StopStrings:
         if matches:
             self._held = ""
             return text[: min(matches)[1]], True
-        held = max((_overlap(text, stop) for stop in self.stops), default=0)
-        self._held = text[len(text) - held :]
-        return text[: len(text) - held], False
+        overlap = max((_overlap(text, stop) for stop in self.stops), default=0)
+        self._held = text[len(text) - overlap :]
+        return text[: len(text) - overlap], False
 
     def finish(self) -> str:
         """The text that was held back and is no stop string."""
-        held, self._held = self._held, ""
-        return held
+        rest, self._held = self._held, ""
+        return rest
 
 
 def _overlap(text: str, stop: str) -> int:

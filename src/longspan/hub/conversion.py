@@ -82,8 +82,8 @@ def _write_gguf(pretrained: Pretrained, target: Path, dtype: str | None) -> None
     if dtype not in (None, "float16", "float32"):
         raise Unsupported(f"a GGUF file is written in float32 or float16 here, not in {dtype}")
     rows = pretrained.model.options.vocabulary
-    held = None if pretrained.tokenizer is None else metadata(pretrained.tokenizer, rows)
-    gguf.write(pretrained, target, half=dtype == "float16", tokenizer=held)
+    vocabulary = None if pretrained.tokenizer is None else metadata(pretrained.tokenizer, rows)
+    gguf.write(pretrained, target, half=dtype == "float16", tokenizer=vocabulary)
 
 
 def read_size(size: int | str) -> int:

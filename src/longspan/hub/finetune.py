@@ -96,7 +96,7 @@ def freeze(model: Model, trained: str | int) -> None:
         return
     if trained != "head" and (isinstance(trained, (str, bool)) or trained < 1):
         raise InvalidOption(f'trained must be "all", "head" or a number of blocks from the top, not {trained!r}')
-    blocks = [int(found[1]) for name, _ in model.named_parameters() if (found := BLOCK.search(name))]
+    blocks = [int(match[1]) for name, _ in model.named_parameters() if (match := BLOCK.search(name))]
     count = max(blocks, default=-1) + 1
     if not isinstance(trained, str) and trained > count:
         raise InvalidOption(f"the model has {count} blocks, fewer than the {trained} that are to be trained")

@@ -62,18 +62,18 @@ def read(folder: Path | str, *, prompt: int = 1) -> GenerationSettings:
     `generation_config.json` overrides `config.json`, which gives only token ids if both exist.
     """
     folder = Path(folder)
-    own = _record(folder / FILE) if (folder / FILE).is_file() else {}
-    return translate(settings(_record(folder / CONFIG), own), prompt=prompt)
+    generation = _record(folder / FILE) if (folder / FILE).is_file() else {}
+    return translate(settings(_record(folder / CONFIG), generation), prompt=prompt)
 
 
-def settings(config: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+def settings(config: Mapping[str, Any], generation: Mapping[str, Any]) -> dict[str, Any]:
     """The merged settings of `config.json` and `generation_config.json` (empty if there is none)."""
     kind = config.get("model_type")
     base = {**(families.find(str(kind), CONFIG).tokens if kind in families.FAMILIES else {}), **config}
-    if not own:
+    if not generation:
         return base
-    said = {key: value for key, value in own.items() if value is not None}
-    return {**{key: base.get(key) for key in TOKENS}, **said}
+    given = {key: value for key, value in generation.items() if value is not None}
+    return {**{key: base.get(key) for key in TOKENS}, **given}
 
 
 def translate(given: Mapping[str, Any], *, prompt: int = 1) -> GenerationSettings:
@@ -88,7 +88,7 @@ def translate(given: Mapping[str, Any], *, prompt: int = 1) -> GenerationSetting
 def _translate(given: Mapping[str, Any], prompt: int) -> GenerationSettings:
     for key, neutral in ABSENT.items():
         if given.get(key) is not None and given[key] not in neutral:
-            raise Unsupported(f"{key} is {given[key]!r}, which is not done here; take it out of {FILE}")
+            raise Unsupported(f"{key} is {given[key]!r}, which is not supported; take it out of {FILE}")
     ends, start, first = (given.get(f"{name}_token_id") for name in ("eos", "decoder_start", "forced_bos"))
     begin = () if start is None else (int(start),)
     most = given.get("max_new_tokens")
@@ -111,7 +111,7 @@ def _last(given: Mapping[str, Any]) -> int | None:
     if not isinstance(last, list):
         return last
     if len(last) != 1:
-        raise Unsupported(f"forced_eos_token_id is {last!r}: here one token can be forced; give one")
+        raise Unsupported(f"forced_eos_token_id is {last!r}; only one token can be forced")
     return int(last[0])
 
 
@@ -119,11 +119,11 @@ def _beam(given: Mapping[str, Any], first: int | None) -> Beam:
     power = given.get("length_penalty")
     power = 1.0 if power is None else float(power)
     if power < 0:
-        raise Unsupported(f"length_penalty is {power:g}; here it can be 0 or more, which prefers longer texts")
+        raise Unsupported(f"length_penalty is {power:g}; it must be 0 or more, which prefers longer texts")
     if given.get("do_sample"):
-        raise Unsupported("do_sample and num_beams over 1 together are not done here; take one of them out")
+        raise Unsupported("do_sample together with num_beams over 1 is not supported; take one of them out")
     if (penalty := given.get("repetition_penalty")) not in (None, 1.0):
-        raise Unsupported(f"repetition_penalty is {penalty!r}, which beam search here has not; give num_beams 1")
+        raise Unsupported(f"repetition_penalty is {penalty!r}, which beam search does not support; give num_beams 1")
     early = given.get("early_stopping") or False
     if early not in STOPS:
         raise InvalidInput(f"early_stopping must be false, true or 'never', not {early!r}")
@@ -141,19 +141,19 @@ def _beam(given: Mapping[str, Any], first: int | None) -> Beam:
 
 
 def _sampling(given: Mapping[str, Any]) -> Sampling:
-    drawn = bool(given.get("do_sample"))
+    sampled = bool(given.get("do_sample"))
 
-    def said(name: str, default: float) -> float:
+    def number(name: str, default: float) -> float:
         return default if given.get(name) is None else float(given[name])
 
     return Sampling(
-        temperature=said("temperature", 1.0) if drawn else 0.0,
-        top_k=(int(said("top_k", 50)) or None) if drawn else None,  # their default is 50
-        top_p=said("top_p", 1.0) if drawn else 1.0,
-        min_p=said("min_p", 0.0) if drawn else 0.0,
-        repetition_penalty=said("repetition_penalty", 1.0),
-        no_repeat_ngram=int(said("no_repeat_ngram_size", 0)),
-        samples=int(said("num_return_sequences", 1)),
+        temperature=number("temperature", 1.0) if sampled else 0.0,
+        top_k=(int(number("top_k", 50)) or None) if sampled else None,  # their default is 50
+        top_p=number("top_p", 1.0) if sampled else 1.0,
+        min_p=number("min_p", 0.0) if sampled else 0.0,
+        repetition_penalty=number("repetition_penalty", 1.0),
+        no_repeat_ngram=int(number("no_repeat_ngram_size", 0)),
+        samples=int(number("num_return_sequences", 1)),
     )
 
 

@@ -24,7 +24,7 @@ from longspan.hub.locate import NAMES, RECIPE, locate
 from longspan.hub.pretrained import Pretrained, head_labels
 from longspan.hub.skip_init import DTYPES, common_dtype, skip_init
 from longspan.hub.tensor_names import covers
-from longspan.hub.weight_mapping import fill_weights, modern_name, strip_prefix
+from longspan.hub.weight_mapping import fill_weights, modern_name
 from longspan.models import build_limits, registry
 from longspan.models import folder as own_folder
 from longspan.models.base import Model
@@ -169,7 +169,7 @@ def _check_supported(record: Mapping[str, Any], family: Family, tensors: Mapping
 def _tasks_in_file(family: Family, record: Mapping[str, Any], names: Iterable[str]) -> list[str]:
     """The tasks of the configuration's architecture; a pooler that the file lacks is left out."""
     tasks, rules = list(family.tasks(record)), family.rules("pool")
-    if "pool" in tasks and not any(covers(rules, strip_prefix(modern_name(name), family.base)) for name in names):
+    if "pool" in tasks and not any(covers(rules, modern_name(name).removeprefix(family.base)) for name in names):
         tasks.remove("pool")
     return tasks
 

@@ -88,8 +88,8 @@ def check_checkpoint(folder: Path) -> None:
 
 def checkpoints(folder: Path) -> list[Path]:
     """The checkpoints of a run, newest first, without unfinished ones."""
-    found = [path for path in folder.glob("*") if path.is_dir() and path.name.isdigit()] if folder.is_dir() else []
-    return sorted(found, key=lambda path: int(path.name), reverse=True)
+    folders = [path for path in folder.glob("*") if path.is_dir() and path.name.isdigit()] if folder.is_dir() else []
+    return sorted(folders, key=lambda path: int(path.name), reverse=True)
 
 
 def newest_checkpoint(folder: Path) -> tuple[Path | None, list[str]]:

@@ -27,7 +27,7 @@ class SentencePooling:
     def pool(self) -> str:
         """The kind of pooling."""
         modes = {key.removeprefix("pooling_mode_"): value for key, value in self.pooling.items() if "mode_" in key}
-        kinds = [kind for kind, asked in modes.items() if asked]
+        kinds = [kind for kind, wanted in modes.items() if wanted]
         if len(kinds) == 1 and kinds[0] in POOLS:
             return POOLS[kinds[0]]
         raise Unsupported(

@@ -55,67 +55,69 @@ class Match:
 
 def match(rules: Iterable[Rule], names: Iterable[str]) -> tuple[list[Match], list[str]]:
     """The rule for each of our tensors, and the names without a rule."""
-    left, found = dict.fromkeys(names), []
+    unmatched, matches = dict.fromkeys(names), []
     for rule in rules:
         pattern = _pattern(rule.ours[0])
-        for name in [name for name in left if pattern.fullmatch(name)]:
+        for name in [name for name in unmatched if pattern.fullmatch(name)]:
             numbers, leaf = _numbers(pattern, name)
-            ours = tuple(_fill(part, numbers, leaf) for part in rule.ours)
-            if all(part in left for part in ours):
-                found.append(Match(ours, tuple(_fill(part, numbers, leaf) for part in rule.theirs), rule))
-                for part in ours:
-                    del left[part]
-    return found, list(left)
+            ours = tuple(_fill(pattern_name, numbers, leaf) for pattern_name in rule.ours)
+            if all(pattern_name in unmatched for pattern_name in ours):
+                matches.append(
+                    Match(ours, tuple(_fill(pattern_name, numbers, leaf) for pattern_name in rule.theirs), rule)
+                )
+                for pattern_name in ours:
+                    del unmatched[pattern_name]
+    return matches, list(unmatched)
 
 
 def covers(rules: Iterable[Rule], name: str) -> bool:
     """Whether a rule covers a tensor of theirs."""
-    return any(_pattern(part).fullmatch(name) for rule in rules for part in rule.theirs)
+    return any(_pattern(pattern).fullmatch(name) for rule in rules for pattern in rule.theirs)
 
 
 def to_ours(match: Match, tensors: Sequence[Tensor], sizes: Mapping[str, torch.Size]) -> dict[str, Tensor]:
     """Our tensors from theirs, as views where possible."""
-    wanted = [sizes[name] for name in match.ours]
+    shapes = [sizes[name] for name in match.ours]
     if match.rule.shape is not None:
-        found = tensors[0].reshape(wanted[0]) if tensors[0].numel() == wanted[0].numel() else tensors[0]
-        return {match.ours[0]: _fitting(found, wanted[0], match)}
-    parts = [tensor.t() if match.rule.turned and tensor.dim() == 2 else tensor for tensor in tensors]
-    whole = _joined(parts)
-    if len(wanted) == 1:
-        return {match.ours[0]: _fitting(whole, wanted[0], match)}
-    rows = [size[0] for size in wanted]
-    if whole.shape[0] != sum(rows):
-        raise InvalidInput(_misfit(match, whole.shape, torch.Size((sum(rows), *wanted[0][1:]))))
-    pieces = zip(match.ours, torch.split(whole, rows), wanted)
+        reshaped = tensors[0].reshape(shapes[0]) if tensors[0].numel() == shapes[0].numel() else tensors[0]
+        return {match.ours[0]: _fitting(reshaped, shapes[0], match)}
+    sources = [tensor.t() if match.rule.turned and tensor.dim() == 2 else tensor for tensor in tensors]
+    joined = _joined(sources)
+    if len(shapes) == 1:
+        return {match.ours[0]: _fitting(joined, shapes[0], match)}
+    rows = [size[0] for size in shapes]
+    if joined.shape[0] != sum(rows):
+        raise InvalidInput(_misfit(match, joined.shape, torch.Size((sum(rows), *shapes[0][1:]))))
+    pieces = zip(match.ours, torch.split(joined, rows), shapes)
     return {name: _fitting(piece, size, match) for name, piece, size in pieces}
 
 
 def to_theirs(match: Match, tensors: Sequence[Tensor], options: Any) -> dict[str, Tensor]:
     """Their tensors from ours."""
-    whole = tensors[0] if len(tensors) == 1 else torch.cat(list(tensors))
+    joined = tensors[0] if len(tensors) == 1 else torch.cat(list(tensors))
     if match.rule.shape is not None:
-        return {match.theirs[0]: whole.reshape(tuple(match.rule.shape(options, whole)))}
-    pieces = whole.chunk(len(match.theirs)) if len(match.theirs) > 1 else (whole,)
-    turned = match.rule.turned and whole.dim() == 2
+        return {match.theirs[0]: joined.reshape(tuple(match.rule.shape(options, joined)))}
+    pieces = joined.chunk(len(match.theirs)) if len(match.theirs) > 1 else (joined,)
+    turned = match.rule.turned and joined.dim() == 2
     return {name: piece.t() if turned else piece for name, piece in zip(match.theirs, pieces)}
 
 
-def _joined(parts: Sequence[Tensor]) -> Tensor:
+def _joined(tensors: Sequence[Tensor]) -> Tensor:
     """Concatenates tensors, without a copy if they are adjacent in memory, as gate and up of a Llama are."""
-    first, at = parts[0], parts[0].data_ptr()
-    if len(parts) == 1:
+    first, address = tensors[0], tensors[0].data_ptr()
+    if len(tensors) == 1:
         return first
-    for part in parts:
-        same = part.dtype == first.dtype and part.shape[1:] == first.shape[1:]
-        if not same or not part.is_contiguous() or part.data_ptr() != at or not _one_memory(part, first):
-            return torch.cat(list(parts))
-        at += part.numel() * part.element_size()
-    rows = sum(part.shape[0] for part in parts)
+    for tensor in tensors:
+        same = tensor.dtype == first.dtype and tensor.shape[1:] == first.shape[1:]
+        if not same or not tensor.is_contiguous() or tensor.data_ptr() != address or not _one_memory(tensor, first):
+            return torch.cat(list(tensors))
+        address += tensor.numel() * tensor.element_size()
+    rows = sum(tensor.shape[0] for tensor in tensors)
     return first.as_strided((rows, *first.shape[1:]), first.stride())
 
 
-def _one_memory(one: Tensor, other: Tensor) -> bool:
-    return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
+def _one_memory(first: Tensor, second: Tensor) -> bool:
+    return first.untyped_storage().data_ptr() == second.untyped_storage().data_ptr()
 
 
 def _fitting(tensor: Tensor, size: torch.Size, match: Match) -> Tensor:
@@ -124,8 +126,8 @@ def _fitting(tensor: Tensor, size: torch.Size, match: Match) -> Tensor:
     return tensor
 
 
-def _misfit(match: Match, came: torch.Size, wanted: torch.Size) -> str:
-    return f"{' and '.join(match.theirs)}: {tuple(came)} in the file, {tuple(wanted)} by its configuration"
+def _misfit(match: Match, found: torch.Size, expected: torch.Size) -> str:
+    return f"{' and '.join(match.theirs)}: {tuple(found)} in the file, {tuple(expected)} by its configuration"
 
 
 def _pattern(text: str) -> re.Pattern[str]:
@@ -133,9 +135,9 @@ def _pattern(text: str) -> re.Pattern[str]:
 
 
 def _numbers(pattern: re.Pattern[str], name: str) -> tuple[list[str], str]:
-    found = pattern.fullmatch(name)
-    assert found is not None
-    *numbers, leaf = found.groups()
+    matched = pattern.fullmatch(name)
+    assert matched is not None
+    *numbers, leaf = matched.groups()
     return numbers, leaf or ""
 
 

@@ -125,11 +125,11 @@ class _Checkpoint:
         """Of the names, those that belong to no head and no output layer of the family."""
         family = self.family
         rules = [*family.output, *(rule for task in family.heads for rule in family.rules(task))]
-        return [name for name in names if not covers(rules, strip_prefix(name, self.prefix))]
+        return [name for name in names if not covers(rules, name.removeprefix(self.prefix))]
 
     def _repeats_another(self, name: str) -> bool:
         """Whether a tensor is a second copy of one it is tied to; copies that differ are an error."""
-        first = self.ties.get(strip_prefix(name, self.prefix))
+        first = self.ties.get(name.removeprefix(self.prefix))
         candidates = () if first is None else (self.prefix + first, first)
         other = next((candidate for candidate in candidates if candidate in self.names), None)
         if other is None:
@@ -195,10 +195,6 @@ def modern_name(name: str) -> str:
     return re.sub(r"(?<=LayerNorm\.)(gamma|beta)$", lambda old: {"gamma": "weight", "beta": "bias"}[old[0]], name)
 
 
-def strip_prefix(name: str, prefix: str) -> str:
-    return name.removeprefix(prefix)
-
-
 # Integers that mechanisms drew: few, so config.json can hold them
 
 
@@ -219,4 +215,4 @@ def _restore_draws(model: Model, names: Sequence[str], record: Mapping[str, Any]
         model.get_buffer(name).copy_(numbers)
 
 
-__all__ = ["export_weights", "fill_weights", "integer_buffers", "modern_name", "strip_prefix"]
+__all__ = ["export_weights", "fill_weights", "integer_buffers", "modern_name"]

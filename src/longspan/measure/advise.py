@@ -84,7 +84,7 @@ def advise(
 ) -> Advice:
     """Advice from stored measurements; cases that are not stored are measured now. `refresh` measures all again."""
     cases, unable = candidates(question)
-    new, found = set[str](), dict[str, CaseCost]()
+    new, costs = set[str](), dict[str, CaseCost]()
     done = 0
 
     def noted(case: Case) -> Measured:
@@ -94,14 +94,14 @@ def advise(
 
     kept = store.through(noted, refresh=refresh)
     for done, case in enumerate(cases):  # noqa: B007  # read by `noted`
-        _sort(case.mechanism, measure_or_estimate(case, kept), found, unable)
+        _sort(case.mechanism, measure_or_estimate(case, kept), costs, unable)
     room = machine.available() if question.memory is None else question.memory
-    close = _close(found, room, new)
+    close = _close(costs, room, new)
     for turn in range(ROUNDS):
         for index, name in enumerate(close):
             tell(turn * len(close) + index, ROUNDS * len(close), f"{name} again, as {len(close)} are close")
-            found[name] = _again(found[name], measure, store)
-    return rank(question, found, unable, room, accuracy, keep_better=keep_better)
+            costs[name] = _again(costs[name], measure, store)
+    return rank(question, costs, unable, room, accuracy, keep_better=keep_better)
 
 
 def quick(
@@ -121,7 +121,7 @@ def quick(
     Use a separate `store`, since these measurements are shorter.
     """
     cases, unable = candidates(question)
-    began, done, found = clock(), 0, dict[str, CaseCost]()
+    began, done, costs = clock(), 0, dict[str, CaseCost]()
 
     def noted(case: Case) -> Measured:
         if clock() - began > seconds:
@@ -139,37 +139,37 @@ def quick(
             unable[case.mechanism] = str(error)
         done += 1
     for case in cases:
-        known = short.get(case.mechanism)
-        if known is not None:
-            _sort(case.mechanism, _from_short(case, known, kept), found, unable)
+        short_result = short.get(case.mechanism)
+        if short_result is not None:
+            _sort(case.mechanism, _from_short(case, short_result, kept), costs, unable)
         done += 1
     room = machine.available() if question.memory is None else question.memory
-    return rank(question, found, unable, room, accuracy, keep_better=keep_better)
+    return rank(question, costs, unable, room, accuracy, keep_better=keep_better)
 
 
-def _from_short(case: Case, known: Measured, measure: Measure) -> CaseCost | str:
+def _from_short(case: Case, short: Measured, measure: Measure) -> CaseCost | str:
     """The cost of a case, from a short sequence and, if there is time, one of half its length."""
-    if known.state != "done":
-        return known.error or known.state
-    if known.case.length == case.length:
-        return measured(known)
+    if short.state != "done":
+        return short.error or short.state
+    if short.case.length == case.length:
+        return measured(short)
     try:
-        half = measure(shorter(case, known.case.length // 2))
+        half = measure(shorter(case, short.case.length // 2))
     except _Unknown:
-        return scaled_by_power(case, known)
-    return extrapolated(case, half, known) if half.state == "done" else scaled_by_power(case, known)
+        return scaled_by_power(case, short)
+    return extrapolated(case, half, short) if half.state == "done" else scaled_by_power(case, short)
 
 
-def _sort(name: str, result: CaseCost | str, found: dict[str, CaseCost], unable: dict[str, str]) -> None:
+def _sort(name: str, result: CaseCost | str, costs: dict[str, CaseCost], unable: dict[str, str]) -> None:
     if isinstance(result, CaseCost):
-        found[name] = result
+        costs[name] = result
     else:
         unable[name] = result
 
 
 def rank(
     question: Requirements,
-    found: Mapping[str, CaseCost],
+    costs: Mapping[str, CaseCost],
     unable: Mapping[str, str],
     room: int | None,
     accuracy: Mapping[str, float] | None = None,
@@ -178,33 +178,33 @@ def rank(
 ) -> Advice:
     """The advice that follows from the costs. `keep_better` keeps slower mechanisms with a better accuracy."""
     ruled_out = dict(unable)
-    known = {} if accuracy is None else accuracy
-    fitting = {name: each for name, each in found.items() if _fits(each, room)}
-    for name in found.keys() - fitting.keys():
-        ruled_out[name] = _too_large(found[name], room)
-    exact, dense = found.get(EXACT), fitting.get(EXACT)
-    least = min((each.seconds for each in fitting.values()), default=0.0)
+    accuracies = {} if accuracy is None else accuracy
+    fitting = {name: cost for name, cost in costs.items() if _fits(cost, room)}
+    for name in costs.keys() - fitting.keys():
+        ruled_out[name] = _too_large(costs[name], room)
+    exact, dense = costs.get(EXACT), fitting.get(EXACT)
+    least = min((cost.seconds for cost in fitting.values()), default=0.0)
     choices = []
-    for name, each in fitting.items():
+    for name, cost in fitting.items():
         choice = RankedChoice(
             mechanism=name,
-            case=each.case,
-            seconds=each.seconds,
-            memory=each.memory,
-            estimated_from=each.estimated_from,
-            faster=None if exact is None else exact.seconds / each.seconds,
+            case=cost.case,
+            seconds=cost.seconds,
+            memory=cost.memory,
+            estimated_from=cost.estimated_from,
+            faster=None if exact is None else exact.seconds / cost.seconds,
             exact_estimated=exact is not None and bool(exact.estimated_from),
-            tied=each.seconds <= least * (1 + TIE),
+            tied=cost.seconds <= least * (1 + TIE),
             order=find(name).order,
             remarks=remarks(name),
-            accuracy=known.get(name),
-            behind=_behind(name, fitting, known),
+            accuracy=accuracies.get(name),
+            behind=_behind(name, fitting, accuracies),
         )
-        better = keep_better and name in known and EXACT in known and known[name] > known[EXACT]
-        if dense is None or each.seconds <= dense.seconds or choice.tied or better:
+        better = keep_better and name in accuracies and EXACT in accuracies and accuracies[name] > accuracies[EXACT]
+        if dense is None or cost.seconds <= dense.seconds or choice.tied or better:
             choices.append(choice)
         else:
-            ruled_out[name] = f"takes {each.seconds / dense.seconds:.1f} times as long as exact attention"
+            ruled_out[name] = f"takes {cost.seconds / dense.seconds:.1f} times as long as exact attention"
     order = {name: index for index, name in enumerate(names())}
     ordered = {name: ruled_out[name] for name in sorted(ruled_out, key=lambda name: order.get(name, len(order)))}
     return Advice(question=question, room=room, choices=tuple(sorted(choices, key=_rank_key)), ruled_out=ordered)
@@ -220,7 +220,7 @@ def elsewhere(question: Requirements, store: Store) -> dict[int, str]:
             results = {case.mechanism: measure_or_estimate(case, _only(store)) for case in cases}
         except _Unknown:
             continue
-        known = {name: each for name, each in results.items() if isinstance(each, CaseCost)}
+        known = {name: cost for name, cost in results.items() if isinstance(cost, CaseCost)}
         advice = rank(requirements, known, unable, question.memory)
         if advice.choices:
             best[length] = advice.choices[0].mechanism
@@ -229,21 +229,23 @@ def elsewhere(question: Requirements, store: Store) -> dict[int, str]:
 
 def remarks(name: str) -> tuple[str, ...]:
     """What a user of this mechanism should know, from what its class declares."""
-    of = find(name)
-    said = []
-    if "q" not in of.projects:
-        said.append("compares no queries with keys")
-    elif "k" not in of.projects:
-        said.append("one projection serves as queries and keys")
-    made = [stream.name for stream in of.streams if stream.required]
-    if made:
-        said.append(f"reads {', '.join(made)} too, which MultiHead makes")
-    said += [f"may read {stream.name}: {stream.help}" for stream in of.streams if stream.kind in ("mask", "ids")]
+    mechanism = find(name)
+    notes = []
+    if "q" not in mechanism.projects:
+        notes.append("compares no queries with keys")
+    elif "k" not in mechanism.projects:
+        notes.append("one projection serves as queries and keys")
+    required = [stream.name for stream in mechanism.streams if stream.required]
+    if required:
+        notes.append(f"reads {', '.join(required)} too, which MultiHead makes")
+    notes += [
+        f"may read {stream.name}: {stream.help}" for stream in mechanism.streams if stream.kind in ("mask", "ids")
+    ]
     if name in ALTERNATING:
-        said.append("reads along one axis of a grid; the next layer has to read along the other")
-    if not of.supports.map:
-        said.append("changes the values as well, so that no one map shows what it reads")
-    return tuple(said)
+        notes.append("reads along one axis of a grid; the next layer has to read along the other")
+    if not mechanism.supports.map:
+        notes.append("changes the values as well, so that no one map shows what it reads")
+    return tuple(notes)
 
 
 def _scaled(question: Requirements, length: int) -> int | None:
@@ -255,13 +257,13 @@ class _Unknown(LongspanError):
 
 
 def _only(store: Store) -> Measure:
-    def known(case: Case) -> Measured:
-        found = store.get(case)
-        if found is None or found.state not in FOR_GOOD:
+    def read(case: Case) -> Measured:
+        stored = store.get(case)
+        if stored is None or stored.state not in FOR_GOOD:
             raise _Unknown(case.key)
-        return found
+        return stored
 
-    return known
+    return read
 
 
 def _rank_key(choice: RankedChoice) -> tuple[bool, float, bool, float]:
@@ -271,43 +273,43 @@ def _rank_key(choice: RankedChoice) -> tuple[bool, float, bool, float]:
     return True, choice.seconds, False, 0.0
 
 
-def _fits(each: CaseCost, room: int | None) -> bool:
-    return room is None or each.memory is None or each.memory <= room
+def _fits(cost: CaseCost, room: int | None) -> bool:
+    return room is None or cost.memory is None or cost.memory <= room
 
 
-def _too_large(each: CaseCost, room: int | None) -> str:
-    takes = "takes about" if each.estimated_from else "takes"
-    return f"{takes} {(each.memory or 0) / 2**20:,.0f} MiB, but only {(room or 0) / 2**20:,.0f} are allowed"
+def _too_large(cost: CaseCost, room: int | None) -> str:
+    takes = "takes about" if cost.estimated_from else "takes"
+    return f"{takes} {(cost.memory or 0) / 2**20:,.0f} MiB, but only {(room or 0) / 2**20:,.0f} are allowed"
 
 
 def _behind(name: str, fitting: Mapping[str, CaseCost], accuracy: Mapping[str, float]) -> str | None:
     """The fastest mechanism that dominates this one: no slower, no less accurate, and better in one of the two."""
     if name not in accuracy:
         return None
-    own = (-fitting[name].seconds, accuracy[name])
-    others = {each: (-fitting[each].seconds, accuracy[each]) for each in fitting if each in accuracy}
-    over = [each for each, (speed, right) in others.items() if speed >= own[0] and right >= own[1]]
-    over = [each for each in over if others[each] != own]
-    return min(over, key=lambda each: fitting[each].seconds, default=None)
+    point = (-fitting[name].seconds, accuracy[name])
+    others = {other: (-fitting[other].seconds, accuracy[other]) for other in fitting if other in accuracy}
+    over = [other for other, (speed, right) in others.items() if speed >= point[0] and right >= point[1]]
+    over = [other for other in over if others[other] != point]
+    return min(over, key=lambda other: fitting[other].seconds, default=None)
 
 
-def _close(found: Mapping[str, CaseCost], room: int | None, new: set[str]) -> list[str]:
+def _close(costs: Mapping[str, CaseCost], room: int | None, new: set[str]) -> list[str]:
     """The mechanisms that may turn out the fastest, among those measured just now."""
-    fitting = {name: each for name, each in found.items() if _fits(each, room)}
-    least = min((each.seconds for each in fitting.values()), default=0.0)
-    close = [name for name, each in fitting.items() if each.seconds <= least * (1 + CLOSE)]
-    measured = [name for name in close if not found[name].estimated_from and found[name].case.key in new]
+    fitting = {name: cost for name, cost in costs.items() if _fits(cost, room)}
+    least = min((cost.seconds for cost in fitting.values()), default=0.0)
+    close = [name for name, cost in fitting.items() if cost.seconds <= least * (1 + CLOSE)]
+    measured = [name for name in close if not costs[name].estimated_from and costs[name].case.key in new]
     return measured if len(close) > 1 else []
 
 
-def _again(each: CaseCost, measure: Measure, store: Store) -> CaseCost:
-    (first,) = each.by
-    second = measure(each.case)
+def _again(cost: CaseCost, measure: Measure, store: Store) -> CaseCost:
+    (first,) = cost.by
+    second = measure(cost.case)
     if second.state != "done":
-        return each
+        return cost
     both = replace(first, seconds=(*first.seconds, *second.seconds))
     store.put(both)
-    return replace(each, seconds=both.least, by=(both,))
+    return replace(cost, seconds=both.least, by=(both,))
 
 
 __all__ = [

@@ -88,7 +88,7 @@ def _known(cls: type, row: Any) -> dict[str, Any]:
     """The fields that this version knows; another version may have written more."""
     if not isinstance(row, Mapping):
         raise InvalidInput(f"expected an object, not {type(row).__name__}")
-    return {each.name: row[each.name] for each in fields(cls) if each.name in row}
+    return {item.name: row[item.name] for item in fields(cls) if item.name in row}
 
 
 __all__ = ["FUSED", "NAIVE", "Case", "Kind", "Measured"]

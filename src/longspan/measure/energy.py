@@ -1,10 +1,10 @@
 """Energy of a computation in joules: measured if the machine can, otherwise modelled; the result says which.
 
-Measured are the processor's packages by RAPL, the counters that Linux shows under /sys/class/powercap (since 2020 to
-root alone, unless told otherwise), and a GPU by NVML. Both are of the whole device: what else ran on it is in them.
-Modelled is the time that the cores worked for this process, times watts of a core: the processor's thermal design power
-over its cores where it is known by name, else 12 W, what Green Algorithms (Lannelongue et al. 2021) takes for any
-processor. Memory, fans and the building are in neither.
+Processors are measured by RAPL, whose counters Linux has under /sys/class/powercap (since 2020 only root may read them,
+by default), and GPUs by NVML. Both measure the whole device, including other programs. The model is the CPU time of
+this process times the power of a core: the thermal design power divided by the cores if the processor is known by
+name, otherwise 12 W, as Green Algorithms (Lannelongue et al. 2021) assumes. Memory, fans and the building are not
+included.
 """
 
 import re
@@ -151,19 +151,19 @@ class Package:
 
 def _packages(powercap: Path) -> tuple[list[Package], str]:
     """The counters of all processors, or none and why: some of them would be mistaken for all."""
-    found = []
+    packages = []
     for folder in sorted(powercap.glob("intel-rapl*:*")):  # AMD's too; intel-rapl-mmio counts the same once more
         # Zones within a package, such as its cores, are parts of it, and psys is the whole board.
         if not re.fullmatch(r"intel-rapl:\d+", folder.name):
             continue
         try:
             if (folder / "name").read_text().strip().startswith("package"):
-                found.append(Package(folder))
+                packages.append(Package(folder))
         except PermissionError:
             return [], f"RAPL exists, but this user may not read {folder}/energy_uj"
         except (OSError, ValueError) as error:
             return [], f"RAPL exists, but cannot be read: {error}"
-    return found, "" if found else "this machine has no RAPL"
+    return packages, "" if packages else "this machine has no RAPL"
 
 
 def _gpu() -> Callable[[], float] | None:

@@ -36,37 +36,37 @@ def measure_or_estimate(case: Case, measure: Measure) -> CaseCost | str:
     """The cost of a case, or the reason why it is unknown."""
     length = case.length
     while True:
-        found = measure(shorter(case, length))
-        if found.state == "done" and length == case.length:
-            return measured(found)
-        if found.state == "done":
+        result = measure(shorter(case, length))
+        if result.state == "done" and length == case.length:
+            return measured(result)
+        if result.state == "done":
             half = measure(shorter(case, length // 2))
-            return extrapolated(case, half, found) if half.state == "done" else half.error or half.state
+            return extrapolated(case, half, result) if half.state == "done" else half.error or half.state
         length //= 4
-        if found.state not in ("slow", "memory") or length // 2 < SHORTEST:
-            return found.error or found.state
+        if result.state not in ("slow", "memory") or length // 2 < SHORTEST:
+            return result.error or result.state
 
 
-def scaled_by_power(case: Case, found: Measured) -> CaseCost:
+def scaled_by_power(case: Case, shorter_result: Measured) -> CaseCost:
     """Extrapolate the time from one shorter length by the declared exponent; memory stays unknown."""
-    times = case.length / found.case.length
-    power = 1.0 if found.exponent is None else found.exponent
-    return CaseCost(case=case, seconds=found.least * times**power, memory=None, by=(found,))
+    times = case.length / shorter_result.case.length
+    power = 1.0 if shorter_result.exponent is None else shorter_result.exponent
+    return CaseCost(case=case, seconds=shorter_result.least * times**power, memory=None, by=(shorter_result,))
 
 
-def measured(found: Measured) -> CaseCost:
-    return CaseCost(case=found.case, seconds=found.least, memory=found.memory, by=(found,))
+def measured(result: Measured) -> CaseCost:
+    return CaseCost(case=result.case, seconds=result.least, memory=result.memory, by=(result,))
 
 
-def extrapolated(case: Case, one: Measured, two: Measured) -> CaseCost:
+def extrapolated(case: Case, shorter_result: Measured, longer_result: Measured) -> CaseCost:
     """Extrapolate from two lengths, the second one longer."""
-    lengths = one.case.length, two.case.length
-    power = 1.0 if two.exponent is None else two.exponent
+    lengths = shorter_result.case.length, longer_result.case.length
+    power = 1.0 if longer_result.exponent is None else longer_result.exponent
     return CaseCost(
         case=case,
-        seconds=_time(lengths, (one.least, two.least), power)(case.length),
-        memory=_memory(lengths, (one.memory, two.memory), case),
-        by=(one, two),
+        seconds=_time(lengths, (shorter_result.least, longer_result.least), power)(case.length),
+        memory=_memory(lengths, (shorter_result.memory, longer_result.memory), case),
+        by=(shorter_result, longer_result),
     )
 
 
@@ -82,13 +82,15 @@ def _time(lengths: tuple[int, int], seconds: tuple[float, float], power: float) 
     return lambda length: float(t * (length / m) ** power)
 
 
-def _memory(lengths: tuple[int, int], found: tuple[int | None, int | None], case: Case) -> int | None:
-    one, two = found
-    if one is None or two is None:
+def _memory(lengths: tuple[int, int], bytes_at: tuple[int | None, int | None], case: Case) -> int | None:
+    at_shorter, at_longer = bytes_at
+    if at_shorter is None or at_longer is None:
         return None
     slowest = 0.0 if case.kind == "decode" else 1.0
-    shown = math.log(two / one) / math.log(lengths[1] / lengths[0]) if one and two else slowest
-    return round(float(two * (case.length / lengths[1]) ** min(2.0, max(slowest, shown))))
+    exponent = (
+        math.log(at_longer / at_shorter) / math.log(lengths[1] / lengths[0]) if at_shorter and at_longer else slowest
+    )
+    return round(float(at_longer * (case.length / lengths[1]) ** min(2.0, max(slowest, exponent))))
 
 
 __all__ = ["QUICK_LENGTH", "SHORTEST", "CaseCost", "extrapolated", "measure_or_estimate", "measured", "scaled_by_power"]

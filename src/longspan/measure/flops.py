@@ -12,13 +12,13 @@ _BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 
 def _pairs(query: Sequence[int], key: Sequence[int]) -> int:
-    """Of all heads; a causal kernel skips half of them, but that is speed, not size."""
+    """Pairs of queries and keys in all heads; those that a causal kernel skips are counted too."""
     batch, heads, queries, _ = query
     return batch * heads * queries * key[2]
 
 
-def _read(queries: int, keys: int, causal: bool) -> float:
-    """The share of the pairs that a kernel has to look at."""
+def _share_computed(queries: int, keys: int, causal: bool) -> float:
+    """The share of the pairs that a kernel computes."""
     if not causal:
         return 1.0
     rising = min(queries, keys)
@@ -28,23 +28,23 @@ def _read(queries: int, keys: int, causal: bool) -> float:
 def _forward(
     query: Sequence[int], key: Sequence[int], value: Sequence[int], *_: Any, out_shape: Any = None, **__: Any
 ) -> int:
-    """q kᵀ and p v by their shapes."""
+    """FLOPs of q kᵀ and p v, from their shapes."""
     return 2 * _pairs(query, key) * (query[3] + value[3])
 
 
-def _forward_read(
+def _forward_work(
     query: Sequence[int],
     key: Sequence[int],
     value: Sequence[int],
     dropout: float = 0.0,
     causal: bool = False,
-    **beside: Any,
+    **rest: Any,
 ) -> int:
-    return int(_forward(query, key, value) * _read(query[2], key[2], causal))
+    return int(_forward(query, key, value) * _share_computed(query[2], key[2], causal))
 
 
-def _backward_read(
-    towards: Sequence[int],
+def _backward_work(
+    grad: Sequence[int],
     query: Sequence[int],
     key: Sequence[int],
     value: Sequence[int],
@@ -52,23 +52,23 @@ def _backward_read(
     sums: Any,
     dropout: float,
     causal: bool,
-    **beside: Any,
+    **rest: Any,
 ) -> int:
-    """The scores once more, and the gradients of the weights, v, q and k."""
-    return int(2 * _pairs(query, key) * (3 * query[3] + 2 * value[3]) * _read(query[2], key[2], causal))
+    """FLOPs of recomputing the scores, and of the gradients of the weights, v, q and k."""
+    return int(2 * _pairs(query, key) * (3 * query[3] + 2 * value[3]) * _share_computed(query[2], key[2], causal))
 
 
 _SIZE: Mapping[Any, Any] = {_FORWARD: _forward}
-_WORK: Mapping[Any, Any] = {_FORWARD: _forward_read, _BACKWARD: _backward_read}
+_WORK: Mapping[Any, Any] = {_FORWARD: _forward_work, _BACKWARD: _backward_work}
 
 
 def count_flops(run: Callable[[], Any]) -> int:
-    """Multiplications and additions of all matrix products (and convolutions) in `run`, by the size of what enters."""
+    """Multiplications and additions of all matrix products and convolutions in `run`, by the sizes of their inputs."""
     return _count(run, _SIZE)
 
 
 def count_work(run: Callable[[], Any]) -> int:
-    """The same of what is done: the fused kernel's backward pass too, and only half of it where it is causal."""
+    """The same for what is really computed: with the fused backward pass, and half of it if causal."""
     return _count(run, _WORK)
 
 

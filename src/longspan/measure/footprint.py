@@ -113,23 +113,23 @@ def kept(run: Callable[[], Tensor], known: Iterable[Tensor] = ()) -> Kept:
     storages that are still alive, since custom autograd functions may save tensors without a hook. Call `run` once
     before: otherwise its caches count too.
     """
-    made, saved = _Made(), set()
+    storages, saved = _Made(), set()
 
     def pack(tensor: Tensor) -> Tensor:
         if tensor.layout == torch.strided:
-            saved.add(made.note(tensor))
+            saved.add(storages.note(tensor))
         return tensor.detach()  # the same storage; an output that saves itself would never be freed
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        with made:
+        with storages:
             out = run()
         gc.collect(1)  # new objects in reference cycles
         without = {int(_weak_reference(tensor.untyped_storage()).cdata) for tensor in known}
-        own = int(_weak_reference(out.untyped_storage()).cdata)
-        if own not in saved:
-            without.add(own)
-        new = {identity: count for identity, count in made.bytes.items() if identity not in without}
-        alive = sum(count for identity, count in new.items() if not made.storages[identity].expired())
+        output = int(_weak_reference(out.untyped_storage()).cdata)
+        if output not in saved:
+            without.add(output)
+        new = {identity: count for identity, count in storages.bytes.items() if identity not in without}
+        alive = sum(count for identity, count in new.items() if not storages.storages[identity].expired())
     torch.autograd.backward(out)
     return Kept(alive, max(new.values(), default=0))
 

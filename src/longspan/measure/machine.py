@@ -1,4 +1,4 @@
-"""What a result was measured on: processor, memory, caches, accelerators, and the versions of what ran."""
+"""Describe this machine: processor, memory, caches, accelerators, and software versions."""
 
 import os
 import platform
@@ -9,14 +9,14 @@ import torch
 
 import longspan
 
-ROOT = Path("/")  # of the files that Linux tells of itself in; tests have one of their own
+ROOT = Path("/")  # where /proc and /sys are; tests use another
 
 
 def describe(root: Path = ROOT) -> dict[str, Any]:
-    """All that a record says of its machine, ready for JSON; what a system does not tell is None or empty."""
+    """The description that records contain, ready for JSON; unknown values are None or empty."""
     return {
         "processor": processor(root),
-        "instructions": torch.backends.cpu.get_cpu_capability(),  # a virtual machine may hide which model it is
+        "instructions": torch.backends.cpu.get_cpu_capability(),  # a virtual machine may hide its processor's name
         "cores": _cores(root),
         "threads": os.cpu_count(),
         "usable": _usable(),
@@ -32,7 +32,7 @@ def describe(root: Path = ROOT) -> dict[str, Any]:
 
 
 def processor(root: Path = ROOT) -> str:
-    """The name that the processor gives itself."""
+    """The name of the processor."""
     for line in _text(root / "proc/cpuinfo").splitlines():
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
@@ -49,14 +49,14 @@ def memory(root: Path = ROOT) -> int | None:
 
 
 def available(root: Path = ROOT) -> int | None:
-    """Bytes that a process could still have without another being pushed out, where the system tells."""
+    """Bytes that a process can still use without swapping; None if unknown."""
     limit, used = _group(root)
-    left = [_meminfo(root, "MemAvailable"), None if limit is None or used is None else max(0, limit - used)]
-    return min((number for number in left if number is not None), default=None)
+    limits = [_meminfo(root, "MemAvailable"), None if limit is None or used is None else max(0, limit - used)]
+    return min((number for number in limits if number is not None), default=None)
 
 
 def memory_kills() -> int | None:
-    """How often the system has killed a process for want of memory since it started; None where it does not tell."""
+    """The number of out-of-memory kills since the system started; None if unknown."""
     for path in ("/sys/fs/cgroup/memory.events", "/proc/vmstat"):
         try:
             text = Path(path).read_text(encoding="ascii")
@@ -70,40 +70,40 @@ def memory_kills() -> int | None:
 
 
 def _usable() -> int | None:
-    """Threads that run at once for this process, which may be fewer than the machine has."""
+    """The number of CPUs that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count()
 
 
 def _cores(root: Path) -> int | None:
-    found, package = set(), ""
+    cores, package = set(), ""
     for line in _text(root / "proc/cpuinfo").splitlines():
         name, _, value = line.partition(":")
         if name.strip() == "physical id":
             package = value.strip()
         elif name.strip() == "core id":
-            found.add((package, value.strip()))
-    return len(found) or None
+            cores.add((package, value.strip()))
+    return len(cores) or None
 
 
 def _caches(root: Path) -> dict[str, int]:
-    """Bytes of each cache that the first core sees."""
-    found = {}
+    """Bytes of each cache of the first core."""
+    sizes = {}
     for folder in sorted((root / "sys/devices/system/cpu/cpu0/cache").glob("index*")):
         level, kind, size = (_text(folder / name).strip() for name in ("level", "type", "size"))
         unit = {"K": 2**10, "M": 2**20}.get(size[-1:], 1)
         number = size.rstrip("KM")
         if number.isdigit():
-            found[f"L{level}{ {'Data': 'd', 'Instruction': 'i'}.get(kind, '') }"] = int(number) * unit
-    return found
+            sizes[f"L{level}{ {'Data': 'd', 'Instruction': 'i'}.get(kind, '') }"] = int(number) * unit
+    return sizes
 
 
 def _accelerators() -> list[dict[str, Any]]:
     if not torch.cuda.is_available():
         return []
-    known = [torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())]
-    return [{"name": each.name, "memory": each.total_memory} for each in known]
+    cards = [torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())]
+    return [{"name": card.name, "memory": card.total_memory} for card in cards]
 
 
 def _meminfo(root: Path, name: str) -> int | None:
@@ -114,7 +114,7 @@ def _meminfo(root: Path, name: str) -> int | None:
 
 
 def _group(root: Path) -> tuple[int | None, int | None]:
-    """The limit of the control group that a container is (version 2, or else 1), and what it uses."""
+    """The memory limit and use of this process's control group (version 2 or 1), such as a container's."""
     for folder, names in (("", ("memory.max", "memory.current")), ("memory", _FIRST)):
         limit, used = (_text(root / "sys/fs/cgroup" / folder / name).strip() for name in names)
         if limit.isdigit() and int(limit) < _UNLIMITED:
@@ -123,7 +123,7 @@ def _group(root: Path) -> tuple[int | None, int | None]:
 
 
 _FIRST = ("memory.limit_in_bytes", "memory.usage_in_bytes")
-_UNLIMITED = 2**60  # version 1 writes the largest number of pages where there is no limit
+_UNLIMITED = 2**60  # version 1 has a huge number if there is no limit
 
 
 def _text(path: Path) -> str:

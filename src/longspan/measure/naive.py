@@ -1,6 +1,6 @@
-"""Softmax attention as first written, with its n×n weights in memory: what efficient attention was first held against.
+"""Softmax attention without a fused kernel, with its n×n weights in memory: the baseline of efficient attention.
 
-It is no entrant for accuracy, where it is the same as `dense`, which is the same function by a fused kernel.
+It is for speed only: its results equal those of `dense`, which uses a fused kernel.
 """
 
 from torch import nn
@@ -13,12 +13,12 @@ from longspan.shapes import Keys, Output, Queries, Values
 
 
 class Naive(SoftmaxAttention):
-    """softmax(q kᵀ / √d) v in plain torch, weights and all."""
+    """softmax(q kᵀ / √d) v in plain torch operations."""
 
     def attend(self, q: Queries, k: Keys, v: Values, extras: Extras) -> Output:
         if self.options.score != "scaled_dot" or extras.bias is not None or k.shape[1] != q.shape[1]:
             raise Unsupported("the naive softmax has scaled products of as many key heads as query heads, and no bias")
-        scores = (q * self._scale) @ k.mT  # the scale on the smaller side: no slower than it has to be
+        scores = (q * self._scale) @ k.mT  # scaling q is cheaper than scaling the scores
         if self.causal or extras.key_mask is not None:
             weights = masked_softmax(scores, readable(q.shape[2], k.shape[2], self.causal, extras.key_mask, q.device))
         else:

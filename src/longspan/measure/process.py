@@ -71,9 +71,9 @@ class MeasureProcesses:
             self._start(case.threads)
         assert self.server is not None and self.server.stdin is not None and self.server.stdout is not None
         kills = machine.memory_kills()
-        asked = {"case": asdict(case), "patience": asdict(self.patience), "limit": self.limit}
+        request = {"case": asdict(case), "patience": asdict(self.patience), "limit": self.limit}
         try:
-            self.server.stdin.write(json.dumps(asked).encode() + b"\n")
+            self.server.stdin.write(json.dumps(request).encode() + b"\n")
             self.server.stdin.flush()
         except BrokenPipeError:
             return without_result(case, "failed", self._last_words())
@@ -125,10 +125,10 @@ def measure(case: Case, patience: Patience | None = None) -> Measured:
 
 def _object(line: bytes) -> Mapping[str, Any]:
     try:
-        found = json.loads(line)
+        value = json.loads(line)
     except ValueError:
         return {}  # some library printed something
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def _say(answer: Mapping[str, Any]) -> None:
@@ -136,9 +136,9 @@ def _say(answer: Mapping[str, Any]) -> None:
     sys.stdout.flush()
 
 
-def _measure(asked: Mapping[str, Any]) -> None:
-    found = run_case(Case.read(asked["case"]), Patience(**asked["patience"]), machine.available())
-    _say(asdict(found))
+def _measure(request: Mapping[str, Any]) -> None:
+    measured = run_case(Case.read(request["case"]), Patience(**request["patience"]), machine.available())
+    _say(asdict(measured))
 
 
 def main() -> int:
@@ -149,10 +149,10 @@ def main() -> int:
     import_module("torch._dynamo")  # FlopCounterMode needs it: import once here, not in every child
     gc.freeze()  # the child's collector must not touch, and so copy, the parent's objects
     for line in sys.stdin:
-        asked = json.loads(line)
+        request = json.loads(line)
         child = os.fork()
         if child == 0:
-            _last(asked)
+            _last(request)
         signal.signal(signal.SIGTERM, lambda *_, child=child: _end(child))
         _, status = os.waitpid(child, 0)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -162,11 +162,11 @@ def main() -> int:
     return 0
 
 
-def _last(asked: Mapping[str, Any]) -> NoReturn:
+def _last(request: Mapping[str, Any]) -> NoReturn:
     """Run one case in the child, and exit."""
     try:
-        signal.setitimer(signal.ITIMER_REAL, asked["limit"])  # SIGALRM kills it, whatever it is doing
-        _measure(asked)
+        signal.setitimer(signal.ITIMER_REAL, request["limit"])  # SIGALRM kills it, whatever it is doing
+        _measure(request)
         os._exit(0)
     finally:
         os._exit(1)

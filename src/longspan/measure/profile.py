@@ -23,10 +23,10 @@ class Crossover:
     """The length from which a mechanism is faster than the fused kernel, and stays so."""
 
     how: Literal["below", "between", "beyond", "never", "unknown"]  # the lengths that were measured
-    length: float | None = None  # of "below" the shortest that was measured; of "beyond" extrapolated
+    length: float | None = None  # "below": the shortest one measured; "beyond": extrapolated
 
     def __str__(self) -> str:
-        """≤1K, 5.2K, ~40K; a question mark where nothing can be said."""
+        """Such as ≤1K, 5.2K or ~40K; a question mark if unknown."""
         if self.length is None:
             return "?" if self.how == "unknown" else self.how
         sign = {"below": "≤", "beyond": "~"}.get(self.how, "")
@@ -54,13 +54,13 @@ class ProfileRow:
     mechanism: str
     kind: Kind
     points: tuple[Point, ...]  # by length
-    declared: float | None  # the power of the length, as the length grows without end
-    counted: float | None  # that of the arithmetic at these lengths, where smaller terms and fixed ones count too
-    time: float | None  # the same as fitted
+    declared: float | None  # the declared exponent of the length, for long sequences
+    counted: float | None  # the exponent of the counted FLOPs at these lengths, where lower-order terms matter too
+    time: float | None  # fitted exponents
     memory: float | None
-    last_time: float | None  # between the two longest
+    last_time: float | None  # exponents between the two longest lengths
     last_memory: float | None
-    crossover: Crossover | None  # none of the fused kernel itself
+    crossover: Crossover | None  # None for the fused kernel itself
 
     @property
     def name(self) -> str:
@@ -69,13 +69,13 @@ class ProfileRow:
         return self.mechanism + "".join(f" {name}={value}" for name, value in options.items())
 
     def plain(self) -> dict[str, Any]:
-        """For JSON: what was measured, and what follows from it."""
+        """The measurements and what follows from them, for JSON."""
         points = []
         for point in self.points:
-            found, ratios = point.measured, asdict(point)
+            measured, ratios = point.measured, asdict(point)
             del ratios["measured"]
-            figures = {"seconds_least": found.least, "spread": found.spread} if found.seconds else {}
-            points.append({**asdict(found), **figures, "gemm_share": found.share, **ratios})
+            figures = {"seconds_least": measured.least, "spread": measured.spread} if measured.seconds else {}
+            points.append({**asdict(measured), **figures, "gemm_share": measured.share, **ratios})
         return {**asdict(self), "points": points}
 
 
@@ -86,19 +86,19 @@ def plan(
     like: Case | None = None,
     options: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> list[Case]:
-    """The cases of a profile, both dense ones among them; `like` says all else. Short ones first.
+    """The cases of a profile, with both dense baselines, short ones first; `like` gives all other settings.
 
-    `options` are those of mechanisms, by their names, where they are not the defaults.
+    `options` are those of mechanisms, by name, that differ from the defaults.
     """
     for name in mechanisms:
         if name not in (NAIVE, FUSED):
             find(name)
-    for name, given in (options or {}).items():
+    for name, values in (options or {}).items():
         if name not in mechanisms:
             raise InvalidOption(
                 f"there are options for {name}, which is not measured: {suggest(name, list(mechanisms))}"
             )
-        config.make(find(name).Options, given, name)
+        config.make(find(name).Options, values, name)
     if not lengths or min(lengths) < 1:
         raise InvalidOption(f"lengths must be at least 1, not {', '.join(map(str, lengths)) or 'none'}")
     like = Case(mechanism=FUSED, length=1) if like is None else like
@@ -121,47 +121,70 @@ def plan(
 def profile(
     cases: Sequence[Case],
     measure: Callable[[Case], Measured],
-    progress: Callable[[Measured], None] = lambda found: None,
+    progress: Callable[[Measured], None] = lambda measured: None,
 ) -> list[ProfileRow]:
     """Measure the cases in order; after a length that failed, longer ones are not tried."""
     ended: dict[tuple[str, Kind], Measured] = {}
-    found = []
+    results = []
     for case in cases:
         before = ended.get((case.mechanism, case.kind))
         if before is None:
-            found.append(measure(case))
-            if found[-1].state != "done":
-                ended[case.mechanism, case.kind] = found[-1]
+            results.append(measure(case))
+            if results[-1].state != "done":
+                ended[case.mechanism, case.kind] = results[-1]
         else:
-            found.append(without_result(case, before.state, before.error or "as at a shorter length"))
-        progress(found[-1])
-    return rows(found)
+            results.append(without_result(case, before.state, before.error or "as at a shorter length"))
+        progress(results[-1])
+    return rows(results)
 
 
-def rows(found: Sequence[Measured]) -> list[ProfileRow]:
-    """One for each mechanism and kind, in the order in which they come."""
-    made: dict[tuple[Kind, str], list[Measured]] = {}
-    for each in found:
-        made.setdefault((each.case.kind, each.case.mechanism), []).append(each)
-    done = {(each.case.kind, each.case.mechanism, each.case.length): each for each in found if each.state == "done"}
+def rows(results: Sequence[Measured]) -> list[ProfileRow]:
+    """A row for each mechanism and kind, in the order of the measurements."""
+    groups: dict[tuple[Kind, str], list[Measured]] = {}
+    for measured in results:
+        groups.setdefault((measured.case.kind, measured.case.mechanism), []).append(measured)
+    done = {
+        (measured.case.kind, measured.case.mechanism, measured.case.length): measured
+        for measured in results
+        if measured.state == "done"
+    }
     return [
-        _row(kind, name, sorted(own, key=lambda each: each.case.length), done) for (kind, name), own in made.items()
+        _row(kind, name, sorted(group, key=lambda measured: measured.case.length), done)
+        for (kind, name), group in groups.items()
     ]
 
 
-def _row(kind: Kind, name: str, own: Sequence[Measured], done: Mapping[tuple[Kind, str, int], Measured]) -> ProfileRow:
+def _row(
+    kind: Kind, name: str, results: Sequence[Measured], done: Mapping[tuple[Kind, str, int], Measured]
+) -> ProfileRow:
     points = []
-    for each in own:
-        naive, fused = (done.get((kind, other, each.case.length)) for other in (NAIVE, FUSED))
-        points.append(Point(each, speed(naive, each), speed(fused, each), _memory(each, naive), _memory(each, fused)))
-    times = [(each.case.length, each.work) for each in own if each.state == "done"]
-    memory = [(each.case.length, each.memory) for each in own if each.state == "done" and each.memory]
+    for measured in results:
+        naive, fused = (done.get((kind, other, measured.case.length)) for other in (NAIVE, FUSED))
+        points.append(
+            Point(
+                measured,
+                speed(naive, measured),
+                speed(fused, measured),
+                _memory(measured, naive),
+                _memory(measured, fused),
+            )
+        )
+    times = [(measured.case.length, measured.work) for measured in results if measured.state == "done"]
+    memory = [
+        (measured.case.length, measured.memory) for measured in results if measured.state == "done" and measured.memory
+    ]
     return ProfileRow(
         mechanism=name,
         kind=kind,
         points=tuple(points),
-        declared=next((each.exponent for each in own if each.exponent is not None), None),
-        counted=exponent([(each.case.length, each.flops) for each in own if each.state == "done" and each.flops]),
+        declared=next((measured.exponent for measured in results if measured.exponent is not None), None),
+        counted=exponent(
+            [
+                (measured.case.length, measured.flops)
+                for measured in results
+                if measured.state == "done" and measured.flops
+            ]
+        ),
         time=exponent(times),
         memory=exponent(memory),
         last_time=exponent(times[-2:]),
@@ -172,11 +195,11 @@ def _row(kind: Kind, name: str, own: Sequence[Measured], done: Mapping[tuple[Kin
     )
 
 
-def speed(one: Measured | None, other: Measured | None) -> float | None:
-    """How many times faster the other is, both measured in processes of their own."""
-    if one is None or other is None or one.state != "done" or other.state != "done":
+def speed(first: Measured | None, second: Measured | None) -> float | None:
+    """How many times faster the second one is."""
+    if first is None or second is None or first.state != "done" or second.state != "done":
         return None
-    return one.work / other.work
+    return first.work / second.work
 
 
 def _memory(one: Measured, other: Measured | None) -> float | None:
@@ -187,11 +210,11 @@ def exponent(points: Sequence[tuple[float, float]]) -> float | None:
     """The power of the length that fits best: least squares of the logarithms."""
     lengths = [math.log(length) for length, _ in points]
     values = [math.log(value) for _, value in points]
-    middle = sum(lengths) / len(lengths) if lengths else 0.0
-    wide = sum((length - middle) ** 2 for length in lengths)
-    if not wide:
+    mean = sum(lengths) / len(lengths) if lengths else 0.0
+    variance = sum((length - mean) ** 2 for length in lengths)
+    if not variance:
         return None
-    return sum((length - middle) * value for length, value in zip(lengths, values)) / wide
+    return sum((length - mean) * value for length, value in zip(lengths, values)) / variance
 
 
 def crossover(points: Sequence[tuple[float, float]]) -> Crossover:

@@ -122,9 +122,9 @@ def blank_module(case: Case) -> Attention:
 
 def _buckets(length: int) -> int | tuple[int, int]:
     """Two buckets per chunk of 64 tokens, an even number; above 64 buckets, the product of two small hashes."""
-    wanted = 2 * math.ceil(length / 64)
-    side = 2 * math.ceil(math.sqrt(wanted) / 2)
-    return wanted if wanted <= 64 else (side, side)
+    count = 2 * math.ceil(length / 64)
+    side = 2 * math.ceil(math.sqrt(count) / 2)
+    return count if count <= 64 else (side, side)
 
 
 def _root(length: int) -> int:

@@ -39,13 +39,13 @@ def run_case(case: Case, patience: Patience, free: int | None) -> Measured:
     torch.set_num_threads(case.threads)
     try:
         give_back_memory()
-        found = _too_much(case, patience, free) or _measured(case, patience)
+        measured = _too_much(case, patience, free) or _measured(case, patience)
     except LongspanError as error:
-        found = without_result(case, "unsupported", str(error))
+        measured = without_result(case, "unsupported", str(error))
     except Exception as error:
         line = " ".join(f"{type(error).__name__}: {error}".split())
-        found = without_result(case, "memory" if out_of_memory(error) else "failed", line)
-    return replace(found, began=began)
+        measured = without_result(case, "memory" if out_of_memory(error) else "failed", line)
+    return replace(measured, began=began)
 
 
 def without_result(case: Case, state: str, error: str) -> Measured:
@@ -60,42 +60,42 @@ def _too_much(case: Case, patience: Patience, free: int | None) -> Measured | No
         lengths.append(max(FIRST, lengths[-1] // STEP))
     for length, longer in zip(lengths[:0:-1], lengths[-2::-1]):
         try:
-            made, seconds, bytes_ = _try(case, length)
+            built, seconds, bytes_ = _try(case, length)
         except LongspanError:
             continue  # a sequence may be too short for a mechanism; if the full length is, `_measured` raises
-        power = max(1.0, made.exponent + (case.kind == "decode"))  # decoding reads the whole sequence first
+        power = max(1.0, built.exponent + (case.kind == "decode"))  # decoding reads the whole sequence first
         seconds, bytes_ = (number * (longer / length) ** power for number in (seconds, bytes_))
         if free is not None and bytes_ > ROOM * free:
             needs = f"takes about {bytes_ / 2**30:.1f} GiB at length {longer}, but only {free / 2**30:.1f} are free"
-            return replace(without_result(case, "memory", f"{case.mechanism} {needs}"), exponent=made.exponent)
+            return replace(without_result(case, "memory", f"{case.mechanism} {needs}"), exponent=built.exponent)
         if seconds > patience.call:
             takes = f"takes about {seconds:.0f} s at length {longer}, more than the limit of {patience.call:g} s"
-            return replace(without_result(case, "slow", f"{case.mechanism} {takes}"), exponent=made.exponent)
+            return replace(without_result(case, "slow", f"{case.mechanism} {takes}"), exponent=built.exponent)
     return None
 
 
 def _try(case: Case, length: int) -> tuple[Ready, float, float]:
     """Build the case at another length and call it once: its seconds, and its bytes including the inputs."""
     keys = None if case.keys is None else max(1, case.keys * length // case.length)
-    short, found = replace(case, length=length, keys=keys), list[Ready]()
+    short, built = replace(case, length=length, keys=keys), list[Ready]()
 
     def run() -> None:
-        found.append(ready(short))
-        found[0].call()
+        built.append(ready(short))
+        built[0].call()
 
     resident = Resident()
     seconds = once(run)
-    return found[0], seconds, resident.peak()
+    return built[0], seconds, resident.peak()
 
 
 def _measured(case: Case, patience: Patience) -> Measured:
-    made = ready(case)
-    made.call()  # fills caches, which are not part of a call's cost
+    built = ready(case)
+    built.call()  # fills caches, which are not part of a call's cost
     resident = Resident()
-    seconds = once(made.call)
-    memory = resident.peak() if made.state is None else made.state
+    seconds = once(built.call)
+    memory = resident.peak() if built.state is None else built.state
     keep_memory()
-    flops = count_work(made.call)
+    flops = count_work(built.call)
     # Clocks are too coarse for a short call; but decoding must not lengthen its sequence by much.
     calls = max(1, min(int(BRIEF / max(seconds, 1e-6)), case.length // 64 if case.kind == "decode" else 1000))
     # The product writes into existing memory: allocating after a case of gigabytes would cost 0.1 s.
@@ -103,18 +103,18 @@ def _measured(case: Case, patience: Patience) -> Measured:
 
     def repeat() -> None:
         for _ in range(calls):
-            made.call()
+            built.call()
 
     repeats = max(2, min(patience.repeats, int(patience.case / max(seconds * calls, 1e-6))))
     times = turns({"case": repeat, "product": lambda: torch.mm(left, right, out=room)}, repeats)
     return Measured(
         case=case,
         state="done",
-        seconds=tuple(each / calls for each in times["case"]),
+        seconds=tuple(seconds_of_calls / calls for seconds_of_calls in times["case"]),
         memory=memory,
         flops=flops,
         gemm=2 * GEMM**3 / min(times["product"]),
-        exponent=made.exponent,
+        exponent=built.exponent,
     )
 
 

@@ -41,7 +41,7 @@ class Store:
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = cache() / "measure" / f"{machine_id()}.jsonl" if path is None else path
-        self._known = {found.case.key: found for found in _read(self.path)}
+        self._known = {measured.case.key: measured for measured in _read(self.path)}
 
     def get(self, case: Case) -> Measured | None:
         return self._known.get(case.key)
@@ -50,10 +50,10 @@ class Store:
         """The last measurement of each case, in the order of the first ones."""
         return list(self._known.values())
 
-    def put(self, found: Measured) -> None:
+    def put(self, measured: Measured) -> None:
         """Store a measurement on disk."""
-        self._known[found.case.key] = found
-        line = f"\n{json.dumps(asdict(found), ensure_ascii=False)}\n".encode()
+        self._known[measured.case.key] = measured
+        line = f"\n{json.dumps(asdict(measured), ensure_ascii=False)}\n".encode()
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             number = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
@@ -72,31 +72,31 @@ class Store:
         fresh: set[str] = set()
 
         def kept(case: Case) -> Measured:
-            known = self.get(case)
-            if known is not None and known.state in FOR_GOOD and (not refresh or case.key in fresh):
-                return known
-            found = measure(case)
+            stored = self.get(case)
+            if stored is not None and stored.state in FOR_GOOD and (not refresh or case.key in fresh):
+                return stored
+            measured = measure(case)
             fresh.add(case.key)
-            self.put(found)
-            return found
+            self.put(measured)
+            return measured
 
         return kept
 
 
 def _read(path: Path) -> list[Measured]:
     try:
-        held = path.read_bytes()
+        content = path.read_bytes()
     except OSError:
         return []
-    found = []
-    for line in held.split(b"\n"):
+    results = []
+    for line in content.split(b"\n"):
         try:
             measured = Measured.read(parse(line))
         except InvalidInput:
             continue
         if _sound(measured):
-            found.append(measured)
-    return found
+            results.append(measured)
+    return results
 
 
 def _sound(measured: Measured) -> bool:
@@ -110,7 +110,7 @@ def _sound(measured: Measured) -> bool:
         and case.kind in get_args(Kind)
         and isinstance(case.options, dict)
         and all(type(size) is int and 0 < size < 1 << 62 for size in sizes)
-        and all(type(each) is bool for each in (case.causal, case.padding))
+        and all(type(flag) is bool for flag in (case.causal, case.padding))
         and row.state in STATES
         and all(type(value) in (int, float) and math.isfinite(value) for value in numbers)
         and all(type(value) in (int, float) and 0 < value < math.inf for value in row.seconds)

@@ -35,7 +35,7 @@ class Subject:
     def forward(self) -> None:
         """A forward pass in evaluation mode, or in training mode if there is dropout."""
         if self.module is not None:
-            self.module.train(any(getattr(part, "dropout", 0.0) for part in self.module.modules()))
+            self.module.train(any(getattr(module, "dropout", 0.0) for module in self.module.modules()))
         with torch.no_grad():
             self.run(*self.inputs)
 
@@ -50,9 +50,9 @@ class Subject:
 
 
 class Decoding:
-    """One more token after a text that was read; each call goes on from the one before.
+    """Decodes one token per call, after a text that was read.
 
-    After `room` tokens it begins again at the end of that text, so that its length stays about what was asked for.
+    After `room` tokens it starts again at the end of that text, so that the length stays about the same.
     """
 
     def __init__(self, mechanism: Attention, past: Mapping[str, Tensor], room: int, key_mask: Tensor | None) -> None:
@@ -66,7 +66,7 @@ class Decoding:
 
     @property
     def bytes(self) -> int:
-        """What it remembers of the text."""
+        """Bytes of the decoding state."""
         return self.read.bytes
 
     def step(self) -> None:
@@ -77,13 +77,13 @@ class Decoding:
         self.steps += 1
 
     def _read(self, tokens: Mapping[str, Tensor], key_mask: Tensor | None) -> None:
-        beside = {name: part for name, part in tokens.items() if name not in ("q", "k", "v")}
+        streams = {name: tensor for name, tensor in tokens.items() if name not in ("q", "k", "v")}
         q, k, v = (tokens[name] for name in ("q", "k", "v"))
-        _, self.state = self.mechanism.extend(q, k, v, self.state, key_mask=key_mask, streams=beside)
+        _, self.state = self.mechanism.extend(q, k, v, self.state, key_mask=key_mask, streams=streams)
 
 
 class Cache:
-    """The same for dense attention: keys and values in a buffer that is long enough from the start."""
+    """The same for dense attention: keys and values in a preallocated buffer."""
 
     def __init__(self, attend: Callable[..., Tensor], past: int, k: Tensor, v: Tensor) -> None:
         self.attend, self.past, self.k, self.v, self.end = attend, past, k, v, past
@@ -105,26 +105,26 @@ class Cache:
 
 @dataclass(frozen=True)
 class Ready:
-    """A case that can be run: what is timed, and what power of the length is declared of it."""
+    """A case that can be run: the call to time, and the declared exponent of the length."""
 
     call: Callable[[], object]
     exponent: float
-    state: int | None = None  # bytes that decoding remembers
+    state: int | None = None  # bytes of the decoding state
 
 
 def ready(case: Case) -> Ready:
-    """The case, built; `Unsupported` says what its mechanism cannot do."""
+    """Builds a case; raises `Unsupported` if its mechanism cannot run it."""
     if case.kind == "decode":
         return _decoding(case)
     if case.kind not in ("forward", "training"):
         raise InvalidOption(f"a case is of the kind forward, training or decode, not {case.kind!r}")
-    made = subject(case)
-    exponent = float(made.module.exponent) if isinstance(made.module, Attention) else 2.0
-    return Ready(made.forward if case.kind == "forward" else made.backward, exponent)
+    built = subject(case)
+    exponent = float(built.module.exponent) if isinstance(built.module, Attention) else 2.0
+    return Ready(built.forward if case.kind == "forward" else built.backward, exponent)
 
 
 def subject(case: Case, *, dropout: float = 0.0, layer: bool = False) -> Subject:
-    """What runs forward and backward; as a `layer` it has its projections, and their gradients."""
+    """Builds a forward and backward pass; a `layer` includes projections and their gradients."""
     torch.manual_seed(0)
     keys = case.length if case.keys is None else case.keys
     q = _noise(case, case.length)
@@ -134,19 +134,19 @@ def subject(case: Case, *, dropout: float = 0.0, layer: bool = False) -> Subject
         return Subject(partial(scaled_dot_product_attention, **_fused(case, keys, mask)), (q, k, v))
     mechanism = _mechanism(case, max(case.length, keys), dropout)
     if layer:
-        whole = MultiHead(case.heads * case.head_dim, mechanism)
+        multi_head = MultiHead(case.heads * case.head_dim, mechanism)
         hidden = torch.randn(case.batch, case.length, case.heads * case.head_dim, requires_grad=True)
-        return Subject(partial(whole, key_mask=mask), (hidden,), whole, tuple(whole.parameters()))
-    beside = _streams(case, mechanism, case.length, keys)
-    learned = [tensor for tensor in beside.values() if tensor.requires_grad]
+        return Subject(partial(multi_head, key_mask=mask), (hidden,), multi_head, tuple(multi_head.parameters()))
+    streams = _streams(case, mechanism, case.length, keys)
+    learned = [tensor for tensor in streams.values() if tensor.requires_grad]
     learned += [weight for weight in mechanism.parameters() if weight.requires_grad]
     inputs = _projected(mechanism, q, k, v)
-    return Subject(partial(mechanism, key_mask=mask, streams=beside), inputs, mechanism, tuple(learned))
+    return Subject(partial(mechanism, key_mask=mask, streams=streams), inputs, mechanism, tuple(learned))
 
 
 def _decoding(case: Case) -> Ready:
     if case.keys is not None:
-        raise Unsupported("decoding goes on from its own text: leave out the keys of another one")
+        raise Unsupported("decoding continues its own text: leave out keys, the length of another one")
     torch.manual_seed(0)
     room, mask = 16 + case.length // 8, _key_mask(case, case.length)
     with torch.no_grad():
@@ -155,15 +155,17 @@ def _decoding(case: Case) -> Ready:
             cache = Cache(_dense_step(case, mask, room), case.length, k, v)
             return Ready(cache.step, 1.0, cache.bytes)
         mechanism = _mechanism(case, case.length + room, 0.0, causal=True)
-        beside = {name: part.detach() for name, part in _streams(case, mechanism, case.length, case.length).items()}
-        past = dict(zip(("q", "k", "v"), _projected(mechanism, *(part[:, :, : case.length] for part in (q, k, v)))))
-        decoding = Decoding(mechanism, {**past, **beside}, room, mask)
+        streams = {
+            name: tensor.detach() for name, tensor in _streams(case, mechanism, case.length, case.length).items()
+        }
+        past = dict(zip(("q", "k", "v"), _projected(mechanism, *(tensor[:, :, : case.length] for tensor in (q, k, v)))))
+        decoding = Decoding(mechanism, {**past, **streams}, room, mask)
     # Work that grows as n^p over a whole text grows as n^(p-1) for each token of it.
     return Ready(decoding.step, mechanism.exponent - 1, decoding.bytes)
 
 
 def _dense_step(case: Case, mask: Tensor | None, room: int) -> Callable[..., Tensor]:
-    """One query over the first so many keys."""
+    """A function that attends from one query to the first keys of a buffer."""
     seen = None if mask is None else torch.nn.functional.pad(mask, (0, room), value=True)
     naive = Naive(Shape(heads=case.heads, head_dim=case.head_dim)).eval()
 
@@ -186,7 +188,7 @@ def _mechanism(case: Case, longest: int, dropout: float, *, causal: bool | None 
 
 
 def _fused(case: Case, keys: int, mask: Tensor | None) -> dict[str, Any]:
-    """How torch's own is called: a causal form together with padding takes the whole mask."""
+    """Arguments of torch's fused attention; causal with padding needs an explicit n×n mask."""
     if case.causal and keys != case.length:
         raise Unsupported(f"causal attention needs as many queries as keys, not {case.length} and {keys}")
     if mask is None:
@@ -203,25 +205,27 @@ def _key_mask(case: Case, keys: int) -> Tensor | None:
 
 
 def _projected(mechanism: Attention, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """What stands for q, k and v where the mechanism has no projections of its own for them."""
+    """q, k and v; a mechanism without projections for some of them gets others in their place."""
     if "k" in mechanism.projects:
         return q, k, v
     return (q, q, v) if "q" in mechanism.projects else (v, v, v)
 
 
 def _streams(case: Case, mechanism: Attention, length: int, keys: int) -> dict[str, Tensor]:
-    """What the mechanism reads beside them, marks among it, but no ids, which tell nothing apart."""
-    made: dict[str, Callable[[], Tensor]] = {
+    """The further inputs (streams) of a mechanism, except ids, which are optional."""
+    makers: dict[str, Callable[[], Tensor]] = {
         "heads": lambda: _noise(case, length),
         "hidden": lambda: torch.randn(case.batch, length, case.heads * case.head_dim, requires_grad=True),
         "mask": lambda: (torch.arange(keys) % max(1, keys // GLOBALS) == 0).expand(case.batch, keys),
     }
-    return {stream.name: made[stream.kind]() for stream in mechanism.streams if stream.kind != "ids"}
+    return {stream.name: makers[stream.kind]() for stream in mechanism.streams if stream.kind != "ids"}
 
 
 def _cut(sample: Mapping[str, Tensor], begin: int, end: int) -> dict[str, Tensor]:
-    """Positions from `begin` up to `end`: the third axis of heads, and the second of all else."""
-    return {name: part[:, :, begin:end] if part.dim() == 4 else part[:, begin:end] for name, part in sample.items()}
+    """Positions from `begin` up to `end`: the third axis of heads, the second of other tensors."""
+    return {
+        name: tensor[:, :, begin:end] if tensor.dim() == 4 else tensor[:, begin:end] for name, tensor in sample.items()
+    }
 
 
 __all__ = ["Decoding", "Ready", "Subject", "ready", "subject"]

@@ -1,12 +1,11 @@
-"""How to time on a machine that is shared and noisy.
+"""Timing on a shared, noisy machine.
 
-Cases take turns, and what is compared is the least time of each. On a CPU other programs take turns with this one as
-well: what counts is the time that the busiest thread of the process worked,
+Cases run in turns, and their minimal times are compared. Other programs also take time of the CPU, so what counts is
+the CPU time of the busiest thread,
 
     max(CPU time of the calling thread, mean CPU time of the other threads)
 
-which on a quiet machine is the time by the clock, if OpenMP's idle threads are told not to spin
-(`OMP_WAIT_POLICY=PASSIVE`).
+On a quiet machine this equals wall-clock time, if OpenMP's idle threads do not spin (`OMP_WAIT_POLICY=PASSIVE`).
 """
 
 import time
@@ -20,7 +19,7 @@ Clock = Callable[[Callable[[], object]], float]
 
 
 class Seconds(NamedTuple):
-    """What one call took: by the rule above (on CUDA by the clock), and by the clock."""
+    """The time of one call: by the rule above (on CUDA: wall-clock time), and wall-clock time."""
 
     busy: float
     clock: float
@@ -30,37 +29,37 @@ def timed(function: Callable[[], object], device: str = "cpu") -> Seconds:
     cuda = device.startswith("cuda")
     if cuda:
         torch.cuda.synchronize()
-    began, every, own = time.perf_counter(), time.process_time(), time.thread_time()
+    began, process, thread = time.perf_counter(), time.process_time(), time.thread_time()
     function()
     if cuda:
         torch.cuda.synchronize()
-    passed, own, every = time.perf_counter() - began, time.thread_time() - own, time.process_time() - every
-    return Seconds(passed if cuda else max(own, (every - own) / max(1, torch.get_num_threads() - 1)), passed)
+    passed, thread, process = time.perf_counter() - began, time.thread_time() - thread, time.process_time() - process
+    return Seconds(passed if cuda else max(thread, (process - thread) / max(1, torch.get_num_threads() - 1)), passed)
 
 
 def once(function: Callable[[], object]) -> float:
-    """Seconds that one call takes on a CPU, by the rule above."""
+    """Seconds of one call on a CPU, by the rule above."""
     return timed(function).busy
 
 
 def wall(function: Callable[[], object]) -> float:
-    """Seconds that one call takes by the clock, which means something on a quiet machine only."""
+    """Wall-clock seconds of one call, which are meaningful on a quiet machine only."""
     return timed(function).clock
 
 
 def turns(cases: Mapping[Name, Callable[[], object]], repeats: int = 7, clock: Clock = once) -> dict[Name, list[float]]:
-    """All times of each case; they take turns, and a first turn, which warms up, does not count."""
-    found: dict[Name, list[float]] = {name: [] for name in cases}
+    """All times of each case, run in turns; a first warm-up turn does not count."""
+    times: dict[Name, list[float]] = {name: [] for name in cases}
     for turn in range(repeats + 1):
         for name, function in cases.items():
             seconds = clock(function)
             if turn:
-                found[name].append(seconds)
-    return found
+                times[name].append(seconds)
+    return times
 
 
 def compare(cases: Mapping[Name, Callable[[], object]], repeats: int = 7, clock: Clock = once) -> dict[Name, float]:
-    """The least time of each case, all of them taking turns."""
+    """The minimal time of each case, run in turns."""
     return {name: min(times) for name, times in turns(cases, repeats, clock).items()}
 
 

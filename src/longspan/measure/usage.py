@@ -1,4 +1,4 @@
-"""The lines that use a mechanism: in Python, and in a recipe."""
+"""Code that uses a mechanism: in Python, and in a recipe."""
 
 from typing import Any
 
@@ -10,21 +10,21 @@ from longspan.models.cost import blank
 
 
 def python(case: Case) -> str:
-    """A program that runs as it stands."""
+    """A complete program."""
     width, longest = case.heads * case.head_dim, max(case.length, case.keys or 0)
-    longest *= 2 if case.kind == "decode" else 1  # it goes on after what was read
+    longest *= 2 if case.kind == "decode" else 1  # decoding continues after the tokens that were read
     sizes: dict[str, Any] = {"heads": case.heads, "head_dim": case.head_dim}
     if case.causal:
         sizes["causal"] = True
     if not _any_length(case, sizes):
         sizes["max_length"] = longest
-    given = ", ".join(f"{name}={value!r}" for name, value in {**sizes, **_options(case)}.items())
+    arguments = ", ".join(f"{name}={value!r}" for name, value in {**sizes, **_options(case)}.items())
     lines = [
         "import torch",
         "from longspan.attention import build",
         "from longspan.nn.multihead import MultiHead",
         "",
-        f'attention = build("{case.mechanism}", {given})',
+        f'attention = build("{case.mechanism}", {arguments})',
         f"layer = MultiHead({width}, attention)",
         *_call(case, width),
     ]
@@ -32,12 +32,12 @@ def python(case: Case) -> str:
 
 
 def recipe(case: Case) -> str | None:
-    """The line of a recipe's [model]; none where attention reads another text."""
+    """The line for a recipe's [model]; None for cross-attention."""
     if case.keys is not None:
         return None
     base = {"name": case.mechanism, **_options(case)}
     layers = [{**base, **change} for change in ALTERNATING.get(case.mechanism, ({},))]
-    tables = ("{ " + ", ".join(f"{name} = {_toml(value)}" for name, value in each.items()) + " }" for each in layers)
+    tables = ("{ " + ", ".join(f"{name} = {_toml(value)}" for name, value in layer.items()) + " }" for layer in layers)
     return f"attention = [{', '.join(tables)}]"
 
 
@@ -51,17 +51,17 @@ def _call(case: Case, width: int) -> list[str]:
             f"    y, state = layer.extend(torch.randn({case.batch}, 1, {width}), state)  # each further token",
         ]
     keys = case.length if case.keys is None else case.keys
-    given = [f"torch.randn({shape})"]
+    arguments = [f"torch.randn({shape})"]
     if case.keys is not None:
-        given.append(f"torch.randn({case.batch}, {keys}, {width})")
+        arguments.append(f"torch.randn({case.batch}, {keys}, {width})")
     if case.padding:
-        given.append("key_mask=mask")
+        arguments.append("key_mask=mask")
     mask = [f"mask = torch.ones({case.batch}, {keys}, dtype=torch.bool)  # False where there is padding"]
-    return [*(mask if case.padding else []), f"y = layer({', '.join(given)})"]
+    return [*(mask if case.padding else []), f"y = layer({', '.join(arguments)})"]
 
 
 def _any_length(case: Case, sizes: dict[str, Any]) -> bool:
-    """Whether it can be built without being told the longest text."""
+    """Whether the mechanism can be built without max_length."""
     try:
         with blank():
             build(case.mechanism, **sizes, **case.options)
@@ -71,7 +71,7 @@ def _any_length(case: Case, sizes: dict[str, Any]) -> bool:
 
 
 def _options(case: Case) -> dict[str, Any]:
-    """As Python has them, though they may have come from a file."""
+    """The options as Python values, with tuples for the lists of a file."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in case.options.items()}
 
 

@@ -61,7 +61,7 @@ def cells_section(results: Results) -> Html:
         [tag("pre", grid_command(arguments))] if isinstance(arguments, Mapping) and "tasks" in arguments else []
     )
     note = (
-        "Each cell's command writes its description to cell.json, runs it in a process of its own, and writes "
+        "Each cell's command writes its description to cell.json, runs it in its own process, and writes "
         "result.json. It trains for the recorded number of steps, even if the grid had a time budget, so that the same "
         "machine and versions give the same accuracy. Tasks that read files need LONGSPAN_DATA."
         + (" To repeat the whole grid:" if whole_grid else "")

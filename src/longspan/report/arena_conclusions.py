@@ -10,7 +10,7 @@ from longspan.report.results import Relative, Results
 from longspan.report.statistics import Score
 
 SAME = 0.05  # speeds and memories that differ by less count as equal
-FEW = 6  # so many names are listed; of more, only the number
+FEW = 6  # most names that are listed; of more, only the number is given
 
 
 def conclusions(results: Results) -> list[str]:

@@ -29,7 +29,7 @@ svg text.end { text-anchor: end; } svg text.middle { text-anchor: middle; } svg 
 """
 
 
-LEAST_SPAN = 5.0  # a chart of accuracies spans at least so many percent, so that noise does not look large
+LEAST_SPAN = 5.0  # percent that a chart of accuracies spans at least, so that noise does not look large
 DASHES = ("", "6 3", "2 3", "8 3 2 3")  # lines of one kind share a colour and differ by their dashes
 
 
@@ -204,18 +204,18 @@ def scatter(
         line_names.append(box)
     sizes = [(len(c.name) * 7.2 + 2, 14.0) for c in circles]
     rings = [(x(c.speed), y(c.accuracy), y(c.pretrained)) for c in circles if c.pretrained is not None]
-    taken = line_names + [Box(at - 6, min(one, other) - 6, at + 6, max(one, other) + 6) for at, one, other in rings]
+    occupied = line_names + [Box(at - 6, min(one, other) - 6, at + 6, max(one, other) + 6) for at, one, other in rings]
     within = Box(x.begin, y.end, x.end, y.begin)
     if most:
-        covered = discs + taken + [Box(x.begin, y(value) - 16, x.end, y(value) + 2) for _, value in lines]
+        covered = discs + occupied + [Box(x.begin, y(value) - 16, x.end, y(value) + 2) for _, value in lines]
         corner = free_corner(2 * largest + 70, 2 * largest, within, covered)
         if any(corner.shared(box) for box in covered):  # no corner is free: below the chart
             corner = Box(x.begin, height, x.begin + 2 * largest + 70, height + 2 * largest)
             height += 2 * largest + 8
-        taken.append(corner)
+        occupied.append(corner)
         parts += _sizes(most, largest, size, corner.left, corner.bottom)
     upright = [Box(x(1) - 3, y.end, x(1) + 3, y.begin)] if across.factors and x.low < 1 < x.high else []
-    labels = place_labels(centres, sizes, within, taken + upright)
+    labels = place_labels(centres, sizes, within, occupied + upright)
     # Large circles first, so that they do not cover small ones.
     for index in sorted(range(len(circles)), key=lambda number: -radii[number]):
         circle, (at, above, r), label = circles[index], centres[index], labels[index]

@@ -52,7 +52,7 @@ def _charts(results: Results) -> Iterator[tuple[str, str, Html]]:
 
 
 def standalone(chart: Html, heading: str) -> str:
-    """A chart of the page as a file of its own: with a heading, on white."""
+    """A chart of the page as a separate file, with a heading, on white."""
     box = _BOX.match(chart)
     assert box is not None
     width, height = float(box[1]), float(box[2])

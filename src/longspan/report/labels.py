@@ -50,9 +50,9 @@ def place_labels(
         for step, extra in enumerate((0.0, 10.0, 22.0, 36.0, 52.0, 70.0)):
             for turn, (right, down) in enumerate(_AROUND):
                 reach = r + gap + extra
-                beside = abs(right) == 1
-                slant = 0.72 if beside and down else 1.0
-                middle_x = x + right * (reach * slant * beside + width / 2)
+                sideways = abs(right) == 1
+                slant = 0.72 if sideways and down else 1.0
+                middle_x = x + right * (reach * slant * sideways + width / 2)
                 middle_y = y + down * (reach * slant + height / 2)
                 box = Box(middle_x - width / 2, middle_y - height / 2, middle_x + width / 2, middle_y + height / 2)
                 hidden = sum(box.shared(disc) for disc in discs)

@@ -1,6 +1,6 @@
 """Colours of the charts: one for each kind of mechanism."""
 
-from longspan.arena.models.registry import ENTRANTS
+from longspan.arena.models.registry import ARENA_MODELS
 
 # Name: title, colour on white, colour on black. Chosen for colour-blind readers too: no red and green of the same
 # lightness, and every mark has a name beside it.
@@ -18,13 +18,13 @@ KINDS = {
 
 def kind(model: str) -> str:
     """The kind of an arena model's mechanism; "other" if this version does not know the model."""
-    name = ENTRANTS[model].kind.replace(" ", "-") if model in ENTRANTS else "other"
+    name = ARENA_MODELS[model].kind.replace(" ", "-") if model in ARENA_MODELS else "other"
     return name if name in KINDS else "other"
 
 
 def title(model: str) -> str:
     """A model's name in print; a model that this version does not know keeps its name."""
-    return ENTRANTS[model].title if model in ENTRANTS else model
+    return ARENA_MODELS[model].title if model in ARENA_MODELS else model
 
 
 def style() -> str:

@@ -48,7 +48,7 @@ def _head(rows: Sequence[ProfileRow], machine: Mapping[str, Any], settings: Mapp
     on = f"{machine['processor']}, {threads} thread{'s' * (threads != 1)}, torch {machine['torch']}"
     began = sorted(point.measured.began for row in rows for point in row.points if point.measured.began)
     how = (
-        "Each case ran in a process of its own, in turns with a product of 1024×1024 matrices. Times are the minimum "
+        "Each case ran in its own process, in turns with a product of 1024×1024 matrices. Times are the minimum "
         "over repeats; ratios compare times in units of that matrix product. naive is softmax attention with its n×n "
         "weights in memory, sdpa is torch's fused kernel. Memory is the peak above the inputs."
     )

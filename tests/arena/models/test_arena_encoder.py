@@ -79,7 +79,7 @@ def test_two_texts_are_read_by_one_encoder_and_compared():
         small()(one, other_ids=other)
 
 
-def test_zero_is_padding_only_where_the_release_is_brought_back():
+def test_zero_is_padding_only_with_zero_is_pad():
     ids = tokens()
     ids[:, 5] = 0
     changed = ids.clone()
@@ -113,7 +113,7 @@ def test_intensities_lie_on_a_line():
     assert model(torch.randint(0, 256, (2, 12))).shape == (2, 3)
 
 
-def test_added_projections_are_the_ordinary_ones_unless_said():
+def test_added_projections_are_shared_by_default():
     base = arena_models.parameters(small())
     assert arena_models.parameters(small("longformer")) == base
     assert arena_models.parameters(small("longformer", tied_streams=False)) == base + 2 * 3 * 16 * 16
@@ -137,13 +137,13 @@ def test_a_model_without_a_mask_has_no_id_for_it():
     assert small(needs={"spare": 1}).mask_id == 10 and small(pool="mean", needs={"spare": 1}).mask_id == 9
 
 
-def test_rows_and_columns_may_be_told_where_there_are_any():
+def test_images_may_have_positions_by_row_and_column():
     model = small(position="rotary_grid", pool="max", head_dim=8, needs={"grid": (3, 4)})
     assert model.options.axes == (3, 4) and small(needs={"grid": (3, 4)}).options.axes is None
     ids = tokens()
     taller = small(position="rotary_grid", pool="max", head_dim=8, needs={"grid": (4, 3)})
     assert not torch.allclose(model(ids), taller(ids), atol=1e-4)  # the same weights, the same pixels in other rows
-    with pytest.raises(InvalidOption, match="moves each row of the grid"):
+    with pytest.raises(InvalidOption, match="shifts every row of the grid"):
         small(position="rotary_grid", needs={"grid": (3, 4)})
     with pytest.raises(InvalidOption, match="need axes"):
         small(position="rotary_grid", pool="mean")

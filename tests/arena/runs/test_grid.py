@@ -45,7 +45,7 @@ def test_seed_by_seed_and_speeds_after_the_first() -> None:
     assert {cell.seconds for cell in cells} == {None}
 
 
-def test_pretraining_is_a_column_of_its_own() -> None:
+def test_pretraining_has_a_separate_column() -> None:
     cells = plan(some(pretrain=True, threads=2))
     assert len(cells) == 24 and sum(cell.pretrain for cell in cells) == 12
     assert {cell.threads for cell in cells} == {2} and len({cell.key for cell in cells}) == 24
@@ -77,7 +77,7 @@ def test_a_task_may_have_a_larger_share_of_the_budget() -> None:
     assert len({cell.seconds for cell in plan(some(budget=1200.0, setting="small", tasks=("listops", "text")))}) == 1
 
 
-def test_a_budget_that_is_too_little_says_what_would_do() -> None:
+def test_too_small_a_budget_names_the_least_one() -> None:
     with pytest.raises(InvalidOption, match=r"--budget 30s is too little for 12 cells on 2 workers: .* at least 39s"):
         plan(some(budget=30.0), workers=2)
     plan(some(budget=60.0), workers=2)
@@ -85,7 +85,7 @@ def test_a_budget_that_is_too_little_says_what_would_do() -> None:
         plan(some(budget=60.0, lengths=(1024, 2048), timed=("dense", "window")))
 
 
-def test_estimates_are_by_the_budget_or_by_what_was() -> None:
+def test_estimates_use_the_budget_or_earlier_records() -> None:
     cell = Cell(task="listops", model="dense", seed=1)
     earlier = [
         Record(cell=Cell(task="listops", model="dense"), state="done", seconds=8.0),
@@ -106,7 +106,7 @@ def test_durations(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "20", "m", "20 minutes", "-5m", "1m1h", "1e3s", "inf", "²m"])
-def test_what_is_no_duration(text: str) -> None:
+def test_invalid_durations(text: str) -> None:
     with pytest.raises(InvalidOption, match=r"--budget must be a time such as 90s, 20m or 1h30m, not"):
         duration(text)
 

@@ -77,7 +77,7 @@ def test_a_killed_worker_is_tried_again_and_then_costs_one_cell(tmp_path: Path, 
     runs = [len((notes / cell.key).read_text().splitlines()) for cell in cells]
     assert runs == [1, 2, 1, 2, 1, 1]
     said = [event.line for event in events if isinstance(event, RunNote)]
-    assert len(said) == 2 and all("it is tried once more" in line for line in said)
+    assert len(said) == 2 and all("it runs once more" in line for line in said)
     assert {event.record.cell for event in events if isinstance(event, CellFinished)} == set(cells)
     assert any(isinstance(event, CellStarted) for event in events) and any(
         isinstance(event, CellProgress) for event in events
@@ -94,7 +94,7 @@ def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) ->
         RayRunner()
 
 
-def test_cells_that_fit_nowhere_are_refused() -> None:
+def test_cells_with_too_many_threads_are_refused() -> None:
     with pytest.raises(InvalidInput, match=r"cells of 8 threads fit on no machine .* has 2: --threads 2"):
         ray_cluster._check_room([Cell(task="listops", model="good", threads=8)], 2)
 
@@ -121,7 +121,7 @@ def test_a_wrong_address_is_one_line(address: str, reason: str, capfd: pytest.Ca
     assert capfd.readouterr() == ("", "")
 
 
-def test_the_address_of_the_environment_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_address_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ray")
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:7")
     assert RayRunner().address == "127.0.0.1:7" and RayRunner(address="auto").address == "auto"

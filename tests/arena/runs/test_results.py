@@ -15,7 +15,7 @@ from longspan.errors import InvalidInput
 GIVEN = Arguments(tasks=("listops",), models=("dense", "window"), seeds=2, lengths=())
 
 
-def test_a_folder_goes_on_with_the_cells_it_was_begun_with(tmp_path: Path) -> None:
+def test_a_folder_continues_with_its_planned_cells(tmp_path: Path) -> None:
     folder = Folder(tmp_path / "new" / "run")
     cells = plan(GIVEN)
     assert folder.begin(GIVEN, cells) == cells
@@ -23,7 +23,7 @@ def test_a_folder_goes_on_with_the_cells_it_was_begun_with(tmp_path: Path) -> No
     assert folder.planned() == cells
 
 
-def test_a_folder_of_other_settings_is_refused_and_what_differs_is_named(tmp_path: Path) -> None:
+def test_a_folder_of_other_settings_is_refused_with_the_differences(tmp_path: Path) -> None:
     folder = Folder(tmp_path)
     folder.begin(GIVEN, plan(GIVEN))
     other = Arguments(tasks=("listops",), models=("dense", "window"), seeds=2, lengths=(), setting="small", budget=60.0)
@@ -129,7 +129,7 @@ def test_damaged_lines_are_skipped_and_counted(tmp_path: Path) -> None:
         ("[" * 100000 + "]" * 100000, "it is not readable JSON: it is nested too deep"),
     ],
 )
-def test_what_is_wrong_with_a_line_is_said(tmp_path: Path, line: str, reason: str) -> None:
+def test_a_warning_says_what_is_wrong_with_a_line(tmp_path: Path, line: str, reason: str) -> None:
     folder = Folder(tmp_path)
     folder.append(Record(cell=plan(GIVEN)[0], state="done"))
     path = tmp_path / "results.jsonl"
@@ -138,13 +138,13 @@ def test_what_is_wrong_with_a_line_is_said(tmp_path: Path, line: str, reason: st
     assert note.startswith(f"line 2 of results.jsonl is not usable and was skipped: {reason}")
 
 
-def test_a_look_at_a_folder_changes_nothing_in_it(tmp_path: Path) -> None:
+def test_reading_a_folder_does_not_change_it(tmp_path: Path) -> None:
     folder = Folder(tmp_path)
     folder.append(Record(cell=plan(GIVEN)[0], state="done"))
     path = tmp_path / "results.jsonl"
     path.write_bytes(path.read_bytes() + b'{"cell"')
     held = path.read_bytes()
-    assert len(folder.records(mend=False)) == 1 and path.read_bytes() == held
+    assert len(folder.records(repair=False)) == 1 and path.read_bytes() == held
 
 
 @pytest.mark.parametrize("model", ["../../elsewhere", "a\0b"])
@@ -155,7 +155,7 @@ def test_a_cell_of_a_grid_stays_in_its_folder(tmp_path: Path, model: str) -> Non
         Folder(tmp_path).planned()
 
 
-def test_what_is_left() -> None:
+def test_cells_left_to_run() -> None:
     cells = plan(GIVEN)
     records = [
         Record(cell=cells[0], state="done"),

@@ -40,7 +40,7 @@ def runs(notes: Path, cell: Cell) -> int:
     return len((notes / cell.key).read_text().splitlines())
 
 
-def test_what_goes_wrong_costs_one_cell(tmp_path: Path, notes: Path) -> None:
+def test_a_failure_costs_one_cell(tmp_path: Path, notes: Path) -> None:
     cells = cells_of("good", "raises", "killed", "segfault", "memory", "half", "fine")
     runner = LocalRunner(tmp_path / "cells", workers=2, command=FAKE, kills=lambda: 0)
     events = list(runner.run(cells))
@@ -66,7 +66,7 @@ def test_what_goes_wrong_costs_one_cell(tmp_path: Path, notes: Path) -> None:
     assert CellProgress(cells[0], 5, 10, 0.25) in events and NoEvent() in events
 
 
-def test_kills_for_want_of_memory_are_counted_where_the_system_does(tmp_path: Path, notes: Path) -> None:
+def test_out_of_memory_kills_are_counted_if_the_system_counts_them(tmp_path: Path, notes: Path) -> None:
     counts = iter([3, 4])
     runner = LocalRunner(tmp_path / "cells", workers=1, command=FAKE, kills=lambda: next(counts))
     (record,) = ended(list(runner.run(cells_of("killed")))).values()
@@ -121,7 +121,7 @@ def test_a_cell_that_takes_too_long_is_stopped(
         os.kill(told[0], 0)
 
 
-def test_closing_stops_what_runs(tmp_path: Path, notes: Path) -> None:
+def test_closing_a_runner_stops_its_processes(tmp_path: Path, notes: Path) -> None:
     events = LocalRunner(tmp_path / "cells", workers=2, command=FAKE).run(cells_of("waits", "stubborn", "good"))
     told = set()
     for event in events:
@@ -135,7 +135,7 @@ def test_closing_stops_what_runs(tmp_path: Path, notes: Path) -> None:
             os.kill(number, 0)
 
 
-def test_what_a_process_left_is_taken_unless_it_is_to_be_run_again(tmp_path: Path, notes: Path) -> None:
+def test_a_left_record_is_used_unless_cells_run_again(tmp_path: Path, notes: Path) -> None:
     cells = cells_of("good")
     list(LocalRunner(tmp_path / "cells", workers=1, command=FAKE).run(cells))
     assert ended(list(LocalRunner(tmp_path / "cells", workers=1, command=FAKE).run(cells)))["good"].state == "done"
@@ -184,7 +184,7 @@ def test_a_runner_that_is_killed_loses_nothing_and_repeats_nothing(tmp_path: Pat
     assert "CellStarted good" not in output and "CellStarted raises" not in output
 
 
-def test_a_record_that_was_written_and_not_noted_is_taken(tmp_path: Path, notes: Path) -> None:
+def test_a_written_but_unread_record_is_used(tmp_path: Path, notes: Path) -> None:
     folder = tmp_path / "run"
     with start(folder, 1, "good", "fine") as process:
         process.communicate()
@@ -197,7 +197,7 @@ def test_a_record_that_was_written_and_not_noted_is_taken(tmp_path: Path, notes:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_stops_the_cells_and_records_nothing_of_them(tmp_path: Path, notes: Path, number: int) -> None:
+def test_a_signal_stops_the_cells_without_records(tmp_path: Path, notes: Path, number: int) -> None:
     folder = tmp_path / "run"
     with start(folder, 1, "good", "waits") as process:
         until(process, "CellProgress waits 5")

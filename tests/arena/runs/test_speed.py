@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from longspan.arena.runs import speed
 from longspan.arena.runs.cell import Cell, Record
-from longspan.arena.runs.speed import Protocol, SpeedSubject, foretell, measure, protocol, table
+from longspan.arena.runs.speed import Protocol, SpeedSubject, estimate_memory, measure, protocol, table
 from longspan.errors import InvalidOption
 from longspan.measure import machine
 from longspan.measure.footprint import kept
@@ -44,7 +44,7 @@ def cell(model: str = "dense", length: int = 64) -> Cell:
     return Cell(kind="speed", task="text", model=model, setting="tiny", length=length)
 
 
-def test_a_record_is_whole_and_can_be_written_down():
+def test_a_record_is_complete_and_survives_json():
     said: list[str] = []
     record = measure(cell(), subject(64), QUICK, say=said.append)
     assert record.state == "done" and record.error is None and record.began is not None
@@ -79,34 +79,34 @@ def test_naive_and_fused_are_one_model():
 
 
 @pytest.mark.parametrize("given", [{"task": "listops"}, {"length": None}, {"length": 0}, {"kind": "accuracy"}])
-def test_what_is_no_speed_cell(given: dict[str, Any]):
+def test_invalid_speed_cells_are_refused(given: dict[str, Any]):
     with pytest.raises(InvalidOption, match="a speed cell is of the task text and has a length"):
         speed.run(replace(cell(), **given))
 
 
-def test_where_a_step_takes_all_the_time_one_is_measured():
+def test_a_slow_step_is_measured_once():
     record = measure(cell(), subject(64), Protocol(1, 5, 30, 2, limit_seconds=0.0))
     assert record.options["warm_up"] == 3 and record.options["repeats"] == 1
 
 
 @pytest.mark.parametrize("naive", [False, True])
-def test_the_memory_of_a_longer_text_is_foretold_from_shorter_ones(naive: bool):
+def test_the_memory_of_a_longer_text_is_estimated_from_shorter_ones(naive: bool):
     found, length = subject(2048, naive=naive), 2048
-    there = kept(speed._forward(found, 1, length, "cpu"), speed._known(found.model))
+    there = kept(speed._forward(found, 1, length, "cpu"), speed._weights(found.model))
     beside = 4 * sum(4 * each.numel() for each in found.model.parameters())
     expected = there.bytes + max(there.bytes / 2, 3 * there.largest) + beside
-    assert foretell(found, length, 1) == pytest.approx(expected, rel=0.02)
+    assert estimate_memory(found, length, 1) == pytest.approx(expected, rel=0.02)
     assert (there.largest == 2 * length**2 * 4) == naive  # the scores of two heads
 
 
-def test_what_does_not_fit_is_said_and_not_tried(monkeypatch: pytest.MonkeyPatch):
+def test_a_cell_that_does_not_fit_into_memory_is_not_run(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(machine, "available", lambda: 2**20)
     monkeypatch.setattr(speed, "_measured", lambda *given: pytest.fail("it was tried"))
     record = measure(cell("naive", 64), subject(64, naive=True), replace(QUICK, batch=32))
     assert record.state == "memory" and record.steps_per_second is None
     assert record.error is not None
     assert record.error.startswith("naive at length 64 with batch 32 takes about 0.0 GiB, and 0.0 are free")
-    assert record.options["foretold_bytes"] > 2**20 == record.options["free_bytes"]
+    assert record.options["estimated_bytes"] > 2**20 == record.options["free_bytes"]
     assert json.dumps(record.plain())
 
 
@@ -183,7 +183,7 @@ def test_the_ratios_of_the_table():
     assert rows[3]["steps_per_second_to_naive"] is None  # nothing of that length to hold it against
 
 
-def test_only_what_is_alike_is_compared():
+def test_only_records_of_equal_conditions_are_compared():
     for other in ({"batch": 4}, {"processor": "B"}, {"instructions": "B"}, {"state": "memory"}):
         rows = table([record("naive", 1024, 2.0, 400, 500, **other), record("linear", 1024, 8.0, 100, 50)])
         assert [row["steps_per_second_to_naive"] for row in rows if row["model"] == "linear"] == [None]

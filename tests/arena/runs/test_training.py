@@ -112,7 +112,7 @@ def test_self_pre_training_shares_the_budget(place: DataFolders):
     assert record.cell.key != toy().key
 
 
-def test_what_is_hidden_is_a_share_of_what_is_real(tmp_path: Path):
+def test_a_share_of_the_real_tokens_is_hidden(tmp_path: Path):
     for task in ({}, {"texts": 2}, {"grid": True}):
         splits = Toy(Toy.Options(**task)).splits(DataFolders(None, tmp_path))
         rows = SequenceData(splits.train, 8, length=12, padded=splits.padded)
@@ -174,7 +174,7 @@ def test_out_of_memory_says_the_length_and_the_batch(place: DataFolders, monkeyp
     )
 
 
-def test_mistakes_are_said(place: DataFolders):
+def test_mistakes_are_refused(place: DataFolders):
     with pytest.raises(InvalidOption, match="speed cells only"):
         training.run(toy(model="naive"), place)
     assert "did you mean 'performer'" in (process.attempt(toy(model="perfomer"), place).error or "")

@@ -245,7 +245,7 @@ def test_damaged_packed_arrays_are_named(tmp_path: Path) -> None:
         splits(None, files=str(tmp_path))
 
 
-def test_what_is_missing_is_said(tmp_path: Path) -> None:
+def test_missing_files_are_named(tmp_path: Path) -> None:
     for root, options in ((None, {}), (tmp_path, {}), (None, {"files": str(tmp_path)})):
         with pytest.raises(InvalidInput) as error:
             splits(root, **options)

@@ -11,7 +11,7 @@ from longspan.arena.tasks.examples import LabelledSequences, Splits
 from longspan.arena.tasks.listops import grow, make
 from longspan.arena.tasks.listops_expressions import CLOSE, OPEN, evaluate, read_file, write_file
 from longspan.arena.tasks.registry import DataFolders, build
-from longspan.arena.tasks.shards import made
+from longspan.arena.tasks.shards import load_or_generate
 from longspan.errors import InvalidInput, InvalidOption
 
 LONG = {"depth": 10, "arguments": 10, "min_length": 500, "max_length": 2000, "probability": 0.25}
@@ -93,14 +93,14 @@ def test_another_evaluator_finds_the_same_values() -> None:
 def test_baselines_are_those_of_the_specification() -> None:
     """17.0, 36.3 to 36.9 and 51.7 there; here half of the sample predicts the other, with three standard errors."""
     examples, _ = long_trees()
-    half = Splits(examples.some(range(1500)), examples, examples.some(range(1500, 3000)), 17, 10, 2000, True)
+    half = Splits(examples.select(range(1500)), examples, examples.select(range(1500, 3000)), 17, 10, 2000, True)
     found = build("listops", {}).baselines(half)
     assert found["majority"] == pytest.approx(0.17, abs=0.03)
     assert found["first_token"] == pytest.approx(0.365, abs=0.04)
     assert found["root_digits"] == pytest.approx(0.517, abs=0.04)
 
 
-def test_baselines_see_what_they_may_see(tmp_path: Path) -> None:
+def test_baselines_improve_with_what_they_read(tmp_path: Path) -> None:
     found = build("listops", {**TINY, **SIZES}).baselines(_splits({}, tmp_path))
     assert list(found) == ["majority", "first_token", "root_digits"]
     assert found["majority"] < found["first_token"] < found["root_digits"] < 1
@@ -127,13 +127,15 @@ def test_splits_are_a_function_of_the_seed(tmp_path: Path) -> None:
 def test_the_result_does_not_depend_on_the_number_of_processes(tmp_path: Path) -> None:
     options = {**TINY, "probability": 0.25}
     one, two = (
-        made("listops", options, make, count=50, shard=20, seed=0, cache=tmp_path / str(processes), processes=processes)
+        load_or_generate(
+            "listops", options, make, count=50, shard=20, seed=0, cache=tmp_path / str(processes), processes=processes
+        )
         for processes in (1, 2)
     )
     assert one[0].digest() == two[0].digest() and one[1] == two[1]
 
 
-def test_trees_that_come_twice_are_drawn_again(tmp_path: Path) -> None:
+def test_duplicate_trees_are_drawn_again(tmp_path: Path) -> None:
     """There are 400 trees of an operator and two digits; all of them are found, and not one more."""
     few = {"depth": 2, "arguments": 2, "min_length": 3, "max_length": 6, "train": 300, "held_out": 40, "test": 50}
     found = _splits(few, tmp_path)
@@ -157,7 +159,7 @@ def test_files_are_read_instead(tmp_path: Path) -> None:
     write_file(made_ones.held_out, folder / "basic_val.tsv.gz")
     task = build("listops", {**TINY, "files": "listops", "test": 30})
     place = DataFolders(tmp_path / "data", tmp_path / "cache")
-    with pytest.raises(InvalidInput, match=r"has none of basic_test.tsv, .* without `files` trees are made"):
+    with pytest.raises(InvalidInput, match=r"has none of basic_test.tsv, .* without `files` trees are generated"):
         task.splits(place)
     write_file(made_ones.test, folder / "lra_basic_test.tsv.gz")
     found = task.splits(place)
@@ -180,7 +182,7 @@ def test_trees_of_the_original_code_are_like_ours(data: Path) -> None:
     assert tokens[0] == pytest.approx(tokens[1], abs=0.002)
 
 
-def test_one_tree_is_what_it_was() -> None:
+def test_the_first_tree_is_unchanged_between_versions() -> None:
     """A change of the generator changes VERSION, or else caches hold what is no longer made."""
     found = make({**TINY, "probability": 0.25}, 0, 0, 3)
     assert found.digest() == "8200f1c7a800ad07"

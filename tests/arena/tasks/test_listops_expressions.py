@@ -71,7 +71,7 @@ def test_values(text: str, value: int) -> None:
         ("[AVG 1 ]", "token 1: 16 is the id of no symbol"),
     ],
 )
-def test_what_is_no_expression_is_refused(text: str, message: str) -> None:
+def test_invalid_expressions_are_refused(text: str, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         evaluate(encode(text))
 

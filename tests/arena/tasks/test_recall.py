@@ -55,7 +55,7 @@ def test_splits_and_baselines(tmp_path: Path) -> None:
     assert baselines["frequent_value"] == pytest.approx(expected, abs=0.05)
 
 
-def test_the_question_alone_tells_nothing() -> None:
+def test_the_question_alone_does_not_predict_the_label() -> None:
     examples = make(OPTIONS, 1, 0, 20_000)
     last = examples.tokens.reshape(len(examples), 32)[:, -1]
     for key in range(4, 10):
@@ -74,6 +74,6 @@ def test_many_symbols_need_two_bytes() -> None:
     ("options", "message"),
     [({"keys": 3}, "keys must be at least pairs, 4"), ({"length": 8}, "length must be at least 9 for 4 pairs")],
 )
-def test_what_does_not_fit_is_refused(options: dict[str, int], message: str) -> None:
+def test_impossible_sizes_are_refused(options: dict[str, int], message: str) -> None:
     with pytest.raises(InvalidOption, match=message):
         build("recall", {**OPTIONS, **options})

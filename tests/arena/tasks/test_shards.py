@@ -22,14 +22,14 @@ def _numbers(options: Mapping[str, Any], seed: int, number: int, count: int) -> 
 
 
 def _made(cache: Path, *, show: Any = None, seed: int = 3, make: Any = _numbers) -> Any:
-    return shards.made("numbers", {"most": 9}, make, count=25, shard=10, seed=seed, cache=cache, show=show)
+    return shards.load_or_generate("numbers", {"most": 9}, make, count=25, shard=10, seed=seed, cache=cache, show=show)
 
 
 def _never(options: Mapping[str, Any], seed: int, number: int, count: int) -> LabelledSequences:
     raise AssertionError(f"shard {number} was made")
 
 
-def test_a_second_call_reads_what_the_first_made(tmp_path: Path) -> None:
+def test_a_second_call_reads_the_cache(tmp_path: Path) -> None:
     first, manifest = _made(tmp_path)
     again, same = _made(tmp_path, make=_never)
     assert first.digest() == again.digest() == manifest["sha256"][:16]
@@ -43,7 +43,7 @@ def test_other_seeds_and_options_lie_in_other_folders(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("numbers-*/manifest.json"))) == 2
 
 
-def test_the_manifest_says_what_is_there(tmp_path: Path) -> None:
+def test_the_manifest_describes_the_arrays(tmp_path: Path) -> None:
     found, manifest = _made(tmp_path)
     assert [each["count"] for each in manifest["shards"]] == [10, 10, 5]
     assert sum(manifest["label_shares"].values()) == pytest.approx(1)
@@ -54,7 +54,7 @@ def test_the_manifest_says_what_is_there(tmp_path: Path) -> None:
     shards.check(folder)
 
 
-def test_interrupted_making_goes_on(tmp_path: Path) -> None:
+def test_an_interrupted_generation_resumes(tmp_path: Path) -> None:
     seen: list[int] = []
 
     def stop_at_second(options: Mapping[str, Any], seed: int, number: int, count: int) -> LabelledSequences:
@@ -73,7 +73,7 @@ def test_interrupted_making_goes_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["tokens.npy", "labels.npy", "manifest.json"])
-def test_what_is_damaged_is_made_anew(tmp_path: Path, name: str) -> None:
+def test_damaged_data_is_generated_again(tmp_path: Path, name: str) -> None:
     first = _made(tmp_path)[0].digest()
     (path,) = tmp_path.glob(f"*/{name}")
     path.write_bytes(path.read_bytes()[:-1])
@@ -94,4 +94,4 @@ def test_a_short_shard_and_options_that_are_not_plain_are_refused(tmp_path: Path
     with pytest.raises(InvalidInput, match="shard 0 of numbers has 9 examples, and 10 were asked for"):
         _made(tmp_path, make=lambda options, seed, number, count: _numbers(options, seed, number, count - 1))
     with pytest.raises(InvalidOption, match="plain"):
-        shards.made("numbers", {"most": object()}, _numbers, count=1, shard=1, seed=0, cache=tmp_path)
+        shards.load_or_generate("numbers", {"most": object()}, _numbers, count=1, shard=1, seed=0, cache=tmp_path)

@@ -142,7 +142,7 @@ def test_length_cuts_and_sizes_draw(tmp_path: Path) -> None:
     assert texts_of(few.test) != texts_of(splits("text", tmp_path, seed=1, sizes=[10, 2, 5]).test)
 
 
-def test_what_occurs_twice_is_not_held_out(tmp_path: Path) -> None:
+def test_repeated_reviews_are_not_held_out(tmp_path: Path) -> None:
     rows = [f"{n % 2}\t3\t{n}\t{'again' if n % 3 else f'once {n}'}" for n in range(30)]
     for split in ("train", "test"):
         (tmp_path / f"{split}.tsv").write_text("\n".join(["label\trating\tid\ttext", *rows]))
@@ -205,7 +205,7 @@ def test_baselines(tmp_path: Path) -> None:
         ("retrieval", ["new_aan_pairs.train.tsv", "docs.jsonl.gz"], "https://github.com/google-research"),
     ],
 )
-def test_what_is_missing_is_said(name: str, wanted: list[str], address: str, tmp_path: Path) -> None:
+def test_missing_files_are_named(name: str, wanted: list[str], address: str, tmp_path: Path) -> None:
     for root, options, where in (
         (None, {}, "no folder of data sets is named by --data or LONGSPAN_DATA"),
         (tmp_path, {}, f"in {tmp_path} (folders "),
@@ -219,7 +219,7 @@ def test_what_is_missing_is_said(name: str, wanted: list[str], address: str, tmp
         assert said.endswith("listops, pathfinder and recall are generated and need no files")
 
 
-def test_what_is_there_in_part_is_said(tmp_path: Path) -> None:
+def test_partly_missing_files_are_named(tmp_path: Path) -> None:
     write_tables(tmp_path / "imdb")
     (tmp_path / "imdb" / "test.tsv.gz").unlink()
     with pytest.raises(InvalidInput, match=r"imdb lacks test.tsv.gz or test.tsv"):
@@ -275,7 +275,7 @@ def test_wrong_folders_are_named(tmp_path: Path) -> None:
     write_folders(tmp_path / "aclImdb")
     stray = tmp_path / "aclImdb" / "train" / "pos" / "notes.txt"
     stray.write_text("mine")
-    with pytest.raises(InvalidInput, match=r"notes.txt is not called as reviews are"):
+    with pytest.raises(InvalidInput, match=r"notes.txt is not named like a review"):
         splits("text", tmp_path)
     stray.unlink()
     (tmp_path / "aclImdb" / "test" / "neg" / "3_3.txt").write_text("")
@@ -352,7 +352,7 @@ def test_bytes_alone_tell_much_of_a_review(data: Path) -> None:
 
 
 @pytest.mark.data
-def test_the_stand_in_for_aan_is_whole(data: Path) -> None:
+def test_the_stand_in_for_aan_is_complete(data: Path) -> None:
     task = build("retrieval", {})
     found = task.splits(DataFolders(data, data))
     assert [len(part) for part in (found.train, found.held_out, found.test)] == [4288, 524, 724]

@@ -105,7 +105,7 @@ def save(path: Path, held: Mapping[str, Any], **more: Any) -> Path:
     return path
 
 
-def test_it_is_what_fairseq_computes(tmp_path: Path) -> None:
+def test_it_equals_fairseq(tmp_path: Path) -> None:
     held = checkpoint()
     found = converted(save(tmp_path / "model.pt", held), tmp_path / "new")
     mask = IDS != 1

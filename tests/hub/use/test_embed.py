@@ -45,7 +45,7 @@ def test_vectors_equal_theirs(folder: Path, theirs, how: str, layer: int) -> Non
 
 
 @pytest.mark.parametrize("combine", ["mean", "sum", "concat"])
-def test_several_layers_are_put_together(folder: Path, theirs, combine: str) -> None:
+def test_several_layers_are_combined(folder: Path, theirs, combine: str) -> None:
     layers = [-1, -2, -3, -4]
     own = hub.embed(hub.load(folder), TEXTS, layers=layers, combine=combine)
     states = [torch.stack([theirs(text)[layer].mean(0) for text in TEXTS]) for layer in layers]
@@ -81,7 +81,7 @@ def test_a_model_from_outside_embeds_by_its_ability(folder: Path) -> None:
         hub.embed(found, TEXTS[:1], layers=[3])
 
 
-def test_what_else_is_there_changes_nothing(folder: Path) -> None:
+def test_a_vector_does_not_depend_on_the_other_texts(folder: Path) -> None:
     found = hub.load(bert(folder, "BertModel"))
     together = hub.embed(found, TEXTS)
     alone = torch.cat([hub.embed(found, [text]) for text in TEXTS])

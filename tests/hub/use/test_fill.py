@@ -68,7 +68,7 @@ def test_a_model_from_outside_fills_masks_by_its_ability(folder: Path) -> None:
         hub.fill(found, ["a [MASK]"], top=size + 1)
 
 
-def test_what_cannot_be_filled_is_said(folder: Path, tmp_path: Path) -> None:
+def test_texts_and_models_that_cannot_be_filled_are_refused(folder: Path, tmp_path: Path) -> None:
     found = hub.load(bert(folder))
     with pytest.raises(InvalidInput, match=r"text 1 has no \[MASK\], and nothing to predict: 'a cat'"):
         hub.fill(found, ["a [MASK]", "a cat"])

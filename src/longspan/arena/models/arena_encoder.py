@@ -64,7 +64,9 @@ class ArenaEncoder(Model):
             raise InvalidOption("the arena's model needs max_length, the length of the longest text")
         self.cls = options.pool == "cls"
         if self.cls and options.position == "rotary_grid":
-            raise InvalidOption("a position in front moves each row of the grid by one; pool by mean, max or first")
+            raise InvalidOption(
+                "an extra first position shifts every row of the grid by one; pool by mean, max or first"
+            )
         ids = options.vocabulary + self.cls + options.spare
         self.embedding: nn.Module = (
             _Rows(ids, options.width, options.embedding_std)
@@ -94,7 +96,7 @@ class ArenaEncoder(Model):
             for module in self.modules():
                 if isinstance(module, MultiHead):
                     module.tie()
-        self.marks = {stream.name for each in mechanisms(self) for stream in each.streams} & {"global_mask"}
+        self.marks = {stream.name for mechanism in mechanisms(self) for stream in mechanism.streams} & {"global_mask"}
 
     @property
     def cls_id(self) -> int:

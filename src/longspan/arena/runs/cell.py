@@ -1,5 +1,6 @@
 """A cell of the grid (one task, model, setting and seed), and the record of its result."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -8,7 +9,7 @@ from longspan.data.json_lines import fields_of
 from longspan.errors import InvalidInput
 
 KINDS = ("accuracy", "speed")
-MOST, TINIEST = 1e15, 1e-9  # a number of a record outside of these, and not 0, is damage
+MOST, TINIEST = 1e15, 1e-9  # a record with a nonzero number outside of these is damaged
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,9 +94,18 @@ class Record:
 
 
 def out_of_memory_at(cell: Cell, size: Mapping[str, float]) -> str:
-    """The error message; `size` has the length and the batch, if the cell came to report them."""
+    """The error message; `size` has the length and the batch, if the cell reported them before."""
     where = f" at length {size['length']} with batch {size['batch']}" if size else " before its sizes were known"
     return f"out of memory: {cell.model}{where}"
+
+
+def finite(value: Any) -> Any:
+    """The value with None for infinity and NaN, which JSON does not have."""
+    if isinstance(value, Mapping):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _check_range(values: Mapping[str, float | None], least: int, what: str) -> None:
@@ -104,4 +114,4 @@ def _check_range(values: Mapping[str, float | None], least: int, what: str) -> N
             raise InvalidInput(f"{name} of {what} must be from {least} to {MOST:g}, not {value}")
 
 
-__all__ = ["KINDS", "Cell", "Record", "out_of_memory_at"]
+__all__ = ["KINDS", "Cell", "Record", "finite", "out_of_memory_at"]

@@ -16,7 +16,7 @@ SPEED_SHARE, MOST_SHARE = 0.2, 0.5  # of the budget for speed cells: usually, an
 START = 4.0  # seconds before a process trains: imports, and data from the cache
 TRAINING_SHARE = 0.8  # of the rest of a cell's time; evaluation, which `seconds` does not count, takes the remainder
 LEAST = 2.0  # seconds of training in a cell; less shows nothing
-LIMIT, PATIENCE = 3.0, 300.0  # a cell's time limit: so many times its share, plus seconds for making its data
+LIMIT, PATIENCE = 3.0, 300.0  # a cell's time limit: this multiple of its share, plus seconds for generating its data
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +133,7 @@ def _training(whole: float) -> float:
 
 
 def wall(seconds: float) -> float:
-    """The total time of a cell that trains for so many seconds."""
+    """The total time of a cell that trains for `seconds`."""
     return START + seconds / TRAINING_SHARE
 
 
@@ -159,7 +159,7 @@ def estimate(cell: Cell, earlier: Iterable[Record] = ()) -> float | None:
 
 
 def total(cells: Sequence[Cell], workers: int, earlier: Iterable[Record] = ()) -> float | None:
-    """Seconds of all cells with so many workers; None if one is unknown."""
+    """Seconds of all cells with this number of workers; None if one is unknown."""
     earlier = list(earlier)
     seconds = [estimate(cell, earlier) for cell in cells]
     if None in seconds:

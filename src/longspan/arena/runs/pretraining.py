@@ -22,7 +22,7 @@ from longspan.tasks.base import Metrics, Objective, TaskLoss
 
 SHARES = {"listops": 0.10, "text": 0.15, "retrieval": 0.15, "image": 0.5, "pathfinder": 0.5, "pathx": 0.5}
 SHARE = 0.15  # of tasks that the paper does not have
-_HIDING = 0x5E1F  # so that what is hidden is not drawn as the order is
+_HIDING = 0x5E1F  # a seed of its own, so that hiding does not depend on the order of examples
 
 
 class HiddenRows(Data):
@@ -48,8 +48,8 @@ class HiddenRows(Data):
             number = int(numbers[row % len(numbers)]) * 2 + row // len(numbers)
             chosen = draws(self.rows.seed ^ _HIDING, epoch, number).permutation(length)
             hidden[row, torch.from_numpy(chosen[: max(1, round(self.share * length))])] = True
-        found = {"ids": ids.masked_fill(hidden, self.mask), "original": ids, "hidden": hidden}
-        return found if real is None else {**found, "key_mask": real}
+        hidden_batch = {"ids": ids.masked_fill(hidden, self.mask), "original": ids, "hidden": hidden}
+        return hidden_batch if real is None else {**hidden_batch, "key_mask": real}
 
     def fingerprint(self) -> str:
         return f"{self.rows.fingerprint()}, {self.share:g} hidden"
@@ -106,7 +106,7 @@ class GuessMetrics(Metrics):
 
 
 class GuessObjective(Objective):
-    """Cross-entropy of hidden tokens; of hidden pixels the distance of their values, which lie from 0 to 1."""
+    """Cross-entropy of hidden tokens, or distance of the values (0 to 1) of hidden pixels."""
 
     def __init__(self, pixels: bool, vocabulary: int) -> None:
         self.pixels, self.vocabulary = pixels, vocabulary
@@ -124,17 +124,19 @@ class GuessObjective(Objective):
         return GuessMetrics(float(total), right, self.count(batch)), None
 
     def _read(self, model: Model, batch: Batch) -> tuple[Tensor, int]:
-        found = model(batch["ids"], batch["hidden"], batch.get("key_mask"))
-        true = batch["original"][batch["hidden"]]
+        predictions = model(batch["ids"], batch["hidden"], batch.get("key_mask"))
+        targets = batch["original"][batch["hidden"]]
         if self.pixels:
-            values = true.to(found.dtype) / (self.vocabulary - 1)
-            near = (found[:, 0] - values).abs() < 0.5 / (self.vocabulary - 1)
-            return l1_loss(found[:, 0], values, reduction="sum"), int(near.sum())
-        return cross_entropy(found.float(), true, reduction="sum"), int((found.argmax(-1) == true).sum())
+            values = targets.to(predictions.dtype) / (self.vocabulary - 1)
+            correct = (predictions[:, 0] - values).abs() < 0.5 / (self.vocabulary - 1)
+            return l1_loss(predictions[:, 0], values, reduction="sum"), int(correct.sum())
+        return cross_entropy(predictions.float(), targets, reduction="sum"), int(
+            (predictions.argmax(-1) == targets).sum()
+        )
 
 
 def share_of(task: str) -> float:
-    """Of the positions, those that are hidden."""
+    """The share of positions that are hidden."""
     return SHARES.get(task, SHARE)
 
 

@@ -1,16 +1,14 @@
 """The folder of a grid: `grid.json` is the plan, `results.jsonl` has a line for each finished cell."""
 
 import json
-import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from longspan import files
-from longspan.arena.runs.cell import Cell, Record
+from longspan.arena.runs.cell import Cell, Record, finite
 from longspan.arena.runs.grid import Arguments, check_cells, differences
 from longspan.data.json_lines import parse, skipped
 from longspan.errors import InvalidInput
@@ -33,12 +31,12 @@ class Read:
 def read_records(path: Path) -> Read:
     """The records of a file, which may be missing; lines that are not records are skipped and noted."""
     try:
-        held = path.read_bytes()
+        content = path.read_bytes()
     except FileNotFoundError:
         return Read([], [], 0, 0)
     except OSError as error:
         raise InvalidInput(f"{path} cannot be read: {error.strerror}") from None
-    lines = held.split(b"\n")
+    lines = content.split(b"\n")
     torn = lines.pop()  # whatever follows the last line break
     records, wrong = list[Record](), list[tuple[int, str]]()
     for number, line in enumerate(lines, 1):
@@ -58,7 +56,7 @@ def read_records(path: Path) -> Read:
             wrong.append((number, str(error)))
     notes = [skipped(path.name, wrong)] if wrong else []
     notes += [f"the last line of {path.name} was cut short and is dropped"] if torn else []
-    return Read(records, notes, len(held), len(torn))
+    return Read(records, notes, len(content), len(torn))
 
 
 class Folder:
@@ -109,16 +107,16 @@ class Folder:
             )
         return check_cells(values.get("cells"), str(grid))
 
-    def records(self, *, mend: bool = True) -> list[Record]:
+    def records(self, *, repair: bool = True) -> list[Record]:
         """Every usable record; a warning counts the other lines, whose cells will run again.
 
-        An incomplete last line is dropped; `mend` also removes it from the file.
+        An incomplete last line is dropped; `repair` also removes it from the file.
         """
         path = self.path / RESULTS
         read = read_records(path)
         for note in read.notes:
             self.warn(f"{self.path}: {note}; these cells will run again")
-        if read.torn and mend:
+        if read.torn and repair:
             try:
                 with path.open("r+b") as file:
                     file.truncate(read.size - read.torn)
@@ -130,7 +128,7 @@ class Folder:
     def append(self, record: Record) -> None:
         """Adds one line, which is on the disk before this returns."""
         path = self.path / RESULTS
-        line = json.dumps(_finite(record.plain()), ensure_ascii=False) + "\n"
+        line = json.dumps(finite(record.plain()), ensure_ascii=False) + "\n"
         try:
             number = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
             try:
@@ -166,15 +164,6 @@ def left(cells: Iterable[Cell], records: Iterable[Record], *, retry: bool = Fals
         return record is None or record.cell != cell or (retry and record.state != "done")
 
     return [cell for cell in cells if to_run(cell)]
-
-
-def _finite(value: Any) -> Any:
-    """The value with null for infinity and NaN, which JSON does not have."""
-    if isinstance(value, Mapping):
-        return {key: _finite(part) for key, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 __all__ = ["CELLS", "GRID", "RESULTS", "Folder", "Read", "latest", "left", "read_records"]

@@ -1,4 +1,4 @@
-"""Runs cells, each in a process of its own, so that a crash costs only one cell."""
+"""Runs cells, each in its own process, so that a crash costs only one cell."""
 
 import ctypes
 import json
@@ -123,24 +123,24 @@ class LocalRunner(Runner):
                     for key, _ in selector.select(PULSE):
                         if not _listen(key.data):
                             selector.unregister(key.fileobj)
-                    for one in list(running):
-                        record = self._poll(one)  # also reads the last output
-                        yield from one.events
-                        one.events.clear()
+                    for child in list(running):
+                        record = self._poll(child)  # also reads the last output
+                        yield from child.events
+                        child.events.clear()
                         if record is not None:
                             with suppress(KeyError):  # it may have closed its output before it exited
-                                selector.unregister(_output(one))
-                            running.remove(one)
-                            _output(one).close()
+                                selector.unregister(_output(child))
+                            running.remove(child)
+                            _output(child).close()
                             yield CellFinished(record)
                     yield NoEvent()
             finally:
-                stop([one.process for one in running])
-                for one in running:
-                    _output(one).close()
+                stop([child.process for child in running])
+                for child in running:
+                    _output(child).close()
 
     def _fits(self, cell: Cell, running: Sequence[_Running]) -> bool:
-        if any(one.cell.kind == "speed" for one in running) or (running and cell.kind == "speed"):
+        if any(child.cell.kind == "speed" for child in running) or (running and cell.kind == "speed"):
             return False
         return len(running) < self.workers
 
@@ -177,30 +177,30 @@ class LocalRunner(Runner):
         os.set_blocking(_output(running).fileno(), False)
         return running
 
-    def _poll(self, one: _Running) -> Record | None:
+    def _poll(self, child: _Running) -> Record | None:
         """The record of a process that has exited or exceeded its time limit."""
-        limit = self.limit(one.cell)
-        if one.process.poll() is None:
-            if limit is None or time.monotonic() - one.clock < limit:
+        limit = self.limit(child.cell)
+        if child.process.poll() is None:
+            if limit is None or time.monotonic() - child.clock < limit:
                 return None
-            stop([one.process])
-            return _failed(one, "stopped", f"stopped after {spell(limit)}, the time limit for its budget")
-        _listen(one)
-        record = _record(one.folder / "record.json", one.cell)
+            stop([child.process])
+            return _failed(child, "stopped", f"stopped after {spell(limit)}, the time limit for its budget")
+        _listen(child)
+        record = _record(child.folder / "record.json", child.cell)
         if record is not None:
             return record
-        last = _last_line(one.folder / "stderr.txt")
-        code = one.process.returncode
+        last = _last_line(child.folder / "stderr.txt")
+        code = child.process.returncode
         if code == -signal.SIGKILL:
-            before, after = one.kills, self.kills()
+            before, after = child.kills, self.kills()
             if before is not None and after is not None and after > before:
                 how = "ended by SIGKILL while the system killed a process because memory ran out"
-                return _failed(one, "memory", f"{out_of_memory_at(one.cell, one.size)}: {how}")
+                return _failed(child, "memory", f"{out_of_memory_at(child.cell, child.size)}: {how}")
             counted = "the system keeps no count" if after is None else "the system counts no out-of-memory kill"
-            sizes = f", length {one.size['length']} and batch {one.size['batch']}" if one.size else ""
-            return _failed(one, "failed", f"ended by SIGKILL: out of memory, or killed by a user ({counted}){sizes}")
+            sizes = f", length {child.size['length']} and batch {child.size['batch']}" if child.size else ""
+            return _failed(child, "failed", f"ended by SIGKILL: out of memory, or killed by a user ({counted}){sizes}")
         end = f"ended by {_signal(-code)}" if code < 0 else f"ended with code {code} and no record"
-        return _failed(one, "failed", f"{end}: {last}" if last else f"{end}, with nothing on standard error")
+        return _failed(child, "failed", f"{end}: {last}" if last else f"{end}, with nothing on standard error")
 
 
 def stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
@@ -227,30 +227,30 @@ def _end_with_parent() -> None:
         _library.prctl(PARENT_DEATH, signal.SIGKILL)
 
 
-def _output(one: _Running) -> Any:
-    assert one.process.stdout is not None
-    return one.process.stdout
+def _output(child: _Running) -> Any:
+    assert child.process.stdout is not None
+    return child.process.stdout
 
 
-def _listen(one: _Running) -> bool:
+def _listen(child: _Running) -> bool:
     """Reads the output that is available; False at its end."""
-    while one.listening:
+    while child.listening:
         try:
-            chunk = os.read(_output(one).fileno(), 65536)
+            chunk = os.read(_output(child).fileno(), 65536)
         except BlockingIOError:
             return True
-        one.listening = bool(chunk)
-        *lines, one.unread = (one.unread + chunk).split(b"\n")
+        child.listening = bool(chunk)
+        *lines, child.unread = (child.unread + chunk).split(b"\n")
         for line in lines:
             try:
                 values = json.loads(line)
                 if isinstance(values, dict) and {"length", "batch"} <= values.keys():
-                    one.size = {"length": int(values["length"]), "batch": int(values["batch"])}
+                    child.size = {"length": int(values["length"]), "batch": int(values["batch"])}
                     continue
-                progress = CellProgress(one.cell, values["step"], values.get("steps"), values.get("held_out"))
+                progress = CellProgress(child.cell, values["step"], values.get("steps"), values.get("held_out"))
             except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
                 continue  # printed by some library
-            one.events.append(progress)
+            child.events.append(progress)
     return False
 
 
@@ -263,8 +263,8 @@ def _record(path: Path, cell: Cell) -> Record | None:
     return record if record.cell == cell else None
 
 
-def _failed(one: _Running, state: str, error: str) -> Record:
-    return Record(cell=one.cell, state=state, error=error, began=one.began.isoformat(timespec="seconds"))
+def _failed(child: _Running, state: str, error: str) -> Record:
+    return Record(cell=child.cell, state=state, error=error, began=child.began.isoformat(timespec="seconds"))
 
 
 def _last_line(path: Path) -> str:

@@ -1,10 +1,10 @@
 """The efficiency table (Tay et al. 2021, table 2): steps per second and memory of Text's model at one length.
 
 A step is forward, backward and update on random bytes, all of the full length. On CUDA the batch is 32 as in the paper,
-10 steps warm up, and the median is of 30. On a CPU a batch of 32 would take minutes a step: the batch is smaller, the
-same for every model and for all lengths up to 4K, and repeats stop at a limit of time; the record says what was done.
-Attention weights are not dropped: many mechanisms have no such dropout, and torch's kernel for CPUs would not be fused
-with it. The table itself, with its ratios, is `efficiency.table`.
+with 10 warm-up steps and the median of 30. On a CPU a batch of 32 would take minutes per step: the batch is smaller,
+the same for every model and for all lengths up to 4K, and repeats stop at a time limit; the record has the numbers.
+There is no attention dropout: many mechanisms do not have it, and with it torch's CPU kernel would not be fused. The
+table with its ratios is `efficiency.table`.
 """
 
 import statistics
@@ -34,21 +34,21 @@ from longspan.measure.timing import timed
 from longspan.train.malloc import keep_memory, usual_memory
 
 TASK, BYTES = "text", 257  # 0 is padding
-RATE = 1e-4  # of learning, which takes the same time at any
+RATE = 1e-4  # learning rate; it does not affect the speed
 LENGTHS = (1024, 2048, 3072, 4096)
-LONGER = (8192, 16384)  # where they fit
-PROBES = (256, 512, 1024)  # lengths from which memory at a longer one is foretold
-DENSE_WORK = 64e9  # multiplications and additions of a dense step that a CPU's batch is chosen by: seconds on one core
+LONGER = (8192, 16384)  # if they fit into memory
+PROBES = (256, 512, 1024)  # lengths from which the memory at a longer one is estimated
+DENSE_WORK = 64e9  # operations of a dense step, which limit the batch on a CPU: some seconds on one core
 CPU_SECONDS = 45.0
 
 
 @dataclass(frozen=True)
 class SpeedSubject:
-    """A model that is built, and what is said of it."""
+    """A model with its optimizer, ready to be measured."""
 
     model: nn.Module  # ids (batch, length) to logits (batch, classes)
     optimizer: torch.optim.Optimizer
-    vocabulary: int  # of which 0 is padding, and not drawn
+    vocabulary: int  # 0 is padding and is not drawn
     classes: int
     options: Mapping[str, Any]
     parameters_ratio: float | None = None
@@ -60,18 +60,18 @@ class Protocol:
     batch: int = 32
     warm_up: int = 10
     repeats: int = 30
-    least: int = 30  # repeats that are made whatever time they take
-    limit_seconds: float | None = None  # of warming up and repeating
-    keep_memory: bool = True  # whether what is freed stays with the process, as in training
+    least: int = 30  # repeats even if they exceed the time limit
+    limit_seconds: float | None = None  # for warm-up and repeats
+    keep_memory: bool = True  # whether freed memory stays with the process, as in training
 
 
 def protocol(cell: Cell, device: str, work: Callable[[int], float]) -> Protocol:
-    """How a cell is measured; `work` is what a dense step on one text of some length multiplies and adds."""
+    """How a cell is measured; `work` gives the operations of a dense step on one text of a length."""
     assert cell.length is not None
     if device.startswith("cuda"):
         return Protocol()
-    batch, each = 32, work(max(cell.length, LENGTHS[-1]))
-    while batch > 1 and batch * each > DENSE_WORK:
+    batch, work_per_text = 32, work(max(cell.length, LENGTHS[-1]))
+    while batch > 1 and batch * work_per_text > DENSE_WORK:
         batch //= 2
     return Protocol(batch, 3, 30, 3, CPU_SECONDS if cell.seconds is None else cell.seconds)
 
@@ -81,19 +81,19 @@ def run(
     say: Callable[[str], None] = lambda line: None,
     size: Callable[[Mapping[str, float]], None] = lambda row: None,
 ) -> Record:
-    """One cell of the table, which ought to have a process of its own: its peak is that of the process."""
+    """Measures one cell of the table; run it in its own process, since memory is the peak of the process."""
     if cell.kind != "speed" or cell.task != TASK or cell.length is None or cell.length < 1:
         raise InvalidOption(f"a speed cell is of the task {TASK} and has a length, not {cell.task} and {cell.length}")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.set_num_threads(cell.threads)
     sizes = {**settings.find(cell.setting, TASK).sizes(FUSED), "attention_dropout": 0.0}
     how = protocol(cell, device, partial(_dense_work, sizes))
-    size({"length": cell.length, "batch": how.batch})  # should it end for want of memory
+    size({"length": cell.length, "batch": how.batch})  # for the error message, if memory runs out
     return measure(cell, prepare(cell), how, device, say)
 
 
 def prepare(cell: Cell, **changes: Any) -> SpeedSubject:
-    """The cell's model at its length, and its optimiser, as the setting has them for Text but for some options."""
+    """The cell's model and optimizer, with the setting's options for Text; `changes` override them."""
     assert cell.length is not None
     preset = settings.find(cell.setting, TASK)
     naive = cell.model == NAIVE
@@ -110,9 +110,9 @@ def prepare(cell: Cell, **changes: Any) -> SpeedSubject:
     optimizer = optimizer_options.build(model)
     for group in optimizer.param_groups:
         group["lr"] = RATE
-    entrant = arena_models.find(cell.model)
+    arena_model = arena_models.find(cell.model)
     options = {
-        "model": {"title": entrant.title, "kind": entrant.kind},
+        "model": {"title": arena_model.title, "kind": arena_model.kind},
         "shell": config.plain(model.options),
         "naive": naive,
         "rate": RATE,
@@ -122,7 +122,7 @@ def prepare(cell: Cell, **changes: Any) -> SpeedSubject:
 
 
 def _dense_work(sizes: Mapping[str, Any], length: int) -> float:
-    """Multiplications and additions of a step of the dense model on one text; a backward pass is two forward ones."""
+    """Multiplications and additions of a dense step on one text; a backward pass counts as two forward ones."""
     width, inner = sizes["width"], sizes["heads"] * sizes["head_dim"]
     weights = 4 * width * inner + 2 * width * sizes["hidden"]
     return float(3 * sizes["layers"] * (2 * length * weights + 4 * length**2 * inner))
@@ -135,21 +135,21 @@ def measure(
     device: str = "cpu",
     say: Callable[[str], None] = lambda line: None,
 ) -> Record:
-    """What a subject does at the cell's length."""
+    """The speed and memory of a subject at the cell's length."""
     assert cell.length is not None
     began, model = datetime.now(UTC), subject.model.to(device).train()
     record = Record(
         cell=cell,
         state="memory",
-        parameters=sum(each.numel() for each in model.parameters()),
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
         parameters_ratio=subject.parameters_ratio,
         flagged=subject.flagged,
         machine={**machine.describe(), "commit": commit()},
         options={**subject.options, **asdict(how), "length": cell.length, "device": device, "data": "random bytes"},
         began=began.isoformat(timespec="seconds"),
     )
-    needed, free = foretell(subject, cell.length, how.batch, device), _free(device)
-    record = replace(record, options={**record.options, "foretold_bytes": needed, "free_bytes": free})
+    needed, free = estimate_memory(subject, cell.length, how.batch, device), _free(device)
+    record = replace(record, options={**record.options, "estimated_bytes": needed, "free_bytes": free})
     if free is not None and needed > 0.9 * free:
         line = (
             f"{cell.model} at length {cell.length} with batch {how.batch} takes about {needed / 2**30:.1f} GiB, and "
@@ -178,16 +178,16 @@ def _measured(record: Record, subject: SpeedSubject, how: Protocol, device: str,
     give_back_memory()
     memory = PeakMemory(device)
     step()
-    _, passed = timed(step, device)  # the first has made the optimiser's averages, which the second has beside it
+    _, passed = timed(step, device)  # the second step has the optimizer's state of the first in memory too
     peak = memory.peak()
     optimizer.zero_grad(set_to_none=True)
-    saved = saved_bytes(forward, _known(model))
+    saved = saved_bytes(forward, _weights(model))
     say(f"{record.cell.model} at {record.cell.length}: {peak / 2**20:.0f} MiB, {saved / 2**20:.0f} MiB of them kept")
     (keep_memory if how.keep_memory else usual_memory)()
-    # Where a step takes so long that the least number of them is too many, one has to do.
+    # If even the least number of steps would exceed the limit, measure one.
     least = how.least if how.limit_seconds is None or passed * how.least <= how.limit_seconds else 1
     begin, warm = time.perf_counter(), 0
-    # Once at least: what was freed before is not there to be used again, and a step of mapping memory anew is no step.
+    # At least one warm-up step: the first one must map memory anew, which takes time.
     while warm < how.warm_up and (not warm or _within(begin - passed, how.limit_seconds, 0.3)):
         step()
         warm += 1
@@ -201,7 +201,7 @@ def _measured(record: Record, subject: SpeedSubject, how: Protocol, device: str,
     middle, energy = statistics.median(clock), meter.energy()
     by = "the clock" if device.startswith("cuda") else "processor time of the busiest thread, as on a quiet machine"
     measured = {
-        "warm_up": warm + 2,  # those whose memory was measured too
+        "warm_up": warm + 2,  # with the two steps whose memory was measured
         "repeats": len(clock),
         "clock": by,
         "step_seconds": {"least": min(clock), "median": middle, "most": max(clock)},
@@ -228,7 +228,7 @@ def _measured(record: Record, subject: SpeedSubject, how: Protocol, device: str,
 
 
 class PeakMemory:
-    """Bytes at the peak beyond what there was when this was made: the model itself, which every record has apart."""
+    """Peak memory in bytes above what was in use at the start, such as the model, which `built` has."""
 
     def __init__(self, device: str) -> None:
         self.cuda = device.startswith("cuda")
@@ -248,33 +248,34 @@ class PeakMemory:
         return torch.cuda.max_memory_allocated() - self.built
 
 
-def foretell(subject: SpeedSubject, length: int, batch: int, device: str = "cpu") -> int:
-    """About the bytes that a step takes, from what shorter texts keep: it grows at most with the length squared.
+def estimate_memory(subject: SpeedSubject, length: int, batch: int, device: str = "cpu") -> int:
+    """An estimate of the bytes of a step, from what shorter texts save: that grows at most with the length squared.
 
-    What lives in the backward pass alone is about three of the largest tensor, and at least half of what is kept; and
-    each parameter has a gradient, two averages, and something while it is updated.
+    The backward pass adds about three times the largest tensor, and at least half of what is saved. Each parameter has
+    a gradient, two averages, and a temporary while it is updated.
     """
-    known = _known(subject.model)
+    weights = _weights(subject.model)
     lengths = [length] if length <= PROBES[-1] else list(PROBES)
-    found = []
-    for each in lengths:
-        found.append(kept(_forward(subject, 1, each, device), known))
+    kept_at = []
+    for shorter in lengths:
+        kept_at.append(kept(_forward(subject, 1, shorter, device), weights))
         subject.optimizer.zero_grad(set_to_none=True)
     saved, largest = (
-        _extend(lengths, numbers, length) for numbers in ([one.bytes for one in found], [one.largest for one in found])
+        _extend(lengths, numbers, length)
+        for numbers in ([kept_bytes.bytes for kept_bytes in kept_at], [kept_bytes.largest for kept_bytes in kept_at])
     )
-    parameters = sum(each.numel() * each.element_size() for each in subject.model.parameters())
+    parameters = sum(parameter.numel() * parameter.element_size() for parameter in subject.model.parameters())
     return int(batch * (saved + max(0.5 * saved, 3 * largest)) + 4 * parameters)
 
 
 def _extend(lengths: list[int], numbers: list[int], length: int) -> float:
-    """The parabola through three numbers, where it does not bend down; one stands for itself."""
+    """Extrapolates by the parabola through three values, or the line if it bends down; one value stays as it is."""
     if len(numbers) == 1:
         return numbers[0]
-    (one, two, three), (first, second, third) = lengths, numbers
-    slope, before = (third - second) / (three - two), (second - first) / (two - one)
-    bend = max(0.0, (slope - before) / (three - one))
-    return second + slope * (length - two) + bend * (length - two) * (length - three)
+    (n1, n2, n3), (y1, y2, y3) = lengths, numbers
+    slope, previous_slope = (y3 - y2) / (n3 - n2), (y2 - y1) / (n2 - n1)
+    curvature = max(0.0, (slope - previous_slope) / (n3 - n1))
+    return y2 + slope * (length - n2) + curvature * (length - n2) * (length - n3)
 
 
 def _forward(subject: SpeedSubject, batch: int, length: int, device: str) -> Callable[[], Tensor]:
@@ -284,7 +285,7 @@ def _forward(subject: SpeedSubject, batch: int, length: int, device: str) -> Cal
     return lambda: cross_entropy(subject.model(ids), labels)
 
 
-def _known(model: nn.Module) -> list[Tensor]:
+def _weights(model: nn.Module) -> list[Tensor]:
     return [*model.parameters(), *model.buffers()]
 
 
@@ -303,7 +304,7 @@ __all__ = [
     "NAIVE",
     "Protocol",
     "SpeedSubject",
-    "foretell",
+    "estimate_memory",
     "measure",
     "protocol",
     "run",

@@ -41,8 +41,8 @@ from longspan.train.run import Run
 
 Say = Callable[[Mapping[str, float]], None]
 WARM, TIMED = 3, 8  # updates before and while the time of one is measured
-PROBE_SHARE = 0.1  # of the budget, after which no more are measured
-EVALUATION = 0.3  # held-out examples of all evaluations as a share of those trained on: a tenth of the time
+PROBE_SHARE = 0.1  # share of the budget that timing may take
+EVALUATION = 0.3  # held-out examples of all evaluations relative to training examples: a tenth of the time
 LEAST_HELD_OUT = 200
 LEAST_STEPS = 10
 
@@ -50,7 +50,7 @@ clock = time.perf_counter
 
 
 class Classes(Objective):
-    """The cross-entropy of the label, and what a mechanism adds to it."""
+    """The cross-entropy of the label, plus the auxiliary losses of mechanisms."""
 
     def __init__(self, classes: int) -> None:
         self.classes = classes
@@ -61,8 +61,8 @@ class Classes(Objective):
     def loss(self, model: Model, batch: Batch, carried: Any = None) -> TaskLoss:
         total = self._nats(self._logits(model, batch), batch)
         extra = model.auxiliary_loss()
-        whole = total if extra is None else total + extra * self.count(batch)
-        return TaskLoss(whole, {"nats": total.detach()})
+        with_auxiliary = total if extra is None else total + extra * self.count(batch)
+        return TaskLoss(with_auxiliary, {"nats": total.detach()})
 
     def measure(self, model: Model, batch: Batch, carried: Any = None) -> tuple[Metrics, Any]:
         logits = self._logits(model, batch)
@@ -81,7 +81,7 @@ class Classes(Objective):
 
 @dataclass
 class Fitted:
-    """What came of one stage of training."""
+    """The result of one stage of training."""
 
     seconds: float = 0.0  # of updates alone
     best: float = -math.inf
@@ -90,50 +90,52 @@ class Fitted:
     curve: tuple[dict[str, float], ...] = ()
 
 
-def run(cell: Cell, place: DataFolders, say: Say = lambda row: None) -> Record:
-    """The cell's record; what goes wrong is raised. A cell with a number of `steps` gives the same each time."""
+def run(cell: Cell, folders: DataFolders, say: Say = lambda row: None) -> Record:
+    """Trains and tests a cell; raises on failure. A cell with a fixed number of `steps` is reproducible."""
     began = datetime.now(UTC)
     torch.set_num_threads(cell.threads)
-    entrant = arena_models.find(cell.model)
-    if entrant.speed_only:
-        raise InvalidOption(f"{cell.model} is the same function as dense, and takes part in speed cells only")
+    arena_model = arena_models.find(cell.model)
+    if arena_model.speed_only:
+        raise InvalidOption(f"{cell.model} is the same function as dense, and is for speed cells only")
     preset = settings.find(cell.setting, cell.task)
     task = arena_tasks.build(cell.task, preset.task)
-    splits = task.splits(place)  # the same for every seed of a cell, so that models differ and tests do not
-    say({"length": splits.length, "batch": preset.training.batch})  # should it end for want of memory
-    sizes = preset.sizes(entrant.name)
+    splits = task.splits(folders)  # the same for every seed, so that only the models differ
+    say({"length": splits.length, "batch": preset.training.batch})  # for the error message, if memory runs out
+    sizes = preset.sizes(arena_model.name)
     needs = _needs(splits)
     base = arena_models.parameters(arena_models.build("dense", preset.shell, **needs))
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     bench = _Bench(cell, splits, preset.training, Processes(device=device), say)
     before = _memory(device)
-    keep_memory()  # after the peak was set back, for which freed memory is given back
+    keep_memory()  # after the peak was reset, which needs freed memory to be returned
 
     def model() -> ArenaEncoder:
         torch.manual_seed(cell.seed)
-        return arena_models.build(entrant.name, sizes, **needs, spare=int(cell.pretrain))
+        return arena_models.build(arena_model.name, sizes, **needs, spare=int(cell.pretrain))
 
     steps = cell.steps or (None if cell.seconds is None else bench.affordable(cell.seconds, model()))
     steps = steps or preset.training.steps
     first = steps // 2 if cell.pretrain else 0
-    shell, guessed = model(), None
-    with Meter(device=device.type) as meter:  # evaluations too, as they are part of choosing the step
+    encoder, pretrained = model(), None
+    with Meter(device=device.type) as meter:  # with the evaluations, which select the best step
         if first:
-            guessed = bench.pretrain(shell, first, cell.task, task.pixels)
-        found = bench.train(shell, steps - first, first)
-    assert found.weights is not None
-    shell.load_state_dict(found.weights)
-    tested = bench.test(shell)
-    parameters = arena_models.parameters(shell) - cell.pretrain * shell.options.width  # the mask is in no cell's test
-    seconds = found.seconds + (guessed.seconds if guessed else 0.0)
+            pretrained = bench.pretrain(encoder, first, cell.task, task.pixels)
+        fitted = bench.train(encoder, steps - first, first)
+    assert fitted.weights is not None
+    encoder.load_state_dict(fitted.weights)
+    accuracy = bench.test(encoder)
+    parameters = (
+        arena_models.parameters(encoder) - cell.pretrain * encoder.options.width
+    )  # without the mask's vector, which the test does not use
+    seconds = fitted.seconds + (pretrained.seconds if pretrained else 0.0)
     ratio = parameters / base
     return Record(
         cell=cell,
         state="done",
-        accuracy=tested,
-        held_out=found.best,
+        accuracy=accuracy,
+        held_out=fitted.best,
         test_count=len(splits.test),
-        best_step=found.best_step,
+        best_step=fitted.best_step,
         steps=steps,
         seconds=seconds,
         steps_per_second=steps / seconds if seconds else None,
@@ -143,16 +145,20 @@ def run(cell: Cell, place: DataFolders, say: Say = lambda row: None) -> Record:
         parameters_ratio=ratio,
         flagged=arena_models.flag(ratio),
         baselines=task.baselines(splits),
-        curve=found.curve,
+        curve=fitted.curve,
         data={**splits.notes, "length": splits.length, "classes": splits.classes, "vocabulary": splits.vocabulary},
         options={
             "task": config.plain(task.options),
-            "shell": config.plain(shell.options),
+            "shell": config.plain(encoder.options),
             "training": config.plain(preset.training),
             "train": config.plain(preset.training.train_options(steps - first, cell.seed)),
             "held_out_examples": len(bench.held_out(steps).examples),
-            "model": {"title": entrant.title, "kind": entrant.kind},
-            **({} if guessed is None else {"pretraining": _said(guessed, first, cell.task, task.pixels)}),
+            "model": {"title": arena_model.title, "kind": arena_model.kind},
+            **(
+                {}
+                if pretrained is None
+                else {"pretraining": _pretraining_options(pretrained, first, cell.task, task.pixels)}
+            ),
         },
         machine={**machine.describe(), "commit": commit()},
         energy=meter.energy(),
@@ -161,7 +167,7 @@ def run(cell: Cell, place: DataFolders, say: Say = lambda row: None) -> Record:
 
 
 class _Bench:
-    """The stages of a cell, on the same data."""
+    """The stages of a cell on the same data: timing, pre-training, training, test."""
 
     def __init__(self, cell: Cell, splits: Splits, training: Training, processes: Processes, say: Say) -> None:
         self.cell, self.splits, self.training, self.processes, self.say = cell, splits, training, processes, say
@@ -173,33 +179,33 @@ class _Bench:
         return SequenceData(examples, batch, length=length, padded=padded, seed=self.cell.seed, shuffle=shuffle)
 
     def held_out(self, steps: int) -> SequenceData:
-        """As many as make a tenth of the time, so that a short training is not mostly evaluation."""
+        """Held-out examples: as many as take a tenth of the time, so that short trainings do not mostly evaluate."""
         examples = self.splits.held_out
         share = int(EVALUATION * steps * self.training.batch / self.training.evaluations)
         most = min(len(examples), self.training.held_out, max(LEAST_HELD_OUT, share))
-        return self.rows(examples.some(sorted(Shuffled(len(examples), 0)[:most])), shuffle=False)
+        return self.rows(examples.select(sorted(Shuffled(len(examples), 0)[:most])), shuffle=False)
 
     def trainer(self, model: Model, data: Data, objective: Objective, steps: int, rate: float | None = None) -> Trainer:
         options = self.training.train_options(steps, self.cell.seed, rate)
         torch.manual_seed(self.cell.seed)
-        # A trainer's run is where it saves; nothing is saved here, and no folder is made.
+        # A trainer saves to its run; nothing is saved here.
         return Trainer(Run(os.devnull), model, data, objective, options, processes=self.processes)
 
     def affordable(self, seconds: float, model: ArenaEncoder) -> int:
-        """Updates that fit into so many seconds, by the time of the first ones, which are then forgotten."""
+        """The number of updates that fit into `seconds`, by the time of a few updates, which are discarded."""
         trainer = self.trainer(model, self.rows(self.splits.train, shuffle=True), self.objective, WARM + TIMED)
-        began, took = clock(), list[float]()
+        began, times = clock(), list[float]()
         now = began
         for _ in trainer.updates():
             now, before = clock(), now
-            took.append(now - before)
-            if len(took) > WARM and now - began > PROBE_SHARE * seconds:
+            times.append(now - before)
+            if len(times) > WARM and now - began > PROBE_SHARE * seconds:
                 break
-        each = statistics.fmean(took[WARM:])
-        return max(LEAST_STEPS, int((seconds - (clock() - began)) / max(each, 1e-9)))
+        seconds_per_update = statistics.fmean(times[WARM:])
+        return max(LEAST_STEPS, int((seconds - (clock() - began)) / max(seconds_per_update, 1e-9)))
 
     def pretrain(self, shell: ArenaEncoder, steps: int, task: str, pixels: bool) -> Fitted:
-        """Trains what is below the head on hidden inputs."""
+        """Trains everything below the head to predict hidden inputs."""
         share, mask = pretraining.share_of(task), shell.mask_id
         data = pretraining.HiddenRows(self.rows(self.splits.train, shuffle=True), share, mask)
         held_out = pretraining.HiddenRows(self.held_out(steps), share, mask)
@@ -209,54 +215,52 @@ class _Bench:
         return self._fit(trainer, held_out, watch="loss", keep=False)
 
     def train(self, shell: ArenaEncoder, steps: int, before: int) -> Fitted:
-        """Trains on the labels, after so many steps of another kind."""
+        """Trains on the labels, after `before` steps of pre-training."""
         trainer = self.trainer(shell, self.rows(self.splits.train, shuffle=True), self.objective, steps)
         return self._fit(trainer, self.held_out(steps + before), watch="accuracy", keep=True, before=before)
 
     def test(self, shell: ArenaEncoder) -> float:
-        """Its accuracy on what nothing was chosen by."""
+        """The test accuracy."""
         data = self.rows(self.splits.test, shuffle=False)
         return self.trainer(shell, data, self.objective, 1).evaluate(data)["accuracy"]
 
     def _fit(self, trainer: Trainer, held_out: Data, *, watch: str, keep: bool, before: int = 0) -> Fitted:
-        found, curve, losses = Fitted(), list[dict[str, float]](), list[float]()
-        steps, whole = trainer.steps, trainer.steps + before
+        fitted, curve, losses = Fitted(), list[dict[str, float]](), list[float]()
+        steps, total = trainer.steps, trainer.steps + before
         every = max(1, math.ceil(steps / self.training.evaluations))
-        tell = max(1, steps // 50)
+        report_every = max(1, steps // 50)
         updates, began = trainer.updates(), clock()
         while (row := next(updates, None)) is not None:
-            found.seconds += clock() - began
+            fitted.seconds += clock() - began
             step, loss = trainer.progress.step, row["loss"]
             if not math.isfinite(loss):
-                raise InvalidInput(
-                    f"the loss was {loss} at step {step} of {steps}: training went astray; lower the rate"
-                )
+                raise InvalidInput(f"the loss was {loss} at step {step} of {steps}: training diverged; lower the rate")
             losses.append(loss)
             if step % every == 0 or step == steps:
-                figures = trainer.evaluate(held_out)
-                figure = figures[watch] if keep else -figures[watch]
-                if figure > found.best:
-                    found.best, found.best_step = figure, step + before
-                    found.weights = _copied(trainer.model) if keep else None
+                metrics = trainer.evaluate(held_out)
+                score = metrics[watch] if keep else -metrics[watch]
+                if score > fitted.best:
+                    fitted.best, fitted.best_step = score, step + before
+                    fitted.weights = _copied(trainer.model) if keep else None
                 curve.append(
                     {
                         "step": step + before,
-                        "seconds": found.seconds,
+                        "seconds": fitted.seconds,
                         "loss": statistics.fmean(losses),
-                        "held_out": figures[watch],
+                        "held_out": metrics[watch],
                     }
                 )
                 losses.clear()
                 self.say(
-                    {"step": step + before, "steps": whole, "held_out": figures[watch]}
+                    {"step": step + before, "steps": total, "held_out": metrics[watch]}
                     if keep
-                    else {"step": step, "steps": whole}
+                    else {"step": step, "steps": total}
                 )
-            elif step % tell == 0:
-                self.say({"step": step + before, "steps": whole})
+            elif step % report_every == 0:
+                self.say({"step": step + before, "steps": total})
             began = clock()
-        found.curve = tuple(curve)
-        return found
+        fitted.curve = tuple(curve)
+        return fitted
 
 
 def _needs(splits: Splits) -> dict[str, Any]:
@@ -273,19 +277,19 @@ def _copied(model: Model) -> dict[str, Tensor]:
     return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
 
 
-def _said(found: Fitted, steps: int, task: str, pixels: bool) -> dict[str, Any]:
+def _pretraining_options(fitted: Fitted, steps: int, task: str, pixels: bool) -> dict[str, Any]:
     return {
         "steps": steps,
-        "seconds": found.seconds,
+        "seconds": fitted.seconds,
         "hidden": pretraining.share_of(task),
         "loss": "distance of pixel values" if pixels else "cross-entropy of tokens",
-        "best_loss": -found.best,
-        "curve": list(found.curve),
+        "best_loss": -fitted.best,
+        "curve": list(fitted.curve),
     }
 
 
 def _memory(device: torch.device, before: Any = None) -> Any:
-    """Where to count from, or given that, the bytes at the peak."""
+    """Without `before`, the starting point of a measurement; with it, the peak bytes since then."""
     if device.type == "cuda":
         if before is not None:
             return torch.cuda.max_memory_allocated() - before
@@ -295,13 +299,13 @@ def _memory(device: torch.device, before: Any = None) -> Any:
 
 
 def commit() -> str | None:
-    """The commit of this very file, where it is in a repository."""
+    """The git commit of this file, if it is in a repository."""
     file = Path(__file__)
     try:
-        asked = ["git", "-C", str(file.parent), "ls-files", "--error-unmatch", file.name]
-        subprocess.run(asked, check=True, capture_output=True, timeout=10)
-        told = ["git", "-C", str(file.parent), "rev-parse", "HEAD"]
-        return subprocess.run(told, check=True, capture_output=True, text=True, timeout=10).stdout.strip()
+        git = ["git", "-C", str(file.parent)]
+        subprocess.run([*git, "ls-files", "--error-unmatch", file.name], check=True, capture_output=True, timeout=10)
+        head = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True, timeout=10)
+        return head.stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None
 

@@ -1,8 +1,7 @@
-"""CIFAR-10 (Krizhevsky 2009) as it lies on disk: arrays of numpy's, and the two forms of the original.
+"""Read CIFAR-10 (Krizhevsky 2009): .npz files, and the binary and Python forms of the original release.
 
-The Python form are pickles. A pickle is a program, and reading it runs that; so nothing of numpy or of anything else is
-called here: what the original's pickles ask for is answered by classes that only keep what they are given, and
-a file that asks for anything more is refused before any of it is done.
+The Python form is pickles. Unpickling can run any code, so the reader here replaces the few numpy names that these
+files use by classes that only store their arguments, and refuses a file that uses any other name.
 """
 
 import pickle
@@ -17,17 +16,16 @@ from longspan.errors import InvalidInput
 SIDE, CLASSES = 32, 10
 PLANE = SIDE * SIDE
 BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
-# No more is read of a batch: one has 10,000 images, and the pickle little beside them.
-LARGEST = 1 << 28
+LARGEST = 1 << 28  # most bytes of a batch; a real one has 31 million
 
 
 def read_arrays(path: Path) -> tuple[np.ndarray, np.ndarray]:
     """Images (examples, 32, 32, 3) and labels of an .npz file with `x` and `y`."""
-    found = read_pictures(path)
-    if found.pixels.shape[1:] != (SIDE, SIDE, 3):
-        shape = " × ".join(map(str, found.pixels.shape[1:]))
+    pictures = read_pictures(path)
+    if pictures.pixels.shape[1:] != (SIDE, SIDE, 3):
+        shape = " × ".join(map(str, pictures.pixels.shape[1:]))
         raise InvalidInput(f"{path}: expected images of {SIDE} × {SIDE} × 3, got {shape}")
-    return found.pixels, _checked(found.labels, str(path))
+    return pictures.pixels, _checked(pictures.labels, str(path))
 
 
 def read_binary(path: Path) -> tuple[np.ndarray, np.ndarray]:
@@ -49,14 +47,14 @@ def read_pickled(path: Path) -> tuple[np.ndarray, np.ndarray]:
         raise InvalidInput(f"{path} has {path.stat().st_size:,} bytes, and a batch of CIFAR-10 has 31 million")
     try:
         with path.open("rb") as file:
-            held = _Reader(file, encoding="bytes").load()
+            content = _Reader(file, encoding="bytes").load()
     except InvalidInput as error:
         raise InvalidInput(f"{path} was not read: {error}") from None
-    except Exception as error:  # a program cut short, or a wrong one, fails in any way
+    except Exception as error:  # a damaged pickle can raise anything
         raise InvalidInput(f"{path} is no whole batch of CIFAR-10: {str(error) or type(error).__name__}") from None
-    if not isinstance(held, dict):
-        raise InvalidInput(f"{path} must hold a table with data and labels, not {type(held).__name__}")
-    named = {key.decode(errors="replace") if isinstance(key, bytes) else key: value for key, value in held.items()}
+    if not isinstance(content, dict):
+        raise InvalidInput(f"{path} must hold a table with data and labels, not {type(content).__name__}")
+    named = {key.decode(errors="replace") if isinstance(key, bytes) else key: value for key, value in content.items()}
     for name in ("data", "labels"):
         if name not in named:
             raise InvalidInput(f"{path} has no {name!r}; it has {', '.join(map(str, named))}")
@@ -66,13 +64,13 @@ def read_pickled(path: Path) -> tuple[np.ndarray, np.ndarray]:
     return _upright(_array(named["data"], len(labels), str(path))), np.array(labels, dtype=np.int64)
 
 
-def _array(found: Any, count: int, source: str) -> np.ndarray:
-    state = found.state if isinstance(found, _Kept) else None
-    # As arrays keep themselves: version, shape, type, whether columns come first, and the bytes.
+def _array(value: Any, count: int, source: str) -> np.ndarray:
+    state = value.state if isinstance(value, _Stored) else None
+    # The state of a pickled array: version, shape, type, whether columns come first, and the bytes.
     if not isinstance(state, tuple) or len(state) != 5 or not isinstance(state[4], bytes):
-        raise InvalidInput(f"{source}: data must be an array, not {type(found).__name__}")
+        raise InvalidInput(f"{source}: data must be an array, not {type(value).__name__}")
     _, shape, kind, columns_first, content = state
-    if not isinstance(kind, _Kept) or kind.given[:1] not in ((b"u1",), ("u1",)) or columns_first:
+    if not isinstance(kind, _Stored) or kind.arguments[:1] not in ((b"u1",), ("u1",)) or columns_first:
         raise InvalidInput(f"{source}: data must be bytes, row by row")
     if shape != (count, 3 * PLANE) or len(content) != count * 3 * PLANE:
         raise InvalidInput(
@@ -84,19 +82,19 @@ def _array(found: Any, count: int, source: str) -> np.ndarray:
     return np.frombuffer(content, dtype=np.uint8).reshape(shape)
 
 
-class _Kept:
-    """In the place of an array or a type: what it would be made of."""
+class _Stored:
+    """Stands in for a numpy class: stores the arguments and the state."""
 
-    def __init__(self, *given: Any) -> None:
-        self.given = given
+    def __init__(self, *arguments: Any) -> None:
+        self.arguments = arguments
         self.state: Any = None
 
     def __setstate__(self, state: Any) -> None:
         self.state = state
 
 
-class _Encoded(_Kept):
-    """How Python 3 writes bytes in the form of Python 2."""
+class _Encoded(_Stored):
+    """Bytes, as Python 3 pickles them in a protocol of Python 2."""
 
     def __new__(cls, text: Any, coding: Any) -> Any:
         if not isinstance(text, str) or coding not in ("latin1", b"latin1"):
@@ -104,11 +102,11 @@ class _Encoded(_Kept):
         return text.encode("latin1")
 
 
-KNOWN: dict[tuple[str, str], type[_Kept]] = {
-    ("numpy.core.multiarray", "_reconstruct"): _Kept,
-    ("numpy._core.multiarray", "_reconstruct"): _Kept,
-    ("numpy", "ndarray"): _Kept,
-    ("numpy", "dtype"): _Kept,
+KNOWN: dict[tuple[str, str], type[_Stored]] = {
+    ("numpy.core.multiarray", "_reconstruct"): _Stored,
+    ("numpy._core.multiarray", "_reconstruct"): _Stored,
+    ("numpy", "ndarray"): _Stored,
+    ("numpy", "dtype"): _Stored,
     ("_codecs", "encode"): _Encoded,
 }
 

@@ -1,4 +1,4 @@
-"""What the tasks that are read from files share: finding the files, drawing from them, and what is noted of them."""
+"""Shared by tasks that read files: find the files, sample their rows, and describe them in notes."""
 
 import re
 from collections import Counter
@@ -33,61 +33,63 @@ class FileOptions(ArenaTask.Options):
             raise InvalidOption(f"option sizes must be three numbers, of {', '.join(SPLITS)}, not {self.sizes!r}")
 
     def limit(self, split: str) -> int | None:
-        """How many examples of a split are wanted at most."""
+        """The largest number of examples of a split; None: all."""
         return None if self.sizes is None else self.sizes[SPLITS.index(split)]
 
 
 @dataclass(frozen=True)
 class FileLayout:
-    """One way in which a data set lies on disk."""
+    """One way in which a data set is stored on disk."""
 
     name: str
-    folders: tuple[str, ...]  # in the folder of data sets, where it is looked for
-    files: Mapping[str, tuple[str, ...]]  # by what they are: patterns, of which one file must fit one
+    folders: tuple[str, ...]  # to search, relative to the folder of data sets
+    files: Mapping[str, tuple[str, ...]]  # patterns by kind of file; exactly one file must match
 
-    def wanted(self, key: str) -> str:
-        """What a file is called."""
+    def names(self, key: str) -> str:
+        """The possible names of a file."""
         return " or ".join(self.files[key])
 
 
 @dataclass(frozen=True)
-class Found:
-    """A layout that is there."""
+class DataFiles:
+    """The files of a data set that were found, and their layout."""
 
     layout: FileLayout
     folder: Path
     files: Mapping[str, Path]
 
 
-def find(task: str, what: str, layouts: Sequence[FileLayout], place: DataFolders, files: str | None, get: str) -> Found:
-    """The first layout whose files are all there; else an error says what was looked for, and where to get it."""
+def find(
+    task: str, what: str, layouts: Sequence[FileLayout], folders: DataFolders, files: str | None, get: str
+) -> DataFiles:
+    """The first layout with all of its files; otherwise an error that says what is missing and where to get it."""
     lacking: list[str] = []
     for layout in layouts:
-        for folder in _folders(layout, place, files):
-            found = {
+        for folder in _folders(layout, folders, files):
+            matches = {
                 key: sorted({path for pattern in patterns for path in folder.glob(pattern)})
                 for key, patterns in layout.files.items()
             }
-            if all(found.values()):
-                return Found(layout, folder, {key: _only(key, paths) for key, paths in found.items()})
-            if any(found.values()):
-                lacking += [f"{folder} lacks {layout.wanted(key)}" for key, paths in found.items() if not paths][:1]
+            if all(matches.values()):
+                return DataFiles(layout, folder, {key: _only(key, paths) for key, paths in matches.items()})
+            if any(matches.values()):
+                lacking += [f"{folder} lacks {layout.names(key)}" for key, paths in matches.items() if not paths][:1]
     if files is not None:
         where = f"in {files}, which option files names," if Path(files).is_dir() else f"as there is no folder {files}"
-    elif place.data is None:
+    elif folders.data is None:
         where = "as no folder of data sets is named by --data or LONGSPAN_DATA"
     else:
         names = dict.fromkeys(folder for layout in layouts for folder in layout.folders)
-        where = f"in {place.data} (folders {', '.join(names)})"
-    wanted = "; or ".join(f"{layout.name}: {', '.join(map(layout.wanted, layout.files))}" for layout in layouts)
-    near = f" ({'; '.join(dict.fromkeys(lacking))})" if lacking else ""
-    raise InvalidInput(f"{task} needs {what}, not found {where}{near}: looked for {wanted}; {get}; {NEED_NONE}")
+        where = f"in {folders.data} (folders {', '.join(names)})"
+    expected = "; or ".join(f"{layout.name}: {', '.join(map(layout.names, layout.files))}" for layout in layouts)
+    almost = f" ({'; '.join(dict.fromkeys(lacking))})" if lacking else ""
+    raise InvalidInput(f"{task} needs {what}, not found {where}{almost}: looked for {expected}; {get}; {NEED_NONE}")
 
 
-def _folders(layout: FileLayout, place: DataFolders, files: str | None) -> list[Path]:
+def _folders(layout: FileLayout, folders: DataFolders, files: str | None) -> list[Path]:
     if files is not None:
         return [Path(files), *(Path(files) / folder for folder in layout.folders)]
-    return [] if place.data is None else [place.data / folder for folder in layout.folders]
+    return [] if folders.data is None else [folders.data / folder for folder in layout.folders]
 
 
 def _only(key: str, paths: Sequence[Path]) -> Path:
@@ -98,7 +100,7 @@ def _only(key: str, paths: Sequence[Path]) -> Path:
 
 
 def byte_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """The number, from 1, and the bytes of each line; lines end with what the first one ends with."""
+    """The number, from 1, and the bytes of each line; all lines end as the first one does."""
     number, end = 0, b"\n"
     try:
         with open_bytes(path) as file:
@@ -119,17 +121,17 @@ def byte_rows(path: Path, columns: int, header: bytes | None = None) -> Iterator
             if row != header:
                 raise InvalidInput(f"{path}, row 1: expected {_shown(header)}, got {_shown(row)}")
             continue
-        found = row.split(b"\t")
-        if len(found) != columns:
-            raise InvalidInput(f"{path}, row {number}: expected {columns} columns, got {len(found)}")
-        yield number, found
+        values = row.split(b"\t")
+        if len(values) != columns:
+            raise InvalidInput(f"{path}, row {number}: expected {columns} columns, got {len(values)}")
+        yield number, values
         empty = False
     if empty:
         raise InvalidInput(f"{path} has no rows")
 
 
 def read_label(value: bytes, path: Path, number: int) -> int:
-    """0 or 1; the release of AAN was read as numbers with a point, so these are allowed."""
+    """0 or 1; also 0.0 and 1.0, since the release of AAN was read as decimal numbers."""
     if not re.fullmatch(rb"[01](\.0*)?", value):
         raise InvalidInput(f"{path}, row {number}: the label must be 0 or 1, not {_shown(value)}")
     return int(value[:1])
@@ -139,11 +141,10 @@ def _shown(value: bytes) -> str:
     return repr(value[:40].decode("utf-8", "backslashreplace")) + ("…" if len(value) > 40 else "")
 
 
-def some(rows: Iterator[Row], size: int | None, seed: int, split: str) -> tuple[list[Row], int]:
-    """At most so many of them, each as likely as another, in the order they have; and how many there were.
+def sample_rows(rows: Iterator[Row], size: int | None, seed: int, split: str) -> tuple[list[Row], int]:
+    """A random sample of at most `size` rows, in their order, and the number of all rows.
 
-    Only these are kept in memory: the whole of AAN has gigabytes.
-    A place is given up to a later row with the chance that keeps all equally likely (Vitter 1985, algorithm R).
+    Reservoir sampling (Vitter 1985, algorithm R): only the sample is in memory, as AAN has gigabytes.
     """
     generator = draws(seed, SPLITS.index(split), 0)
     kept: list[tuple[int, Row]] = []
@@ -157,40 +158,40 @@ def some(rows: Iterator[Row], size: int | None, seed: int, split: str) -> tuple[
     return [row for _, row in sorted(kept, key=lambda pair: pair[0])], count
 
 
-def notes(found: Found, parts: Mapping[str, LabelledSequences]) -> dict[str, Any]:
-    """What a record keeps of the data: where it is from, how large, which labels, and a hash of each split."""
+def file_notes(files: DataFiles, splits: Mapping[str, LabelledSequences]) -> dict[str, Any]:
+    """Notes for a record: the source of the data, and the size, label shares and hash of each split."""
     shares = {}
-    for split, part in parts.items():
-        counts = Counter(part.labels.tolist())
-        shares[split] = {str(label): round(counts[label] / len(part), 4) for label in sorted(counts)}
+    for split, examples in splits.items():
+        counts = Counter(examples.labels.tolist())
+        shares[split] = {str(label): round(counts[label] / len(examples), 4) for label in sorted(counts)}
     return {
-        "layout": found.layout.name,
-        "folder": str(found.folder),
-        "sizes": {split: len(part) for split, part in parts.items()},
+        "layout": files.layout.name,
+        "folder": str(files.folder),
+        "sizes": {split: len(examples) for split, examples in splits.items()},
         "label_shares": shares,
-        "hashes": {split: part.digest() for split, part in parts.items()},
+        "hashes": {split: examples.digest() for split, examples in splits.items()},
     }
 
 
-def part_of(what: str, whole: Mapping[str, int], counts: Mapping[str, int]) -> dict[str, str]:
-    """A sentence where files have other numbers of examples than the set they are called after."""
-    other = [
-        f"{counts[split]:,} of {whole[split]:,} {split} examples" for split in whole if counts[split] != whole[split]
+def subset_note(what: str, full: Mapping[str, int], counts: Mapping[str, int]) -> dict[str, str]:
+    """A note if the files have other numbers of examples than the data set of that name."""
+    differing = [
+        f"{counts[split]:,} of {full[split]:,} {split} examples" for split in full if counts[split] != full[split]
     ]
-    return {"stand_in": f"Not all of {what}: its files here have {' and '.join(other)}."} if other else {}
+    return {"stand_in": f"Not all of {what}: its files here have {' and '.join(differing)}."} if differing else {}
 
 
 __all__ = [
     "NEED_NONE",
     "SPLITS",
+    "DataFiles",
     "FileLayout",
     "FileOptions",
-    "Found",
     "byte_lines",
     "byte_rows",
+    "file_notes",
     "find",
-    "notes",
-    "part_of",
     "read_label",
-    "some",
+    "sample_rows",
+    "subset_note",
 ]

@@ -1,4 +1,4 @@
-"""What every task of the arena is made of: sequences of small numbers with a label, and batches of them."""
+"""The data of every arena task: labelled sequences of small integers, and batches of them."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -16,13 +16,13 @@ from longspan.errors import InvalidInput
 
 @dataclass(frozen=True)
 class LabelledSequences:
-    """Sequences one after the other, and a label for each; where `texts` is 2, each label is of two that follow."""
+    """Concatenated sequences with a label each; if `texts` is 2, a label belongs to two consecutive sequences."""
 
-    tokens: np.ndarray  # uint8 or uint16, of all sequences; where they differ in length, 0 is padding and in none
+    tokens: np.ndarray  # uint8 or uint16, of all sequences; if lengths differ, 0 is padding and occurs in none
     starts: np.ndarray  # int64 (sequences + 1,): where each begins, and where the last ends
     labels: np.ndarray  # int64 (labels,)
     source: str  # named in errors
-    texts: int = 1  # sequences of one label
+    texts: int = 1  # sequences per label
 
     def __post_init__(self) -> None:
         if len(self.starts) - 1 != len(self.labels) * self.texts:
@@ -35,30 +35,30 @@ class LabelledSequences:
 
     def sequence(self, number: int, text: int = 0) -> np.ndarray:
         """One of the sequences of a label."""
-        place = number * self.texts + text
-        return self.tokens[self.starts[place] : self.starts[place + 1]]
+        index = number * self.texts + text
+        return self.tokens[self.starts[index] : self.starts[index + 1]]
 
-    def some(self, numbers: Sequence[int] | np.ndarray) -> "LabelledSequences":
-        """These, in this order."""
-        parts = [self.sequence(int(number), text) for number in numbers for text in range(self.texts)]
-        starts = np.concatenate([[0], np.cumsum([len(part) for part in parts])]).astype(np.int64)
-        tokens = np.concatenate(parts) if parts else self.tokens[:0]
+    def select(self, numbers: Sequence[int] | np.ndarray) -> "LabelledSequences":
+        """The examples of these numbers, in this order."""
+        sequences = [self.sequence(int(number), text) for number in numbers for text in range(self.texts)]
+        starts = np.concatenate([[0], np.cumsum([len(sequence) for sequence in sequences])]).astype(np.int64)
+        tokens = np.concatenate(sequences) if sequences else self.tokens[:0]
         return LabelledSequences(
             tokens, starts, self.labels[np.asarray(numbers, dtype=np.int64)], self.source, self.texts
         )
 
     def digest(self) -> str:
-        """A short hash of all of it."""
-        found = hashlib.sha256()
-        for part in (self.tokens, self.starts, self.labels):
-            found.update(str(part.dtype).encode())
-            found.update(np.ascontiguousarray(part).data)  # no copy: Path-X has gigabytes
-        return found.hexdigest()[:16]
+        """A short hash of the tokens, lengths and labels."""
+        sha256 = hashlib.sha256()
+        for array in (self.tokens, self.starts, self.labels):
+            sha256.update(str(array.dtype).encode())
+            sha256.update(np.ascontiguousarray(array).data)  # no copy: Path-X has gigabytes
+        return sha256.hexdigest()[:16]
 
 
 @dataclass(frozen=True)
 class Splits:
-    """A task that is ready: what is learned from, what the best step is chosen by, and what is reported."""
+    """The data of a task: `train`, `held_out` to select the best step, and `test` for the result."""
 
     train: LabelledSequences
     held_out: LabelledSequences
@@ -66,13 +66,13 @@ class Splits:
     vocabulary: int  # ids 0 … vocabulary − 1
     classes: int
     length: int  # of the longest sequence that the model must hold
-    padded: bool  # whether lengths differ, and 0 is padding
-    grid: tuple[int, int] | None = None  # height and width, where sequences are images
-    notes: Mapping[str, Any] = field(default_factory=dict)  # where it is from, label shares, hashes, stand-ins
+    padded: bool  # whether lengths differ; 0 is then padding
+    grid: tuple[int, int] | None = None  # height and width, if sequences are images
+    notes: Mapping[str, Any] = field(default_factory=dict)  # source, label shares, hashes, stand-ins
 
 
 class SequenceData(Data):
-    """Batches `ids`, `label`, and where lengths differ `key_mask`; of two texts also `other_ids` and `other_mask`."""
+    """Batches with `ids`, `label` and, if lengths differ, `key_mask`; for two texts also `other_ids`, `other_mask`."""
 
     def __init__(
         self, examples: LabelledSequences, batch: int, *, length: int, padded: bool, seed: int = 0, shuffle: bool = True
@@ -86,18 +86,18 @@ class SequenceData(Data):
 
     def load(self, numbers: Sequence[int], epoch: int) -> Batch:
         names = [("ids", "key_mask"), ("other_ids", "other_mask")]
-        found = {"label": torch.from_numpy(self.examples.labels[np.asarray(numbers, dtype=np.int64)])}
+        batch = {"label": torch.from_numpy(self.examples.labels[np.asarray(numbers, dtype=np.int64)])}
         for text in range(self.examples.texts):
-            parts = [self.examples.sequence(number, text)[: self.length] for number in numbers]
-            ids = np.zeros((len(parts), max(map(len, parts))), dtype=np.int64)
+            sequences = [self.examples.sequence(number, text)[: self.length] for number in numbers]
+            ids = np.zeros((len(sequences), max(map(len, sequences))), dtype=np.int64)
             mask = np.zeros(ids.shape, dtype=bool)
-            for row, part in enumerate(parts):
-                ids[row, : len(part)], mask[row, : len(part)] = part, True
-            name, masked = names[text]
-            found[name] = torch.from_numpy(ids)
+            for row, sequence in enumerate(sequences):
+                ids[row, : len(sequence)], mask[row, : len(sequence)] = sequence, True
+            name, mask_name = names[text]
+            batch[name] = torch.from_numpy(ids)
             if self.padded:
-                found[masked] = torch.from_numpy(mask)
-        return found
+                batch[mask_name] = torch.from_numpy(mask)
+        return batch
 
     def fingerprint(self) -> str:
         return f"{self.examples.digest()} batch {self.batch} length {self.length} seed {self.seed}"

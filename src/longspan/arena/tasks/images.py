@@ -1,4 +1,4 @@
-"""Image: what a small photograph shows, from its intensities one after the other."""
+"""Image: classify a small grey photograph from its intensities, read one after the other."""
 
 from dataclasses import dataclass
 
@@ -7,13 +7,21 @@ import numpy as np
 from longspan import config
 from longspan.arena.tasks import baselines
 from longspan.arena.tasks.cifar import BATCHES, CLASSES, SIDE, read_arrays, read_binary, read_pickled
-from longspan.arena.tasks.data_files import FileLayout, FileOptions, Found, find, notes, part_of, some
+from longspan.arena.tasks.data_files import (
+    DataFiles,
+    FileLayout,
+    FileOptions,
+    file_notes,
+    find,
+    sample_rows,
+    subset_note,
+)
 from longspan.arena.tasks.examples import LabelledSequences, Splits
 from longspan.arena.tasks.registry import ArenaTask, DataFolders
 from longspan.errors import InvalidInput, InvalidOption
 
-HELD_OUT = 10  # of so many training images the last one is for selection
-RED, GREEN, BLUE = 2989, 5870, 1140  # of 10,000 parts of luminance; in whole numbers, so that rounding is exact
+HELD_OUT = 10  # the last of this many parts of train is held out, to select the best step
+RED, GREEN, BLUE = 2989, 5870, 1140  # weights in luminance, of 10,000; integers, so that rounding is exact
 
 ARRAYS = FileLayout("npz files", ("cifar10",), {"train": ("train*.npz",), "test": ("test*.npz",)})
 BINARY = FileLayout(
@@ -60,7 +68,7 @@ class ImageTask(ArenaTask):
 
     @dataclass(frozen=True, kw_only=True)
     class Options(FileOptions):
-        size: int = config.option(SIDE, "pixels of a side, of which there were 32: a divisor of it", low=4, high=SIDE)
+        size: int = config.option(SIDE, "height and width in pixels, a divisor of 32", low=4, high=SIDE)
 
         def __post_init__(self) -> None:
             super().__post_init__()
@@ -69,37 +77,37 @@ class ImageTask(ArenaTask):
 
     options: "ImageTask.Options"
 
-    def check(self, place: DataFolders) -> None:
-        self._found(place)
+    def check(self, folders: DataFolders) -> None:
+        self._find(folders)
 
-    def _found(self, place: DataFolders) -> Found:
-        return find("the task image", "CIFAR-10", [ARRAYS, BINARY, PICKLED], place, self.options.files, GET)
+    def _find(self, folders: DataFolders) -> DataFiles:
+        return find("the task image", "CIFAR-10", [ARRAYS, BINARY, PICKLED], folders, self.options.files, GET)
 
-    def splits(self, place: DataFolders, seed: int = 0) -> Splits:
-        found = self._found(place)
-        images, labels = self._read(found, [key for key in found.files if key != "test"])
-        test_images, test_labels = self._read(found, ["test"])
+    def splits(self, folders: DataFolders, seed: int = 0) -> Splits:
+        files = self._find(folders)
+        images, labels = self._read(files, [key for key in files.files if key != "test"])
+        test_images, test_labels = self._read(files, ["test"])
         first = len(labels) - len(labels) // HELD_OUT
         if first == len(labels):
-            raise InvalidInput(f"train of {found.folder} has {len(labels)} images, too few to hold a tenth out")
-        parts = {
+            raise InvalidInput(f"train of {files.folder} has {len(labels)} images, too few to hold a tenth out")
+        sources = {
             "train": (images[:first], labels[:first]),
             "held_out": (images[first:], labels[first:]),
             "test": (test_images, test_labels),
         }
-        made = {}
-        for split, (pixels, answers) in parts.items():
-            kept, _ = some(iter(range(len(answers))), self.options.limit(split), seed, split)
-            tokens = shrink(pixels[kept], self.options.size).reshape(-1)
-            starts = np.arange(len(kept) + 1, dtype=np.int64) * self.options.size**2
-            made[split] = LabelledSequences(tokens, starts, answers[kept], f"{split} of {found.folder}")
-        said = {
-            **notes(found, made),
-            **part_of("CIFAR-10", WHOLE, {"train": len(labels), "test": len(test_labels)}),
+        examples = {}
+        for split, (pixels, answers) in sources.items():
+            sample, _ = sample_rows(iter(range(len(answers))), self.options.limit(split), seed, split)
+            tokens = shrink(pixels[sample], self.options.size).reshape(-1)
+            starts = np.arange(len(sample) + 1, dtype=np.int64) * self.options.size**2
+            examples[split] = LabelledSequences(tokens, starts, answers[sample], f"{split} of {files.folder}")
+        notes = {
+            **file_notes(files, examples),
+            **subset_note("CIFAR-10", WHOLE, {"train": len(labels), "test": len(test_labels)}),
             "selection": "the last tenth of train, in the order of the files",
         }
-        side, train, held_out, test = self.options.size, made["train"], made["held_out"], made["test"]
-        return Splits(train, held_out, test, 256, CLASSES, side * side, padded=False, grid=(side, side), notes=said)
+        side, train, held_out, test = self.options.size, examples["train"], examples["held_out"], examples["test"]
+        return Splits(train, held_out, test, 256, CLASSES, side * side, padded=False, grid=(side, side), notes=notes)
 
     def baselines(self, splits: Splits) -> dict[str, float]:
         return {
@@ -108,11 +116,13 @@ class ImageTask(ArenaTask):
             "nearest_mean": baselines.nearest_mean(splits),
         }
 
-    def _read(self, found: Found, keys: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """In grey at once, which is a third of the memory."""
-        read = READERS[found.layout.name]
-        parts = [(luminance(pixels), labels) for pixels, labels in (read(found.files[key]) for key in keys)]
-        return np.concatenate([images for images, _ in parts]), np.concatenate([labels for _, labels in parts])
+    def _read(self, files: DataFiles, keys: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        """The images of several files, in grey."""
+        read = READERS[files.layout.name]
+        read_files = [(luminance(pixels), labels) for pixels, labels in (read(files.files[key]) for key in keys)]
+        return np.concatenate([images for images, _ in read_files]), np.concatenate(
+            [labels for _, labels in read_files]
+        )
 
 
 __all__ = ["ImageTask", "luminance", "shrink"]

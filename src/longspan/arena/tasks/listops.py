@@ -1,9 +1,9 @@
 """ListOps (Nangia & Bowman 2018; long as in Tay et al. 2020): the value of a nested expression over digits.
 
-Made as spec 2.1 says: a node above the deepest level is an operator with probability 0.25 and else a digit; an operator
-has 2 to `arguments` arguments. Trees are kept whose tokens are more than `min_length` and fewer than `max_length`. A
-root that is a digit is one token, so it is never kept: growing begins with an operator, which leaves the trees that are
-kept as likely as they were and saves three quarters of the tries. That holds for every probability and every length.
+A node above the deepest level is an operator with probability 0.25, otherwise a digit; an operator has 2 to `arguments`
+arguments. Only trees with more than `min_length` and fewer than `max_length` tokens are kept. A root that is a digit
+would be one token and never kept, so every root is an operator: that does not change the distribution of the kept trees
+and saves three quarters of the tries.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,26 +21,28 @@ from longspan.arena.tasks.registry import ArenaTask, DataFolders
 from longspan.arena.tasks.unique_splits import distinct_splits, split_notes
 from longspan.errors import InvalidInput, InvalidOption
 
-VERSION = 1  # of the generator: trees of another one lie in another folder
+VERSION = 1  # of the generator; part of the cache key
 SHARD = 2000
 DRAWS = 1 << 16  # random numbers drawn at once
-TRIES = 20_000  # trees in a row that may have the wrong length before it is an error
+TRIES = 20_000  # consecutive trees of the wrong length before an error
 GUESSES = 400  # values drawn for the subtrees under a root
 FILES = {"train": "train", "held_out": "val", "test": "test"}
 NAMES = ("basic_{}.tsv", "basic_{}.tsv.gz", "lra_basic_{}.tsv", "lra_basic_{}.tsv.gz")
 
-_SHIFT = bytes(min(byte + 1, 255) for byte in range(256))  # trees are grown with ids one lower, where a digit is itself
+_SHIFT = bytes(
+    min(byte + 1, 255) for byte in range(256)
+)  # trees are grown with ids one lower, so that a digit is its own id
 
 
 def grow(options: Mapping[str, Any], draw: np.random.Generator, count: int) -> tuple[list[bytes], list[int], int]:
-    """Trees as ids, their values, and how many roots were tried; drawn one after the other from `draw`."""
+    """Trees as ids, their values, and the number of roots that were tried."""
     depth, least, most = options["depth"], options["min_length"], options["max_length"]
     kinds = options["arguments"] - 1  # 2 … arguments
     nodes = chain.from_iterable(_nodes(draw, kinds, options["probability"])).__next__
     roots = chain.from_iterable(draw.integers(10, 10 + 4 * kinds, 1024).tolist() for _ in iter(int, 1)).__next__
     operators = [0] * 10 + [kind // kinds for kind in range(4 * kinds)]
     arities = [0] * 10 + [kind % kinds + 2 for kind in range(4 * kinds)]
-    digits, at, end = b"", 0, 0
+    digits, used, end = b"", 0, 0
     trees: list[bytes] = []
     labels: list[int] = []
     tried = since = 0
@@ -52,9 +54,9 @@ def grow(options: Mapping[str, Any], draw: np.random.Generator, count: int) -> t
                 f"more than {least} and fewer than {most} tokens; change min_length, max_length, depth or probability"
             )
         tree = bytearray()
-        length = 1  # of the finished tree at least: each argument that is not there yet is one token or more
+        length = 1  # lower bound of the finished tree: each missing argument has one token at least
         values: list[int] = []
-        left, level = 1, 0  # arguments still to come of the operator that is open, and its depth
+        left, level = 1, 0  # missing arguments of the open operator, and its depth
         stack: list[tuple[int, int, list[int]]] = []
         node = roots()
         while True:
@@ -67,14 +69,14 @@ def grow(options: Mapping[str, Any], draw: np.random.Generator, count: int) -> t
                 if length >= most:
                     break
                 tree.append(10 + operator)
-                if level == depth - 2:  # all its arguments are of the deepest level
-                    if at + arity > end:
-                        digits, at, end = draw.integers(0, 10, DRAWS, dtype=np.uint8).tobytes(), 0, DRAWS
-                    some = digits[at : at + arity]
-                    at += arity
-                    tree += some
+                if level == depth - 2:  # all its arguments are digits of the deepest level
+                    if used + arity > end:
+                        digits, used, end = draw.integers(0, 10, DRAWS, dtype=np.uint8).tobytes(), 0, DRAWS
+                    chosen = digits[used : used + arity]
+                    used += arity
+                    tree += chosen
                     tree.append(14)
-                    values.append(_value(operator, list(some)))
+                    values.append(_value(operator, list(chosen)))
                 else:
                     stack.append((operator, left - 1, values))
                     left, level, values = arity, level + 1, []
@@ -98,7 +100,7 @@ def grow(options: Mapping[str, Any], draw: np.random.Generator, count: int) -> t
 
 
 def _nodes(draw: np.random.Generator, kinds: int, probability: float) -> Iterator[list[int]]:
-    """Digits, and operators with their number of arguments as one number from 10 on."""
+    """Random nodes: 0 to 9 are digits; from 10 on, an operator and its number of arguments in one number."""
     while True:
         operators = draw.integers(10, 10 + 4 * kinds, DRAWS)
         yield np.where(draw.random(DRAWS) < probability, operators, draw.integers(0, 10, DRAWS)).tolist()
@@ -125,7 +127,7 @@ def make(options: Mapping[str, Any], seed: int, number: int, count: int) -> Labe
 
 
 class ListOps(ArenaTask):
-    """Ten classes; the brackets are tokens."""
+    """Ten classes, the digits; brackets are tokens."""
 
     name = "listops"
     title = "ListOps"
@@ -133,7 +135,7 @@ class ListOps(ArenaTask):
 
     @dataclass(frozen=True, kw_only=True)
     class Options(config.Options):
-        depth: int = config.option(10, "levels of a tree; on the last all are digits", low=2, high=64)
+        depth: int = config.option(10, "levels of a tree; the last has digits only", low=2, high=64)
         arguments: int = config.option(10, "the most arguments of an operator", low=2, high=100)
         min_length: int = config.option(500, "trees have more tokens than this", low=1)
         max_length: int = config.option(2000, "trees have fewer tokens than this", low=6, high=1_000_000)
@@ -151,24 +153,24 @@ class ListOps(ArenaTask):
                     f"{self.min_length} tokens and fewer than {self.max_length}"
                 )
 
-    def splits(self, place: DataFolders, seed: int = 0) -> Splits:
+    def splits(self, folders: DataFolders, seed: int = 0) -> Splits:
         options = self.options
         sizes = {"train": options.train, "held_out": options.held_out, "test": options.test}
         if options.files is None:
             names = ("depth", "arguments", "min_length", "max_length", "probability")
-            asked = {"generator": VERSION, **{each: getattr(options, each) for each in names}}
-            found, notes = distinct_splits("listops", asked, make, sizes, shard=SHARD, seed=seed, place=place)
+            generated = {"generator": VERSION, **{name: getattr(options, name) for name in names}}
+            splits, notes = distinct_splits("listops", generated, make, sizes, shard=SHARD, seed=seed, folders=folders)
         else:
-            folder = _folder(options.files, place)
-            found = {
-                each: read_file(_file(folder, FILES[each]), most=most, length=options.max_length)
-                for each, most in sizes.items()
+            folder = _folder(options.files, folders)
+            splits = {
+                split: read_file(_file(folder, FILES[split]), most=most, length=options.max_length)
+                for split, most in sizes.items()
             }
-            notes = {"source": f"files of {folder}", **split_notes(found)}
+            notes = {"source": f"files of {folder}", **split_notes(splits)}
         return Splits(
-            found["train"],
-            found["held_out"],
-            found["test"],
+            splits["train"],
+            splits["held_out"],
+            splits["test"],
             vocabulary=VOCABULARY,
             classes=10,
             length=options.max_length,
@@ -177,7 +179,7 @@ class ListOps(ArenaTask):
         )
 
     def baselines(self, splits: Splits) -> dict[str, float]:
-        """`majority`; `first_token`: the best label of each root; `root_digits`: the root and the digits under it."""
+        """`majority`; `first_token`: the most frequent label of the root; `root_digits`: root and digits under it."""
         train, test = splits.train, splits.test
         by_root = np.zeros((VOCABULARY, 10), dtype=np.int64)
         np.add.at(by_root, (train.tokens[train.starts[:-1]], train.labels), 1)
@@ -191,12 +193,12 @@ class ListOps(ArenaTask):
 
 
 def _by_digits(examples: LabelledSequences, shares: np.ndarray) -> np.ndarray:
-    """The likeliest value where the subtrees under the root are independent draws from the labels of training.
+    """The most probable value if the subtrees under the root are independent draws from the training labels.
 
-    Those labels are values of trees like the subtrees. The likeliest is counted over `GUESSES` draws of a fixed seed.
+    It is counted over `GUESSES` draws with a fixed seed.
     """
     draw = np.random.Generator(np.random.PCG64(0))
-    found = np.zeros(len(examples), dtype=np.int64)
+    predictions = np.zeros(len(examples), dtype=np.int64)
     for number in range(len(examples)):
         ids = np.asarray(examples.sequence(number)).astype(np.int64)
         opens = (ids >= OPEN) & (ids < CLOSE)
@@ -214,17 +216,19 @@ def _by_digits(examples: LabelledSequences, shares: np.ndarray) -> np.ndarray:
             result = values.sum(1) % 10
         else:
             result = np.median(values, axis=1).astype(np.int64)
-        found[number] = np.bincount(result, minlength=10).argmax()
-    return found
+        predictions[number] = np.bincount(result, minlength=10).argmax()
+    return predictions
 
 
-def _folder(files: str, place: DataFolders) -> Path:
-    """As it is given, or in the folder of data sets."""
-    tried = [Path(files), *([place.data / files] if place.data else [])]
+def _folder(files: str, folders: DataFolders) -> Path:
+    """The folder as given, or relative to the folder of data sets."""
+    tried = [Path(files), *([folders.data / files] if folders.data else [])]
     for folder in tried:
         if folder.is_dir():
             return folder
-    raise InvalidInput(f"the task listops: no folder {' or '.join(map(str, tried))}; without `files` trees are made")
+    raise InvalidInput(
+        f"the task listops: no folder {' or '.join(map(str, tried))}; without `files` trees are generated"
+    )
 
 
 def _file(folder: Path, split: str) -> Path:
@@ -232,7 +236,7 @@ def _file(folder: Path, split: str) -> Path:
     for name in names:
         if (folder / name).is_file():
             return folder / name
-    raise InvalidInput(f"{folder} has none of {', '.join(names)}; without `files` trees are made")
+    raise InvalidInput(f"{folder} has none of {', '.join(names)}; without `files` trees are generated")
 
 
 __all__ = ["ListOps", "grow", "make"]

@@ -22,8 +22,8 @@ VOCABULARY = 17
 HEADER = "Source\tTarget"
 
 _IDS = {symbol: number for number, symbol in enumerate(SYMBOLS, 1)}
-# One byte for each symbol, so that whole rows are read by what works on bytes.
-_LETTERS = [(name.encode(), b"abcd"[place : place + 1]) for place, name in enumerate(OPERATORS)]
+# One byte for each symbol, so that whole rows can be read by operations on bytes.
+_LETTERS = [(name.encode(), b"abcd"[index : index + 1]) for index, name in enumerate(OPERATORS)]
 _OF_BYTES = dict(zip(b"0123456789abcd]", range(1, UNKNOWN), strict=True))
 _TABLE = bytes(_OF_BYTES.get(byte, UNKNOWN) for byte in range(256))
 
@@ -34,7 +34,7 @@ def encode(text: str) -> np.ndarray:
     short = row.translate(None, b"() ")
     for name, letter in _LETTERS:
         short = short.replace(name, letter)
-    # A blank between each two, and no letter that stands for an operator here: then bytes and symbols are the same.
+    # With one blank between symbols, and without the letters used for operators here, each byte is a symbol.
     spaced = row.count(b" ") + 1 == len(short) + row.count(b"(") + row.count(b")")
     if spaced and not any(letter in row for _, letter in _LETTERS):
         return np.frombuffer(short.translate(_TABLE), dtype=np.uint8)
@@ -51,7 +51,7 @@ def evaluate(ids: Iterable[int]) -> int:
     """The value of an expression, by a stack machine."""
     values: list[int] = []
     opened: list[tuple[int, int]] = []  # operators, and where their arguments begin
-    for place, token in enumerate(ids.tolist() if isinstance(ids, np.ndarray) else ids):
+    for index, token in enumerate(ids.tolist() if isinstance(ids, np.ndarray) else ids):
         if 1 <= token <= 10:
             values.append(token - 1)
         elif OPEN <= token < CLOSE:
@@ -59,11 +59,11 @@ def evaluate(ids: Iterable[int]) -> int:
         elif token == CLOSE and opened:
             operator, first = opened.pop()
             if first == len(values):
-                raise InvalidInput(f"token {place + 1}: {SYMBOLS[operator - 1]} has no arguments")
+                raise InvalidInput(f"token {index + 1}: {SYMBOLS[operator - 1]} has no arguments")
             values[first:] = [_apply(operator, values[first:])]
         else:
             what = "']' ends no operator" if token == CLOSE else f"{token} is the id of no symbol"
-            raise InvalidInput(f"token {place + 1}: {what}")
+            raise InvalidInput(f"token {index + 1}: {what}")
     if opened or len(values) != 1:
         raise InvalidInput(f"the expression has {len(opened)} operators without an end and {len(values)} values")
     return values[0]
@@ -85,15 +85,15 @@ def _apply(operator: int, arguments: list[int]) -> int:
 def nested(ids: Iterable[int]) -> str:
     """The text of the benchmark's files: a left-nested binary tree, round parentheses around every application."""
     pieces: list[str] = []
-    opened: list[list[int]] = []  # where each operator stands, and how many arguments it has so far
+    opened: list[list[int]] = []  # position of each open operator, and its number of arguments so far
     for token in map(int, ids):
         if OPEN <= token < CLOSE:
             opened.append([len(pieces), 0])
             pieces.append(SYMBOLS[token - 1])
             continue
         if token == CLOSE:
-            place, arguments = opened.pop()
-            pieces[place] = "( " * (arguments + 1) + pieces[place]
+            position, arguments = opened.pop()
+            pieces[position] = "( " * (arguments + 1) + pieces[position]
             pieces.append("] )")
         else:
             pieces.append(SYMBOLS[token - 1])
@@ -104,16 +104,16 @@ def nested(ids: Iterable[int]) -> str:
 
 
 def write_file(examples: LabelledSequences, path: Path) -> None:
-    """A file as the benchmark's own; compressed where its name ends so."""
-    rows = (f"{nested(examples.sequence(each))}\t{examples.labels[each]}" for each in range(len(examples)))
+    """Writes a file in the benchmark's format, compressed if its name ends in .gz."""
+    rows = (f"{nested(examples.sequence(number))}\t{examples.labels[number]}" for number in range(len(examples)))
     content = "\n".join([HEADER, *rows, ""]).encode()
-    # Without a time, so that the same examples give the same file.
+    # Without a time stamp, so that the same examples give the same file.
     path.write_bytes(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
 
 
 def read_file(path: Path, *, most: int | None = None, length: int | None = None) -> LabelledSequences:
-    """The first `most` expressions of a file; a row that is damaged, or whose target is not its value, is named."""
-    parts: list[np.ndarray] = []
+    """The first `most` expressions of a file; an error names a row that is damaged or has the wrong target."""
+    expressions: list[np.ndarray] = []
     labels: list[int] = []
     for number, line in _lines(path):
         if most is not None and len(labels) == most:
@@ -125,8 +125,8 @@ def read_file(path: Path, *, most: int | None = None, length: int | None = None)
         ids = encode(text)
         if (ids == UNKNOWN).any():
             symbols = text.replace("(", " ").replace(")", " ").split()
-            strange = next((each for each in symbols if each not in _IDS), text[:40])
-            raise InvalidInput(f"{where}: {strange!r} is no symbol of ListOps; known: {' '.join(SYMBOLS)}")
+            unknown = next((symbol for symbol in symbols if symbol not in _IDS), text[:40])
+            raise InvalidInput(f"{where}: {unknown!r} is no symbol of ListOps; known: {' '.join(SYMBOLS)}")
         if length is not None and len(ids) > length:
             raise InvalidInput(f"{where}: {len(ids)} tokens, and at most {length} are read; give a larger max_length")
         try:
@@ -135,12 +135,12 @@ def read_file(path: Path, *, most: int | None = None, length: int | None = None)
             raise InvalidInput(f"{where}: {error}") from None
         if value != int(target):
             raise InvalidInput(f"{where}: the target is {target}, and the expression's value is {value}")
-        parts.append(ids)
+        expressions.append(ids)
         labels.append(value)
-    if not parts:
+    if not expressions:
         raise InvalidInput(f"{path} has no expressions")
-    starts = np.concatenate([[0], np.cumsum([len(part) for part in parts])]).astype(np.int64)
-    return LabelledSequences(np.concatenate(parts), starts, np.array(labels, dtype=np.int64), str(path))
+    starts = np.concatenate([[0], np.cumsum([len(expression) for expression in expressions])]).astype(np.int64)
+    return LabelledSequences(np.concatenate(expressions), starts, np.array(labels, dtype=np.int64), str(path))
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:

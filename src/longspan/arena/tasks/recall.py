@@ -1,12 +1,11 @@
-"""Associative recall over a distance, a task of our own: which value went with this key?
+"""Associative recall over a distance, which is not in the benchmark: which value belongs to this key?
 
-A sequence is `pairs` of a key and its value, filler up to the length, and at the end one of the keys. The keys of a
-sequence are different; values are drawn independently, so that neither the keys nor the question tell anything of the
-label: a model must carry all pairs over the filler, or look back for the one. Filler is drawn from a few symbols of its
-own. All sequences have one length, and no two are the same.
+A sequence has `pairs` of a key and its value, then filler symbols, and at the end one of the keys. The keys of a
+sequence are distinct, and values are drawn independently, so the label cannot be guessed from the keys: a model must
+carry all pairs past the filler, or look back for the right one. All sequences have the same length and are distinct.
 
-A pair is two symbols side by side, which a model must first learn to bind, or, where `joined`, one symbol of its own:
-that is learned in minutes on a processor, and leaves the question of the distance.
+A pair is two adjacent symbols, which a model must first learn to bind. With `joined` it is one symbol: that is learned
+in minutes on a CPU, and leaves only the distance.
 """
 
 from collections.abc import Mapping
@@ -26,13 +25,13 @@ SHARD = 4096
 
 
 def make(options: Mapping[str, Any], seed: int, number: int, count: int) -> LabelledSequences:
-    """One shard. Ids: 0 is in none, then fillers, then keys, then values or, where joined, pairs."""
+    """One shard. Ids: 0 is unused, then fillers, keys, and values or, if joined, pairs."""
     pairs, keys, values, fillers = (options[name] for name in ("pairs", "keys", "values", "fillers"))
     length = options["length"]
     draw = np.random.Generator(np.random.PCG64(np.random.SeedSequence((seed, number))))
     key = draw.random((count, keys)).argsort(1)[:, :pairs]
     value = draw.integers(0, values, (count, pairs))
-    asked = draw.integers(0, pairs, count)
+    target = draw.integers(0, pairs, count)
     ids = draw.integers(1, 1 + fillers, (count, length))
     if options["joined"]:
         ids[:, :pairs] = 1 + fillers + keys + key * values + value
@@ -40,10 +39,10 @@ def make(options: Mapping[str, Any], seed: int, number: int, count: int) -> Labe
         ids[:, 0 : 2 * pairs : 2] = 1 + fillers + key
         ids[:, 1 : 2 * pairs : 2] = 1 + fillers + keys + value
     rows = np.arange(count)
-    ids[:, -1] = 1 + fillers + key[rows, asked]
+    ids[:, -1] = 1 + fillers + key[rows, target]
     kind = np.uint8 if _vocabulary(options) <= 256 else np.uint16
     starts = np.arange(count + 1, dtype=np.int64) * length
-    return LabelledSequences(ids.astype(kind).ravel(), starts, value[rows, asked], "recall")
+    return LabelledSequences(ids.astype(kind).ravel(), starts, value[rows, target], "recall")
 
 
 def _vocabulary(options: Mapping[str, Any]) -> int:
@@ -52,7 +51,7 @@ def _vocabulary(options: Mapping[str, Any]) -> int:
 
 
 class Recall(ArenaTask):
-    """As many classes as there are values."""
+    """The classes are the values."""
 
     name = "recall"
     title = "Recall"
@@ -80,17 +79,17 @@ class Recall(ArenaTask):
                     f"option length must be at least {least} for {self.pairs} pairs and a question, not {self.length}"
                 )
 
-    def splits(self, place: DataFolders, seed: int = 0) -> Splits:
+    def splits(self, folders: DataFolders, seed: int = 0) -> Splits:
         options = self.options
         sizes = {"train": options.train, "held_out": options.held_out, "test": options.test}
         names = ("pairs", "keys", "values", "fillers", "joined", "length")
-        asked = {"generator": VERSION, **{each: getattr(options, each) for each in names}}
-        found, notes = distinct_splits("recall", asked, make, sizes, shard=SHARD, seed=seed, place=place)
+        generated = {"generator": VERSION, **{name: getattr(options, name) for name in names}}
+        splits, notes = distinct_splits("recall", generated, make, sizes, shard=SHARD, seed=seed, folders=folders)
         return Splits(
-            found["train"],
-            found["held_out"],
-            found["test"],
-            vocabulary=_vocabulary(asked),
+            splits["train"],
+            splits["held_out"],
+            splits["test"],
+            vocabulary=_vocabulary(generated),
             classes=options.values,
             length=options.length,
             padded=False,
@@ -98,7 +97,7 @@ class Recall(ArenaTask):
         )
 
     def baselines(self, splits: Splits) -> dict[str, float]:
-        """`majority`; `frequent_value`: the one most often in the sequence, the best guess without the keys."""
+        """`majority`; `frequent_value`: the most frequent value of the sequence, the best guess without the keys."""
         options, test = self.options, splits.test
         most = np.bincount(splits.train.labels, minlength=splits.classes).argmax()
         ids = np.asarray(test.tokens).reshape(len(test), options.length)

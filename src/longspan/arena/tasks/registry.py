@@ -1,4 +1,4 @@
-"""The tasks of the arena by name: how each is read or made, and what trivial predictors reach on it."""
+"""The tasks of the arena by name: their data, and the accuracies of trivial predictors."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DataFolders:
-    """Where data is found, and where what is made is kept."""
+    """Where data sets are, and where generated data is kept."""
 
     data: Path | None  # the folder of data sets: --data, or LONGSPAN_DATA
-    cache: Path  # what generators made, by a hash of what was asked for
-    processes: int = 1  # that make it
+    cache: Path  # generated data, by a hash of its options
+    processes: int = 1  # that generate data
 
 
 class ArenaTask(ABC):
-    """A task with options of its own, such as lengths; a setting gives them."""
+    """A task with its options, such as lengths, which a setting gives."""
 
     name: ClassVar[str]
     title: ClassVar[str]  # as papers print it
     generated: ClassVar[bool]  # whether it needs no files
-    pixels: ClassVar[bool] = False  # whether tokens are intensities, which are regressed in self pre-training
-    # A plugin's own sizes by setting ("tiny", …); without them it has ListOps' model and training, and its defaults.
+    pixels: ClassVar[bool] = False  # whether tokens are intensities, which self pre-training predicts as numbers
+    # A plugin's sizes by setting ("tiny", …); by default ListOps' model and training, and the task's own defaults.
     settings: ClassVar[Mapping[str, "ArenaSetting"]] = {}
 
     @dataclass(frozen=True, kw_only=True)
@@ -40,17 +40,17 @@ class ArenaTask(ABC):
     def __init__(self, options: Any) -> None:
         self.options: Any = options
 
-    def check(self, place: DataFolders) -> None:
-        """Says what files are missing, before anything is run; contents are looked at by `splits`."""
-        return  # what is generated needs none
+    def check(self, folders: DataFolders) -> None:
+        """Raises if files are missing, before anything runs; `splits` reads their contents."""
+        return  # generated data needs no files
 
     @abstractmethod
-    def splits(self, place: DataFolders, seed: int = 0) -> Splits:
-        """The data; what is missing or wrong is said by file and row."""
+    def splits(self, folders: DataFolders, seed: int = 0) -> Splits:
+        """The data; an error names the file and the row."""
 
     @abstractmethod
     def baselines(self, splits: Splits) -> dict[str, float]:
-        """Accuracies on `splits.test` of predictors that read next to nothing, `majority` among them."""
+        """Accuracies on `splits.test` of trivial predictors, including `majority`."""
 
 
 TASKS: Registry[ArenaTask] = Registry(
@@ -71,7 +71,7 @@ names, find = TASKS.names, TASKS.find
 
 
 def build(name: str, options: Mapping[str, Any]) -> ArenaTask:
-    """A task by its name, with options by theirs."""
+    """Build a task by its name and options."""
     cls = find(name)
     return cls(config.make(cls.Options, options, f"the task {name}"))
 

@@ -49,14 +49,14 @@ class Pieces:
         """Pairs in the order of merging: best scores first, as SentencePiece's encoder does."""
         plain = {piece.text: number for number, piece in enumerate(self.pieces) if piece.kind in WRITTEN}
         check_lengths(plain)
-        found: list[tuple[float, str, str]] = []
+        merges: list[tuple[float, str, str]] = []
         for text, number in plain.items():
             pairs = ((text[:at], text[at:]) for at in range(1, len(text)))
             known = [pair for pair in pairs if pair[0] in plain and pair[1] in plain]
             known.sort(key=lambda pair: (plain[pair[0]], plain[pair[1]]))
-            found.extend((self.pieces[number].score, *pair) for pair in known)
-        found.sort(key=lambda row: (row[0], len(row[1]), len(row[2])), reverse=True)
-        return [(left, right) for _, left, right in found]
+            merges.extend((self.pieces[number].score, *pair) for pair in known)
+        merges.sort(key=lambda row: (row[0], len(row[1]), len(row[2])), reverse=True)
+        return [(left, right) for _, left, right in merges]
 
 
 def check_lengths(pieces: Iterable[str]) -> None:
@@ -73,38 +73,38 @@ def read_pieces(path: Path) -> Pieces:
         raise Unsupported(
             f"{path} is a file of tiktoken, which says only part of its tokenizer; it needs tokenizer.json"
         )
-    found = Pieces()
+    pieces = Pieces()
     try:
         for number, value in _fields(data):
             if number == 1:
-                found.pieces.append(_piece(_as_bytes(value)))
+                pieces.pieces.append(_piece(_as_bytes(value)))
             elif number == 2:
-                _trainer(found, _as_bytes(value))
+                _trainer(pieces, _as_bytes(value))
             elif number == 3:
-                _normaliser(found, _as_bytes(value))
-            if len(found.pieces) > MOST_PIECES:
+                _normaliser(pieces, _as_bytes(value))
+            if len(pieces.pieces) > MOST_PIECES:
                 raise InvalidInput(f"{path} has more than {MOST_PIECES:,} pieces; no model has so many rows")
     except UnicodeDecodeError as error:
-        raise InvalidInput(f"{path}: piece {len(found.pieces)} is not UTF-8: {error.reason}") from None
+        raise InvalidInput(f"{path}: piece {len(pieces.pieces)} is not UTF-8: {error.reason}") from None
     except InvalidInput:
         raise
     except (ValueError, struct.error) as error:
-        raise InvalidInput(f"{path} is no file of SentencePiece, at piece {len(found.pieces)}: {error}") from None
-    if not found.pieces:
+        raise InvalidInput(f"{path} is no file of SentencePiece, at piece {len(pieces.pieces)}: {error}") from None
+    if not pieces.pieces:
         raise InvalidInput(f"{path} is no file of SentencePiece: it has no pieces")
-    if found.kind not in (UNIGRAM, BPE):
-        raise Unsupported(f"{path}: model_type is {found.kind}; of SentencePiece, unigram (1) and BPE (2) can be read")
-    if not 0 <= found.unk < len(found.pieces):
-        raise InvalidInput(f"{path}: unk_id is {found.unk}, and there are {len(found.pieces)} pieces")
+    if pieces.kind not in (UNIGRAM, BPE):
+        raise Unsupported(f"{path}: model_type is {pieces.kind}; of SentencePiece, unigram (1) and BPE (2) can be read")
+    if not 0 <= pieces.unk < len(pieces.pieces):
+        raise InvalidInput(f"{path}: unk_id is {pieces.unk}, and there are {len(pieces.pieces)} pieces")
     seen: dict[str, int] = {}
-    for number, piece in enumerate(found.pieces):
+    for number, piece in enumerate(pieces.pieces):
         if len(piece.text) > LONGEST or not piece.text:
             raise InvalidInput(f"{path}: piece {number} has {len(piece.text):,} letters; it can have 1 to {LONGEST:,}")
         if not math.isfinite(piece.score):
             raise InvalidInput(f"{path}: the score of piece {number} is {piece.score}")
         if seen.setdefault(piece.text, number) != number:
             raise InvalidInput(f"{path}: pieces {seen[piece.text]} and {number} are both {piece.text!r}")
-    return found
+    return pieces
 
 
 def _piece(data: bytes) -> SentencePiece:

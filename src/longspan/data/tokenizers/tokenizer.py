@@ -146,10 +146,10 @@ class Tokenizer:
 
     def token(self, number: int) -> str:
         """A token as the vocabulary spells it."""
-        found = self.inner.id_to_token(number)
-        if found is None:
+        token = self.inner.id_to_token(number)
+        if token is None:
             raise InvalidInput(f"no token has the id {number}; there are {self.size}")
-        return found
+        return token
 
     # Text to ids
 
@@ -195,15 +195,15 @@ class Tokenizer:
         firsts = [sound(text) for text in texts]
         given: list[Any] = firsts if pairs is None else list(zip(firsts, [sound(text) for text in pairs]))
         with _knowing():
-            found = [_encoded(each) for each in reader.encode_batch(given, add_special_tokens=special)]
-        for row, each in enumerate(found):
-            if longest is None or len(each) <= longest:
+            encoded = [_encoded(tokens) for tokens in reader.encode_batch(given, add_special_tokens=special)]
+        for row, tokens in enumerate(encoded):
+            if longest is None or len(tokens) <= longest:
                 continue
             if truncate is None:
-                raise InvalidInput(f"text {row} has {len(each)} tokens, and at most {longest} can be read")
+                raise InvalidInput(f"text {row} has {len(tokens)} tokens, and at most {longest} can be read")
             first, second = (given[row], None) if pairs is None else given[row]
-            found[row] = _cut(reader, first, second, special, longest, truncate)
-        return found
+            encoded[row] = _cut(reader, first, second, special, longest, truncate)
+        return encoded
 
     def encode_batch(
         self,
@@ -221,12 +221,12 @@ class Tokenizer:
 
         `padding` is the padding id; the default is the tokenizer's own.
         """
-        found = self.encode_many(texts, pairs, special=special, allow=allow, longest=longest, truncate=truncate)
-        return self.pad_batch(found, side=side, padding=padding)
+        encoded = self.encode_many(texts, pairs, special=special, allow=allow, longest=longest, truncate=truncate)
+        return self.pad_batch(encoded, side=side, padding=padding)
 
     def pad_batch(self, texts: Sequence[Encoded], *, side: Side = "right", padding: int | None = None) -> Padded:
         """Encoded texts as one padded batch; `side` is where padding goes."""
-        own = 0 if self.pad is None else self.pad
+        default = 0 if self.pad is None else self.pad
         longest = max(map(len, texts), default=0)
 
         def spread(rows: Sequence[Sequence[int]], value: int) -> Tensor:
@@ -235,7 +235,7 @@ class Tokenizer:
             return torch.tensor(filled, dtype=torch.long).reshape(len(rows), longest)
 
         return Padded(
-            spread([text.ids for text in texts], own if padding is None else padding),
+            spread([text.ids for text in texts], default if padding is None else padding),
             spread([[1] * len(text) for text in texts], 0).bool(),
             spread([text.segments for text in texts], 0),
         )
@@ -339,9 +339,9 @@ def _knowing() -> Iterator[None]:
         ) from None
 
 
-def _encoded(found: Any) -> Encoded:
-    added = [bool(mark) for mark in found.special_tokens_mask]
-    return Encoded(found.ids, found.type_ids, found.offsets, added, found.word_ids)
+def _encoded(encoding: Any) -> Encoded:
+    added = [bool(mark) for mark in encoding.special_tokens_mask]
+    return Encoded(encoding.ids, encoding.type_ids, encoding.offsets, added, encoding.word_ids)
 
 
 def sound(text: str) -> str:

@@ -83,15 +83,17 @@ def _read_tokenizer(folder: Path) -> Tokenizer | None:
         return None
     special = _special(folder, kind, named, inner)
     _add_tokens(folder, record, inner)
-    found = Tokenizer(inner, special, record)
-    if found.size > vocabularies.MOST_IDS:
-        raise InvalidInput(f"{folder}: a token has the id {found.size - 1}; ids below {vocabularies.MOST_IDS} can be")
+    tokenizer = Tokenizer(inner, special, record)
+    if tokenizer.size > vocabularies.MOST_IDS:
+        raise InvalidInput(
+            f"{folder}: a token has the id {tokenizer.size - 1}; ids below {vocabularies.MOST_IDS} can be"
+        )
     from_vocabulary = not (folder / FILE).is_file()  # tokenizer.json says itself what goes around a text
-    if from_vocabulary or (_says_ends(record) and found.cls is None):
+    if from_vocabulary or (_says_ends(record) and tokenizer.cls is None):
         # Defaults of the families: Llama's texts begin with a token, GPT's do not.
         ends = record.get("add_bos_token", kind == "llama"), record.get("add_eos_token", False)
-        _put_around(found, kind, bos=bool(ends[0]), eos=bool(ends[1]))
-    return found
+        _put_around(tokenizer, kind, bos=bool(ends[0]), eos=bool(ends[1]))
+    return tokenizer
 
 
 def _read(folder: Path, kind: str, record: Mapping[str, Any]) -> tokenizers.Tokenizer | None:
@@ -122,19 +124,19 @@ def read_inner(path: Path) -> tokenizers.Tokenizer:
 
 def _special(folder: Path, kind: str, named: Mapping[str, Any], inner: tokenizers.Tokenizer) -> Roles:
     """The token of each role: from the files, from the family, or by its common names."""
-    found = {
+    tokens = {
         role: token for role, token in SPECIAL.get(kind, {}).items() if inner.token_to_id(_name(token)) is not None
     }
-    told = {role: named[f"{role}_token"] for role in ROLES if f"{role}_token" in named}
-    if not found and not told:
+    listed = {role: named[f"{role}_token"] for role in ROLES if f"{role}_token" in named}
+    if not tokens and not listed:
         known = {token.content for token in inner.get_added_tokens_decoder().values() if token.special}
         here = {role: [name for name in names if name in known] for role, names in USUAL.items()}
         return {role: names[0] for role, names in here.items() if names}
-    for role, value in told.items():
-        found.pop(role, None)
+    for role, value in listed.items():
+        tokens.pop(role, None)
         if value is not None:
-            found[role] = _token(value, folder)
-    return found
+            tokens[role] = _token(value, folder)
+    return tokens
 
 
 def _name(token: str | AddedToken) -> str:
@@ -174,9 +176,9 @@ def _says_ends(record: Mapping[str, Any]) -> bool:
     return "add_bos_token" in record or "add_eos_token" in record
 
 
-def _put_around(found: Tokenizer, kind: str, *, bos: bool, eos: bool) -> None:
+def _put_around(tokenizer: Tokenizer, kind: str, *, bos: bool, eos: bool) -> None:
     """Sets the tokens around a text and between two, as each family has them."""
-    first, last = found.special.get("cls"), found.special.get("sep")
+    first, last = tokenizer.special.get("cls"), tokenizer.special.get("sep")
     if first is not None and last is not None and kind in ("roberta", "camembert", "xlm-roberta"):
         single, pair = f"{first}:0 $A:0 {last}:0", f"{first}:0 $A:0 {last}:0 {last}:0 $B:0 {last}:0"
     elif last is not None and kind in vocabularies.LANGUAGES:
@@ -186,13 +188,13 @@ def _put_around(found: Tokenizer, kind: str, *, bos: bool, eos: bool) -> None:
     elif first is not None and last is not None:
         single, pair = f"{first}:0 $A:0 {last}:0", f"{first}:0 $A:0 {last}:0 $B:1 {last}:1"
     else:
-        first = found.special.get("bos") if bos else None
-        last = found.special.get("eos") if eos else None
+        first = tokenizer.special.get("bos") if bos else None
+        last = tokenizer.special.get("eos") if eos else None
         before, after = f"{first}:%d " if first else "", f" {last}:%d" if last else ""
         one, two = (f"{before}${text}:%d{after}".replace("%d", str(kind)) for kind, text in enumerate("AB"))
         single, pair = one, f"{one} {two}"
-    used = {token: found.id(token) for token in (first, last) if token is not None}
-    found.inner.post_processor = processors.TemplateProcessing(
+    used = {token: tokenizer.id(token) for token in (first, last) if token is not None}
+    tokenizer.inner.post_processor = processors.TemplateProcessing(
         single=single, pair=pair, special_tokens=list(used.items())
     )
 
@@ -201,8 +203,8 @@ def _family(folder: Path, record: Mapping[str, Any]) -> str:
     """The `model_type` that the tokenizer belongs to: from its own configuration, or else the model's."""
     named = str(record.get("tokenizer_class", "")).removesuffix("Fast").removesuffix("Tokenizer").lower()
     alike = {name.replace("-", "").replace("_", ""): name for name in (*SPECIAL, *SAME)}
-    found = alike.get(named) or str(read_json(folder / MODEL).get("model_type", ""))
-    return SAME.get(found, found) or _by_files(folder)
+    kind = alike.get(named) or str(read_json(folder / MODEL).get("model_type", ""))
+    return SAME.get(kind, kind) or _by_files(folder)
 
 
 def _by_files(folder: Path) -> str:

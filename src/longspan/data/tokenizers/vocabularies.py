@@ -95,7 +95,7 @@ def pairs(vocabulary: Path, merges: Path, kind: str, record: Mapping[str, Any]) 
 
 
 def _merges(path: Path, ids: Mapping[str, int], vocabulary: Path) -> list[tuple[str, str]]:
-    found = []
+    merges = []
     for number, line in enumerate(read_text(path).split("\n"), start=1):
         if not line.strip() or (number == 1 and line.startswith("#version")):
             continue
@@ -105,8 +105,8 @@ def _merges(path: Path, ids: Mapping[str, int], vocabulary: Path) -> list[tuple[
         for token in (*parts, "".join(parts)):
             if token not in ids:
                 raise InvalidInput(f"{path}, line {number}: {token!r} is not in {vocabulary.name}")
-        found.append((parts[0], parts[1]))
-    return found
+        merges.append((parts[0], parts[1]))
+    return merges
 
 
 # SentencePiece
@@ -114,33 +114,33 @@ def _merges(path: Path, ids: Mapping[str, int], vocabulary: Path) -> list[tuple[
 
 def pieces(path: Path, kind: str, record: Mapping[str, Any]) -> tokenizers.Tokenizer:
     """A SentencePiece file, with the ids and the normalisation of a family."""
-    found = sentencepiece.read_pieces(path)
-    ordered, unk = _numbered(found.pieces, found.unk, kind)
-    prefix = bool(record.get("add_prefix_space", found.prefix)) if kind == "llama" else found.prefix
-    if found.kind == sentencepiece.BPE:
+    pieces = sentencepiece.read_pieces(path)
+    ordered, unk = _numbered(pieces.pieces, pieces.unk, kind)
+    prefix = bool(record.get("add_prefix_space", pieces.prefix)) if kind == "llama" else pieces.prefix
+    if pieces.kind == sentencepiece.BPE:
         ids = {piece.text: number for number, piece in enumerate(ordered)}
         model: Any = models.BPE(
-            ids, found.merges, unk_token=ordered[unk].text, fuse_unk=True, byte_fallback=found.byte_fallback
+            ids, pieces.merges, unk_token=ordered[unk].text, fuse_unk=True, byte_fallback=pieces.byte_fallback
         )
     else:
         scored = [(piece.text, piece.score) for piece in ordered]
-        model = models.Unigram(scored, unk_id=unk, byte_fallback=found.byte_fallback)
+        model = models.Unigram(scored, unk_id=unk, byte_fallback=pieces.byte_fallback)
     inner = tokenizers.Tokenizer(model)
     steps: list[Any] = _albert(record) if kind == "albert" else []
-    if found.characters:
+    if pieces.characters:
         try:
-            steps.append(normalizers.Precompiled(found.characters))
+            steps.append(normalizers.Precompiled(pieces.characters))
         except Exception as error:  # the package raises no narrower one
             raise InvalidInput(f"{path}: precompiled_charsmap cannot be read: {error}") from None
     if steps:
         inner.normalizer = normalizers.Sequence(steps)
-    scheme = "never" if not prefix else "always" if found.squeeze or record.get("legacy") else "first"
+    scheme = "never" if not prefix else "always" if pieces.squeeze or record.get("legacy") else "first"
     # Pieces that contain spaces, such as runs of spaces, need the text in one.
     apart = not any(SPACE in piece.text[1:] for piece in ordered)
     spaces = pre_tokenizers.Metaspace(SPACE, prepend_scheme=scheme, split=apart)
-    words = [pre_tokenizers.WhitespaceSplit(), spaces] if found.squeeze else [spaces]
+    words = [pre_tokenizers.WhitespaceSplit(), spaces] if pieces.squeeze else [spaces]
     inner.pre_tokenizer = pre_tokenizers.Sequence(words) if len(words) > 1 else spaces
-    if found.byte_fallback:
+    if pieces.byte_fallback:
         back: list[Any] = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
         inner.decoder = decoders.Sequence([*back, decoders.Strip(" ", 1, 0)] if prefix else back)
     else:
@@ -169,8 +169,8 @@ def _numbered(pieces: list[SentencePiece], unk: int, kind: str) -> tuple[list[Se
     """The pieces in the order of a family's ids: fairseq's models put four special tokens first."""
     if kind == "camembert":
         first = ["<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>"]
-        made = [*map(_control, first), SentencePiece("<unk>NOTUSED", -100.0)]
-        return [*made, *(piece for number, piece in enumerate(pieces) if number != unk), _control("<mask>")], 3
+        special = [*map(_control, first), SentencePiece("<unk>NOTUSED", -100.0)]
+        return [*special, *(piece for number, piece in enumerate(pieces) if number != unk), _control("<mask>")], 3
     if kind == "xlm-roberta":
         return [*map(_control, ["<s>", "<pad>", "</s>", "<unk>"]), *pieces[3:], _control("<mask>")], 3
     if kind in LANGUAGES:

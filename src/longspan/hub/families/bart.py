@@ -1,6 +1,6 @@
 """BART (Lewis et al. 2020) and mBART (Liu et al. 2020): an encoder and a decoder that share token embeddings.
 
-The decoder classifies whole texts; it reads the text as well: `shift_right(ids, start)` of `models.base`.
+Classification uses the decoder, which reads the text too: `shift_right(ids, start)` of `models.base`.
 """
 
 from collections.abc import Sequence
@@ -131,15 +131,15 @@ def generates(given: Config) -> bool:
     return str(named[0]).endswith("ForConditionalGeneration")
 
 
-def adjust(found: dict[str, Any], given: Config) -> dict[str, Any]:
+def adjust(options: dict[str, Any], given: Config) -> dict[str, Any]:
     """The options that the architecture decides."""
-    return {**found, "logit_bias": generates(given)}
+    return {**options, "logit_bias": generates(given)}
 
 
 def restore(record: dict[str, Any], options: Any) -> dict[str, Any]:
-    """What depends on several of our options."""
+    """Adds the keys that depend on several of our options."""
     if options.source_length is None:
-        raise Unsupported(f"each side of a {record['model_type']} has its own positions; give source_length")
+        raise Unsupported(f"a {record['model_type']} has separate positions for source and target; give source_length")
     for key, ours in (("layers", "layers"), ("attention_heads", "heads"), ("ffn_dim", "hidden")):
         if record[f"decoder_{key}"] is None:
             record[f"decoder_{key}"] = getattr(options, ours)

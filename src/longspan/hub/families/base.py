@@ -98,17 +98,17 @@ class Family:
 
     def options(self, given: Config, tasks: Sequence[HeadRequest] | None = None) -> dict[str, Any]:
         """Our options for their configuration; `tasks` replaces those of its architecture."""
-        for key, able in self.only.items():
-            if given.get(key, able[0]) not in able:
+        for key, supported in self.only.items():
+            if given.get(key, supported[0]) not in supported:
                 raise Unsupported(
-                    f"config.json: {key} is {given[key]!r}; of this, {self.name} here can be {_listed(able)}"
+                    f"config.json: {key} is {given[key]!r}; for {self.name} it can be {_listed(supported)}"
                 )
         options = {**self.fixed, **{field.ours: field.read(given) for field in self.fields}}
         options = self.adjust(options, given)
         if self._lacks_output(self.named(given)):
             options["tied"] = True
-        wanted = self.tasks(given) if tasks is None else tasks
-        heads = [self._requested_head(task, options, given) for task in wanted]
+        requested = self.tasks(given) if tasks is None else tasks
+        heads = [self._requested_head(task, options, given) for task in requested]
         return {**options, **self.headed, "tasks": tuple(heads)} if heads else options
 
     def _requested_head(self, task: HeadRequest, options: Config, given: Config) -> Head:
@@ -120,8 +120,8 @@ class Family:
         named = Head.read(task)
         if named.task != "regress" and named.task not in self.heads:
             return named
-        own = self.read_head(named.task, options, given)
-        return replace(own, **{key: getattr(named, key) for key in task})
+        default = self.read_head(named.task, options, given)
+        return replace(default, **{key: getattr(named, key) for key in task})
 
     def named(self, given: Config) -> str:
         """The class that a configuration names; by default the first."""
@@ -141,8 +141,8 @@ class Family:
         """The head that this family has for a task."""
         if task != "regress" and task not in self.heads:
             raise Unsupported(f"{self.name} has no head for {task!r}; it has them for {', '.join(self.heads)}")
-        made = self.head("classify" if task == "regress" else task, options, given)
-        return replace(made, task=task, labels=self.count(given, task))
+        head = self.head("classify" if task == "regress" else task, options, given)
+        return replace(head, task=task, labels=self.count(given, task))
 
     def count(self, given: Config, task: str = "classify") -> int:
         """The number of labels of a configuration; a regression has one."""
@@ -157,7 +157,7 @@ class Family:
 
     def _lacks_output(self, architecture: str) -> bool:
         """Whether a class has heads but no output layer, so that its ties do not matter."""
-        tied = any(each.ours == "tied" for each in self.fields)
+        tied = any(item.ours == "tied" for item in self.fields)
         return tied and bool(self.output and self.architectures.get(architecture)) and not self.has_output(architecture)
 
     def prefix(self, architecture: str) -> str:
@@ -167,16 +167,16 @@ class Family:
 
     def rules(self, task: str) -> Sequence[Rule]:
         """The rules for a head's tensors; none if the family has no such head."""
-        found = self.heads.get("classify" if task == "regress" else task, ())
+        rules = self.heads.get("classify" if task == "regress" else task, ())
         if task != "regress":
-            return found
+            return rules
         return [
             replace(rule, ours=tuple(name.replace("heads.classify", "heads.regress") for name in rule.ours))
-            for rule in found
+            for rule in rules
         ]
 
     def config(self, options: Any, labels: Sequence[str] = (), before: str | None = None) -> dict[str, Any]:
-        """Their configuration for our options; `check` tells if it is complete. `before` is the model's old class."""
+        """Their configuration for our options; `check` says if it is complete. `before` is the model's old class."""
         record: dict[str, Any] = {"model_type": self.name, "architectures": [self.architecture(options, before)]}
         plain = {name: getattr(options, name) for name in (item["name"] for item in config.describe(type(options)))}
         for item in self.fields:
@@ -198,8 +198,8 @@ class Family:
 
     def check(self, options: Any, given: Config) -> None:
         """Refuses a model that a configuration cannot describe: it would load as another model."""
-        again = config.make(type(options), self.options(given, options.tasks or ()), self.name)
-        ours, theirs = _settled(options), _settled(again)
+        read_back = config.make(type(options), self.options(given, options.tasks or ()), self.name)
+        ours, theirs = _settled(options), _settled(read_back)
         if self._lacks_output(self.named(given)):
             ours["tied"] = theirs["tied"]
         for name, value in ours.items():
@@ -208,29 +208,29 @@ class Family:
                     f"a configuration of {self.name} cannot say {name} = {config.plain(value)!r}; "
                     f"it would be read as {config.plain(theirs[name])!r}"
                 )
-        plain = {item["name"]: getattr(again, item["name"]) for item in config.describe(type(options))}
+        plain = {item["name"]: getattr(read_back, item["name"]) for item in config.describe(type(options))}
         for head in options.tasks or ():
-            made = self.read_head(head.task, plain, given)
+            described = self.read_head(head.task, plain, given)
             unsaid: dict[str, Any] = {"dropout": head.dropout, "drop_input": head.drop_input, "names": head.names}
             # Dropout matters in training only; the number of labels matters for some tasks only.
-            if replace(made, labels=head.labels, **unsaid) != head:
-                raise Unsupported(f"the head of a {self.name} there is {made}, and this model's is {head}")
+            if replace(described, labels=head.labels, **unsaid) != head:
+                raise Unsupported(f"the head of a {self.name} there is {described}, and this model's is {head}")
 
     def architecture(self, options: Any, before: str | None = None) -> str:
         """The class with exactly these heads; if there are several, the model's old class.
 
         The body alone may lack its pooler.
         """
-        wanted = {"classify" if head.task == "regress" else head.task for head in options.tasks or ()}
+        tasks_wanted = {"classify" if head.task == "regress" else head.task for head in options.tasks or ()}
         for spare in ((), self.spare):
             named = [
                 name
                 for name, tasks in self.architectures.items()
-                if {*tasks} - {*spare} == wanted - {*spare} or (tuple(tasks) == ("pool",) and not wanted)
+                if {*tasks} - {*spare} == tasks_wanted - {*spare} or (tuple(tasks) == ("pool",) and not tasks_wanted)
             ]
             if named:
                 return before if before in named else named[0]
-        raise Unsupported(f"no {self.name} there has heads for {', '.join(sorted(wanted)) or 'nothing'} at once")
+        raise Unsupported(f"no {self.name} there has heads for {', '.join(sorted(tasks_wanted)) or 'nothing'} at once")
 
 
 # Options that do not change the results of a trained model: initialisation, dropout, chunk sizes.
@@ -250,35 +250,38 @@ UNSAID = {
 
 def _settled(options: Any) -> dict[str, Any]:
     """Options by name, with defaults resolved, without those that do not change results."""
-    found = {each["name"]: getattr(options, each["name"]) for each in config.describe(type(options))}
-    width, heads = found.get("width"), found.get("heads")
-    meant = {
+    values = {item["name"]: getattr(options, item["name"]) for item in config.describe(type(options))}
+    width, heads = values.get("width"), values.get("heads")
+    defaults = {
         "embedding_width": width,
-        "groups": found.get("layers"),
+        "groups": values.get("layers"),
         "kv_heads": heads,
         "head_dim": width // heads if width and heads else None,
-        "key_dim": found.get("head_dim") or (width // heads if width and heads else None),
-        "query_bias": found.get("bias"),
-        "output_bias": found.get("bias"),
-        "decoder_layers": found.get("layers"),
+        "key_dim": values.get("head_dim") or (width // heads if width and heads else None),
+        "query_bias": values.get("bias"),
+        "output_bias": values.get("bias"),
+        "decoder_layers": values.get("layers"),
         "decoder_heads": heads,
-        "decoder_hidden": found.get("hidden"),
+        "decoder_hidden": values.get("hidden"),
     }
-    found |= {name: value for name, value in meant.items() if name in found and found[name] is None}
-    if found.get("groups") == found.get("layers"):
-        found.pop("share", None)
-    if "attention" in found:  # of each layer, without what it drops
-        settings = spread(found["attention"], found["layers"], "attention")
-        found["attention"] = tuple(AttentionConfig(each.name, **each.options) for each in settings)
-    return {name: value for name, value in found.items() if name not in UNSAID}
+    values |= {name: value for name, value in defaults.items() if name in values and values[name] is None}
+    if values.get("groups") == values.get("layers"):
+        values.pop("share", None)
+    if "attention" in values:  # of each layer, without what it drops
+        settings = spread(values["attention"], values["layers"], "attention")
+        values["attention"] = tuple(AttentionConfig(item.name, **item.options) for item in settings)
+    return {name: value for name, value in values.items() if name not in UNSAID}
 
 
 def _alike(ours: Any, there: Any, options: Any) -> bool:
     """Whether attention is the same in every layer; one side may spell out defaults."""
-    if not all(isinstance(each, tuple) and each and isinstance(each[0], AttentionConfig) for each in (ours, there)):
+    if not all(isinstance(value, tuple) and value and isinstance(value[0], AttentionConfig) for value in (ours, there)):
         return False
     layers = max(options.layers, len(ours), len(there))
-    return all(one == other for one, other in zip(spread(ours, layers, "ours"), spread(there, layers, "theirs")))
+    return all(
+        our_layer == their_layer
+        for our_layer, their_layer in zip(spread(ours, layers, "ours"), spread(there, layers, "theirs"))
+    )
 
 
 def label_names(given: Config) -> list[str]:

@@ -68,14 +68,14 @@ def token_head(task: str, out: str) -> tuple[Rule, ...]:
 
 def classifier_dropout(options: Config, given: Config) -> float:
     """The dropout of classification heads; by default the body's."""
-    found: Any = given.get("classifier_dropout")
-    return float(options["dropout"] if found is None else found)
+    rate: Any = given.get("classifier_dropout")
+    return float(options["dropout"] if rate is None else rate)
 
 
 def restore(record: dict[str, Any], options: Any) -> dict[str, Any]:
     """Writes the dropout of a classification head if it differs from the body's."""
-    own = [each.dropout for each in options.tasks or () if each.task in ("classify", "regress", "choose", "tag")]
-    return record if own[:1] in ([], [options.dropout]) else {**record, "classifier_dropout": own[0]}
+    rates = [head.dropout for head in options.tasks or () if head.task in ("classify", "regress", "choose", "tag")]
+    return record if rates[:1] in ([], [options.dropout]) else {**record, "classifier_dropout": rates[0]}
 
 
 def head(task: str, options: Config, given: Config) -> Head:

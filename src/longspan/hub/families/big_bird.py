@@ -11,7 +11,7 @@ from longspan.nn.heads import Head
 
 _DEFAULTS = {"vocab_size": 50358, "hidden_act": "gelu_new", "max_position_embeddings": 4096}
 FIELDS = (
-    *(replace(each, default=_DEFAULTS.get(each.theirs, each.default)) for each in bert.FIELDS),
+    *(replace(item, default=_DEFAULTS.get(item.theirs, item.default)) for item in bert.FIELDS),
     Field("scale", "rescale_embeddings", False),
 )
 # Their attention_type, block_size and num_random_blocks with defaults; and our own key for the plan.

@@ -42,8 +42,8 @@ def restore(record: dict[str, Any], options: Any) -> dict[str, Any]:
     """Writes the dropout of heads that have their own."""
     texts = dict.fromkeys(("classify", "regress", "choose"), "seq_classif_dropout")
     keys = {**texts, "span": "qa_dropout"}
-    own = {keys[each.task]: each.dropout for each in options.tasks or () if each.task in keys}
-    return {**record, **own}
+    rates = {keys[head.task]: head.dropout for head in options.tasks or () if head.task in keys}
+    return {**record, **rates}
 
 
 DISTILBERT = Family(

@@ -13,7 +13,7 @@ from longspan.nn.heads import Head
 SIZES = {"hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024}
 FIELDS = (
     Field("embedding_width", "embedding_size", 128),
-    *(Field(each.ours, each.theirs, SIZES.get(each.theirs, each.default), each.values) for each in BERT_FIELDS),
+    *(Field(item.ours, item.theirs, SIZES.get(item.theirs, item.default), item.values) for item in BERT_FIELDS),
 )
 
 

@@ -45,8 +45,8 @@ MASKS = (r"(transformer\.)?h\.\d+\.attn\.(masked_)?bias",)  # old files hold the
 
 def token_dropout(given: Config) -> float:
     """The dropout before token labels."""
-    said = [given.get(key) for key in ("classifier_dropout", "hidden_dropout")]
-    return float(next((value for value in said if value is not None), 0.1))
+    rates = [given.get(key) for key in ("classifier_dropout", "hidden_dropout")]
+    return float(next((value for value in rates if value is not None), 0.1))
 
 
 def head(task: str, options: Config, given: Config) -> Head:

@@ -31,13 +31,13 @@ def head(task: str, options: Config, given: Config) -> Head:
 
 def _rope(given: Config) -> dict[str, Any]:
     """The rotary settings of a configuration, old or new, in the current form."""
-    said = dict(given.get("rope_scaling") or given.get("rope_parameters") or {})
-    said.setdefault("rope_theta", given.get("rope_theta", THETA))
-    said["rope_type"] = said.get("rope_type", said.get("type", "default"))
+    rope = dict(given.get("rope_scaling") or given.get("rope_parameters") or {})
+    rope.setdefault("rope_theta", given.get("rope_theta", THETA))
+    rope["rope_type"] = rope.get("rope_type", rope.get("type", "default"))
     if "original_max_position_embeddings" in given:
-        said["original_max_position_embeddings"] = given["original_max_position_embeddings"]
-    said.setdefault("original_max_position_embeddings", given.get("max_position_embeddings", 2048))
-    return said
+        rope["original_max_position_embeddings"] = given["original_max_position_embeddings"]
+    rope.setdefault("original_max_position_embeddings", given.get("max_position_embeddings", 2048))
+    return rope
 
 
 def _scaling(rope: dict[str, Any], longest: int) -> RotaryScaling | None:
@@ -73,9 +73,9 @@ def _scaling(rope: dict[str, Any], longest: int) -> RotaryScaling | None:
 
 
 def _amplitude(rope: dict[str, Any], factor: float) -> float | None:
-    said, over, under = rope.get("attention_factor"), rope.get("mscale"), rope.get("mscale_all_dim")
-    if said is not None or not over or not under or factor <= 1:
-        return None if said is None else float(said)
+    amplitude, over, under = rope.get("attention_factor"), rope.get("mscale"), rope.get("mscale_all_dim")
+    if amplitude is not None or not over or not under or factor <= 1:
+        return None if amplitude is None else float(amplitude)
     grown = math.log(factor) / 10
     return float((over * grown + 1) / (under * grown + 1))
 
@@ -83,19 +83,19 @@ def _amplitude(rope: dict[str, Any], factor: float) -> float | None:
 def _written(options: Any) -> dict[str, Any]:
     """Their `rope_parameters` for our options."""
     scaling: RotaryScaling | None = options.rotary_scaling
-    found: dict[str, Any] = {"rope_theta": options.rotary_base, "rope_type": "default"}
+    rope: dict[str, Any] = {"rope_theta": options.rotary_base, "rope_type": "default"}
     if scaling is None:
-        return found
-    found.update(rope_type=scaling.kind, factor=scaling.factor)
+        return rope
+    rope.update(rope_type=scaling.kind, factor=scaling.factor)
     if scaling.kind == "linear":
-        return found
-    found["original_max_position_embeddings"] = scaling.original_length
+        return rope
+    rope["original_max_position_embeddings"] = scaling.original_length
     if scaling.kind == "llama3":
-        return {**found, "low_freq_factor": scaling.low, "high_freq_factor": scaling.high}
-    found.update(beta_slow=scaling.low, beta_fast=scaling.high)
+        return {**rope, "low_freq_factor": scaling.low, "high_freq_factor": scaling.high}
+    rope.update(beta_slow=scaling.low, beta_fast=scaling.high)
     if scaling.amplitude is not None:
-        found["attention_factor"] = scaling.amplitude
-    return found if scaling.round_bounds else {**found, "truncate": False}
+        rope["attention_factor"] = scaling.amplitude
+    return rope if scaling.round_bounds else {**rope, "truncate": False}
 
 
 def _adjust(options: dict[str, Any], given: Config) -> dict[str, Any]:

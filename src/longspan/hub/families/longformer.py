@@ -1,4 +1,4 @@
-"""Longformer (Beltagy et al. 2020): RoBERTa with a sliding window, and global tokens with projections of their own."""
+"""Longformer (Beltagy et al. 2020): RoBERTa with a sliding window, and global tokens with separate projections."""
 
 from dataclasses import replace
 from typing import Any
@@ -36,8 +36,8 @@ def restore(record: dict[str, Any], options: Any) -> dict[str, Any]:
 
 def head(task: str, options: Config, given: Config) -> Head:
     """RoBERTa's, all of them with the body's dropout."""
-    made = roberta.head(task, options, {**given, "classifier_dropout": None})
-    return replace(made, global_tokens=GLOBAL_TOKENS.get(task))
+    base = roberta.head(task, options, {**given, "classifier_dropout": None})
+    return replace(base, global_tokens=GLOBAL_TOKENS.get(task))
 
 
 LONGFORMER = Family(
@@ -45,7 +45,7 @@ LONGFORMER = Family(
     model="encoder",
     base="longformer.",
     fields=(
-        *(replace(each, default=30522) if each.ours == "vocabulary" else each for each in ROBERTA.fields),
+        *(replace(item, default=30522) if item.ours == "vocabulary" else item for item in ROBERTA.fields),
         Field("separator", "sep_token_id", 2),
     ),
     fixed=ROBERTA.fixed,

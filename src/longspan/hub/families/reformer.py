@@ -42,7 +42,7 @@ FIXED: Config = {
     "init": "normal",
 }
 LAYERS = ("local", "lsh", "local", "lsh", "local", "lsh")
-KEY_EPS = 1e-6  # added there to the mean square of a key
+KEY_EPS = 1e-6  # added to the mean square of a key
 
 # Attention of the two kinds of layers
 
@@ -81,9 +81,9 @@ def _hashed(given: Config, causal: bool) -> AttentionConfig:
 
 def _buckets(given: Config) -> int | tuple[int, ...]:
     """The number of buckets; by default that for the longest text (in Hugging Face, the first text decides)."""
-    said = given.get("num_buckets")
-    if said is not None:
-        return int(said) if isinstance(said, int) else tuple(int(factor) for factor in said)
+    buckets = given.get("num_buckets")
+    if buckets is not None:
+        return int(buckets) if isinstance(buckets, int) else tuple(int(factor) for factor in buckets)
     longest, chunk = int(given.get("max_position_embeddings", 4096)), int(given.get("lsh_attn_chunk_length", 64))
     power = max(1, (2 * (longest // chunk)).bit_length() - 1)
     if 2**power > 2 * max(int((longest // chunk) ** 0.5), chunk):
@@ -92,20 +92,20 @@ def _buckets(given: Config) -> int | tuple[int, ...]:
 
 
 def _adjust(causal: bool) -> Any:
-    def adjust(found: dict[str, Any], given: Config) -> dict[str, Any]:
+    def adjust(options: dict[str, Any], given: Config) -> dict[str, Any]:
         kinds: Sequence[str] = given.get("attn_layers", LAYERS)
         if not kinds or not {"local", "lsh"}.issuperset(kinds):
             raise Unsupported(f"config.json: attn_layers are of 'local' and 'lsh', not {kinds!r}")
-        made = {"local": _local, "lsh": _hashed}
-        settings = {kind: made[kind](given, causal) for kind in dict.fromkeys(kinds)}
-        found |= {"layers": len(kinds), "attention": tuple(settings[kind] for kind in kinds)}
+        builders = {"local": _local, "lsh": _hashed}
+        settings = {kind: builders[kind](given, causal) for kind in dict.fromkeys(kinds)}
+        options |= {"layers": len(kinds), "attention": tuple(settings[kind] for kind in kinds)}
         if not given.get("axial_pos_embds", True):
-            return {**found, "position": "learned"}
+            return {**options, "position": "learned"}
         axes = tuple(given.get("axial_pos_shape", (64, 64)))
         if len(axes) != 2:
-            raise Unsupported(f"config.json: axial_pos_shape is {axes}; of this, reformer here can be two sides")
+            raise Unsupported(f"config.json: axial_pos_shape is {axes}; it must have two sides")
         widths = tuple(given.get("axial_pos_embds_dim", (64, 192)))
-        return {**found, "position": "axial", "axes": axes, "axis_widths": widths}
+        return {**options, "position": "axial", "axes": axes, "axis_widths": widths}
 
     return adjust
 
@@ -114,58 +114,59 @@ def _adjust(causal: bool) -> Any:
 
 
 def _restore(causal: bool) -> Any:
-    def restore(found: dict[str, Any], options: Any) -> dict[str, Any]:
-        """Their names of the layers' kinds and sizes, and of the positions."""
-        found["is_decoder"] = causal
-        settings = [_complete(each, options, causal) for each in spread(options.attention, options.layers, "reformer")]
+    def restore(record: dict[str, Any], options: Any) -> dict[str, Any]:
+        """Adds the keys for the layers and the positions."""
+        record["is_decoder"] = causal
+        layers = spread(options.attention, options.layers, "reformer")
+        settings = [_complete(layer, options, causal) for layer in layers]
         for setting in settings:
-            found |= _keys(setting, causal)
-        found["attn_layers"] = ["local" if setting.name == "image_local" else "lsh" for setting in settings]
-        found["axial_pos_embds"] = options.position == "axial"
+            record |= _keys(setting, causal)
+        record["attn_layers"] = ["local" if setting.name == "image_local" else "lsh" for setting in settings]
+        record["axial_pos_embds"] = options.position == "axial"
         if options.position == "axial":
-            found |= {"axial_pos_shape": list(options.axes), "axial_pos_embds_dim": list(options.axis_widths)}
+            record |= {"axial_pos_shape": list(options.axes), "axial_pos_embds_dim": list(options.axis_widths)}
         elif options.position != "learned":
             raise Unsupported(f"reformer has axial positions or learned ones, not {options.position}")
-        again = _adjust(causal)({}, found)["attention"]
-        for setting, there in zip(settings, again):
-            if setting != there:
-                raise Unsupported(f"reformer cannot say {setting!r} of a layer; the nearest is {there!r}")
+        read_back = _adjust(causal)({}, record)["attention"]
+        for setting, nearest in zip(settings, read_back):
+            if setting != nearest:
+                raise Unsupported(f"reformer cannot say {setting!r} of a layer; the nearest is {nearest!r}")
         for head in options.tasks or ():
             if head.task in ("classify", "regress"):
-                found["classifier_dropout"] = head.dropout
-        return found
+                record["classifier_dropout"] = head.dropout
+        return record
 
     return restore
 
 
 def _complete(setting: AttentionConfig, options: Any, causal: bool) -> AttentionConfig:
-    """With explicit dropout, and with its form unless it is the default."""
+    """The setting of a layer with explicit dropout, and without its form if that is the default."""
     dropout = options.attention_dropout if setting.dropout is None else setting.dropout
-    own = "strict" if causal else "paper"
-    given = {name: value for name, value in setting.options.items() if (name, value) != ("form", own)}
-    return AttentionConfig(setting.name, dropout=dropout, **given)
+    default_form = "strict" if causal else "paper"
+    options_kept = {name: value for name, value in setting.options.items() if (name, value) != ("form", default_form)}
+    return AttentionConfig(setting.name, dropout=dropout, **options_kept)
 
 
 def _keys(setting: AttentionConfig, causal: bool) -> dict[str, Any]:
-    """What a layer of this kind has; what these keys cannot say of it is found by reading them again."""
-    own = setting.all_options
-    if setting.name == "image_local" and isinstance(own.query_block, int):
+    """The keys for a layer; `restore` reads them back to find what they cannot express."""
+    values = setting.all_options
+    if setting.name == "image_local" and isinstance(values.query_block, int):
         return {
-            "local_attn_chunk_length": own.query_block,
-            "local_num_chunks_before": own.memory // own.query_block,
-            "local_num_chunks_after": (own.memory_after or 0) // own.query_block,
+            "local_attn_chunk_length": values.query_block,
+            "local_num_chunks_before": values.memory // values.query_block,
+            "local_num_chunks_after": (values.memory_after or 0) // values.query_block,
             "local_attention_probs_dropout_prob": setting.dropout,
         }
     if setting.name == "reformer":
         return {
-            "num_hashes": own.rounds,
-            "lsh_attn_chunk_length": own.chunk,
-            "num_buckets": config.plain(own.buckets),
-            "lsh_num_chunks_before": own.chunks_before,
-            "lsh_num_chunks_after": own.chunks_after,
-            "hash_seed": own.seed,
+            "num_hashes": values.rounds,
+            "lsh_attn_chunk_length": values.chunk,
+            "num_buckets": config.plain(values.buckets),
+            "lsh_num_chunks_before": values.chunks_before,
+            "lsh_num_chunks_after": values.chunks_after,
+            "hash_seed": values.seed,
             "lsh_attention_probs_dropout_prob": setting.dropout,
-            "lsh_form": own.form or ("strict" if causal else "paper"),
+            "lsh_form": values.form or ("strict" if causal else "paper"),
         }
     raise Unsupported(f"reformer's layers are 'image_local' or 'reformer', and this model has {setting!r}")
 
@@ -174,7 +175,7 @@ def _keys(setting: AttentionConfig, causal: bool) -> dict[str, Any]:
 
 
 def _along(axis: int) -> Any:
-    """Their tables of positions have both sides of the grid, one of them of a single row."""
+    """The shape of a position table: both sides of the grid, one of them of a single row."""
 
     def shape(options: Any, ours: Tensor) -> tuple[int, ...]:
         rows, width = ours.shape

@@ -48,7 +48,7 @@ def _family(name: str, classes: str, vocabulary: int) -> Family:
         name=name,
         model="encoder",
         base="roberta.",
-        fields=[replace(each, default=defaults.get(each.ours, each.default)) for each in FIELDS],
+        fields=[replace(item, default=defaults.get(item.ours, item.default)) for item in FIELDS],
         fixed={**FIXED, "count_real": True},
         only=ONLY,
         architectures={

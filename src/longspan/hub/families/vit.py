@@ -73,12 +73,12 @@ def restore(record: dict[str, Any], options: Any) -> dict[str, Any]:
         del record["head_dim"]
     if options.query_bias is None:
         record["qkv_bias"] = options.bias
-    for each in options.tasks or ():
-        if each.task == "pool":
-            activation = next((name for name, ours in POOLER.items() if ours == each.activation), None)
-            if activation is None or each.pool != "first":
+    for head in options.tasks or ():
+        if head.task == "pool":
+            activation = next((name for name, ours in POOLER.items() if ours == head.activation), None)
+            if activation is None or head.pool != "first":
                 raise Unsupported("the pooler there is a layer with an activation on the class token")
-            record |= {"pooler_act": activation, "pooler_output_size": each.inner or options.width}
+            record |= {"pooler_act": activation, "pooler_output_size": head.inner or options.width}
     return record
 
 

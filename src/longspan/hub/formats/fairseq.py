@@ -95,11 +95,11 @@ def fits(path: Path) -> bool:
 
 def content(path: Path) -> Content:
     """The checkpoint as it is converted; its dictionary goes along."""
-    config, found = read(path)
+    config, tensors = read(path)
     size, rows = len(vocabulary(path.parent / "dict.txt")), config["vocab_size"]
     if size > rows:
         raise InvalidInput(f"{path} has {rows} tokens and the dictionary beside it {size}; it is another model's")
-    return Content(config, found, [path.parent / "dict.txt"])
+    return Content(config, tensors, [path.parent / "dict.txt"])
 
 
 def _unpickle(path: Path) -> Any:
@@ -111,21 +111,21 @@ def _unpickle(path: Path) -> Any:
     except pickle.UnpicklingError as error:
         reason = str(error).splitlines()[0]
         raise InvalidInput(f"{path} holds more than tensors and arguments, and is not opened: {reason}") from None
-    except Exception as error:  # a truncated program fails in any way
-        said = str(error).splitlines() or [type(error).__name__]
-        raise InvalidInput(f"{path} is no whole checkpoint: {said[0]}") from None
+    except Exception as error:  # a truncated pickle can raise anything
+        lines = str(error).splitlines() or [type(error).__name__]
+        raise InvalidInput(f"{path} is no whole checkpoint: {lines[0]}") from None
 
 
 def _arguments(saved: Any, path: Path) -> dict[str, Any]:
     """The options of the model: of the whole command line, or since fairseq 0.10 of its part 'model'."""
-    found = saved.get("args") if isinstance(saved, Mapping) else None
-    if found is None and isinstance(saved, Mapping) and isinstance(saved.get("cfg"), Mapping):
-        found = saved["cfg"].get("model")
-    if isinstance(found, argparse.Namespace):
-        found = vars(found)
-    if not isinstance(found, Mapping):
+    arguments = saved.get("args") if isinstance(saved, Mapping) else None
+    if arguments is None and isinstance(saved, Mapping) and isinstance(saved.get("cfg"), Mapping):
+        arguments = saved["cfg"].get("model")
+    if isinstance(arguments, argparse.Namespace):
+        arguments = vars(arguments)
+    if not isinstance(arguments, Mapping):
         raise InvalidInput(f"{path} is no checkpoint of fairseq: it has no 'args' that say what the model is")
-    return dict(found)
+    return dict(arguments)
 
 
 def _needed(arguments: Mapping[str, Any], name: str, path: Path) -> Any:
@@ -134,16 +134,16 @@ def _needed(arguments: Mapping[str, Any], name: str, path: Path) -> Any:
     return arguments[name]
 
 
-def _apart(held: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Splits the projections of queries, keys and values, which the first releases had in one matrix."""
-    found = {}
-    for name, tensor in held.items():
+    separate = {}
+    for name, tensor in tensors.items():
         if name.endswith(("in_proj_weight", "in_proj_bias")):
             start, leaf = name.split("in_proj_")
-            found.update({f"{start}{part}_proj.{leaf}": piece for part, piece in zip("qkv", tensor.chunk(3))})
+            separate.update({f"{start}{letter}_proj.{leaf}": piece for letter, piece in zip("qkv", tensor.chunk(3))})
         else:
-            found[name] = tensor
-    return found
+            separate[name] = tensor
+    return separate
 
 
 def _renamed(name: str, path: Path) -> str:

@@ -55,18 +55,18 @@ class Llama(Mapping[str, Tensor]):
     def __init__(self, path: Path | str) -> None:
         self.file = GgufFile(Path(path))
         self.config = _config(self.file)
-        known = {_numbered(there): here for here, there in NAMES.items()}
-        self.names = {_renamed(name, known): name for name in self.file if name != DIVISORS}
+        names = {_numbered(there): here for here, there in NAMES.items()}
+        self.names = {_renamed(name, names): name for name in self.file if name != DIVISORS}
         self.nbytes = self.file.nbytes
 
     def __getitem__(self, name: str) -> Tensor:
-        found = self.file[self.names[name]]
+        tensor = self.file[self.names[name]]
         heads = _paired(name, self.config["num_attention_heads"], self.config["num_key_value_heads"])
         if heads is None:
-            return found
-        if not found.dim() or found.shape[0] % (2 * heads):
+            return tensor
+        if not tensor.dim() or tensor.shape[0] % (2 * heads):
             raise InvalidInput(f"{self.file.path}: {self.names[name]} has no rows for {heads} heads of pairs")
-        return to_halves(found, heads)
+        return to_halves(tensor, heads)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names)
@@ -107,9 +107,9 @@ def write(
         raise Unsupported("a GGUF file has no heads for tasks; load the model with tasks=[] to write its body")
     if options.activation != "swiglu":
         raise Unsupported(f"llamas in GGUF files have the activation swiglu, and this model {options.activation!r}")
-    said = {**family.config(options, before=SPEAKER), "architectures": [SPEAKER]}
-    family.check(options, said)
-    record = {**model.config, **said}
+    written = {**family.config(options, before=SPEAKER), "architectures": [SPEAKER]}
+    family.check(options, written)
+    record = {**model.config, **written}
     path = Path(path)
     unfinished = path.with_name(f"{path.name}.part")
     writer = GGUFWriter(unfinished, "llama")
@@ -118,11 +118,11 @@ def write(
     for key, value in (tokenizer or {}).items():
         if key.startswith(TOKENIZER):
             _add(writer, key, value)
-    known = {_numbered(here): there for here, there in NAMES.items()}
+    names = {_numbered(here): there for here, there in NAMES.items()}
     tensors = {DIVISORS: _divisors(options)} if _divided(options.rotary_scaling) else {}
     for name, tensor in export_weights(model.model, family, record).items():
         heads = _paired(name, options.heads, options.kv_heads or options.heads)
-        tensors[_renamed(name, known)] = tensor if heads is None else to_pairs(tensor, heads)
+        tensors[_renamed(name, names)] = tensor if heads is None else to_pairs(tensor, heads)
     for name, tensor in tensors.items():
         kind = torch.float16 if half and tensor.dim() > 1 else torch.float32
         writer.add_tensor(name, tensor.detach().to(kind).contiguous().numpy())
@@ -140,12 +140,12 @@ def _numbered(pattern: str) -> re.Pattern[str]:
     return re.compile(re.escape(pattern).replace(r"\*", r"(\d+)") + r"(\.weight|\.bias)")
 
 
-def _renamed(name: str, known: Mapping[re.Pattern[str], str]) -> str:
+def _renamed(name: str, names: Mapping[re.Pattern[str], str]) -> str:
     """The other name of a tensor; an unknown one keeps its name, which a later error gives."""
-    for pattern, other in known.items():
-        found = pattern.fullmatch(name)
-        if found:
-            *number, leaf = found.groups()
+    for pattern, other in names.items():
+        matched = pattern.fullmatch(name)
+        if matched:
+            *number, leaf = matched.groups()
             return other.replace("*", number[0] if number else "") + leaf
     return name
 
@@ -160,18 +160,18 @@ def _paired(name: str, heads: int, kv_heads: int) -> int | None:
 
 def _config(file: GgufFile) -> dict[str, Any]:
     """GGUF metadata as the entries of a config.json."""
-    said, path = file.metadata, file.path
-    kind = said.get("general.architecture")
+    metadata, path = file.metadata, file.path
+    kind = metadata.get("general.architecture")
     if kind != "llama":
         raise Unsupported(f"{path} is a {kind!r}; of GGUF files those of llama are read")
-    if said.get("split.count", 1) not in (0, 1):
-        raise Unsupported(f"{path} is one of {said['split.count']} parts; put them together with llama-gguf-split")
-    if said.get("llama.expert_count", 0):
-        raise Unsupported(f"{path} has {said['llama.expert_count']} experts in each layer; a llama has none")
+    if metadata.get("split.count", 1) not in (0, 1):
+        raise Unsupported(f"{path} is one of {metadata['split.count']} parts; put them together with llama-gguf-split")
+    if metadata.get("llama.expert_count", 0):
+        raise Unsupported(f"{path} has {metadata['llama.expert_count']} experts in each layer; a llama has none")
 
     def number(key: str, kinds: type | UnionType = int, default: Any = None) -> Any:
         """A positive number of the metadata; required unless it has a default."""
-        found: Any = said.get(f"llama.{key}", default)
+        found: Any = metadata.get(f"llama.{key}", default)
         if found is None:
             raise InvalidInput(f"{path} does not say llama.{key}")
         right = isinstance(found, kinds) and not isinstance(found, bool)
@@ -182,14 +182,18 @@ def _config(file: GgufFile) -> dict[str, Any]:
     width, heads = number("embedding_length"), number("attention.head_count")
     head_dim = number("attention.key_length", default=max(1, width // heads))
     for key in ("attention.value_length", "rope.dimension_count"):
-        if said.get(f"llama.{key}", head_dim) != head_dim:
-            raise Unsupported(f"{path}: llama.{key} is {said[f'llama.{key}']}, and a head is {head_dim} wide")
+        if metadata.get(f"llama.{key}", head_dim) != head_dim:
+            raise Unsupported(f"{path}: llama.{key} is {metadata[f'llama.{key}']}, and a head is {head_dim} wide")
     if "token_embd.weight" not in file:
         raise InvalidInput(f"{path} lacks token_embd.weight")
     if len(file.entries["token_embd.weight"].shape) != 2:
         raise InvalidInput(f"{path}: token_embd.weight must have two dimensions")
     base = number("rope.freq_base", int | float, 10000.0)
-    ids = {key: said[f"{TOKENIZER}ggml.{other}"] for key, other in IDS.items() if f"{TOKENIZER}ggml.{other}" in said}
+    ids = {
+        key: metadata[f"{TOKENIZER}ggml.{other}"]
+        for key, other in IDS.items()
+        if f"{TOKENIZER}ggml.{other}" in metadata
+    }
     return {
         "model_type": "llama",
         "architectures": [SPEAKER],
@@ -212,29 +216,29 @@ def _config(file: GgufFile) -> dict[str, Any]:
 
 
 def _scaling(file: GgufFile, head_dim: int, base: float) -> dict[str, Any] | None:
-    said, prefix = file.metadata, "llama.rope.scaling."
+    metadata, prefix = file.metadata, "llama.rope.scaling."
     if DIVISORS in file:
         return _released(file, head_dim, base)
-    kind = said.get(f"{prefix}type", "none")
+    kind = metadata.get(f"{prefix}type", "none")
     if kind == "none":
         return None
     if kind not in ("linear", "yarn"):
         raise Unsupported(f"{file.path}: {prefix}type is {kind!r}; it can be none, linear or yarn")
-    if f"{prefix}factor" not in said:
+    if f"{prefix}factor" not in metadata:
         raise InvalidInput(f"{file.path} does not say {prefix}factor")
-    found = {"rope_type": kind, "factor": said[f"{prefix}factor"]}
+    scaling = {"rope_type": kind, "factor": metadata[f"{prefix}factor"]}
     if kind == "linear":
-        return found
-    if said.get(f"{prefix}attn_factor", 1.0) != 1.0:
-        raise Unsupported(f"{file.path}: {prefix}attn_factor is {said[f'{prefix}attn_factor']}; it can be 1")
+        return scaling
+    if metadata.get(f"{prefix}attn_factor", 1.0) != 1.0:
+        raise Unsupported(f"{file.path}: {prefix}attn_factor is {metadata[f'{prefix}attn_factor']}; it can be 1")
     for here, there in (
         ("original_max_position_embeddings", "original_context_length"),
         ("beta_fast", "yarn_beta_fast"),
         ("beta_slow", "yarn_beta_slow"),
     ):
-        if f"{prefix}{there}" in said:
-            found[here] = said[f"{prefix}{there}"]
-    return found
+        if f"{prefix}{there}" in metadata:
+            scaling[here] = metadata[f"{prefix}{there}"]
+    return scaling
 
 
 def _released(file: GgufFile, head_dim: int, base: float) -> dict[str, Any]:

@@ -54,12 +54,12 @@ class GgufFile(Mapping[str, Tensor]):
 
     def __getitem__(self, name: str) -> Tensor:
         entry = self.entries[name]
-        found = self._bytes[entry.start : entry.stop]
+        data = self._bytes[entry.start : entry.stop]
         if entry.kind in PLAIN:
-            return found.view(PLAIN[entry.kind]).view(entry.shape)
+            return data.view(PLAIN[entry.kind]).view(entry.shape)
         kinds, sizes, dequantize = _package()
         block, size = sizes[kinds(entry.kind)]
-        packed = found.numpy().reshape(*entry.shape[:-1], entry.shape[-1] // block * size)
+        packed = data.numpy().reshape(*entry.shape[:-1], entry.shape[-1] // block * size)
         try:
             return torch.from_numpy(dequantize(packed, kinds(entry.kind)))
         except NotImplementedError as error:
@@ -83,7 +83,7 @@ class GgufFile(Mapping[str, Tensor]):
         if not isinstance(align, int) or isinstance(align, bool) or align < 8 or align % 8 or align > self.size:
             raise InvalidInput(f"{self.path}: general.alignment must be a multiple of 8, not {align!r}")
         first = -(-reader.at // align) * align
-        found = {}
+        entries = {}
         for name, shape, kind, offset in listed:
             if offset % align:
                 raise InvalidInput(f"{self.path}: {name} begins at byte {offset}, which is no multiple of {align}")
@@ -91,8 +91,8 @@ class GgufFile(Mapping[str, Tensor]):
             stop = start + self._bytes_of(name, shape, kind)
             if stop > self.size:
                 raise InvalidInput(f"{self.path} is cut off: {name} ends at byte {stop}, and the file at {self.size}")
-            found[name] = Entry(kind, shape, start, stop)
-        return found
+            entries[name] = Entry(kind, shape, start, stop)
+        return entries
 
     def _bytes_of(self, name: str, shape: tuple[int, ...], kind: int) -> int:
         if kind in PLAIN:
@@ -140,7 +140,9 @@ class _Reader:
             if depth == DEEPEST:
                 raise InvalidInput(f"{self.path} has arrays in arrays at byte {self.at}, more than {DEEPEST} deep")
             if size > MOST_VALUES:
-                raise InvalidInput(f"{self.path} has an array of {size:,} values at byte {self.at}; none has so many")
+                raise InvalidInput(
+                    f"{self.path} has an array of {size:,} values at byte {self.at}; at most {MOST_VALUES:,} are read"
+                )
             if of not in SCALARS:
                 if size * 8 > len(self.data) - self.at:  # each has its length before it
                     raise self._cut()
@@ -151,16 +153,16 @@ class _Reader:
             return [_shortest(value) for value in values] if of == SINGLE else list(values)
         if kind not in SCALARS:
             raise InvalidInput(f"{self.path} has metadata of an unknown type {kind} at byte {self.at}")
-        found = self.number(SCALARS[kind])
-        return _shortest(found) if kind == SINGLE else found
+        number = self.number(SCALARS[kind])
+        return _shortest(number) if kind == SINGLE else number
 
     def _unpack(self, layout: str) -> tuple[Any, ...]:
         try:
-            found = struct.unpack_from(layout, self.data, self.at)
+            values = struct.unpack_from(layout, self.data, self.at)
         except struct.error:
             raise self._cut() from None
         self.at += struct.calcsize(layout)
-        return found
+        return values
 
     def _cut(self) -> InvalidInput:
         return InvalidInput(f"{self.path} is cut off in its header, at byte {self.at} of {len(self.data)}")

@@ -28,38 +28,38 @@ QWEN2 = ("qwen2", "deepseek-r1-qwen")
 
 def build(metadata: Mapping[str, Any], where: Path | str) -> Tokenizer:
     """The tokenizer that GGUF metadata describes; errors name `where`."""
-    said = {key.removeprefix("tokenizer.ggml."): value for key, value in metadata.items()}
-    if "tokens" not in said:
+    entries = {key.removeprefix("tokenizer.ggml."): value for key, value in metadata.items()}
+    if "tokens" not in entries:
         raise InvalidInput(f"{where} has no tokenizer: it lacks tokenizer.ggml.tokens")
-    tokens = _list(said, "tokens", where)
+    tokens = _list(entries, "tokens", where)
     for number, token in enumerate(tokens):
         if not isinstance(token, str) or len(token) > LONGEST:
             raise InvalidInput(f"{where}: token {number} must be a text of at most {LONGEST:,} letters")
-    kind = said.get("model")
+    kind = entries.get("model")
     if kind == "gpt2":
-        found = _byte_level(said, where)
+        tokenizer = _byte_level(entries, where)
     elif kind == "llama":
-        scores = _list(said, "scores", where)
-        if len(scores) != len(tokens) or not all(isinstance(one, float) and math.isfinite(one) for one in scores):
+        scores = _list(entries, "scores", where)
+        if len(scores) != len(tokens) or not all(isinstance(score, float) and math.isfinite(score) for score in scores):
             raise InvalidInput(f"{where}: tokenizer.ggml.scores must be {len(tokens)} numbers, one for each token")
-        found = from_pieces(tokens, scores, prefix=bool(said.get("add_space_prefix", True)))
+        tokenizer = from_pieces(tokens, scores, prefix=bool(entries.get("add_space_prefix", True)))
     else:
         raise Unsupported(f"{where}: tokenizer.ggml.model is {kind!r}; it can be gpt2 or llama")
-    types = _list(said, "token_type", where) if "token_type" in said else []
+    types = _list(entries, "token_type", where) if "token_type" in entries else []
     special = (CONTROL, UNKNOWN) if kind == "llama" else (CONTROL,)
     # All in one call: the package rebuilds its search whenever tokens are added.
-    found.add_special_tokens(
+    tokenizer.add_special_tokens(
         [AddedToken(token, special=True, normalized=False) for token, how in zip(tokens, types) if how in special]
     )
-    found.add_tokens([AddedToken(token, normalized=False) for token, how in zip(tokens, types) if how == ADDED])
-    begins = kind == "llama" or said.get("pre") in LLAMA3
-    bos = said.get("bos_token_id") if said.get("add_bos_token", begins) else None
-    eos = said.get("eos_token_id") if said.get("add_eos_token", False) else None
-    for name, given in (("bos", bos), ("eos", eos)):
-        if given is not None and not (isinstance(given, int) and 0 <= given < len(tokens)):
-            raise InvalidInput(f"{where}: {name}_token_id is {given!r}, and there are {len(tokens)} tokens")
-    _surround(found, tokens, bos, eos)
-    return found
+    tokenizer.add_tokens([AddedToken(token, normalized=False) for token, how in zip(tokens, types) if how == ADDED])
+    begins = kind == "llama" or entries.get("pre") in LLAMA3
+    bos = entries.get("bos_token_id") if entries.get("add_bos_token", begins) else None
+    eos = entries.get("eos_token_id") if entries.get("add_eos_token", False) else None
+    for name, token_id in (("bos", bos), ("eos", eos)):
+        if token_id is not None and not (isinstance(token_id, int) and 0 <= token_id < len(tokens)):
+            raise InvalidInput(f"{where}: {name}_token_id is {token_id!r}, and there are {len(tokens)} tokens")
+    _surround(tokenizer, tokens, bos, eos)
+    return tokenizer
 
 
 def from_pieces(pieces: Sequence[str], scores: Sequence[float], *, prefix: bool = True) -> Tokenizer:
@@ -70,38 +70,38 @@ def from_pieces(pieces: Sequence[str], scores: Sequence[float], *, prefix: bool 
     check_lengths(pieces)
     vocabulary = {piece: token for token, piece in enumerate(pieces)}
     merges: list[tuple[str, str]] = []
-    for token in sorted(range(len(pieces)), key=lambda each: -scores[each]):
+    for token in sorted(range(len(pieces)), key=lambda number: -scores[number]):
         if scores[token] <= NEVER:
             break
         piece = pieces[token]
         cuts = ((piece[:at], piece[at:]) for at in range(1, len(piece)))
-        parts = [cut for cut in cuts if cut[0] in vocabulary and cut[1] in vocabulary]
-        merges.extend(sorted(parts, key=lambda cut: (vocabulary[cut[0]], vocabulary[cut[1]])))
+        pairs = [cut for cut in cuts if cut[0] in vocabulary and cut[1] in vocabulary]
+        merges.extend(sorted(pairs, key=lambda cut: (vocabulary[cut[0]], vocabulary[cut[1]])))
     unknown = next((piece for piece in ("<unk>",) if piece in vocabulary), None)
-    found = Tokenizer(BPE(vocabulary, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True))
+    tokenizer = Tokenizer(BPE(vocabulary, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True))
     spaces = normalizers.Replace(" ", SPACE)
-    found.normalizer = normalizers.Sequence([normalizers.Prepend(SPACE), spaces]) if prefix else spaces
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(SPACE), spaces]) if prefix else spaces
     back = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
-    found.decoder = decoders.Sequence([*back, decoders.Strip(" ", 1, 0)] if prefix else back)
-    return found
+    tokenizer.decoder = decoders.Sequence([*back, decoders.Strip(" ", 1, 0)] if prefix else back)
+    return tokenizer
 
 
-def _byte_level(said: Mapping[str, Any], where: Path | str) -> Tokenizer:
-    vocabulary = {token: number for number, token in enumerate(said["tokens"])}
+def _byte_level(metadata: Mapping[str, Any], where: Path | str) -> Tokenizer:
+    vocabulary = {token: number for number, token in enumerate(metadata["tokens"])}
     merges = []
-    for line in [] if _without_merges(said) else _list(said, "merges", where):
+    for line in [] if _without_merges(metadata) else _list(metadata, "merges", where):
         if not isinstance(line, str):
             raise InvalidInput(f"{where}: tokenizer.ggml.merges must be texts, and {line!r:.60} is among them")
         first, _, second = line.partition(" ")
         merges.append((first, second))
-    pre = said.get("pre", "default")
+    pre = metadata.get("pre", "default")
     try:
-        found = Tokenizer(BPE(vocabulary, merges, ignore_merges=pre in LLAMA3))
+        tokenizer = Tokenizer(BPE(vocabulary, merges, ignore_merges=pre in LLAMA3))
     except Exception as error:  # of tokenizers, which has no narrower one
         raise InvalidInput(f"{where}: its merges do not fit its tokens: {error}") from None
-    found.pre_tokenizer = splitter(pre, where)
-    found.decoder = decoders.ByteLevel()
-    return found
+    tokenizer.pre_tokenizer = splitter(pre, where)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
 
 
 def splitter(name: str, where: Path | str) -> Any:
@@ -119,29 +119,29 @@ def splitter(name: str, where: Path | str) -> Any:
     return pre_tokenizers.Sequence([cut, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
 
 
-def _without_merges(said: Mapping[str, Any]) -> bool:
+def _without_merges(metadata: Mapping[str, Any]) -> bool:
     """Whether a tokenizer needs no merges; a file that lacks merges that it needs is incomplete."""
-    if "merges" in said:
+    if "merges" in metadata:
         return False
-    types = said.get("token_type") or [NORMAL] * len(said["tokens"])
-    single = all(len(token) == 1 for token, how in zip(said["tokens"], types) if how == NORMAL)
-    return single or bool(said.get(NO_MERGES))
+    types = metadata.get("token_type") or [NORMAL] * len(metadata["tokens"])
+    single = all(len(token) == 1 for token, how in zip(metadata["tokens"], types) if how == NORMAL)
+    return single or bool(metadata.get(NO_MERGES))
 
 
-def _list(said: Mapping[str, Any], key: str, where: Path | str) -> list[Any]:
-    found = said.get(key)
-    if not isinstance(found, list):
+def _list(metadata: Mapping[str, Any], key: str, where: Path | str) -> list[Any]:
+    value = metadata.get(key)
+    if not isinstance(value, list):
         raise InvalidInput(f"{where} lacks tokenizer.ggml.{key}, which its kind of tokenizer needs")
-    return found
+    return value
 
 
-def _surround(found: Tokenizer, tokens: Sequence[str], bos: int | None, eos: int | None) -> None:
+def _surround(tokenizer: Tokenizer, tokens: Sequence[str], bos: int | None, eos: int | None) -> None:
     """Sets the tokens that texts begin and end with."""
     before = [] if bos is None else [tokens[bos]]
     after = [] if eos is None else [tokens[eos]]
     if before or after:
         named = [(tokens[number], number) for number in {bos, eos} if number is not None]
-        found.post_processor = TemplateProcessing(
+        tokenizer.post_processor = TemplateProcessing(
             single=[*before, "$A", *after],
             pair=[*before, "$A", *after, *(f"{token}:1" for token in before), "$B:1", *(f"{t}:1" for t in after)],
             special_tokens=named,

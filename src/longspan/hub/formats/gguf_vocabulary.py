@@ -36,28 +36,28 @@ def metadata(tokenizer: Tokenizer, rows: int) -> dict[str, Any]:
         kinds[tokenizer.unk] = UNKNOWN
     plain = [_kind(number, word, number in words, bool(model["byte_fallback"])) for number, word in enumerate(tokens)]
     merges = [pair if isinstance(pair, list) else pair.split(" ", 1) for pair in model["merges"]]
-    found: dict[str, Any] = {
+    entries: dict[str, Any] = {
         "tokens": tokens,
         "token_type": [kinds.get(number, kind) for number, kind in enumerate(plain)],
     }
     if model["byte_fallback"]:
         rank: dict[str, int] = {}
-        for at, (left, right) in enumerate(merges):
-            rank.setdefault(left + right, at)
-        found["scores"] = [float(-rank[word]) if word in rank else NEVER for word in tokens]
-        found["model"], found["add_space_prefix"] = "llama", tokenizer.decode(tokenizer.encode(" ").ids) == " "
+        for position, (left, right) in enumerate(merges):
+            rank.setdefault(left + right, position)
+        entries["scores"] = [float(-rank[word]) if word in rank else NEVER for word in tokens]
+        entries["model"], entries["add_space_prefix"] = "llama", tokenizer.decode(tokenizer.encode(" ").ids) == " "
     else:
-        found["model"], found["pre"] = "gpt2", _splitter(record["pre_tokenizer"])
-        found.update({"merges": [" ".join(pair) for pair in merges]} if merges else {NO_MERGES: True})
+        entries["model"], entries["pre"] = "gpt2", _splitter(record["pre_tokenizer"])
+        entries.update({"merges": [" ".join(pair) for pair in merges]} if merges else {NO_MERGES: True})
     around = tokenizer.encode("").ids
     for role, key in (("bos", "bos_token_id"), ("eos", "eos_token_id"), ("pad", "padding_token_id")):
         number = getattr(tokenizer, role)
         if number is not None:
-            found[key] = number
+            entries[key] = number
             if role != "pad":
-                found[f"add_{role}_token"] = number in around
+                entries[f"add_{role}_token"] = number in around
     chat = tokenizer.record.get("chat_template")
-    return {**{f"{PREFIX}{key}": value for key, value in found.items()}, **({CHAT: chat} if chat else {})}
+    return {**{f"{PREFIX}{key}": value for key, value in entries.items()}, **({CHAT: chat} if chat else {})}
 
 
 def _kind(number: int, word: str, known: bool, spelled: bool) -> int:

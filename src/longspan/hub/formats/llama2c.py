@@ -65,7 +65,7 @@ def _tensors(path: Path, size: int, record: dict[str, Any]) -> dict[str, Tensor]
     head_dim = width // heads
     turns = (record["max_position_embeddings"], head_dim // 2)
     # In the order of the file; a name with a star means one tensor in each layer.
-    parts: list[tuple[str, tuple[int, ...]]] = [
+    layout: list[tuple[str, tuple[int, ...]]] = [
         ("model.embed_tokens.weight", (record["vocab_size"], width)),
         ("model.layers.*.input_layernorm.weight", (width,)),
         ("model.layers.*.self_attn.q_proj.weight", (width, width)),
@@ -81,22 +81,22 @@ def _tensors(path: Path, size: int, record: dict[str, Any]) -> dict[str, Tensor]
         ("sines", turns),
     ]
     if not record["tie_word_embeddings"]:
-        parts.append(("lm_head.weight", (record["vocab_size"], width)))
-    shapes = [(layers, *shape) if "*" in name else shape for name, shape in parts]
-    wanted = HEADER.size + 4 * sum(math.prod(shape) for shape in shapes)
-    if size != wanted:
-        raise InvalidInput(f"{path} has {size} bytes, and a model of llama2.c with its sizes {wanted}")
+        layout.append(("lm_head.weight", (record["vocab_size"], width)))
+    shapes = [(layers, *shape) if "*" in name else shape for name, shape in layout]
+    expected = HEADER.size + 4 * sum(math.prod(shape) for shape in shapes)
+    if size != expected:
+        raise InvalidInput(f"{path} has {size} bytes, and a model of llama2.c with its sizes {expected}")
     numbers = torch.from_file(str(path), shared=False, size=size // 4, dtype=torch.float32)
-    found, at = {}, HEADER.size // 4
+    tensors, offset = {}, HEADER.size // 4
     sizes = [torch.Size(shape) for shape in shapes]
-    for (name, _), whole in zip(parts, sizes):
-        tensor = numbers[at : at + whole.numel()].view(whole)
+    for (name, _), shape_of_all in zip(layout, sizes):
+        tensor = numbers[offset : offset + shape_of_all.numel()].view(shape_of_all)
         rows = heads if ".q_proj." in name else kv_heads if ".k_proj." in name else None
-        for layer, part in enumerate(tensor if "*" in name else [tensor]):
-            found[name.replace("*", str(layer))] = part if rows is None else to_halves(part, rows)
-        at += whole.numel()
-    del found["cosines"], found["sines"]
-    return found
+        for layer, layer_tensor in enumerate(tensor if "*" in name else [tensor]):
+            tensors[name.replace("*", str(layer))] = layer_tensor if rows is None else to_halves(layer_tensor, rows)
+        offset += shape_of_all.numel()
+    del tensors["cosines"], tensors["sines"]
+    return tensors
 
 
 def tokenizer(path: Path | str) -> Tokenizer:
@@ -124,9 +124,9 @@ def tokenizer(path: Path | str) -> Tokenizer:
         raise InvalidInput(f"{path} has {len(pieces)} pieces; three special ones and 256 bytes come first")
     pieces[:3] = SPECIAL  # the file has line breaks around them
     with refusing(path):
-        found = from_pieces(pieces, scores)
-    found.add_special_tokens([AddedToken(piece, special=True, normalized=False) for piece in SPECIAL])
-    return found
+        built = from_pieces(pieces, scores)
+    built.add_special_tokens([AddedToken(piece, special=True, normalized=False) for piece in SPECIAL])
+    return built
 
 
 __all__ = ["read", "tokenizer"]

@@ -34,30 +34,30 @@ def fits(path: Path) -> bool:
 def read(path: Path) -> Content:
     """The folder's weights under their names, its configuration and its tokenizer's files."""
     folder = path if path.is_dir() else path.parent
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     if path.is_dir() and (folder / INDEX).is_file():
         for file, names in shards(folder, INDEX, ".bin").items():
-            held = weights(file)
+            shard = weights(file)
             for name in names:
-                if name not in held:
+                if name not in shard:
                     raise InvalidInput(f"{file} lacks {name}, which {folder / INDEX} says it has")
-                found[name] = held[name]
+                tensors[name] = shard[name]
     else:
-        found = weights(_only(path))
-    return Content(read_config(folder), found, vocabularies(folder))
+        tensors = weights(_only(path))
+    return Content(read_config(folder), tensors, vocabularies(folder))
 
 
 def weights(path: Path) -> dict[str, Tensor]:
     """The tensors of a pickle by their names; also those that training frameworks keep under `state_dict`."""
-    held = unpickle(path)
-    if isinstance(held, Mapping) and isinstance(held.get("state_dict"), Mapping):
-        held = held["state_dict"]
-    if not isinstance(held, Mapping) or not held:
-        raise InvalidInput(f"{path} must hold tensors by their names, not {_kind(held)}")
-    for name, tensor in held.items():
+    tensors = unpickle(path)
+    if isinstance(tensors, Mapping) and isinstance(tensors.get("state_dict"), Mapping):
+        tensors = tensors["state_dict"]
+    if not isinstance(tensors, Mapping) or not tensors:
+        raise InvalidInput(f"{path} must hold tensors by their names, not {_kind(tensors)}")
+    for name, tensor in tensors.items():
         if not isinstance(name, str) or not isinstance(tensor, Tensor) or tensor.layout != torch.strided:
             raise InvalidInput(f"{path}: {name!r} must be a dense tensor with a name, not {_kind(tensor)}")
-    return {name: tensor.detach() for name, tensor in held.items()}
+    return {name: tensor.detach() for name, tensor in tensors.items()}
 
 
 def unpickle(path: Path) -> Any:
@@ -67,12 +67,12 @@ def unpickle(path: Path) -> Any:
             warnings.simplefilter("ignore")  # about pickle protocols: unknown ones are refused
             return torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     except pickle.UnpicklingError as error:
-        asked = re.search(r"GLOBAL ([\w.]+)", str(error))
-        what = f"it asks for {asked[1]}" if asked else "it is more than weights, or broken"
+        requested = re.search(r"GLOBAL ([\w.]+)", str(error))
+        what = f"it asks for {requested[1]}" if requested else "it is more than weights, or broken"
         raise InvalidInput(f"{path} was not read: {what}, and of pickles only tensors are read") from None
-    except Exception as error:  # a truncated program fails in any way
-        said = str(error).splitlines() or [type(error).__name__]
-        raise InvalidInput(f"{path} is no whole file of weights: {said[0]}") from None
+    except Exception as error:  # a truncated pickle can raise anything
+        lines = str(error).splitlines() or [type(error).__name__]
+        raise InvalidInput(f"{path} is no whole file of weights: {lines[0]}") from None
 
 
 def _candidates(path: Path) -> list[Path]:
@@ -80,15 +80,15 @@ def _candidates(path: Path) -> list[Path]:
         return [path] if path.suffix in PICKLES else []
     if (path / ONE).is_file():
         return [path / ONE]
-    files = sorted(each for each in path.iterdir() if each.suffix in PICKLES and each.is_file())
-    return [each for each in files if not any(fnmatch(each.name, other) for other in OTHERS)]
+    files = sorted(file for file in path.iterdir() if file.suffix in PICKLES and file.is_file())
+    return [file for file in files if not any(fnmatch(file.name, other) for other in OTHERS)]
 
 
 def _only(path: Path) -> Path:
-    found = _candidates(path)
-    if len(found) > 1:
-        raise InvalidInput(f"{path} has {', '.join(each.name for each in found)}; give the one that is wanted")
-    return found[0]
+    candidates = _candidates(path)
+    if len(candidates) > 1:
+        raise InvalidInput(f"{path} has {', '.join(file.name for file in candidates)}; give the one that is wanted")
+    return candidates[0]
 
 
 def _kind(value: Any) -> str:

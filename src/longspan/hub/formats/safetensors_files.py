@@ -36,9 +36,9 @@ class Tensors(Mapping[str, Tensor]):
         self._open: dict[Path, _File] = {}
         for path, listed in _files(folder).items():
             self._open[path] = _File(path)
-            held = self._open[path].header
-            for name in held if listed is None else listed:
-                if name not in held:
+            header = self._open[path].header
+            for name in header if listed is None else listed:
+                if name not in header:
                     raise InvalidInput(f"{path} lacks {name}, which {folder / INDEX} says it has")
                 self.files[name] = path
 
@@ -76,15 +76,15 @@ def shards(folder: Path, index: str, suffix: str) -> dict[Path, list[str]]:
     listed = read.get("weight_map") if isinstance(read, dict) else None
     if not listed or not isinstance(listed, dict):
         raise InvalidInput(f"{folder / index} lists no weights: it has no weight_map from names to files")
-    found: dict[Path, list[str]] = {}
+    files_listed: dict[Path, list[str]] = {}
     for name, file in listed.items():
         if not isinstance(file, str) or Path(file).name != file or Path(file).suffix != suffix:
             raise InvalidInput(f"{folder / index}: {name} must be in a {suffix} file beside it, not {file!r}")
-        found.setdefault(folder / file, []).append(name)
-    for path in found:
+        files_listed.setdefault(folder / file, []).append(name)
+    for path in files_listed:
         if not path.is_file():
             raise InvalidInput(f"{folder} has no {path.name}, which {index} names")
-    return found
+    return files_listed
 
 
 class _File:
@@ -108,12 +108,12 @@ class _File:
         self._bytes = torch.from_file(str(path), shared=False, size=path.stat().st_size, dtype=torch.uint8)
 
     def tensor(self, name: str) -> Tensor:
-        said = self.header[name]
-        kind = KINDS.get(said["dtype"])
-        start, stop = (self._first + offset for offset in said["data_offsets"])
+        entry = self.header[name]
+        kind = KINDS.get(entry["dtype"])
+        start, stop = (self._first + offset for offset in entry["data_offsets"])
         if kind is not None and start % kind.itemsize == 0:
             with refusing(self.path, f"has {name} in another size than it says"):
-                return self._bytes[start:stop].view(kind).view(said["shape"])
+                return self._bytes[start:stop].view(kind).view(entry["shape"])
         try:
             tensor: Tensor = cast(Any, self._checked).get_tensor(name)
         except SafetensorError as error:
@@ -126,12 +126,12 @@ def write(folder: Path, tensors: Mapping[str, Tensor], *, shard_bytes: int = 5 *
     shards: list[dict[str, Tensor]] = [{}]
     size = total = 0
     for name, tensor in tensors.items():
-        own = tensor.numel() * tensor.element_size()
-        if shards[-1] and size + own > shard_bytes:
+        nbytes = tensor.numel() * tensor.element_size()
+        if shards[-1] and size + nbytes > shard_bytes:
             shards.append({})
             size = 0
         shards[-1][name] = tensor.contiguous()
-        size, total = size + own, total + own
+        size, total = size + nbytes, total + nbytes
     before = {path for path in folder.glob("model-*-of-*.safetensors") if SHARD.fullmatch(path.name)}
     if len(shards) == 1:
         _write(folder / ONE, shards[0])

@@ -54,10 +54,10 @@ class Chat:
 
     def say(self, text: str) -> Iterator[Piece]:
         """Stream the answer to a message; an interrupted answer is kept as far as it came."""
-        said: list[Message] = [*self.messages, {"role": "user", "content": text}]
-        kept, ids, new = self._fit(said)
-        if len(kept) < len(said):
-            gone = len(said) - len(kept)
+        conversation: list[Message] = [*self.messages, {"role": "user", "content": text}]
+        kept, ids, new = self._fit(conversation)
+        if len(kept) < len(conversation):
+            gone = len(conversation) - len(kept)
             warn(
                 f"the conversation outgrew the {self._model.max_length} tokens of the model: "
                 f"its oldest {gone} message{'s are' if gone > 1 else ' is'} left out",
@@ -85,9 +85,9 @@ class Chat:
         finally:
             self.messages = [*kept, {"role": "assistant", "content": "".join(texts)}]
 
-    def _fit(self, said: list[Message]) -> tuple[list[Message], list[int], int]:
+    def _fit(self, conversation: list[Message]) -> tuple[list[Message], list[int], int]:
         """The newest messages that leave room for an answer, starting with a user's; their ids, and the room."""
-        most, kept = self._model.max_length, said
+        most, kept = self._model.max_length, conversation
         wanted = self._max_new or DEFAULT_NEW
         while True:
             ids = encode_chat(self._tokenizer, [*self._begin, *kept])

@@ -258,9 +258,9 @@ def begin_of(pretrained: Pretrained, tokenizer: Tokenizer) -> list[int]:
 
 def ends_of(pretrained: Pretrained, tokenizer: Tokenizer) -> list[int]:
     """The ids that end a text, without those that the model has no row for."""
-    said = _setting(pretrained, "eos_token_id")
-    own = tokenizer.sep if tokenizer.eos is None else tokenizer.eos
-    listed = [own if said is None else said] if not isinstance(said, list) else said
+    configured = _setting(pretrained, "eos_token_id")
+    default = tokenizer.sep if tokenizer.eos is None else tokenizer.eos
+    listed = [default if configured is None else configured] if not isinstance(configured, list) else configured
     assert isinstance(pretrained.model, CausalModel)
     return [int(token) for token in listed if token is not None and token < pretrained.model.vocabulary]
 

@@ -98,7 +98,7 @@ def _source_tokenizer(pretrained: Pretrained, target: Tokenizer) -> Tokenizer:
         if path.is_file():
             return Tokenizer(read_inner(path), target.special)
     raise InvalidInput(
-        f"{folder} has no {SOURCE_TOKENIZER}, and its source has a vocabulary of its own; copy it from the run's data/"
+        f"{folder} has no {SOURCE_TOKENIZER}, and its source has a separate vocabulary; copy it from the run's data/"
     )
 
 

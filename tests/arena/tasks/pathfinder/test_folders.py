@@ -37,7 +37,7 @@ def test_the_release_is_read_in_its_order_without_empty_images(release: Path) ->
     assert splits.test.tokens[0] == 24 and splits.notes["empty"] == 1
 
 
-def test_what_is_wrong_is_named(release: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_name_the_fault(release: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InvalidInput, match=r"sample_0.png is 16 × 16; size 32 was asked for"):
         read_images(release, 32)
     with pytest.raises(InvalidInput, match=r"0.npy, line 1: contour 14, and contour_length 9"):

@@ -104,7 +104,7 @@ def test_masks_are_looked_up_as_their_sums_are(drawing: Drawing) -> None:
         assert apart == (not of.bits[one] & of.probes[two])
 
 
-def test_nothing_is_drawn_in_the_padding(drawing: Drawing, drawn: list[DrawnImage]) -> None:
+def test_the_padding_stays_empty(drawing: Drawing, drawn: list[DrawnImage]) -> None:
     for each in drawn[:300]:
         for paddles in (*each.targets, *each.distractors):
             for paddle in paddles:
@@ -141,16 +141,16 @@ def shortcut(drawn: list[DrawnImage]) -> float:
     return float((pathfinder_shortcuts.learned(values[:half], labels[:half], values[half:]) == labels[half:]).mean())
 
 
-def test_ink_components_and_distance_tell_nothing(drawn: list[DrawnImage]) -> None:
+def test_ink_components_and_distance_do_not_predict_the_label(drawn: list[DrawnImage]) -> None:
     assert shortcut(drawn) < 0.547  # three standard errors of 1000 images
 
 
-def test_the_distance_tells_something_where_labels_are_a_coins(drawing: Drawing) -> None:
+def test_with_random_labels_the_distance_predicts_the_label(drawing: Drawing) -> None:
     random = Random("coin")
     assert shortcut([draw(drawing, random) for _ in range(2000)]) > 0.55
 
 
-def test_measures_are_what_they_say() -> None:
+def test_measures_of_known_images() -> None:
     pixels = np.zeros((1, 16, 16), dtype=np.uint8)
     pixels[0, 2:5, 2:5] = pixels[0, 10:13, 8:11] = 255  # two discs, and two pixels that touch at a corner
     pixels[0, 0, 15] = pixels[0, 1, 14] = 255
@@ -177,7 +177,7 @@ def test_splits_are_the_same_with_any_number_of_processes(tmp_path: Path) -> Non
     assert set(task.baselines(one)) == {"majority", "ink_components_distance", "bag_of_pixels"}
 
 
-def test_shards_made_by_two_processes_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shards_do_not_depend_on_the_number_of_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("longspan.arena.tasks.pathfinder.task.SHARD_PIXELS", 256 * 8)
     task = build("pathfinder", {"size": 16, "train": 20, "held_out": 1, "test": 1})
     one, two = (task.splits(DataFolders(None, tmp_path / str(count), processes=count)) for count in (1, 2))
@@ -196,11 +196,11 @@ def test_options_are_as_the_recipe_has_them() -> None:
     assert (small.contour_length, small.seed_distance) == (6, 4)
 
 
-def test_what_cannot_be_drawn_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_impossible_drawing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InvalidOption, match=r"seed_distance .* at most 7 with size 32, not 9"):
         Pathfinder.Options(seed_distance=9)
     monkeypatch.setattr(pathfinder_drawing, "PAIR_TRIES", 50)
-    with pytest.raises(InvalidOption, match="two curves of 40 paddles were not drawn in 50 tries on 16 × 16"):
+    with pytest.raises(InvalidOption, match="two curves of 40 paddles could not be drawn in 50 tries on 16 × 16"):
         draw(Pathfinder.Options(size=16, contour_length=40).drawing, Random(0))
     with pytest.raises(InvalidOption, match="did you mean 'contour_length'"):
         build("pathfinder", {"contour_lenght": 6})

@@ -1,7 +1,7 @@
-"""Draws Pathfinder images: two dashed curves that never run into each other, shorter ones around them, and two discs.
+"""Draw Pathfinder images: two dashed curves that never touch, shorter ones around them, and two discs.
 
-Whether a paddle fits is one `&` of integers that have a bit for each pixel (see the stencils): a picture costs some
-thousand operations on integers, and nothing is dilated or reduced again.
+A dash is called a paddle. Whether a paddle fits is one `&` of integers that have a bit for each pixel (see `stencils`),
+so that an image costs a few thousand operations on integers.
 """
 
 from bisect import bisect
@@ -16,13 +16,13 @@ import numpy as np
 from longspan.arena.tasks.pathfinder.stencils import FIRST_ANGLES, Drawing, pixel, stencils
 from longspan.errors import InvalidOption
 
-VERSION = 1  # of what is drawn; another one is never read from a cache of this one
+VERSION = 1  # of the images; part of the cache key
 PADDLE_TRIES, DISTRACTOR_TRIES, PAIR_TRIES = 3, 5, 100_000
-LEAST_FREE = 0.01  # of the area, for another distractor
+LEAST_FREE = 0.01  # share of the area that must be free for another distractor
 
 
 class Paddle(NamedTuple):
-    """Where one begins, and which of the directions it has."""
+    """The start of a paddle, and the number of its direction."""
 
     row: int
     column: int
@@ -30,7 +30,7 @@ class Paddle(NamedTuple):
 
 
 class Curve:
-    """The paddles of a curve, and the bits of the last, which the next one may touch."""
+    """The paddles of a curve, and the bits of the last one, which the next one may touch."""
 
     __slots__ = ("last", "paddles")
 
@@ -40,10 +40,10 @@ class Curve:
 
 @dataclass(frozen=True)
 class DrawnImage:
-    """An image, and what it was drawn from."""
+    """An image and its parts."""
 
     pixels: np.ndarray  # uint8 (size, size)
-    label: int  # 1 where both discs are on one curve
+    label: int  # 1: both discs are on one curve
     margin: int
     targets: tuple[tuple[Paddle, ...], tuple[Paddle, ...]]
     distractors: tuple[tuple[Paddle, ...], ...]
@@ -51,7 +51,7 @@ class DrawnImage:
 
 
 class Pen:
-    """Draws one image; `bits` are of all that is there."""
+    """Draws one image; `bits` are the occupied pixels."""
 
     def __init__(self, drawing: Drawing, random: Random) -> None:
         self.drawing, self.random = drawing, random
@@ -61,15 +61,15 @@ class Pen:
     def first(self, row: int, column: int, bits: int) -> Curve | None:
         """The first paddle of a curve, in any direction."""
         of = self.stencils
-        place = row * of.row + column
+        origin = row * of.row + column
         direction = of.circle + int(self.random.random() * FIRST_ANGLES)
-        near = bits >> place
+        near = bits >> origin
         if near >> of.ends[direction] & 1 or near & of.probes[direction]:
             return None
-        return Curve(Paddle(row, column, direction), of.bits[direction] << place)
+        return Curve(Paddle(row, column, direction), of.bits[direction] << origin)
 
-    def extend(self, curve: Curve, bits: int, beside: int) -> bool:
-        """One more paddle; `bits` and `beside` are of all there is but the curve's last paddle."""
+    def extend(self, curve: Curve, bits: int, other: int) -> bool:
+        """Adds a paddle; `bits` and `other` are all occupied pixels but those of the curve's last paddle."""
         of, random = self.stencils, self.random.random
         row, column, direction = curve.paddles[-1]
         down, right = of.steps[direction]
@@ -78,8 +78,8 @@ class Pen:
         high = self.drawing.size - low
         if not (low <= row < high and low <= column < high):
             return False
-        place = row * of.row + column
-        near = bits >> place & of.window | beside >> place & of.window
+        origin = row * of.row + column
+        near = bits >> origin & of.window | other >> origin & of.window
         directions, ends, weights, sums, every = of.turns[direction]
         if near & every:
             free = [number for number, end in enumerate(ends) if not near >> end & 1]
@@ -91,36 +91,36 @@ class Pen:
             direction = directions[min(bisect(sums, random() * sums[-1]), len(directions) - 1)]
             if not of.probes[direction] & near:
                 curve.paddles.append(Paddle(row, column, direction))
-                curve.last = of.bits[direction] << place
+                curve.last = of.bits[direction] << origin
                 return True
         return False
 
     def pair(self) -> tuple[Curve, Curve] | None:
-        """Both targets, which grow in turns; or nothing, where one got stuck."""
+        """Both targets, which grow in turns; None if one got stuck."""
         drawing, random = self.drawing, self.random.random
         bits = self.stencils.frame
         low, high = drawing.padding, drawing.size - drawing.padding
-        least = max(2 * drawing.seed_distance, low)
-        row, column = (least + int(random() * (drawing.size - 2 * least)) for _ in range(2))
+        border = max(2 * drawing.seed_distance, low)
+        row, column = (border + int(random() * (drawing.size - 2 * border)) for _ in range(2))
         angle = random() * 2 * pi
         down, right = pixel(angle, drawing.seed_distance)
-        one = self.first(row, column, bits)
-        if one is None or not (low <= row + down < high and low <= column + right < high):
+        first = self.first(row, column, bits)
+        if first is None or not (low <= row + down < high and low <= column + right < high):
             return None
-        two = self.first(row + down, column + right, bits | one.last)
-        if two is None:
+        second = self.first(row + down, column + right, bits | first.last)
+        if second is None:
             return None
         for _ in range(drawing.contour_length - 1):
-            for curve, beside in ((one, two), (two, one)):
+            for curve, other in ((first, second), (second, first)):
                 last = curve.last
-                if not self.extend(curve, bits, beside.last):
+                if not self.extend(curve, bits, other.last):
                     return None
                 bits |= last
-        self.bits = bits | two.last  # as in the original, the first's tip is not kept: a distractor may touch it
-        return one, two
+        self.bits = bits | second.last  # as in the original, a distractor may touch the tip of the first curve
+        return first, second
 
     def distractor(self) -> Curve | None:
-        """A shorter curve wherever there is room."""
+        """A shorter curve, if there is room."""
         of, size, random = self.stencils, self.drawing.size, self.random.random
         for _ in range(DISTRACTOR_TRIES):
             if of.free(self.bits) < LEAST_FREE * size**2:
@@ -140,12 +140,12 @@ class Pen:
         return None
 
     def tip(self, paddle: Paddle) -> tuple[int, int]:
-        """Where it ends."""
+        """The end of a paddle."""
         down, right = self.stencils.tips[paddle.direction]
         return paddle.row + down, paddle.column + right
 
     def pixels(self, inks: list[tuple[Paddle, float]], discs: tuple[tuple[int, int], ...]) -> np.ndarray:
-        """The brightest of all that covers a pixel, stretched to 0 … 255."""
+        """The image: the brightest ink at each pixel, scaled to 0 … 255."""
         of, size = self.stencils, self.drawing.size
         edge, across = of.ink_edge, 2 * of.ink_edge + 1
         canvas = np.zeros((size + 2 * edge, size + 2 * edge), dtype=np.float32)
@@ -162,27 +162,27 @@ class Pen:
 
 
 class Balance:
-    """Chooses labels so that discs are as often so far apart on one curve as on two.
+    """Chooses labels so that the distance of the discs has the same distribution in both classes.
 
-    The original draws labels by a coin. The end of a curve is not as far from its own beginning as from the other's: of
-    contours of 6 paddles, the distance alone then gives 59 % of the labels, in the original's images as in ours.
+    The original chooses labels at random. The end of a curve is nearer to its own start than to the other curve's: with
+    contours of 6 paddles, the distance alone predicts 59 % of the labels, in the original's images as in ours.
     """
 
     def __init__(self) -> None:
         self.more: dict[int, int] = {}  # at each distance, how many more images have label 1 than 0
 
     def label(self, same: float, other: float, coin: int) -> int:
-        """For discs so far apart on the same curve, or on the other: whichever makes it more even."""
-        one, two = int(same), int(other)
-        lean = self.more.get(one, 0) + self.more.get(two, 0)
-        label = coin if lean == 0 else int(lean < 0)
-        at = one if label else two
-        self.more[at] = self.more.get(at, 0) + (1 if label else -1)
+        """The label that makes the counts more even, given both possible distances; `coin` breaks ties."""
+        on_same, on_other = int(same), int(other)
+        surplus = self.more.get(on_same, 0) + self.more.get(on_other, 0)
+        label = coin if surplus == 0 else int(surplus < 0)
+        distance = on_same if label else on_other
+        self.more[distance] = self.more.get(distance, 0) + (1 if label else -1)
         return label
 
 
 def draw(drawing: Drawing, random: Random, balance: Balance | None = None) -> DrawnImage:
-    """One image; nothing but the place of the second disc depends on the label, which is a coin's or the balance's."""
+    """Draws one image; only the second disc depends on the label, which is random or chosen by `balance`."""
     label = int(random.random() * 2)
     pen = Pen(drawing, random)
     for _ in range(PAIR_TRIES):
@@ -191,8 +191,9 @@ def draw(drawing: Drawing, random: Random, balance: Balance | None = None) -> Dr
             break
     else:
         raise InvalidOption(
-            f"two curves of {drawing.contour_length} paddles were not drawn in {PAIR_TRIES} tries on {drawing.size} × "
-            f"{drawing.size} pixels: take a smaller contour_length, paddle_length or margins, or a larger size"
+            f"two curves of {drawing.contour_length} paddles could not be drawn in {PAIR_TRIES} tries on "
+            f"{drawing.size} × {drawing.size} pixels: take a smaller contour_length, paddle_length or margins, "
+            "or a larger size"
         )
     others = [curve for curve in (pen.distractor() for _ in range(drawing.distractors)) if curve is not None]
     inks: list[tuple[Paddle, float]] = []

@@ -12,64 +12,62 @@ from longspan.data.npz_files import read_npz
 from longspan.errors import InvalidInput, Unsupported
 from longspan.parsing import refusing
 
-COLUMNS = 4  # of a row that are read: folder, file, number, label; what follows tells how it was drawn
-CONTOUR = 5  # the column of the number of paddles of a target
+COLUMNS = 4  # that are read of a row: folder, file, number, label; the rest describes the drawing
+CONTOUR = 5  # the column with the number of paddles of a target
 
 
 @dataclass(frozen=True)
 class PathfinderImages:
-    """All of one size, in the order in which they are stored."""
+    """Images of one size, in the order in which they are stored."""
 
     pixels: np.ndarray  # uint8 (images, size, size)
     labels: np.ndarray  # int64
     source: str
-    empty: int = 0  # files of no bytes, which were left out; the release has some
+    empty: int = 0  # empty files, which were skipped; the release has some
 
 
 def find_files(files: str, data: Path | None) -> Path:
-    """As it is given, or in the folder of data sets."""
+    """The path as given, or relative to the folder of data sets."""
     tried = [Path(files), *([data / files] if data else [])]
     for path in tried:
         if path.exists():
             return path
-    raise InvalidInput(
-        f"there is no {' or '.join(map(str, tried))}; without the option files, images are made and none are needed"
-    )
+    raise InvalidInput(f"there is no {' or '.join(map(str, tried))}; without the option files, images are generated")
 
 
 def read_images(path: Path, size: int, contour_length: int | None = None) -> PathfinderImages:
     """The images of a folder with metadata/ and imgs/, of one with .npz files, or of one such file.
 
-    Of .npz files, which tell the length of their contours, only those are read that have the size and the length.
+    Of several .npz files, only those with the given size and contour length are read.
     """
     if path.is_dir() and (path / "metadata").is_dir():
         return _read_release(path, size, contour_length)
-    found = [path] if path.is_file() else sorted(path.glob("*.npz"))
-    if not found:
+    paths = [path] if path.is_file() else sorted(path.glob("*.npz"))
+    if not paths:
         raise InvalidInput(f"{path} has neither a folder metadata, as the original release has, nor .npz files")
-    parts, others = [], []
-    for each in found:
-        pictures = read_pictures(each)
-        length = _contour(each)
+    matching, others = [], []
+    for file in paths:
+        pictures = read_pictures(file)
+        length = _contour(file)
         if pictures.size != (size, size) or (contour_length and length and length != contour_length):
-            others.append(f"{each.name} ({pictures.size[0]} × {pictures.size[1]}, contour {length or 'unknown'})")
+            others.append(f"{file.name} ({pictures.size[0]} × {pictures.size[1]}, contour {length or 'unknown'})")
         elif pictures.channels != 1 or len(pictures.names) != 2:
             raise InvalidInput(
-                f"{each}: expected grey images of 2 labels, got {pictures.channels} channels and {len(pictures.names)}"
+                f"{file}: expected grey images of 2 labels, got {pictures.channels} channels and {len(pictures.names)}"
             )
         else:
-            parts.append((each, length, pictures))
-    wanted = f"{size} × {size}" + f" and contour {contour_length}" * bool(contour_length)
-    if not parts:
-        raise InvalidInput(f"{path} has no images of {wanted}, but {', '.join(others)}")
-    if len({length for _, length, _ in parts}) > 1:
+            matching.append((file, length, pictures))
+    expected = f"{size} × {size}" + f" and contour {contour_length}" * bool(contour_length)
+    if not matching:
+        raise InvalidInput(f"{path} has no images of {expected}, but {', '.join(others)}")
+    if len({length for _, length, _ in matching}) > 1:
         raise InvalidInput(
-            f"{path} has images of {wanted} with contours of several lengths "
-            f"({', '.join(f'{each.name}: {length}' for each, length, _ in parts)}): give contour_length"
+            f"{path} has images of {expected} with contours of several lengths "
+            f"({', '.join(f'{file.name}: {length}' for file, length, _ in matching)}): give contour_length"
         )
-    pixels = np.concatenate([pictures.pixels[..., 0] for _, _, pictures in parts])
-    labels = np.concatenate([pictures.labels for _, _, pictures in parts])
-    return PathfinderImages(pixels, labels, ", ".join(str(each) for each, _, _ in parts))
+    pixels = np.concatenate([pictures.pixels[..., 0] for _, _, pictures in matching])
+    labels = np.concatenate([pictures.labels for _, _, pictures in matching])
+    return PathfinderImages(pixels, labels, ", ".join(str(file) for file, _, _ in matching))
 
 
 def _contour(path: Path) -> int | None:
@@ -123,20 +121,20 @@ def _lines(path: Path) -> list[str]:
 
 
 def _row(line: str, path: Path, number: int) -> tuple[str, int, int | None]:
-    parts = line.split()
-    if len(parts) < COLUMNS or parts[3] not in ("0", "1", "0.0", "1.0"):
+    values = line.split()
+    if len(values) < COLUMNS or values[3] not in ("0", "1", "0.0", "1.0"):
         raise InvalidInput(
             f"{path}, line {number}: expected folder, file, number, label (0 or 1), …, got {line[:80]!r}"
         )
     try:
-        length = int(float(parts[CONTOUR])) if len(parts) > CONTOUR else None
+        length = int(float(values[CONTOUR])) if len(values) > CONTOUR else None
     except (ValueError, OverflowError):
-        raise InvalidInput(f"{path}, line {number}: the contour length is {parts[CONTOUR]!r}, no number") from None
-    return f"{parts[0]}/{parts[1]}", int(float(parts[3])), length
+        raise InvalidInput(f"{path}, line {number}: the contour length is {values[CONTOUR]!r}, no number") from None
+    return f"{values[0]}/{values[1]}", int(float(values[3])), length
 
 
 def _image(folder: Path, name: str, table: Path, number: int) -> Path:
-    """Rows say imgs/0 or 0, depending on who wrote them."""
+    """The path of an image; rows name the folder imgs/0 or just 0."""
     for path in (folder / name, folder / "imgs" / name):
         if path.is_file():
             return path
@@ -146,10 +144,10 @@ def _image(folder: Path, name: str, table: Path, number: int) -> Path:
 def _read_png(image: Any, path: Path, size: int) -> np.ndarray:
     with refusing(path, "is no image, or damaged"), image.open(path, formats=["PNG"]) as opened:
         width, height = opened.size
-        if (height, width) != (size, size):  # known before any of its pixels is unpacked
+        if (height, width) != (size, size):  # checked before the pixels are unpacked
             raise InvalidInput(f"{path} is {height} × {width}; size {size} was asked for")
-        found = np.asarray(opened.convert("L"))
-    return found
+        pixels = np.asarray(opened.convert("L"))
+    return pixels
 
 
 __all__ = ["PathfinderImages", "find_files", "read_images"]

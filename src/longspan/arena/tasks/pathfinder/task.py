@@ -1,7 +1,7 @@
 """Pathfinder and Path-X (Linsley et al. 2018; Tay et al. 2020): do two discs lie on the same dashed curve?
 
-Images are made here as spec 2.5 says, or read from the folders of the original release. Each pixel is a token, and none
-is padding: the background has intensity 0, and it is seen.
+Images are drawn here as the original generator does, or read from the folders of its release. Each pixel is a token.
+None is padding: the background has intensity 0 and is read like any other pixel.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from longspan.arena.tasks.pathfinder import shortcuts as pathfinder_shortcuts
 from longspan.arena.tasks.pathfinder.folders import PathfinderImages, find_files, read_images
 from longspan.arena.tasks.pathfinder.stencils import Drawing
 from longspan.arena.tasks.registry import ArenaTask, DataFolders
-from longspan.arena.tasks.shards import made
+from longspan.arena.tasks.shards import load_or_generate
 from longspan.errors import InvalidInput
 
 SHARD_PIXELS = 2**20  # of a shard: 1024 images of 32 × 32
@@ -26,7 +26,7 @@ SHARES = {"train": 0.8, "held_out": 0.1, "test": 0.1}  # of files, in the order 
 
 
 class DrawingSizes(NamedTuple):
-    """What the released images were made with, at one size."""
+    """The parameters of the released images of one size."""
 
     seed_distance: int
     marker_radius: float
@@ -34,31 +34,31 @@ class DrawingSizes(NamedTuple):
     thickness: float
     margins: tuple[int, ...]
     continuity: float
-    distractor_paddles: int  # of all distractors together
+    distractor_paddles: int  # in all distractors together
     curve_contrast: float
     paddle_contrast: float
     padding: int
 
 
 RECIPES = {
-    16: DrawingSizes(3, 1.0, 1, 0.5, (1,), 1.0, 4, 2.0, 0.75, 1),  # our own
+    16: DrawingSizes(3, 1.0, 1, 0.5, (1,), 1.0, 4, 2.0, 0.75, 1),  # not in the release
     32: DrawingSizes(7, 1.5, 2, 0.5, (1,), 1.0, 20, 2.0, 0.75, 1),
     64: DrawingSizes(12, 2.5, 5, 1.0, (1,), 1.8, 22, 0.8, 1.0, 1),
     128: DrawingSizes(20, 3.0, 5, 1.5, (2, 3), 1.8, 35, 0.9, 1.0, 1),
     256: DrawingSizes(27, 5.0, 5, 2.0, (3,), 1.8, 30, 1.0, 1.0, 22),
 }
-SMALL = 32  # below it the recipe is our own, and curves are shorter
+SMALL = 32  # smaller images are not in the release, and have shorter curves
 
 
 @dataclass(frozen=True, kw_only=True)
 class PathfinderOptions(config.Options):
-    """Of the images; what is not given is as the recipe has it for the size."""
+    """Options of the images; what is not given follows from the size."""
 
     size: int = config.option(32, "height and width in pixels", low=12, high=512)
     contour_length: int | None = config.option(None, "paddles of each of the two targets (14; below 32: 6)", low=2)
     distractor_length: int | None = config.option(None, "paddles of the other curves (a third of a target's)", low=1)
     distractors: int | None = config.option(None, "other curves at most, where there is room (by size)", low=0)
-    seed_distance: int | None = config.option(None, "pixels between the beginnings of the targets (by size)", low=1)
+    seed_distance: int | None = config.option(None, "pixels between the starts of the two targets (by size)", low=1)
     marker_radius: float | None = config.option(None, "of the discs, in pixels (by size)", low=0.5, high=64)
     paddle_length: int | None = config.option(None, "of a dash, in pixels (by size)", low=1, high=64)
     thickness: float | None = config.option(None, "of a dash, in pixels (by size)", low=0.1, high=16)
@@ -75,11 +75,11 @@ class PathfinderOptions(config.Options):
     antialias: int = config.option(2, "how many times larger lines are drawn and then reduced", low=1, high=8)
     padding: int | None = config.option(None, "pixels at the border to which no dash points (by size)", low=0, high=64)
     balanced: bool = config.option(
-        True, "discs are as far apart in both classes; the original's are not, and short contours give themselves away"
+        True, "equal distances of the discs in both classes; in the original they differ and give short contours away"
     )
     train: int = config.option(160_000, "images to learn from (of files: at most)", low=1)
     held_out: int = config.option(20_000, "images that choose the best step (of files: at most)", low=1)
-    test: int = config.option(20_000, "images of the test (of files: at most)", low=1)
+    test: int = config.option(20_000, "test images (of files: at most)", low=1)
     files: str | None = config.option(
         None, "read these instead: a folder of the original release, or one of .npz files, or one .npz file"
     )
@@ -90,45 +90,45 @@ class PathfinderOptions(config.Options):
 
     @property
     def drawing(self) -> Drawing:
-        """All of it, resolved; a size between two of the recipe is as the smaller, with distances in proportion."""
-        near = max(size for size in RECIPES if size <= max(self.size, 16))
-        recipe, scale = RECIPES[near], self.size / near
+        """All parameters; a size between two released ones scales the distances of the smaller."""
+        released = max(size for size in RECIPES if size <= max(self.size, 16))
+        recipe, scale = RECIPES[released], self.size / released
         contour = self.contour_length or (6 if self.size < SMALL else 14)
         length = self.distractor_length or max(contour // 3, 1)
-        usual = {
+        defaults = {
             **recipe._asdict(),
             "distractors": int(recipe.distractor_paddles * scale**2) // length,
             "seed_distance": min(int(recipe.seed_distance * scale), (self.size - 1) // 4),
             "curve_contrasts": (recipe.curve_contrast,),
             "paddle_contrasts": (recipe.paddle_contrast,),
         }
-        known = {each.name for each in fields(Drawing)} & usual.keys()
-        found = {name: usual[name] if getattr(self, name) is None else getattr(self, name) for name in known}
+        names = {item.name for item in fields(Drawing)} & defaults.keys()
+        values = {name: defaults[name] if getattr(self, name) is None else getattr(self, name) for name in names}
         return Drawing(
             size=self.size,
             contour_length=contour,
             distractor_length=length,
             antialias=self.antialias,
-            **found,
+            **values,
         )
 
 
 def make(options: Mapping[str, Any], seed: int, number: int, count: int) -> LabelledSequences:
     """One shard."""
-    given: dict[str, Any] = {each.name: options[each.name] for each in fields(Drawing)}
-    for name, value in given.items():
-        given[name] = tuple(value) if isinstance(value, list) else value  # JSON knows no tuples
-    drawing = Drawing(**given)
-    random = Random(f"{options['split']} {seed} {number}")  # text is hashed the same everywhere
+    values: dict[str, Any] = {item.name: options[item.name] for item in fields(Drawing)}
+    for name, value in values.items():
+        values[name] = tuple(value) if isinstance(value, list) else value  # JSON has no tuples
+    drawing = Drawing(**values)
+    random = Random(f"{options['split']} {seed} {number}")  # a text gives the same seed on every machine
     balance = pathfinder_drawing.Balance() if options["balanced"] else None
-    drawn = [pathfinder_drawing.draw(drawing, random, balance) for _ in range(count)]
-    tokens = np.concatenate([each.pixels.ravel() for each in drawn])
-    labels = np.array([each.label for each in drawn], dtype=np.int64)
+    images = [pathfinder_drawing.draw(drawing, random, balance) for _ in range(count)]
+    tokens = np.concatenate([image.pixels.ravel() for image in images])
+    labels = np.array([image.label for image in images], dtype=np.int64)
     return LabelledSequences(tokens, np.arange(count + 1, dtype=np.int64) * drawing.size**2, labels, "pathfinder")
 
 
 class Pathfinder(ArenaTask):
-    """Two classes; 1 is the same curve."""
+    """Two classes; 1: both discs are on the same curve."""
 
     name: ClassVar[str] = "pathfinder"
     title: ClassVar[str] = "Pathfinder"
@@ -139,19 +139,19 @@ class Pathfinder(ArenaTask):
     class Options(PathfinderOptions):
         pass
 
-    def splits(self, place: DataFolders, seed: int = 0) -> Splits:
+    def splits(self, folders: DataFolders, seed: int = 0) -> Splits:
         options: PathfinderOptions = self.options
         sizes = {name: getattr(options, name) for name in SHARES}
         if options.files is None:
-            found, notes = self._made(place, seed, sizes)
+            splits, notes = self._generate(folders, seed, sizes)
         else:
-            found, notes = self._read(place, sizes)
-        notes |= {"sizes": {name: len(each) for name, each in found.items()}}
-        notes |= {"label_shares": {name: round(float(each.labels.mean()), 4) for name, each in found.items()}}
+            splits, notes = self._read(folders, sizes)
+        notes |= {"sizes": {name: len(examples) for name, examples in splits.items()}}
+        notes |= {"label_shares": {name: round(float(examples.labels.mean()), 4) for name, examples in splits.items()}}
         return Splits(
-            found["train"],
-            found["held_out"],
-            found["test"],
+            splits["train"],
+            splits["held_out"],
+            splits["test"],
             vocabulary=256,
             classes=2,
             length=options.size**2,
@@ -161,51 +161,51 @@ class Pathfinder(ArenaTask):
         )
 
     def baselines(self, splits: Splits) -> dict[str, float]:
-        """`majority`, `ink_components_distance` and `bag_of_pixels`: what can be seen without following a curve."""
+        """`majority`, `ink_components_distance` and `bag_of_pixels`: what is visible without following a curve."""
         size, radius = self.options.size, self.options.drawing.marker_radius
         return pathfinder_shortcuts.accuracies(splits.train, splits.test, size, radius)
 
-    def _made(
-        self, place: DataFolders, seed: int, sizes: Mapping[str, int]
+    def _generate(
+        self, folders: DataFolders, seed: int, sizes: Mapping[str, int]
     ) -> tuple[dict[str, LabelledSequences], dict[str, Any]]:
         drawing = config.plain(self.options.drawing)
-        asked = {"generator": pathfinder_drawing.VERSION, "balanced": self.options.balanced, **drawing}
-        found, hashes = {}, {}
-        for split, count in sizes.items():  # apart, so that a test stays the same whatever is learned from
-            found[split], manifest = made(
+        parameters = {"generator": pathfinder_drawing.VERSION, "balanced": self.options.balanced, **drawing}
+        splits, hashes = {}, {}
+        for split, count in sizes.items():  # separately, so that the test split does not depend on the size of train
+            splits[split], manifest = load_or_generate(
                 self.name,
-                {**asked, "split": split},
+                {**parameters, "split": split},
                 make,
                 count=count,
                 shard=max(1, SHARD_PIXELS // self.options.size**2),
                 seed=seed,
-                cache=place.cache,
-                processes=place.processes,
+                cache=folders.cache,
+                processes=folders.processes,
             )
             hashes[split] = manifest["sha256"][:16]
-        return found, {"source": f"generated by longspan, seed {seed}", "options": asked, "hashes": hashes}
+        return splits, {"source": f"generated by longspan, seed {seed}", "options": parameters, "hashes": hashes}
 
     def _read(
-        self, place: DataFolders, sizes: Mapping[str, int]
+        self, folders: DataFolders, sizes: Mapping[str, int]
     ) -> tuple[dict[str, LabelledSequences], dict[str, Any]]:
         options: PathfinderOptions = self.options
         assert options.files is not None
-        images = read_images(find_files(options.files, place.data), options.size, options.contour_length)
-        found, first = {}, 0
+        images = read_images(find_files(options.files, folders.data), options.size, options.contour_length)
+        splits, first = {}, 0
         for split, share in SHARES.items():
             count = len(images.labels) - first if split == "test" else int(len(images.labels) * share)
-            found[split] = _examples(images, first, first + min(count, sizes[split]))
+            splits[split] = _examples(images, first, first + min(count, sizes[split]))
             first += count
-            if not len(found[split]):
+            if not len(splits[split]):
                 raise InvalidInput(f"{images.source} has {len(images.labels)} images, too few for three splits")
-        hashes = {split: each.digest() for split, each in found.items()}
-        return found, {"source": f"files of {images.source}", "empty": images.empty, "hashes": hashes}
+        hashes = {split: examples.digest() for split, examples in splits.items()}
+        return splits, {"source": f"files of {images.source}", "empty": images.empty, "hashes": hashes}
 
 
 def _examples(images: PathfinderImages, first: int, last: int) -> LabelledSequences:
-    some = images.pixels[first:last]
-    starts = np.arange(len(some) + 1, dtype=np.int64) * (some.shape[1] * some.shape[2])
-    return LabelledSequences(np.ascontiguousarray(some).ravel(), starts, images.labels[first:last], images.source)
+    pixels = images.pixels[first:last]
+    starts = np.arange(len(pixels) + 1, dtype=np.int64) * (pixels.shape[1] * pixels.shape[2])
+    return LabelledSequences(np.ascontiguousarray(pixels).ravel(), starts, images.labels[first:last], images.source)
 
 
 class PathX(Pathfinder):
