@@ -1,4 +1,4 @@
-"""The page docs/recipe-keys.md, every key of a recipe, from the code: `python -m longspan.cli.recipe_page` prints it."""
+"""The page docs/recipe-keys.md, every key of a recipe: `python -m longspan.cli.recipe_page` prints it from the code."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
