@@ -203,15 +203,12 @@ class Language(Task):
             for split, path in paths.items()
             if path is not None
         }
-        for part in parts.values():
-            if isinstance(part, RowTexts):
-                _, empty = part.count()
-                drop_empty([(row, options.text) for row in empty], part.path)
+        counts = {split: _count(part) for split, part in parts.items() if isinstance(part, RowTexts)}
         if "held_out" in parts:
             return parts, None
         first = parts["train"]
         if isinstance(first, RowTexts):
-            count, _ = first.count()
+            count = counts["train"]
             train, held = hold_out_numbers(count, options.share, folders, str(first.path))
             parts["train"] = replace(first, numbers=frozenset(train))
             parts["held_out"] = replace(first, numbers=frozenset(held))
@@ -228,6 +225,13 @@ class Language(Task):
             parts["train"], parts["held_out"] = replace(first, stop=cut), replace(first, start=cut)
             said = f"the last {size - cut:,} of {size:,} characters"
         return parts, said
+
+
+def _count(texts: RowTexts) -> int:
+    """The number of rows with a text; says how many have none."""
+    count, empty = texts.count()
+    drop_empty([(row, texts.column) for row in empty], texts.path)
+    return count
 
 
 def _encoded(pieces: Iterator[str], tokenizer: Tokenizer, sizes: Sizes) -> Iterator[list[int]]:
