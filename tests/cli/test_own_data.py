@@ -193,6 +193,8 @@ def test_further_training_of_a_model(tmp_path: Path, capsys: pytest.CaptureFixtu
         (["--task", "classify", "--layers", "5"], "there is no option --layers; did you mean --model.layers?"),
         (["--task", "classify", "--train"], "--train has no value"),
         (["--task", "classify", "--train.steps"], "--train.steps has no value"),
+        (["--task", "classify", "--train", "my.csv", "--train.epochs", "many"], "--train.epochs must be float or none"),
+        (["--task", "classify", "--train", "my.csv", "--length", "long"], "length must be int, not 'long' (str)"),
         (["my.csv"], "my.csv is not a recipe, a TOML file; to train on it: --task NAME --train my.csv"),
         (["shakespeare-char", "--task", "language"], "shakespeare-char names the task and the model; leave out --task"),
     ],
