@@ -18,6 +18,7 @@ import torch
 from longspan import models
 from longspan.attention import registry
 from longspan.audit import resolve, settings
+from longspan.cli import recipe_page
 from longspan.cli.commands import app
 from longspan.cli.main import main
 from longspan.registry import PLUGINS
@@ -189,3 +190,8 @@ def test_the_prose_of_the_page_fits_and_stands_alone(page: Path):
     prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
     assert [line for line in prose.splitlines() if len(line) > 100 and not line.lstrip().startswith(("|", "!["))] == []
     assert [word for word in ("shared/data", "shared/spec", "spec, section", "(spec:") if word in text] == []
+
+
+def test_the_keys_of_recipes_are_those_of_the_code():
+    """If this fails: python -m longspan.cli.recipe_page > docs/recipe-keys.md"""
+    assert (ROOT / "docs" / "recipe-keys.md").read_text(encoding="utf-8") == recipe_page.page()

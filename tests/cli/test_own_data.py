@@ -80,7 +80,7 @@ def test_a_written_recipe_trains(task: str, tmp_path: Path, capsys: pytest.Captu
     assert tables["task"]["name"] == task and tables["train"]["steps"] == 2 and "epochs" not in tables["train"]
     (tmp_path / "my.toml").write_text(text, encoding="utf-8")
     assert main(["train", str(tmp_path / "my.toml"), "--out", str(tmp_path / "run")]) == 0, capsys.readouterr().err
-    assert "held out " in capsys.readouterr().err or task in ("masked", "detect", "denoise")
+    assert "held out " in capsys.readouterr().err
     assert main(["evaluate", str(tmp_path / "run")]) == 0
 
 
@@ -193,6 +193,8 @@ def test_further_training_of_a_model(tmp_path: Path, capsys: pytest.CaptureFixtu
         (["--task", "classify", "--layers", "5"], "there is no option --layers; did you mean --model.layers?"),
         (["--task", "classify", "--train"], "--train has no value"),
         (["--task", "classify", "--train.steps"], "--train.steps has no value"),
+        (["--task", "classify", "--train", "my.csv", "--train.epochs", "many"], "--train.epochs must be float or none"),
+        (["--task", "classify", "--train", "my.csv", "--length", "long"], "length must be int, not 'long' (str)"),
         (["my.csv"], "my.csv is not a recipe, a TOML file; to train on it: --task NAME --train my.csv"),
         (["shakespeare-char", "--task", "language"], "shakespeare-char names the task and the model; leave out --task"),
     ],
@@ -326,3 +328,23 @@ def test_show_tasks_keys_and_recipes(capsys) -> None:
     ):
         assert main(["show", *words]) == 2
         assert said in capsys.readouterr().err
+
+
+def test_a_run_that_never_saved_leaves_no_split_behind(tmp_path: Path, capsys) -> None:
+    path, run = reviews(tmp_path / "my.csv"), str(tmp_path / "run")
+    given = ["train", "--task", "classify", "--train", str(path), *SMALL, "--train.steps", "1", "--out", run]
+    assert main([*given, "--train.bad_steps", "1", "--train.schedule.rate", "1e38", "--train.steps", "3"]) == 2
+    assert "not finite" in capsys.readouterr().err and (tmp_path / "run" / "split.json").is_file()
+    reviews(path, 60)
+    assert main(given) == 0
+    assert "held out 6 of 60 rows" in capsys.readouterr().err
+
+
+def test_texts_of_tables_and_folders_are_documents(tmp_path: Path, capsys) -> None:
+    path = csv(tmp_path / "a.csv", "body,n", [*(f"one {n}. two {n}.,{n}" for n in range(20)), ",7"])
+    for task in ("language", "masked"):
+        given = ["train", "--task", task, "--train", str(path), *SMALL, "--length", "8", "--train.steps", "1"]
+        assert main([*given, "--out", str(tmp_path / task)]) == 0
+        errors = capsys.readouterr().err
+        assert f"{path}: a row with an empty field is left out: {path}, line 22, body" in errors
+        assert ("2 of 20 rows, drawn by seed 0" if task == "language" else "the last 2 of 20 documents") in errors

@@ -1,6 +1,7 @@
-"""The page docs/recipe-keys.md, every key of a recipe, from the code: `python -m longspan.cli.recipe_page` prints it."""
+"""The page docs/recipe-keys.md, every key of a recipe: `python -m longspan.cli.recipe_page` prints it from the code."""
 
 from collections.abc import Iterable, Mapping
+from textwrap import fill
 from typing import Any
 
 from longspan.cli.tables import limits
@@ -31,7 +32,7 @@ def page() -> str:
     parts = [START]
     for name in TASKS.entries:  # the tasks of longspan, not those of plugins
         task = recipe_keys.describe_task(name)
-        parts.append(f"\n## [task] {name}\n\n{task['summary']}.\n\n{_table(task['keys'])}")
+        parts.append(f"\n## [task] {name}\n\n{fill(task['summary'] + '.', 100)}\n\n{_table(task['keys'])}")
     parts.append(f"{MODEL}\n{_table(recipe_keys.MODEL_KEYS)}")
     parts.append(f"\n## [train]\n\n{_table(recipe_keys.describe_train()['keys'])}")
     return "".join(parts)

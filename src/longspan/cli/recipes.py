@@ -108,12 +108,13 @@ def print_shown(row: Mapping[str, Any]) -> None:
 
 def print_tasks(rows: list[dict[str, Any]]) -> None:
     """Print one line per task."""
-    table = Table("task", "data", "recipes", box=None, pad_edge=False)
+    table = Table("task", "what it learns, and from what", "recipes", box=None, pad_edge=False)
     for row in rows:
         table.add_row(row["name"], escape(row["summary"]), ", ".join(row["recipes"]))
     console = output()
     console.print(table)
-    console.print("\nlongspan show task NAME shows the keys of [task], show train those of [train]", style="dim")
+    hint = "\nlongspan show task NAME shows the keys of [task], show train those of [train]"
+    console.print(hint, style="dim", markup=False)
 
 
 def _keys(rows: list[dict[str, Any]]) -> Table:

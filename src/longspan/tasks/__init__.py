@@ -9,6 +9,8 @@
 
     pretraining  what masked, detect and denoise share: documents and how they are masked
     text_inputs  what classify, tag, answer and choose share: files, tokenizer, how a model reads a batch
+    starting     small models and training for recipes that are written for a user's own data
+    splits       held-out rows           survey       what is in a file
     metrics      metrics by their definitions; metric_sums adds their counts up over batches; bleu; baselines
     predict      a trained model on new texts
 

@@ -108,8 +108,8 @@ class Task(ABC):
     """
 
     name: ClassVar[str]
-    # The tables of a recipe that is written for a user's own data (see `starting`). Where a task declares no model and no
-    # training, they are those of a recipe that comes with longspan.
+    # The tables of a recipe that is written for a user's own data (see `starting`). Where a task declares no model and
+    # no training, they are those of a recipe that comes with longspan.
     starting_task: ClassVar[Mapping[str, Any]] = {}
     starting_model: ClassVar[Mapping[str, Any]] = {}
     starting_train: ClassVar[Mapping[str, Any]] = {}

@@ -60,6 +60,8 @@ class ImageTask(Task):
         whole = splits["train"]
         train = np.arange(len(whole))
         if "held_out" not in splits:
+            if not 0 < round(len(whole) * options.share) < len(whole):
+                raise InvalidInput(f"{whole.source} has {len(whole)} images, too few to hold some out")
             labels = [whole.names[label] for label in whole.labels]
             numbers, held = hold_out_numbers(len(whole), options.share, folders, whole.source, labels)
             splits["held_out"], train = whole.some(np.asarray(held)), np.asarray(numbers)

@@ -281,21 +281,17 @@ class Language(Task):
             given = {"train": options.train, "held_out": options.held_out, "test": options.test}
             paths.update({split: None if name is None else Path(name) for split, name in given.items()})
         texts = {split: self._content(path) for split, path in paths.items() if path is not None}
-        for content in texts.values():
-            if isinstance(content, RowTexts):
-                _, empty = content.count()
-                drop_empty([(row, options.text) for row in empty], content.path)
+        counts = {split: _count(content) for split, content in texts.items() if isinstance(content, RowTexts)}
         if "held_out" in texts:
             return texts, None
         first = texts["train"]
         if not isinstance(first, RowTexts):
             texts["train"], texts["held_out"] = first.split(options.share)
             return texts, f"the last {100 * options.share:g} % of the text"
-        count, _ = first.count()
-        train, held = hold_out_numbers(count, options.share, folders, str(first.path))
+        train, held = hold_out_numbers(counts["train"], options.share, folders, str(first.path))
         texts["train"] = replace(first, numbers=frozenset(train))
         texts["held_out"] = replace(first, numbers=frozenset(held))
-        return texts, describe(len(held), count, folders.seed)
+        return texts, describe(len(held), counts["train"], folders.seed)
 
     def _content(self, path: Path) -> Content:
         """A file or folder, as documents or as one text; each row of a table is a document."""
@@ -309,6 +305,13 @@ class Language(Task):
         if self._has_documents and options.set not in READERS:  # the file is one document
             return Documents(path, "files")
         return text_files.Part(path, encoding=options.encoding)
+
+
+def _count(texts: RowTexts) -> int:
+    """The number of rows with a text; says how many have none."""
+    count, empty = texts.count()
+    drop_empty([(row, texts.column) for row in empty], texts.path)
+    return count
 
 
 def _encoded(pieces: Iterator[str], tokenizer: Tokenizer, sizes: Sizes, end: list[int]) -> Iterator[list[int]]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -15,12 +16,15 @@ from longspan.data.text import sentence_pairs
 from longspan.data.text.blocks import Batches
 from longspan.data.text.corpora import UNKNOWN, Corpus, read_documents, write_corpus
 from longspan.data.text.masking import Masking, choose, hide
+from longspan.data.text.row_texts import RowTexts
+from longspan.data.text.tables import is_table
 from longspan.data.tokenizers.learn import TokenizerOptions, learn
 from longspan.data.tokenizers.tokenizer import Tokenizer
 from longspan.errors import InvalidInput
 from longspan.nn.loss import IGNORED
 from longspan.tasks import starting
 from longspan.tasks.base import DataPaths, Task
+from longspan.tasks.splits import drop_empty
 
 
 @dataclass(frozen=True)
@@ -187,6 +191,11 @@ class Pretraining(Task):
             options.set, given, folders.data, options.share, column=options.text, encoding=options.encoding
         )
 
+        for name in given.values():
+            if name is not None and is_table(Path(name)):
+                _, empty = RowTexts(Path(name), options.text, options.encoding).count()
+                drop_empty([(row, options.text) for row in empty], Path(name))
+
         def texts() -> Iterator[str]:
             for document in documents["train"]():
                 yield "\n".join(document).replace(UNKNOWN, "")
@@ -211,6 +220,9 @@ class Pretraining(Task):
             facts[f"{split} texts"] = len(planned)
             if texts.kind != "none":
                 facts[f"{split} negative pairs"] = round(planned.negatives, 4)
+        if self.options.train is not None and self.options.held_out is None:
+            counts = [len(data[split].corpus) for split in ("train", "held_out")]
+            facts["held out"] = f"the last {counts[1]:,} of {sum(counts):,} documents"
         return facts
 
 

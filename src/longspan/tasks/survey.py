@@ -2,7 +2,7 @@
 
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from hashlib import blake2b
 from itertools import chain, islice
@@ -56,22 +56,29 @@ def open_rows(
     given: dict[str, str] | None = None,
     columns: Sequence[str] | None = None,
     encoding: str | None = None,
+    roles: Mapping[str, str] | None = None,
+    word_column: int = 0,
+    tag_column: int = -1,
 ) -> Opened:
-    """Opens a file of texts. `kind` is a task, where the ending does not decide; `given` names columns by role."""
+    """Opens a file of texts. `kind` is a task, where the ending does not decide; `given` names columns by role.
+
+    `roles` are the columns that are looked for, each with its expected name: those of the task unless given.
+    """
     given = given or {}
     if not path.exists() and kind != "translate":
         raise InvalidInput(f"there is no file or folder {path}")
     if kind == "translate" and (not path.is_file() or ending(path) == ".tsv"):
         return _pairs(path, given, encoding)
     if (kind == "tag" and format_of(path) not in TABLES) or ending(path) in TAGGED:
-        return _tagged(path, encoding)
+        return _tagged(path, encoding, word_column, tag_column)
     if kind in (None, "answer") and (ending(path) == ".json" or kind is not None) and is_squad(path, encoding):
         return _squad(path, encoding)
     if not path.is_dir() and ending(path) not in ENDINGS and columns is None and kind in (None, *UNLABELLED):
         first = next(_lines(path, encoding), "")
         if not first.count("\t") or kind in UNLABELLED:
             return _plain(path, encoding)
-    return _table(path, kind, given, columns, encoding)
+    roles = roles_of(tasks.find(kind or "classify")) if roles is None else roles
+    return _table(path, roles, given, columns, encoding)
 
 
 UNLABELLED = ("language", "masked", "detect", "denoise")
@@ -88,16 +95,22 @@ def roles_of(task: type[Task]) -> dict[str, str]:
 
 
 def _table(
-    path: Path, kind: str | None, given: dict[str, str], columns: Sequence[str] | None, encoding: str | None
+    path: Path,
+    roles: Mapping[str, str],
+    given: dict[str, str],
+    columns: Sequence[str] | None,
+    encoding: str | None,
 ) -> Opened:
     table = rows(path, columns=columns, encoding=encoding)
     sample = list(islice(table, SAMPLE))
     names = list(sample[0].fields)
-    roles = {**roles_of(tasks.find(kind or "classify")), **given}
     for name in given.values():
         if name not in names:
             next(rows(path, [name], columns, encoding))  # the error names the columns that exist
-    guesses = {**guess_columns(sample, roles), **{role: Guess(name, "given") for role, name in given.items()}}
+    guesses = {
+        **guess_columns(sample, {**roles, **given}),
+        **{role: Guess(name, "given") for role, name in given.items()},
+    }
     found = {role: guess.column for role, guess in guesses.items()}
     texts = {role: column for role, column in found.items() if role not in ("label", *NO_TEXT)}
     why = {guess.column: f"{role}: {guess.why}" for role, guess in guesses.items()}
@@ -114,8 +127,8 @@ def _lines(path: Path, encoding: str | None) -> Iterator[str]:
         yield from text_files.lines(path, encoding)
 
 
-def _tagged(path: Path, encoding: str | None) -> Opened:
-    found = sentences(path, encoding=encoding)
+def _tagged(path: Path, encoding: str | None, word_column: int, tag_column: int) -> Opened:
+    found = sentences(path, word_column, tag_column, encoding)
     table = (
         TableRow(path, sentence.line, {"words": " ".join(sentence.words), "tags": " ".join(sentence.tags)})
         for sentence in found

@@ -201,7 +201,7 @@ def with_overrides(recipe: Recipe, overrides: Mapping[str, Any]) -> Recipe:
             content["train"].pop(other, None)
     plugins = _plugins([], {**overrides, "task.name": recipe.task["name"]}, Path(recipe.source), True)
     apply(content, overrides)
-    return replace(recipe, **content, plugins=plugins)
+    return Recipe(content["task"], content["model"], content["train"], recipe.source, recipe.data, plugins)
 
 
 def _copy(table: Mapping[str, Any]) -> dict[str, Any]:
@@ -243,6 +243,8 @@ def begin(recipe: Recipe, folder: Path | Run, *, data: Path | None, processes: P
     with ExitStack() as held:
         processes.together(lambda: held.enter_context(run.held()) if processes.first else None)
         processes.together(run.refuse_used)
+        if processes.first:
+            (run.folder / SPLIT).unlink(missing_ok=True)  # of a run that never saved
         prepared = _prepare(task, run, data, options, processes, recipe.tokenizer())
         trainer = _trainer(recipe, run, prepared, options, processes)
         if processes.first:

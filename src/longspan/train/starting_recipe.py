@@ -47,6 +47,7 @@ def starting_recipe(
     task = tasks.build(name, **table)
     tables = _model(task, pretrained, overrides.get("model.name")), _train(task, table, count, pretrained, overrides)
     recipe = with_overrides(Recipe({"name": name, **table}, *tables, f"the recipe for {name}"), overrides)
+    recipe.options()  # refuse a wrong value of [train]
     return recipe, [*notes, *_choices(recipe)]
 
 
@@ -80,8 +81,10 @@ def _describe_data(cls: type[Task], table: Table, notes: list[str]) -> int | Non
 
 
 def _opened(path: Path, cls: type[Task], table: Table) -> Opened:
-    roles = {role: str(table[role]) for role in roles_of(cls) if role in table}
-    return open_rows(path, cls.name, given=roles, columns=table.get("columns"), encoding=table.get("encoding"))
+    roles = roles_of(cls)
+    given = {role: str(table[role]) for role in roles if role in table}
+    options = {key: table[key] for key in ("columns", "encoding", "word_column", "tag_column") if key in table}
+    return open_rows(path, cls.name, given=given, roles=roles, **options)
 
 
 def _model(task: Task, pretrained: str | None, model: str | None) -> Table:
@@ -101,8 +104,9 @@ def _train(task: Task, table: Table, count: int | None, pretrained: str | None, 
     if count is not None and batch and "epochs" in chosen:
         rows = count if table.get("held_out") else count - max(1, round(count * share))
         per_epoch = max(1, math.ceil(rows / batch))
-        steps = overrides.get("train.steps", per_epoch * float(overrides.get("train.epochs", chosen["epochs"])))
-        warmup = max(1, round(WARM * float(steps)))
+        epochs, steps = overrides.get("train.epochs", chosen["epochs"]), overrides.get("train.steps")
+        total = steps if isinstance(steps, int) else per_epoch * (epochs if isinstance(epochs, (int, float)) else 1)
+        warmup = max(1, round(WARM * total))
         chosen["schedule"] = {**chosen["schedule"], "warmup": warmup}
         chosen |= {"evaluate_every": per_epoch, "save_every": per_epoch}
     return chosen

@@ -1,12 +1,14 @@
 """Tables as other programs write them: other separators, other encodings, long fields."""
 
+import sys
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
 from longspan.data.text.tables import rows
 from longspan.data.text.text_files import Part, blocks, lines, whole
-from longspan.errors import InvalidInput, InvalidOption
+from longspan.errors import InvalidInput, InvalidOption, Unsupported
 
 WANTED = ["text", "label"]
 SEEN = [("one, two", "x"), ("für", "y")]
@@ -74,3 +76,88 @@ def test_long_fields(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text(f"text,label\n{'word ' * 50_000},x\n")
     assert len(read(path)[0][0]) == 250_000
+
+
+def test_a_list_of_json_gives_each_row_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text('[\n {"text": "one, two", "label": "x", "id": 3},\n {"text": "für",\n  "label": "y"}\n]\n')
+    assert read(path) == SEEN
+    found = list(rows(path, WANTED))
+    assert [row.line for row in found] == [2, 3] and found[0].fields == {"text": "one, two", "label": "x"}
+    assert next(rows(path)).fields == {
+        "text": "one, two",
+        "label": "x",
+        "id": "3",
+    }
+    for content, said in (
+        ('{"a": 1}', "line 1: expected a list of objects; call a file with an object per line .jsonl"),
+        ('[{"text": "a", "label": "b"},\n {"b"}]', "line 2: not JSON: Expecting ':' delimiter"),
+        ('[{"text": "a", "label": "b"}\n {"text": "c"}]', "line 2: not JSON: expected , or ]"),
+        ("[1]", "line 1: expected a table, got int"),
+        ("[]", "a.json has no rows"),
+    ):
+        path.write_text(content)
+        with pytest.raises(InvalidInput) as error:
+            list(rows(path, WANTED))
+        assert said in str(error.value)
+
+
+def test_a_folder_of_texts_has_the_names_of_its_folders_as_labels(tmp_path: Path) -> None:
+    for label, text in (("pos", "good\nfilm"), ("neg", "bad"), ("neg", "")):
+        (tmp_path / label).mkdir(exist_ok=True)
+        (tmp_path / label / f"{len(text)}.txt").write_text(text + "\n")
+    (tmp_path / ".hidden").write_text("ignored")
+    assert read(tmp_path) == [("", "neg"), ("bad", "neg"), ("good\nfilm", "pos")]
+    (tmp_path / "readme.txt").write_text("about")
+    with pytest.raises(InvalidInput, match=r"mixes folders \(neg, pos\) and files \(readme.txt\)"):
+        read(tmp_path)
+    (tmp_path / "readme.txt").unlink()
+    (tmp_path / "pos" / "x.csv").write_text("a,b")
+    with pytest.raises(InvalidInput, match=r"mixes formats: 0\.txt and .*pos/x\.csv; keep files of one format"):
+        read(tmp_path)
+    with pytest.raises(InvalidInput, match="has no column 'label': its files are not in folders that name"):
+        read(tmp_path / "neg")
+    (tmp_path / "none").mkdir()
+    (tmp_path / "none" / "a.png").write_text("")
+    with pytest.raises(InvalidInput, match=r"no file that ends in .txt, .text, .md; it has a.png; images are for"):
+        list(rows(tmp_path / "none"))
+
+
+def test_parquet_is_read_by_pyarrow_where_it_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in with the two calls that are used; the package is not needed for anything else."""
+    path = tmp_path / "a.parquet"
+    path.write_bytes(b"PAR1")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(Unsupported, match="needs the package pyarrow; install it"):
+        read(path)
+    records = [{"text": "one, two", "label": "x", "n": 1}, {"text": "für", "label": "y", "n": None}]
+
+    class ParquetFile:
+        schema_arrow = SimpleNamespace(names=["text", "label", "n"])
+
+        def __init__(self, given: Path) -> None:
+            assert given == path
+
+        def iter_batches(self, columns: list[str] | None) -> list[SimpleNamespace]:
+            chosen = [{key: record[key] for key in columns or record} for record in records]
+            return [SimpleNamespace(to_pylist=lambda part=part: [part]) for part in chosen]
+
+    monkeypatch.setitem(sys.modules, "pyarrow", ModuleType("pyarrow"))
+    module = ModuleType("pyarrow.parquet")
+    monkeypatch.setattr(module, "ParquetFile", ParquetFile, raising=False)
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", module)
+    assert read(path) == SEEN
+    assert [row.fields["n"] for row in rows(path)] == ["1", ""]
+    with pytest.raises(InvalidInput, match="has no column 'texts'; it has 'text', 'label', 'n'"):
+        list(rows(path, ["texts"]))
+
+
+def test_columns_that_exist_are_named_nearest_first(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("id,date,review_text,stars\n1,2,3,4\n")
+    with pytest.raises(InvalidInput) as error:
+        list(rows(path, ["reviewtext"]))
+    assert str(error.value).startswith(f"{path}, line 1, has no column 'reviewtext'; it has 'review_text', ")
+    path.write_text("text,text,label\n1,2,3\n")
+    with pytest.raises(InvalidInput, match="has two columns 'text'; give each column its own name"):
+        read(path)

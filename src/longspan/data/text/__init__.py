@@ -1,7 +1,10 @@
 """Text on its way to a model.
 
 text_files      plain and compressed files, by lines, documents or blocks
-tables          CSV, tab-separated and JSON lines, row by row
+tables          CSV, tab-separated, JSON, Parquet and folders of texts, row by row
+text_folders    which files of a folder count, and their labels
+columns         guesses which column is the text and which the label
+row_texts       the texts of a table's rows or a folder's files, as documents
 parallel        sentence pairs of two languages, in batches of similar lengths
 corpora         documents of sentences, for pre-training
 pieces          a text larger than memory in pieces, cut between words
