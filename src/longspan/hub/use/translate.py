@@ -7,6 +7,7 @@ from pathlib import Path
 from longspan.data import Tokenizer
 from longspan.data.tokenizers.tokenizer_files import read_inner
 from longspan.decode import Beam, search_many
+from longspan.decode.ensemble import Ensemble
 from longspan.errors import InvalidInput, Unsupported
 from longspan.hub.pretrained import Pretrained
 from longspan.hub.use.generate import GeneratedText, begin_of, ends_of
@@ -22,6 +23,8 @@ def translate(
     texts: Sequence[str],
     *,
     beam: Beam | None = None,
+    others: Sequence[Pretrained] = (),
+    average: str = "log",
     truncate: bool = False,
     tokens: int = 1024,
     progress: Callable[[int], None] | None = None,
@@ -29,16 +32,19 @@ def translate(
     """The best translation of each text; a blank text stays empty.
 
     The default is beam search with 5 beams and the length penalty of Wu et al. 2016. A batch holds `tokens` source
-    tokens, with padding.
+    tokens, with padding. With `others`, all models together predict each token: the mean of their log-probabilities
+    or, with `average="probability"`, of their probabilities. They must have the same tokenizers.
 
     >>> translate(hub.load("runs/multi30k-en-de/model"), ["A dog runs."])[0].text
     """
     if isinstance(texts, str):
         raise InvalidInput("expected a list of texts, got one text; put it in a list")
-    model, target = pretrained.model, tokenizer_of(pretrained)
-    if not isinstance(model, CausalModel) or not model.reads_source:
-        raise Unsupported(f"this {pretrained.family or model.name} reads no source; an encoder–decoder translates")
+    target = tokenizer_of(pretrained)
+    model = _translator(pretrained)
     reading = replace(pretrained, tokenizer=_source_tokenizer(pretrained, target))
+    if others:
+        _check_tokenizers(pretrained, others)
+        model = Ensemble([model, *map(_translator, others)], average=average)
     kept = [row for row, text in enumerate(texts) if text.strip()]
     translations = [GeneratedText("", [], 0.0, "end") for _ in texts]
     if not kept:
@@ -57,6 +63,28 @@ def translate(
         text = target.decode(best.tokens).strip()
         translations[row] = GeneratedText(text, best.tokens, best.logprob, "end" if best.finished else "length")
     return translations
+
+
+def _translator(pretrained: Pretrained) -> CausalModel:
+    model = pretrained.model
+    if not isinstance(model, CausalModel) or not model.reads_source:
+        raise Unsupported(f"this {pretrained.family or model.name} reads no source; an encoder–decoder translates")
+    return model
+
+
+def _check_tokenizers(first: Pretrained, others: Sequence[Pretrained]) -> None:
+    """Refuse models that read or write other tokens than the first one."""
+    for other in others:
+        for role, tokenizer in (("target", tokenizer_of), ("source", _reads_with)):
+            if tokenizer(first).to_json() != tokenizer(other).to_json():
+                raise InvalidInput(
+                    f"{other.path} has another {role} tokenizer than {first.path}: the models of an ensemble must be "
+                    "trained with the same one"
+                )
+
+
+def _reads_with(pretrained: Pretrained) -> Tokenizer:
+    return _source_tokenizer(pretrained, tokenizer_of(pretrained))
 
 
 def _source_tokenizer(pretrained: Pretrained, target: Tokenizer) -> Tokenizer:
