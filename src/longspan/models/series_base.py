@@ -136,7 +136,8 @@ class SeriesModel(Model):
         if series.dim() == 3 and series.shape[1] < 2:
             raise InvalidInput(f"a next value needs a series of 2 at least, not {series.shape[1]}")
         guess: Tensor = self(series[:, :-1], _but_last(known), key_mask=_but_last(key_mask))
-        return ((guess - series[:, 1:]) / self.deviation[: self.options.values]) ** 2
+        error: Tensor = (guess - series[:, 1:]) / self.deviation[: self.options.values]
+        return error**2
 
     @torch.no_grad()
     def forecast(self, series: Series, horizon: int, known: Known | None = None) -> Ahead:
