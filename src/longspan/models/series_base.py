@@ -129,7 +129,8 @@ class SeriesModel(Model):
         if key_mask is None:
             return squares.mean()
         real = key_mask[:, 1:] & key_mask[:, :-1].cumsum(1).bool()  # something must have been read before it
-        return squares[real].sum() / (real.sum() * self.options.values).clamp_min(1)
+        mean: Tensor = squares[real].sum() / (real.sum() * self.options.values).clamp_min(1)
+        return mean
 
     def squares(self, series: Series, known: Known | None = None, *, key_mask: Mask | None = None) -> Series:
         """The squared error of each value but the first, one step ahead, in scaled units."""
