@@ -119,6 +119,9 @@ def test_spacing_and_what_follows(tmp_path: Path) -> None:
     hours = table(tmp_path, "date,v\n2020-01-01 22:00,1\n2020-01-01 23:00,2\n2020-01-02 00:00,3\n")
     assert hours.spacing is not None and hours.spacing.season == 24
     assert future_dates(hours, 2)[-1] == datetime(2020, 1, 2, 2)
+    late = table(tmp_path, "date,v\n9999-12-30,1\n9999-12-31,2\n")
+    with pytest.raises(InvalidInput, match="1 steps of a day after 9999-12-31 is after the year 9999"):
+        future_dates(late, 1)
     assert Spacing(time=timedelta(1)).season == 7 and Spacing(months=3).season == 4
 
 

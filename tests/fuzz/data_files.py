@@ -71,6 +71,15 @@ def a_table(folder: Path) -> None:
     (folder / "d.tsv.gz").write_bytes(gzip.compress("\n".join(rows).encode()))
 
 
+def a_series(folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    rows = ["date,sold,warm", *(f"2020-01-{day:02d},{day % 7},{day / 3:.2f}" for day in range(1, 29))]
+    (folder / "a.csv").write_text("\n".join(rows) + "\n")
+    german = [f"{day:02d}.01.2020 12:00;{day},5" for day in range(1, 29)]
+    (folder / "b.csv").write_text("\n".join(["wann;wert", *german]))
+    (folder / "c.jsonl").write_text("".join(json.dumps({"t": f"2020-{at:02d}", "v": at}) + "\n" for at in range(1, 9)))
+
+
 SQUAD = {
     "version": "1.1",
     "data": [

@@ -10,6 +10,7 @@ from data_files import (
     a_recipe,
     a_release,
     a_run,
+    a_series,
     a_store,
     a_table,
     an_arena,
@@ -40,7 +41,7 @@ from longspan.arena.runs.results import Folder, left
 from longspan.arena.tasks import cifar, listops_expressions, shards
 from longspan.arena.tasks.data_files import byte_rows
 from longspan.arena.tasks.pathfinder import folders as pathfinder_folders
-from longspan.data import read_tokenizer
+from longspan.data import read_tokenizer, series_files
 from longspan.data.images.image_files import read_pictures
 from longspan.data.sets.prepare import count
 from longspan.data.sets.prepared_tokens import read_prepared
@@ -103,6 +104,13 @@ def _run(folder: Path) -> None:
     checkpoint.newest(run.checkpoints)
     locate(folder)
     saving.restore(trainer(folder), folder / "checkpoints" / "00000000")
+
+
+def _series(folder: Path) -> None:
+    for name, decimal in (("a.csv", "."), ("b.csv", ","), ("c.jsonl", ".")):
+        found = series_files.read(folder / name, series_files.Columns(decimal=decimal))
+        past, _ = series_files.split_future(found)
+        series_files.future_dates(series_files.complete(past, missing="linear", gaps="fill"), 3)
 
 
 def _tables(folder: Path) -> None:
@@ -202,6 +210,7 @@ READERS = [
         ],
         _run,
     ),
+    Reader("series", a_series, ["a.csv", "b.csv", "c.jsonl"], _series),
     Reader("tables", a_table, ["a.tsv", "b.csv", "c.jsonl", "d.tsv.gz"], _tables),
     Reader("texts", some_texts, ["a.txt.gz", "a.txt.bz2", "a.txt.xz", "a.txt"], _texts),
     Reader("pairs", some_texts, ["pairs.tsv"], lambda at: read_pairs(at / "pairs.tsv", at / "pairs.tsv")),

@@ -189,6 +189,66 @@ def test_only_the_compression_learns_from_reconstruction(norm_position: str, rec
         assert all(weight.requires_grad for weight in own.parameters())
 
 
+def unrolled(own: CompressiveTransformer, text: Tensor, memories: list[Tensor], slots: list[Tensor]) -> Tensor:
+    """The logits, segment by segment: everything is projected again, and nothing is detached."""
+    size, logits = own.options, []
+    for segment in text.split(size.segment, 1):
+        x = own.embedding(segment)
+        for index, layer in enumerate(own.layers):
+            inputs, attention = x, layer.attention
+            past = torch.cat([slots[index], memories[index], inputs], 1)
+            pre = layer.around_attention.norm_position == "pre"
+            k, v = attention.keys(attention.kv(layer.around_attention.norm(past) if pre else past))
+            r = attention.distances(past.shape[1], None)
+
+            def read(y: Tensor, attention: Any = attention, k: Tensor = k, v: Tensor = v, r: Any = r) -> Tensor:
+                return attention.merge(attention.read(attention.split(attention.q(y)), k, v, r, None, None, None))
+
+            x = layer.around_feedforward(layer.around_attention(x, read), layer.feedforward)
+            new = layer.compression(memories[index][:, : inputs.shape[1]]).value
+            slots[index] = torch.cat([slots[index], new], 1)[:, -size.slots :]
+            memories[index] = torch.cat([memories[index], inputs], 1)[:, -size.memory :]
+        logits.append(own.logits(own.norm(x)))
+    return torch.cat(logits, 1)
+
+
+@pytest.mark.parametrize("place", ["pre", "post"])
+@pytest.mark.parametrize("compression", ["convolution", "dilated", "max", "mean"])
+@pytest.mark.parametrize("segments", [2, 3])
+def test_gradients_pass_through_the_segments_of_a_call(place: str, compression: str, segments: int):
+    """`reconstruction="bptt"` against an unrolled loop: logits, and the gradient of every parameter."""
+    own = model(place=place, compression=compression, reconstruction="bptt", memory=4)
+    _, before = own(ids(length=12))
+    text = ids(length=4 * segments, seed=1)
+    towards = torch.randn(2, 4 * segments, 11, generator=torch.Generator().manual_seed(2)).double()
+    parameters = dict(own.named_parameters())
+    logits, after = own(text, before)
+    found = torch.autograd.grad((logits * towards).sum(), list(parameters.values()), materialize_grads=True)
+    held = before.layers
+    loop = unrolled(own, text, [layer.memory for layer in held], [layer.slots for layer in held])
+    expected = torch.autograd.grad((loop * towards).sum(), list(parameters.values()), materialize_grads=True)
+    close(logits, loop)
+    for name, one, other in zip(parameters, found, expected):
+        close(one, other)
+        if "compression" in name:
+            assert one.abs().max() > 0, name
+    assert not any(layer.memory.requires_grad or layer.slots.requires_grad for layer in after.layers)
+    assert own.train()(text)[0].requires_grad and own.auxiliary_loss() is None
+
+
+def test_without_bptt_gradients_stop_at_the_segment():
+    own = model(reconstruction="none", memory=4)
+    logits, _ = own(ids(length=8))
+    compression = [tensor for name, tensor in own.named_parameters() if "compression" in name]
+    assert all(g is None for g in torch.autograd.grad(logits[:, 4:].sum(), compression, allow_unused=True))
+    through = model(reconstruction="bptt", memory=4)
+    embedded: list[Tensor] = []
+    for each in (own, through):
+        each.embedding.register_forward_hook(lambda _, __, out: (out.retain_grad(), embedded.append(out))[0])
+        each(ids(length=8))[0][:, 4:].sum().backward()
+    assert embedded[0].grad[:, :4].abs().max() == 0 < embedded[1].grad[:, :4].abs().max()
+
+
 def test_the_reconstruction_loss_is_the_papers():
     """‖attn(h, old) - attn(h, f_c(old))‖₂ by hand: content only, without mask, summed over the layers."""
     own = model(dropout=0.0, hidden_dropout=0.0, segment=4, memory=4).train()

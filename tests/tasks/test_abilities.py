@@ -57,6 +57,12 @@ class Bigram(CausalModel):
         return self(ids[:, -1:] if last else ids), LastToken(state.length + ids.shape[1])
 
 
+def test_a_model_without_a_key_mask_cannot_read_documents_apart() -> None:
+    batch = {name: torch.zeros(1, 4, dtype=torch.long) for name in ("ids", "targets", "documents")}
+    with pytest.raises(Unsupported, match="bigram takes no key_mask, so it cannot read padded texts"):
+        NextToken().loss(Bigram.build(vocabulary=4), batch)
+
+
 class BagOfWords(TextHeads):
     """Labels from the mean of word vectors."""
 

@@ -21,6 +21,14 @@ def translate(
     alpha: Annotated[
         float, Parameter(help="power of the length penalty; more gives longer texts (default: 0.6)")
     ] = 0.6,
+    coverage: Annotated[
+        float,
+        Parameter(help="weight of the coverage penalty for source words that were not read (default: 0; GNMT: 0.2)"),
+    ] = 0.0,
+    ensemble: Annotated[
+        tuple[Path, ...],
+        Parameter(negative="", help="further runs or models whose log-probabilities are averaged with the first's"),
+    ] = (),
     batch_tokens: Annotated[int, Parameter(help="source tokens per batch, with padding (default: 1024)")] = 1024,
     truncate: Cut = False,
     json: AsJson = False,
@@ -36,6 +44,7 @@ def translate(
         longspan translate runs/multi30k-en-de --file captions.en > captions.de
         longspan translate mbart-large-50-many-to-many-mmt/ "A dog runs." --from en_XX --to de_DE
         cat captions.en | longspan translate runs/multi30k-en-de --file - --beams 1
+        longspan translate runs/seed-0 --file captions.en --ensemble runs/seed-1 --ensemble runs/seed-2 --coverage 0.2
 
     Parameters
     ----------
@@ -48,8 +57,8 @@ def translate(
     from longspan.decode import Beam
 
     texts = read_lines(words, file, "--file", "a text to translate")
-    beam = Beam(beams=beams, alpha=alpha)
-    model = load_model(path)
+    beam = Beam(beams=beams, alpha=alpha, beta=coverage)
+    model, others = load_model(path), [load_model(other) for other in ensemble]
     with progress("translating", len(texts)) as tell:
         translations = hub.translate(
             model,
@@ -57,6 +66,7 @@ def translate(
             source=source,
             target=target,
             beam=beam,
+            others=others,
             truncate=truncate,
             tokens=batch_tokens,
             progress=tell,

@@ -47,10 +47,13 @@ class Spacing:
 
     def after(self, day: datetime, steps: int, *, of_month: int | None = None) -> datetime:
         """The date `steps` later; a day that a month does not have becomes its last one (`of_month`: which day)."""
-        if not self.months:
-            return day + steps * self.time
-        month = day.month - 1 + steps * self.months
-        first = day.replace(year=day.year + month // 12, month=month % 12 + 1, day=1)
+        try:
+            if not self.months:
+                return day + steps * self.time
+            month = day.month - 1 + steps * self.months
+            first = day.replace(year=day.year + month // 12, month=month % 12 + 1, day=1)
+        except (OverflowError, ValueError):
+            raise InvalidInput(f"{steps} steps of {self} after {day.date()} is after the year 9999") from None
         length = (Spacing(1).after(first, 1) - first).days if (of_month or day.day) > 28 else 31
         return first.replace(day=min(of_month or day.day, length))
 
@@ -211,7 +214,7 @@ def _dated(path: Path, rows: Sequence[tables.TableRow], header: Sequence[str], c
         plain = _parse(first, columns.decimal) is not None and not (len(first) == 8 and first.isdecimal())
         if columns.date is None and plain:
             continue  # a number is not guessed to be a date
-        formats = [columns.date_format] if columns.date_format else _formats(rows, name)
+        formats: list[str | None] = [columns.date_format] if columns.date_format else _formats(rows, name)
         if formats and _read_date(first, formats[0]) is not None:
             return replace(columns, date=name, date_format=_sharpest(path, rows, name, formats))
         if columns.date is not None:

@@ -21,6 +21,7 @@ outside the package joins a task by subclassing the ability.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -214,6 +215,8 @@ class CausalModel(Model):
 
     def text_logits(self, ids: Ids, *, key_mask: Mask | None = None) -> Logits:
         """The logits after each token of a whole text."""
+        if key_mask is not None and "key_mask" not in signature(self.forward).parameters:
+            raise Unsupported(f"{self.name} takes no key_mask, so it cannot read padded texts")
         logits: Tensor = self(ids) if key_mask is None else self(ids, key_mask=key_mask)
         return logits
 

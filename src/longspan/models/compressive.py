@@ -4,6 +4,9 @@ It is used like Transformer-XL. Only the compression learns from `auxiliary_loss
 
     logits, memory = model(ids, memory)
     (cross_entropy + model.auxiliary_loss()).backward()
+
+With `reconstruction="bptt"` there is no auxiliary loss: the compression learns from the language model's loss, by
+backpropagation through the segments of a call, two or more (Rae et al. 2020, section 3.2).
 """
 
 from dataclasses import dataclass, replace
@@ -37,7 +40,10 @@ class CompressiveTransformer(TransformerXL):
         ratio: int = option(2, "how many memories one slot is made of", low=1)
         compression: str = option("convolution", "how slots are made", choices=COMPRESSIONS)
         reconstruction: str = option(
-            "attention", "what the compression learns from", choices=("attention", "autoencoding", "none")
+            "attention",
+            "what the compression learns from: attention or the memories themselves, restored; bptt: the next "
+            "segments' loss, through all segments of a call, so texts must be two segments long at least",
+            choices=("attention", "autoencoding", "bptt", "none"),
         )
         mask_empty: bool = option(False, "whether empty memory is hidden; in the paper it is zeros, and is read")
         time: str = option(

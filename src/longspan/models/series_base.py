@@ -129,14 +129,16 @@ class SeriesModel(Model):
         if key_mask is None:
             return squares.mean()
         real = key_mask[:, 1:] & key_mask[:, :-1].cumsum(1).bool()  # something must have been read before it
-        return squares[real].sum() / (real.sum() * self.options.values).clamp_min(1)
+        mean: Tensor = squares[real].sum() / (real.sum() * self.options.values).clamp_min(1)
+        return mean
 
     def squares(self, series: Series, known: Known | None = None, *, key_mask: Mask | None = None) -> Series:
         """The squared error of each value but the first, one step ahead, in scaled units."""
         if series.dim() == 3 and series.shape[1] < 2:
             raise InvalidInput(f"a next value needs a series of 2 at least, not {series.shape[1]}")
         guess: Tensor = self(series[:, :-1], _but_last(known), key_mask=_but_last(key_mask))
-        return ((guess - series[:, 1:]) / self.deviation[: self.options.values]) ** 2
+        error: Tensor = (guess - series[:, 1:]) / self.deviation[: self.options.values]
+        return error**2
 
     @torch.no_grad()
     def forecast(self, series: Series, horizon: int, known: Known | None = None) -> Ahead:

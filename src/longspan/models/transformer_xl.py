@@ -246,7 +246,7 @@ class TransformerXL(CausalModel):
         return self.logits(x), memory
 
     def text_logits(self, ids: Ids, *, key_mask: Mask | None = None) -> Logits:
-        logits, _ = self(ids, key_mask=key_mask)
+        logits: Tensor = self(ids, key_mask=key_mask)[0]
         return logits
 
     def segment_logits(self, ids: Ids, memory: SegmentMemory | None = None) -> tuple[Logits, SegmentMemory]:

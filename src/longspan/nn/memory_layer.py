@@ -72,7 +72,11 @@ class LayerState(State):
 
 
 class MemoryLayer(nn.Module):
-    """Attention to memory and segment, then a feed-forward layer, each inside a residual connection."""
+    """Attention to memory and segment, then a feed-forward layer, each inside a residual connection.
+
+    `loss` is what the compression learns from. With "bptt" gradients pass from a segment to those before it in the
+    same call, through memory and slots; otherwise they stop at the segment.
+    """
 
     def __init__(
         self,
@@ -85,6 +89,7 @@ class MemoryLayer(nn.Module):
     ) -> None:
         super().__init__()
         self.attention, self.feedforward, self.compression, self.loss = attention, feedforward, compression, loss
+        self.through_time = loss == "bptt"
         self.around_attention, self.around_feedforward = residual(), residual()
         self.auxiliary_loss: Tensor | None = None
 
@@ -98,18 +103,21 @@ class MemoryLayer(nn.Module):
 
         def mix(y: Tensor) -> Tensor:
             nonlocal held
-            out, held = self._segments(y, x.detach(), held, reach, r, key_mask)
+            out, held = self._segments(y, x if self.through_time else x.detach(), held, reach, r, key_mask)
             return out
 
         x = self.around_attention(x, mix)
-        return self.around_feedforward(x, self.feedforward), held
+        return self.around_feedforward(x, self.feedforward), held.detach()
 
     def _segments(
         self, y: Tensor, x: Tensor, held: LayerMemory, reach: Reach, r: Distances, key_mask: Tensor | None
     ) -> tuple[Tensor, LayerMemory]:
         attention, sizes = self.attention, reach.pieces(x.shape[1], 0)
         queries = attention.split(attention.q(y)).split(sizes, 2)
-        now, later = project_twice(y, self._seen(x), attention.kv.weight)
+        if self.through_time:
+            now = later = attention.kv(y)
+        else:
+            now, later = project_twice(y, self._seen(x), attention.kv.weight)
         k, v = attention.keys(attention.kv(self._seen(torch.cat([held.slots, held.memory], 1))))
         segments = zip(queries, now.split(sizes, 1), later.split(sizes, 1), x.split(sizes, 1), _split(key_mask, sizes))
         outs = []
@@ -211,7 +219,8 @@ class MemoryLayer(nn.Module):
         old_keep = None if keep is None else keep[:, slots : slots + count]
         new = self.compression(old, old_keep, used)
         self._learn(x, old, old_keep, new)
-        new = new._replace(value=new.value.detach())  # the language model's loss does not train the compression
+        if not self.through_time:
+            new = new._replace(value=new.value.detach())  # the language model's loss does not train the compression
         if keep is not None and new.keep is not None:
             keep = torch.cat(
                 [_last(torch.cat([keep[:, :slots], new.keep], 1), reach.slots), _last(keep, reach.memory)], 1
@@ -248,7 +257,8 @@ class MemoryLayer(nn.Module):
         """Adds the compression loss to the auxiliary loss; it trains the compression only."""
         compression = self.compression
         assert compression is not None
-        if not self.training or not torch.is_grad_enabled() or self.loss == "none" or not new.value.shape[1]:
+        idle = self.loss in ("none", "bptt") or not new.value.shape[1]
+        if idle or not self.training or not torch.is_grad_enabled():
             return
         if self.loss == "autoencoding":
             restored = compression.restore(new.value)

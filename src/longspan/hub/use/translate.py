@@ -7,6 +7,7 @@ from pathlib import Path
 from longspan.data import Tokenizer
 from longspan.data.tokenizers.tokenizer_files import read_inner
 from longspan.decode import Beam, search_many
+from longspan.decode.ensemble import Ensemble
 from longspan.errors import InvalidInput, Unsupported
 from longspan.hub.pretrained import Pretrained
 from longspan.hub.use.generate import GeneratedText, begin_of, ends_of
@@ -25,6 +26,8 @@ def translate(
     source: str | None = None,
     target: str | None = None,
     beam: Beam | None = None,
+    others: Sequence[Pretrained] = (),
+    average: str = "log",
     truncate: bool = False,
     tokens: int = 1024,
     progress: Callable[[int], None] | None = None,
@@ -33,22 +36,24 @@ def translate(
 
     The default is beam search with 5 beams and the length penalty of Wu et al. 2016. A batch holds `tokens` source
     tokens, with padding. `source` and `target` are languages of an mBART, such as "en_XX" and "de_DE"; without
-    them, its folder says which.
+    them, its folder says which. With `others`, all models together predict each token: the mean of their
+    log-probabilities or, with `average="probability"`, of their probabilities. They must have the same tokenizers.
 
     >>> translate(hub.load("runs/multi30k-en-de/model"), ["A dog runs."])[0].text
     >>> translate(hub.load("mbart-large-50-many-to-many-mmt"), ["A dog runs."], source="en_XX", target="de_DE")
     """
     if isinstance(texts, str):
         raise InvalidInput("expected a list of texts, got one text; put it in a list")
-    model, writes = pretrained.model, tokenizer_of(pretrained)
-    if not isinstance(model, CausalModel):
-        raise Unsupported(f"this {pretrained.family or model.name} writes no text; an encoder–decoder translates")
+    model, writes = _translator(pretrained), tokenizer_of(pretrained)
     begin, reads = _begin(pretrained, writes, target), _source_tokenizer(pretrained, writes)
     languages = require_languages(pretrained, writes, source, target, begin)
     if languages is not None:
         reads = reads if source is None else languages.source_tokenizer(reads, source)
         begin = begin if target is None else languages.begin(writes, target)
     reading = replace(pretrained, tokenizer=reads)
+    if others:
+        _check_tokenizers(pretrained, others)
+        model = Ensemble([model, *map(_translator, others)], average=average)
     kept = [row for row, text in enumerate(texts) if text.strip()]
     translations = [GeneratedText("", [], 0.0, "end") for _ in texts]
     if not kept:
@@ -70,6 +75,28 @@ def translate(
         text = writes.decode(best.tokens).strip()
         translations[row] = GeneratedText(text, best.tokens, best.logprob, "end" if best.finished else "length")
     return translations
+
+
+def _translator(pretrained: Pretrained) -> CausalModel:
+    model = pretrained.model
+    if not isinstance(model, CausalModel):
+        raise Unsupported(f"this {pretrained.family or model.name} writes no text; an encoder–decoder translates")
+    return model
+
+
+def _check_tokenizers(first: Pretrained, others: Sequence[Pretrained]) -> None:
+    """Refuse models that read or write other tokens than the first one."""
+    for other in others:
+        for role, tokenizer in (("target", tokenizer_of), ("source", _reads_with)):
+            if tokenizer(first).to_json() != tokenizer(other).to_json():
+                raise InvalidInput(
+                    f"{other.path} has another {role} tokenizer than {first.path}: the models of an ensemble must be "
+                    "trained with the same one"
+                )
+
+
+def _reads_with(pretrained: Pretrained) -> Tokenizer:
+    return _source_tokenizer(pretrained, tokenizer_of(pretrained))
 
 
 def _before_separator(pretrained: Pretrained, texts: Sequence[list[int]], begin: list[int]) -> list[list[int]]:

@@ -174,8 +174,9 @@ class SeriesRegressor(SeriesModel):
 
         def extend(x: Tensor) -> Tensor:
             nonlocal state
-            out, state = self.recurrent(x, state)
-            return out
+            states: Tensor
+            states, state = self.recurrent(x, state)
+            return states
 
         return extend
 
