@@ -88,7 +88,7 @@ def test_a_run_resumes_to_the_bit(elmo: Path, tmp_path: Path):
 def test_other_text_cannot_be_read_by_the_same_output_layer(elmo: Path, tmp_path: Path):
     (tmp_path / "other.txt").write_text(TEXT.replace("cat", "cow") * 20)
     task = {"name": "bidirectional", "train": str(tmp_path / "other.txt"), "characters": 10}
-    with pytest.raises(InvalidInput, match="words of its own, and the text has .* others; train a new model on it"):
+    with pytest.raises(InvalidInput, match=r"words of its own, and the text has .* others; train a new model on it"):
         begin(Recipe(task, {"from": str(elmo)}, {"steps": 1}, "test.toml"), tmp_path / "run", data=None)
 
 
