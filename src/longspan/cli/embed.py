@@ -144,19 +144,17 @@ def _print_tokens(texts: Sequence[str], found: "Sequence[TokenVectors]", out: Pa
     for text in found:
         for token, vector in zip(text.tokens, text.vectors.tolist()):
             numbers = _shortened(vector) if console.is_terminal else _whole(vector)
-            console.print(f"{token}\t{numbers}", markup=False, soft_wrap=True)
+            print(f"{token}\t{numbers}")
 
 
 def _write_tokens(path: Path, found: "Sequence[TokenVectors]") -> None:
     import numpy
     import torch
 
-    arrays = {
-        "tokens": numpy.array([token for text in found for token in text.tokens]),
-        "text": numpy.repeat(numpy.arange(len(found)), [len(text.tokens) for text in found]),
-        "vectors": torch.cat([text.vectors for text in found]).numpy(),
-    }
-    files.write(path, lambda file: numpy.savez(file, **arrays))
+    tokens = numpy.array([token for text in found for token in text.tokens])
+    text = numpy.repeat(numpy.arange(len(found)), [len(text.tokens) for text in found])
+    vectors = torch.cat([text.vectors for text in found]).numpy()
+    files.write(path, lambda file: numpy.savez(file, tokens=tokens, text=text, vectors=vectors))
 
 
 def _whole(vector: Sequence[float]) -> str:

@@ -80,6 +80,7 @@ def _tune_own_folder(
         trained = model.options.tasks or ()
         new_heads = {head.task for head in requested if head not in trained}
     pretrained.model, pretrained.fresh = rebuild(model, changed, path / CONFIG, new_heads=new_heads)
+    pretrained.model.read_files(path)
     pretrained.labels = []
     return pretrained
 

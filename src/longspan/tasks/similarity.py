@@ -21,7 +21,7 @@ class SimilarityReport:
 
 
 def read_pairs(path: Path) -> list[tuple[str, str, float]]:
-    """Lines of two words and a number, separated by spaces, tabs or commas; a first line without a number is a header."""
+    """Lines of two words and a number, separated by spaces, tabs or commas; the first line may be a header."""
     pairs: list[tuple[str, str, float]] = []
     for number, line in enumerate(text_files.lines(path), start=1):
         fields = line.replace(",", " ").split()

@@ -113,7 +113,7 @@ def clip_gradients(parameters: Iterable[nn.Parameter], largest: float) -> Tensor
         assert parameter.grad is not None
         parameter.grad = parameter.grad.coalesce() if parameter.grad.is_sparse else parameter.grad
         values.append(parameter.grad.values() if parameter.grad.is_sparse else parameter.grad)
-    norm = torch.stack([value.norm() for value in values]).norm()
+    norm: Tensor = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(value) for value in values]))
     if math.isfinite(largest):
         for value in values:
             value.mul_((largest / (norm + 1e-6)).clamp_max(1))

@@ -8,8 +8,12 @@ from tests.hub.folders import WORDS, bert, decoder, sentence_bert, transformer
 from transformers import AutoModel, AutoTokenizer, BertModel, BertTokenizer
 
 from longspan import hub
+from longspan.data.tokenizers.learn import TokenizerOptions, learn
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
 from longspan.models.base import TextStates
+from longspan.models.classics.elmo import Elmo
+from longspan.models.classics.vocabulary import Vocabulary
+from longspan.models.classics.word2vec import Word2Vec
 
 TEXTS = ["the cat sits on the mat .", "a dog", "", "the capital of france is a dog .", "runs", "[MASK] [SEP]"]
 
@@ -202,3 +206,41 @@ def test_minilm_knows_what_is_related(minilm: Path) -> None:
     cosines = own @ own.T
     assert cosines[0, 1] > 0.6 and cosines[0, 2] < 0.1
     torch.testing.assert_close(hub.embed(found, texts[::-1], batch=1).flip(0), own, rtol=0, atol=1e-5)
+
+
+def test_a_vector_for_each_token(folder: Path) -> None:
+    """Each is the state of its token: their mean over a text is its pooled vector."""
+    found = hub.load(bert(folder))
+    whole = hub.embed(found, TEXTS, pool="mean", normalise=False)
+    each = hub.embed_tokens(found, TEXTS, batch=2)
+    for vector, text, encoded in zip(whole, each, found.tokenizer.encode_many(TEXTS)):
+        assert text.tokens == [found.tokenizer.inner.id_to_token(number) for number in encoded.ids]
+        torch.testing.assert_close(text.vectors.mean(0), vector, rtol=0, atol=1e-5)
+    with pytest.raises(InvalidOption, match="has no learned mix of layers"):
+        hub.embed(found, TEXTS, combine="mix")
+
+
+def test_words_of_elmo_and_word2vec(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    sizes = {"cells": 12, "projection": 8, "filters": (4, 4, 6), "character_width": 4, "characters": 12}
+    learn(TokenizerOptions(kind="bytes", special=False), ["a"]).save(tmp_path / "elmo")
+    Elmo.build(**sizes).save(tmp_path / "elmo")
+    elmo = hub.load(tmp_path / "elmo")
+    river, money = hub.embed_tokens(elmo, ["the bank of a river", "her bank"], layers=[0, 2], combine="concat")
+    assert river.tokens == ["the", "bank", "of", "a", "river"] and money.vectors.shape == (2, 32)
+    # The first layer is of the word alone, the last of the word in its context.
+    assert torch.equal(river.vectors[1, :16], money.vectors[1, :16])
+    assert not torch.allclose(river.vectors[1, 16:], money.vectors[1, 16:])
+    torch.testing.assert_close(
+        hub.embed(elmo, ["her bank"], layers=[0, 2], combine="concat")[0], money.vectors.mean(0), rtol=0, atol=1e-6
+    )
+    model = Word2Vec.of(Vocabulary(["a", "river", "bank"], [3, 2, 1]), dim=4, lowercase=True)
+    model.save(tmp_path / "words")
+    words = hub.load(tmp_path / "words")
+    (text,) = hub.embed_tokens(words, ["A strange River"])
+    assert text.tokens == ["a", "river"] and torch.equal(text.vectors, model.vectors[:2])
+    assert torch.equal(hub.embed(words, ["A strange River"])[0], model.vectors[:2].mean(0))
+    with pytest.raises(InvalidInput, match="text 0 has no word that the model knows: 'strange'"):
+        hub.embed(words, ["strange"])
+    with pytest.raises(InvalidOption, match="word2vec has one layer of vectors"):
+        hub.embed(words, ["a"], layers=[1])

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -174,7 +175,7 @@ def _word_vectors(model: WordVectors, texts: Sequence[str]) -> Iterator[_Batch]:
         if not known:
             raise InvalidInput(f"text {row} has no word that the model knows: {text[:60]!r}")
         vectors = model.vectors[[model.words.ids[word] for word in known]].float()
-        yield _Batch([row], vectors[None], torch.ones(1, len(known), dtype=torch.bool), lambda known=known: [known])
+        yield _Batch([row], vectors[None], torch.ones(1, len(known), dtype=torch.bool), partial(list, [known]))
 
 
 def _how(pretrained: Pretrained, how: str | None, normalise: bool | None) -> tuple[str, bool]:

@@ -1,4 +1,4 @@
-"""Word vectors by the name of a run, a model or a file: word2vec's, GloVe's, or the input embeddings of a text model."""
+"""Word vectors of a run, a model or a file: word2vec's, GloVe's, or the input embeddings of a text model."""
 
 from pathlib import Path
 from typing import Any

@@ -130,8 +130,14 @@ class Elmo(TextHeads, WordStates, BidirectionalModel):
         if any(head.task == "masked" for head in tasks):
             raise InvalidOption("elmo predicts words in both directions, not masked ones; leave out the head 'masked'")
         width, layers = 2 * options.projection, options.layers + 1
-        sizes = {"vocabulary": None, "table_width": width, "norm": "layer", "eps": 1e-5, "layers": layers}
-        self.heads = nn.ModuleDict({head.task: build_head(head, width, **sizes) for head in tasks})
+        self.heads = nn.ModuleDict(
+            {
+                head.task: build_head(
+                    head, width, vocabulary=None, table_width=width, norm="layer", eps=1e-5, layers=layers
+                )
+                for head in tasks
+            }
+        )
 
     @property
     def token_rows(self) -> int:

@@ -82,7 +82,8 @@ def _glove(path: Path, file: IO[bytes], first: bytes) -> tuple[list[str], Tensor
         word, numbers = _row(line, dim)
         if not word or len(numbers) != dim:
             raise InvalidInput(
-                f"{path}, line {number}: expected a word and {dim} numbers, as in line 1, got {len(line.split())} fields"
+                f"{path}, line {number}: expected a word and {dim} numbers, as in line 1, "
+                f"got {len(line.split())} fields"
             )
         values.extend(_numbers(numbers, path, number))
         words.append(word)
