@@ -145,6 +145,8 @@ def test_the_command_says_what_is_new_and_what_is_left_out(tmp_path: Path, capsy
     assert "embedding.position.weight, heads.pair." in lines[1]
     assert lines[2] == f"new, to be trained: {', '.join(['types.weight[2:]', *labels])}"
     loaded = hub.load(tmp_path / "etc")
+    ((guesses,),) = hub.fill(loaded, ["the cat [MASK] on the mat ."], top=3)
+    assert len(guesses) == 3
     assert list(loaded.model.heads) == ["masked"] and loaded.model.options.sentence_ends == (WORDS.index("."),)
 
 

@@ -10,6 +10,7 @@ from longspan.data.tokenizers.tokenizer import Side
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
 from longspan.hub.pretrained import Pretrained
 from longspan.hub.use.texts import read_texts, tokenizer_of
+from longspan.models.base import SentenceHeads
 from longspan.models.headed import Headed
 
 MASKS = ("[MASK]", "<mask>")  # accepted for every model, whatever its own mask is called
@@ -66,8 +67,10 @@ def fill(
         filled = tokenizer.pad_batch(encoded, padding=getattr(model.options, "padding", None))
         ids, real = filled.ids.to(model.device), filled.mask.to(model.device)
         masked = (ids == tokenizer.mask) & real
-        states = model(ids, key_mask=real)[masked]
-        logits = model.heads["masked"](states, model.table)
+        if isinstance(model, SentenceHeads):
+            logits = model.outputs(ids, key_mask=real, chosen=masked)["masked"]
+        else:
+            logits = model.heads["masked"](model(ids, key_mask=real)[masked], model.table)
         chances, best = logits.float().softmax(-1).topk(top)
         guesses = [
             [_guess(pretrained, number, chance) for number, chance in zip(*row)]
