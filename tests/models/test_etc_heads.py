@@ -135,16 +135,15 @@ def test_the_command_says_what_is_new_and_what_is_left_out(tmp_path: Path, capsy
     bert(tmp_path / "bert", "BertForPreTraining", num_hidden_layers=1)
     assert main(["convert", str(tmp_path / "bert"), str(tmp_path / "etc"), "--to", "etc"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    labels = [
-        f"stack.blocks.0.mixer.mechanism.labels.{rows}_{kind}"
-        for rows in ("long", "global")
-        for kind in ("vectors", "numbers")
-    ]
+    labels = [f"stack.blocks.0.mixer.mechanism.labels.{name}" for name in ("long_vectors", "long_numbers")]
+    labels.append("stack.blocks.0.mixer.mechanism.labels.global_vectors")
     assert lines[0] == f"wrote {tmp_path / 'etc'}: etc_model, torch.float32"
     assert lines[1].startswith("not written, as the architecture has no such absolute positions or head: ")
     assert "embedding.position.weight, heads.pair." in lines[1]
-    assert lines[2] == f"new, to be trained: {', '.join(['types.weight[2:]', *labels])}"
+    assert lines[2] == f"new, to be trained: {', '.join(['types.weight[2:]', *labels])} and 1 more"
     loaded = hub.load(tmp_path / "etc")
+    ((guesses,),) = hub.fill(loaded, ["the cat [MASK] on the mat ."], top=3)
+    assert len(guesses) == 3
     assert list(loaded.model.heads) == ["masked"] and loaded.model.options.sentence_ends == (WORDS.index("."),)
 
 

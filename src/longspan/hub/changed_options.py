@@ -22,24 +22,32 @@ from longspan.nn.positions import LearnedPositions
 
 
 def rebuild(
-    model: Model, changed: Mapping[str, Any], where: Path | str, *, new_heads: Container[str] = ()
+    model: Model,
+    changed: Mapping[str, Any],
+    where: Path | str,
+    *,
+    new_heads: Container[str] = (),
+    new_tokens: bool = False,
 ) -> tuple[Model, list[str]]:
     """A model of the same class with `changed` options and the weights of `model`; also the names left untrained.
 
-    Only heads for the tasks `new_heads` may be untrained. Anything else that the weights do not fit is an error.
+    Only heads for the tasks `new_heads` may be untrained and, with `new_tokens`, the rows of tokens that a larger
+    vocabulary adds. Anything else that the weights do not fit is an error.
     """
     cls = type(model)
     changed = config.current_names(cls.Options, changed, str(where))
     options = config.make(cls.Options, {**config.plain(model.options), **changed}, str(where))
     rebuilt = cls(options).to(model.dtype)
     try:
-        fresh = _copy_weights(model, rebuilt, changed, new_heads)
+        fresh = _copy_weights(model, rebuilt, changed, new_heads, new_tokens)
     except (InvalidInput, Unsupported) as error:
         raise type(error)(f"{where}: {error}") from None
     return rebuilt.train(model.training), fresh
 
 
-def _copy_weights(source: Model, target: Model, changed: Mapping[str, Any], new_heads: Container[str]) -> list[str]:
+def _copy_weights(
+    source: Model, target: Model, changed: Mapping[str, Any], new_heads: Container[str], new_tokens: bool
+) -> list[str]:
     tensors, buffers = source.state_dict(), dict(target.named_buffers())
     fresh: list[str] = []
     missing: list[str] = []
@@ -50,7 +58,8 @@ def _copy_weights(source: Model, target: Model, changed: Mapping[str, Any], new_
             continue
         if name in tensors:
             value = resize_positions(target, name, tensors[name], changed)
-            value = _more_tokens(name, value, tensor, source, changed)
+            if new_tokens:
+                value = _more_tokens(value, tensor, source.options.vocabulary, target.options.vocabulary)
             if value.shape == tensor.shape:
                 tensor.copy_(value)
                 continue
@@ -133,15 +142,9 @@ def resize_positions(model: nn.Module, name: str, tensor: Tensor, changed: Mappi
     return torch.cat([before, rows.repeat(-(-owner.length // len(rows)), 1)[: owner.length]])
 
 
-def _more_tokens(name: str, tensor: Tensor, new: Tensor, model: Model, changed: Mapping[str, Any]) -> Tensor:
-    """A table with a row for each token, with more rows if options ask for a larger vocabulary.
-
-    Rows of new tokens stay as the new model drew them.
-    """
-    before, after = getattr(model.options, "vocabulary", None), changed.get("vocabulary")
-    if before is None or after is None or tensor.shape[1:] != new.shape[1:]:
-        return tensor
-    if (len(tensor), len(new)) != (before, after) or after < before:
+def _more_tokens(tensor: Tensor, new: Tensor, before: int, after: int) -> Tensor:
+    """A table with a row for each token, with the rows of new tokens as the new model drew them."""
+    if (len(tensor), len(new)) != (before, after) or tensor.shape[1:] != new.shape[1:] or after < before:
         return tensor
     return torch.cat([tensor, new[before:].to(tensor)])
 

@@ -14,7 +14,7 @@ from longspan.errors import InvalidOption, Unsupported
 from longspan.hub import families
 from longspan.hub.changed_options import rebuild
 from longspan.hub.families.base import Family
-from longspan.hub.load_checkpoint import load
+from longspan.hub.load_checkpoint import load, read_file
 from longspan.hub.pretrained import Pretrained
 from longspan.models.base import CausalModel, Model, ReplacedTokenPair, TextHeads
 from longspan.models.folder import CONFIG
@@ -30,12 +30,12 @@ def tune(
     shape: Mapping[str, Any] | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Pretrained:
-    """Load the model of a folder with heads for other tasks, in float32 and in its own memory, ready for training.
+    """Load the model of a folder or file with heads for other tasks, in float32 and its own memory, to be trained.
 
     Heads follow their family's conventions, so that trained weights of a head (BERT's pooler) are used, and have the
     labels of `heads`; `shape` (pool, activation, inner, dropout) overrides that. `options` override the model's.
     """
-    record = read_json(path / CONFIG)
+    record = read_json(path / CONFIG) if path.is_dir() else read_file(path)[0]
     if "model_type" in record:
         family = families.find(str(record["model_type"]), path)
         body = family.options(record, [])

@@ -56,7 +56,7 @@ def load(
     if _is_own_folder(path):
         pretrained = _load_own_folder(path, tasks, dtype, options or {})
     else:
-        record, tensors = _read_folder(path) if path.is_dir() else _read_file(path)
+        record, tensors = _read_folder(path) if path.is_dir() else read_file(path)
         if dtype is None and path.is_file():
             dtype = torch.float32
         pretrained = _build_and_fill(path, record, tensors, tasks, dtype, options or {})
@@ -112,7 +112,8 @@ def _read_folder(folder: Path) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
         return record, Tensors(folder)
 
 
-def _read_file(path: Path) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
+def read_file(path: Path) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
+    """The configuration and the tensors of a model file, named as Hugging Face names them."""
     if path.suffix not in FILES:
         raise Unsupported(f"{path} is no model: of files, {' and '.join(FILES)} are read; give {NAMES}")
     return FILES[path.suffix](path)
@@ -191,4 +192,4 @@ def _same_draws() -> Iterator[None]:
         yield
 
 
-__all__ = ["load"]
+__all__ = ["load", "read_file"]

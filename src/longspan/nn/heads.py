@@ -164,7 +164,8 @@ class PerText(_Head):
             return vector
         if len(vector) % 2:
             raise InvalidInput(f"a symmetric head reads both orders of each pair, and got {len(vector)} rows")
-        return vector.unflatten(0, (-1, 2)).sum(1)
+        both: Tensor = vector.unflatten(0, (-1, 2)).sum(1)
+        return both
 
     def forward(self, x: Hidden, key_mask: KeyMask | None = None) -> Tensor:
         vector = self.vector(x, key_mask)

@@ -38,7 +38,8 @@ class ChoiceObjective(Objective):
 
     def scores(self, model: Model, batch: Batch) -> Tensor:
         """A score for each choice; the model reads each as a row of its own."""
-        return self.reader.outputs(model, batch).unflatten(0, batch["ids"].shape[:2])
+        scores: Tensor = self.reader.outputs(model, batch).unflatten(0, batch["ids"].shape[:2])
+        return scores
 
     def measure(self, model: Model, batch: Batch, carried: Any = None) -> tuple[Metrics, Any]:
         logits = self.scores(model, batch)

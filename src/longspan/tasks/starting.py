@@ -17,13 +17,13 @@ DECODER: Table = {
     "name": "decoder",
     **_BODY,
     "layers": 4,
-    "place": "pre",
+    "norm_position": "pre",
     "position": "rotary",
     "scale": False,
     "init": "normal",
     "residual_init": True,
 }
-TRANSFORMER: Table = {"name": "transformer", **_BODY, "activation": "relu", "place": "pre"}
+TRANSFORMER: Table = {"name": "transformer", **_BODY, "activation": "relu", "norm_position": "pre"}
 DISCRIMINATOR: Table = {
     "name": "electra",
     **_BODY,
@@ -37,7 +37,7 @@ PIXELS: Table = {
     **_BODY,
     "layers": 4,
     "dropout": 0.0,
-    "place": "pre",
+    "norm_position": "pre",
     "attention": "softmax",
 }
 IMAGES: Table = {"name": "vit", **_BODY, "layers": 4, "width": 64, "hidden": 256, "dropout": 0.0}

@@ -23,6 +23,7 @@ from longspan.data.tokenizers.tokenizer_files import read_tokenizer
 from longspan.errors import InvalidInput, InvalidOption, LongspanError, UnknownName, suggest
 from longspan.hub.changed_options import rebuild
 from longspan.hub.finetune import default_head, freeze, tune
+from longspan.hub.load_checkpoint import load
 from longspan.hub.locate import PACKAGE, locate
 from longspan.models import folder as model_folder
 from longspan.models import presets
@@ -122,24 +123,21 @@ class Recipe:
         tokenizer = self.tokenizer()
         if tokenizer is None or tokenizer.size > rows:
             raise InvalidInput(f"{folder} has embeddings for {rows} tokens, but the task has {wanted}")
-        return rebuild(model, {"vocabulary": wanted}, folder)[0]
+        return rebuild(model, {"vocabulary": wanted}, folder, new_tokens=True)[0]
 
     def _origin(self) -> Path:
-        """The folder of the pretrained model."""
+        """The folder or file of the pretrained model."""
         try:
-            folder = locate(self.model["from"])
+            return locate(self.model["from"])
         except InvalidInput as error:
             raise InvalidInput(f"{self.source}: [model] from: {error}") from None
-        if not folder.is_dir():
-            raise InvalidInput(f"{self.source}: [model] from: {folder} is a file; convert it to a folder first")
-        return folder
 
     def tokenizer(self) -> Tokenizer | None:
         """The tokenizer of the pretrained model; None: there is no such model, and the task learns a tokenizer."""
         if "from" not in self.model:
             return None
         folder = self._origin()
-        tokenizer = read_tokenizer(folder)
+        tokenizer = read_tokenizer(folder) if folder.is_dir() else load(folder).tokenizer
         if tokenizer is None:
             raise InvalidInput(f"{folder} has no tokenizer: add its tokenizer.json or its vocabulary files")
         return tokenizer

@@ -10,7 +10,8 @@ from longspan.data.tokenizers.tokenizer import Side
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
 from longspan.hub.pretrained import Pretrained
 from longspan.hub.use.texts import read_texts, tokenizer_of
-from longspan.models.base import TextHeads
+from longspan.models.base import SentenceHeads, TextHeads
+from longspan.models.headed import Headed
 
 MASKS = ("[MASK]", "<mask>")  # accepted for every model, whatever its own mask is called
 BATCH = 16
@@ -69,7 +70,14 @@ def fill(
         filled = tokenizer.pad_batch(encoded, padding=getattr(model.options, "padding", None))
         ids, real = filled.ids.to(model.device), filled.mask.to(model.device)
         masked = (ids == tokenizer.mask) & real
+<<<<<<< HEAD
         logits = model.outputs(ids, key_mask=real, chosen=masked)["masked"]
+=======
+        if isinstance(model, SentenceHeads):
+            logits = model.outputs(ids, key_mask=real, chosen=masked)["masked"]
+        else:
+            logits = model.heads["masked"](model(ids, key_mask=real)[masked], model.table)
+>>>>>>> s2-f
         chances, best = logits.float().softmax(-1).topk(top)
         guesses = [
             [_guess(pretrained, number, chance) for number, chance in zip(*row)]
