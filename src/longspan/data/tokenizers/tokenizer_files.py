@@ -182,9 +182,9 @@ def _put_around(tokenizer: Tokenizer, kind: str, *, bos: bool, eos: bool) -> Non
     if first is not None and last is not None and kind in ("roberta", "camembert", "xlm-roberta"):
         single, pair = f"{first}:0 $A:0 {last}:0", f"{first}:0 $A:0 {last}:0 {last}:0 $B:0 {last}:0"
     elif last is not None and kind in vocabularies.LANGUAGES:
-        first = str(found.record.get("src_lang") or "en_XX")  # the language of the source
-        before = kind == "mbart50"
-        single, pair = (f"{first} {text} {last}" if before else f"{text} {last} {first}" for text in ("$A", "$A $B"))
+        first = str(tokenizer.record.get("src_lang") or "en_XX")  # the language of the source
+        leads = kind == "mbart50"
+        single, pair = (f"{first} {text} {last}" if leads else f"{text} {last} {first}" for text in ("$A", "$A $B"))
     elif first is not None and last is not None:
         single, pair = f"{first}:0 $A:0 {last}:0", f"{first}:0 $A:0 {last}:0 $B:1 {last}:1"
     else:

@@ -70,14 +70,7 @@ def fill(
         filled = tokenizer.pad_batch(encoded, padding=getattr(model.options, "padding", None))
         ids, real = filled.ids.to(model.device), filled.mask.to(model.device)
         masked = (ids == tokenizer.mask) & real
-<<<<<<< HEAD
         logits = model.outputs(ids, key_mask=real, chosen=masked)["masked"]
-=======
-        if isinstance(model, SentenceHeads):
-            logits = model.outputs(ids, key_mask=real, chosen=masked)["masked"]
-        else:
-            logits = model.heads["masked"](model(ids, key_mask=real)[masked], model.table)
->>>>>>> s2-f
         chances, best = logits.float().softmax(-1).topk(top)
         guesses = [
             [_guess(pretrained, number, chance) for number, chance in zip(*row)]
