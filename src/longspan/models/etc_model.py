@@ -230,8 +230,8 @@ def lift(encoder: Encoder, model: EtcModel) -> EtcModel:
             linear.load_state_dict(source.mixer.project[kinds.get(name, name)].state_dict())
         _into_both(block.mixer.out, source.mixer.out)
         _into_both(block.around_mixer.norm, source.around_mixer.norm)
-        block.feedforward.load_state_dict(source.feedforward.state_dict())
-        block.around_feedforward.load_state_dict(source.around_feedforward.state_dict())
+        for part in ("feedforward", "around_feedforward"):
+            block.get_submodule(part).load_state_dict(source.get_submodule(part).state_dict())
     return model
 
 
