@@ -335,19 +335,20 @@ class RoutingAttention(Attention):
             if count > 1:
                 lists = torch.empty(1, heads, count * clusters, self.options.window, device="meta")
                 pairs += Routed(lists, lists).pairs(heads, queries, keys)
-            kept += heads * queries * (2 * width + 1)  # tokens on the sphere, the output and its log-sum-exp
+            # Tokens on the sphere; the output and its log-sum-exp, unless these are computed again.
+            kept += heads * queries * (2 * width + 1 if self.relative is None else self.shape.head_dim)
         elif self._holds_all(queries):
             pairs = heads * queries * queries
             kept += heads * queries * ((sides + 1) * width + 1)
         else:  # gathered queries, keys, values and answers; how many answers each token has
             window = self.options.window
             pairs = heads * clusters * window * window
-            kept += heads * clusters * window * (4 * width + 1) + heads * (queries + 1)
+            kept += heads * clusters * window * (4 * width + (self.relative is None)) + heads * (queries + 1)
         if local:
             pairs += Band(self.options.local_window, 0 if self.causal else self.options.local_window).pairs(
                 local, queries, keys
             )
-            kept += local * queries * (width + 1)
+            kept += local * queries * (width + 1) if self.relative is None else 0
         return Cost(flops + (4 * pairs * width if self.relative is None else self._relative_flops(queries)), kept)
 
     def _relative_flops(self, queries: int) -> int:
