@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from toy import Counting, NextToken, trainer
+from tests.train.toy import Counting, NextToken, trainer
 
 from longspan.errors import InvalidOption
 from longspan.models import build
@@ -45,7 +45,7 @@ def test_disagreement_is_added_and_logged(tmp_path: Path):
 def test_recomputed_and_compiled_passes_learn_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     compile_model = torch.nn.Module.compile
     monkeypatch.setattr(torch.nn.Module, "compile", lambda self: compile_model(self, backend="eager"))
-    given = {"dropout": 0.0, "disagreement": ["values", "positions", "outputs"]}
+    given = {"dropout": 0.0, "disagreement": ("values", "positions", "outputs")}
     expected = losses(trainer(tmp_path / "plain", **given))
     for way in ({"recompute": True}, {"compile": True}):
         rows = losses(trainer(tmp_path / str(way), **given, **way))
@@ -53,7 +53,7 @@ def test_recomputed_and_compiled_passes_learn_the_same(tmp_path: Path, monkeypat
 
 
 def test_heads_come_to_differ(tmp_path: Path):
-    training = trainer(tmp_path / "run", dropout=0.0, steps=60, disagreement=["outputs"], disagreement_weight=10.0)
+    training = trainer(tmp_path / "run", dropout=0.0, steps=60, disagreement=("outputs",), disagreement_weight=10.0)
     rows = losses(training, 60)
     assert rows[-1]["auxiliary"] < 0.8 * rows[0]["auxiliary"]
 

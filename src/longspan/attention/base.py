@@ -228,7 +228,8 @@ class Attention(nn.Module, ABC):
                 out = self(q, k, values, key_mask=key_mask, bias=bias, streams={**(streams or {}), **like_values})
                 columns.append(out[..., : block.shape[-1]])
             if self.persistent is not None:  # the output of values that are 0 is what their values add
-                added = self(q, k, torch.zeros_like(values), key_mask=key_mask, bias=bias, streams=streams)
+                zeros = k.new_zeros(*k.shape[:3], self.shape.value_dim)
+                added = self(q, k, zeros, key_mask=key_mask, bias=bias, streams=streams)
                 columns = [column - added[..., : column.shape[-1]] for column in columns]
         finally:
             self.train(training)

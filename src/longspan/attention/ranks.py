@@ -41,7 +41,8 @@ def any_rank(kept: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
             out: Any = method(args[0], _flatten(x, kept), **flat)  # type: ignore[arg-type]
             if isinstance(out, tuple):  # output and state
                 return (_restore(out[0], leading), *out[1:])  # type: ignore[return-value]
-            return _restore(out, leading) if isinstance(out, Tensor) else out  # type: ignore[no-any-return]
+            restored: Any = _restore(out, leading) if isinstance(out, Tensor) else out
+            return restored  # type: ignore[no-any-return]
 
         return call
 

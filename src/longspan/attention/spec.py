@@ -54,7 +54,7 @@ class Shape:
     value_dim: int = None  # type: ignore[assignment]  # of values and outputs; head_dim unless given
 
     def __post_init__(self) -> None:
-        if self.value_dim is None:
+        if vars(self)["value_dim"] is None:
             object.__setattr__(self, "value_dim", self.head_dim)
         for name in ("heads", "head_dim", "value_dim", "max_length"):
             value = getattr(self, name)

@@ -43,6 +43,7 @@ SMALL: dict[str, tuple[dict[str, Any], ...]] = {
     "routing": (
         {"clusters": 4, "window": 6, "block": 8},
         {"clusters": 3, "window": 9, "block": 16, "local_heads": 1, "local_window": 5},
+        {"clusters": 3, "window": 6, "block": 8, "relative": 3, "local_heads": 1, "local_window": 5},
     ),
     # Blocks so small that the mixing, which is of the declared order, outweighs the attention. Noise would hide what
     # the check of dropout looks for.

@@ -281,8 +281,8 @@ class EtcAttention(Attention):
         scale = self.shape.head_dim**-0.5
         terms = self._terms(q, self.labels["long_vectors"], self.labels["long_numbers"][:, None], scale)
         values, width = band.v.shape[-1], max(q.shape[-1], band.v.shape[-1])  # the kernel needs one width
-        q, *pairs = (flash.widen(x, width) for x in (q, band.k, band.v, begin.k, begin.v))
-        out = relative_labels.attend(q, *pairs[:2], band.keep, (*pairs[2:], begin.keep), terms, labels, scale)
+        q, k, v, begin_k, begin_v = (flash.widen(x, width) for x in (q, band.k, band.v, begin.k, begin.v))
+        out = relative_labels.attend(q, k, v, band.keep, (begin_k, begin_v, begin.keep), terms, labels, scale)
         return out[..., :values]
 
     @staticmethod

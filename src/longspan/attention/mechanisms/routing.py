@@ -14,13 +14,17 @@ section 4). In training, centroids follow the data by a moving average, not by g
 Causal routing heads share queries and keys, as in the paper: they ignore the argument k. The first `local_heads` heads
 do not route: they read their neighbours, with q and k as given. A masked token is in no cluster: in the routing heads
 no token reads it, and it reads nothing.
+
+`relative` adds learned vectors of relative positions to keys and values, in both kinds of heads (Shaw et al. 2018). As
+in the authors' code, the distance within a cluster of the sequence is that of ranks in its sorted list; with `strict`
+membership, whose queries and keys are not one list, and in local heads, it is that of positions.
 """
 
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
-from torch.nn.functional import mse_loss, pad
+from torch.nn.functional import pad
 
 from longspan import config
 from longspan.attention.base import Attention, Cost, Extras, Shape, Supports, masked_softmax, readable
@@ -31,13 +35,15 @@ from longspan.attention.kernels.multi_source_softmax import KeySource, joint
 from longspan.attention.kernels.top_k import largest
 from longspan.attention.layouts import Band, Dense, Routed, Sorted, ceil_div
 from longspan.attention.layouts.base import blocked_where, wide
-from longspan.attention.parts.kmeans import Centroids, on_sphere
+from longspan.attention.parts.clusters import average_rows, extend_lists, lists_at_once, take_rows
+from longspan.attention.parts.kmeans import Centroids, nearest_cluster, on_sphere
+from longspan.attention.parts.relative_positions import RelativePositions, append_offsets, define_scores
 from longspan.attention.state import Rows, State, append_mask
 from longspan.config import option
 from longspan.errors import InvalidOption, Unsupported
 from longspan.precision import state_type
 from longspan.recompute import remember
-from longspan.shapes import Keys, Output, Queries, Values, Weights
+from longspan.shapes import Defined, Keys, Output, Queries, Values
 
 FEW = 16  # up to so many new tokens, decoding gathers the list of each
 
@@ -85,6 +91,9 @@ class RoutingAttention(Attention):
         )
         local_heads: int = option(0, "heads that read their neighbours instead", low=0)
         local_window: int = option(128, "neighbours that those read on each side, causal: before them", low=1)
+        relative: int = option(
+            0, "relative positions in keys and values: the farthest distance with vectors of its own; 0: none", low=0
+        )
 
     def __init__(
         self, shape: Shape, options: Options | None = None, *, causal: bool = False, dropout: float = 0.0
@@ -104,11 +113,18 @@ class RoutingAttention(Attention):
             self.projects = ("q", "v")
         if causal and not self.strict:
             self.supports = replace(self.supports, streaming=False)
+        self.relative = self.local_relative = None
+        if given.relative:
+            sizes = (given.relative, shape.head_dim, shape.value_dim)
+            self.relative = RelativePositions(*sizes)
+            self.local_relative = RelativePositions(*sizes) if given.local_heads else None
+            self.supports = replace(self.supports, map=False)  # the output has terms besides values
         self.centroids = Centroids(self.routing_heads, given.clusters, shape.head_dim, given.decay)
 
     # The definition
 
-    def define(self, q: Queries, k: Keys, extras: Extras) -> Weights:
+    def define(self, q: Queries, k: Keys, extras: Extras) -> Defined:
+        """The weights of all keys; with relative positions also those of each offset, summed over the keys."""
         local, length = self.options.local_heads, q.shape[2]
         may = readable(length, length, self.causal, extras.key_mask, q.device)
         x = on_sphere(self._routed(q, extras.key_mask))
@@ -116,18 +132,33 @@ class RoutingAttention(Attention):
         real = torch.ones(q.shape[0], length, dtype=torch.bool, device=q.device)
         real = real if extras.key_mask is None else extras.key_mask
         products = torch.einsum("bhid,bhjd->bhij", x, y) * self.scale
+        position = torch.arange(length, device=q.device)
+        offsets = position - position[:, None]
         if self.strict:
+            products = define_scores(self.relative, products, x, offsets, self.scale)
             routed = masked_softmax(products, self._members_of_prefix(x, real) & may)
+            routed = append_offsets(self.relative, routed, offsets)
         else:
             queries, keys = (self._members(z, real) for z in (x, y))  # batch heads clusters length
-            parts = masked_softmax(products[:, :, None], keys[..., None, :] & may[:, :, None]) * queries[..., None]
+            ranks = keys.cumsum(-1)[..., None, :] - queries.cumsum(-1)[..., None]
+            products = define_scores(self.relative, products[:, :, None], x[:, :, None], ranks, self.scale)
+            parts = masked_softmax(products, keys[..., None, :] & may[:, :, None]) * queries[..., None]
+            parts = append_offsets(self.relative, parts, ranks)
             routed = parts.sum(dim=2) / queries.sum(dim=2).clamp_min(1)[..., None]
         if not local:
             return routed
-        position = torch.arange(length, device=q.device)
-        near = (position - position[:, None]).abs() <= self.options.local_window
-        scores = torch.einsum("bhid,bhjd->bhij", q[:, :local], k[:, :local]) / self.shape.head_dim**0.5
-        return torch.cat([masked_softmax(scores, near & may), routed], dim=1)
+        scale = self.shape.head_dim**-0.5
+        scores = torch.einsum("bhid,bhjd->bhij", q[:, :local], k[:, :local]) * scale
+        scores = define_scores(self.local_relative, scores, q[:, :local], offsets, scale)
+        near = masked_softmax(scores, (offsets.abs() <= self.options.local_window) & may)
+        return torch.cat([append_offsets(self.local_relative, near, offsets), routed], dim=1)
+
+    def apply_weights(self, weights: Tensor, v: Values, extras: Extras) -> Output:
+        if self.relative is None:
+            return weights @ v
+        tables = [self.local_relative] * self.options.local_heads + [self.relative] * self.routing_heads
+        vectors = torch.stack([table.values for table in tables if table is not None])
+        return weights @ torch.cat([v, vectors.expand(len(v), -1, -1, -1)], dim=2)
 
     def _members(self, x: Tensor, real: Tensor) -> Tensor:
         """(batch, heads, clusters, length): whether a token is among a cluster's `window` best of the sequence."""
@@ -169,7 +200,8 @@ class RoutingAttention(Attention):
             else:
                 out = self._read_clusters(x, y, values, queries, keys)
         if self.training:
-            self._learn([x, y][: len(nearest)], nearest, keep is not None)
+            loss = self.centroids.follow([x, y][: len(nearest)], nearest, masked=keep is not None)
+            self.auxiliary_loss = self.options.commitment * loss
         if not local:
             return out
         return torch.cat([self._read_neighbours(q[:, :local], k[:, :local], v[:, :local], keep), out], dim=1)
@@ -182,9 +214,12 @@ class RoutingAttention(Attention):
         return routed.masked_fill(~keep[:, None, :, None], 0.0)
 
     def _read_neighbours(self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, past: int = 0) -> Tensor:
-        window = self.options.local_window
-        band = Band(window, 0 if self.causal else window, past)
-        return joint(q, [KeySource(band, k, v, keep)], scale=self.shape.head_dim**-0.5, dropout=self._dropout)
+        window, scale = self.options.local_window, self.shape.head_dim**-0.5
+        source = KeySource(Band(window, 0 if self.causal else window, past), k, v, keep)
+        if self.local_relative is None:
+            return joint(q, [source], scale=scale, dropout=self._dropout)
+        at = torch.arange(k.shape[2], device=q.device)
+        return self.local_relative.attend(q, [source], at[past : past + q.shape[2]], [at], scale, self._dropout)
 
     @property
     def _dropout(self) -> float:
@@ -197,7 +232,7 @@ class RoutingAttention(Attention):
         order of positions if causal; and in training the best clusters of x and of y, where that is another."""
         scores = [self.centroids.scores(z, keep) for z in ([x] if self.causal else [x, y])]
         best = [self._best(score) for score in scores]
-        return best[0], best[-1], [self._nearest(score) for score in scores] if self.training else []
+        return best[0], best[-1], [nearest_cluster(score) for score in scores] if self.training else []
 
     def _best(self, score: Tensor) -> Tensor:
         length, window = score.shape[-1], self.options.window
@@ -207,17 +242,11 @@ class RoutingAttention(Attention):
             window = min(window, length)
         values, places = largest(score, window)
         index = places.masked_fill(values == float("-inf"), length)
-        return index.sort(dim=-1).values if self.causal else index
-
-    @staticmethod
-    def _nearest(score: Tensor) -> Tensor:
-        """The best cluster of each token, (batch, heads, length); -1 for masked ones."""
-        best = score.max(dim=2)
-        return best.indices.masked_fill(best.values == float("-inf"), -1)
+        return index.sort(dim=-1).values if self.causal or self.relative is not None else index
 
     def _holds_all(self, length: int) -> bool:
         """Whether every cluster takes the whole text, so that all of them say the same."""
-        return not torch.compiler.is_compiling() and length <= self.options.window
+        return not torch.compiler.is_compiling() and length <= self.options.window and self.relative is None
 
     def _read_all(self, x: Tensor, y: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
         out = joint(x, [KeySource(Dense(self.causal), y, v, keep)], scale=self.scale, dropout=self._dropout)
@@ -225,8 +254,13 @@ class RoutingAttention(Attention):
 
     def _read_clusters(self, x: Tensor, y: Tensor, v: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
         length = x.shape[2]
-        found_q, found_k, found_v = _take(x, queries), _take(y, keys), _take(v, keys)
+        found_q, found_k, found_v = take_rows(x, queries), take_rows(y, keys), take_rows(v, keys)
         none = keys == length
+        if self.relative is not None:
+            source = KeySource(Dense(self.causal), *(x.flatten(0, 1) for x in (found_k, found_v, ~none)))
+            rank = torch.arange(keys.shape[3], device=x.device)
+            own = self.relative.attend(found_q.flatten(0, 1), [source], rank, [rank], self.scale, self._dropout)
+            return average_rows(own.unflatten(0, found_q.shape[:2]), queries, length)
         mask, triangle = None, False
         if not host_may_read(none) or bool(none.any()):
             mask = blocked_where(none, x)[..., None, :]
@@ -244,7 +278,7 @@ class RoutingAttention(Attention):
             causal=triangle,
             scale=self.scale,
         ).unflatten(0, found_q.shape[:2])
-        return _average(out, queries, length)
+        return average_rows(out, queries, length)
 
     # Lists of the prefix
 
@@ -252,10 +286,10 @@ class RoutingAttention(Attention):
         """The best cluster of each token, and the lists of all blocks, (batch, heads, blocks, clusters, window)."""
         score = self.centroids.scores(x, keep)
         if torch.compiler.is_compiling():
-            return self._nearest(score), self._lists_at_once(score)
+            return nearest_cluster(score), lists_at_once(score, self.options.block, self.options.window)
         count = ceil_div(x.shape[2], self.options.block)
         lists = self._lists(score, self._no_lists(x.shape[0], score), 0)[:count]
-        return self._nearest(score), torch.stack([entry.index for entry in lists], dim=2)
+        return nearest_cluster(score), torch.stack([entry.index for entry in lists], dim=2)
 
     def _no_lists(self, batch: int, like: Tensor) -> Lists:
         shape = (batch, self.routing_heads, self.options.clusters, self.options.window)
@@ -264,24 +298,8 @@ class RoutingAttention(Attention):
 
     def _lists(self, score: Tensor, before: Lists, first: int) -> list[Lists]:
         """Those before the first block, and those after each whole block; the scores are of positions from `first`."""
-        found, block = [before], self.options.block
-        for begin in range(0, score.shape[-1] - block + 1, block):
-            position = torch.arange(first + begin, first + begin + block, device=score.device)
-            position = position.expand(*score.shape[:3], block)
-            scores = torch.cat([found[-1].score, score[..., begin : begin + block]], dim=-1)
-            best = scores.topk(self.options.window, dim=-1, sorted=False)
-            index = torch.cat([found[-1].index, position], dim=-1).gather(-1, best.indices)
-            found.append(Lists(index.masked_fill(best.values == float("-inf"), -1), best.values))
-        return found
-
-    def _lists_at_once(self, score: Tensor) -> Tensor:
-        """The same without a loop, for what is compiled or exported."""
-        length, block, window = score.shape[-1], self.options.block, self.options.window
-        begins = torch.arange(ceil_div(length, block) + 1, device=score.device) * block  # one to spare
-        earlier = torch.arange(length, device=score.device) < begins[:, None]
-        score = score[:, :, None].masked_fill(~earlier[:, None], float("-inf"))  # batch heads blocks clusters length
-        best = pad(score, (0, window), value=float("-inf")).topk(window, dim=-1, sorted=False)
-        return best.indices.masked_fill(best.values == float("-inf"), -1)
+        sizes = (self.options.block, self.options.window)
+        return [before, *(Lists(*x) for x in extend_lists(before.index, before.score, score, first, *sizes))]
 
     def _read_lists(self, x: Tensor, y: Tensor, v: Tensor, cluster: Tensor, lists: Tensor, first: int = 0) -> Tensor:
         """Queries x at the positions from `first` on, where a block begins; keys y and values v from 0 on."""
@@ -294,32 +312,14 @@ class RoutingAttention(Attention):
         sources = [KeySource(own, y[:, :, first:], v[:, :, first:])]
         if torch.compiler.is_compiling() or first or length > blocks:
             sources.append(KeySource(Routed(slot, lists.flatten(2, 3)), y, v))
-        return joint(x, sources, scale=self.scale, dropout=self._dropout)
+        if self.relative is None:
+            return joint(x, sources, scale=self.scale, dropout=self._dropout)
+        at = torch.arange(y.shape[2], device=x.device)
+        return self.relative.attend(x, sources, at[first:], [at[first:], at], self.scale, self._dropout)
 
     def _blocks(self, length: int) -> int:
         """The block, or the length where it is shorter: one block of any size is the same."""
         return self.options.block if torch.compiler.is_compiling() else min(self.options.block, length)
-
-    # Training
-
-    def _learn(self, points: list[Tensor], clusters: list[Tensor], masked: bool) -> None:
-        """The commitment loss, to the centroids that routed; then these move, once for a forward pass."""
-
-        def follow() -> Tensor:
-            means = self.centroids.means.clone()
-            self.centroids.update(points, clusters)
-            return means
-
-        means = remember(follow)
-        apart, count = points[0].new_zeros(()), points[0].new_zeros(())
-        for x, cluster in zip(points, clusters):
-            nearest = _take(means.to(x.dtype).expand(x.shape[0], -1, -1, -1), cluster.clamp_min(0))
-            real = cluster >= 0
-            if masked:  # so that these are not pulled
-                nearest = torch.where(real[..., None], nearest, x.detach())
-            apart = apart + mse_loss(x, nearest, reduction="sum")
-            count = count + real.sum() * x.shape[-1]
-        self.auxiliary_loss = self.options.commitment * apart / count.clamp_min(1)
 
     def cost(self, queries: int, keys: int) -> Cost:
         heads, width, local = self.routing_heads, self.shape.fused_width, self.options.local_heads
@@ -335,20 +335,40 @@ class RoutingAttention(Attention):
             if count > 1:
                 lists = torch.empty(1, heads, count * clusters, self.options.window, device="meta")
                 pairs += Routed(lists, lists).pairs(heads, queries, keys)
-            kept += heads * queries * (2 * width + 1)  # tokens on the sphere, the output and its log-sum-exp
+            # Tokens on the sphere; the output and its log-sum-exp, unless these are computed again.
+            kept += heads * queries * (2 * width + 1 if self.relative is None else self.shape.head_dim)
         elif self._holds_all(queries):
             pairs = heads * queries * queries
             kept += heads * queries * ((sides + 1) * width + 1)
         else:  # gathered queries, keys, values and answers; how many answers each token has
             window = self.options.window
             pairs = heads * clusters * window * window
-            kept += heads * clusters * window * (4 * width + 1) + heads * (queries + 1)
+            kept += heads * clusters * window * (4 * width + (self.relative is None)) + heads * (queries + 1)
         if local:
             pairs += Band(self.options.local_window, 0 if self.causal else self.options.local_window).pairs(
                 local, queries, keys
             )
-            kept += local * queries * (width + 1)
-        return Cost(flops + 4 * pairs * width, kept)
+            kept += local * queries * (width + 1) if self.relative is None else 0
+        return Cost(flops + (4 * pairs * width if self.relative is None else self._relative_flops(queries)), kept)
+
+    def _relative_flops(self, queries: int) -> int:
+        """The products of plain scores, whose layouts have a block to spare, and of the tables."""
+        assert self.relative is not None
+        heads, clusters, local = self.routing_heads, self.options.clusters, self.options.local_heads
+        if self.strict:
+            block, rows = self._blocks(queries), heads * queries
+            pairs = heads * (ceil_div(queries, block) + 1) * block**2
+            if queries > block:
+                lists = torch.empty(1, heads, ceil_div(queries, block) * clusters, self.options.window, device="meta")
+                pairs += Routed(lists, lists).pairs(heads, queries, queries)
+        else:
+            window = min(self.options.window, queries)
+            rows, pairs = heads * clusters * window, heads * clusters * window**2
+        if local:
+            band = Band(self.options.local_window, 0 if self.causal else self.options.local_window)
+            rows += local * queries
+            pairs += local * (ceil_div(queries, band.block) + 1) * band.block * band.span
+        return self.relative.flops(rows, pairs)
 
     # Decoding
 
@@ -385,7 +405,7 @@ class RoutingAttention(Attention):
         new, past, block = q.shape[2], len(state.x), self.options.block
         begin = past - past % block
         x = on_sphere(q)
-        cluster = remember(lambda: self._nearest(self.centroids.scores(x, keep)))
+        cluster = remember(lambda: nearest_cluster(self.centroids.scores(x, keep)))
         state = replace(
             state, x=state.x.append(x), v=state.v.append(v), cluster=state.cluster.append(cluster[..., None])
         )
@@ -414,35 +434,16 @@ class RoutingAttention(Attention):
         index = lists.gather(
             2, cluster.clamp_min(0)[..., None].expand(-1, -1, -1, window)
         )  # batch heads queries window
-        far = [_take(rows, index.clamp_min(0)) for rows in (points, values)]
+        far = [take_rows(rows, index.clamp_min(0)) for rows in (points, values)]
         near = [rows[:, :, begin:] for rows in (points, values)]
         position = torch.arange(begin, points.shape[2], device=x.device)
         same = (clusters[:, :, None, begin:] == cluster[..., None]) & (position <= position[-new:, None])
         scores = torch.cat([(x[..., None, :] @ far[0].mT)[..., 0, :], x @ near[0].mT], dim=-1).to(wide(x.dtype))
-        may = torch.cat([index >= 0, same], dim=-1) & (cluster >= 0)[..., None]
-        weights = masked_softmax(scores * self.scale, may).to(values.dtype)
+        may, scores = torch.cat([index >= 0, same], dim=-1) & (cluster >= 0)[..., None], scores * self.scale
+        offsets = torch.cat([index, position.expand_as(same)], dim=-1) - position[-new:, None]
+        if self.relative is not None:
+            scores = scores + self.relative.scores(x, self.relative.rows(offsets), self.scale)
+        weights = masked_softmax(scores, may).to(values.dtype)
         first, rest = weights[..., :window], weights[..., window:]
-        return (first[..., None, :] @ far[1])[..., 0, :] + rest @ near[1]
-
-
-def _take(x: Tensor, index: Tensor) -> Tensor:
-    """Rows of x (batch, heads, length, width) at index (batch, heads, …); past the last one, the last one."""
-    flat = _flat(index.clamp_max(x.shape[2] - 1), x.shape[2])
-    rows: Tensor = x.flatten(0, 2).index_select(0, flat).unflatten(0, index.shape)
-    return rows
-
-
-def _average(parts: Tensor, index: Tensor, length: int) -> Tensor:
-    """The mean of the rows `parts` (batch, heads, clusters, window, width) that belong to each position; 0 if none."""
-    flat, rows = _flat(index, length + 1), index.shape[0] * index.shape[1] * (length + 1)
-    counts = parts.new_zeros(rows).scatter_add(0, flat, parts.new_ones(flat.shape))
-    total = parts.new_zeros(rows, parts.shape[-1]).index_add(0, flat, parts.flatten(0, 3))
-    mean: Tensor = (total / counts.clamp_min(1)[:, None]).unflatten(0, (*index.shape[:2], length + 1))
-    return mean[:, :, :-1]
-
-
-def _flat(index: Tensor, length: int) -> Tensor:
-    """Where the rows lie when heads of `length` rows stand end to end: torch gathers along one axis far faster."""
-    batch, heads = index.shape[:2]
-    starts = torch.arange(batch * heads, device=index.device).view(batch, heads) * length
-    return (index.flatten(2) + starts[..., None]).flatten()
+        out = (first[..., None, :] @ far[1])[..., 0, :] + rest @ near[1]
+        return out if self.relative is None else out + self.relative.mix(weights, self.relative.rows(offsets))

@@ -4,9 +4,11 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, distributed, nn
-from torch.nn.functional import layer_norm
+from torch.nn.functional import layer_norm, mse_loss
 
 from longspan.attention.layouts.base import wide
+from longspan.attention.parts.clusters import take_rows
+from longspan.recompute import remember
 
 SMOOTH = 1e-5  # avoids a division by 0 for an empty cluster
 
@@ -14,6 +16,12 @@ SMOOTH = 1e-5  # avoids a division by 0 for an empty cluster
 def on_sphere(x: Tensor) -> Tensor:
     """Vectors of length √width and mean 0: a layer norm without weights."""
     return layer_norm(x, x.shape[-1:])
+
+
+def nearest_cluster(scores: Tensor) -> Tensor:
+    """The best cluster of each token, (batch, heads, length), by `Centroids.scores`; -1 for masked ones."""
+    best = scores.max(dim=2)
+    return best.indices.masked_fill(best.values == float("-inf"), -1)
 
 
 class Centroids(nn.Module):
@@ -38,6 +46,25 @@ class Centroids(nn.Module):
         """Products with the centroids, (batch, heads, clusters, length); -inf for masked tokens."""
         scores = self.means.to(wide(x.dtype)) @ x.to(wide(x.dtype)).mT
         return scores if keep is None else scores.masked_fill(~keep[:, None, None, :], float("-inf"))
+
+    def follow(self, points: Sequence[Tensor], clusters: Sequence[Tensor], *, masked: bool) -> Tensor:
+        """The mean squared distance to the centroids that routed; then these move, once for a forward pass."""
+
+        def move() -> Tensor:
+            means = self.means.clone()
+            self.update(points, clusters)
+            return means
+
+        means = remember(move)
+        apart, count = points[0].new_zeros(()), points[0].new_zeros(())
+        for x, cluster in zip(points, clusters):
+            nearest = take_rows(means.to(x.dtype).expand(x.shape[0], -1, -1, -1), cluster.clamp_min(0))
+            real = cluster >= 0
+            if masked:  # so that these are not pulled
+                nearest = torch.where(real[..., None], nearest, x.detach())
+            apart = apart + mse_loss(x, nearest, reduction="sum")
+            count = count + real.sum() * x.shape[-1]
+        return apart / count.clamp_min(1)
 
     @torch.no_grad()
     def update(self, points: Sequence[Tensor], clusters: Sequence[Tensor]) -> None:
