@@ -14,6 +14,7 @@ from rich.table import Table
 
 from longspan.cli.inputs import print_json
 from longspan.cli.tables import output
+from longspan.errors import InvalidInput
 
 if TYPE_CHECKING:
     from longspan.train.loop import Trainer
@@ -21,6 +22,14 @@ if TYPE_CHECKING:
     from longspan.train.recipe import Recipe
     from longspan.train.run import Run
     from longspan.train.seeds import SeedSet
+
+
+def refuse_set(folder: Path) -> None:
+    """Refuse to begin anything in a folder that has a set of seeds."""
+    from longspan.train.seeds import is_set
+
+    if is_set(folder):
+        raise InvalidInput(f"{folder} has a set of seeds already; resume it, or name another folder")
 
 
 def train_seeds(folder: Path, plan: "Recipe", count: int, *, data: Path | None, json: bool) -> int:
@@ -117,4 +126,4 @@ def _short(value: Any) -> str:
     return "–" if value is None else f"{value:.4g}"
 
 
-__all__ = ["recorded_session", "resume_seeds", "train_seeds"]
+__all__ = ["recorded_session", "refuse_set", "resume_seeds", "train_seeds"]

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from longspan.cli.inputs import AsJson, Dotted, dotted, print_json
-from longspan.cli.seeds import recorded_session, resume_seeds, train_seeds
+from longspan.cli.seeds import recorded_session, refuse_set, resume_seeds, train_seeds
 from longspan.errors import InvalidInput, InvalidOption
 
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ def train(
     plan = recipes.read(recipe, dotted(overrides, VALUES))
     folder = Path("runs") / recipe.stem if out is None else out
     root = _data(data, plan.data)
+    refuse_set(folder)
     if seeds is not None:
         return train_seeds(folder, plan, seeds, data=root, json=json)
     return run_training(

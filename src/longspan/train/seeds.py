@@ -70,8 +70,6 @@ def new_set(folder: Path, recipe: Recipe, count: int) -> SeedSet:
     """A set of `count` seeds from the recipe's seed upward; a folder that is in use is refused."""
     if not 1 <= count <= MOST_SEEDS:
         raise InvalidInput(f"seeds must be 1 to {MOST_SEEDS}, not {count}")
-    if is_set(folder):
-        raise InvalidInput(f"{folder} has a set of seeds already; resume it, or name another folder")
     Run(folder).refuse_used()
     if (folder / CONFIG).exists():
         raise InvalidInput(f"{folder} has a run already; name another folder for the set")

@@ -80,7 +80,9 @@ def test_where_the_language_stands(tmp_path: Path, kind: str) -> None:
     loaded = hub.load(folder)
     languages = languages_of(loaded, loaded.tokenizer)
     assert list(languages.ids) == LANGUAGES[kind] or sorted(languages.ids) == sorted(LANGUAGES[kind])
-    assert languages.ids["de_DE"] == tokenizer.convert_tokens_to_ids("de_DE") and languages.before == (kind == "mbart50")
+    assert languages.ids["de_DE"] == tokenizer.convert_tokens_to_ids("de_DE") and languages.before == (
+        kind == "mbart50"
+    )
     assert loaded.tokenizer.encode("the dog").ids == tokenizer("the dog")["input_ids"]  # en_XX unless told otherwise
     tokenizer.src_lang = "fr_XX"
     french = languages.source_tokenizer(loaded.tokenizer, "fr_XX")
