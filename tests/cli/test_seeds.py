@@ -50,10 +50,14 @@ def test_mistakes_leave_no_set_behind(tmp_path: Path, capsys: pytest.CaptureFixt
     capsys.readouterr()
     assert train(made, tmp_path / "run", "--seeds", "2") == 2
     assert "has a run already" in capsys.readouterr().err
+    assert main(["evaluate", str(tmp_path / "run"), "--json"]) == 0
+    capsys.readouterr()
     (tmp_path / "set").mkdir()
     (tmp_path / "set" / "seeds.json").write_text('{"seeds": "all"}')
     assert main(["resume", str(tmp_path / "set")]) == 2
     assert "must list the seeds of the set, not 'all'" in capsys.readouterr().err
+    assert main(["evaluate", str(tmp_path / "set")]) == 2
+    assert "is a set of seeds; name one of its runs, such as" in capsys.readouterr().err
 
 
 def test_an_interrupted_set_continues_where_it_stopped_bit_for_bit(

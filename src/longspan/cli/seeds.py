@@ -5,7 +5,7 @@ Also the record of each start of a run (`sessions.jsonl`).
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,21 +32,6 @@ def refuse_set(folder: Path) -> None:
         raise InvalidInput(f"{folder} has a set of seeds already; resume it, or name another folder")
 
 
-def train_seeds(folder: Path, plan: "Recipe", count: int, *, data: Path | None, json: bool) -> int:
-    """Train a recipe with several seeds, one run after another."""
-    from longspan.train.seeds import new_set
-
-    return _run_all(new_set(folder, plan, count), plan, data=data, inexact=False, json=json)
-
-
-def resume_seeds(folder: Path, *, data: Path | None, inexact: bool, json: bool) -> int:
-    """Continue a set of seeds where it stopped."""
-    from longspan.train.seeds import read_set
-
-    seeds = read_set(folder)
-    return _run_all(seeds, seeds.recipe(), data=data, inexact=inexact, json=json)
-
-
 @contextmanager
 def recorded_session(trainer: "Trainer") -> Iterator[None]:
     """Record wall time, energy and size of this start of a run in its sessions.jsonl, however it ends.
@@ -55,29 +40,28 @@ def recorded_session(trainer: "Trainer") -> Iterator[None]:
     """
     from longspan.measure.energy import Meter
     from longspan.train.history import log_session
+    from longspan.train.run import CONFIG
 
     processes, began = trainer.processes, time.perf_counter()
-    first = trainer.progress.step
     meter = Meter(device=processes.device.type)
     try:
         with meter:
             yield
     finally:
-        if processes.first and (trainer.run.folder / "config.toml").is_file():
-            log_session(
-                trainer.run,
-                {
-                    "from": first,
-                    "to": trainer.progress.step,
-                    "seconds": time.perf_counter() - began,
-                    "processes": processes.world,
-                    "parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
-                    "energy": meter.energy() if processes.world == 1 else None,
-                },
-            )
+        if processes.first and (trainer.run.folder / CONFIG).is_file():
+            row = {
+                "step": trainer.progress.step,
+                "seconds": time.perf_counter() - began,
+                "processes": processes.world,
+                "parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
+                "energy": meter.energy() if processes.world == 1 else None,
+            }
+            with suppress(OSError):  # such as a full disk, which the training itself reports
+                log_session(trainer.run, row)
 
 
-def _run_all(seeds: "SeedSet", plan: "Recipe", *, data: Path | None, inexact: bool, json: bool) -> int:
+def run_seeds(seeds: "SeedSet", plan: "Recipe", *, data: Path | None, inexact: bool = False, json: bool = False) -> int:
+    """Train or resume the runs of a set that are not finished, one after another, and report all of them."""
     from longspan.cli.training import run_training
     from longspan.train import recipe as recipes
     from longspan.train.processes import is_first
@@ -126,4 +110,4 @@ def _short(value: Any) -> str:
     return "–" if value is None else f"{value:.4g}"
 
 
-__all__ = ["recorded_session", "refuse_set", "resume_seeds", "train_seeds"]
+__all__ = ["recorded_session", "refuse_set", "run_seeds"]

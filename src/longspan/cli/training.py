@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from longspan.cli.inputs import AsJson, Dotted, dotted, print_json
-from longspan.cli.seeds import recorded_session, refuse_set, resume_seeds, train_seeds
+from longspan.cli.seeds import recorded_session, refuse_set, run_seeds
 from longspan.errors import InvalidInput, InvalidOption
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ def train(
         such as shakespeare-char.
     """
     from longspan.train import recipe as recipes
+    from longspan.train.seeds import new_set
 
     if recipe.is_dir():
         raise InvalidInput(
@@ -71,7 +72,7 @@ def train(
     root = _data(data, plan.data)
     refuse_set(folder)
     if seeds is not None:
-        return train_seeds(folder, plan, seeds, data=root, json=json)
+        return run_seeds(new_set(folder, plan, seeds), plan, data=root, json=json)
     return run_training(
         folder, lambda run, processes: recipes.begin(plan, run, data=root, processes=processes), json=json
     )
@@ -101,12 +102,14 @@ def resume(
     """
     from longspan.train import recipe as recipes
     from longspan.train.run import Run
-    from longspan.train.seeds import is_set
+    from longspan.train.seeds import is_set, read_set
 
     if not run.is_dir():
         raise InvalidInput(f"there is no folder {run}; give the folder of a run")
     if is_set(run):
-        return resume_seeds(run, data=data, inexact=inexact, json=json)
+        seeds = read_set(run)
+        plan = seeds.recipe()
+        return run_seeds(seeds, plan, data=_data(data, plan.data), inexact=inexact, json=json)
     root = _data(data, recipes.of_run(Run(run)).data)
     return run_training(
         run,

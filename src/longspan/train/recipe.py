@@ -36,7 +36,7 @@ from longspan.train.loop import Trainer
 from longspan.train.malloc import out_of_memory
 from longspan.train.options import TrainOptions
 from longspan.train.processes import Processes
-from longspan.train.run import CONFIG, Run
+from longspan.train.run import CONFIG, SEEDS, Run
 from longspan.train.run import DATA as TOKEN_FILES
 
 TABLES = ("task", "model", "train")
@@ -276,6 +276,8 @@ def _same_labels(model: Model, prepared: Prepared, where: Path) -> None:
 def of_run(run: Run) -> Recipe:
     """The recipe of an existing run, from its config.toml."""
     path = run.folder / CONFIG
+    if (run.folder / SEEDS).is_file():
+        raise InvalidInput(f"{run.folder} is a set of seeds; name one of its runs, such as {run.folder / 'seed-0'}")
     if not path.is_file():
         raise InvalidInput(f"{run.folder} is not a run: it has no {CONFIG}")
     return read(path, own=False)

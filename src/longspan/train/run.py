@@ -19,6 +19,7 @@ from longspan.hub.locate import RECIPE as CONFIG
 from longspan.train.tensorboard import TensorBoard
 
 METRICS, LOCK = "metrics.jsonl", "lock"
+SEEDS = "seeds.json"  # marks the folder of a set of runs, one for each seed
 DATA = "data"  # token files, which can be made again
 
 
@@ -164,4 +165,4 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-__all__ = ["CHECKPOINTS", "CONFIG", "METRICS", "RESULT", "Run"]
+__all__ = ["CHECKPOINTS", "CONFIG", "METRICS", "RESULT", "SEEDS", "Run"]

@@ -16,9 +16,9 @@ from longspan.data.files import read_json
 from longspan.errors import InvalidInput
 from longspan.train.history import read_history
 from longspan.train.recipe import Recipe, of_run
-from longspan.train.run import CONFIG, RESULT, Run
+from longspan.train.run import CONFIG, RESULT, SEEDS, Run
 
-SEEDS, SUMMARY = "seeds.json", "summary.json"
+SUMMARY = "summary.json"
 MOST_SEEDS = 1000
 
 
