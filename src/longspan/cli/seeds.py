@@ -62,34 +62,36 @@ def recorded_session(trainer: "Trainer") -> Iterator[None]:
 
 def run_seeds(seeds: "SeedSet", plan: "Recipe", *, data: Path | None, inexact: bool = False, json: bool = False) -> int:
     """Train or resume the runs of a set that are not finished, one after another, and report all of them."""
-    from longspan.cli.training import run_training
+    from longspan.cli.training import joined, run_training
     from longspan.train import recipe as recipes
-    from longspan.train.processes import is_first
     from longspan.train.seeds import with_seed
 
     screen = Console(stderr=True, highlight=False, soft_wrap=True)
-    for number, seed in enumerate(seeds.seeds, start=1):
-        resume = seeds.begun(seed)
-        if seeds.finished(seed):
-            continue
-        if is_first():
-            screen.print(f"seed {seed} ({number} of {len(seeds.seeds)})", markup=False)
-
-        def make(run: "Run", processes: "Processes", seed: int = seed, resume: bool = resume) -> "Trainer":
-            if resume:
-                return recipes.resume(run, data=data, processes=processes)
-            trainer = recipes.begin(with_seed(plan, seed), run, data=data, processes=processes)
+    with joined(seeds.folder) as processes:  # once: torchrun's processes cannot join a second time
+        for number, seed in enumerate(seeds.seeds, start=1):
+            finished, resume = processes.same((seeds.finished(seed), seeds.begun(seed)))
+            if finished:
+                continue
             if processes.first:
-                seeds.write()  # only now: a recipe with a mistake leaves no set
-            return trainer
+                screen.print(f"seed {seed} ({number} of {len(seeds.seeds)})", markup=False)
 
-        code = run_training(seeds.run(seed), make, resume=resume, inexact=inexact, of_set=seeds.folder)
-        if code:
-            return code
-        if is_first():
-            seeds.write_summary()
-    if is_first():
-        _report(seeds, json)
+            def make(run: "Run", processes: "Processes", seed: int = seed, resume: bool = resume) -> "Trainer":
+                if resume:
+                    return recipes.resume(run, data=data, processes=processes)
+                trainer = recipes.begin(with_seed(plan, seed), run, data=data, processes=processes)
+                if processes.first:
+                    seeds.write()  # only now: a recipe with a mistake leaves no set
+                return trainer
+
+            code = run_training(
+                seeds.run(seed), make, resume=resume, inexact=inexact, of_set=seeds.folder, processes=processes
+            )
+            if code:
+                return code
+            if processes.first:
+                seeds.write_summary()
+        if processes.first:
+            _report(seeds, json)
     return 0
 
 

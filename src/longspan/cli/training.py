@@ -5,7 +5,7 @@ import shlex
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -148,7 +148,7 @@ def evaluate(
     if not run.is_dir():
         raise InvalidInput(f"there is no folder {run}; give the folder of a run")
     root = _data(data, recipes.of_run(Run(run)).data)
-    with _joined(run) as processes:
+    with joined(run) as processes:
         with Console(stderr=True).status(f"evaluating {run}"):
             result = recipes.evaluate(run, split=split, data=root, processes=processes)
         if not processes.first:
@@ -172,8 +172,12 @@ def run_training(
     inexact: bool = False,
     json: bool = False,
     of_set: Path | None = None,
+    processes: "Processes | None" = None,
 ) -> int:
-    """Train one run and return the exit code. A run `of_set` prints no result, and the set is what to resume."""
+    """Train one run and return the exit code. A run `of_set` prints no result, and the set is what to resume.
+
+    `processes` are those that have joined already; None: the run joins them itself.
+    """
     from longspan.train import fit
     from longspan.train.loop import Interrupted
     from longspan.train.malloc import keep_memory
@@ -183,7 +187,7 @@ def run_training(
     run, screen = Run(folder), Console(stderr=True, highlight=False, soft_wrap=True)
     code, last, again = 0, "", folder if of_set is None else of_set
     metrics: Mapping[str, float] = {}
-    with _joined(folder) as processes, ExitStack() as held:
+    with joined(folder) if processes is None else nullcontext(processes) as processes, ExitStack() as held:
         processes.together(lambda: held.enter_context(run.held()) if processes.first else None)
         trainer = make(run, processes)
         if processes.first:
@@ -211,7 +215,7 @@ def run_training(
 
 
 @contextmanager
-def _joined(run: Path) -> "Iterator[Processes]":
+def joined(run: Path) -> "Iterator[Processes]":
     """Join the processes that torchrun started. If one of them fails, only that one prints the error."""
     from longspan.train.processes import Elsewhere, Lost, is_lost, start, stop
 

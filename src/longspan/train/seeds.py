@@ -52,7 +52,7 @@ class SeedSet:
 
     def summary(self) -> dict[str, Any]:
         """The finished runs with their metrics, and each metric's mean and deviation over them."""
-        runs = [
+        runs: list[dict[str, Any]] = [
             {"seed": seed, "run": str(self.run(seed)), "figures": dict(read_history(self.run(seed)).final)}
             for seed in self.seeds
             if self.finished(seed)
@@ -85,8 +85,11 @@ def is_set(folder: Path) -> bool:
 def read_set(folder: Path) -> SeedSet:
     """The set in a folder."""
     seeds = read_json(folder / SEEDS).get("seeds")
-    valid = isinstance(seeds, list) and 0 < len(seeds) <= MOST_SEEDS
-    if not valid or not all(type(seed) is int and seed >= 0 for seed in seeds):
+    if (
+        not isinstance(seeds, list)
+        or not 0 < len(seeds) <= MOST_SEEDS
+        or not all(type(seed) is int and seed >= 0 for seed in seeds)
+    ):
         raise InvalidInput(f"{folder / SEEDS} must list the seeds of the set, not {seeds!r}")
     return SeedSet(folder, tuple(seeds))
 

@@ -181,8 +181,9 @@ def _put_around(found: Tokenizer, kind: str, *, bos: bool, eos: bool) -> None:
         single, pair = f"{first}:0 $A:0 {last}:0", f"{first}:0 $A:0 {last}:0 {last}:0 $B:0 {last}:0"
     elif last is not None and kind in vocabularies.LANGUAGES:
         first = str(found.record.get("src_lang") or "en_XX")  # the language of the source
-        before = kind == "mbart50"
-        single, pair = (f"{first} {text} {last}" if before else f"{text} {last} {first}" for text in ("$A", "$A $B"))
+        single, pair = (
+            f"{first} {text} {last}" if kind == "mbart50" else f"{text} {last} {first}" for text in ("$A", "$A $B")
+        )
     elif first is not None and last is not None:
         single, pair = f"{first}:0 $A:0 {last}:0", f"{first}:0 $A:0 {last}:0 $B:1 {last}:1"
     else:
