@@ -5,7 +5,7 @@ Also the record of each start of a run (`sessions.jsonl`).
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from rich.table import Table
 
 from longspan.cli.inputs import print_json
 from longspan.cli.tables import output
+from longspan.errors import InvalidInput
 
 if TYPE_CHECKING:
     from longspan.train.loop import Trainer
@@ -23,19 +24,12 @@ if TYPE_CHECKING:
     from longspan.train.seeds import SeedSet
 
 
-def train_seeds(folder: Path, plan: "Recipe", count: int, *, data: Path | None, json: bool) -> int:
-    """Train a recipe with several seeds, one run after another."""
-    from longspan.train.seeds import new_set
+def refuse_set(folder: Path) -> None:
+    """Refuse to begin anything in a folder that has a set of seeds."""
+    from longspan.train.seeds import is_set
 
-    return _run_all(new_set(folder, plan, count), plan, data=data, inexact=False, json=json)
-
-
-def resume_seeds(folder: Path, *, data: Path | None, inexact: bool, json: bool) -> int:
-    """Continue a set of seeds where it stopped."""
-    from longspan.train.seeds import read_set
-
-    seeds = read_set(folder)
-    return _run_all(seeds, seeds.recipe(), data=data, inexact=inexact, json=json)
+    if is_set(folder):
+        raise InvalidInput(f"{folder} has a set of seeds already; resume it, or name another folder")
 
 
 @contextmanager
@@ -46,57 +40,58 @@ def recorded_session(trainer: "Trainer") -> Iterator[None]:
     """
     from longspan.measure.energy import Meter
     from longspan.train.history import log_session
+    from longspan.train.run import CONFIG
 
     processes, began = trainer.processes, time.perf_counter()
-    first = trainer.progress.step
     meter = Meter(device=processes.device.type)
     try:
         with meter:
             yield
     finally:
-        if processes.first and (trainer.run.folder / "config.toml").is_file():
-            log_session(
-                trainer.run,
-                {
-                    "from": first,
-                    "to": trainer.progress.step,
-                    "seconds": time.perf_counter() - began,
-                    "processes": processes.world,
-                    "parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
-                    "energy": meter.energy() if processes.world == 1 else None,
-                },
-            )
+        if processes.first and (trainer.run.folder / CONFIG).is_file():
+            row = {
+                "step": trainer.progress.step,
+                "seconds": time.perf_counter() - began,
+                "processes": processes.world,
+                "parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
+                "energy": meter.energy() if processes.world == 1 else None,
+            }
+            with suppress(OSError):  # such as a full disk, which the training itself reports
+                log_session(trainer.run, row)
 
 
-def _run_all(seeds: "SeedSet", plan: "Recipe", *, data: Path | None, inexact: bool, json: bool) -> int:
-    from longspan.cli.training import run_training
+def run_seeds(seeds: "SeedSet", plan: "Recipe", *, data: Path | None, inexact: bool = False, json: bool = False) -> int:
+    """Train or resume the runs of a set that are not finished, one after another, and report all of them."""
+    from longspan.cli.training import joined, run_training
     from longspan.train import recipe as recipes
-    from longspan.train.processes import is_first
     from longspan.train.seeds import with_seed
 
     screen = Console(stderr=True, highlight=False, soft_wrap=True)
-    for number, seed in enumerate(seeds.seeds, start=1):
-        resume = seeds.begun(seed)
-        if seeds.finished(seed):
-            continue
-        if is_first():
-            screen.print(f"seed {seed} ({number} of {len(seeds.seeds)})", markup=False)
-
-        def make(run: "Run", processes: "Processes", seed: int = seed, resume: bool = resume) -> "Trainer":
-            if resume:
-                return recipes.resume(run, data=data, processes=processes)
-            trainer = recipes.begin(with_seed(plan, seed), run, data=data, processes=processes)
+    with joined(seeds.folder) as processes:  # once: torchrun's processes cannot join a second time
+        for number, seed in enumerate(seeds.seeds, start=1):
+            finished, resume = processes.same((seeds.finished(seed), seeds.begun(seed)))
+            if finished:
+                continue
             if processes.first:
-                seeds.write()  # only now: a recipe with a mistake leaves no set
-            return trainer
+                screen.print(f"seed {seed} ({number} of {len(seeds.seeds)})", markup=False)
 
-        code = run_training(seeds.run(seed), make, resume=resume, inexact=inexact, of_set=seeds.folder)
-        if code:
-            return code
-        if is_first():
-            seeds.write_summary()
-    if is_first():
-        _report(seeds, json)
+            def make(run: "Run", processes: "Processes", seed: int = seed, resume: bool = resume) -> "Trainer":
+                if resume:
+                    return recipes.resume(run, data=data, processes=processes)
+                trainer = recipes.begin(with_seed(plan, seed), run, data=data, processes=processes)
+                if processes.first:
+                    seeds.write()  # only now: a recipe with a mistake leaves no set
+                return trainer
+
+            code = run_training(
+                seeds.run(seed), make, resume=resume, inexact=inexact, of_set=seeds.folder, processes=processes
+            )
+            if code:
+                return code
+            if processes.first:
+                seeds.write_summary()
+        if processes.first:
+            _report(seeds, json)
     return 0
 
 
@@ -117,4 +112,4 @@ def _short(value: Any) -> str:
     return "–" if value is None else f"{value:.4g}"
 
 
-__all__ = ["recorded_session", "resume_seeds", "train_seeds"]
+__all__ = ["recorded_session", "refuse_set", "run_seeds"]

@@ -6,7 +6,7 @@ import signal
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,8 +14,8 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from longspan.cli.inputs import AsJson, From, TaskName, Words, check_writable, notices, print_json
-from longspan.cli.seeds import recorded_session, resume_seeds, train_seeds
+from longspan.cli.inputs import AsJson, Dotted, From, TaskName, Words, check_writable, dotted, notices, print_json
+from longspan.cli.seeds import recorded_session, refuse_set, resume_seeds, run_seeds, train_seeds
 from longspan.errors import InvalidInput, InvalidOption, Notice
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ def train(
     """
     from longspan.cli.own_data import read_words, written
     from longspan.train import recipe as recipes
+    from longspan.train.seeds import new_set
 
     file, flags = read_words(recipe)
     if file is not None and file.is_dir():
@@ -89,8 +90,9 @@ def train(
             plan, notes, name = written(task, flags, start)
     folder = Path("runs") / name if out is None else out
     root = _data(data, plan.data)
+    refuse_set(folder)
     if seeds is not None:
-        return train_seeds(folder, plan, seeds, data=root, json=json)
+        return run_seeds(new_set(folder, plan, seeds), plan, data=root, json=json)
     return run_training(
         folder, lambda run, processes: recipes.begin(plan, run, data=root, processes=processes), json=json, notes=notes
     )
@@ -120,12 +122,14 @@ def resume(
     """
     from longspan.train import recipe as recipes
     from longspan.train.run import Run
-    from longspan.train.seeds import is_set
+    from longspan.train.seeds import is_set, read_set
 
     if not run.is_dir():
         raise InvalidInput(f"there is no folder {run}; give the folder of a run")
     if is_set(run):
-        return resume_seeds(run, data=data, inexact=inexact, json=json)
+        seeds = read_set(run)
+        plan = seeds.recipe()
+        return run_seeds(seeds, plan, data=_data(data, plan.data), inexact=inexact, json=json)
     root = _data(data, recipes.of_run(Run(run)).data)
     return run_training(
         run,
@@ -177,7 +181,7 @@ def evaluate(
         raise InvalidOption("--stride is for held_out and test: blocks of the training data are shuffled")
     root = _data(data, recipes.of_run(Run(run)).data)
     options = {} if stride is None else {"stride": stride}
-    with _joined(run) as processes, notices():
+    with joined(run) as processes, notices():
         with Console(stderr=True).status(f"evaluating {run}"):
             result = recipes.evaluate(run, split=split, data=root, processes=processes, task_options=options)
         if not processes.first:
@@ -220,8 +224,12 @@ def run_training(
     json: bool = False,
     notes: Sequence[str] = (),
     of_set: Path | None = None,
+    processes: "Processes | None" = None,
 ) -> int:
-    """Train one run and return the exit code. A run `of_set` prints no result, and the set is what to resume."""
+    """Train one run and return the exit code. A run `of_set` prints no result, and the set is what to resume.
+
+    `processes` are those that have joined already; None: the run joins them itself.
+    """
     from longspan.train import fit
     from longspan.train.loop import Interrupted
     from longspan.train.malloc import keep_memory
@@ -231,7 +239,11 @@ def run_training(
     run, screen = Run(folder), Console(stderr=True, highlight=False, soft_wrap=True)
     code, last, again = 0, "", folder if of_set is None else of_set
     metrics: Mapping[str, float] = {}
-    with _joined(folder) as processes, notices(), ExitStack() as held:
+    with (
+        joined(folder) if processes is None else nullcontext(processes) as processes,
+        notices(),
+        ExitStack() as held,
+    ):
         if not processes.first:
             warnings.simplefilter("ignore", Notice)
         processes.together(lambda: held.enter_context(run.held()) if processes.first else None)
@@ -263,7 +275,7 @@ def run_training(
 
 
 @contextmanager
-def _joined(run: Path) -> "Iterator[Processes]":
+def joined(run: Path) -> "Iterator[Processes]":
     """Join the processes that torchrun started. If one of them fails, only that one prints the error."""
     from longspan.train.processes import Elsewhere, Lost, is_lost, start, stop
 

@@ -78,8 +78,8 @@ def lift(encoder: Encoder, model: EtcModel) -> EtcModel:
             linear.load_state_dict(source.mixer.project[kinds.get(name, name)].state_dict())
         _into_both(block.mixer.out, source.mixer.out)
         _into_both(block.around_mixer.norm, source.around_mixer.norm)
-        block.feedforward.load_state_dict(source.feedforward.state_dict())
-        block.around_feedforward.load_state_dict(source.around_feedforward.state_dict())
+        for name in ("feedforward", "around_feedforward"):
+            block.get_submodule(name).load_state_dict(source.get_submodule(name).state_dict())
     for task, head in model.heads.items():
         if task in encoder.heads:
             head.load_state_dict(encoder.heads[task].state_dict())

@@ -150,8 +150,8 @@ class SolveProblem(Objective):
     def _read(self, model: Model, batch: Batch) -> tuple[Tensor, Tensor]:
         """The logits and the targets."""
         if isinstance(model, EncoderDecoder):
-            mask = batch["source_mask"]
-            mask = None if bool(mask.all()) else mask
+            real = batch["source_mask"]
+            mask = None if bool(real.all()) else real
             return model(batch["source"], batch["ids"], source_mask=mask), batch["targets"]
         causal = CausalModel.require(model, SolveAlgorithm.name)
         if causal.reads_source:

@@ -62,7 +62,8 @@ class History:
 
     @property
     def seed(self) -> int:
-        return int(self.train.get("seed", 0))
+        seed = self.train.get("seed", 0)
+        return seed if isinstance(seed, int) else 0
 
 
 def read_history(folder: Path) -> History:

@@ -96,11 +96,6 @@ class Processes:
         return numbers[self.rank :: self.world]
 
 
-def is_first() -> bool:
-    """Whether this process is the one that writes files and prints, before and after it has joined the others."""
-    return os.environ.get("RANK", "0") == "0"
-
-
 def start() -> Processes:
     """Join the other processes, if `torchrun` started this one."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
@@ -136,4 +131,4 @@ def stop(processes: Processes) -> None:
         dist.destroy_process_group()
 
 
-__all__ = ["Elsewhere", "Lost", "Processes", "is_first", "is_lost", "start", "stop"]
+__all__ = ["Elsewhere", "Lost", "Processes", "is_lost", "start", "stop"]

@@ -39,7 +39,7 @@ from longspan.train.loop import Trainer
 from longspan.train.malloc import out_of_memory
 from longspan.train.options import TrainOptions
 from longspan.train.processes import Processes
-from longspan.train.run import CONFIG, SPLIT, Run
+from longspan.train.run import CONFIG, SEEDS, SPLIT, Run
 from longspan.train.run import DATA as TOKEN_FILES
 
 TABLES = ("task", "model", "train")
@@ -320,6 +320,8 @@ def _same_labels(model: Model, prepared: Prepared, where: Path) -> None:
 def of_run(run: Run) -> Recipe:
     """The recipe of an existing run, from its config.toml."""
     path = run.folder / CONFIG
+    if (run.folder / SEEDS).is_file():
+        raise InvalidInput(f"{run.folder} is a set of seeds; name one of its runs, such as {run.folder / 'seed-0'}")
     if not path.is_file():
         raise InvalidInput(f"{run.folder} is not a run: it has no {CONFIG}")
     return read(path, own=False)

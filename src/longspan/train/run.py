@@ -20,6 +20,7 @@ from longspan.train.tensorboard import TensorBoard
 
 METRICS, LOCK = "metrics.jsonl", "lock"
 SPLIT = "split.json"  # numbers of the held-out rows, if the task drew them
+SEEDS = "seeds.json"  # marks the folder of a set of runs, one for each seed
 DATA = "data"  # token files, which can be made again
 
 
@@ -165,4 +166,4 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-__all__ = ["CHECKPOINTS", "CONFIG", "METRICS", "RESULT", "SPLIT", "Run"]
+__all__ = ["CHECKPOINTS", "CONFIG", "METRICS", "RESULT", "SEEDS", "SPLIT", "Run"]

@@ -16,9 +16,9 @@ from longspan.data.files import read_json
 from longspan.errors import InvalidInput
 from longspan.train.history import read_history
 from longspan.train.recipe import Recipe, of_run
-from longspan.train.run import CONFIG, RESULT, Run
+from longspan.train.run import CONFIG, RESULT, SEEDS, Run
 
-SEEDS, SUMMARY = "seeds.json", "summary.json"
+SUMMARY = "summary.json"
 MOST_SEEDS = 1000
 
 
@@ -52,7 +52,7 @@ class SeedSet:
 
     def summary(self) -> dict[str, Any]:
         """The finished runs with their metrics, and each metric's mean and deviation over them."""
-        runs = [
+        runs: list[dict[str, Any]] = [
             {"seed": seed, "run": str(self.run(seed)), "figures": dict(read_history(self.run(seed)).final)}
             for seed in self.seeds
             if self.finished(seed)
@@ -70,8 +70,6 @@ def new_set(folder: Path, recipe: Recipe, count: int) -> SeedSet:
     """A set of `count` seeds from the recipe's seed upward; a folder that is in use is refused."""
     if not 1 <= count <= MOST_SEEDS:
         raise InvalidInput(f"seeds must be 1 to {MOST_SEEDS}, not {count}")
-    if is_set(folder):
-        raise InvalidInput(f"{folder} has a set of seeds already; resume it, or name another folder")
     Run(folder).refuse_used()
     if (folder / CONFIG).exists():
         raise InvalidInput(f"{folder} has a run already; name another folder for the set")
@@ -87,8 +85,11 @@ def is_set(folder: Path) -> bool:
 def read_set(folder: Path) -> SeedSet:
     """The set in a folder."""
     seeds = read_json(folder / SEEDS).get("seeds")
-    valid = isinstance(seeds, list) and 0 < len(seeds) <= MOST_SEEDS
-    if not valid or not all(type(seed) is int and seed >= 0 for seed in seeds):
+    if (
+        not isinstance(seeds, list)
+        or not 0 < len(seeds) <= MOST_SEEDS
+        or not all(type(seed) is int and seed >= 0 for seed in seeds)
+    ):
         raise InvalidInput(f"{folder / SEEDS} must list the seeds of the set, not {seeds!r}")
     return SeedSet(folder, tuple(seeds))
 

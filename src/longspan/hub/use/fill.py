@@ -10,8 +10,7 @@ from longspan.data.tokenizers.tokenizer import Side
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
 from longspan.hub.pretrained import Pretrained
 from longspan.hub.use.texts import read_texts, tokenizer_of
-from longspan.models.base import SentenceHeads, TextHeads
-from longspan.models.headed import Headed
+from longspan.models.base import TextHeads
 
 MASKS = ("[MASK]", "<mask>")  # accepted for every model, whatever its own mask is called
 BATCH = 16

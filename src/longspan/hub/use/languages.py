@@ -49,7 +49,8 @@ class LanguageTokens:
     def begin(self, tokenizer: Tokenizer, code: str) -> list[int]:
         """The first ids of a target in a language."""
         number = self.find(code, "--to")
-        return [tokenizer.id(tokenizer.special["eos"]), number] if self.before else [number]
+        end = tokenizer.eos
+        return [end, number] if self.before and end is not None else [number]
 
 
 def languages_of(pretrained: Pretrained, tokenizer: Tokenizer) -> LanguageTokens | None:
