@@ -14,8 +14,8 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from longspan.cli.inputs import AsJson, Dotted, From, TaskName, Words, check_writable, dotted, notices, print_json
-from longspan.cli.seeds import recorded_session, refuse_set, resume_seeds, run_seeds, train_seeds
+from longspan.cli.inputs import AsJson, From, TaskName, Words, check_writable, notices, print_json
+from longspan.cli.seeds import recorded_session, refuse_set, run_seeds
 from longspan.errors import InvalidInput, InvalidOption, Notice
 
 if TYPE_CHECKING:
