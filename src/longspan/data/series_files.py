@@ -187,11 +187,11 @@ def has_clock(dates: Sequence[datetime]) -> bool:
 
 def _header(path: Path, encoding: str | None) -> list[str]:
     """The names of the columns: of the separator that gives most of them."""
-    kind = Path(path.stem).suffix if path.suffix in text_files.PACKED else path.suffix
-    if kind.lower() in tables.JSON_LINES:
+    kind = tables.format_of(path)
+    if kind not in ("csv", "tsv"):
         return list(next(tables.rows(path, [], encoding=encoding)).fields)
     first = next(text_files.lines(path, encoding), "")
-    separators = tables.SEPARATORS if kind.lower() == ".csv" else ("\t",)
+    separators = tables.SEPARATORS if kind == "csv" else ("\t",)
     split = [next(csv.reader([first], delimiter=separator), []) for separator in separators]
     names = [name.removeprefix("\ufeff").strip() for name in max(split, key=len)]
     if not any(names):

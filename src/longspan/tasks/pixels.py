@@ -109,7 +109,8 @@ def scale_down(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     """Images (examples, height, width, channels) of bytes, each pixel the mean of a rectangle."""
     count, height, width, channels = pixels.shape
     tiles = pixels.reshape(count, size[0], height // size[0], size[1], width // size[1], channels)
-    return np.rint(tiles.mean((2, 4))).astype(np.uint8)
+    means: np.ndarray = np.rint(tiles.mean((2, 4))).astype(np.uint8)
+    return means
 
 
 class PixelTask(ImageTask):

@@ -152,7 +152,8 @@ class ImageDecoder(PixelModel):
             out: Tensor = self.project(scaled)
             return out
         index = (tokens % self.channels) * self.levels + values
-        return self.values.flatten(0, 1)[index] * self.options.width**0.5
+        rows: Tensor = self.values.flatten(0, 1)[index] * self.options.width**0.5
+        return rows
 
     # Likelihood
 
