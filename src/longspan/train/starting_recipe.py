@@ -20,6 +20,7 @@ from longspan.train.recipe_keys import inline, packaged, recipes
 
 Table = dict[str, Any]
 WARM = 0.1  # share of the steps in which the rate rises
+PATIENCE = 3  # epochs without a better evaluation, after which training stops
 
 
 def starting_recipe(
@@ -109,6 +110,8 @@ def _train(task: Task, table: Table, count: int | None, pretrained: str | None, 
         warmup = max(1, round(WARM * total))
         chosen["schedule"] = {**chosen["schedule"], "warmup": warmup}
         chosen |= {"evaluate_every": per_epoch, "save_every": per_epoch}
+        if overrides.get("train.evaluate_every", per_epoch):  # then the best checkpoint is the final model
+            chosen["patience"] = PATIENCE
     return chosen
 
 
