@@ -296,12 +296,10 @@ class Language(Task):
     def _content(self, path: Path) -> Content:
         """A file or folder, as documents or as one text; each row of a table is a document."""
         options = self.options
+        if options.documents not in (None, "rows"):
+            return Documents(path, options.documents, options.heading)
         if options.documents == "rows" or (options.set is None and is_table(path)):
             return RowTexts(path, options.text, options.encoding)
-        if options.documents is not None:
-            return Documents(path, options.documents, options.heading)
-        if path.is_dir():
-            raise InvalidInput(f'{path} is a folder; give documents = "files" to read each file as a document')
         if self._has_documents and options.set not in READERS:  # the file is one document
             return Documents(path, "files")
         return text_files.Part(path, encoding=options.encoding)
