@@ -79,6 +79,11 @@ class FeatureHead(nn.Module):
         super().__init__()
         self.features, self.recurrent, self.head = features, recurrent, head
 
+    @property
+    def symmetric(self) -> bool:
+        """Whether rows come in twos, the two orders of a pair."""
+        return bool(getattr(self.head, "symmetric", False))
+
     def forward(self, layers: Sequence[Hidden], key_mask: KeyMask | None = None) -> Tensor:
         x: Tensor = self.features(layers)
         if self.recurrent is not None:
