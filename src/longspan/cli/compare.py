@@ -29,7 +29,7 @@ def compare(
     **Examples:**
 
         longspan compare runs/wikitext2-transformer runs/wikitext2-linear
-        longspan compare runs/*-sst2 --metric accuracy --html compare.html
+        longspan compare runs/bert-sst2 runs/gpt-sst2 --metric accuracy --html compare.html
 
     Parameters
     ----------
