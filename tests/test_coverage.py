@@ -40,7 +40,7 @@ def check_command(text: str) -> None:
     command = app[words[1]]
     if len(words) > 2 and words[2] in command:
         command = command[words[2]]
-    if words[1] == "train" and len(words) > 2 and words[2].islower():
+    if words[1] == "train" and len(words) > 2 and words[2].islower() and words[2][0] != "-":
         assert (ROOT / "src" / "longspan" / "recipes" / f"{words[2]}.toml").is_file(), f"there is no recipe {words[2]}"
     for flag in (word for word in words if word.startswith("--") and "." not in word):
         names = {name for argument in command.assemble_argument_collection() for name in argument.names}
