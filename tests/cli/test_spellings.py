@@ -96,6 +96,7 @@ def test_json_of_a_converted_folder(tmp_path, capsys):
         "family": "bert",
         "model": "encoder",
         "dtype": "float32",
+        "untrained": [],
         "tokenizer": True,
         "unused": [],
     }

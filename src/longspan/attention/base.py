@@ -171,9 +171,11 @@ class Attention(nn.Module, ABC):
     ) -> Defined:
         """The attention weights as the paper defines them, in O(n²). The fast path must agree with them.
 
-        `v` matters only to mechanisms whose weights depend on the values.
+        `v` matters only to mechanisms whose weights depend on the values; the keys replace it if it is left out.
         """
-        v = k[..., :1].expand(*k.shape[:-1], self.shape.value_dim) if v is None else v
+        if v is None:
+            value_dim = self.shape.value_dim
+            v = k if k.shape[-1] == value_dim else k[..., :1].expand(*k.shape[:-1], value_dim)
         q, k, v, extras = self._take(q, k, v, key_mask, bias, streams)
         k, v = share_heads(k, q.shape[1]), share_heads(v, q.shape[1])
         return self.define(q, k, replace(extras, k=k, v=v))

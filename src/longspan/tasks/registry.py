@@ -14,7 +14,6 @@ TASKS: Registry[Task] = Registry(
     "longspan.tasks.base:Task",
     {
         "images": "longspan.tasks.images:Images",
-        "pixels": "longspan.tasks.pixels:PixelTask",
         "language": "longspan.tasks.language:Language",
         "bidirectional": "longspan.tasks.bidirectional:Bidirectional",
         "words": "longspan.tasks.words:Words",
@@ -28,6 +27,7 @@ TASKS: Registry[Task] = Registry(
         "series": "longspan.tasks.series:Series",
         "translate": "longspan.tasks.translate:Translate",
         "algorithm": "longspan.tasks.algorithm:SolveAlgorithm",
+        "pixels": "longspan.tasks.pixels:PixelTask",
     },
 )
 names, find = TASKS.names, TASKS.find

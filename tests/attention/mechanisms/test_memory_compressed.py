@@ -338,7 +338,7 @@ def test_a_stride_over_the_length_reads_position_0():
 def test_values_of_another_width_are_refused(causal: bool):
     q, k, v = qkv(6)
     for call in (make(causal=causal), make(causal=causal).reference):
-        with pytest.raises(InvalidInput, match="v must be as wide as head_dim 4 to be compressed, not 3"):
+        with pytest.raises(InvalidInput, match="v must be as wide as value_dim 4 to be compressed, not 3"):
             call(q, k, v[..., :3])
 
 

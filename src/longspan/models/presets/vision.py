@@ -102,11 +102,11 @@ ROWS: dict[str, Preset] = {
     **rows(
         _IMAGE,
         {
-            "image-transformer-cifar10": {
+            "image-transformer": {
                 "options": {"attention": [{"name": "image_local", "query_block": 256, "memory": 256}]},
                 "lengths": (3072,),
             },
-            "image-transformer-cifar10-mixture": {
+            "image-transformer-dmol": {
                 "options": {
                     **sizes(12, 256, 8, 512),
                     "dropout": 0.1,
@@ -121,7 +121,7 @@ ROWS: dict[str, Preset] = {
         _PERCEIVER,
         {
             "perceiver-imagenet": {"parameters": "44.9M", "exact": 44_912_254},
-            "perceiver-imagenet-unshared": {"options": {"shared": False}, "parameters": "326.2M", "exact": 326_241_856},
+            "perceiver-unshared": {"options": {"shared": False}, "parameters": "326.2M", "exact": 326_241_856},
         },
     ),
     **rows(
@@ -135,7 +135,7 @@ ROWS: dict[str, Preset] = {
         _STANDALONE,
         {
             "resnet-50-standalone": {"parameters": "18.0M", "exact": 18_038_632},
-            "resnet-50-attention-stem": {"options": {"stem": "attention"}, "exact": 18_030_472},
+            "resnet-50-attention": {"options": {"stem": "attention"}, "exact": 18_030_472},
         },
     ),
     **rows(
