@@ -71,9 +71,9 @@ def test_tables_of_all_kinds_say_the_same(tmp_path: Path, name: str, content: st
         ("a.csv", "text,label\n", "no rows"),
         ("a.csv", 'text,label\nok,x\n"open,y\n', "not CSV"),
         ("a.tsv", "text\tlabel\none\tx\ntwo\n", "line 3: 1 fields"),
-        ("a.tsv", "texts\tlabel\none\tx\n", "no column 'text': did you mean 'texts'"),
+        ("a.tsv", "texts\tlabel\none\tx\n", "line 1, has no column 'text'; it has 'texts', 'label'"),
         ("a.jsonl", '{"text": "a", "label": 1}\n{"text": \n', "line 2: not JSON"),
-        ("a.jsonl", '{"text": "a"}\n', "line 1: no field 'label'"),
+        ("a.jsonl", '{"text": "a"}\n', "line 1, has no field 'label'; it has 'text'"),
     ],
 )
 def test_a_bad_table_is_named_with_its_line(tmp_path: Path, name: str, content: str, said: str) -> None:

@@ -98,6 +98,7 @@ def test_images_are_generated_completed_and_written(trained: Path, tmp_path: Pat
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
+        (["a prompt"], "generates images, which need no prompt; leave out the text"),
         (["--class", "7"], "--class must be 0 to 3, not 7"),
         (["--rows", "3"], "--rows is for --complete"),
         (["--source", "small.png"], "this model enlarges no images; leave out --source"),

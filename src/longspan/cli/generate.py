@@ -118,6 +118,8 @@ def generate(
     beam = _beam(beams, alpha, n_best, options)
     sampling = read_sampling(options)
     pretrained = load_model(path)
+    if isinstance(pretrained.model, PixelModel):
+        raise InvalidOption(f"{path} generates images, which need no prompt; leave out the text")
     reads_source = getattr(pretrained.model, "reads_source", False)
     alone = len(prompts) == 1 and (sampling is None or sampling.samples == 1) and beam is None
     if alone and not json and not (sampling is None and reads_source):
