@@ -125,4 +125,4 @@ def test_a_model_without_languages_refuses_the_flags(tmp_path: Path, capsys: pyt
     with pytest.raises(InvalidOption, match="this bart has no language tokens; leave out --from and --to"):
         hub.translate(loaded, TEXTS, target="de_DE")
     assert main(["translate", str(bert(tmp_path / "bert")), "a", "--to", "de_DE"]) == 2
-    assert "reads no source" in capsys.readouterr().err
+    assert "writes no text" in capsys.readouterr().err

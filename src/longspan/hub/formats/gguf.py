@@ -289,7 +289,7 @@ def _write_metadata(writer: Any, record: Mapping[str, Any], options: Any) -> Non
     writer.add_rope_freq_base(options.rotary_base)
     scaling, prefix = options.rotary_scaling, "llama.rope.scaling."
     if scaling is not None and scaling.kind != "llama3":
-        if scaling.amplitude is not None or not scaling.whole:
+        if scaling.amplitude is not None or not scaling.round_bounds:
             raise Unsupported("a GGUF file holds the scaling yarn with its own amplitude and whole features only")
         _add(writer, f"{prefix}type", scaling.kind)
         writer.add_float32(f"{prefix}factor", scaling.factor)
