@@ -27,6 +27,10 @@ CASES: dict[str, tuple[dict[str, Any], Callable[[Any, int, int], Any]]] = {
     "transformer": (SMALL, lambda model, b, n: model(ids(b, n), ids(b, n))),
     "recurrent": ({"vocabulary": 20, "width": 16}, lambda model, b, n: model(ids(b, n))),
     "regressor": ({}, lambda model, b, n: model(torch.zeros(b, n, model.options.values))),
+    "series_transformer": (
+        {"width": 16, "layers": 1, "heads": 2, "hidden": 16},
+        lambda model, b, n: model(torch.zeros(b, n, model.options.values)),
+    ),
     "seq2seq": ({"vocabulary": 20, "width": 16}, lambda model, b, n: model(ids(b, n), ids(b, n))),
     "elmo": ({}, lambda model, b, n: model(torch.zeros(b, n, 50, dtype=torch.int64))),
     "etc_model": (SMALL, lambda model, b, n: model(ids(b, n), ids(b, n))),

@@ -152,7 +152,7 @@ class SeriesModel(Model):
         places = length + horizon - 1
         if options.known and (known is None or known.shape[1] != places):
             came = "none" if known is None else known.shape[1]
-            raise InvalidInput(f"known must have length + horizon - 1 = {places} places, not {came}")
+            raise InvalidInput(f"known must have length + horizon - 1 = {places} time steps, not {came}")
         first, read = _first(series, None), self.reader(len(series))
         new, begin = series, 0
         guesses: list[Tensor] = []
