@@ -96,7 +96,7 @@ q = torch.randn(2, 4, 13, 8)
 try:
     attention(q, q, q)
 except jaxtyping.TypeCheckError as error:
-    assert "Attention._run" in str(error), error
+    assert "Attention.forward" in str(error), error
 else:
     raise SystemExit("a forward that gives one row too few was not caught")
 

@@ -66,7 +66,7 @@ def test_what_does_not_fit_is_refused() -> None:
         build("series_transformer", **SIZES, attention="inducing")
     with pytest.raises(InvalidOption, match=r"window \+ horizon - 1 is 40, but max_length is 32"):
         build("series_transformer", **SIZES, max_length=32, columns=SeriesColumns(window=30, horizon=11))
-    with pytest.raises(InvalidInput, match="holds at most 8 places, and 9 were given"):
+    with pytest.raises(InvalidInput, match="holds at most 8 time steps, and 9 were given"):
         build("series_transformer", **SIZES, max_length=8)(torch.zeros(1, 9, 1))
     with pytest.raises(InvalidOption, match="a model of numbers has no tables"):
         build("series_transformer", **SIZES, segments=2)

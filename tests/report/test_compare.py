@@ -14,6 +14,12 @@ from longspan.report.statistics import mean_curve, spread_curve
 from longspan.train.seeds import SeedSet
 
 
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables that no other test's width wraps."""
+    monkeypatch.setenv("COLUMNS", "200")
+
+
 def shifted(by: float) -> list[dict[str, object]]:
     """The rows of a run whose held-out losses are higher."""
     rows = json.loads(json.dumps(ROWS))

@@ -41,7 +41,11 @@ def test_sparse_gradients_have_the_norm_of_dense_ones_and_are_clipped():
 
 def test_the_kinds_of_optimizers():
     model = nn.Linear(2, 2)
+    assert type(Optimizer(kind="adagrad").build(model)) is torch.optim.Adagrad
+    model.sparse_gradients = True  # then only the rows of a batch change
     assert type(Optimizer(kind="sgd", decay=0).build(model)) is torch.optim.SGD
     assert type(Optimizer(kind="adagrad", decay=0).build(model)) is Adagrad
-    with pytest.raises(InvalidOption, match="weight decay is for adamw; with adagrad give decay = 0"):
+    with pytest.raises(InvalidOption, match="sparse gradients allow no weight decay and no momentum; give decay = 0"):
         Optimizer(kind="adagrad").build(model)
+    with pytest.raises(InvalidOption, match="adamw takes no sparse gradients"):
+        Optimizer().build(model)

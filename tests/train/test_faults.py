@@ -216,7 +216,7 @@ def test_a_recipe_that_cannot_be_read(tmp_path: Path, kind: str, capsys: pytest.
     path = tmp_path / "recipe.toml"
     if kind == "folder":
         path.mkdir()
-        resume = f"to continue a run: longspan resume {path}"
+        resume = f"to continue a run: longspan resume {path}; to train on its files: --task NAME --train {path}"
         said = f"longspan: {path} is a folder, but `longspan train` needs a TOML file; {resume}"
     else:
         path.symlink_to(path)

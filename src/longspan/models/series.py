@@ -63,7 +63,7 @@ class SeriesTransformer(SeriesModel):
     def states(self, x: Tensor, *, key_mask: Mask | None = None) -> Tensor:
         longest = self.options.max_length
         if longest is not None and x.shape[1] > longest:
-            raise InvalidInput(f"this {self.name} holds at most {longest} places, and {x.shape[1]} were given")
+            raise InvalidInput(f"this {self.name} holds at most {longest} time steps, and {x.shape[1]} were given")
         states: Tensor = self.stack(self.embedding(x), BlockInputs(key_mask=key_mask))
         return states
 

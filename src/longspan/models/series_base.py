@@ -23,7 +23,7 @@ from longspan.errors import InvalidInput, InvalidOption
 from longspan.models.base import Mask, Model
 
 Series = Float[Tensor, "batch length values"]
-Known = Float[Tensor, "batch places known"]
+Known = Float[Tensor, "batch steps known"]
 Ahead = Float[Tensor, "batch horizon values"]
 LEVELS = ("absolute", "relative")
 CALENDARS = ("none", "date", "time")
@@ -97,11 +97,11 @@ class SeriesModel(Model):
 
     @abstractmethod
     def states(self, x: Float[Tensor, "batch length inputs"], *, key_mask: Mask | None = None) -> Tensor:
-        """The states of all places, from scaled inputs; none reads a later place."""
+        """The states of all time steps, from scaled inputs; none reads a later step."""
 
     @abstractmethod
     def reader(self, batch: int) -> Callable[[Tensor], Tensor]:
-        """A function that reads the next scaled inputs, one or more, and gives the states of their places."""
+        """A function that reads the next scaled inputs, one or more, and gives their states."""
 
     def _build_scale(self) -> None:
         options = self.options
@@ -144,15 +144,15 @@ class SeriesModel(Model):
     def forecast(self, series: Series, horizon: int, known: Known | None = None) -> Ahead:
         """The next `horizon` values, free-running: each is made from the model's own before it.
 
-        `known` speaks of the series and of the times that are read behind it: length + horizon - 1 places.
+        `known` covers the series and the predictions that are read back: length + horizon - 1 time steps.
         """
         length, options = series.shape[1], self.options
         if horizon < 1:
             raise InvalidInput(f"horizon must be at least 1, not {horizon}")
-        places = length + horizon - 1
-        if options.known and (known is None or known.shape[1] != places):
+        steps = length + horizon - 1
+        if options.known and (known is None or known.shape[1] != steps):
             came = "none" if known is None else known.shape[1]
-            raise InvalidInput(f"known must have length + horizon - 1 = {places} time steps, not {came}")
+            raise InvalidInput(f"known must have length + horizon - 1 = {steps} time steps, not {came}")
         first, read = _first(series, None), self.reader(len(series))
         new, begin = series, 0
         guesses: list[Tensor] = []
@@ -228,13 +228,13 @@ def _but_last(x: Any) -> Any:
     return None if x is None else x[:, :-1]
 
 
-def cyclic(phase: Float[Tensor, "*places"]) -> Float[Tensor, "*places 2"]:
+def cyclic(phase: Float[Tensor, "*steps"]) -> Float[Tensor, "*steps 2"]:
     """A share of a cycle as sine and cosine, so that its end is next to its beginning."""
     angle = 2 * math.pi * phase
     return torch.stack([angle.sin(), angle.cos()], -1)
 
 
-def calendar_features(dates: Sequence[date], *, clock: bool = False) -> Float[Tensor, "places 7"]:
+def calendar_features(dates: Sequence[date], *, clock: bool = False) -> Float[Tensor, "steps 7"]:
     """Day of the month, month and weekday, each as sine and cosine, and the year as it is: `known` of a regressor.
 
     With `clock`, the time of the day is before the year.
