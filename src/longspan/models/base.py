@@ -9,6 +9,7 @@
     SentenceHeads      reads a text with global tokens for its sentences, and has task heads (ETC)
     ImageHeads         reads images and has task heads
     PixelModel         generates images pixel by pixel
+    SetModel           reads sets of numbers
     ReplacedTokenPair  a generator and a discriminator (ELECTRA): replaced-token detection
     BidirectionalModel two language models, one each way (ELMo): bidirectional language modelling
     WordVectors        one vector per word (word2vec): words from the words around them
@@ -350,6 +351,18 @@ class ImageHeads(Model):
         return logits, logits
 
 
+class SetModel(Model):
+    """A model that reads sets of numbers, in any order, and gives rows of numbers for each."""
+
+    ability = "a model of sets of numbers"
+
+    @abstractmethod
+    def forward(
+        self, elements: Float[Tensor, "batch size features"], *, key_mask: Mask | None = None
+    ) -> Float[Tensor, "batch rows outputs"]:
+        """The rows of each set; `key_mask` is True for the elements that belong to it."""
+
+
 Pixels = Int[Tensor, "batch height width channels"]  # values from 0 to levels - 1
 
 
@@ -585,6 +598,7 @@ __all__ = [
     "ReplacedTokenPair",
     "SentenceHeads",
     "SentenceStates",
+    "SetModel",
     "Source",
     "Streams",
     "TextHeads",

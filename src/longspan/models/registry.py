@@ -30,6 +30,7 @@ MODELS: Registry[Model] = Registry(
         "vit": "longspan.models.vision.vit:VisionTransformer",
         "image_decoder": "longspan.models.vision.image_decoder:ImageDecoder",
         "resnet": "longspan.models.vision.resnet:ResNet",
+        "set_transformer": "longspan.models.set_model:SetTransformer",
         "perceiver": "longspan.models.perceiver:Perceiver",
         "compressive": "longspan.models.compressive:CompressiveTransformer",
         "electra": "longspan.models.electra:Electra",

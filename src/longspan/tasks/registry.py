@@ -27,6 +27,7 @@ TASKS: Registry[Task] = Registry(
         "series": "longspan.tasks.series:Series",
         "translate": "longspan.tasks.translate:Translate",
         "algorithm": "longspan.tasks.algorithm:SolveAlgorithm",
+        "sets": "longspan.tasks.sets:SetTask",
         "pixels": "longspan.tasks.pixels:PixelTask",
     },
 )

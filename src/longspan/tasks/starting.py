@@ -32,6 +32,7 @@ DISCRIMINATOR: Table = {
     "generator_fraction": 0.5,
     "generator_heads": 2,
 }
+SETS: Table = {"name": "set_transformer", "width": 64, "heads": 4, "points": 16}
 PIXELS: Table = {
     "name": "image_decoder",
     **_BODY,
@@ -75,6 +76,7 @@ __all__ = [
     "LABELLED",
     "PAIRS",
     "PIXELS",
+    "SETS",
     "TRANSFORMER",
     "UNLABELLED",
 ]

@@ -13,6 +13,7 @@ from longspan.errors import InvalidInput
 from longspan.models.base import Model
 from longspan.models.cost.tally import Tally, read
 from longspan.models.perceiver import Perceiver
+from longspan.models.set_model import SetTransformer
 from longspan.models.vision.resnet import ResNet
 
 
@@ -31,6 +32,12 @@ def _(model: Perceiver, length: int, tally: Tally) -> None:
     positions = torch.empty(1, length, len(model.shape), device="meta")
     count_pass(model, tally, elements, positions, method="encode")
     tally.notes.append("the length is the number of elements, such as pixels")
+
+
+@read.register
+def _(model: SetTransformer, length: int, tally: Tally) -> None:
+    count_pass(model, tally, torch.empty(1, length, model.options.features, device="meta"))
+    tally.notes.append("the length is the number of elements")
 
 
 def count_pass(model: Model, tally: Tally, *inputs: Tensor, method: str = "forward") -> None:

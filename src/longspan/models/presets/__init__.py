@@ -5,7 +5,7 @@ model that differs from the Transformer only by its attention is a preset here, 
 
     classics    the Transformer, GPT, GPT-2, GPT-3        llama       Llama and models of its architecture
     encoders    BERT, RoBERTa, …                          albert      ALBERT, ELECTRA
-    bart        BART                                      vision      ViT, ResNet, Perceiver
+    bart        BART                                      vision      ViT, ResNet, Perceiver, sets
     patterns    fixed patterns: Sparse, Longformer, …     learned     learned patterns, low rank, kernels
     recurrence  Transformer-XL, Universal, LSTM, ELMo     small       small copies, for tests
 

@@ -44,6 +44,7 @@ WITHOUT_HEADS: dict[str, dict[str, Any]] = {
     "recurrent": {"vocabulary": 11, "width": 16},
     "seq2seq": {"vocabulary": 11, "source_vocabulary": 11, "embedding": 12, "width": 16, "maxout": 6},
     "resnet": {"blocks": (1, 2), "width": 8, "heads": 2, "kernel": 3, "nonlocal_subsample": False},
+    "set_transformer": {"width": 16, "heads": 2, "points": 4},
     "perceiver": {"latents": 5, "width": 16, "reads": 3, "blocks": 2, "heads": 2, "bands": 3, "shape": (8, 12)},
     "elmo": {"cells": 24, "projection": 8, "filters": (4, 4, 6), "character_width": 5, "characters": 12},
 }

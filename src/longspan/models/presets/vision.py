@@ -31,6 +31,13 @@ _IMAGE = Preset(
     options=sizes(12, 512, 4, 2048),
     remarks="local attention in one dimension; `block` and image_local's options make it two-dimensional",
 )
+_SET = Preset(
+    model="set_transformer",
+    paper="Lee et al. 2019",
+    options={"features": 2, "seeds": 4, "outputs": 5},
+    lengths=(500,),
+    remarks="amortised clustering: four clusters of points in the plane",
+)
 _PERCEIVER = Preset(
     model="perceiver",
     paper="Jaegle et al. 2021",
@@ -117,6 +124,7 @@ ROWS: dict[str, Preset] = {
             },
         },
     ),
+    "set-transformer": _SET,
     **rows(
         _PERCEIVER,
         {

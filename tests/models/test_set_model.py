@@ -1,0 +1,38 @@
+"""The Set Transformer: invariance, padding, the control, and what is refused."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from longspan.errors import InvalidInput, InvalidOption
+from longspan.models import build
+
+TINY: dict[str, Any] = {"features": 3, "width": 16, "heads": 2, "points": 4, "seeds": 2, "outputs": 5}
+FORMS = [{}, {"points": 0}, {"pool": "mean", "encoder": "rows", "decoder_layers": 0}, {"variant": "released"}]
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_the_order_and_the_padding_of_a_set_do_not_matter(form: dict[str, Any]):
+    torch.manual_seed(0)
+    model = build("set_transformer", **{**TINY, **form}).double().eval()
+    elements = torch.randn(2, 9, 3, dtype=torch.float64)
+    out = model(elements)
+    assert out.shape == (2, 2, 5)
+    torch.testing.assert_close(model(elements[:, torch.randperm(9)]), out)
+    mask = torch.arange(9) < torch.tensor([[9], [6]])
+    torch.testing.assert_close(model(elements, key_mask=mask)[1:], model(elements[1:, :6]))
+
+
+def test_a_set_of_copies_is_the_set():
+    """Inducing points and attention pooling take weighted means, which copies of every element leave as they are."""
+    model = build("set_transformer", **TINY).double().eval()
+    elements = torch.randn(1, 5, 3, dtype=torch.float64)
+    torch.testing.assert_close(model(elements.repeat(1, 3, 1)), model(elements))
+
+
+def test_wrong_options_and_input_are_refused():
+    with pytest.raises(InvalidOption, match="the mean is one row"):
+        build("set_transformer", **{**TINY, "pool": "mean"})
+    with pytest.raises(InvalidInput, match=r"expected sets \(batch, size, 3 features\), got \(2, 4, 2\)"):
+        build("set_transformer", **TINY)(torch.zeros(2, 4, 2))
