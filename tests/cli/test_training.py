@@ -10,6 +10,7 @@ from tests.train.starting import TEXT, losses, recipe, result, same
 from longspan.cli.inputs import dotted
 from longspan.cli.main import main
 from longspan.cli.own_data import EXAMPLE
+from longspan.train.recipe import find
 
 
 def test_train_evaluate_and_resume(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -189,3 +190,10 @@ def test_recipes_and_runs_with_the_former_name_of_an_option_work(
     line = capsys.readouterr().err.splitlines()[-1]
     said = "decoder has both --model.norm_position and its former name place; keep --model.norm_position"
     assert line.endswith(said)
+
+
+def test_a_folder_does_not_hide_a_recipe_of_the_same_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "shakespeare-char").mkdir()
+    assert find(Path("shakespeare-char")).name == "shakespeare-char.toml"
+    assert find(tmp_path / "shakespeare-char") == tmp_path / "shakespeare-char"

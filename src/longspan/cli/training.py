@@ -73,7 +73,7 @@ def train(
     from longspan.train.seeds import new_set
 
     file, flags = read_words(recipe)
-    if file is not None and file.is_dir():
+    if file is not None and file.is_dir() and recipes.find(file) == file:
         raise InvalidInput(
             f"{file} is a folder, but `longspan train` needs a TOML file; to continue a run: "
             f"longspan resume {_quoted(file)}; to train on its files: --task NAME --train {_quoted(file)}"

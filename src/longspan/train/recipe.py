@@ -207,12 +207,16 @@ def _copy(table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def find(path: Path) -> Path:
-    """A recipe's file: a path, or the name of a recipe that comes with longspan."""
+    """A recipe's file: a path, or the name of a recipe that comes with longspan.
+
+    A folder of that name, such as the run of an earlier training, does not hide the recipe.
+    """
     packaged = Path(longspan.__file__).parent / "recipes"
+    named = packaged / f"{path}.toml"
+    if named.is_file() and (path.is_dir() or not path.exists()) and not path.is_symlink():
+        return named
     if path.exists() or path.is_symlink():  # a broken link is reported when it is read
         return path
-    if (named := packaged / f"{path}.toml").is_file():
-        return named
     hint = suggest(path.stem, [recipe.stem for recipe in packaged.glob("*.toml")])
     raise InvalidInput(f"there is no recipe {path}: {hint}")
 
