@@ -27,7 +27,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DataPaths:
 def test_what_is_prepared_says_what_the_model_needs(place: DataPaths) -> None:
     found = build("images", set="generated-images", limit=100).prepare(place)
     assert found.needs["image_size"] == (16, 16) and found.needs["channels"] == 1
-    assert found.needs["tasks"][0].labels == 4
+    assert found.needs["tasks"][0].labels == 4 and found.objective.unit == "images"
     assert found.facts["train images"] == 100 and found.facts["test images"] == 200
     assert found.facts["labels"] == ("square", "cross", "stripes", "circle")
 

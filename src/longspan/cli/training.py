@@ -313,7 +313,7 @@ def _shown(screen: Console, trainer: "Trainer") -> Iterator[tuple[Callable[[str]
         transient=True,
         disable=not screen.is_terminal,
     )
-    speed, last = 0.0, time.monotonic()
+    speed, last, unit = 0.0, time.monotonic(), trainer.objective.unit
     task = bar.add_task("", total=trainer.steps, state="the first step")
 
     def say(line: str) -> None:
@@ -324,11 +324,11 @@ def _shown(screen: Console, trainer: "Trainer") -> Iterator[tuple[Callable[[str]
         now = row["count"] / row["seconds"]
         speed = now if not speed else 0.9 * speed + 0.1 * now
         if screen.is_terminal:
-            state = f"loss {row['loss']:.4g} · {speed:,.0f} tokens/s"
+            state = f"loss {row['loss']:.4g} · {speed:,.0f} {unit}/s"
             bar.update(task, completed=trainer.progress.step, state=state)
         elif time.monotonic() - last > QUIET:
             last = time.monotonic()
-            say(f"step {trainer.progress.step}/{trainer.steps}: loss {row['loss']:.4g}, {speed:,.0f} tokens/s")
+            say(f"step {trainer.progress.step}/{trainer.steps}: loss {row['loss']:.4g}, {speed:,.0f} {unit}/s")
 
     with bar:
         yield say, show

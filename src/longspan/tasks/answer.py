@@ -94,6 +94,8 @@ def questions(path: Path, encoding: str | None = None) -> list[SpanQuestion]:
 class Spans(Objective):
     """The mean cross-entropy of an answer's start and end."""
 
+    unit = "windows"
+
     def __init__(
         self, questions: Sequence[SpanQuestion], passages: dict[str, Passage], *, keep: int = 20, longest: int = 30
     ) -> None:

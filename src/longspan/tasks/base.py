@@ -55,6 +55,7 @@ class Objective(ABC):
     """A loss, and metrics, on batches of one kind."""
 
     results: ClassVar[tuple[str, ...]] = ()  # attributes of the model that are also saved by themselves
+    unit: ClassVar[str] = "tokens"  # what `count` counts, in the words of a progress line
 
     @abstractmethod
     def count(self, batch: Batch) -> int:

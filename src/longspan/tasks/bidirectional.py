@@ -45,6 +45,8 @@ class DirectionMetrics(Metrics):
 class BothDirections(Objective):
     """The cross-entropy of each word in both directions, over twice as many predictions as a direction has."""
 
+    unit = "words"
+
     def count(self, batch: Batch) -> int:
         return 2 * int((batch["mask"].sum(1) - 1).clamp_min(0).sum())
 

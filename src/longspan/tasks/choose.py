@@ -25,6 +25,8 @@ from longspan.tasks.text_inputs import files, limited, padding_facts, read_rows,
 class ChoiceObjective(Objective):
     """The cross-entropy of the right choice."""
 
+    unit = "questions"
+
     def __init__(self, choices: int, reader: TaskReader | None = None) -> None:
         self.choices, self.reader = choices, reader or TaskReader("choose")
 

@@ -41,6 +41,8 @@ FEW = 10  # rows in which a label that occurs once is no surprise
 class LabelObjective(Objective):
     """The cross-entropy of a text's label."""
 
+    unit = "texts"
+
     def __init__(self, names: Sequence[str], reader: TaskReader | None = None) -> None:
         self.names, self.reader = names, reader or TaskReader("classify")
 
@@ -68,6 +70,8 @@ class LabelObjective(Objective):
 
 class NumberObjective(Objective):
     """The squared error of a number."""
+
+    unit = "texts"
 
     def __init__(self, reader: TaskReader | None = None) -> None:
         self.reader = reader or TaskReader("regress")

@@ -70,6 +70,8 @@ class Teacher:
 class ImageLabel(Objective):
     """The cross-entropy of an image's label; batches have `images` and `labels`, and mixed ones `other_labels`."""
 
+    unit = "images"
+
     def __init__(self, smoothing: float = 0.0, teacher: Teacher | None = None) -> None:
         self.smoothing, self.teacher = smoothing, teacher
 

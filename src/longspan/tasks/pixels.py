@@ -42,6 +42,8 @@ class PixelMetrics(Metrics):
 class PixelLikelihood(Objective):
     """The negative log-likelihood of `images`, given `labels` and small `source` images if the batch has them."""
 
+    unit = "dimensions"
+
     def count(self, batch: Batch) -> int:
         return batch["images"].numel()
 

@@ -131,6 +131,8 @@ class Baselines:
 class NextValues(Objective):
     """The squared error of each next value, in scaled units; batches have `series` and, if there are any, `known`."""
 
+    unit = "values"
+
     def __init__(self, window: int, names: tuple[str, ...], baselines: Baselines) -> None:
         self.window, self.names, self.baselines = window, names, baselines
 

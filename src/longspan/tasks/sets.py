@@ -106,6 +106,8 @@ class SetMetrics(Metrics):
 class SetObjective(Objective):
     """The squared error of the maximum, or the negative log-likelihood of the points, a mean over each set."""
 
+    unit = "sets"
+
     def __init__(self, problem: str) -> None:
         self.problem = problem
 

@@ -155,6 +155,8 @@ def examples(
 class Tags(Objective):
     """The cross-entropy of each word's tag."""
 
+    unit = "words"
+
     def __init__(self, names: Sequence[str]) -> None:
         self.names = list(names)
 

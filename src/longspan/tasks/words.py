@@ -35,6 +35,8 @@ class WordMetrics(Metrics):
 class AroundWords(Objective):
     """Each centre from the words around it: one prediction per pair (skip-gram) or per centre (CBOW)."""
 
+    unit = "pairs"
+
     def __init__(self, mode: str) -> None:
         self.mode = mode
 

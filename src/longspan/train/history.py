@@ -69,7 +69,8 @@ class History:
 def read_history(folder: Path) -> History:
     """The history of a run; an error if the folder is not one."""
     if not folder.is_dir():
-        raise InvalidInput(f"there is no folder {folder}; give the folder of a run")
+        wrong = f"{folder} is a file" if folder.exists() else f"there is no folder {folder}"
+        raise InvalidInput(f"{wrong}; give the folder of a run")
     if not (folder / CONFIG).is_file():
         raise InvalidInput(f"{folder} is not a run: it has no {CONFIG}")
     recipe = read_toml(folder / CONFIG)
