@@ -373,7 +373,7 @@ class PixelModel(Model):
     size: tuple[int, int]  # height and width
     channels: int
     levels: int  # values of a channel
-    classes: int = 0  # labels that it can be told; 0: none
+    classes: int = 0  # labels that it can be conditioned on; 0: none
 
     @abstractmethod
     def nats(self, images: Pixels, labels: Int[Tensor, " batch"] | None = None) -> Float[Tensor, " batch"]:

@@ -1,7 +1,7 @@
 """ETC's pre-training: masked tokens, and contrastive predictive coding of masked sentences (Ainslie et al. 2020).
 
 A share of the sentences of each text is masked whole; their global tokens stay. A second pass reads each of these
-sentences alone. The state of its global token there must be told apart from those of the batch's other masked
+sentences alone. The state of its global token there must be distinguished from those of the batch's other masked
 sentences, by the state of its global token in the masked text: a softmax over their dot products, divided by √width
 (noise-contrastive estimation; the paper does not give its scores). The tokens of the other sentences are masked as for
 BERT. The loss is 0.8 of the mean over masked tokens and 0.2 of the mean over masked sentences.

@@ -126,7 +126,7 @@ class PixelTask(ImageTask):
     class Options(ImageTask.Options):
         levels: int = option(256, "values of a channel: 256, or fewer for a coarser image", low=2, high=256)
         flip: bool = option(False, "whether half of the training images are mirrored")
-        conditional: bool = option(False, "whether the model is told the label of each image")
+        conditional: bool = option(False, "whether the model is conditioned on the label of each image")
         source: int | None = option(
             None,
             "super-resolution: side of the small images that the model enlarges; none: no such images",

@@ -64,7 +64,7 @@ class ImageDecoder(PixelModel):
         block: tuple[int, ...] | None = option(
             None, "height and width of the blocks that are generated one after the other; none: row by row", low=1
         )
-        classes: int = option(0, "labels that it can be told; 0: none", low=0)
+        classes: int = option(0, "number of labels that images are conditioned on; 0: none", low=0)
         source_size: int | tuple[int, ...] | None = option(
             None, "super-resolution: pixels of a side of the small images, or height and width", low=1
         )
