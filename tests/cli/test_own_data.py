@@ -302,7 +302,8 @@ def test_a_held_out_label_that_training_lacks(tmp_path: Path, capsys) -> None:
     assert capsys.readouterr().err == f"longspan: {held}, line 2: no training text has the label '9'; they have 0, 1\n"
 
 
-def test_show_tasks_keys_and_recipes(capsys) -> None:
+def test_show_tasks_keys_and_recipes(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")  # names are whole
     assert main(["show", "task", "classify", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     keys = {row["name"]: row for row in found["keys"]}
