@@ -130,3 +130,16 @@ def test_wrong_input_is_refused():
         layer()(torch.zeros(1, 3, 4, 4, dtype=torch.float64))
     with pytest.raises(InvalidInput, match="multiples of 4"):
         AttentionStem(3, 8)(torch.zeros(1, 3, 6, 8))
+
+
+def test_autocast_recomputation_and_compilation_at_two_sizes():
+    local = layer().float()
+    compiled = torch.compile(local, backend="eager", dynamic=True)
+    for size in ((9, 12), (14, 8)):
+        x = torch.randn(2, 6, *size, requires_grad=True)
+        torch.testing.assert_close(compiled(x), local(x))
+        again = torch.utils.checkpoint.checkpoint(local, x, use_reentrant=False)
+        torch.testing.assert_close(torch.autograd.grad(again.sum(), x), torch.autograd.grad(local(x).sum(), x))
+        with torch.autocast("cpu", torch.bfloat16):
+            half = local(x)
+        torch.testing.assert_close(half.float(), local(x), rtol=0.1, atol=0.1)

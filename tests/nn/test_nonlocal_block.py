@@ -109,3 +109,26 @@ def test_wrong_input_is_refused():
         block()(torch.zeros(2, 4, 3, 3, dtype=torch.float64))
     with pytest.raises(InvalidInput, match="subsample pools 2 × 2 pixels"):
         block(subsample=True)(torch.zeros(2, 6, 1, 3, dtype=torch.float64))
+
+
+def test_half_precision_is_summed_in_float32():
+    torch.manual_seed(0)
+    a, b, values = torch.randn(1, 50), torch.randn(1, 3000), torch.rand(1, 3000, 4)
+    half = [part.bfloat16() for part in (a, b, values)]
+    exact = relu_pairs(*(part.float() for part in half))
+    mine = relu_pairs(*half)
+    assert mine.dtype == torch.bfloat16
+    torch.testing.assert_close(mine.float(), exact, rtol=2**-8, atol=1e-2)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_autocast_is_close_and_compilation_equal_at_two_sizes(form: str):
+    layer = NonLocalBlock(8, form=form, norm=False)  # type: ignore[arg-type]
+    torch.nn.init.normal_(layer.out.weight)
+    compiled = torch.compile(layer, backend="eager", dynamic=True)
+    for size in ((4, 5), (6, 7)):
+        x = torch.randn(2, 8, *size)
+        torch.testing.assert_close(compiled(x), layer(x))
+        with torch.autocast("cpu", torch.bfloat16):
+            half = layer(x)
+        torch.testing.assert_close(half.float(), layer(x), rtol=0.1, atol=0.1)

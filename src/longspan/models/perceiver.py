@@ -93,7 +93,8 @@ class Perceiver(Headed, ImageHeads):
             raise InvalidInput(f"expected at least one element, got {tuple(images.shape)}")
         if not images.is_floating_point():
             raise InvalidInput(f"expected an input of a floating-point type, got {images.dtype}; try images / 255")
-        positions = grid(tuple(images.shape[2:]), device=images.device, dtype=images.dtype)
+        exact = torch.promote_types(images.dtype, torch.float32)
+        positions = grid(tuple(images.shape[2:]), device=images.device, dtype=exact)
         return self.encode(images.flatten(2).mT, positions.expand(len(images), -1, -1))
 
     def encode(
@@ -104,7 +105,7 @@ class Perceiver(Headed, ImageHeads):
         key_mask: Mask | None = None,
     ) -> Hidden:
         """(batch, 1 + latents, width) for any elements; `key_mask` is True for the real ones."""
-        source = torch.cat([elements, self.positions(positions)], -1)
+        source = torch.cat([elements, self.positions(positions).to(elements.dtype)], -1)
         x = self.latents.expand(len(source), -1, -1)
         prepared: dict[int, Context] = {}  # readings that share their weights see the same keys and values
         for index, (reader, tower) in enumerate(self._layers()):

@@ -27,9 +27,10 @@ class FourierPositions(nn.Module):
     def forward(self, positions: Float[Tensor, "*batch axes"]) -> Float[Tensor, "*batch width"]:
         if positions.shape[-1] != self.axes:
             raise InvalidInput(f"expected {self.axes} coordinates per element, got {tuple(positions.shape)}")
-        angles = torch.pi * positions[..., None] * self.frequencies.to(positions.dtype)
-        features = torch.cat([angles.sin(), angles.cos(), positions[..., None]], -1)
-        return features.flatten(-2)
+        # In float32 at least: half precision cannot tell neighbouring pixels of a large image apart.
+        wide = positions.to(torch.promote_types(positions.dtype, torch.float32))[..., None]
+        angles = torch.pi * wide * self.frequencies.to(wide.dtype)
+        return torch.cat([angles.sin(), angles.cos(), wide], -1).flatten(-2).to(positions.dtype)
 
 
 def grid(shape: tuple[int, ...], *, device: torch.device, dtype: torch.dtype) -> Float[Tensor, "elements axes"]:

@@ -9,6 +9,8 @@ where the lowest value takes all below it and the highest all above. The channel
 green depends on red, and that of blue on both. The likelihood is exact: it sums to 1 over all values.
 """
 
+import math
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -36,7 +38,7 @@ def log_likelihood(
     above, below = inverse * (centred + half), inverse * (centred - half)
     probability = torch.sigmoid(above) - torch.sigmoid(below)
     middle = inverse * centred
-    density = middle - log_scales - 2 * softplus(middle) + torch.log(torch.tensor(2 * half, dtype=out.dtype))
+    density = middle - log_scales - 2 * softplus(middle) + math.log(2 * half)
     inside = torch.where(probability > TINY, probability.clamp_min(1e-12).log(), density)
     step = torch.where(values[..., None, :] == 0, logsigmoid(above), inside)
     step = torch.where(values[..., None, :] == levels - 1, logsigmoid(-below), step)

@@ -110,15 +110,18 @@ def relu_pairs(a: Tensor, b: Tensor, values: Tensor) -> Tensor:
     """Σ_j relu(a_i + b_j) v_j for a (…, n), b (…, m), values (…, m, d), in n log m.
 
     The pairs with a_i + b_j > 0 are a prefix of the keys in descending order of b. So a_i Σ v_j + Σ b_j v_j over that
-    prefix needs two running sums, and one search for its end.
+    prefix needs two running sums, and one search for its end. Half precision is summed in float32.
     """
+    dtype = values.dtype
+    wide = torch.promote_types(dtype, torch.float32)
+    a, b, values = a.to(wide), b.to(wide), values.to(wide)
     ordered, order = b.sort(-1, descending=True)
     rows = values.gather(-2, order[..., None].expand_as(values))
     sums = torch.cat([rows, ordered[..., None] * rows], -1).cumsum(-2)
     sums = torch.cat([torch.zeros_like(sums[..., :1, :]), sums], -2)  # the sum of no key
     count = torch.searchsorted(-ordered.detach().contiguous(), a.detach().contiguous())  # keys with -b_j < a_i
     plain, weighted = sums.gather(-2, count[..., None].expand(*count.shape, sums.shape[-1])).chunk(2, -1)
-    return a[..., None] * plain + weighted
+    return (a[..., None] * plain + weighted).to(dtype)
 
 
 def _rows(x: Tensor) -> Tensor:
