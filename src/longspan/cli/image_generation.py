@@ -11,7 +11,7 @@ from longspan.cli.inputs import print_json, progress
 from longspan.errors import InvalidInput, InvalidOption
 
 if TYPE_CHECKING:
-    from longspan.models.base import PixelModel
+    from longspan.models.image_base import PixelModel
 
 IMAGES = Group("Images", sort_key=4)
 SAMPLES = 16

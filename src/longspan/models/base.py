@@ -7,20 +7,16 @@
     TextStates         reads a text and gives its hidden states: embeddings of texts
     CausalTextHeads    both of these: GPT's fine-tuning, with its auxiliary loss
     SentenceHeads      reads a text with global tokens for its sentences, and has task heads (ETC)
-    ImageHeads         reads images and has task heads
-    PixelModel         generates images pixel by pixel
-    SetModel           reads sets of numbers
     ReplacedTokenPair  a generator and a discriminator (ELECTRA): replaced-token detection
-    BidirectionalModel two language models, one each way (ELMo): bidirectional language modelling
-    WordVectors        one vector per word (word2vec): words from the words around them
-    SeriesModel        reads numbers and predicts the next ones (in series_base.py)
+
+`image_base.py` has those of images and sets, `word_base.py` those of words, `series_base.py` that of series.
 
 A task never names a model class. It asks for an ability, `TextHeads.require(model, "classify")`, so a model from
 outside the package joins a task by subclassing the ability.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from inspect import signature
 from pathlib import Path
@@ -32,7 +28,6 @@ from torch import Tensor, nn
 
 from longspan import config
 from longspan.errors import InvalidInput, Unsupported
-from longspan.models.classics.vocabulary import Vocabulary
 from longspan.nn.loss import IGNORED
 from longspan.shapes import Hidden
 
@@ -335,69 +330,6 @@ class SentenceHeads(TextHeads):
         return self.read_heads(self.read_sentences(ids, key_mask=key_mask, segments=segments), chosen)
 
 
-class ImageHeads(Model):
-    """A model that reads images and has `heads`, one for each task of its option `tasks`."""
-
-    ability = "a model of images with task heads"
-    heads: nn.ModuleDict
-
-    @abstractmethod
-    def outputs(self, images: Float[Tensor, "batch channels height width"]) -> dict[str, Tensor]:
-        """The output of each head, by task."""
-
-    def student_logits(self, images: Float[Tensor, "batch channels height width"], task: str) -> tuple[Tensor, Tensor]:
-        """The logits that learn the label, and those that learn from a teacher; the same unless it has two heads."""
-        logits = self.outputs(images)[task]
-        return logits, logits
-
-
-class SetModel(Model):
-    """A model that reads sets of numbers, in any order, and gives rows of numbers for each."""
-
-    ability = "a model of sets of numbers"
-
-    @abstractmethod
-    def forward(
-        self, elements: Float[Tensor, "batch size features"], *, key_mask: Mask | None = None
-    ) -> Float[Tensor, "batch rows outputs"]:
-        """The rows of each set; `key_mask` is True for the elements that belong to it."""
-
-
-Pixels = Int[Tensor, "batch height width channels"]  # values from 0 to levels - 1
-
-
-class PixelModel(Model):
-    """A model of images as a product of conditional probabilities: it gives their likelihood, and generates them."""
-
-    ability = "a model that generates images pixel by pixel"
-    size: tuple[int, int]  # height and width
-    channels: int
-    levels: int  # values of a channel
-    classes: int = 0  # labels that it can be conditioned on; 0: none
-
-    @abstractmethod
-    def nats(self, images: Pixels, labels: Int[Tensor, " batch"] | None = None) -> Float[Tensor, " batch"]:
-        """-log p(image | label) of each image: exact, over all pixels and channels."""
-
-    @abstractmethod
-    def sample(
-        self,
-        count: int,
-        *,
-        labels: Int[Tensor, " batch"] | None = None,
-        known: Pixels | None = None,
-        rows: int = 0,
-        source: Pixels | None = None,
-        temperature: float = 1.0,
-        generator: torch.Generator | None = None,
-        progress: Callable[[int], None] | None = None,
-    ) -> Pixels:
-        """New images. The first `rows` rows are those of `known`, if given; `source` are small images to enlarge.
-
-        `progress` is called with the number of pixels generated since the last call.
-        """
-
-
 @dataclass(frozen=True)
 class Detection:
     """A pass of a `ReplacedTokenPair`: what the generator proposed, and what the discriminator says of its draws."""
@@ -458,113 +390,6 @@ class ReplacedTokenPair(Model):
         """Draws tokens for the `chosen` ones, which `masked` hides, and says of every token whether it was replaced."""
 
 
-class NamedRows(Model):
-    """A model whose rows, of its output layer or of its vectors, are words."""
-
-    files = ("vocabulary.txt",)
-    words: Vocabulary | None = None
-
-    def name_rows(self, words: Vocabulary) -> None:
-        """Say which word each row is; words that differ from those it has are an error."""
-        if self.words is not None and self.words.words != words.words:
-            raise InvalidInput(
-                f"the model has {len(self.words)} words of its own, and the text has {len(words)} others; "
-                "train a new model on it"
-            )
-        self.words = words
-
-    def write_files(self, folder: Path) -> None:
-        if self.words is not None:
-            self.words.write(folder / self.files[0])
-
-    def read_files(self, folder: Path) -> None:
-        if (folder / self.files[0]).is_file():
-            self.words = Vocabulary.read(folder / self.files[0])
-
-
-@dataclass(frozen=True)
-class DirectionLosses:
-    """Losses of the two directions over `targets` words each; batches add up, and then are divided once."""
-
-    forward: Float[Tensor, ""]  # sums, in nats
-    backward: Float[Tensor, ""]
-    targets: int
-
-    def __add__(self, other: "DirectionLosses") -> "DirectionLosses":
-        forward, backward = self.forward + other.forward, self.backward + other.backward
-        return DirectionLosses(forward, backward, self.targets + other.targets)
-
-    @property
-    def loss(self) -> Float[Tensor, ""]:
-        """What is minimised, per prediction (Peters et al. 2018, section 3.1)."""
-        return (self.forward + self.backward) / max(2 * self.targets, 1)
-
-    @property
-    def forward_perplexity(self) -> float:
-        """Per word, of the next word given those before it."""
-        return float((self.forward.detach() / max(self.targets, 1)).exp())
-
-    @property
-    def backward_perplexity(self) -> float:
-        """Per word, of a word given those after it."""
-        return float((self.backward.detach() / max(self.targets, 1)).exp())
-
-
-class BidirectionalModel(NamedRows):
-    """Two language models that read the characters of words, one from the left and one from the right."""
-
-    ability = "two language models, one in each direction"
-
-    @abstractmethod
-    def loss(
-        self,
-        characters: Int[Tensor, "batch length characters"],
-        ids: Ids,
-        *,
-        key_mask: Mask | None = None,
-        generator: torch.Generator | None = None,
-    ) -> DirectionLosses:
-        """The losses on the words `ids` that `characters` spell."""
-
-
-class WordStates(Model):
-    """A model that reads bytes and gives the hidden states of the words that they spell (ELMo)."""
-
-    ability = "a model that reads bytes and gives the hidden states of words"
-
-    @abstractmethod
-    def word_states(
-        self, ids: Ids, key_mask: Mask | None = None
-    ) -> tuple[Float[Tensor, "batch layers words width"], Bool[Tensor, "batch words"]]:
-        """The states of each word after each layer, and which words are real."""
-
-
-class WordVectors(NamedRows):
-    """A model with one vector per word, learned from the words around it."""
-
-    ability = "a table of word vectors"
-    sparse_gradients = True  # of the rows that a batch touches
-
-    @abstractmethod
-    def loss(
-        self,
-        contexts: Int[Tensor, "centres around"],
-        centres: Int[Tensor, " centres"],
-        mask: Bool[Tensor, "centres around"],
-        negatives: Int[Tensor, "centres negatives"],
-    ) -> Float[Tensor, ""]:
-        """The loss, summed, of predicting each centre from the words around it (True in `mask`: real)."""
-
-    @property
-    @abstractmethod
-    def vectors(self) -> Float[Tensor, "words dim"]:
-        """The vector of each word."""
-
-    @abstractmethod
-    def tokens(self, text: str) -> list[str]:
-        """The words of a text, split as in training."""
-
-
 def shift_right(ids: Ids, start: int, *, padding: int | None = None) -> Ids:
     """What a decoder reads to predict `ids`: the start token, then `ids` without its last token.
 
@@ -581,29 +406,20 @@ def shift_right(ids: Ids, start: int, *, padding: int | None = None) -> Ids:
 
 
 __all__ = [
-    "BidirectionalModel",
     "CausalModel",
     "CausalTextHeads",
     "Detection",
-    "DirectionLosses",
     "EncoderDecoder",
     "Ids",
-    "ImageHeads",
     "Logits",
     "Mask",
     "Model",
-    "NamedRows",
-    "PixelModel",
-    "Pixels",
     "ReplacedTokenPair",
     "SentenceHeads",
     "SentenceStates",
-    "SetModel",
     "Source",
     "Streams",
     "TextHeads",
     "TextStates",
-    "WordStates",
-    "WordVectors",
     "shift_right",
 ]

@@ -7,8 +7,9 @@ from typing import Any
 from longspan import attention, config
 from longspan.errors import InvalidInput, UnknownName, Unsupported, suggest
 from longspan.models import presets, registry
-from longspan.models.base import CausalModel, ImageHeads, Model
+from longspan.models.base import CausalModel, Model
 from longspan.models.cost import blank, cost, count, longest
+from longspan.models.image_base import ImageHeads
 
 LENGTHS = (1024, 4096, 16384)  # costs are given at these, if the model can hold them, and at the paper's own
 

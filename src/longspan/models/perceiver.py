@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from longspan import config
 from longspan.config import option
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
-from longspan.models.base import ImageHeads, Mask
+from longspan.models.base import Mask
 from longspan.models.headed import Headed, build_heads
+from longspan.models.image_base import ImageHeads
 from longspan.nn.feedforward import FeedForward
 from longspan.nn.fourier import FourierPositions, grid
 from longspan.nn.heads import Head

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from longspan import config
 from longspan.config import option
 from longspan.errors import InvalidInput, InvalidOption
-from longspan.models.base import Mask, SetModel
+from longspan.models.base import Mask
+from longspan.models.image_base import SetModel
 from longspan.nn.heads import pool
 from longspan.nn.linear import Linear
 from longspan.nn.set_transformer import ISAB, PMA, SAB, row_wise

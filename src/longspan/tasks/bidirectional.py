@@ -14,7 +14,8 @@ from longspan.data.text.word_sentences import WordSentences, WordTypes, count_wo
 from longspan.data.tokenizers.learn import TokenizerOptions, learn
 from longspan.data.tokenizers.tokenizer import Tokenizer
 from longspan.errors import InvalidInput
-from longspan.models.base import BidirectionalModel, Model
+from longspan.models.base import Model
+from longspan.models.word_base import BidirectionalModel
 from longspan.tasks.base import DataPaths, Metrics, Objective, Prepared, Task, TaskLoss
 
 

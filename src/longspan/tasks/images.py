@@ -15,7 +15,8 @@ from longspan.data.images.image_files import Changes, ImageData, Pictures
 from longspan.data.images.image_folders import image_size
 from longspan.data.tokenizers.tokenizer import Tokenizer
 from longspan.errors import InvalidInput
-from longspan.models.base import ImageHeads, Model
+from longspan.models.base import Model
+from longspan.models.image_base import ImageHeads
 from longspan.nn.heads import Head
 from longspan.tasks import starting
 from longspan.tasks.base import DataPaths, Metrics, Objective, Prepared, TaskLoss, head_output

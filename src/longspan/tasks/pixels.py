@@ -17,7 +17,8 @@ from longspan.data.order import Shuffled, draws
 from longspan.data.text.blocks import Batches
 from longspan.data.tokenizers.tokenizer import Tokenizer
 from longspan.errors import InvalidInput
-from longspan.models.base import Model, PixelModel
+from longspan.models.base import Model
+from longspan.models.image_base import PixelModel
 from longspan.tasks import starting
 from longspan.tasks.base import DataPaths, Metrics, Objective, Prepared, TaskLoss
 from longspan.tasks.image_splits import ImageTask

@@ -21,7 +21,8 @@ from longspan.data.order import draws
 from longspan.data.text.blocks import Batches
 from longspan.data.tokenizers.tokenizer import Tokenizer
 from longspan.errors import InvalidOption
-from longspan.models.base import Model, SetModel
+from longspan.models.base import Model
+from longspan.models.image_base import SetModel
 from longspan.tasks import starting
 from longspan.tasks.base import DataPaths, Metrics, Objective, Prepared, Task, TaskLoss
 

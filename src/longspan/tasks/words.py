@@ -10,7 +10,8 @@ from longspan.data.sets import named as named_sets
 from longspan.data.text.word_windows import SPLITS, Vocabulary, WordIds, WordWindows, sentences
 from longspan.data.tokenizers.tokenizer import Tokenizer
 from longspan.errors import InvalidInput, InvalidOption
-from longspan.models.base import Model, WordVectors
+from longspan.models.base import Model
+from longspan.models.word_base import WordVectors
 from longspan.tasks.base import DataPaths, Metrics, Objective, Prepared, Task, TaskLoss
 
 MODES, OUTPUTS = ("skip-gram", "cbow"), ("negative", "hierarchical")

@@ -28,7 +28,8 @@ from longspan.hub.locate import PACKAGE, locate
 from longspan.models import folder as model_folder
 from longspan.models import presets
 from longspan.models import registry as models
-from longspan.models.base import Model, NamedRows, SentenceHeads, TextHeads
+from longspan.models.base import Model, SentenceHeads, TextHeads
+from longspan.models.word_base import NamedRows
 from longspan.nn.heads import Head
 from longspan.parsing import read_toml
 from longspan.tasks import registry as tasks

@@ -10,8 +10,8 @@ from torch import Tensor
 from longspan.errors import InvalidInput, InvalidOption
 from longspan.hub.finetune import freeze
 from longspan.models import build, load
-from longspan.models.base import DirectionLosses
 from longspan.models.classics.elmo import Elmo
+from longspan.models.word_base import DirectionLosses
 from longspan.nn.characters import encode_words, spell_bytes
 from longspan.nn.heads import Head
 from longspan.nn.layer_features import LayerMix

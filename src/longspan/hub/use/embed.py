@@ -11,7 +11,8 @@ from longspan.data import Encoded
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
 from longspan.hub.pretrained import Pretrained
 from longspan.hub.use.texts import read_texts, tokenizer_of
-from longspan.models.base import Model, TextStates, WordStates, WordVectors
+from longspan.models.base import Model, TextStates
+from longspan.models.word_base import WordStates, WordVectors
 from longspan.nn.heads import POOLS, pool
 from longspan.nn.layer_features import LayerMix
 

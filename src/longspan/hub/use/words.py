@@ -9,10 +9,10 @@ from longspan.errors import Unsupported
 from longspan.hub.load_checkpoint import load
 from longspan.hub.locate import locate
 from longspan.hub.pretrained import Pretrained
-from longspan.models.base import WordVectors
 from longspan.models.classics.vector_files import is_vectors
 from longspan.models.classics.vocabulary import Vocabulary
 from longspan.models.classics.word_table import WordTable
+from longspan.models.word_base import WordVectors
 
 FILES = (".vec", ".txt", ".bin")
 

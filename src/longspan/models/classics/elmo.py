@@ -15,7 +15,8 @@ from longspan import config
 from longspan.attention.state import State
 from longspan.config import option
 from longspan.errors import InvalidInput, InvalidOption
-from longspan.models.base import BidirectionalModel, DirectionLosses, Ids, Mask, TextHeads, WordStates
+from longspan.models.base import Ids, Mask, TextHeads
+from longspan.models.word_base import BidirectionalModel, DirectionLosses, WordStates
 from longspan.nn.characters import CharacterEncoder, Characters, WordsOfBytes, spell_bytes
 from longspan.nn.dropout import Dropout
 from longspan.nn.heads import TOKEN_TASKS, Head, build_head

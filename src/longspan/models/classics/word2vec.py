@@ -18,12 +18,12 @@ from torch.nn.functional import embedding, logsigmoid
 from longspan import config
 from longspan.config import option
 from longspan.errors import InvalidInput, InvalidOption
-from longspan.models.base import WordVectors
 from longspan.models.classics import huffman, skip_gram
 from longspan.models.classics.analogies import AnalogyReport
 from longspan.models.classics.vector_files import write_vectors
 from longspan.models.classics.vocabulary import SPLITS, Vocabulary, split_words
 from longspan.models.classics.word_table import ScoredWords, WordTable
+from longspan.models.word_base import WordVectors
 
 BLOCK = 20_000  # tokens whose windows are cut at once
 MODES, OUTPUTS = ("skip-gram", "cbow"), ("negative", "hierarchical")

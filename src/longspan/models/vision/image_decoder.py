@@ -24,8 +24,8 @@ from longspan.attention.config import AttentionConfig
 from longspan.attention.layouts import raster_to_blocks
 from longspan.config import option
 from longspan.errors import InvalidInput, InvalidOption
-from longspan.models.base import PixelModel, Pixels
 from longspan.models.body import BodyOptions, build_stack, initialise
+from longspan.models.image_base import PixelModel, Pixels
 from longspan.nn import logistic_mixture
 from longspan.nn.dropout import Dropout
 from longspan.nn.inputs import BlockInputs

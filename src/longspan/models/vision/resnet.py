@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from longspan import config
 from longspan.config import option
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
-from longspan.models.base import ImageHeads
 from longspan.models.headed import Headed, build_heads
+from longspan.models.image_base import ImageHeads
 from longspan.nn.heads import Head
 from longspan.nn.local_attention2d import AttentionStem, LocalAttention2d
 from longspan.nn.nonlocal_block import NonLocalBlock

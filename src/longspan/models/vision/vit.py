@@ -16,9 +16,9 @@ from torch import Tensor
 from longspan.attention.config import AttentionConfig
 from longspan.config import option
 from longspan.errors import InvalidOption, Unsupported
-from longspan.models.base import ImageHeads
 from longspan.models.body import BodyOptions, build_stack, initialise
 from longspan.models.headed import Headed, build_heads
+from longspan.models.image_base import ImageHeads
 from longspan.nn.feedforward import GATED, PLAIN
 from longspan.nn.heads import Head
 from longspan.nn.inputs import BlockInputs
