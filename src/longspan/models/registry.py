@@ -29,6 +29,7 @@ MODELS: Registry[Model] = Registry(
         "transformer_xl": "longspan.models.transformer_xl:TransformerXL",
         "vit": "longspan.models.vision.vit:VisionTransformer",
         "image_decoder": "longspan.models.vision.image_decoder:ImageDecoder",
+        "axial_transformer": "longspan.models.vision.axial_transformer:AxialTransformer",
         "resnet": "longspan.models.vision.resnet:ResNet",
         "set_transformer": "longspan.models.set_model:SetTransformer",
         "perceiver": "longspan.models.perceiver:Perceiver",

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from longspan.errors import InvalidInput, InvalidOption
 from longspan.models import build
+from longspan.models.pixel_base import ImageSampling
 from longspan.models.vision.image_decoder import ImageDecoder
 
 TINY: dict[str, Any] = {
@@ -77,22 +78,24 @@ def test_the_likelihood_sums_to_one_over_all_images():
 def test_sampling_step_by_step_is_the_parallel_pass(form: str):
     """The likeliest value at each step, from the cache, is the likeliest one of the pass over the whole image."""
     model = model_of(form)
-    drawn = model.sample(2, temperature=0, **given(model))
+    drawn = model.sample(ImageSampling(2, temperature=0, **given(model)))
     out = model(drawn, **given(model))
     assert torch.equal(out.argmax(-1), model._sequence(drawn))
 
 
 def test_a_seed_repeats_its_images():
     model = model_of("blocks")
-    first, again, other = (model.sample(2, generator=torch.Generator().manual_seed(seed)) for seed in (1, 1, 2))
+    first, again, other = (
+        model.sample(ImageSampling(2, generator=torch.Generator().manual_seed(seed))) for seed in (1, 1, 2)
+    )
     assert torch.equal(first, again) and not torch.equal(first, other)
 
 
 def test_known_rows_are_kept_and_the_rest_follows_from_them():
     model, known = model_of("rows"), images(1)
-    drawn = model.sample(3, known=known, rows=2, temperature=0)
+    drawn = model.sample(ImageSampling(3, known=known, rows=2, temperature=0))
     assert torch.equal(drawn[:, :2], known[:, :2].expand(3, -1, -1, -1))
-    other = model.sample(3, known=(known + 1) % 8, rows=2, temperature=0)
+    other = model.sample(ImageSampling(3, known=(known + 1) % 8, rows=2, temperature=0))
     assert not torch.equal(drawn[:, 2:], other[:, 2:])
 
 
@@ -104,7 +107,7 @@ def test_sequences_and_images_are_inverse_in_every_order():
 
 def test_progress_counts_every_token():
     model, seen = model_of("mixture"), []
-    model.sample(3, progress=seen.append)
+    model.sample(ImageSampling(3, progress=seen.append))
     assert sum(seen) == 3 * 4 * 6
 
 
@@ -113,7 +116,7 @@ def test_wrong_options_and_input_are_refused():
         build("image_decoder", **{**TINY, "channels": 2, "output": "mixture"})
     with pytest.raises(InvalidInput, match=r"expected images \(batch, 4, 6, 3\), got \(1, 4, 6, 1\)"):
         model_of("rows")(torch.zeros(1, 4, 6, 1, dtype=torch.long))
-    with pytest.raises(InvalidInput, match="expected values from 0 to 7, got up to 8"):
+    with pytest.raises(InvalidInput, match="expected values from 0 to 7, got 8 to 8"):
         model_of("rows")(torch.full((1, 4, 6, 3), 8))
     with pytest.raises(InvalidInput, match="this model needs a label from 0 to 2 for each image"):
         model_of("labels")(images())
@@ -122,4 +125,4 @@ def test_wrong_options_and_input_are_refused():
     with pytest.raises(InvalidInput, match=r"this model enlarges images of \(2, 3\); give them as source"):
         model_of("source")(images())
     with pytest.raises(InvalidOption, match="rows must be 0 to 4, not 5"):
-        model_of("rows").sample(1, known=images(1), rows=5)
+        model_of("rows").sample(ImageSampling(1, known=images(1), rows=5))

@@ -31,6 +31,12 @@ _IMAGE = Preset(
     options=sizes(12, 512, 4, 2048),
     remarks="local attention in one dimension; `block` and image_local's options make it two-dimensional",
 )
+_AXIAL = Preset(
+    model="axial_transformer",
+    paper="Ho et al. 2019",
+    options={"width": 1536, "heads": 16, "exterior_layers": 8, "outer_layers": 8, "inner_layers": 8},
+    remarks="the released sizes",
+)
 _SET = Preset(
     model="set_transformer",
     paper="Lee et al. 2019",
@@ -121,6 +127,17 @@ ROWS: dict[str, Preset] = {
                     "attention": [{"name": "image_local", "query_block": 256, "memory": 256}],
                 },
                 "lengths": (1024,),
+            },
+        },
+    ),
+    **rows(
+        _AXIAL,
+        {
+            "axial-imagenet-32": {"exact": 341_178_112, "lengths": (1024,)},
+            "axial-imagenet-64": {
+                "options": {"width": 2048, "dropout": 0.0, "image_size": 64},
+                "exact": 606_161_152,
+                "lengths": (4096,),
             },
         },
     ),
