@@ -17,6 +17,7 @@ FAMILIES: dict[str, str] = {
     "longformer": "longspan.hub.families.longformer:LONGFORMER",
     "big_bird": "longspan.hub.families.big_bird:BIG_BIRD",
     "vit": "longspan.hub.families.vit:VIT",
+    "deit": "longspan.hub.families.deit:DEIT",
     "reformer": "longspan.hub.families.reformer:REFORMER",
     "openai-gpt": "longspan.hub.families.gpt:GPT",
     "gpt2": "longspan.hub.families.gpt:GPT2",
