@@ -185,6 +185,8 @@ def read(model: Model, ids: Tensor) -> Tensor:
         return model(torch.randn(2, 9, 2, dtype=torch.float64))
     if model.name in ("image_decoder", "axial_transformer"):
         return model(torch.arange(2 * 288).view(2, 8, 12, 3) % 8)
+    if model.name == "table_transformer":
+        return model(torch.randn(2, 8, dtype=torch.float64), torch.zeros(2, 0, dtype=torch.long))
     if model.name in ("vit", "resnet", "perceiver"):
         return model.outputs(torch.randn(2, 3, 8, 12, dtype=torch.float64))["classify"]
     if model.name == "electra":

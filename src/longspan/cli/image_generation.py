@@ -33,7 +33,7 @@ class ImageFlags:
     rows: Annotated[int | None, _flag("with --complete: number of rows that are kept (default: half)")] = None
     label: Annotated[int | None, _flag("label of the images, for a model trained with labels", name="--class")] = None
     source: Annotated[Path | None, _flag("a small image file to enlarge (super-resolution)")] = None
-    resize: Annotated[bool, _flag("scale the image file to the size that the model reads")] = False
+    resize: Annotated[bool, _flag("scale and convert the image file to what the model reads")] = False
 
     def given(self) -> str | None:
         """The first of these flags that was given."""
@@ -72,6 +72,13 @@ def generate_images(
         source = _read(pixels, model.levels).expand(count, -1, -1, -1)
     kept = (model.size[0] // 2 if flags.rows is None else flags.rows) if known is not None else 0
     out = Path("images.png") if flags.out is None else flags.out
+    done = 0
+
+    def advance(tokens: int) -> None:
+        nonlocal done
+        done += tokens
+        tell(done)
+
     with progress("generating", count * model.tokens) as tell:
         sampling = ImageSampling(
             count,
@@ -81,7 +88,7 @@ def generate_images(
             source=source,
             temperature=temperature,
             generator=torch.Generator().manual_seed(seed),
-            progress=tell,
+            progress=advance,
         )
         images = model.sample(sampling)
     with torch.inference_mode():

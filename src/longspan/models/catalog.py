@@ -11,6 +11,7 @@ from longspan.models.base import CausalModel, Model
 from longspan.models.cost import blank, cost, count, longest
 from longspan.models.image_base import ImageHeads
 from longspan.models.pixel_base import PixelModel
+from longspan.models.table_base import TableModel
 
 LENGTHS = (1024, 4096, 16384)  # costs are given at these, if the model can hold them, and at the paper's own
 
@@ -93,7 +94,9 @@ def describe_preset(name: str, lengths: Sequence[int] = ()) -> dict[str, Any]:
 def _costs(model: Model, requested: Sequence[int], printed: Sequence[int]) -> tuple[list[dict[str, Any]], list[str]]:
     """Costs at the requested lengths, or else at the paper's and at `LENGTHS`; and notes."""
     most = longest(model)
-    usual = () if isinstance(model, (ImageHeads, PixelModel)) and printed else LENGTHS  # an image has its own size
+    usual = (
+        () if isinstance(model, (ImageHeads, PixelModel, TableModel)) and printed else LENGTHS
+    )  # an image has its own size
     lengths = requested or [length for length in sorted({*printed, *usual}) if most is None or length <= most]
     try:
         costs = [cost(model, length) for length in lengths]

@@ -31,6 +31,7 @@ MODELS: Registry[Model] = Registry(
         "image_decoder": "longspan.models.vision.image_decoder:ImageDecoder",
         "axial_transformer": "longspan.models.vision.axial_transformer:AxialTransformer",
         "resnet": "longspan.models.vision.resnet:ResNet",
+        "table_transformer": "longspan.models.table:TableTransformer",
         "set_transformer": "longspan.models.set_model:SetTransformer",
         "perceiver": "longspan.models.perceiver:Perceiver",
         "compressive": "longspan.models.compressive:CompressiveTransformer",

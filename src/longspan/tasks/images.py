@@ -16,7 +16,7 @@ from longspan.data.images.image_folders import image_size
 from longspan.data.tokenizers.tokenizer import Tokenizer
 from longspan.errors import InvalidInput
 from longspan.models.base import Model
-from longspan.models.image_base import ImageHeads
+from longspan.models.image_base import ImageHeads, PixelScale
 from longspan.nn.heads import Head
 from longspan.tasks import starting
 from longspan.tasks.base import DataPaths, Metrics, Objective, Prepared, TaskLoss, head_output
@@ -169,6 +169,7 @@ class Images(ImageTask):
                 "channels": first.channels,
                 "tasks": (Head(task=TASK, labels=len(first.names), names=self._names(first)),),
             },
+            pixel_scale=PixelScale(tuple(mean.tolist()), tuple(deviation.tolist())),
             facts={
                 **{f"{split} images": len(images) for split, images in splits.items()},
                 **({} if held_out is None else {"held out": held_out}),

@@ -68,7 +68,7 @@ def predict(
     logits = _read(pretrained, groups, task, batch)
     if task == "regress":
         return [{"value": float(each[0])} for each in logits]
-    return [_labelled(pretrained, each.softmax(-1).tolist()) for each in logits]
+    return [labelled(pretrained, each.softmax(-1).tolist()) for each in logits]
 
 
 def label_names(pretrained: Pretrained, count: int) -> list[str]:
@@ -76,7 +76,8 @@ def label_names(pretrained: Pretrained, count: int) -> list[str]:
     return pretrained.labels if len(pretrained.labels) == count else [f"LABEL_{number}" for number in range(count)]
 
 
-def _labelled(pretrained: Pretrained, chances: list[float]) -> dict[str, Any]:
+def labelled(pretrained: Pretrained, chances: list[float]) -> dict[str, Any]:
+    """The likeliest label with its probability, and those of all labels."""
     names = label_names(pretrained, len(chances))
     best = max(range(len(chances)), key=chances.__getitem__)
     return {"label": names[best], "probability": chances[best], "probabilities": dict(zip(names, chances))}
@@ -215,4 +216,4 @@ def _answers(
     return results
 
 
-__all__ = ["label_names", "predict"]
+__all__ = ["label_names", "labelled", "predict"]

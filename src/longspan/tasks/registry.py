@@ -28,6 +28,7 @@ TASKS: Registry[Task] = Registry(
         "translate": "longspan.tasks.translate:Translate",
         "algorithm": "longspan.tasks.algorithm:SolveAlgorithm",
         "sets": "longspan.tasks.sets:SetTask",
+        "table": "longspan.tasks.table:TableTask",
         "pixels": "longspan.tasks.pixels:PixelTask",
     },
 )

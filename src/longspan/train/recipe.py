@@ -29,6 +29,7 @@ from longspan.models import folder as model_folder
 from longspan.models import presets
 from longspan.models import registry as models
 from longspan.models.base import Model, SentenceHeads, TextHeads
+from longspan.models.image_base import ImageHeads
 from longspan.models.word_base import NamedRows
 from longspan.nn.heads import Head
 from longspan.parsing import read_toml
@@ -82,6 +83,8 @@ class Recipe:
         shape, trained = table.pop("head", {}), table.pop("trained", "all")
         with _naming(f"{self.source}: [model]"):
             model = self._tuned(table, needs, shape) if "from" in table else self._new(table, needs, shape, tokenizer)
+            if isinstance(model, ImageHeads) and "image_size" in needs:
+                model.check_data(needs["image_size"], needs["channels"])
             freeze(model, trained)
         # Refuse examples that are too long now, not at the batch that has one.
         longest, room = getattr(self.build_task().options, "length", None), getattr(model.options, "max_length", None)
@@ -396,6 +399,8 @@ def _trainer(recipe: Recipe, run: Run, prepared: Prepared, options: TrainOptions
         ) from None
     if prepared.words is not None and isinstance(model, NamedRows):
         model.name_rows(prepared.words)
+    if prepared.pixel_scale is not None and isinstance(model, ImageHeads):
+        model.pixel_scale = prepared.pixel_scale
     # The same initial weights in all processes, then different random numbers.
     torch.manual_seed(options.seed + processes.rank)
     return Trainer(

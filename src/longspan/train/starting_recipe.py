@@ -45,6 +45,8 @@ def starting_recipe(
     notes: list[str] = []
     config.make(cls.Options, table, f"task {name}")  # refuse a wrong option before anything is read
     count = _describe_data(cls, table, notes) if table.get("train") else None
+    if table.get("train"):
+        notes += cls.guess_options(table)
     task = tasks.build(name, **table)
     tables = _model(task, pretrained, overrides.get("model.name")), _train(task, table, count, pretrained, overrides)
     recipe = with_overrides(Recipe({"name": name, **table}, *tables, f"the recipe for {name}"), overrides)

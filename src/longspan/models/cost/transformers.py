@@ -11,6 +11,7 @@ from longspan.models.electra import Electra
 from longspan.models.encoder import Encoder
 from longspan.models.etc_model import EtcModel, OfOneInput, PerInput
 from longspan.models.series import SeriesTransformer
+from longspan.models.table import TableTransformer
 from longspan.models.transformer import Transformer
 from longspan.models.vision.axial_transformer import AxialTransformer
 from longspan.models.vision.image_decoder import ImageDecoder
@@ -190,6 +191,14 @@ def _grid(blocks: AxialBlocks, tally: Tally, size: tuple[int, int]) -> None:
             _block(row, tally, width, 0)
         for _ in range(width):
             _block(column, tally, height, 0)
+
+
+@read.register
+def _(model: TableTransformer, length: int, tally: Tally) -> None:
+    tally.add("embedding", 0, length * model.options.width)
+    pass_through(model.stack, tally, length)
+    tally.add("output", 0, length * model.stack.out_width)
+    tally.notes.append("the length counts the columns and the token of the row")
 
 
 @read.register

@@ -50,6 +50,7 @@ OWN_SIZES: dict[str, dict[str, Any]] = {
         "width": 16, "heads": 2, "exterior_layers": 2, "outer_layers": 2, "inner_layers": 2, "image_size": (8, 12),
         "levels": 8, "output_scale": 1.0,
     },
+    "table_transformer": {"layers": 2, "width": 16, "heads": 2, "hidden": 24},
     "elmo": {"cells": 24, "projection": 8, "filters": (4, 4, 6), "character_width": 5, "characters": 12},
 }  # fmt: skip
 # Options of small copies of models without tokens.

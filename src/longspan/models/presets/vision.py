@@ -37,6 +37,24 @@ _AXIAL = Preset(
     options={"width": 1536, "heads": 16, "exterior_layers": 8, "outer_layers": 8, "inner_layers": 8},
     remarks="the released sizes",
 )
+_TABLE = Preset(
+    model="table_transformer",
+    paper="Gorishniy et al. 2021",
+    options={
+        **sizes(3, 192, 8, 256),
+        "columns": [
+            {"name": name}
+            for name in (
+                "MedInc", "HouseAge", "AveRooms", "AveBedrms", "Population", "AveOccup", "Latitude", "Longitude"
+            )
+        ],
+        "target": {"name": "MedHouseVal"},
+        "tasks": [{"task": "regress", "labels": 1, "dropout": 0.0}],
+    },
+    exact=896_833,
+    lengths=(9,),
+    remarks="FT-Transformer with the default sizes, for the eight columns of California Housing",
+)  # fmt: skip
 _SET = Preset(
     model="set_transformer",
     paper="Lee et al. 2019",
@@ -141,6 +159,7 @@ ROWS: dict[str, Preset] = {
             },
         },
     ),
+    "ft-transformer": _TABLE,
     "set-transformer": _SET,
     **rows(
         _PERCEIVER,

@@ -96,6 +96,15 @@ class VisionTransformer(Headed, ImageHeads):
         self.teacher_head = Linear(self.stack.out_width, taught[0].labels) if second else None
         initialise(self, options)
 
+    def check_data(self, size: tuple[int, int], channels: int) -> None:
+        super().check_data(size, channels)
+        patch = self.embedding.patch
+        if size[0] % patch[0] or size[1] % patch[1]:
+            raise InvalidOption(
+                f"patches of {patch[0]} × {patch[1]} do not divide images of {size[0]} × {size[1]}, so some pixels "
+                "would not be read; choose another patch_size, or resize the images"
+            )
+
     @property
     def table(self) -> Tensor:
         raise Unsupported("vit reads images: it has no token embedding")
