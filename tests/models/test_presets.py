@@ -112,6 +112,9 @@ def test_every_exact_count_is_listed():
         "tinyllama-1.1b": 1_100_048_384,
         "smollm2-135m": 134_515_008,
         "stories260k": 260_032,
+        "axial-imagenet-32": 341_178_112,
+        "axial-imagenet-64": 606_161_152,
+        "ft-transformer": 896_833,
     }
 
 

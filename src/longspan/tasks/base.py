@@ -117,6 +117,8 @@ class Task(ABC):
     starting_model: ClassVar[Mapping[str, Any]] = {}
     starting_train: ClassVar[Mapping[str, Any]] = {}
 
+    reads_text: ClassVar[bool] = True  # whether a pretrained model must have a tokenizer
+
     options: Any
 
     @dataclass(frozen=True, kw_only=True)

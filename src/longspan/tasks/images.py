@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy, kl_div
 
 from longspan.config import option
 from longspan.data.base import Batch
-from longspan.data.images.image_files import Changes, ImageData, Pictures
+from longspan.data.images.image_files import Changes, ImageData
 from longspan.data.images.image_folders import image_size
 from longspan.data.tokenizers.tokenizer import Tokenizer
 from longspan.errors import InvalidInput
@@ -167,7 +167,7 @@ class Images(ImageTask):
             needs={
                 "image_size": first.size,
                 "channels": first.channels,
-                "tasks": (Head(task=TASK, labels=len(first.names), names=self._names(first)),),
+                "tasks": (Head(task=TASK, labels=len(first.names), names=first.names),),
             },
             pixel_scale=PixelScale(tuple(mean.tolist()), tuple(deviation.tolist())),
             facts={
@@ -187,10 +187,6 @@ class Images(ImageTask):
 
         model = ImageHeads.require(load(options.teacher).model, f"{self.name}: teacher")
         return Teacher(model.requires_grad_(False), options.distill, options.teacher_weight, options.temperature)
-
-    def _names(self, pictures: Pictures) -> tuple[str, ...] | None:
-        """The names of the labels, if they are more than numbers."""
-        return pictures.names if self.options.set is None and not all(map(str.isdigit, pictures.names)) else None
 
     def suggest_model(self) -> Mapping[str, Any]:
         """Patches that divide the images: about seven on a side."""

@@ -129,6 +129,7 @@ class TableTask(Task):
     """Labels or numbers of the rows of a table, from its columns of numbers and categories."""
 
     name = "table"
+    reads_text = False
     starting_model = starting.ROWS
     starting_train = starting.ROW_TRAINING
 

@@ -142,7 +142,7 @@ class Recipe:
             return None
         folder = self._origin()
         tokenizer = read_tokenizer(folder) if folder.is_dir() else load(folder).tokenizer
-        if tokenizer is None:
+        if tokenizer is None and self.build_task().reads_text:
             raise InvalidInput(f"{folder} has no tokenizer: add its tokenizer.json or its vocabulary files")
         return tokenizer
 
