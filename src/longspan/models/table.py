@@ -52,7 +52,7 @@ class TableTransformer(Headed, TableModel):
         attention_dropout: float = option(0.2, "on attention weights, if the mechanism has any", low=0, high=0.999)
         position: str = option("none", "columns have no order: their vectors tell them apart", choices=("none",))
         columns: tuple[TableColumn, ...] = option(ONE, "the columns that are read")
-        target: TableColumn = option(TableColumn, "the column that is predicted, and the scale of its numbers")
+        target: TableColumn | None = option(None, "the column that is predicted, and the scale of its numbers")
         decimal: str = option(".", "the decimal mark of the file", choices=(".", ","))
         attention: tuple[AttentionConfig, ...] = option(DENSE, "attention of each layer, repeated from the bottom up")
         tasks: tuple[Head, ...] | None = option(None, "the tasks that it has heads for")
@@ -61,7 +61,8 @@ class TableTransformer(Headed, TableModel):
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
-        self.columns, self.target, self.decimal = options.columns, options.target, options.decimal
+        self.columns, self.decimal = options.columns, options.decimal
+        self.target = TableColumn(name="label") if options.target is None else options.target
         names = [column.name for column in options.columns]
         if len(set(names)) < len(names):
             raise InvalidOption(f"each column has a name of its own; they are {', '.join(names)}")
