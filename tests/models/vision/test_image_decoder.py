@@ -11,6 +11,7 @@ from longspan.errors import InvalidInput, InvalidOption
 from longspan.models import build
 from longspan.models.pixel_base import ImageSampling
 from longspan.models.vision.image_decoder import ImageDecoder
+from longspan.nn import logistic_mixture
 
 TINY: dict[str, Any] = {
     "image_size": (4, 6),
@@ -65,6 +66,21 @@ def test_an_output_depends_on_the_tokens_before_it_only(form: str):
         assert not torch.allclose(after[:, step + 1], before[:, step + 1])
 
 
+@pytest.mark.parametrize(
+    "form", [{}, {"output": "mixture"}, {"output": "mixture", "block": (2, 3), "attention": "softmax"}], ids=str
+)
+def test_with_full_attention_an_output_depends_on_every_token_before_it(form: dict[str, Any]):
+    """In both directions, for every pair of tokens, row by row and block by block."""
+    model = model_of("rows", **{"attention": "softmax", **form})
+    x = images(1)
+    before, sequence = model(x), model._sequence(x)
+    for step in range(0, model.tokens, 5):
+        changed = sequence.clone()
+        changed[:, step] = (changed[:, step] + 3) % 8
+        gap = (model(model._images(changed)) - before)[0].abs().amax(-1)
+        assert (gap > 1e-9).tolist() == [later > step for later in range(model.tokens)]
+
+
 def test_the_likelihood_sums_to_one_over_all_images():
     torch.manual_seed(0)
     sizes = {**TINY, "image_size": (1, 2), "channels": 1, "levels": 4}
@@ -81,6 +97,15 @@ def test_sampling_step_by_step_is_the_parallel_pass(form: str):
     drawn = model.sample(ImageSampling(2, temperature=0, **given(model)))
     out = model(drawn, **given(model))
     assert torch.equal(out.argmax(-1), model._sequence(drawn))
+
+
+@pytest.mark.parametrize("form", ["mixture", "blocks"])
+def test_mixtures_are_sampled_from_the_outputs_of_the_parallel_pass(form: str):
+    """Without temperature, a value is the mean of the likeliest component, rounded; so it follows from the outputs."""
+    model = model_of(form)
+    drawn = model.sample(ImageSampling(2, temperature=0))
+    expected = logistic_mixture.sample(model(drawn), 3, 8, temperature=0)
+    assert torch.equal(model._sequence(drawn), expected)
 
 
 def test_a_seed_repeats_its_images():
