@@ -136,6 +136,12 @@ def test_wrong_options_are_one_line(tmp_path: Path, options: dict[str, Any], wor
         prepare(tmp_path, **options)
 
 
+def test_an_empty_label_is_left_out_and_none_is_a_label(tmp_path: Path) -> None:
+    with pytest.warns(Notice, match="a row with an empty field is left out: .*line 2, y"):
+        prepared = prepare(tmp_path, ["n,1,a,1,", *["n,1,a,1,none", "n,2,b,2,some"] * 10])
+    assert prepared.needs["target"].values == ("none", "some")
+
+
 def test_a_task_without_a_file_says_so(tmp_path: Path) -> None:
     with pytest.raises(InvalidOption, match=r"\[task\] names no file: give train"):
         build("table").prepare(DataPaths(None, tmp_path, 0))

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
+from rich.console import Console
 
 from longspan.cli.inputs import (
     AsJson,
@@ -130,7 +131,7 @@ def _rows(model: "Pretrained", table: Path, out: Path | None, *, json: bool) -> 
     from longspan import files
     from longspan.tasks.predict_rows import predict_rows
 
-    with notices():
+    with notices(), Console(stderr=True).status(f"reading {table}"):
         result = predict_rows(model, table)
     if out is not None:
         files.write_text(out, result.to_csv())

@@ -14,7 +14,7 @@ from longspan.errors import InvalidInput, InvalidOption, Unsupported
 from longspan.hub.pretrained import Pretrained
 from longspan.models.image_base import PIXEL_SCALE, ImageHeads, PixelScale
 from longspan.tasks.base import head_output
-from longspan.tasks.predict import labelled
+from longspan.tasks.predict import label_task, labelled
 
 
 def image_paths(paths: Sequence[Path]) -> list[Path]:
@@ -47,14 +47,11 @@ def predict_images(
     if batch < 1:
         raise InvalidOption(f"batch must be at least 1, not {batch}")
     model = ImageHeads.require(pretrained.model, "predictions for images").eval()
-    task = next((name for name in ("classify", "regress") if name in model.heads), None)
-    if task is None:
-        raise Unsupported(f"this {model.name} has no head for labels; it has: {', '.join(model.heads) or 'none'}")
-    scale = _scale(pretrained, model)
+    task, scale = label_task(model), _scale(pretrained, model)
     mean, deviation = (np.array(numbers) for numbers in (scale.mean, scale.deviation))
     answers: list[dict[str, Any]] = []
     files = iter(paths)
-    while chosen := list(islice(files, batch if model.image_size is not None or resize else 1)):
+    while chosen := list(islice(files, 1 if model.image_size is None else batch)):  # sizes may differ
         pixels = np.stack([read_image(path, model.image_size, model.channels, resize=resize) for path in chosen])
         scaled = ((pixels / 255 - mean) / deviation).transpose(0, 3, 1, 2)
         images = torch.from_numpy(scaled).to(model.dtype).to(model.device)

@@ -3,7 +3,7 @@
 import csv
 import io
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,11 @@ import torch
 
 from longspan.data.table_files import check_names, encode_rows, read_table
 from longspan.data.text.tables import TableRow
-from longspan.errors import InvalidOption, Notice, Unsupported
+from longspan.errors import InvalidOption, Notice
 from longspan.hub.pretrained import Pretrained
 from longspan.models.table_base import TableModel
 from longspan.tasks.base import head_output
-from longspan.tasks.predict import labelled
+from longspan.tasks.predict import label_task, labelled
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,6 @@ def predict_rows(
     *,
     encoding: str | None = None,
     batch: int = 1024,
-    progress: Callable[[int], None] | None = None,
 ) -> RowPredictions:
     """The label or number of each row of a table with the columns that the model was trained on.
 
@@ -56,9 +55,7 @@ def predict_rows(
     if batch < 1:
         raise InvalidOption(f"batch must be at least 1, not {batch}")
     model = TableModel.require(pretrained.model, "predictions for tables").eval()
-    task = next((name for name in ("classify", "regress") if name in model.heads), None)
-    if task is None:
-        raise Unsupported(f"this {model.name} has no head for labels or numbers")
+    task = label_task(model)
     names, rows = read_table(path, encoding)
     check_names(path, [column.name for column in model.columns], names)
     encoded = encode_rows(rows, model.columns, model.decimal)
@@ -78,8 +75,6 @@ def predict_rows(
             answers += [{"value": value} for value in values.tolist()]
         else:
             answers += [labelled(pretrained, row) for row in out.softmax(-1).tolist()]
-        if progress is not None:
-            progress(len(answers))
     return RowPredictions(model.target.name, rows, answers)
 
 

@@ -233,9 +233,9 @@ class TableTask(Task):
             columns, rows = read_table(Path(name), options.encoding)
             wanted = first or (options.label, *(options.categorical or ()), *(options.leave_out or ()))
             check_names(Path(name), wanted, columns)
-            first = first or columns
-            tables[split] = [row for row in rows if not is_missing(row.fields[options.label])]
-            drop_empty([(row, options.label) for row in rows if is_missing(row.fields[options.label])], Path(name))
+            first = first or [column for column in columns if column not in (options.leave_out or ())]
+            tables[split] = [row for row in rows if not self._unlabelled(row)]
+            drop_empty([(row, options.label) for row in rows if self._unlabelled(row)], Path(name))
             if not tables[split]:
                 raise InvalidInput(f"{name}: no row has a {options.label}")
         if "held_out" in tables:
@@ -245,6 +245,10 @@ class TableTask(Task):
             tables["train"], options.share, folders, options.train, labels
         )
         return tables, said
+
+    def _unlabelled(self, row: TableRow) -> bool:
+        text = row.fields[self.options.label]
+        return is_missing(text) if self.options.regression else not text.strip()  # a label may be called "none"
 
     def _missing(self, tables: dict[str, list[TableRow]], columns: Sequence[TableColumn]) -> str | None:
         """How many values are missing, by column; an error if they are refused."""
