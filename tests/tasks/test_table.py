@@ -220,6 +220,23 @@ def test_wrong_tables_are_one_line(
     assert words in error and "Traceback" not in error
 
 
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["x.csv", "y.csv"], "give one table to predict from, such as new.csv"),
+        (["x.csv", "--resize"], "--resize is for models of images, not for this table_transformer"),
+        (["x.csv", "--horizon", "3"], "--horizon and --chart are for models of series"),
+    ],
+)
+def test_wrong_flags_are_one_line(
+    trained: Path, capsys: pytest.CaptureFixture[str], flags: list[str], words: str
+) -> None:
+    assert main(["predict", str(trained / "run"), *flags]) == 2
+    assert words in " ".join(capsys.readouterr().err.split())
+    assert main(["train", "--task", "table"]) == 2
+    assert capsys.readouterr().err == "longspan: the task table has no data: give --train FILE\n"
+
+
 def test_a_number_is_found_to_be_a_regression(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = [json.dumps({"a": number, "b": None if number == 3 else "xy"[number % 2], "price": number * 1.5})
              for number in range(40)]  # fmt: skip

@@ -80,6 +80,8 @@ def predict(
         check_writable(each)
     texts = [] if not words and file is None else read_lines(words, file, "--file", "a text")
     model = load_model(path)
+    if resize and not isinstance(model.model, ImageHeads):
+        raise InvalidOption(f"--resize is for models of images, not for this {model.model.name}")
     if isinstance(model.model, SeriesModel):
         if len(words) != 1:
             raise InvalidOption("give one table to forecast, such as series.csv")
@@ -95,8 +97,6 @@ def predict(
         raise InvalidOption(f"--out is for models of series and tables, not for this {model.model.name}")
     if isinstance(model.model, ImageHeads):
         return _images(model, [Path(name) for name in texts], resize=resize, batch=batch, json=json)
-    if resize:
-        raise InvalidOption(f"--resize is for models of images, not for this {model.model.name}")
     texts = texts or read_lines(words, file, "--file", "a text")
     answers = answers_to(model, texts, truncate=truncate, threshold=threshold, top=top, batch=batch)
     if json:
