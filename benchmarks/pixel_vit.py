@@ -67,7 +67,7 @@ def train(name: str, run: Path) -> dict[str, float]:
     if not (run / "model").is_dir():
         longspan("train", RECIPE, "--model.attention", attention(name), "--out", str(run))
     report = longspan("evaluate", str(run), "--split", "test", "--json")
-    return {"accuracy": json.loads(report[: report.rindex("peak")])["test"]["accuracy"]}
+    return {"accuracy": json.loads(report[: report.rindex("peak")])["metrics"]["accuracy"]}
 
 
 def speed(name: str, run: Path) -> dict[str, float]:
