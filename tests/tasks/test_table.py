@@ -177,7 +177,7 @@ def test_a_run_beats_the_linear_model(trained: Path, capsys: pytest.CaptureFixtu
     assert config["task"]["label"] == "y" and config["model"]["name"] == "table_transformer"
     capsys.readouterr()
     assert main(["evaluate", str(trained / "run"), "--json"]) == 0
-    accuracy = json.loads(capsys.readouterr().out)["figures"]["accuracy"]
+    accuracy = json.loads(capsys.readouterr().out)["metrics"]["accuracy"]
     facts = build("table", train=str(trained / "my.csv"), label="y", share=0.2).prepare(
         DataPaths(None, trained, 0, trained / "run/split.json")
     ).facts  # fmt: skip

@@ -94,9 +94,8 @@ def describe_preset(name: str, lengths: Sequence[int] = ()) -> dict[str, Any]:
 def _costs(model: Model, requested: Sequence[int], printed: Sequence[int]) -> tuple[list[dict[str, Any]], list[str]]:
     """Costs at the requested lengths, or else at the paper's and at `LENGTHS`; and notes."""
     most = longest(model)
-    usual = (
-        () if isinstance(model, (ImageHeads, PixelModel, TableModel)) and printed else LENGTHS
-    )  # an image has its own size
+    sized = isinstance(model, (ImageHeads, PixelModel, TableModel))  # an image and a row have their own size
+    usual = () if sized and printed else LENGTHS
     lengths = requested or [length for length in sorted({*printed, *usual}) if most is None or length <= most]
     try:
         costs = [cost(model, length) for length in lengths]

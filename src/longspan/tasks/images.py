@@ -133,6 +133,7 @@ class Images(ImageTask):
         mixup: float = option(0.0, "α of mixup, which blends two training images and their labels; 0: none", low=0)
         cutmix: float = option(0.0, "α of cutmix, which puts a rectangle of one image into another; 0: none", low=0)
         smoothing: float = option(0.0, "label smoothing", low=0, high=0.999)
+        pool: str = option("first", "what the label is read from: the class token, or all", choices=("first", "mean"))
         teacher: str | None = option(None, "a trained model of the same labels to learn from: a run, or a folder")
         distill: str = option("hard", "what is learned from the teacher", choices=("hard", "soft"))
         teacher_weight: float = option(0.5, "weight of the teacher's loss; the label's has the rest", low=0, high=1)
@@ -167,7 +168,7 @@ class Images(ImageTask):
             needs={
                 "image_size": first.size,
                 "channels": first.channels,
-                "tasks": (Head(task=TASK, labels=len(first.names), names=first.names),),
+                "tasks": (Head(task=TASK, labels=len(first.names), names=first.names, pool=options.pool),),
             },
             pixel_scale=PixelScale(tuple(mean.tolist()), tuple(deviation.tolist())),
             facts={

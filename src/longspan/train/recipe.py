@@ -281,7 +281,7 @@ class Evaluated:
     """The model that was evaluated, its metrics, and a table with details, if the task has one."""
 
     model: Path
-    figures: dict[str, float]
+    metrics: dict[str, float]
     table: list[dict[str, Any]]
 
 
