@@ -35,7 +35,7 @@ def folder_of(path: Path, mode: str = "RGB", count: int = 12) -> Path:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that labels colour images of 8 × 8, and one that generates grey ones."""
+    """A run that labels colour images of 8 × 8, one that generates grey ones, and one that enlarges them from 4 × 4."""
     folder = tmp_path_factory.mktemp("images")
     colour, grey = folder_of(folder / "colour"), folder_of(folder / "grey", "L")
     options = {"steps": 25, "schedule": {"rate": 3e-3}}
@@ -43,6 +43,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     train(recipe.begin(recipe.Recipe(task, VIT, options, "here"), folder / "labels", data=None))
     task = {"name": "pixels", "train": str(grey), "batch": 8, "share": 0.25, "levels": 4}
     train(recipe.begin(recipe.Recipe(task, PIXELS, {"steps": 1}, "here"), folder / "pixels", data=None))
+    task |= {"source": 4}
+    train(recipe.begin(recipe.Recipe(task, PIXELS, {"steps": 1}, "here"), folder / "enlarge", data=None))
     return folder
 
 
@@ -97,6 +99,7 @@ def test_a_damaged_image_is_one_line_everywhere(trained: Path, tmp_path: Path, c
     commands = [
         ("predict", trained / "labels", bad, "--resize"),
         ("generate", trained / "pixels", "--complete", bad, "--resize", "--out", tmp_path / "out.png"),
+        ("generate", trained / "enlarge", "--source", bad, "--resize", "--out", tmp_path / "out.png"),
     ]
     data = folder_of(tmp_path / "data", count=3)
     broken(data / "day" / "bad.png", kind)
@@ -115,6 +118,10 @@ def test_another_size_is_refused_or_scaled(trained: Path, tmp_path: Path, capsys
     grey, out = picture(tmp_path / "grey.png", (4, 4), "L"), tmp_path / "out.png"
     code, _, error = run(capsys, "generate", trained / "pixels", "--complete", grey, "--out", out)
     assert code == 2 and "grey.png has 4 × 4 pixels, and the model 8 × 8" in error and not out.exists()
+    code, _, error = run(capsys, "generate", trained / "enlarge", "--source", large, "--out", out)
+    assert code == 2 and "large.png has 9 × 12 pixels, and the model 4 × 4" in error and not out.exists()
+    assert run(capsys, "generate", trained / "enlarge", "--source", grey, "--out", out, "--samples", "1")[0] == 0
+    out.unlink()
     resized = ("generate", trained / "pixels", "--complete", grey, "--out", out, "--resize", "--samples", "1")
     assert run(capsys, *resized)[0] == 0 and out.exists()
 
@@ -149,6 +156,10 @@ def test_training_refuses_images_that_do_not_fit(trained: Path, tmp_path: Path, 
     assert tuned[0] == 0 and (tmp_path / "tuned" / "model" / "preprocessor_config.json").is_file()
     code, _, error = run(capsys, *begin, "--resize", "10", "--from", trained / "labels" / "model")
     assert code == 2 and "10 × 10 pixels, and the model reads 8 × 8; give resize = [8, 8]" in error
+    (data / "day" / "large.png").unlink()
+    other = folder_of(tmp_path / "other", "L", count=2)
+    code, _, error = run(capsys, *begin, "--held-out", other)
+    assert code == 2 and "has images of 8 × 8 × 1 with 2 labels, and" in error
     (data / "day" / "notes.txt").write_text("no image")
     code, _, error = run(capsys, *begin)
     assert code == 2 and "mixes formats" in error
