@@ -11,9 +11,13 @@ import transformers
 from tests.hub.decoders import SMALL, assert_same, in_double
 from tests.hub.generation import assert_same_texts
 from tests.hub.parity import assert_close, assert_round_trip, loaded, padded, random_model
+from transformers.models.gemma2 import modeling_gemma2
+from transformers.models.gemma3 import modeling_gemma3
 from transformers.models.mistral import modeling_mistral
+from transformers.models.olmo2 import modeling_olmo2
 from transformers.models.qwen2 import modeling_qwen2
 from transformers.models.qwen3 import modeling_qwen3
+from transformers.models.smollm3 import modeling_smollm3
 
 from longspan import hub
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
@@ -98,6 +102,85 @@ CASES = {
         {**HEADS, "ForQuestionAnswering": "span"},
     ),
 }
+CASES |= {
+    "gemma2": Case(
+        modeling_gemma2,
+        "Gemma2",
+        "Gemma2Config",
+        {"head_dim": 10, "query_pre_attn_scalar": 7, "sliding_window": 4, "attn_logit_softcapping": 2.0},
+        {
+            "alternating": {"final_logit_softcapping": 5.0},
+            "no-caps": {"attn_logit_softcapping": None, "final_logit_softcapping": None, "attention_bias": True},
+            "untied": {"layer_types": [F, S, S], "query_pre_attn_scalar": 10, "tie_word_embeddings": False},
+        },
+        {
+            "use_bidirectional_attention is True": {"use_bidirectional_attention": True},
+            "query_pre_attn_scalar must be a number above 0, not 0": {"query_pre_attn_scalar": 0},
+            "option softcap must be above 0": {"attn_logit_softcapping": -1.0},
+        },
+        HEADS,
+    ),
+    "gemma3_text": Case(
+        modeling_gemma3,
+        "Gemma3",
+        "Gemma3TextConfig",
+        {"head_dim": 10, "query_pre_attn_scalar": 7, "sliding_window": 4, "layer_types": [S, S, F]},
+        {
+            "local": {},
+            "scaled": {
+                "rope_parameters": {
+                    F: {"rope_type": "linear", "factor": 8.0, "rope_theta": 5e5},
+                    S: {"rope_type": "default", "rope_theta": 500.0},
+                },
+                "final_logit_softcapping": 5.0,
+            },
+            "untied": {"layer_types": [F, F, F], "attention_bias": True, "tie_word_embeddings": False},
+        },
+        {
+            "use_bidirectional_attention is True": {"use_bidirectional_attention": True},
+            "attn_logit_softcapping is 50.0": {"attn_logit_softcapping": 50.0},
+            "rope_type is 'dynamic'": {"rope_parameters": {F: {"rope_type": "dynamic", "factor": 2.0}}},
+        },
+        {"TextForSequenceClassification": "classify"},
+    ),
+    "smollm3": Case(
+        modeling_smollm3,
+        "SmolLM3",
+        "SmolLM3Config",
+        {"hidden_size": 24},
+        {
+            "every-second": {"no_rope_layer_interval": 2},
+            "untied": {"no_rope_layers": [0, 1, 0], "tie_word_embeddings": False, "attention_bias": True},
+            "windows": {"use_sliding_window": True, "sliding_window": 3, "no_rope_layers": [1, 0, 1], "mlp_bias": True},
+        },
+        {
+            "no_rope_layers must have 1 or 0 for 3 layers": {"no_rope_layers": [1]},
+            "rope_type is 'dynamic'": {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}},
+        },
+        {**HEADS, "ForQuestionAnswering": "span"},
+    ),
+    "olmo2": Case(
+        modeling_olmo2,
+        "Olmo2",
+        "Olmo2Config",
+        {"hidden_size": 24},
+        {
+            "plain": {},
+            "tied": {"tie_word_embeddings": True, "num_key_value_heads": 1, "attention_bias": True, "head_dim": 10},
+            "llama3": {
+                "rope_parameters": {
+                    "rope_type": "llama3",
+                    "factor": 8.0,
+                    "low_freq_factor": 1.0,
+                    "high_freq_factor": 4.0,
+                    "original_max_position_embeddings": 16,
+                }
+            },
+        },
+        {"clip_qkv is 8.0": {"clip_qkv": 8.0}, "mlp_bias is True": {"mlp_bias": True}},
+        {"ForSequenceClassification": "classify"},
+    ),
+}
 ODD = [pytest.param(CASES[name], given, id=f"{name}-{odd}") for name in CASES for odd, given in CASES[name].odd.items()]
 REFUSED = [
     pytest.param(CASES[name], given, said, id=f"{name}-{said}".replace(" ", "-"))
@@ -105,7 +188,9 @@ REFUSED = [
     for said, given in CASES[name].refused.items()
 ]
 TASKS = [
-    pytest.param(CASES[name], cls, task, id=f"{name}-{task}") for name in CASES for cls, task in CASES[name].tasks.items()
+    pytest.param(CASES[name], cls, task, id=f"{name}-{task}")
+    for name in CASES
+    for cls, task in CASES[name].tasks.items()
 ]
 EVERY = [pytest.param(case, id=name) for name, case in CASES.items()]
 
@@ -133,7 +218,8 @@ def test_single_precision_and_generation(folder: Path, case: Case) -> None:
 def test_heads_equal_theirs_and_go_back_bit_for_bit(
     folder: Path, tmp_path: Path, case: Case, cls: str, task: str
 ) -> None:
-    theirs = case.build(cls, num_labels=2)
+    with in_double(case.module):
+        theirs = case.build(cls, num_labels=2)
     found = loaded(theirs, folder)
     assert not found.fresh
     ids, mask = padded(40, side="left")
@@ -194,6 +280,26 @@ def test_old_windows_of_mistral_and_qwen(folder: Path) -> None:
     for case in ("qwen2", "qwen3"):
         assert windows(options_of(folder, case, "layer_types", **upper)) == [None, None, 4]
         assert windows(options_of(folder, case, "layer_types", **{**upper, "use_sliding_window": False})) == [None]
+
+
+def test_old_windows_and_rotations_of_gemma(folder: Path) -> None:
+    assert windows(options_of(folder, "gemma2", "layer_types")) == [3, None, 3]
+    old = {"rope_theta": 2e6, "rope_local_base_freq": 2e4, "rope_scaling": {"rope_type": "linear", "factor": 8.0}}
+    options = options_of(folder, "gemma3_text", "layer_types", "rope_parameters", **old, sliding_window_pattern=2)
+    assert windows(options) == [3, None, 3]
+    near, whole, _ = options.rotary_layers
+    assert (near.base, near.scaling, whole.base, whole.scaling.factor) == (2e4, None, 2e6, 8.0)
+    options = options_of(folder, "gemma3_text", "layer_types", "rope_parameters")
+    assert windows(options) == [3] and {layer.base for layer in options.rotary_layers} == {1e4}
+
+
+def test_old_keys_of_smollm3(folder: Path) -> None:
+    options = options_of(folder, "smollm3", "rope_parameters", "no_rope_layers", no_rope_layer_interval=3)
+    assert options.rotary_base == 2e6 and [layer.rotate for layer in options.rotary_layers] == [True, True, False]
+    options = options_of(folder, "smollm3", "rope_parameters", "no_rope_layers", "no_rope_layer_interval")
+    assert options.rotary_layers is None
+    near = {"use_sliding_window": True, "sliding_window": 5, "no_rope_layers": [0, 1, 1]}
+    assert windows(options_of(folder, "smollm3", "layer_types", **near)) == [4, None, None]
 
 
 def test_models_that_a_family_cannot_say_are_not_written(folder: Path, tmp_path: Path) -> None:

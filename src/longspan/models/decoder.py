@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from longspan.config import option
@@ -34,6 +35,7 @@ class Decoder(Headed, CausalTextHeads, TextStates):
         head_activation: str | None = option(
             None, "of a layer, with a norm, before the output layer; none: no such layer (BERT's)", choices=tuple(PLAIN)
         )
+        logit_cap: float | None = option(None, "logits x become logit_cap·tanh(x/logit_cap) (Gemma 2)", above=0)
         zero_output: bool = option(False, "whether an output layer that is not tied starts at 0 (Child et al. 2019)")
 
     options: Options
@@ -127,10 +129,13 @@ class Decoder(Headed, CausalTextHeads, TextStates):
 
     def logits(self, x: Hidden) -> Logits:
         """The output layer."""
+        logits: Tensor
         if self.head is None:
-            return self.embedding.logits(x)
-        logits: Tensor = self.head(x, self.table) if isinstance(self.head, Masked) else self.head(x)
-        return logits
+            logits = self.embedding.logits(x)
+        else:
+            logits = self.head(x, self.table) if isinstance(self.head, Masked) else self.head(x)
+        limit = self.options.logit_cap
+        return logits if limit is None else limit * torch.tanh(logits / limit)
 
     def initial_state(self, batch: int, source: Source | None = None) -> Any:
         return self.stack.start(batch, dtype=self.dtype, device=self.device)

@@ -41,12 +41,12 @@ def attend(
     if len(parts) == 1 and sink is None:
         return parts[0][0]
     maximum = torch.stack([largest for _, largest, _ in parts]).amax(0)
-    if sink is not None:
-        logit = sink.to(maximum.dtype)[..., None]
+    logit = None if sink is None else sink.to(maximum.dtype)[..., None]
+    if logit is not None:
         maximum = torch.maximum(maximum, logit.detach())
     shares = [(largest - maximum).exp() * total for _, largest, total in parts]
     denominator = torch.stack(shares).sum(0)
-    if sink is not None:
+    if logit is not None:
         denominator = denominator + (logit - maximum).exp()
     denominator = denominator + (maximum < DEAD)  # a row with nothing to read: 0 / 1
     out = parts[0][0] * (shares[0] / denominator).to(q.dtype)

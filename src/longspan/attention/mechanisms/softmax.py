@@ -242,14 +242,19 @@ class SoftmaxAttention(Attention):
             kept += heads * keys * width
         elif score == "cosine":  # transformed queries and keys, and their norms
             kept += heads * (queries * (width + 3) + keys * (width + 2) + 1)
-        if self.options.softcap is not None:  # without the fused kernel: scores, their cap and the weights, unless many
-            flops = 2 * heads * queries * keys * (narrow + self.shape.value_dim)
-            scores = heads * queries * keys
-            kept = heads * queries * (narrow if scores <= FEW else self.shape.value_dim + 2)
-            kept += 3 * scores if scores <= FEW else 0
+        if self.options.softcap is not None:
+            return self._plain_cost(queries, keys)
         if score == "general" and self.persistent is not None:
             flops += 2 * heads * self.persistent.count * narrow**2
         return persistent_memory.add_cost(self, Cost(flops, kept), queries)
+
+    def _plain_cost(self, queries: int, keys: int) -> Cost:
+        """Without the fused kernel: scores, their cap and the weights are kept, unless they are many."""
+        columns = keys + (0 if self.persistent is None else self.persistent.count)
+        scores, narrow, values = self.shape.heads * queries * columns, self.shape.head_dim, self.shape.value_dim
+        rows = self.shape.heads * queries
+        kept = 3 * scores + rows * narrow if scores <= FEW else rows * (values + 2)
+        return Cost(2 * scores * (narrow + values), kept)
 
     # Decoding
 

@@ -69,7 +69,7 @@ class WindowAttention(SlidingWindow):
 
     @property
     def score_scale(self) -> float:
-        return self.shape.head_dim**-0.5 if self.options.scale is None else self.options.scale
+        return super().score_scale if self.options.scale is None else self.options.scale
 
     def define(self, q: Queries, k: Keys, extras: Extras) -> Weights:
         scores = torch.einsum("bhid,bhjd->bhij", q, k) * self.score_scale
@@ -113,20 +113,22 @@ class WindowAttention(SlidingWindow):
 
     def _plain_cost(self, queries: int, keys: int) -> Cost:
         """Without the fused kernel: all scores of whole blocks, kept unless they are many."""
-        heads, sinks = self.shape.heads, min(self.options.sinks, keys)
+        heads, wide = self.shape.heads, self.shape.head_dim + self.shape.value_dim
+        further = min(self.options.sinks, keys) + (0 if self.persistent is None else self.persistent.count)
         span = Band(self.options.window, 0 if self.causal else self.options.window).span
         blocks = sum(dilation * (ceil_div(ceil_div(queries, dilation), Band.block) + 1) for dilation in self.dilations)
-        pairs = blocks * Band.block * span + heads * queries * sinks
-        scores = heads * queries * (span + sinks)
-        # Scores, their cap and the weights, some of them with the rows that fill the last block.
-        kept = 5 * scores if scores <= FEW else heads * queries * (self.shape.value_dim + 2)
-        cost = Cost(2 * pairs * (self.shape.head_dim + self.shape.value_dim), kept)
-        return persistent_memory.add_cost(self, cost, queries)
+        flops = 2 * (blocks * Band.block * span + heads * queries * further) * wide
+        if heads * queries * (span + further) > FEW:  # recomputed in the backward pass
+            return Cost(flops, heads * queries * (self.shape.value_dim + 2))
+        # Of each block its queries, its weights, and copies of its keys and values; of each row its cap and softmax.
+        kept = blocks * (Band.block * (span + self.shape.head_dim) + span * wide)
+        return Cost(flops, kept + 2 * heads * queries * (span + further))
 
     def start(
         self, batch: int, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None
-    ) -> WindowState | SinkWindowState:  # type: ignore[override]
-        window = super().start(batch, dtype=dtype, device=device)
+    ) -> State:
+        self._refuse_streaming()
+        window = self.start_window(batch)
         return SinkWindowState(window, None, 0) if self.options.sinks else window
 
     def extend_heads(

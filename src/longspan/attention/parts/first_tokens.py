@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from longspan.attention.devices import host_may_read
 from longspan.attention.state import State
 
 FAR = 1 << 62  # the position of a token that has not come yet: nobody reads it
@@ -21,7 +22,7 @@ class FirstTokens(State):
     k: Tensor
     v: Tensor
     at: Tensor  # (batch, count); FAR: not there yet
-    complete: bool = False  # whether all rows have all of theirs
+    filled: int = 0  # places known to be filled in every row
 
     @classmethod
     def of(cls, k: Tensor, v: Tensor, count: int, key_mask: Tensor | None) -> "FirstTokens":
@@ -29,20 +30,21 @@ class FirstTokens(State):
         if key_mask is None:
             first = k[:, :, :count]
             at = torch.arange(first.shape[2], device=k.device)[None]
-            return cls(first, v[:, :, :count], at, first.shape[2] == count)
+            return cls(first, v[:, :, :count], at)
         return cls.none_of(k, v, count).extend(k, v, key_mask, 0)
 
     @classmethod
     def none_of(cls, k: Tensor, v: Tensor, count: int) -> "FirstTokens":
         """Room for the first `count` tokens of rows like k and v."""
         at = torch.full((len(k), count), FAR, device=k.device)
-        return cls(*(x.new_zeros(*x.shape[:2], count, x.shape[3]) for x in (k, v)), at)
+        keys, values = (x.new_zeros(*x.shape[:2], count, x.shape[3]) for x in (k, v))
+        return cls(keys, values, at)
 
     def extend(self, k: Tensor, v: Tensor, key_mask: Tensor | None, start: int) -> "FirstTokens":
         """With the next tokens, the first of them at the position `start`, in the places that are still free."""
-        if self.complete:
-            return self
         (batch, count), new = self.at.shape, k.shape[2]
+        if self.filled == count:
+            return self
         readable = k.new_ones(batch, new, dtype=torch.bool) if key_mask is None else key_mask
         places = torch.arange(1, count + 1, device=k.device).expand(batch, count).contiguous()
         filled = (self.at < FAR).sum(1, keepdim=True)
@@ -56,7 +58,10 @@ class FirstTokens(State):
             torch.where(here, x.gather(2, chosen.expand(-1, x.shape[1], -1, x.shape[3])), old)
             for x, old in ((k, self.k), (v, self.v))
         )
-        return FirstTokens(keys, values, at, not torch.compiler.is_compiling() and bool((at < FAR).all()))
+        known = min(count, self.filled + new) if key_mask is None else self.filled
+        if key_mask is not None and host_may_read(at):
+            known = int((at < FAR).sum(1).min())
+        return FirstTokens(keys, values, at, known)
 
 
 __all__ = ["FAR", "FirstTokens"]

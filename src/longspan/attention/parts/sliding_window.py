@@ -95,7 +95,7 @@ class SlidingWindow(Attention):
     @property
     def score_scale(self) -> float:
         """The factor on the products of queries and keys."""
-        return self.shape.head_dim**-0.5
+        return float(self.shape.head_dim**-0.5)
 
     def _layout(self, past: int = 0) -> Layout:
         band = Band(self.options.window, 0 if self.causal else self.options.window, past)
@@ -114,8 +114,12 @@ class SlidingWindow(Attention):
 
     def start(
         self, batch: int, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None
-    ) -> WindowState:
+    ) -> State:
         self._refuse_streaming()
+        return self.start_window(batch)
+
+    def start_window(self, batch: int) -> WindowState:
+        """An empty window."""
         return WindowState(Rows.empty(batch, self.reach), Rows.empty(batch, self.reach), None)
 
     @property
