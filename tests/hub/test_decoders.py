@@ -15,11 +15,13 @@ from transformers.models.gemma2 import modeling_gemma2
 from transformers.models.gemma3 import modeling_gemma3
 from transformers.models.mistral import modeling_mistral
 from transformers.models.olmo2 import modeling_olmo2
+from transformers.models.phi3 import modeling_phi3
 from transformers.models.qwen2 import modeling_qwen2
 from transformers.models.qwen3 import modeling_qwen3
 from transformers.models.smollm3 import modeling_smollm3
 
 from longspan import hub
+from longspan.decode import Beam, beam_search, generate
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
 
 F, S = "full_attention", "sliding_attention"
@@ -42,6 +44,13 @@ class Case:
         return random_model(getattr(self.module, self.prefix + cls), config, dtype)
 
 
+LONG = {
+    "rope_type": "longrope",
+    "rope_theta": 100.0,
+    "short_factor": [1.0, 1.3, 1.7],
+    "long_factor": [2.0, 4.0, 5.5],
+    "attention_factor": None,
+}
 HEADS = {"ForSequenceClassification": "classify", "ForTokenClassification": "tag"}
 CASES = {
     "mistral": Case(
@@ -159,6 +168,24 @@ CASES |= {
         },
         {**HEADS, "ForQuestionAnswering": "span"},
     ),
+    "phi3": Case(
+        modeling_phi3,
+        "Phi3",
+        "Phi3Config",
+        {"hidden_size": 24, "original_max_position_embeddings": 64},
+        {
+            "plain": {"resid_pdrop": 0.1},
+            "partial": {"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.7}, "sliding_window": 4},
+            "long": {"rope_parameters": LONG, "max_position_embeddings": 128, "original_max_position_embeddings": 8},
+            "short": {"rope_parameters": LONG, "tie_word_embeddings": True, "max_position_embeddings": 128},
+        },
+        {
+            "rope_type is 'linear'; for phi3 it can be": {"rope_scaling": {"rope_type": "linear", "factor": 2.0}},
+            "short_factor must list a divisor": {"rope_scaling": {"rope_type": "longrope", "long_factor": [1, 1, 1]}},
+            "longrope has 2 divisors for 3 pairs": {"rope_scaling": {**LONG, "short_factor": [1, 1], "long_factor": [1, 2]}},
+        },
+        HEADS,
+    ),
     "olmo2": Case(
         modeling_olmo2,
         "Olmo2",
@@ -272,6 +299,35 @@ def test_old_rotary_keys(folder: Path, case: str) -> None:
     assert (options.rotary_base, options.rotary_scaling.factor) == (1e6, 2.0)
     options = options_of(folder, case, "rope_parameters")
     assert (options.rotary_base, options.rotary_scaling) == (1e4, None)
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_texts_that_grow_past_the_original_length_are_read_again(folder: Path, beams: int) -> None:
+    """Phi-3 rotates all tokens of a longer text otherwise; theirs drops its cache there, and so does ours."""
+    theirs = CASES["phi3"].build(dtype=torch.float32, **CASES["phi3"].odd["long"])
+    found, prompt = loaded(theirs, folder), torch.tensor([[5, 9, 17, 4]])
+    with torch.no_grad():
+        expected = theirs.generate(prompt, max_new_tokens=12, do_sample=False, num_beams=beams, length_penalty=0.0)
+    if beams == 1:
+        own = generate(found.model, prompt.tolist(), max_new=12, eos=2).tokens[0]
+    else:
+        options = Beam(beams=beams, length_penalty="none", max_new=12)
+        own = beam_search(found.model, prompt.tolist(), options=options, eos=2)[0][0].tokens
+    assert [*prompt[0].tolist(), *own] == [token for token in expected[0].tolist() if token not in (0, 2)]
+
+
+def test_a_text_of_a_batch_is_read_as_alone_past_the_original_length(folder: Path) -> None:
+    found = loaded(CASES["phi3"].build(**CASES["phi3"].odd["long"]), folder)
+    prompts = [[5, 9, 17, 4, 8, 3, 21], [7], [11, 3, 22, 30]]
+    together = generate(found.model, prompts, max_new=9).tokens
+    assert together == [generate(found.model, [prompt], max_new=9).tokens[0] for prompt in prompts]
+    state = found.model.start(1)
+    ids = torch.tensor([prompts[0] + together[0]])
+    with torch.no_grad():
+        picked = found.model(ids)[0, len(prompts[0]) - 1 : -1].argmax(-1).tolist()
+        _, state = found.model.extend(ids[:, :12], state)  # from the start on a longer text
+        found.model.extend(ids[:, 12:], state)
+    assert picked[3:] == together[0][3:]  # the first tokens were chosen when the text was short
 
 
 def test_old_windows_of_mistral_and_qwen(folder: Path) -> None:

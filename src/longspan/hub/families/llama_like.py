@@ -150,12 +150,14 @@ def llama_like(
     bases: Mapping[str, str] | None = None,
     fixed: Config | None = None,
     only: Mapping[str, Sequence[Any]] | None = None,
+    partial: bool = False,
     body: Sequence[Rule] = BODY,
     tied: bool = False,
 ) -> Family:
     """A relative of Llama; its classes are called `prefix`For…, those for tasks are of the kinds `classes`.
 
-    `named` gives classes that are called otherwise, by kind; `only` adds keys with few supported values.
+    `named` gives classes that are called otherwise, by kind; `only` adds keys with few supported values. `partial`:
+    it may rotate a part of each head's features.
     """
     alone = f"{prefix}Model" if alone is None else alone
     calls = {kind: (named or {}).get(kind, f"{prefix}For{kind}") for kind in classes}
@@ -166,7 +168,7 @@ def llama_like(
         bases=bases or {},
         fields=fields,
         fixed={**FIXED, **(fixed or {})},
-        only={"partial_rotary_factor": (1.0, None), **(only or {})},
+        only={**({} if partial else {"partial_rotary_factor": (1.0, None)}), **(only or {})},
         architectures={
             f"{prefix}ForCausalLM": (),
             alone: (),
