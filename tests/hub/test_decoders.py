@@ -184,7 +184,9 @@ CASES |= {
         {
             "rope_type is 'linear'; for phi3 it can be": {"rope_scaling": {"rope_type": "linear", "factor": 2.0}},
             "short_factor must list a divisor": {"rope_scaling": {"rope_type": "longrope", "long_factor": [1, 1, 1]}},
-            "longrope has 2 divisors for 3 pairs": {"rope_scaling": {**LONG, "short_factor": [1, 1], "long_factor": [1, 2]}},
+            "longrope has 2 divisors for 3 pairs": {
+                "rope_scaling": {**LONG, "short_factor": [1, 1], "long_factor": [1, 2]}
+            },
         },
         HEADS,
     ),

@@ -84,6 +84,7 @@ class Tally:
         if mechanism.shape.value_dim < mechanism.shape.head_dim:  # merging copies heads that were padded
             floats += queries * heads * mechanism.shape.value_dim
         for name, norm in ({} if mixer.norms is None else mixer.norms).items():
+            assert isinstance(norm, LayerNorm | RMSNorm)
             if name == "q" or not again:
                 vectors = (queries if name == "q" else keys) * (mixer.widths[name] * mixer.heads[name])
                 self.norm(norm, vectors // norm.normalized_shape[0], norm.normalized_shape[0])
