@@ -1,4 +1,6 @@
-"""Norms of queries and keys, of outputs and around 1, and rotations that differ by layer: what current decoders have."""
+"""What current decoders have: norms of queries and keys, of outputs and around 1, rotations that differ by layer."""
+
+from pathlib import Path
 
 import pytest
 import torch
@@ -7,6 +9,7 @@ from torch.nn.functional import rms_norm
 
 from longspan.errors import InvalidOption, Unsupported
 from longspan.models import build
+from longspan.models.folder import load, save
 from longspan.nn.multihead import MultiHead
 from longspan.nn.norm import OffsetRMSNorm, build_norm
 from longspan.nn.residual import Residual
@@ -114,6 +117,28 @@ def test_layers_that_rotate_differently():
         build("decoder", **SIZES, position="rotary", rotary_layers=layers, groups=1)
     with pytest.raises(InvalidOption, match="all layers of this model are one block"):
         build("universal_decoder", **{**SIZES, "position": "rotary"}, rotary_layers=layers)
+
+
+def test_a_folder_keeps_all_of_it(tmp_path: Path):
+    long = {"kind": "longrope", "original_length": 8, "short": [1.0] * 4, "long": [2.0] * 4}
+    near = {"name": "window", "window": 3, "sinks": 2, "learned_sink": True}
+    model = build(
+        "decoder",
+        **SIZES,
+        position="rotary",
+        qk_norm="head",
+        norm="rms_offset",
+        norm_position="both",
+        experts={"count": 3, "active": 2},
+        rotary_layers=[{"scaling": long}, {"rotate": False}],
+        attention=[near, {"name": "softmax", "softcap": 5.0}],
+    )
+    save(model, tmp_path / "model")
+    again = load(tmp_path / "model")
+    assert again.options == model.options and again.switch_length == 8
+    ids = torch.randint(0, 11, (2, 12))
+    with torch.no_grad():
+        assert torch.equal(again.eval()(ids), model.eval()(ids))
 
 
 def test_longrope_has_divisors_for_short_and_long_texts():
