@@ -103,6 +103,30 @@ def test_models_decode_and_compile_as_they_read(options: dict):
         assert whole.abs().max() < 2.0
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"qk_norm": "head", "norm": "rms", "norm_position": "output"},
+        {"qk_norm": "all", "norm": "rms_offset", "norm_position": "both"},
+        {"experts": {"count": 4}},
+        {"attention": {"name": "window", "window": 3, "sinks": 2, "softcap": 3.0, "learned_sink": True}},
+    ],
+    ids=str,
+)
+def test_mixed_precision_trains_and_decodes(options: dict):
+    model = build("decoder", **SIZES, position="rotary", **options)
+    ids = torch.randint(0, 11, (2, 12))
+    with torch.autocast("cpu", torch.bfloat16):
+        whole = model(ids)
+        whole.float().square().mean().backward()
+        with torch.no_grad():
+            state = model.start(2)
+            _, state = model.extend(ids[:, :8], state)
+            logits, _ = model.extend(ids[:, 8:9], state)
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    torch.testing.assert_close(logits[:, 0].float(), whole.detach()[:, 8].float(), rtol=0, atol=0.1)
+
+
 def test_layers_that_rotate_differently():
     layers = [{"base": 100.0}, {"rotate": False}, {"base": 100.0}, {"scaling": {"kind": "linear", "factor": 2.0}}]
     model = build("decoder", **SIZES, position="rotary", rotary_layers=layers)
