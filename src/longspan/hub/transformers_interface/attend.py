@@ -242,7 +242,7 @@ class _Run:
             streams = {name: x.gather(1, forth[:, :, None].expand_as(x)) for name, x in streams.items()}
         q = _take(q, forth) if "k" in self.mechanism.projects else share_heads(k, q.shape[1])
         out = self.mechanism(q, k, v, key_mask=key_mask, bias=self.bias, streams=streams)
-        return _take(out, back)
+        return _take(out, back).masked_fill((keys < leading)[:, None, :, None], 0.0)  # padding reads nothing
 
     @torch.no_grad()
     def weights(self) -> Tensor:

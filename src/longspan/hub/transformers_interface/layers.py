@@ -27,10 +27,14 @@ def attention_layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def number_layers(model: nn.Module) -> None:
-    """Numbers the layers that have no number of their own (ViT, DistilBERT)."""
+    """Numbers the layers that have no number of their own (ViT, DistilBERT), once."""
+    if getattr(model, "longspan_numbered", False):
+        return
+    model.longspan_numbered = True  # type: ignore[assignment]
     plain = (module for _, module in attention_layers(model) if getattr(module, "layer_idx", None) is None)
     for number, module in enumerate(plain):
-        setattr(module, NUMBER, number)
+        if not hasattr(module, NUMBER):
+            setattr(module, NUMBER, number)
 
 
 def layer_number(module: nn.Module) -> int:

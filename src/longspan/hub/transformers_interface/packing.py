@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from longspan.errors import InvalidInput
+from longspan.hub.transformers_interface.layers import number_layers
 
 class _Noted(threading.local):
     """The `position_ids` of the forward passes that are running, the innermost last."""
@@ -33,6 +34,7 @@ def watch_positions(model: nn.Module) -> None:
 
 
 def note_positions(model: nn.Module, args: tuple[Any, ...], given: dict[str, Any]) -> None:
+    number_layers(model)
     positions = given.get("position_ids")
     if positions is None and args:
         positions = signature(model.forward).bind_partial(*args, **given).arguments.get("position_ids")

@@ -11,7 +11,6 @@ from typing import Any
 from longspan.attention.registry import names as mechanism_names
 from longspan.errors import LongspanError, Unsupported
 from longspan.hub.transformers_interface.attend import attention_function
-from longspan.hub.transformers_interface.layers import number_layers
 from longspan.hub.transformers_interface.masks import mask_function
 from longspan.hub.transformers_interface.mechanisms import keeps_weights, needs_a_home
 from longspan.hub.transformers_interface.names import PREFIX, Implementation
@@ -85,9 +84,7 @@ def _wrap_once() -> None:
         asked = attn_implementation.values() if isinstance(attn_implementation, dict) else [attn_implementation]
         for name in filter(is_ours, asked):
             _prepare(self, name)
-        out = choose(self, attn_implementation, *args, **given)
-        number_layers(self)
-        return out
+        return choose(self, attn_implementation, *args, **given)
 
     PreTrainedModel.get_correct_attn_implementation = get_correct_attn_implementation
     PreTrainedModel.set_attn_implementation = set_attn_implementation
@@ -100,7 +97,7 @@ def is_ours(name: Any) -> bool:
 def _prepare(model: Any, name: str) -> None:
     implementation = Implementation.read(name)
     check(model, implementation)
-    if keeps_weights(implementation) and not getattr(type(model), "longspan_attached", False):
+    if keeps_weights(implementation) and not type(model.config).model_type.startswith("longspan_"):
         raise Unsupported(needs_a_home(implementation))
     add(implementation)
     if implementation.name != name:
