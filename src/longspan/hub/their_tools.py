@@ -26,7 +26,10 @@ def register(mechanism: str | None = None, **options: Any) -> str | list[str]:
     from longspan.hub.transformers_interface.registration import register
     from longspan.hub.transformers_interface.subclasses import register_families
 
+    from longspan.hub.transformers_models.auto import register_models
+
     register_families()
+    register_models()
     return register(mechanism, **options)
 
 
@@ -46,13 +49,18 @@ def use_attention(model: Any, mechanism: str, **options: Any) -> Any:
 
 
 def to_transformers(model: "Model | Pretrained | Path | str", task: str | None = None) -> Any:
-    """One of our models, or a folder of one, as a model of transformers; the weights are shared, not copied.
+    """A model that longspan loads or trained, as a model of transformers; the weights are shared, not copied.
 
-    >>> causal = longspan.hub.to_transformers("runs/char/model")
-    >>> causal.save_pretrained("exported")
+    >>> model = longspan.hub.to_transformers("runs/char/model")
+    >>> model.generate(ids, max_new_tokens=20)
+
+    Without `task`, the class follows from the model: its first head, or the next token. Tasks are masked, classify,
+    regress, tag, span, choose, next (token), target (of an encoder–decoder) and states.
     """
     _need_transformers()
-    raise NotImplementedError
+    from longspan.hub.transformers_models.wrap import wrap
+
+    return wrap(model, task)
 
 
 def _need_transformers() -> None:
