@@ -1,4 +1,7 @@
-"""Mechanisms with weights of their own: saved and loaded with the model, to the bit, and never replaced in silence."""
+"""Mechanisms with weights of their own: saved and loaded with the model, to the bit, and never replaced in silence.
+
+Logits are compared up to the rounding of products, which depends on where in memory the weights lie.
+"""
 
 import json
 import subprocess
@@ -62,7 +65,7 @@ def test_an_encoder_is_saved_and_loaded(tmp_path: Path, mechanism: str) -> None:
     model.save_pretrained(tmp_path)
     loaded, told = AutoModelForMaskedLM.from_pretrained(tmp_path, output_loading_info=True)
     assert not told["missing_keys"] and not told["unexpected_keys"]
-    assert torch.equal(logits(loaded.eval(), ids, **given), before)
+    assert largest(logits(loaded.eval(), ids, **given), before) < 2e-6
     assert largest(before[:1, 4:], logits(loaded, ids[:1, 4:])) < 1e-5
     packed = {"position_ids": torch.tensor([[*range(5), *range(ids.shape[1] - 5)]])}
     apart = [logits(model, ids[1:, :5]), logits(model, ids[1:, 5:])]
@@ -77,7 +80,7 @@ def test_a_decoder_is_saved_and_loaded(tmp_path: Path, mechanism: str) -> None:
     before = logits(model, ids, use_cache=False)
     model.save_pretrained(tmp_path)
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
-    assert torch.equal(logits(loaded, ids, use_cache=False), before)
+    assert largest(logits(loaded, ids, use_cache=False), before) < 2e-6
     other = ids.clone()
     other[:, 7:] = 3 + (other[:, 7:] + 5) % 50
     assert largest(logits(loaded, other, use_cache=False)[:, :7], before[:, :7]) < 1e-5
@@ -98,18 +101,19 @@ def test_an_encoder_decoder_and_images(tmp_path: Path) -> None:
     before = logits(model, ids, **given)
     model.save_pretrained(tmp_path / "bart")
     loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "bart").eval()
-    assert torch.equal(logits(loaded, ids, **given), before)
+    assert largest(logits(loaded, ids, **given), before) < 2e-6
     model, pixels = use_attention(fresh("vit"), "linformer", rank=4, max_length=17), torch.randn(1, 3, 8, 8)
     before = logits(model, pixels)
     model.save_pretrained(tmp_path / "vit")
-    assert torch.equal(logits(AutoModelForImageClassification.from_pretrained(tmp_path / "vit").eval(), pixels), before)
+    assert largest(logits(AutoModelForImageClassification.from_pretrained(tmp_path / "vit").eval(), pixels), before) < 2e-6
 
 
 def test_new_processes(tmp_path: Path) -> None:
-    """Without longspan an error of transformers, by the Auto class and by the plain one; with it the same bits."""
+    """Without longspan an error of transformers, by the Auto class and by the plain one; with it the same
+    weights to the bit."""
     model, (ids, _) = use_attention(fresh("bert"), "linformer", rank=4), texts()
     model.save_pretrained(tmp_path / "model")
-    torch.save({"ids": ids, "logits": logits(model, ids)}, tmp_path / "seen.pt")
+    torch.save({"ids": ids, "logits": logits(model, ids), "weights": model.state_dict()}, tmp_path / "seen.pt")
     code = """
 import sys, torch
 from transformers import AutoModelForMaskedLM, BertForMaskedLM
@@ -122,11 +126,13 @@ for kind in (AutoModelForMaskedLM, BertForMaskedLM):
 import longspan.hub
 longspan.hub.register()
 with torch.no_grad():
-    print(torch.equal(AutoModelForMaskedLM.from_pretrained(folder).eval()(seen["ids"]).logits, seen["logits"]))
+    model = AutoModelForMaskedLM.from_pretrained(folder).eval()
+    print((model(seen["ids"]).logits - seen["logits"]).abs().max().item() < 2e-6)
+print(all(torch.equal(tensor, seen["weights"][name]) for name, tensor in model.state_dict().items()))
 """
     run = [sys.executable, "-c", code, str(tmp_path / "model"), str(tmp_path / "seen.pt")]
     told = subprocess.run(run, capture_output=True, text=True, check=True)
-    assert told.stdout.splitlines() == ["refused True", "refused True", "True"]
+    assert told.stdout.splitlines() == ["refused True", "refused True", "True", "True"]
 
 
 def test_another_attention_is_refused(tmp_path: Path) -> None:

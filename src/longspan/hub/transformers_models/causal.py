@@ -51,8 +51,11 @@ class LongspanForCausalLM(LongspanPreTrainedModel, GenerationMixin):  # type: ig
                 "read texts one at a time"
             )
         if state is None and not use_cache:
-            inputs = accepted(self.core.forward, key_mask=mask, positions=self._counted(positions, mask, length))
-            logits = self.core(input_ids, **inputs)
+            counted = self._counted(positions, mask, length)
+            if counted is None:
+                logits = self.core.text_logits(input_ids, key_mask=mask)
+            else:
+                logits = self.core(input_ids, **accepted(self.core.forward, key_mask=mask, positions=counted))
         else:
             state = self.core.start(len(input_ids)) if state is None else state
             past = state.length

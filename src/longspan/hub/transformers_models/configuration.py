@@ -1,17 +1,17 @@
 """`LongspanConfig`: our config.json as a configuration of transformers."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from transformers import PreTrainedConfig
 
 from longspan import __version__, config
 from longspan.errors import InvalidOption
 from longspan.models.base import Model
+from longspan.models.folder import MODEL_TYPE
 from longspan.models.registry import find
 from longspan.nn.heads import Head
 
-MODEL_TYPE = "longspan"
 # Names that their tools read, and ours.
 PLAIN_NAMES = {
     "vocab_size": "vocabulary",
@@ -26,7 +26,7 @@ class LongspanConfig(PreTrainedConfig):  # type: ignore[misc]
     """The kind of a model, `model`, and its `options`, as in a folder of longspan's."""
 
     model_type = MODEL_TYPE
-    keys_to_ignore_at_inference = ("past_key_values",)
+    keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]
 
     def __init__(
         self,
