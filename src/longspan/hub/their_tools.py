@@ -25,7 +25,6 @@ def register(mechanism: str | None = None, **options: Any) -> str | list[str]:
     _need_transformers()
     from longspan.hub.transformers_interface.registration import register
     from longspan.hub.transformers_interface.subclasses import register_families
-
     from longspan.hub.transformers_models.auto import register_models
 
     register_families()

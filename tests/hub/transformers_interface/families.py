@@ -22,7 +22,13 @@ SMALL = {
 GROUPED = {**SMALL, "num_key_value_heads": 2}
 HEADS_OF_8 = {**GROUPED, "head_dim": 8}
 SLIDING = {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]}
-ENCODER_DECODER = {"encoder_layers": 1, "decoder_layers": 2, "d_model": 32, "encoder_ffn_dim": 40, "decoder_ffn_dim": 40}
+ENCODER_DECODER = {
+    "encoder_layers": 1,
+    "decoder_layers": 2,
+    "d_model": 32,
+    "encoder_ffn_dim": 40,
+    "decoder_ffn_dim": 40,
+}
 
 # name: (class, configuration's class, options)
 FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
@@ -90,7 +96,11 @@ FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
         "ViTForImageClassification",
         "ViTConfig",
         {
-            **{key: value for key, value in SMALL.items() if "size" in key and key != "vocab_size" or key.startswith("num")},
+            **{
+                key: value
+                for key, value in SMALL.items()
+                if ("size" in key and key != "vocab_size") or key.startswith("num")
+            },
             "image_size": 8,
             "patch_size": 2,
         },

@@ -4,8 +4,6 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import StaticCache
-
 from tests.hub.transformers_interface.families import (
     DECODERS,
     ENCODER_DECODERS,
@@ -17,6 +15,7 @@ from tests.hub.transformers_interface.families import (
     run,
     texts,
 )
+from transformers import StaticCache
 
 PADDING = ["none", "right", "left"]
 
@@ -98,5 +97,3 @@ def test_a_mask_of_the_user() -> None:
     theirs = run(model, "eager", ids, attention_mask=added, use_cache=False).logits
     for mask in (added, keep.expand(2, 1, -1, -1)):
         assert largest(run(model, "longspan:softmax", ids, attention_mask=mask, use_cache=False).logits, theirs) < 1e-5
-
-

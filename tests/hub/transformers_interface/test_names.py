@@ -5,11 +5,11 @@ import sys
 from typing import Any
 
 import pytest
+from tests.hub.transformers_interface.families import family
 
 from longspan.errors import InvalidOption, LongspanError, UnknownName
 from longspan.hub import register
 from longspan.hub.transformers_interface.names import Implementation
-from tests.hub.transformers_interface.families import family
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from tests.hub.transformers_interface.families import FAMILIES, family, largest, texts
 from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,
@@ -23,7 +24,6 @@ from transformers import (
 
 from longspan.errors import InvalidOption, Unsupported
 from longspan.hub import use_attention
-from tests.hub.transformers_interface.families import FAMILIES, family, largest, texts
 
 ENCODING: dict[str, dict[str, Any]] = {
     "linformer": {"rank": 4},
@@ -105,7 +105,9 @@ def test_an_encoder_decoder_and_images(tmp_path: Path) -> None:
     model, pixels = use_attention(fresh("vit"), "linformer", rank=4, max_length=17), torch.randn(1, 3, 8, 8)
     before = logits(model, pixels)
     model.save_pretrained(tmp_path / "vit")
-    assert largest(logits(AutoModelForImageClassification.from_pretrained(tmp_path / "vit").eval(), pixels), before) < 2e-6
+    assert (
+        largest(logits(AutoModelForImageClassification.from_pretrained(tmp_path / "vit").eval(), pixels), before) < 2e-6
+    )
 
 
 def test_new_processes(tmp_path: Path) -> None:

@@ -4,10 +4,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch.overrides import TorchFunctionMode
-
-from longspan.hub import register
-from longspan.hub.transformers_interface import mask_codes
 from tests.hub.transformers_interface.families import (
     DECODERS,
     LENGTH,
@@ -18,6 +14,10 @@ from tests.hub.transformers_interface.families import (
     run,
     texts,
 )
+from torch.overrides import TorchFunctionMode
+
+from longspan.hub import register
+from longspan.hub.transformers_interface import mask_codes
 
 # Mechanisms that decode, without weights of their own, with blocks far smaller than the text.
 CAUSAL = [
@@ -167,7 +167,7 @@ PACKED = [
     for given in ("positions", "cache", "mask", "lengths")
     for kind in ("longspan:softmax", "longspan:window?window=2", "longspan:linear", "longspan:sparse?stride=3")
     if not (name in ("bert", "modernbert") and (given == "cache" or "sparse" in kind))  # there is no such thing
-    if name != "mistral" or "linear" not in kind and "sparse" not in kind  # whose layers all slide
+    if name != "mistral" or ("linear" not in kind and "sparse" not in kind)  # whose layers all slide
 ]
 
 
@@ -190,7 +190,9 @@ def test_a_packed_text_goes_on_with_a_cache_and_packing_can_be_off() -> None:
     positions = torch.cat([torch.arange(5), torch.arange(LENGTH - 5)])[None]
     alone = run(model, "longspan:linear", ids[:, 5:]).logits
     first = run(model, "longspan:linear", ids[:, :9], position_ids=positions[:, :9], use_cache=True)
-    last = run(model, "longspan:linear", ids[:, 9:], position_ids=positions[:, 9:], past_key_values=first.past_key_values)
+    last = run(
+        model, "longspan:linear", ids[:, 9:], position_ids=positions[:, 9:], past_key_values=first.past_key_values
+    )
     assert largest(last.logits, alone[:, 4:]) < 1e-5
     name = register("softmax", packing=False)
     leaking = run(model, name, ids, position_ids=positions, attention_mask=torch.ones_like(ids)).logits

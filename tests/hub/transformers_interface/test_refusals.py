@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from tests.hub.transformers_interface.families import LENGTH, family, largest, run, texts
 
 from longspan.errors import LongspanError, Unsupported
 from longspan.hub import register, use_attention
-from tests.hub.transformers_interface.families import LENGTH, family, largest, run, texts
 
 TINY = {
     "hidden_size": 8,
@@ -76,7 +76,9 @@ def test_mechanisms_where_they_have_no_form(name: str, kind: str, message: str) 
 def test_dropout_on_weights_that_a_mechanism_does_not_have() -> None:
     model, ids = transformers.BertModel(transformers.BertConfig(**TINY)).train(), torch.ones(1, 4, dtype=torch.long)
     model.set_attn_implementation("longspan:linear")
-    with pytest.raises(Unsupported, match=r"no attention weights to drop, and this model trains with a dropout of 0\.1"):
+    with pytest.raises(
+        Unsupported, match=r"no attention weights to drop, and this model trains with a dropout of 0\.1"
+    ):
         model(ids)
     model.set_attn_implementation("longspan:window?window=2")
     assert model(ids).last_hidden_state.isfinite().all()
@@ -112,9 +114,7 @@ def test_blocks_that_are_read_both_ways(monkeypatch: pytest.MonkeyPatch) -> None
     whole = modeling_llama.create_causal_mask
     blocks = torch.full((1, 300), -1)
     blocks[0, 200:203] = 0
-    monkeypatch.setattr(
-        modeling_llama, "create_causal_mask", lambda **given: whole(**given, block_sequence_ids=blocks)
-    )
+    monkeypatch.setattr(modeling_llama, "create_causal_mask", lambda **given: whole(**given, block_sequence_ids=blocks))
     with pytest.raises(Unsupported, match="longspan:linear cannot compute this model's mask"):
         run(family("llama"), "longspan:linear", torch.ones(1, 300, dtype=torch.long), use_cache=False)
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file
+from tests.models.every import KINDS, of_kind, of_mechanism
 from torch import Tensor
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoModelForSequenceClassification
 
@@ -21,7 +22,6 @@ from longspan.hub.transformers_models.auto import CLASSES
 from longspan.hub.transformers_models.configuration import LongspanConfig
 from longspan.models import build
 from longspan.models.base import CausalModel
-from tests.models.every import KINDS, of_kind, of_mechanism
 
 CAUSAL = ("decoder", "universal_decoder", "transformer_xl", "compressive", "recurrent")
 PAIRS = ("transformer", "seq2seq", "universal")
@@ -164,9 +164,10 @@ def test_regression_and_names_of_labels(tmp_path: Path) -> None:
     of_kind("encoder", tasks=[{"task": "regress", "labels": 1}]).save(tmp_path / "number")
     loaded = AutoModelForSequenceClassification.from_pretrained(tmp_path / "number")
     out = loaded(ids(), labels=torch.tensor([0.5, 1.0]))
-    assert loaded.config.problem_type == "regression" and abs(
-        out.loss - torch.nn.functional.mse_loss(out.logits[:, 0], torch.tensor([0.5, 1.0]))
-    ) < 1e-6
+    assert (
+        loaded.config.problem_type == "regression"
+        and abs(out.loss - torch.nn.functional.mse_loss(out.logits[:, 0], torch.tensor([0.5, 1.0]))) < 1e-6
+    )
     of_kind("encoder", tasks=[{"task": "classify", "labels": 2, "names": ["no", "yes"]}]).save(tmp_path / "names")
     assert AutoModelForSequenceClassification.from_pretrained(tmp_path / "names").config.id2label == {0: "no", 1: "yes"}
 
@@ -296,9 +297,9 @@ def test_refusals(tmp_path: Path) -> None:
             shell(ids(), **given)
     with pytest.raises(Unsupported, match="load it with another vocabulary"):
         shell.resize_token_embeddings(20)
-    with pytest.raises(ValueError, match="[Ss]tateful"):
+    with pytest.raises(ValueError, match=r"[Ss]tateful"):
         shell.generate(ids(1), assistant_model=shell, **GREEDY)
-    with pytest.raises(UnknownName, match="no task is called 'maskd': did you mean 'masked'?"):
+    with pytest.raises(UnknownName, match=r"no task is called 'maskd': did you mean 'masked'\?"):
         to_transformers(of_kind("encoder"), "maskd")
     with pytest.raises(Unsupported, match="this encoder has no head for 'tag': its heads are for masked"):
         to_transformers(of_kind("encoder"), "tag")
@@ -317,5 +318,7 @@ def test_the_written_configuration_has_the_names_that_tools_read(tmp_path: Path)
     to_transformers(of_kind("decoder", max_length=32)).save_pretrained(tmp_path)
     record = json.loads((tmp_path / "config.json").read_text())
     plain = {"vocab_size": 11, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
-    assert record.items() >= {**plain, "max_position_embeddings": 32, "model_type": "longspan", "model": "decoder"}.items()
+    assert (
+        record.items() >= {**plain, "max_position_embeddings": 32, "model_type": "longspan", "model": "decoder"}.items()
+    )
     assert "auto_map" not in record

@@ -154,7 +154,9 @@ def test_pipelines(tokenizer: Any) -> None:
     seen = torch.tensor([tokenizer("the [MASK] sat")["input_ids"]])
     scores = core.outputs(seen)["masked"][0, 1].softmax(-1)
     assert best["token"] == int(scores.argmax()) and abs(best["score"] - scores.max().item()) < 1e-6
-    classify = pipeline("text-classification", model=to_transformers(core, "classify"), tokenizer=tokenizer, device="cpu")
+    classify = pipeline(
+        "text-classification", model=to_transformers(core, "classify"), tokenizer=tokenizer, device="cpu"
+    )
     assert classify("the cat sat")[0]["label"] in ("bad", "good")
 
 
@@ -181,9 +183,7 @@ def test_lora(tmp_path: Path, tokenizer: Any) -> None:
     model.eval()
     greedy: dict[str, Any] = {"max_new_tokens": 6, "do_sample": False, "output_logits": True}
     cached, whole = (
-        torch.stack(
-            model.generate(input_ids=ids, use_cache=cache, return_dict_in_generate=True, **greedy).logits, 1
-        )
+        torch.stack(model.generate(input_ids=ids, use_cache=cache, return_dict_in_generate=True, **greedy).logits, 1)
         for cache in (True, False)
     )
     assert (cached - whole).abs().max() < 1e-5  # the step reads q, k and v by one product, adapters included

@@ -1,4 +1,7 @@
-"""Exact attention of theirs: grouped queries, any mask, windows, soft caps, sinks and biases, queries × keys in memory."""
+"""Exact attention with what their families add: grouped queries, any mask, windows, soft caps, sinks, biases.
+
+It holds weights of queries × keys in memory.
+"""
 
 from dataclasses import dataclass
 

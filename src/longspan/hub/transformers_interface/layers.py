@@ -23,7 +23,7 @@ def uses_interface(kind: type[nn.Module]) -> bool:
 
 def attention_layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """The modules of a model that call the interface, with their names."""
-    return ((name, module) for name, module in model.named_modules() if uses_interface(type(module)))
+    return ((name, module) for name, module in model.named_modules() if uses_interface(type(module)))  # type: ignore[arg-type]
 
 
 def number_layers(model: nn.Module) -> None:

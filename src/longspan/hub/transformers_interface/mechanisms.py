@@ -166,9 +166,7 @@ def mechanism_of(
         attached.dropout = dropout
         return attached
     sizes = (q.shape[1], q.shape[3], value_dim)
-    return _built(
-        implementation, *sizes, causal, longest(module), dropout, layer_number(module), q.dtype, q.device
-    )
+    return _built(implementation, *sizes, causal, longest(module), dropout, layer_number(module), q.dtype, q.device)
 
 
 __all__ = ["ATTACHED", "HIDDEN", "keeps_weights", "kind_at", "make", "mechanism_of", "needs_a_home"]

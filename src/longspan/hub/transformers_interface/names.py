@@ -63,7 +63,9 @@ class Implementation:
         for pair in query.split("&") if query else ():
             key, equals, text = pair.partition("=")
             if not equals or not key or key in options:
-                raise InvalidOption(f"{name}: options are written key=value and joined by &, each once; {pair!r} is not")
+                raise InvalidOption(
+                    f"{name}: options are written key=value and joined by &, each once; {pair!r} is not"
+                )
             options[key] = _value(text)
         return cls.of(mechanism, options)
 

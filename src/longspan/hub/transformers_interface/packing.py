@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from longspan.errors import InvalidInput
 from longspan.hub.transformers_interface.layers import number_layers
 
+
 class _Noted(threading.local):
     """The `position_ids` of the forward passes that are running, the innermost last."""
 

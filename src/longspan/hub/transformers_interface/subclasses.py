@@ -89,7 +89,7 @@ def config_class(family: str) -> Any:
     @classmethod  # type: ignore[misc]
     def from_dict(cls: Any, values: dict[str, Any], **given: Any) -> Any:
         register_models(family)
-        return super(kind, cls).from_dict({**values}, **given)
+        return super(kind, cls).from_dict(values, **given)  # type: ignore[arg-type]
 
     kind = type(
         CLASS_PREFIX + base.__name__,
@@ -193,7 +193,7 @@ def mechanisms_for(model: nn.Module, implementation: Implementation) -> list[tup
         like = next(layer.parameters())
         mechanism.to(device=like.device, dtype=like.dtype)
         for part in (*mechanism.modules(), *mechanism.parameters()):
-            part._is_hf_initialized = True  # type: ignore[union-attr]  # their initialisation leaves it alone
+            part.__dict__["_is_hf_initialized"] = True  # their initialisation leaves it alone
         built.append((layer, mechanism))
     if not built:
         raise InvalidOption(f"{implementation.name} fits no layer of {type(model).__name__}")
@@ -229,7 +229,7 @@ def use_attention(model: Any, mechanism: str, options: dict[str, Any]) -> Any:
     config = model.config
     config.__class__ = config_class(family)  # the layers share it with the model
     config.longspan = config._attn_implementation = add(implementation)
-    model.__class__ = model_class(type(model), family)
+    model.__class__ = model_class(model.__class__, family)
     attach(model, implementation)
     for part in model.modules():
         if isinstance(part, PreTrainedModel):

@@ -27,7 +27,7 @@ class LongspanPreTrainedModel(PreTrainedModel):  # type: ignore[misc]
         self.core = self.ability.require(config.build() if core is None else core, type(self).__name__)
         for tensor in (*self.core.parameters(), *self.core.buffers()):
             if not tensor.is_meta:  # on meta it is marked when a file fills it
-                tensor._is_hf_initialized = True  # type: ignore[union-attr]
+                tensor._is_hf_initialized = True  # type: ignore[attr-defined]
         self._tied_weights_keys = tied_names(self)
         self.post_init()
 

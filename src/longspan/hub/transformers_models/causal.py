@@ -63,7 +63,7 @@ class LongspanForCausalLM(LongspanPreTrainedModel, GenerationMixin):  # type: ig
                 mask, positions = mask[:, past:], positions if positions is None else positions[:, -length:]
             given_mask = None if mask is None or bool(mask.all()) else mask
             counted = self._counted(positions, mask, length, past)
-            last = logits_to_keep == 1 and labels is None
+            last = labels is None and not isinstance(logits_to_keep, Tensor) and logits_to_keep == 1
             logits, state = self.core.extend(input_ids, state, key_mask=given_mask, positions=counted, last=last)
             if isinstance(past_key_values, LongspanCache):
                 past_key_values.state = state

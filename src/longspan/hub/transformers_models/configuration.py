@@ -62,7 +62,9 @@ class LongspanConfig(PreTrainedConfig):  # type: ignore[misc]
     def build(self) -> Model:
         """Our model, with new weights."""
         if self.model is None:
-            raise InvalidOption("a LongspanConfig needs the kind of model and its options: LongspanConfig(model=…, options=…)")
+            raise InvalidOption(
+                "a LongspanConfig needs the kind of model and its options: LongspanConfig(model=…, options=…)"
+            )
         kind = find(self.model)
         return kind(config.make(kind.Options, self.options, self.model))
 

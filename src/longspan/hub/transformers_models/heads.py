@@ -67,9 +67,7 @@ class _Headed(LongspanPreTrainedModel):
         if input_ids is None:
             raise InvalidInput(f"{type(self).__name__} reads input_ids")
         kinds = token_type_ids if self.core.segment_kinds else None
-        inputs = accepted(
-            self.core.outputs, key_mask=key_mask(attention_mask), segments=kinds, positions=position_ids
-        )
+        inputs = accepted(self.core.outputs, key_mask=key_mask(attention_mask), segments=kinds, positions=position_ids)
         output: Tensor = self.core.outputs(input_ids, **inputs)[self.head_task(self.config)]
         return output
 
@@ -105,7 +103,11 @@ class LongspanForSequenceClassification(_Headed):
 
     def head_task(self, config: LongspanConfig) -> str:
         tasks = [head.task for head in config.heads()]
-        return "regress" if config.problem_type == "regression" or ("regress" in tasks and "classify" not in tasks) else "classify"
+        return (
+            "regress"
+            if config.problem_type == "regression" or ("regress" in tasks and "classify" not in tasks)
+            else "classify"
+        )
 
     def prepare(self, config: LongspanConfig) -> None:
         super().prepare(config)
@@ -190,7 +192,7 @@ class LongspanForMultipleChoice(_Headed):
         if input_ids is None or input_ids.dim() != 3:
             raise InvalidInput(f"{type(self).__name__} reads input_ids (batch, choices, length)")
         rows = [None if x is None else x.flatten(0, 1) for x in (input_ids, attention_mask, token_type_ids)]
-        scores = self.read(*rows, None, given).unflatten(0, input_ids.shape[:2])
+        scores = self.read(rows[0], rows[1], rows[2], None, given).unflatten(0, input_ids.shape[:2])
         loss = None if labels is None else self.add_auxiliary(cross_entropy(scores, labels))
         return MultipleChoiceModelOutput(loss=loss, logits=scores)
 

@@ -52,7 +52,9 @@ def _kind(model: Model, task: str | None) -> Any:
     if task is not None:
         if task not in ("next", "target", "states", *trained):
             told = f"its heads are for {', '.join(trained)}" if trained else "it has no task heads"
-            raise Unsupported(f"this {model.name} has no head for {task!r}: {told}; longspan.hub.finetune.tune adds one")
+            raise Unsupported(
+                f"this {model.name} has no head for {task!r}: {told}; AutoModelFor….from_pretrained(FOLDER) adds one"
+            )
         return TASKS[task]
     if isinstance(model, EncoderDecoder):
         return LongspanForConditionalGeneration
@@ -71,7 +73,9 @@ def _token_ids(pretrained: Pretrained) -> dict[str, Any]:
     if tokenizer is not None:
         for role in ROLES:
             token = tokenizer.special.get(role)
-            known[f"{role}_token_id"] = known[f"{role}_token_id"] if token is None else tokenizer.inner.token_to_id(token)
+            known[f"{role}_token_id"] = (
+                known[f"{role}_token_id"] if token is None else tokenizer.inner.token_to_id(token)
+            )
     start = pretrained.config.get("decoder_start_token_id")
     known["decoder_start_token_id"] = known["bos_token_id"] if start is None else start
     return {key: value for key, value in known.items() if value is not None}
