@@ -17,10 +17,10 @@ def register(mechanism: str | None = None, **options: Any) -> str | list[str]:
     >>> model = AutoModel.from_pretrained(FOLDER, attn_implementation="longspan:window?window=256")
     >>> model.set_attn_implementation(longspan.hub.register("performer", features=128))
 
-    Call it once before transformers loads a model that longspan wrote. `longspan show NAME` lists the options. Three
-    more are for every mechanism: `layers` are the layers that get it (the others stay exact), `max_length` is for
-    mechanisms with a table of positions if the model does not say its longest text, and `packing=False` reads texts
-    that are packed into one row as one.
+    Call it once before transformers loads a model that longspan wrote. `longspan show NAME` lists the options of a
+    mechanism. There are four more: `layers` are the layers that get it (the others stay exact), `max_length` is for
+    mechanisms with a table of positions if the model does not say its longest text, `packing=False` reads texts that
+    are packed into one row as one, and `global_first` is the number of global tokens at the front (longformer).
     """
     _need_transformers()
     from longspan.hub.transformers_interface.registration import register

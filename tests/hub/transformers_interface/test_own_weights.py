@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from tests.hub.transformers_interface.families import FAMILIES, family, largest, texts
+from tests.hub.transformers_interface.families import FAMILIES, LENGTH, family, largest, texts
 from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,
@@ -33,6 +33,8 @@ ENCODING: dict[str, dict[str, Any]] = {
     "sinkhorn": {"block": 4},
     "memory_compressed": {"stride": 2},
     "routing": {"clusters": 3, "window": 4, "block": 4},
+    "longformer": {"window": 2, "global_first": 1},
+    "etc": {"global_tokens": 3, "radius": 2, "labels": 2},
 }
 CAUSAL: dict[str, dict[str, Any]] = {
     **{name: ENCODING[name] for name in ("synthesizer", "sinkhorn", "memory_compressed", "routing")},
@@ -91,6 +93,29 @@ def test_a_decoder_is_saved_and_loaded(tmp_path: Path, mechanism: str) -> None:
     else:
         after = logits(loaded, ids[:, 7:], past_key_values=first.past_key_values)
         assert largest(after, before[:, 7:]) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "options"),
+    [
+        ("longformer", {"window": LENGTH, "global_first": 2}),
+        ("etc", {"global_tokens": 3, "radius": LENGTH, "labels": 0}),
+    ],
+)
+def test_global_tokens_start_as_the_model(mechanism: str, options: dict[str, Any]) -> None:
+    """Their projections are copies: where everything is read, the model is what it was; then they are trained."""
+    model, (ids, mask) = use_attention(fresh("bert"), mechanism, **options), texts("right")
+    given = {"attention_mask": mask}
+    assert largest(logits(model, ids, **given)[mask.bool()], logits(fresh("bert"), ids, **given)[mask.bool()]) < 1e-5
+    maps = model(ids, attention_mask=mask, output_attentions=True).attentions[0].sum(-1).transpose(1, 2)[mask.bool()]
+    assert largest(maps, torch.ones_like(maps)) < 1e-5
+    model(ids, labels=ids).loss.backward()
+    projections = [weight for name, weight in model.named_parameters() if "longspan_projections" in name]
+    assert projections and all(weight.grad is not None for weight in projections)
+    with pytest.raises(Unsupported, match="has none for q alone"):
+        use_attention(fresh("modernbert"), mechanism, **options)
+    with pytest.raises(Unsupported, match="cannot be used in causal layers"):
+        use_attention(fresh("llama"), mechanism, **options)
 
 
 def test_an_encoder_decoder_and_images(tmp_path: Path) -> None:

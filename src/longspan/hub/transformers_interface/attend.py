@@ -21,6 +21,7 @@ from torch.nn.functional import pad
 from longspan.attention.base import Attention, share_heads
 from longspan.errors import InvalidInput, Unsupported
 from longspan.hub.transformers_interface import dense, mask_codes
+from longspan.hub.transformers_interface.global_projections import PROJECTIONS, project
 from longspan.hub.transformers_interface.layers import is_causal, is_cross, layer_number
 from longspan.hub.transformers_interface.mask_codes import Seen
 from longspan.hub.transformers_interface.mechanisms import HIDDEN, mechanism_of
@@ -183,21 +184,27 @@ class _Run:
             implementation, module, heads.q, self.causal, heads.dropout, heads.v.shape[3]
         )
         self.bias = None if heads.extra.bias is None else by_offset(heads.extra.bias, heads.past, heads.k.shape[2])
-        self.q = heads.q * (heads.scaling * heads.q.shape[3] ** 0.5)
+        self.factor = heads.scaling * heads.q.shape[3] ** 0.5  # mechanisms divide by √width themselves
+        self.q = heads.q * self.factor
         self.k = heads.k
         if not self.mechanism.supports.grouped:
             self.k = share_heads(self.k, self.q.shape[1])
         if self.past:
             self.q = pad(self.q, (0, 0, self.past, 0))
-        self.streams = self._streams(module)
-        projects = self.mechanism.projects
-        if "k" not in projects:  # one projection is queries and keys: of the two, their cache holds the keys
+        self.module, self.first = module, implementation.global_first
+        self.hidden = self._hidden()
+        self.measuring = False  # whether the values are the identity, to see the weights
+        if (
+            "k" not in self.mechanism.projects
+        ):  # one projection is queries and keys: of the two, their cache holds the keys
             self.q = share_heads(self.k, self.q.shape[1])
 
-    def _streams(self, module: nn.Module) -> dict[str, Tensor] | None:
-        if not any(stream.kind == "hidden" for stream in self.mechanism.streams):
+    def _hidden(self) -> Tensor | None:
+        """The hidden states of the layer, if the mechanism reads them or projections of them."""
+        reads = any(stream.kind == "hidden" for stream in self.mechanism.streams)
+        if not reads and not hasattr(self.module, PROJECTIONS):
             return None
-        hidden = getattr(module, HIDDEN, None)
+        hidden: Tensor | None = getattr(self.module, HIDDEN, None)
         if self.past:
             raise Unsupported(
                 f"{self.name} reads the hidden states of all tokens, which their cache does not keep; "
@@ -205,7 +212,24 @@ class _Run:
             )
         if hidden is None:
             raise Unsupported(f"{self.name} reads the hidden states of its layer: use longspan.hub.use_attention")
-        return {"hidden": hidden}
+        return hidden
+
+    def _streams(self, hidden: Tensor | None, key_mask: Tensor | None, v: Tensor) -> dict[str, Tensor] | None:
+        if hidden is None:
+            return None
+        streams: dict[str, Tensor] = {}
+        for stream in self.mechanism.streams:
+            if stream.kind == "hidden":
+                streams[stream.name] = hidden
+            elif stream.kind == "heads":
+                x = project(self.module, stream, hidden, self.q.shape[1])
+                if x is not None:
+                    x = v if self.measuring and stream.like == "v" else x
+                    streams[stream.name] = x * self.factor if stream.like == "q" else x
+            elif stream.name == "global_mask" and self.first is not None:
+                real = hidden.new_ones(hidden.shape[:2], dtype=torch.bool) if key_mask is None else key_mask
+                streams[stream.name] = real & (real.cumsum(1) <= self.first)
+        return streams
 
     def __call__(self, v: Tensor) -> Tensor:
         if not self.mechanism.supports.grouped:
@@ -214,21 +238,20 @@ class _Run:
         if seen.packed:
             out = v.new_zeros(len(v), self.q.shape[1], self.q.shape[2], v.shape[3])
             return separately(self._one_text(v), seen.texts, out)[:, :, self.past :]
-        return self._whole(self.q, self.k, v, seen.key_mask, self.streams)[:, :, self.past :]
+        return self._whole(self.q, self.k, v, seen.key_mask, self.hidden)[:, :, self.past :]
 
     def _one_text(self, v: Tensor) -> Callable[[int, slice, slice], Tensor]:
         def compute(row: int, queries: slice, keys: slice) -> Tensor:
             at = slice(row, row + 1)
-            streams = None if self.streams is None else {name: x[at, keys] for name, x in self.streams.items()}
-            return self._whole(self.q[at, :, queries], self.k[at, :, keys], v[at, :, keys], None, streams)
+            hidden = None if self.hidden is None else self.hidden[at, keys]
+            return self._whole(self.q[at, :, queries], self.k[at, :, keys], v[at, :, keys], None, hidden)
 
         return compute
 
-    def _whole(
-        self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, streams: dict[str, Tensor] | None
-    ) -> Tensor:
+    def _whole(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, hidden: Tensor | None) -> Tensor:
         """The mechanism, on rows whose padding stands on the right if it counts positions."""
         if key_mask is None or self.mechanism.supports.left_padding or bool(key_mask[:, 0].all()):
+            streams = self._streams(hidden, key_mask, v)
             out: Tensor = self.mechanism(q, k, v, key_mask=key_mask, bias=self.bias, streams=streams)
             return out
         keys = torch.arange(k.shape[2], device=k.device)
@@ -238,9 +261,10 @@ class _Run:
         if self.cross:
             out = self.mechanism(q, k, v, key_mask=key_mask, bias=self.bias)
             return out
-        if streams is not None:
-            streams = {name: x.gather(1, forth[:, :, None].expand_as(x)) for name, x in streams.items()}
+        if hidden is not None:
+            hidden = hidden.gather(1, forth[:, :, None].expand_as(hidden))
         q = _take(q, forth) if "k" in self.mechanism.projects else share_heads(k, q.shape[1])
+        streams = self._streams(hidden, key_mask, v)
         out = self.mechanism(q, k, v, key_mask=key_mask, bias=self.bias, streams=streams)
         return _take(out, back).masked_fill((keys < leading)[:, None, :, None], 0.0)  # padding reads nothing
 
@@ -255,12 +279,14 @@ class _Run:
         training = self.mechanism.training
         identity = torch.eye(v.shape[2], dtype=v.dtype, device=v.device)
         try:
+            self.measuring = True
             self.mechanism.train(False)  # the weights are those before dropout
             columns = []
             for block in identity.split(v.shape[3], 1):
                 values = pad(block, (0, v.shape[3] - block.shape[1])).expand(*v.shape)
                 columns.append(self(values)[..., : block.shape[1]])
         finally:
+            self.measuring = False
             self.mechanism.train(training)
         return torch.cat(columns, 3)
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from longspan.attention.base import Attention
 from longspan.attention.registry import build
 from longspan.errors import InvalidOption, LongspanError, Unsupported
+from longspan.hub.transformers_interface.global_projections import projected
 from longspan.hub.transformers_interface.layers import layer_number, longest
 from longspan.hub.transformers_interface.names import Implementation
 
@@ -50,6 +51,12 @@ def make(
             raise InvalidOption(
                 f"{error}; this model's configuration has no max_position_embeddings: {name!r}"
             ) from None
+    needed = [stream.name for stream in mechanism.streams if stream.required and stream.kind in ("mask", "ids")]
+    if needed:
+        raise Unsupported(
+            f"{implementation.name} reads {', '.join(needed)}, which a model of transformers does not know; "
+            "load the model with longspan.load and change its attention there"
+        )
     if causal and not mechanism.supports.streaming:
         raise Unsupported(
             f"{implementation.name} cannot be used in causal layers: what an earlier token reads changes with later "
@@ -67,7 +74,8 @@ def keeps_weights(implementation: Implementation) -> bool:
                 mechanism = kind_at(implementation, causal)
         except LongspanError:
             continue
-        return bool(kind.running_statistics or next(mechanism.parameters(), None) is not None)
+        projections = any(stream.required for stream in projected(mechanism)) or implementation.global_first
+        return bool(projections or kind.running_statistics or next(mechanism.parameters(), None) is not None)
     return False
 
 
@@ -92,11 +100,9 @@ def _heads(implementation: Implementation) -> int:
 
 def _refuse(implementation: Implementation, causal: bool) -> None:
     kind = implementation.kind
-    streams = [stream.name for stream in kind.streams if stream.required and stream.kind != "hidden"]
-    if streams:
+    if causal and implementation.global_first:
         raise Unsupported(
-            f"{implementation.name} reads {', '.join(streams)}, which a model of transformers does not compute; "
-            "load the model with longspan.load and change its attention there"
+            f"{implementation.name} cannot be used in causal layers: a global token would read the future"
         )
     if causal and not kind.supports.causal:
         able = "window, linear, performer, sparse, retention"

@@ -1,7 +1,7 @@
 """The name of a mechanism with its options, as transformers passes it: "longspan:window?window=256".
 
 Equal settings have one name: options are sorted and written with the names that they have today. Besides the
-mechanism's own options there are three of this room: `layers`, `max_length` and `packing`.
+mechanism's own options there are four of this room: `global_first`, `layers`, `max_length` and `packing`.
 """
 
 import json
@@ -18,7 +18,7 @@ from longspan.errors import InvalidOption
 
 PREFIX = "longspan:"
 FORBIDDEN = ("flash", "sdpa", "flex_attention", "/", "paged|")  # each makes transformers look for a kernel of its own
-OWN_OPTIONS = ("layers", "max_length", "packing")
+OWN_OPTIONS = ("global_first", "layers", "max_length", "packing")
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,7 @@ class Implementation:
     layers: tuple[int, ...] | None = None
     max_length: int | None = None
     packing: bool = True  # whether texts whose positions start again are read separately
+    global_first: int | None = None  # how many tokens at the front are global (Longformer)
 
     def __post_init__(self) -> None:
         checked = AttentionConfig(self.mechanism, **self.options)  # refuses unknown names and options
@@ -40,6 +41,11 @@ class Implementation:
             raise InvalidOption(f"layers are numbers from 0 on, not {self.layers!r}")
         if self.max_length is not None and not _counts(self.max_length, 1):
             raise InvalidOption(f"max_length must be an int of at least 1, not {self.max_length!r}")
+        if self.global_first is not None:
+            if not _counts(self.global_first, 1):
+                raise InvalidOption(f"global_first must be an int of at least 1, not {self.global_first!r}")
+            if not any(stream.name == "global_mask" for stream in self.kind.streams):
+                raise InvalidOption(f"{self.mechanism} chooses no global tokens; global_first is for longformer")
         if not isinstance(self.packing, bool):
             raise InvalidOption(f"packing must be true or false, not {self.packing!r}")
         for word in FORBIDDEN:
@@ -72,7 +78,7 @@ class Implementation:
     @cached_property
     def name(self) -> str:
         """What `attn_implementation=` takes."""
-        own: dict[str, Any] = {}
+        own: dict[str, Any] = {} if self.global_first is None else {"global_first": self.global_first}
         if self.layers is not None:
             own["layers"] = list(self.layers)
         if self.max_length is not None:

@@ -16,6 +16,7 @@ from torch import nn
 
 from longspan.attention.base import Attention
 from longspan.errors import InvalidOption, Unsupported
+from longspan.hub.transformers_interface.global_projections import PROJECTIONS, copies, projected
 from longspan.hub.transformers_interface.layers import (
     attention_layers,
     is_cross,
@@ -164,15 +165,19 @@ def model_class(base: Any, family: str) -> Any:
 
 def attach(model: nn.Module, implementation: Implementation) -> None:
     """Gives every layer that the mechanism computes a mechanism of its own."""
-    for layer, mechanism in mechanisms_for(model, implementation):
+    for layer, mechanism, projections in mechanisms_for(model, implementation):
         layer.add_module(ATTACHED, mechanism)
-        if any(stream.kind == "hidden" for stream in mechanism.streams):
+        if projections is not None:
+            layer.add_module(PROJECTIONS, projections)
+        if projections is not None or any(stream.kind == "hidden" for stream in mechanism.streams):
             layer.register_forward_pre_hook(_keep_hidden, with_kwargs=True)
             layer.register_forward_hook(_drop_hidden, always_call=True)
 
 
-def mechanisms_for(model: nn.Module, implementation: Implementation) -> list[tuple[nn.Module, Attention]]:
-    """The layers that the mechanism computes, each with its own."""
+def mechanisms_for(
+    model: nn.Module, implementation: Implementation
+) -> list[tuple[nn.Module, Attention, nn.ModuleDict | None]]:
+    """The layers that the mechanism computes, each with its own, and with projections for global tokens."""
     number_layers(model)
     kind, built = implementation.kind, []
     for _, layer in attention_layers(model):
@@ -194,7 +199,8 @@ def mechanisms_for(model: nn.Module, implementation: Implementation) -> list[tup
         mechanism.to(device=like.device, dtype=like.dtype)
         for part in (*mechanism.modules(), *mechanism.parameters()):
             part.__dict__["_is_hf_initialized"] = True  # their initialisation leaves it alone
-        built.append((layer, mechanism))
+        required = implementation.global_first or any(stream.required for stream in projected(mechanism))
+        built.append((layer, mechanism, copies(layer, mechanism, implementation.name) if required else None))
     if not built:
         raise InvalidOption(f"{implementation.name} fits no layer of {type(model).__name__}")
     return built
