@@ -189,6 +189,13 @@ def test_a_refusal_changes_nothing() -> None:
     assert model.config._attn_implementation == "longspan:window?window=3"
 
 
+def test_weights_of_a_bare_model() -> None:
+    model = use_attention(fresh("bert").bert, "linformer", rank=4)
+    assert [tuple(layer.shape) for layer in model(texts()[0], output_attentions=True).attentions] == [
+        (2, 4, 12, 12)
+    ] * 2
+
+
 def test_only_some_layers() -> None:
     model = use_attention(fresh("bert"), "linformer", rank=4, layers=[1])
     assert [name.split(".")[3] for name in model.state_dict() if "longspan" in name] == ["1"]

@@ -1,6 +1,7 @@
-"""Projections of global tokens (Longformer, ETC), which a layer of theirs does not have: copies of its own to start with.
+"""Projections of global tokens (Longformer, ETC), which a layer of theirs does not have.
 
-The copies are attached to the layer as `layer.longspan_projections` and are trained and saved with it.
+They start as copies of the layer's own. They are attached to it as `layer.longspan_projections`, and are trained and
+saved with it.
 """
 
 from copy import deepcopy
@@ -44,7 +45,8 @@ def project(layer: nn.Module, stream: Stream, hidden: Tensor, heads: int) -> Ten
     if not isinstance(projections, nn.ModuleDict):
         return None
     x: Tensor = projections[stream.name](hidden)
-    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+    split: Tensor = x.unflatten(-1, (heads, -1))
+    return split.transpose(1, 2)
 
 
 __all__ = ["PROJECTIONS", "copies", "project", "projected"]

@@ -65,6 +65,7 @@ def make(
     return mechanism
 
 
+@lru_cache(maxsize=256)
 def keeps_weights(implementation: Implementation) -> bool:
     """Whether the mechanism has weights or statistics that must be saved with a model."""
     kind = implementation.kind

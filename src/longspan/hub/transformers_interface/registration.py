@@ -44,7 +44,7 @@ def check(model: Any, implementation: Implementation) -> None:
     if not kind._can_set_attn_implementation():
         raise Unsupported(
             f"{kind.__name__} does not call transformers' AttentionInterface, so {implementation.name} would change "
-            "nothing in it; load it with longspan.load if `longspan families` lists it"
+            "nothing in it; longspan.load reads some of these families (docs/pretrained.md)"
         )
     if implementation.mechanism == "softmax":
         return

@@ -217,6 +217,7 @@ def _drop_hidden(layer: nn.Module, args: Any, output: Any) -> None:
 def use_attention(model: Any, mechanism: str, options: dict[str, Any]) -> Any:
     """`model` with another attention; if the mechanism has weights, its class becomes the subclass."""
     from transformers import PreTrainedModel
+    from transformers.utils.output_capturing import _CAN_RECORD_REGISTRY
 
     if not isinstance(model, PreTrainedModel):
         raise InvalidOption(f"use_attention changes a model of transformers, not {type(model).__name__}")
@@ -232,10 +233,11 @@ def use_attention(model: Any, mechanism: str, options: dict[str, Any]) -> Any:
             f"{implementation.name} has weights of its own, which can be attached to {', '.join(FAMILIES)}; {told}"
         )
     mechanisms_for(model, implementation)  # refuses before anything is changed
-    config = model.config
+    config, kind = model.config, model_class(model.__class__, family)
     config.__class__ = config_class(family)  # the layers share it with the model
     config.longspan = config._attn_implementation = add(implementation)
-    model.__class__ = model_class(model.__class__, family)
+    _CAN_RECORD_REGISTRY[str(kind)] = model._can_record_outputs  # by which `output_attentions` finds the layers
+    model.__class__ = kind
     attach(model, implementation)
     for part in model.modules():
         if isinstance(part, PreTrainedModel):
