@@ -17,9 +17,13 @@ sidecar_files      tokenizer, generation settings and sentence pooling
 generation_config  generation_config.json as search options
 sentence_pooling   pooling settings of sentence-transformers
 
-families/          architectures of Hugging Face
-formats/           file formats
-use/               generate, chat, translate, fill, embed, words
+their_tools        `register`, `use_attention`, `to_transformers`: the way into transformers
+
+families/                architectures of Hugging Face
+formats/                 file formats
+transformers_interface/  our attention in their models
+transformers_models/     our models as theirs, for Trainer, pipeline, generate, PEFT
+use/                     generate, chat, translate, fill, embed, words
 """
 
 from longspan.hub.conversion import convert
@@ -28,6 +32,7 @@ from longspan.hub.load_checkpoint import load
 from longspan.hub.locate import locate
 from longspan.hub.pretrained import Pretrained
 from longspan.hub.save_checkpoint import save
+from longspan.hub.their_tools import register, to_transformers, use_attention
 from longspan.hub.use.chat import Chat
 from longspan.hub.use.embed import TokenVectors, embed, embed_tokens
 from longspan.hub.use.fill import MaskGuess, fill
@@ -50,7 +55,10 @@ __all__ = [
     "load",
     "load_words",
     "locate",
+    "register",
     "save",
     "stream",
+    "to_transformers",
     "translate",
+    "use_attention",
 ]

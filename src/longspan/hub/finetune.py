@@ -17,7 +17,7 @@ from longspan.hub.families.base import Family
 from longspan.hub.load_checkpoint import load, read_file
 from longspan.hub.pretrained import Pretrained
 from longspan.models.base import CausalModel, Model, ReplacedTokenPair, TextHeads
-from longspan.models.folder import CONFIG
+from longspan.models.folder import CONFIG, is_own
 from longspan.nn.heads import Head
 
 BLOCK = re.compile(r"\bblocks\.(\d+)\.")
@@ -36,7 +36,7 @@ def tune(
     labels of `heads`; `shape` (pool, activation, inner, dropout) overrides that. `options` override the model's.
     """
     record = read_json(path / CONFIG) if path.is_dir() else read_file(path)[0]
-    if "model_type" in record:
+    if not is_own(record):
         family = families.find(str(record["model_type"]), path)
         body = family.options(record, [])
         requested = [_with_labels(_family_head(family, head, body, record), head, shape) for head in heads]
