@@ -37,7 +37,7 @@ def tune(
     """
     record = read_json(path / CONFIG) if path.is_dir() else read_file(path)[0]
     if "model_type" in record:
-        family = families.find(str(record["model_type"]), path)
+        family = families.of_config(record, path, heads)
         body = family.options(record, [])
         requested = [_with_labels(_family_head(family, head, body, record), head, shape) for head in heads]
         pretrained = load(path, tasks=requested or None, dtype=torch.float32, options=options)

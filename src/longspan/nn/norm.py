@@ -1,4 +1,4 @@
-"""Norms by name: layer norm, RMS norm or none, per token over the features.
+"""Norms by name: layer norm (with or without bias), RMS norm or none, per token over the features.
 
 They are torch's: LayerNorm has the biased variance with epsilon inside the root (Ba et al. 2016), and both sum in
 float32 if the input is in half precision.
@@ -13,6 +13,7 @@ from longspan.errors import UnknownName, suggest
 
 NORMS: dict[str, Callable[[int, float], nn.Module]] = {
     "layer": lambda width, eps: LayerNorm(width, eps=eps),
+    "layer_no_bias": lambda width, eps: LayerNorm(width, eps=eps, bias=False),
     "rms": lambda width, eps: RMSNorm(width, eps=eps),
     "none": lambda width, eps: nn.Identity(),
 }

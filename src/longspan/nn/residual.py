@@ -41,9 +41,13 @@ class Residual(nn.Module):
 
     def forward(self, x: Hidden, function: Callable[[Hidden], Hidden]) -> Hidden:
         if self.norm_position == "pre":
-            return x + self._drop(function(self.norm(x)))
+            return x + self.branch(x, function)
         out: Hidden = self.norm(x + self._drop(function(x)))
         return out
+
+    def branch(self, x: Hidden, function: Callable[[Hidden], Hidden]) -> Hidden:
+        """What `pre` adds to x."""
+        return self._drop(function(self.norm(x)))
 
     def _drop(self, x: Hidden) -> Hidden:
         if not self.training:
