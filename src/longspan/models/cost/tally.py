@@ -13,7 +13,7 @@ from longspan.models.base import Model
 from longspan.nn.convolution import SeparableConvolution
 from longspan.nn.feedforward import FeedForward
 from longspan.nn.multihead import MultiHead
-from longspan.nn.norm import LayerNorm, RMSNorm
+from longspan.nn.norm import LayerNorm, OffsetRMSNorm, RMSNorm
 
 BYTES = 4  # of a float32
 
@@ -58,7 +58,8 @@ class Tally:
     def norm(self, norm: nn.Module, tokens: int, width: int) -> None:
         """A norm: its input and its statistics. Its output is counted with the layer that reads it."""
         if isinstance(norm, RMSNorm):  # torch composes it of several steps, and keeps the one before the gain
-            self.add("norms", 0, tokens * (2 * width + 1))
+            gain = width if isinstance(norm, OffsetRMSNorm) else 0  # 1 + weight
+            self.add("norms", 0, tokens * (2 * width + 1) + gain)
         elif any(isinstance(part, LayerNorm) for part in norm.modules()):
             self.add("norms", 0, tokens * (width + 2))
 
@@ -81,6 +82,10 @@ class Tally:
                 floats += queries * heads * mechanism.shape.fused_width
         if mechanism.shape.value_dim < mechanism.shape.head_dim:  # merging copies heads that were padded
             floats += queries * heads * mechanism.shape.value_dim
+        for name, norm in ({} if mixer.norms is None else mixer.norms).items():
+            if name == "q" or not again:
+                vectors = (queries if name == "q" else keys) * (mixer.widths[name] * mixer.heads[name])
+                self.norm(norm, vectors // norm.normalized_shape[0], norm.normalized_shape[0])
         self.add(f"{part}: projections", flops + products(mixer.out, queries), floats + queries * mixer.width)
         self.add(part, *mechanism.cost(queries, keys))
 
