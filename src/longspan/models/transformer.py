@@ -18,6 +18,7 @@ from longspan.models.base import EncoderDecoder, Ids, Logits, Mask, Source, Stre
 from longspan.models.body import BodyOptions, build_stack, embedding, initialise, mechanisms
 from longspan.models.headed import Headed, build_heads
 from longspan.models.text import DENSE
+from longspan.nn.global_tokens import global_mask
 from longspan.nn.heads import Head
 from longspan.nn.inputs import BlockInputs
 from longspan.nn.linear import Linear
@@ -59,6 +60,9 @@ class Transformer(Headed, EncoderDecoder, TextHeads, TextStates):
         decoder_hidden: int | None = option(
             None, "inner width of the decoder's feed-forward layer; as `hidden` unless given", low=1
         )
+        source_global: str | None = option(
+            None, "source tokens that are global where none are given: the first (LED)", choices=("first",)
+        )
         logit_bias: bool = option(False, "whether untrained constants are added to the logits (BART)")
 
     options: Options
@@ -95,6 +99,9 @@ class Transformer(Headed, EncoderDecoder, TextHeads, TextStates):
         self.logit_bias: Tensor | None
         self.register_buffer("logit_bias", torch.zeros(options.vocabulary) if options.logit_bias else None)
         self.heads = build_heads(options, options.width, options.vocabulary)
+        reads = {stream.name for mechanism in mechanisms(self.encoder) for stream in mechanism.streams}
+        # An LED whose attention was replaced may have no global tokens any more.
+        self.source_global = options.source_global if "global_mask" in reads else None
         self.left_padding = all(mechanism.supports.left_padding for mechanism in mechanisms(self.decoder))
         initialise(self, options)
 
@@ -103,6 +110,9 @@ class Transformer(Headed, EncoderDecoder, TextHeads, TextStates):
         most = self.options.source_length or self.max_length
         if most is not None and source.shape[1] > most:
             raise InvalidInput(f"this {self.name} reads at most {most} source tokens, and {source.shape[1]} were given")
+        if self.source_global is not None and "global_mask" not in (streams or {}):
+            marked = global_mask(self.source_global, source, source_mask, None)
+            streams = {**(streams or {}), "global_mask": marked}
         x = (self.target if self.source is None else self.source)(source)
         states: Tensor = self.encoder(x, BlockInputs(key_mask=source_mask, streams=streams))
         return states

@@ -15,6 +15,7 @@ from longspan.data.images.image_files import Pictures, read_pictures
 from longspan.data.images.image_folders import read_image_folder
 from longspan.data.text import text_files
 from longspan.data.text.columns import SAMPLE, Guess, guess_columns
+from longspan.data.text.headings import headed_sections, is_wikitext
 from longspan.data.text.parallel import find_pair, read_pairs
 from longspan.data.text.tables import ENDINGS, TableRow, ending, format_of, rows
 from longspan.data.text.text_folders import holds_images
@@ -69,6 +70,8 @@ def open_rows(
         raise InvalidInput(f"there is no file or folder {path}")
     if kind == "translate" and (not path.is_file() or ending(path) == ".tsv"):
         return _pairs(path, given, encoding)
+    if kind == "summarize" and is_wikitext(path):
+        return _headings(path)
     if (kind == "tag" and format_of(path) not in TABLES) or ending(path) in TAGGED:
         return _tagged(path, encoding, word_column, tag_column)
     if kind in (None, "answer") and (ending(path) == ".json" or kind is not None) and is_squad(path, encoding):
@@ -152,6 +155,12 @@ def _squad(path: Path, encoding: str | None) -> Opened:
     names = ["question", "passage", "answer"]
     why = {name: name for name in names}
     return Opened(path, _format(path, "SQuAD JSON"), table, texts, why=why, columns=names, unit="question")
+
+
+def _headings(path: Path) -> Opened:
+    names = ["text", "summary"]
+    texts = {name: name for name in names}
+    return Opened(path, _format(path, "WikiText"), headed_sections(path), texts, why=texts, columns=names, found=texts)
 
 
 def _pairs(path: Path, given: dict[str, str], encoding: str | None) -> Opened:

@@ -254,6 +254,9 @@ UNSAID = {
     "attention_dropout",
     "hidden_dropout",
     "feedforward_chunk",
+    # What the decoder starts with, and which tokens are global, are arguments there, of `generate` and of the model.
+    "start",
+    "source_global",
 }
 
 

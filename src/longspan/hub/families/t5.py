@@ -138,8 +138,9 @@ def _restore(record: dict[str, Any], options: Any) -> dict[str, Any]:
         raise Unsupported(f"both stacks of a {record['model_type']} have the same heads and hidden width")
     if not options.tasks and not options.tied:
         record["architectures"] = [record["architectures"][0].replace("Model", "ForConditionalGeneration")]
-    scaled = {"scale_decoder_outputs": options.scale_output, "is_encoder_decoder": True}
-    return {**record, **scaled, "decoder_start_token_id": options.start}
+    if options.start is None:
+        record["decoder_start_token_id"] = 0
+    return {**record, "scale_decoder_outputs": options.scale_output, "is_encoder_decoder": True}
 
 
 def _restore_encoder(record: dict[str, Any], options: Any) -> dict[str, Any]:
