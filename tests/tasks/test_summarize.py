@@ -14,7 +14,7 @@ from transformers import T5Config
 from transformers.models.t5.modeling_t5 import T5ForConditionalGeneration
 
 from longspan import hub
-from longspan.data.text.headings import headed_sections
+from longspan.data.text.headings import headed_paragraphs
 from longspan.data.tokenizers.learn import TokenizerOptions, learn
 from longspan.errors import InvalidInput, Notice, Unsupported
 from longspan.tasks import registry
@@ -143,19 +143,20 @@ def test_a_pretrained_t5_starts_as_it_was_trained_to(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", ["", ".gz"])
-def test_sections_of_wikitext_have_headings(tmp_path: Path, ending: str) -> None:
+def test_paragraphs_of_wikitext_have_headings(tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"wiki.tokens{ending}"
     path.write_bytes(gzip.compress(WIKI.encode()) if ending else WIKI.encode())
-    found = [(row.line, row.fields["summary"], row.fields["text"].split("\n")) for row in headed_sections(path)]
+    found = [(row.line, row.fields["summary"], row.fields["text"].split("\n")) for row in headed_paragraphs(path)]
     assert found == [
-        (6, "Early life", ["She was born in 1900 .", "She had a role-model .", "He , too ."]),
-        (21, "Plot", ["A last one ."]),
+        (8, "Early life", ["She was born in 1900 .", "She had a role-model ."]),
+        (9, "Early life", ["He , too ."]),
+        (23, "Plot", ["A last one ."]),
     ]
-    assert lead(next(headed_sections(path)).fields["text"], 1) == "She was born in 1900 ."
+    assert lead(next(headed_paragraphs(path)).fields["text"], 1) == "She was born in 1900 ."
 
 
-def test_a_file_of_wikitext_without_sections_is_refused(tmp_path: Path) -> None:
+def test_a_file_of_wikitext_without_headings_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "empty.tokens"
     path.write_text(" = Title = \n\n text \n")
-    with pytest.raises(InvalidInput, match="has no sections with a heading and text"):
+    with pytest.raises(InvalidInput, match="has no paragraphs under a heading"):
         registry.build("summarize", train=str(path)).prepare(DataPaths(None, tmp_path / "work"))

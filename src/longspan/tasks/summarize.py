@@ -8,7 +8,7 @@ from typing import Any
 
 from longspan.config import option
 from longspan.data.text.corpora import SENTENCE
-from longspan.data.text.headings import headed_sections, is_wikitext
+from longspan.data.text.headings import headed_paragraphs, is_wikitext
 from longspan.data.text.parallel import Parallel
 from longspan.data.text.tables import TableRow
 from longspan.data.text.token_files import write_tokens
@@ -36,7 +36,7 @@ class Summaries(Translation):
 
 
 class Summarize(Task):
-    """Summaries from a table with a column of texts and one of summaries, or from sections of WikiText."""
+    """Summaries from a table with a column of texts and one of summaries, or from paragraphs of WikiText."""
 
     name = "summarize"
     starting_model = starting.TRANSFORMER
@@ -114,9 +114,9 @@ class Summarize(Task):
 
     def _rows(self, path: Path, options: "Summarize.Options") -> list[TableRow]:
         if is_wikitext(path):
-            rows = list(headed_sections(path, options.text, options.summary))
+            rows = list(headed_paragraphs(path, options.text, options.summary))
             if not rows:
-                raise InvalidInput(f"{path} has no sections with a heading and text")
+                raise InvalidInput(f"{path} has no paragraphs under a heading")
             return rows
         return read_rows(path, [options.text, options.summary], options)
 

@@ -86,7 +86,7 @@ SETS: dict[str, DataSet] = {
     ),
     "wikitext2-headings": DataSet(
         "summarize",
-        "WikiText-2 by section: 5k texts, and their headings as summaries",
+        "WikiText-2 by paragraph: 14k texts, with their sections' headings as summaries",
         {
             "train": "wikitext2/wiki.train.tokens.gz",
             "held_out": "wikitext2/wiki.valid.tokens.gz",

@@ -1,4 +1,4 @@
-"""Sections of WikiText and their headings, as texts and very short summaries."""
+"""Paragraphs of WikiText and the headings of their sections, as texts and very short summaries."""
 
 from collections.abc import Iterator
 from itertools import chain
@@ -16,28 +16,22 @@ def is_wikitext(path: Path) -> bool:
     return ending(path) == ENDING
 
 
-def headed_sections(path: Path, text: str = "text", summary: str = "summary") -> Iterator[TableRow]:
-    """A row for each section with text of its own: its sentences, one per line, and its heading.
+def headed_paragraphs(path: Path, text: str = "text", summary: str = "summary") -> Iterator[TableRow]:
+    """A row for each paragraph of a section: its sentences, one per line, and the section's heading.
 
-    Titles of articles are no headings: the first paragraphs belong to none. A heading with an unknown word is left out,
-    with its section. Marks inside words are undone.
+    Titles of articles are no headings: the first paragraphs belong to none. A section whose heading has an unknown word
+    is left out. Marks inside words are undone.
     """
-    heading: tuple[int, str] | None = None
-    held: list[str] = []
+    heading: str | None = None
     before, line = "", ""
     for number, after in enumerate(chain(text_files.lines(path), [""])):  # of `line`, counted from 1
         after = after.strip()
         if HEADING.fullmatch(line) and not before and not after:
-            if heading is not None and held:
-                yield TableRow(path, heading[0], {text: "\n".join(held), summary: heading[1]})
             known = not TITLE.fullmatch(line) and UNKNOWN not in line
-            heading = (number, " ".join(sentences(line.strip("= ")))) if known else None
-            held = []
+            heading = " ".join(sentences(line.strip("= "))) if known else None
         elif line and heading is not None:
-            held.extend(sentences(line))
+            yield TableRow(path, number, {text: "\n".join(sentences(line)), summary: heading})
         before, line = line, after
-    if heading is not None and held:
-        yield TableRow(path, heading[0], {text: "\n".join(held), summary: heading[1]})
 
 
-__all__ = ["ENDING", "headed_sections", "is_wikitext"]
+__all__ = ["ENDING", "headed_paragraphs", "is_wikitext"]
