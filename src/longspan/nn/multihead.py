@@ -19,7 +19,7 @@ from longspan.attention.state import Selection, State
 from longspan.errors import InvalidInput, InvalidOption, Unsupported
 from longspan.nn.biases import DistanceBias
 from longspan.nn.linear import Linear, ensure_fused, fuse_storage, fused_view, linear
-from longspan.nn.norm import build_norm
+from longspan.nn.norm import LayerNorm, RMSNorm, build_norm
 from longspan.nn.positions import Positions
 from longspan.nn.rotary import Rotary
 from longspan.precision import autocast_type, state_type
@@ -327,7 +327,9 @@ class MultiHead(nn.Module):
         if self.norms is None or name not in self.norms:
             return x
         norm = self.norms[name]
-        return norm(x.unflatten(-1, (-1, *norm.normalized_shape))).flatten(2)
+        assert isinstance(norm, LayerNorm | RMSNorm)
+        normalised: Tensor = norm(x.unflatten(-1, (-1, norm.normalized_shape[0])))
+        return normalised.flatten(2)
 
     def _merge(self, heads: Tensor) -> Tensor:
         out: Tensor = self.out(heads.transpose(1, 2).flatten(2))

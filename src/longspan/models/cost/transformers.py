@@ -119,6 +119,8 @@ def _(model: Decoder, length: int, tally: Tally) -> None:
         tally.add("output", products(model.head.dense, length), length * kept)
         tally.norm(model.head.norm, length, width)
     tally.output(width, model.vocabulary, length)
+    if model.options.logit_cap is not None:
+        tally.add("output", 0, length * model.vocabulary)
 
 
 @read.register
