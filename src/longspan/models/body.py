@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import nn
@@ -26,6 +27,7 @@ from longspan.nn.residual import Residual
 from longspan.nn.reversible_body import MERGES, ReversibleBody
 from longspan.nn.rotary_scaling import RotaryScaling
 from longspan.nn.stack import Body, Stack
+from longspan.nn.transient_global import TransientGlobalHeads
 
 POSITIONS = (
     "sinusoidal",
@@ -110,6 +112,9 @@ class BodyOptions(config.Options):
     )
     relative_buckets: int = option(32, "relative: buckets of distances, one number per head in each (T5)", low=2)
     relative_distance: int = option(128, "relative: distance from which all share the last bucket (T5)", low=2)
+    summary_block: int | None = option(
+        None, "windows of encoders: tokens of a block whose summary every query reads too (LongT5: 16)", low=1
+    )
     axes: tuple[int, ...] | None = option(None, "axial, rotary_grid: the sides of the grid", low=1)
     axis_widths: tuple[int, ...] | None = option(None, "axial: the width of each table, side by side", low=1)
     max_length: int | None = option(None, "the longest text; required by fixed-size tables", low=1)
@@ -213,6 +218,10 @@ def build_stack(
             "reversible layers; leave out parallel"
         )
     positions = attention_positions(options, options.key_dim or _head_dim(options), causal, layers, stack_name)
+    summaries = None  # the decoder of an encoder–decoder has none
+    if options.summary_block is not None and not causal:
+        sizes = options.relative_buckets, options.relative_distance
+        summaries = RelativeBias(options.heads, *sizes)
     mixer_configs = spread(settings, layers, f"{stack_name} self-attention")
     reader_configs = None if cross is None else spread(cross, layers, f"{stack_name} cross-attention")
     order, share = _groups(options, layers, stack_name), "none" if options.groups is None else options.share
@@ -232,7 +241,9 @@ def build_stack(
             readers.append(readers[first])
         else:
             where = f"{stack_name} self-attention, layer {layer}"
-            mixers.append(_mixer(options, mixer_configs[layer], where, causal=causal, position=positions[layer]))
+            mixers.append(
+                _mixer(options, mixer_configs[layer], where, causal=causal, position=positions[layer], summaries=summaries)
+            )
             where = f"{stack_name} cross-attention, layer {layer}"
             readers.append(
                 None if reader_configs is None else _reader(options, reader_configs[layer], where, cross_length)
@@ -337,6 +348,7 @@ def _mixer(
     causal: bool,
     position: Position | None,
     cross: bool = False,
+    summaries: RelativeBias | None = None,
 ) -> MultiHead:
     try:
         mechanism = setting.build(
@@ -356,7 +368,13 @@ def _mixer(
         if isinstance(position, (Alibi, RelativeBias)) and not mechanism.supports.bias:
             raise Unsupported(f"{setting.name} takes no bias on its scores, which {options.position} positions need")
         kv_heads = options.kv_heads if mechanism.projects == ("q", "k", "v") else None
-        return MultiHead(
+        kind: Callable[..., MultiHead] = MultiHead
+        if summaries is not None:
+            block = options.summary_block
+            kind = partial(
+                TransientGlobalHeads, block=block, summary_position=summaries, norm=options.norm, eps=options.eps
+            )
+        return kind(
             options.width,
             mechanism,
             kv_heads=kv_heads,

@@ -18,6 +18,7 @@ FAMILIES: dict[str, str] = {
     "longformer": "longspan.hub.families.longformer:LONGFORMER",
     "big_bird": "longspan.hub.families.big_bird:BIG_BIRD",
     "t5": "longspan.hub.families.t5:T5",
+    "longt5": "longspan.hub.families.longt5:LONGT5",
     "vit": "longspan.hub.families.vit:VIT",
     "reformer": "longspan.hub.families.reformer:REFORMER",
     "modernbert": "longspan.hub.families.modernbert:MODERNBERT",

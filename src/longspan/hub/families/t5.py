@@ -123,13 +123,13 @@ def complete(given: Config, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     return {**given, "scale_decoder_outputs": bool(scaled), "tie_word_embeddings": tied}
 
 
-def _adjust(options: dict[str, Any], given: Config) -> dict[str, Any]:
+def adjust(options: dict[str, Any], given: Config) -> dict[str, Any]:
     rate = options["dropout"]
     options["scale_output"] = bool(given.get("scale_decoder_outputs", given.get("tie_word_embeddings") is not False))
     return {**options, "attention_dropout": rate, "hidden_dropout": rate}
 
 
-def _restore(record: dict[str, Any], options: Any) -> dict[str, Any]:
+def restore(record: dict[str, Any], options: Any) -> dict[str, Any]:
     if record["num_decoder_layers"] is None:
         record["num_decoder_layers"] = options.layers
     if options.head_dim is None:
@@ -143,13 +143,13 @@ def _restore(record: dict[str, Any], options: Any) -> dict[str, Any]:
     return {**record, "scale_decoder_outputs": options.scale_output, "is_encoder_decoder": True}
 
 
-def _restore_encoder(record: dict[str, Any], options: Any) -> dict[str, Any]:
+def restore_encoder(record: dict[str, Any], options: Any) -> dict[str, Any]:
     if options.head_dim is None:
         record["d_kv"] = options.width // options.heads
     return {**record, "is_encoder_decoder": False}
 
 
-def _adjust_encoder(options: dict[str, Any], given: Config) -> dict[str, Any]:
+def adjust_encoder(options: dict[str, Any], given: Config) -> dict[str, Any]:
     rate = options["dropout"]
     return {**options, "attention_dropout": rate, "hidden_dropout": rate}
 
@@ -167,8 +167,8 @@ T5_ENCODER = Family(
     heads={"tag": (rename("heads.tag.out", "classifier"),)},
     ties={"encoder.embed_tokens.weight": "shared.weight"},
     ignored=(r"(transformer\.)?decoder\..*", r"lm_head\.weight", r"qa_outputs\..*", r"classification_head\..*"),
-    adjust=_adjust_encoder,
-    restore=_restore_encoder,
+    adjust=adjust_encoder,
+    restore=restore_encoder,
 )
 T5 = Family(
     name="t5",
@@ -215,8 +215,8 @@ T5 = Family(
     untied=("lm_head.weight",),
     ignored=(r"(transformer\.)?decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",),
     tokens={"decoder_start_token_id": 0, "eos_token_id": 1},
-    adjust=_adjust,
-    restore=_restore,
+    adjust=adjust,
+    restore=restore,
     complete=complete,
     encoder=T5_ENCODER,
 )
