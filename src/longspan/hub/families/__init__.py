@@ -25,6 +25,7 @@ FAMILIES: dict[str, str] = {
     "mpnet": "longspan.hub.families.mpnet:MPNET",
     "opt": "longspan.hub.families.opt:OPT",
     "gpt_neox": "longspan.hub.families.gpt_neox:GPT_NEOX",
+    "nystromformer": "longspan.hub.families.nystromformer:NYSTROMFORMER",
     "openai-gpt": "longspan.hub.families.gpt:GPT",
     "gpt2": "longspan.hub.families.gpt:GPT2",
     "llama": "longspan.hub.families.llama:LLAMA",
