@@ -118,7 +118,7 @@ def test_a_name_is_looked_up_in_the_cache(tmp_path: Path) -> None:
     assert len(read("hf:user/name@other")) == 5
     with pytest.raises(InvalidInput, match="it has the configurations other, plain; name one, such as hf:user/name@ot"):
         read("hf:user/name")
-    with pytest.raises(InvalidInput, match="has no split 'tset': did you mean 'train'?|no split 'tset'"):
+    with pytest.raises(InvalidInput, match="has no split 'tset'"):
         read("hf:user/name@plain:tset")
     hub = tmp_path / "hub" / "datasets--user--files" / "snapshots" / "rev"
     hub.mkdir(parents=True)

@@ -54,7 +54,7 @@ def sides(length: int = 19) -> tuple[Tensor, Tensor, Tensor]:
 
 def squares(local: Tensor, mask: Tensor, radius: int) -> Tensor:
     """Their maps (batch, blocks, heads, block, 3 · block + summaries) as a row for each query."""
-    batch, blocks, heads, size, width = local.shape
+    batch, _, heads, size, width = local.shape
     length, others = mask.shape[1], width - 3 * size
     found = local.new_zeros(batch, heads, length, length + others)
     for query in range(length):

@@ -125,7 +125,8 @@ def test_cached_decoding_equals_the_whole_pass(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "given", [{"layer_norm_elementwise_affine": False}, {"_remove_final_layer_norm": True}, {"activation_function": "mish"}]
+    "given",
+    [{"layer_norm_elementwise_affine": False}, {"_remove_final_layer_norm": True}, {"activation_function": "mish"}],
 )
 def test_unsupported_settings_are_refused_by_name(folder: Path, given: dict[str, Any]) -> None:
     opt().save_pretrained(folder)

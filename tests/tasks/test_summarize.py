@@ -110,9 +110,7 @@ def test_long_summaries_are_not_trained_on_and_long_texts_are_cut(tmp_path: Path
 
 def test_a_model_learns_to_summarise_and_is_used(tmp_path: Path) -> None:
     sizes = {"layers": 1, "heads": 2, "width": 32, "hidden": 64, "dropout": 0.0, "source_length": 40, "max_length": 17}
-    metrics = run(
-        tmp_path / "run", options(tmp_path, share=0.2, sample=4), {"name": "transformer", **sizes}, steps=70
-    )
+    metrics = run(tmp_path / "run", options(tmp_path, share=0.2, sample=4), {"name": "transformer", **sizes}, steps=70)
     assert metrics["rouge1"] > 90 and metrics["sample_rouge1"] > 90
     model = hub.load(tmp_path / "run" / "model")
     texts = ["The dog number 99 sat down.", "", "The fish number 98 sat down. It was 98."]

@@ -242,7 +242,9 @@ def build_stack(
         else:
             where = f"{stack_name} self-attention, layer {layer}"
             mixers.append(
-                _mixer(options, mixer_configs[layer], where, causal=causal, position=positions[layer], summaries=summaries)
+                _mixer(
+                    options, mixer_configs[layer], where, causal=causal, position=positions[layer], summaries=summaries
+                )
             )
             where = f"{stack_name} cross-attention, layer {layer}"
             readers.append(

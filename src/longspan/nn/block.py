@@ -57,9 +57,7 @@ class Block(nn.Module):
         self._check(inputs.context)
 
         def mix(y: Tensor) -> Tensor:
-            out: Tensor = self.mixer(
-                y, key_mask=inputs.key_mask, streams=inputs.streams, positions=inputs.positions
-            )
+            out: Tensor = self.mixer(y, key_mask=inputs.key_mask, streams=inputs.streams, positions=inputs.positions)
             return out
 
         if self.parallel:

@@ -49,9 +49,7 @@ class Summarize(Task):
         summary: str = option("summary", "the column of its summary", column=True)
         tokenizer: TokenizerOptions = option(BPE, "the tokenizer to learn, if no pretrained model has one")
         length: int = option(512, "most tokens of a text; the rest is cut off", low=4)
-        summary_length: int = option(
-            64, "most tokens of a summary; texts with longer ones are not trained on", low=2
-        )
+        summary_length: int = option(64, "most tokens of a summary; texts with longer ones are not trained on", low=2)
         prefix: str = option("", "put before every text, such as 'summarize: ' for T5")
         smoothing: float = option(0.1, "label smoothing", low=0, high=0.999)
         convention: str = option("uniform", "tokens that it spreads to", choices=CONVENTIONS)
@@ -172,9 +170,7 @@ def _in_lines(text: str) -> str:
     return "\n".join(_sentences(text))
 
 
-def _baselines(
-    tables: Mapping[str, Sequence[TableRow]], options: Summarize.Options
-) -> dict[str, dict[str, float]]:
+def _baselines(tables: Mapping[str, Sequence[TableRow]], options: Summarize.Options) -> dict[str, dict[str, float]]:
     """ROUGE of summaries that take no model, on the held-out texts."""
     held = tables["held_out"]
     texts, references = ([row.fields[name] for row in held] for name in (options.text, options.summary))

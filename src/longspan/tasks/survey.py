@@ -16,8 +16,8 @@ from longspan.data.images.image_folders import read_image_folder
 from longspan.data.text import text_files
 from longspan.data.text.columns import SAMPLE, Guess, guess_columns
 from longspan.data.text.headings import headed_paragraphs, is_wikitext
-from longspan.data.text.parallel import find_pair, read_pairs
 from longspan.data.text.hub_datasets import is_hub_dataset
+from longspan.data.text.parallel import find_pair, read_pairs
 from longspan.data.text.tables import TableRow, ending, exists, format_of, is_table, rows
 from longspan.data.text.text_folders import holds_images
 from longspan.data.tokenizers.tokenizer import Tokenizer
@@ -161,7 +161,9 @@ def _squad(path: Path, encoding: str | None) -> Opened:
 def _headings(path: Path) -> Opened:
     names = ["text", "summary"]
     texts = {name: name for name in names}
-    return Opened(path, _format(path, "WikiText"), headed_paragraphs(path), texts, why=texts, columns=names, found=texts)
+    return Opened(
+        path, _format(path, "WikiText"), headed_paragraphs(path), texts, why=texts, columns=names, found=texts
+    )
 
 
 def _pairs(path: Path, given: dict[str, str], encoding: str | None) -> Opened:
@@ -179,7 +181,14 @@ def _pairs(path: Path, given: dict[str, str], encoding: str | None) -> Opened:
 
 def _format(path: Path, name: str | None = None) -> str:
     packed = f", packed ({path.suffix})" if path.suffix in text_files.PACKED else ""
-    kinds = {"hub": "data set of Hugging Face", "folder": "folder of texts", "tsv": "tab-separated", "csv": "CSV", "json": "JSON", "jsonl": "JSON lines"}
+    kinds = {
+        "hub": "data set of Hugging Face",
+        "folder": "folder of texts",
+        "tsv": "tab-separated",
+        "csv": "CSV",
+        "json": "JSON",
+        "jsonl": "JSON lines",
+    }
     return (name or kinds.get(format_of(path), "Parquet")) + packed
 
 

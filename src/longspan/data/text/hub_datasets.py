@@ -135,7 +135,9 @@ def _files(folder: Path, named: HubName, datasets: Any, text: str) -> Any:
     """A folder of files, read in place."""
     known = [file for file in folder.rglob("*") if file.suffix in (".parquet", ".arrow", ".csv", ".json", ".jsonl")]
     if not known:
-        raise InvalidInput(f"{text}: {folder} has no Parquet, Arrow, CSV or JSON files, and no data set was saved in it")
+        raise InvalidInput(
+            f"{text}: {folder} has no Parquet, Arrow, CSV or JSON files, and no data set was saved in it"
+        )
     splits = datasets.load_dataset(str(folder), named.config, streaming=True)
     return splits[_chosen(named.split, list(splits), text)]
 

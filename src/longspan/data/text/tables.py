@@ -75,7 +75,13 @@ def rows(
     gives all columns in the first line, that one. A folder has the columns `text` and, if its files are in folders,
     `label`, the name of the file's folder. `hf:NAME` is a data set of the package `datasets` (see `hub_datasets`).
     """
-    readers = {"hub": _hub_rows, "folder": _folder_rows, "json": _json_list, "jsonl": _json_lines, "parquet": _parquet_rows}
+    readers = {
+        "hub": _hub_rows,
+        "folder": _folder_rows,
+        "json": _json_list,
+        "jsonl": _json_lines,
+        "parquet": _parquet_rows,
+    }
     kind = format_of(path)
     if kind in readers:
         found = readers[kind](path, wanted, encoding)

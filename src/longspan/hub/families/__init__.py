@@ -63,9 +63,7 @@ def find(name: str, where: Path | str) -> Family:
     return family
 
 
-def of_config(
-    record: Mapping[str, Any], where: Path | str, tasks: Sequence[HeadRequest] | None = None
-) -> Family:
+def of_config(record: Mapping[str, Any], where: Path | str, tasks: Sequence[HeadRequest] | None = None) -> Family:
     """The family of a config.json: its `model_type`, and `is_decoder` for families that have both kinds.
 
     An encoder alone is meant by some classes (T5EncoderModel) and, unless the class has them too, by some `tasks`.

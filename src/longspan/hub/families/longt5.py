@@ -7,7 +7,7 @@ from typing import Any
 from longspan.attention.config import AttentionConfig
 from longspan.errors import Unsupported
 from longspan.hub.families import t5
-from longspan.hub.families.base import Config, Family, Field
+from longspan.hub.families.base import Config, Family
 from longspan.hub.tensor_names import Rule, rename
 
 KINDS = {"local": "LocalSelfAttention", "transient-global": "TransientGlobalSelfAttention"}
@@ -75,7 +75,6 @@ def _restore_encoder(record: dict[str, Any], options: Any) -> dict[str, Any]:
 
 def _fixed(family: Family, key: str) -> Mapping[str, Any]:
     return {name: value for name, value in family.fixed.items() if name != key}
-
 
 
 LONGT5_ENCODER = replace(

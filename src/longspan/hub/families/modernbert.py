@@ -92,7 +92,7 @@ def _restore(record: dict[str, Any], options: Any) -> dict[str, Any]:
     bases = {FULL: options.rotary_base, LOCAL: options.rotary_base}
     for layer, kind in enumerate(kinds):
         bases[kind] = given[layer % len(given)].base or options.rotary_base
-    local = {"local_attention": 2 * window for window in windows}
+    local = {"local_attention": 2 * max(windows)} if windows else {}
     pools = {ours: theirs for theirs, ours in POOLS.items()}
     for item in options.tasks or ():
         if item.task != "masked":

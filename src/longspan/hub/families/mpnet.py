@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from longspan.hub.families.base import Config, Family
+from longspan.hub.families.base import Config
 from longspan.hub.families.bert import BODY, FIELDS
 from longspan.hub.families.roberta import ROBERTA, adjust, restore
 from longspan.hub.families.roberta import head as roberta_head

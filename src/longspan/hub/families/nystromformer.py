@@ -86,9 +86,7 @@ NYSTROMFORMER = Family(
     head=head,
     body=(
         *BODY,
-        rename(
-            "stack.blocks.*.mixer.mechanism.filters", "encoder.layer.*.attention.self.conv.weight", shape=_column
-        ),
+        rename("stack.blocks.*.mixer.mechanism.filters", "encoder.layer.*.attention.self.conv.weight", shape=_column),
     ),
     heads={
         "masked": (
