@@ -13,6 +13,7 @@ from tests.hub.generation import assert_same_texts
 from tests.hub.parity import assert_close, assert_round_trip, loaded, padded, random_model
 from transformers.models.gemma2 import modeling_gemma2
 from transformers.models.gemma3 import modeling_gemma3
+from transformers.models.gpt_oss import modeling_gpt_oss
 from transformers.models.mistral import modeling_mistral
 from transformers.models.olmo2 import modeling_olmo2
 from transformers.models.phi3 import modeling_phi3
@@ -41,6 +42,7 @@ class Case:
 
     def build(self, cls: str = "ForCausalLM", dtype: torch.dtype = torch.float64, **given: Any) -> Any:
         config = getattr(transformers, self.config)(**{**SMALL, **self.base, **given})
+        config._experts_implementation = "eager"  # others have no float64
         return random_model(getattr(self.module, self.prefix + cls), config, dtype)
 
 
@@ -182,7 +184,26 @@ CASES |= {
         {
             "rope_type is 'linear'; for phi3 it can be": {"rope_scaling": {"rope_type": "linear", "factor": 2.0}},
             "short_factor must list a divisor": {"rope_scaling": {"rope_type": "longrope", "long_factor": [1, 1, 1]}},
-            "longrope has 2 divisors for 3 pairs": {"rope_scaling": {**LONG, "short_factor": [1, 1], "long_factor": [1, 2]}},
+            "longrope has 2 divisors for 3 pairs": {
+                "rope_scaling": {**LONG, "short_factor": [1, 1], "long_factor": [1, 2]}
+            },
+        },
+        HEADS,
+    ),
+    "gpt_oss": Case(
+        modeling_gpt_oss,
+        "GptOss",
+        "GptOssConfig",
+        {"hidden_size": 24, "head_dim": 10, "num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 4},
+        {
+            "tied": {"tie_word_embeddings": True, "swiglu_limit": 0.3, "attention_bias": False},
+            "plain": {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}, "layer_types": [F, S, S]},
+            "yarn": {},
+        },
+        {
+            "hidden_act is 'gelu'": {"hidden_act": "gelu"},
+            "9 of 5 experts cannot read a token": {"num_experts_per_tok": 9},
+            "quantization_config are not read": {"quantization_config": {"quant_method": "mxfp4"}},
         },
         HEADS,
     ),
@@ -356,6 +377,14 @@ def test_old_keys_of_smollm3(folder: Path) -> None:
     assert options.rotary_layers is None
     near = {"use_sliding_window": True, "sliding_window": 5, "no_rope_layers": [0, 1, 1]}
     assert windows(options_of(folder, "smollm3", "layer_types", **near)) == [4, None, None]
+
+
+def test_old_keys_of_gpt_oss(folder: Path) -> None:
+    options = options_of(folder, "gpt_oss", "rope_parameters", "layer_types")
+    assert (options.rotary_base, options.rotary_scaling.factor) == (150000.0, 32.0)
+    assert windows(options) == [3, None, 3] and not options.rotary_scaling.round_bounds
+    options = options_of(folder, "gpt_oss", "num_experts_per_tok", experts_per_token=3, rope_theta=2.0)
+    assert options.experts.active == 3
 
 
 def test_models_that_a_family_cannot_say_are_not_written(folder: Path, tmp_path: Path) -> None:

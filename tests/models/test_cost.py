@@ -86,6 +86,8 @@ def test_memory_is_exact_around_dense_attention(kind: str, norm_position: str):
         {"norm": "rms", "norm_position": "both", "qk_norm": "head", "kv_heads": 1},
         {"norm": "rms_offset", "norm_position": "both"},
         {"attention": {"name": "softmax", "learned_sink": True}},
+        {"experts": {"count": 5, "active": 2}},
+        {"experts": {"count": 4, "active": 1, "limit": None}, "logit_cap": 3.0},
         {"attention": {"name": "window", "window": 5, "sinks": 2}},
         {"embedding_norm": True},
         {"kv_heads": 1},

@@ -18,6 +18,7 @@ from longspan.nn.biases import Alibi, RelativeBias
 from longspan.nn.block import Block
 from longspan.nn.convolution import SeparableConvolution
 from longspan.nn.embedding import TokenEmbedding
+from longspan.nn.experts import ExpertLayer, Experts
 from longspan.nn.feedforward import GATED, PLAIN, FeedForward
 from longspan.nn.halting import Halting
 from longspan.nn.multihead import QK_NORMS, MultiHead, Position
@@ -62,6 +63,7 @@ class BodyOptions(config.Options):
         "none", "norm of queries and keys before rotation: of each head (Qwen3), or of all (OLMo 2)", choices=QK_NORMS
     )
     hidden: int = option(2048, "inner width of the feed-forward layer; 0: blocks without one", low=0)
+    experts: Experts | None = option(None, "a table: experts in place of one feed-forward layer (gpt-oss)")
     activation: str = option("relu", "of the feed-forward layer", choices=(*PLAIN, *GATED))
     norm_position: str = option(
         "post",
@@ -227,7 +229,7 @@ def build_stack(
     order, share = _groups(options, layers, stack_name), "none" if options.groups is None else options.share
     mixers: list[MultiHead] = []
     readers: list[MultiHead | None] = []
-    changes: list[FeedForward | None] = []
+    changes: list[FeedForward | ExpertLayer | None] = []
     for layer, group in enumerate(order):
         first = order.index(group)
         shared = share if first < layer else "none"
@@ -312,9 +314,13 @@ def last_norm(options: BodyOptions) -> nn.Module:
     return build_norm("none" if options.norm_position == "post" else options.norm, options.width, options.eps)
 
 
-def _feedforward(options: BodyOptions) -> FeedForward | None:
+def _feedforward(options: BodyOptions) -> FeedForward | ExpertLayer | None:
     if not options.hidden:
         return None
+    if options.experts is not None:
+        if options.hidden_dropout or options.feedforward_chunk or not options.bias:
+            raise Unsupported("experts have biases, no dropout inside and no chunks; leave out such options")
+        return ExpertLayer(options.width, options.hidden, options.experts)
     return FeedForward(
         options.width,
         options.hidden,
@@ -429,6 +435,8 @@ def initialise(model: nn.Module, options: BodyOptions) -> None:
                 tables = list(module.parameters())
                 for table in tables:
                     nn.init.normal_(table, std=options.init_std * (options.width * len(tables)) ** -0.5)
+            elif isinstance(module, ExpertLayer) and not by_fan:
+                module.reset_parameters(options.init_std)
             elif isinstance(module, Halting):
                 halting.append(module)
         for module in halting:  # its bias sets how soon positions stop

@@ -124,9 +124,7 @@ class WindowAttention(SlidingWindow):
         kept = blocks * (Band.block * (span + self.shape.head_dim) + span * wide)
         return Cost(flops, kept + 2 * heads * queries * (span + further))
 
-    def start(
-        self, batch: int, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None
-    ) -> State:
+    def start(self, batch: int, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> State:
         self._refuse_streaming()
         window = self.start_window(batch)
         return SinkWindowState(window, None, 0) if self.options.sinks else window

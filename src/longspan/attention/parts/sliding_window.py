@@ -112,9 +112,7 @@ class SlidingWindow(Attention):
         cost = Cost(4 * pairs * width, heads * queries * (width + 1))  # kept: output and log-sum-exp
         return persistent_memory.add_cost(self, cost, queries)
 
-    def start(
-        self, batch: int, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None
-    ) -> State:
+    def start(self, batch: int, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> State:
         self._refuse_streaming()
         return self.start_window(batch)
 

@@ -36,6 +36,7 @@ FAMILIES: dict[str, str] = {
     "gemma3_text": "longspan.hub.families.gemma:GEMMA3",
     "smollm3": "longspan.hub.families.smollm3:SMOLLM3",
     "phi3": "longspan.hub.families.phi3:PHI3",
+    "gpt_oss": "longspan.hub.families.gpt_oss:GPT_OSS",
     "olmo2": "longspan.hub.families.olmo2:OLMO2",
     "albert": "longspan.hub.families.albert:ALBERT",
     "electra": "longspan.hub.families.electra:ELECTRA",

@@ -44,7 +44,9 @@ def _scaling(rope: Config, longest: int) -> RotaryScaling | None:
     for key in ("short_factor", "long_factor"):
         divisors = rope.get(key)
         if not isinstance(divisors, list) or not all(isinstance(number, int | float) for number in divisors):
-            raise InvalidInput(f"config.json: {key} must list a divisor for each pair of features, not {divisors!r:.60}")
+            raise InvalidInput(
+                f"config.json: {key} must list a divisor for each pair of features, not {divisors!r:.60}"
+            )
     original = int(rope["original_max_position_embeddings"])
     factor, amplitude = rope.get("factor"), rope.get("attention_factor")
     return RotaryScaling(

@@ -11,6 +11,7 @@ from longspan.attention.base import Cost
 from longspan.errors import Unsupported
 from longspan.models.base import Model
 from longspan.nn.convolution import SeparableConvolution
+from longspan.nn.experts import ExpertLayer
 from longspan.nn.feedforward import FeedForward
 from longspan.nn.multihead import MultiHead
 from longspan.nn.norm import LayerNorm, OffsetRMSNorm, RMSNorm
@@ -83,6 +84,7 @@ class Tally:
         if mechanism.shape.value_dim < mechanism.shape.head_dim:  # merging copies heads that were padded
             floats += queries * heads * mechanism.shape.value_dim
         for name, norm in ({} if mixer.norms is None else mixer.norms).items():
+            assert isinstance(norm, LayerNorm | RMSNorm)
             if name == "q" or not again:
                 vectors = (queries if name == "q" else keys) * (mixer.widths[name] * mixer.heads[name])
                 self.norm(norm, vectors // norm.normalized_shape[0], norm.normalized_shape[0])
@@ -94,12 +96,25 @@ class Tally:
         if isinstance(layer, SeparableConvolution):
             self._convolution(layer, tokens)
             return
+        if isinstance(layer, ExpertLayer):
+            self._experts(layer, tokens)
+            return
         assert isinstance(layer, FeedForward)
         flops = products(layer.inner, tokens) + products(layer.outer, tokens)
         kept = 0 if 0 < layer.chunk < tokens else activation_width(layer.activation)
         if layer.gated and kept:
             kept = 4  # both projections, the gate once more, and their product
         self.add("feed-forward", flops, tokens * (layer.inner.in_features + kept * layer.outer.in_features))
+
+    def _experts(self, layer: ExpertLayer, tokens: int) -> None:
+        """A router, and as many experts as read each token."""
+        read, width, hidden = tokens * layer.options.active, layer.width, layer.hidden
+        flops = products(layer.router, tokens) + read * 6 * width * hidden
+        # Of each token its state; of each that an expert reads the gathered state, the outputs and its share, both
+        # projections, the clamped gate, and the factors of the gated product and the product.
+        clamped = 1 if layer.options.limit is not None else 0
+        kept = tokens * width + read * (3 * width + (6 + clamped) * hidden + 2)
+        self.add("feed-forward", flops, kept)
 
     def _convolution(self, layer: SeparableConvolution, tokens: int) -> None:
         width, hidden = layer.inner.in_features, layer.outer.in_features
