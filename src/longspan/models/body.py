@@ -377,8 +377,8 @@ def _mixer(
             raise Unsupported(f"{setting.name} takes no bias on its scores, which {options.position} positions need")
         kv_heads = options.kv_heads if mechanism.projects == ("q", "k", "v") else None
         kind: Callable[..., MultiHead] = MultiHead
-        if summaries is not None:
-            block = options.summary_block
+        block = options.summary_block
+        if summaries is not None and block is not None:
             kind = partial(
                 TransientGlobalHeads, block=block, summary_position=summaries, norm=options.norm, eps=options.eps
             )

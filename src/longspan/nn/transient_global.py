@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from longspan.attention.base import masked_softmax, readable
+from longspan.attention.base import Attention, masked_softmax, readable
 from longspan.attention.kernels.multi_source_softmax import KeySource
 from longspan.attention.layouts import Dense, offset_bias
 from longspan.attention.mechanisms.window import WindowAttention
@@ -46,7 +46,7 @@ class TransientGlobalHeads(MultiHead):
     def __init__(
         self,
         width: int,
-        window: WindowAttention,
+        window: Attention,
         *,
         block: int,
         summary_position: RelativeBias,
