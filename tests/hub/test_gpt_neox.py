@@ -13,6 +13,8 @@ from transformers.models.gpt_neox import modeling_gpt_neox
 
 from longspan import hub
 from longspan.errors import Unsupported
+from longspan.hub.formats import gguf
+from longspan.hub.formats.gguf_file import GgufFile
 from longspan.nn.recorder import recording
 
 SMALL: dict[str, Any] = {
@@ -129,6 +131,28 @@ def test_old_keys_and_files_are_read(folder: Path) -> None:
     ids, mask = padded(40)
     with torch.no_grad():
         assert_close(hub.load(folder).model(ids, key_mask=mask), theirs(ids, attention_mask=mask).logits, mask)
+
+
+@pytest.mark.parametrize(
+    "given", [{}, ODD["in-turn"], ODD["all"], ODD["no-biases"]], ids=["plain", "turn", "all", "tied"]
+)
+def test_a_gguf_file_is_the_same_model(folder: Path, tmp_path: Path, given: dict[str, Any]) -> None:
+    theirs = neox(dtype=torch.float32, **given)
+    found, path = loaded(theirs, folder), tmp_path / "small.gguf"
+    gguf.write(found, path)
+    again = hub.load(path)
+    first, second = found.model.state_dict(), again.model.state_dict()
+    assert list(first) == list(second) and all(torch.equal(second[name], tensor) for name, tensor in first.items())
+    # Queries, keys and values lie behind each other, as in llama.cpp.
+    weight = theirs.state_dict()["gpt_neox.layers.0.attention.query_key_value.weight"].view(4, 3, 8, 32)
+    assert torch.equal(GgufFile(path)["blk.0.attn_qkv.weight"], weight.transpose(0, 1).reshape(96, 32))
+
+
+def test_a_gguf_file_cannot_say_every_activation(folder: Path, tmp_path: Path) -> None:
+    found = loaded(neox(dtype=torch.float32, hidden_act="relu"), folder)
+    with pytest.raises(Unsupported, match="a GGUF file of gptneox cannot say activation = 'relu'"):
+        gguf.write(found, tmp_path / "small.gguf")
+    assert not list(tmp_path.glob("*.gguf*"))
 
 
 @pytest.mark.parametrize(
