@@ -1,4 +1,6 @@
-"""Norms of queries and keys, of outputs and around 1, and rotations that differ by layer: what current decoders have."""
+"""What current decoders have: norms of queries and keys, of outputs and around 1, rotations that differ by layer."""
+
+from pathlib import Path
 
 import pytest
 import torch
@@ -7,6 +9,7 @@ from torch.nn.functional import rms_norm
 
 from longspan.errors import InvalidOption, Unsupported
 from longspan.models import build
+from longspan.models.folder import load, save
 from longspan.nn.multihead import MultiHead
 from longspan.nn.norm import OffsetRMSNorm, build_norm
 from longspan.nn.residual import Residual
@@ -100,6 +103,30 @@ def test_models_decode_and_compile_as_they_read(options: dict):
         assert whole.abs().max() < 2.0
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"qk_norm": "head", "norm": "rms", "norm_position": "output"},
+        {"qk_norm": "all", "norm": "rms_offset", "norm_position": "both"},
+        {"experts": {"count": 4}},
+        {"attention": {"name": "window", "window": 3, "sinks": 2, "softcap": 3.0, "learned_sink": True}},
+    ],
+    ids=str,
+)
+def test_mixed_precision_trains_and_decodes(options: dict):
+    model = build("decoder", **SIZES, position="rotary", **options)
+    ids = torch.randint(0, 11, (2, 12))
+    with torch.autocast("cpu", torch.bfloat16):
+        whole = model(ids)
+        whole.float().square().mean().backward()
+        with torch.no_grad():
+            state = model.start(2)
+            _, state = model.extend(ids[:, :8], state)
+            logits, _ = model.extend(ids[:, 8:9], state)
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    torch.testing.assert_close(logits[:, 0].float(), whole.detach()[:, 8].float(), rtol=0, atol=0.1)
+
+
 def test_layers_that_rotate_differently():
     layers = [{"base": 100.0}, {"rotate": False}, {"base": 100.0}, {"scaling": {"kind": "linear", "factor": 2.0}}]
     model = build("decoder", **SIZES, position="rotary", rotary_layers=layers)
@@ -114,6 +141,28 @@ def test_layers_that_rotate_differently():
         build("decoder", **SIZES, position="rotary", rotary_layers=layers, groups=1)
     with pytest.raises(InvalidOption, match="all layers of this model are one block"):
         build("universal_decoder", **{**SIZES, "position": "rotary"}, rotary_layers=layers)
+
+
+def test_a_folder_keeps_all_of_it(tmp_path: Path):
+    long = {"kind": "longrope", "original_length": 8, "short": [1.0] * 4, "long": [2.0] * 4}
+    near = {"name": "window", "window": 3, "sinks": 2, "learned_sink": True}
+    model = build(
+        "decoder",
+        **SIZES,
+        position="rotary",
+        qk_norm="head",
+        norm="rms_offset",
+        norm_position="both",
+        experts={"count": 3, "active": 2},
+        rotary_layers=[{"scaling": long}, {"rotate": False}],
+        attention=[near, {"name": "softmax", "softcap": 5.0}],
+    )
+    save(model, tmp_path / "model")
+    again = load(tmp_path / "model")
+    assert again.options == model.options and again.switch_length == 8
+    ids = torch.randint(0, 11, (2, 12))
+    with torch.no_grad():
+        assert torch.equal(again.eval()(ids), model.eval()(ids))
 
 
 def test_longrope_has_divisors_for_short_and_long_texts():

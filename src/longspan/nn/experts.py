@@ -60,11 +60,12 @@ class ExpertLayer(nn.Module):
         if traced(x):
             every = torch.zeros_like(shares[:, :1]).expand(-1, self.options.count).scatter(1, chosen, shares)
             outputs = [self._expert(tokens, expert) for expert in range(self.options.count)]
-            return (torch.stack(outputs, 1) * every[..., None]).sum(1).reshape(x.shape)
+            return (torch.stack(outputs, 1) * every[..., None]).sum(1).to(x.dtype).reshape(x.shape)
         out = torch.zeros_like(tokens)
         for expert in chosen.unique().tolist():
             rows, slots = (chosen == expert).nonzero(as_tuple=True)
-            out = out.index_add(0, rows, self._expert(tokens[rows], expert) * shares[rows, slots, None])
+            share = shares[rows, slots, None]
+            out = out.index_add(0, rows, (self._expert(tokens[rows], expert) * share).to(out.dtype))
         return out.reshape(x.shape)
 
     def _expert(self, x: Tensor, expert: int) -> Tensor:

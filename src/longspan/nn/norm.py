@@ -1,17 +1,26 @@
 """Norms by name: layer norm (also without bias), RMS norm (also with gains stored as 1 + weight), or none.
 
-They are torch's: LayerNorm has the biased variance with epsilon inside the root (Ba et al. 2016), and both sum in
-float32 if the input is in half precision.
+They compute as torch's: LayerNorm has the biased variance with epsilon inside the root (Ba et al. 2016), and both sum
+in float32 if the input is in half precision.
 """
 
 from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-from torch.nn import LayerNorm, RMSNorm
+from torch.nn import LayerNorm
 from torch.nn.functional import rms_norm
 
 from longspan.errors import UnknownName, suggest
+
+
+class RMSNorm(nn.RMSNorm):
+    """`nn.RMSNorm` that takes inputs of another type than its gains, as the output of a layer is under autocast."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.dtype == self.weight.dtype:
+            return rms_norm(x, self.normalized_shape, self.weight, self.eps)
+        return rms_norm(x.to(self.weight.dtype), self.normalized_shape, self.weight, self.eps).to(x.dtype)
 
 
 class OffsetRMSNorm(RMSNorm):
