@@ -18,6 +18,7 @@ from longspan.cli import (
     predict,
     profile,
     recipes,
+    summarize,
     tokenize,
     training,
     translate,
@@ -46,6 +47,7 @@ app.command(fill.fill)
 app.command(embed.embed)
 app.command(predict.predict)
 app.command(convert.convert)
+app.command(summarize.summarize)
 app.command(translate.translate)
 app.command(words.app, name="words")
 app.command(training.train)
