@@ -5,7 +5,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from longspan.errors import UnknownName
+from longspan.errors import UnknownName, suggest
 from longspan.hub.families.base import Family
 
 FAMILIES: dict[str, str] = {
@@ -37,8 +37,10 @@ def names() -> list[str]:
 def find(name: str, where: Path | str) -> Family:
     """The family of a `model_type`; an error names `where` it was read."""
     if name not in FAMILIES:
+        hint = suggest(name, FAMILIES)
+        near = f": {hint} Supported" if hint.startswith("did you mean") else "; these"
         supported = ", ".join(sorted(FAMILIES))
-        raise UnknownName(f"{where}: models of the type {name!r} are not supported; these are: {supported}")
+        raise UnknownName(f"{where}: models of the type {name!r} are not supported{near} are: {supported}")
     module, _, attribute = FAMILIES[name].partition(":")
     family = getattr(import_module(module), attribute)
     assert isinstance(family, Family)
