@@ -118,7 +118,7 @@ class WindowAttention(Attention):
         return self.options.window * max(self.dilations)
 
     def extend_heads(self, q: Queries, k: Keys, v: Values, state: WindowState, extras: Extras) -> tuple[Output, State]:
-        past = len(state.k)
+        past = state.k.count
         seen = append_mask(state.seen, past, extras.key_mask, q, self._reach)
         keys, values = state.k.append(k), state.v.append(v)
         keep = None if seen is None else seen.value[:, 0, :, 0]
