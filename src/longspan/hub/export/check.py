@@ -93,7 +93,7 @@ def _difference(
         difference = (given - expected)[finite].abs().max().item() / scale
     if not difference <= limit:
         raise Unsupported(
-            f"{graph.name}: the exported program is wrong: {name} differs by {difference:.2g} at {shape} (batch, length), "
+            f"{graph.name}: the exported program is wrong: {name} differs by {difference:.2g} at {shape}, "
             f"and at most {limit:g} is allowed; nothing was written"
         )
     return difference
