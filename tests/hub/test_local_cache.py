@@ -208,4 +208,4 @@ def test_pickles_and_unknown_families_are_refused(cache: Path, capsys: pytest.Ca
     (snapshot / "config.json").unlink()
     (snapshot / "config.json").write_text(json.dumps({**record, "model_type": "distilbrt"}))
     line = failure(capsys, "embed", NAME, "the cat")
-    assert "models of the type 'distilbrt' are not supported: did you mean 'distilbert'? Supported are: albert" in line
+    assert "models of the type 'distilbrt' are not supported; the nearest is 'distilbert'; these are: albert" in line

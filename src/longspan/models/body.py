@@ -12,18 +12,19 @@ from longspan.attention.config import AttentionConfig
 from longspan.attention.mechanisms.linformer import LinformerAttention, share_projection
 from longspan.config import option
 from longspan.errors import InvalidOption, Unsupported
+from longspan.models.attention_positions import RotaryLayer, attention_position, attention_positions
 from longspan.nn.biases import Alibi, RelativeBias
 from longspan.nn.block import Block
 from longspan.nn.convolution import SeparableConvolution
 from longspan.nn.embedding import TokenEmbedding
+from longspan.nn.experts import ExpertLayer, Experts
 from longspan.nn.feedforward import GATED, PLAIN, FeedForward
 from longspan.nn.halting import Halting
-from longspan.nn.multihead import MultiHead, Position
+from longspan.nn.multihead import QK_NORMS, MultiHead, Position
 from longspan.nn.norm import NORMS, build_norm
 from longspan.nn.positions import AbsolutePositions, AxialPositions, LearnedPositions, SinusoidalPositions
 from longspan.nn.residual import Residual
 from longspan.nn.reversible_body import MERGES, ReversibleBody
-from longspan.nn.rotary import Rotary
 from longspan.nn.rotary_scaling import RotaryScaling
 from longspan.nn.stack import Body, Stack
 
@@ -45,10 +46,17 @@ class BodyOptions(config.Options):
     value_dim: int | None = option(None, "width of a head's values; head_dim unless given", low=1)
     persistent: int = option(0, "learned keys and values per head that every query reads (all-attention)", low=0)
     kv_heads: int | None = option(None, "key and value heads, each shared by several query heads", low=1)
+    qk_norm: str = option(
+        "none", "norm of queries and keys before rotation: of each head (Qwen3), or of all (OLMo 2)", choices=QK_NORMS
+    )
     hidden: int = option(2048, "inner width of the feed-forward layer; 0: blocks without one", low=0)
+    experts: Experts | None = option(None, "a table: experts in place of one feed-forward layer (gpt-oss)")
     activation: str = option("relu", "of the feed-forward layer", choices=(*PLAIN, *GATED))
     norm_position: str = option(
-        "post", "norm after each sub-layer, or before it", choices=("post", "pre"), formerly="place"
+        "post",
+        "norm after the sum with each sub-layer, before the sub-layer, of its output (OLMo 2), or both (Gemma 2)",
+        choices=("post", "pre", "output", "both"),
+        formerly="place",
     )
     norm: str = option("layer", "kind of norm", choices=tuple(NORMS))
     eps: float = option(1e-5, "added to the variance in norms", low=0)
@@ -80,6 +88,10 @@ class BodyOptions(config.Options):
     position_offset: int = option(0, "learned: rows of the table before position 0 (RoBERTa, BART: 2)", low=0)
     rotary_base: float = option(10000.0, "rotary: base of the wavelengths", low=1)
     rotary_scaling: RotaryScaling | None = option(None, "rotary: scaled frequencies, for longer texts (Llama 3.1)")
+    rotary_dim: int | None = option(None, "rotary: features of a head that are rotated; all unless given", low=2)
+    rotary_layers: tuple[RotaryLayer, ...] | None = option(
+        None, "rotary: rotation, base and scaling of each layer, repeated from the bottom up (Gemma 3, SmolLM3)"
+    )
     axes: tuple[int, ...] | None = option(None, "axial, rotary_grid: the sides of the grid", low=1)
     axis_widths: tuple[int, ...] | None = option(None, "axial: the width of each table, side by side", low=1)
     max_length: int | None = option(None, "the longest text; required by fixed-size tables", low=1)
@@ -140,19 +152,6 @@ def absolute_position(options: BodyOptions) -> AbsolutePositions | None:
     return None
 
 
-def _within(options: BodyOptions, head_dim: int, causal: bool) -> Position | None:
-    """The positions that are applied inside attention, or None; one module for all layers."""
-    if options.position == "rotary":
-        return Rotary(head_dim, base=options.rotary_base, scaling=options.rotary_scaling)
-    if options.position == "rotary_grid":
-        if options.axes is None:
-            raise InvalidOption("rotary_grid positions need axes, the sides of the grid")
-        return Rotary(head_dim, base=options.rotary_base, scaling=options.rotary_scaling, axes=options.axes)
-    if options.position == "alibi":
-        return Alibi(options.heads)
-    return RelativeBias(options.heads, bidirectional=not causal) if options.position == "relative" else None
-
-
 def build_stack(
     options: BodyOptions,
     settings: Sequence[AttentionConfig],
@@ -180,17 +179,18 @@ def build_stack(
         )
     if options.reversible and options.drop_path:
         raise Unsupported(f"{stack_name}: reversible blocks cannot skip sub-layers; leave out drop_path")
-    position = _within(options, options.key_dim or _head_dim(options), causal)
+    positions = attention_positions(options, options.key_dim or _head_dim(options), causal, layers, stack_name)
     mixer_configs = spread(settings, layers, f"{stack_name} self-attention")
     reader_configs = None if cross is None else spread(cross, layers, f"{stack_name} cross-attention")
     order, share = _groups(options, layers, stack_name), "none" if options.groups is None else options.share
     mixers: list[MultiHead] = []
     readers: list[MultiHead | None] = []
-    changes: list[FeedForward | None] = []
+    changes: list[FeedForward | ExpertLayer | None] = []
     for layer, group in enumerate(order):
         first = order.index(group)
         shared = share if first < layer else "none"
-        if shared != "none" and mixer_configs[layer] != mixer_configs[first]:
+        same = mixer_configs[layer] == mixer_configs[first] and positions[layer] is positions[first]
+        if shared != "none" and not same:
             raise InvalidOption(f"{stack_name}: layers that share weights have the same attention; give one setting")
         if shared == "all":
             continue
@@ -199,7 +199,7 @@ def build_stack(
             readers.append(readers[first])
         else:
             where = f"{stack_name} self-attention, layer {layer}"
-            mixers.append(_mixer(options, mixer_configs[layer], where, causal=causal, position=position))
+            mixers.append(_mixer(options, mixer_configs[layer], where, causal=causal, position=positions[layer]))
             where = f"{stack_name} cross-attention, layer {layer}"
             readers.append(
                 None if reader_configs is None else _reader(options, reader_configs[layer], where, cross_length)
@@ -247,20 +247,24 @@ def build_block(
     change: nn.Module | None = None,
 ) -> Block:
     """One block; `change` replaces the feed-forward layer."""
-    position = _within(options, options.key_dim or _head_dim(options), causal)
+    position = attention_position(options, options.key_dim or _head_dim(options), causal)
     mixer = _mixer(options, setting, f"{stack_name} self-attention", causal=causal, position=position)
     reader = None if cross is None else _reader(options, cross, f"{stack_name} cross-attention", cross_length)
     return Block(mixer, change or _feedforward(options), cross=reader, residual=_residual(options))
 
 
 def last_norm(options: BodyOptions) -> nn.Module:
-    """The norm at the end of a stack: needed if the blocks have their norms before each sub-layer."""
-    return build_norm(options.norm if options.norm_position == "pre" else "none", options.width, options.eps)
+    """The norm at the end of a stack: needed unless the last block ends with a norm."""
+    return build_norm("none" if options.norm_position == "post" else options.norm, options.width, options.eps)
 
 
-def _feedforward(options: BodyOptions) -> FeedForward | None:
+def _feedforward(options: BodyOptions) -> FeedForward | ExpertLayer | None:
     if not options.hidden:
         return None
+    if options.experts is not None:
+        if options.hidden_dropout or options.feedforward_chunk or not options.bias:
+            raise Unsupported("experts have biases, no dropout inside and no chunks; leave out such options")
+        return ExpertLayer(options.width, options.hidden, options.experts)
     return FeedForward(
         options.width,
         options.hidden,
@@ -321,6 +325,9 @@ def _mixer(
             kv_heads=kv_heads,
             persistent=0 if cross else options.persistent,
             position=position,
+            qk_norm="none" if cross else options.qk_norm,
+            qk_norm_kind=options.norm,
+            qk_norm_eps=options.eps,
             bias=options.bias if options.query_bias is None else options.query_bias,
             out_bias=options.bias if options.output_bias is None else options.output_bias,
         )
@@ -365,6 +372,8 @@ def initialise(model: nn.Module, options: BodyOptions) -> None:
                 tables = list(module.parameters())
                 for table in tables:
                     nn.init.normal_(table, std=options.init_std * (options.width * len(tables)) ** -0.5)
+            elif isinstance(module, ExpertLayer) and not by_fan:
+                module.reset_parameters(options.init_std)
             elif isinstance(module, Halting):
                 halting.append(module)
         for module in halting:  # its bias sets how soon positions stop

@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from longspan.config import option
-from longspan.errors import InvalidOption
+from longspan.errors import InvalidOption, Unsupported
 from longspan.models.base import CausalTextHeads, Ids, Logits, Mask, Source, Streams, TextStates
 from longspan.models.body import build_stack, embedding, initialise, mechanisms, table_width
 from longspan.models.headed import Headed, build_heads
@@ -16,6 +17,7 @@ from longspan.nn.heads import Head, Masked
 from longspan.nn.inputs import BlockInputs
 from longspan.nn.linear import Linear
 from longspan.nn.recorder import recorded_states
+from longspan.nn.rotary import Rotary
 from longspan.shapes import Hidden
 
 
@@ -34,6 +36,7 @@ class Decoder(Headed, CausalTextHeads, TextStates):
         head_activation: str | None = option(
             None, "of a layer, with a norm, before the output layer; none: no such layer (BERT's)", choices=tuple(PLAIN)
         )
+        logit_cap: float | None = option(None, "logits x become logit_cap·tanh(x/logit_cap) (Gemma 2)", above=0)
         zero_output: bool = option(False, "whether an output layer that is not tied starts at 0 (Child et al. 2019)")
 
     options: Options
@@ -58,6 +61,7 @@ class Decoder(Headed, CausalTextHeads, TextStates):
         self.fixed_length = (position is not None and position.fixed_length) or any(
             mechanism.fixed_length for mechanism in mechanisms(self)
         )
+        self.switch_length = _switch_length(self)
         initialise(self, options)
         if self.head is not None and self.head.weight is not None and options.zero_output:
             nn.init.zeros_(self.head.weight)
@@ -127,10 +131,13 @@ class Decoder(Headed, CausalTextHeads, TextStates):
 
     def logits(self, x: Hidden) -> Logits:
         """The output layer."""
+        logits: Tensor
         if self.head is None:
-            return self.embedding.logits(x)
-        logits: Tensor = self.head(x, self.table) if isinstance(self.head, Masked) else self.head(x)
-        return logits
+            logits = self.embedding.logits(x)
+        else:
+            logits = self.head(x, self.table) if isinstance(self.head, Masked) else self.head(x)
+        limit = self.options.logit_cap
+        return logits if limit is None else limit * torch.tanh(logits / limit)
 
     def initial_state(self, batch: int, source: Source | None = None) -> Any:
         return self.stack.start(batch, dtype=self.dtype, device=self.device)
@@ -138,9 +145,21 @@ class Decoder(Headed, CausalTextHeads, TextStates):
     def extend_hidden(
         self, ids: Ids, state: Any, key_mask: Mask | None = None, positions: Ids | None = None
     ) -> tuple[Hidden, Any]:
+        limit = self.switch_length
+        if limit is not None and 0 < state.length <= limit < state.length + ids.shape[1]:
+            raise Unsupported(
+                f"texts above {limit} tokens are rotated otherwise from their first token on (longrope): read the "
+                f"whole text again instead of continuing after {state.length} tokens; `generate` does so"
+            )
         start = state.length if positions is None else 0
         x = self.embedding(ids, start=start, positions=positions)
         return self.stack.extend(x, state, BlockInputs(key_mask=key_mask, positions=positions))
+
+
+def _switch_length(model: nn.Module) -> int | None:
+    """The length above which rotary positions differ for all tokens of a text; None without such positions."""
+    lengths = [module.switch_length for module in model.modules() if isinstance(module, Rotary)]
+    return min((length for length in lengths if length is not None), default=None)
 
 
 __all__ = ["Decoder"]

@@ -1,4 +1,4 @@
-"""Norms by name: layer norm, RMS norm or none, per token over the features.
+"""Norms by name: layer norm, RMS norm (also with gains stored as differences from 1) or none, over the features.
 
 They are torch's: LayerNorm has the biased variance with epsilon inside the root (Ba et al. 2016), and both sum in
 float32 if the input is in half precision.
@@ -6,14 +6,29 @@ float32 if the input is in half precision.
 
 from collections.abc import Callable
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.nn import LayerNorm, RMSNorm
+from torch.nn.functional import rms_norm
 
 from longspan.errors import UnknownName, suggest
+
+
+class OffsetRMSNorm(RMSNorm):
+    """x / rms(x) · (1 + weight), in float32 if x is in half precision: the weight is 0 at the start (Gemma)."""
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        precise = torch.promote_types(x.dtype, torch.float32)
+        return rms_norm(x.to(precise), self.normalized_shape, 1 + self.weight.to(precise), self.eps).to(x.dtype)
+
 
 NORMS: dict[str, Callable[[int, float], nn.Module]] = {
     "layer": lambda width, eps: LayerNorm(width, eps=eps),
     "rms": lambda width, eps: RMSNorm(width, eps=eps),
+    "rms_offset": lambda width, eps: OffsetRMSNorm(width, eps=eps),
     "none": lambda width, eps: nn.Identity(),
 }
 
@@ -25,4 +40,4 @@ def build_norm(kind: str, width: int, eps: float = 1e-5) -> nn.Module:
     return NORMS[kind](width, eps)
 
 
-__all__ = ["NORMS", "LayerNorm", "RMSNorm", "build_norm"]
+__all__ = ["NORMS", "LayerNorm", "OffsetRMSNorm", "RMSNorm", "build_norm"]

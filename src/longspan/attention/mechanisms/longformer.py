@@ -17,8 +17,8 @@ from longspan.attention.base import Cost, Extras, Shape, Stream, Supports, maske
 from longspan.attention.devices import host_may_read
 from longspan.attention.kernels.multi_source_softmax import KeySource, joint
 from longspan.attention.layouts import Dense
-from longspan.attention.mechanisms.window import WindowAttention
 from longspan.attention.parts import persistent_memory
+from longspan.attention.parts.sliding_window import SlidingWindow
 from longspan.config import option
 from longspan.errors import InvalidInput
 from longspan.shapes import Keys, Output, Queries, Values, Weights
@@ -30,8 +30,8 @@ def _of_globals(name: str, like: Literal["q", "k", "v"], help: str) -> Stream:
     return Stream(name=name, kind="heads", like=like, help=help, beside="global_mask", required=False)
 
 
-class LongformerAttention(WindowAttention):
-    """Beltagy et al. 2020, section 3.1. The causal form and decoding are those of `WindowAttention`.
+class LongformerAttention(SlidingWindow):
+    """Beltagy et al. 2020, section 3.1. The causal form and decoding are those of `window`.
 
     Global tokens are data, not an option: the stream `global_mask` says where they are. Their rows read every token
     through separate projections; all other rows read them as keys of the ordinary projections.
@@ -42,6 +42,7 @@ class LongformerAttention(WindowAttention):
     survey_class = ("FP", "M")
     order = "n·(window + globals)"
     exponent = 1.0
+    scaled_dot = True
     supports = Supports(causal=True, streaming=True, dropout=True, left_padding=True, persistent=True)
     streams: tuple[Stream, ...] = (
         Stream(name="global_mask", kind="mask", help="which tokens are global; none without it", required=False),
@@ -51,7 +52,7 @@ class LongformerAttention(WindowAttention):
     )
 
     @dataclass(frozen=True, kw_only=True)
-    class Options(WindowAttention.Options):
+    class Options(SlidingWindow.Options):
         window: int = option(
             256,
             "neighbours read on each side, besides the query's own position: half of the paper's w (256 for its 512)",

@@ -5,7 +5,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from longspan.errors import UnknownName, suggest
+from longspan.errors import UnknownName, nearest
 from longspan.hub.families.base import Family
 
 FAMILIES: dict[str, str] = {
@@ -21,6 +21,15 @@ FAMILIES: dict[str, str] = {
     "openai-gpt": "longspan.hub.families.gpt:GPT",
     "gpt2": "longspan.hub.families.gpt:GPT2",
     "llama": "longspan.hub.families.llama:LLAMA",
+    "mistral": "longspan.hub.families.mistral:MISTRAL",
+    "qwen2": "longspan.hub.families.qwen:QWEN2",
+    "qwen3": "longspan.hub.families.qwen:QWEN3",
+    "gemma2": "longspan.hub.families.gemma:GEMMA2",
+    "gemma3_text": "longspan.hub.families.gemma:GEMMA3",
+    "smollm3": "longspan.hub.families.smollm3:SMOLLM3",
+    "phi3": "longspan.hub.families.phi3:PHI3",
+    "gpt_oss": "longspan.hub.families.gpt_oss:GPT_OSS",
+    "olmo2": "longspan.hub.families.olmo2:OLMO2",
     "albert": "longspan.hub.families.albert:ALBERT",
     "electra": "longspan.hub.families.electra:ELECTRA",
     "bart": "longspan.hub.families.bart:BART",
@@ -37,10 +46,10 @@ def names() -> list[str]:
 def find(name: str, where: Path | str) -> Family:
     """The family of a `model_type`; an error names `where` it was read."""
     if name not in FAMILIES:
-        hint = suggest(name, FAMILIES)
-        near = f": {hint} Supported" if hint.startswith("did you mean") else "; these"
+        near = nearest(name, FAMILIES)
+        hint = "" if near is None else f"the nearest is {near!r}; "
         supported = ", ".join(sorted(FAMILIES))
-        raise UnknownName(f"{where}: models of the type {name!r} are not supported{near} are: {supported}")
+        raise UnknownName(f"{where}: models of the type {name!r} are not supported; {hint}these are: {supported}")
     module, _, attribute = FAMILIES[name].partition(":")
     family = getattr(import_module(module), attribute)
     assert isinstance(family, Family)

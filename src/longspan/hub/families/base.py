@@ -8,6 +8,7 @@ from longspan import config
 from longspan.attention.config import AttentionConfig
 from longspan.errors import InvalidInput, Unsupported, suggest
 from longspan.hub.tensor_names import Rule
+from longspan.models.attention_positions import RotaryLayer
 from longspan.models.body import spread
 from longspan.nn.heads import Head
 
@@ -267,6 +268,13 @@ def _settled(options: Any) -> dict[str, Any]:
     values |= {name: value for name, value in defaults.items() if name in values and values[name] is None}
     if values.get("groups") == values.get("layers"):
         values.pop("share", None)
+    if "rotary_layers" in values:  # of each layer, in place of what they have in common
+        base, scaling = values.pop("rotary_base"), values.pop("rotary_scaling")
+        layers = values["rotary_layers"] or (RotaryLayer(scaling=scaling),)
+        values["rotary_layers"] = [
+            (layer.base or base, layer.scaling) if layer.rotate else None
+            for layer in (layers[index % len(layers)] for index in range(values["layers"]))
+        ]
     if "attention" in values:  # of each layer, without what it drops
         settings = spread(values["attention"], values["layers"], "attention")
         values["attention"] = tuple(AttentionConfig(item.name, **item.options) for item in settings)

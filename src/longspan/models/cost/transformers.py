@@ -16,6 +16,7 @@ from longspan.models.vision.vit import VisionTransformer
 from longspan.nn.block import Block
 from longspan.nn.embedding import TokenEmbedding
 from longspan.nn.heads import Masked
+from longspan.nn.residual import Residual
 from longspan.nn.reversible_body import ReversibleBody
 from longspan.nn.stack import Body, Stack
 from longspan.nn.universal_stack import UniversalStack
@@ -72,13 +73,20 @@ def _(body: UniversalStack, tally: Tally, tokens: int, context: int = 0) -> None
 def _block(block: Block, tally: Tally, tokens: int, context: int, *, again: bool = False) -> None:
     width = block.mixer.width
     tally.mixer(block.mixer, "attention", tokens, tokens)
-    tally.norm(block.around_mixer.norm, tokens, width)
+    _around(block.around_mixer, tally, tokens, width)
     if block.cross is not None and block.around_cross is not None:
         tally.mixer(block.cross, "cross-attention", tokens, context, again=again)
-        tally.norm(block.around_cross.norm, tokens, width)
+        _around(block.around_cross, tally, tokens, width)
     if block.feedforward is not None and block.around_feedforward is not None:
         tally.transition(block.feedforward, tokens)
-        tally.norm(block.around_feedforward.norm, tokens, width)
+        _around(block.around_feedforward, tally, tokens, width)
+
+
+def _around(residual: Residual, tally: Tally, tokens: int, width: int) -> None:
+    """The norms of a residual connection."""
+    tally.norm(residual.norm, tokens, width)
+    if residual.norm_output is not None:
+        tally.norm(residual.norm_output, tokens, width)
 
 
 # Models
@@ -109,6 +117,8 @@ def _(model: Decoder, length: int, tally: Tally) -> None:
         tally.add("output", products(model.head.dense, length), length * kept)
         tally.norm(model.head.norm, length, width)
     tally.output(width, model.vocabulary, length)
+    if model.options.logit_cap is not None:
+        tally.add("output", 0, length * model.vocabulary)
 
 
 @read.register
