@@ -19,6 +19,7 @@ from longspan.cli import (
     predict,
     profile,
     recipes,
+    summarize,
     tokenize,
     training,
     translate,
@@ -48,6 +49,7 @@ app.command(embed.embed)
 app.command(predict.predict)
 app.command(convert.convert)
 app.command(export.export)
+app.command(summarize.summarize)
 app.command(translate.translate)
 app.command(words.app, name="words")
 app.command(training.train)

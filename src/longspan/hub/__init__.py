@@ -20,7 +20,7 @@ sentence_pooling   pooling settings of sentence-transformers
 
 families/          architectures of Hugging Face
 formats/           file formats
-use/               generate, chat, translate, fill, embed, words
+use/               generate, chat, translate, summarize, fill, embed, words
 """
 
 from longspan.hub.conversion import convert
@@ -33,6 +33,7 @@ from longspan.hub.use.chat import Chat
 from longspan.hub.use.embed import TokenVectors, embed, embed_tokens
 from longspan.hub.use.fill import MaskGuess, fill
 from longspan.hub.use.generate import GeneratedText, generate, stream
+from longspan.hub.use.summarize import summarize
 from longspan.hub.use.translate import translate
 from longspan.hub.use.words import load_words
 
@@ -53,5 +54,6 @@ __all__ = [
     "locate",
     "save",
     "stream",
+    "summarize",
     "translate",
 ]

@@ -110,7 +110,9 @@ def _(model: Encoder, length: int, tally: Tally) -> None:
 def _(model: Decoder, length: int, tally: Tally) -> None:
     _embed(model.embedding, tally, length)
     pass_through(model.stack, tally, length)
-    width = model.stack.out_width
+    width = model.out_width
+    if model.narrow is not None:
+        tally.add("output", products(model.narrow, length), length * model.stack.out_width)
     if isinstance(model.head, Masked) and model.head.dense is not None:
         before, width = width, model.head.dense.out_features
         kept = before + (activation_width(str(model.options.head_activation)) - 1) * width
