@@ -5,7 +5,7 @@ Hugging Face's models have four ways to be told of the borders, and each is a ch
 - positions that start again from 0 at each text, without a mask and without a cache: the documented way;
 - the same with the model's default cache;
 - the same with a padding mask of ones, as most tokenizers and collators give;
-- `cu_seq_lens_q` and `cu_seq_lens_k`, the borders themselves.
+- `cu_seq_lens_q` and `cu_seq_lens_k`, the borders themselves, without positions.
 """
 
 from collections.abc import Sequence
@@ -61,8 +61,11 @@ def _packed(subject: AuditSubject, *, use_cache: bool | None, ones: bool = False
             changed = model.call(subject.replace(sample, changed_text, seed=77), keywords)
             worst.see(difference(changed[~changed_text], packed[~changed_text], scale), f"text {number} changed")
             moved = max(moved, difference(changed[changed_text], packed[changed_text], scale))
-            alone = model.call(cut(sample, begin, end), {})
-            worst.see(difference(alone, packed[:, begin:end], scale), f"text {number} alone")
+            if "position_ids" in keywords:  # otherwise positions go on, and a text alone has others
+                alone = model.call(
+                    cut(sample, begin, end), _keywords(model, [(0, end - begin)], use_cache, ones, False)
+                )
+                worst.see(difference(alone, packed[:, begin:end], scale), f"text {number} alone")
     if moved <= subject.same:
         raise NotMeasured(NO_EFFECT)
     return worst.against(subject.near)
@@ -79,10 +82,10 @@ def _keywords(
 ) -> dict[str, Any]:
     """How the borders are told in a call of the model."""
     known = model.forward_parameters
-    if "position_ids" not in known and not (borders and _any_keyword(model)):
-        raise NotMeasured(f"{model.name} takes no position_ids")
     keywords: dict[str, Any] = {}
-    if "position_ids" in known:
+    if not borders:
+        if "position_ids" not in known:
+            raise NotMeasured(f"{model.name} takes no position_ids")
         keywords["position_ids"] = torch.cat([torch.arange(end - begin) for begin, end in texts])[None]
     if use_cache is not None and "use_cache" in known:
         keywords["use_cache"] = use_cache
