@@ -13,6 +13,7 @@ from longspan.cli import (
     convert,
     data,
     embed,
+    export,
     fill,
     generate,
     predict,
@@ -47,6 +48,7 @@ app.command(fill.fill)
 app.command(embed.embed)
 app.command(predict.predict)
 app.command(convert.convert)
+app.command(export.export)
 app.command(summarize.summarize)
 app.command(translate.translate)
 app.command(words.app, name="words")

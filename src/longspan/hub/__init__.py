@@ -6,7 +6,8 @@ pretrained         `Pretrained`: a model with its tokenizer and settings
 conversion         `convert`: one checkpoint format to another
 lift               a BERT-like encoder becomes an ETC
 describe           what `longspan show FOLDER` prints
-locate             find a model by its name: folder, run, file or package
+locate             find a model by its name: folder, run, file, package, or a name in
+local_cache        the local cache of Hugging Face, which is only read
 finetune           new heads on a pretrained model; frozen parameters
 
 weight_mapping     move tensors between a checkpoint and a model

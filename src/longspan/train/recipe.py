@@ -350,9 +350,11 @@ def _write_config(run: Run, recipe: Recipe) -> None:
 
 
 def _located_model(table: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The [model] table, with `from` as an absolute path if it is a path."""
+    """The [model] table, with `from` as an absolute path if it is a path or in the local Hugging Face cache."""
     name = str(table.get("from", PACKAGE))
-    return table if name.startswith(PACKAGE) else {**table, "from": _absolute(name)}
+    if name.startswith(PACKAGE):
+        return table
+    return {**table, "from": _absolute(name if Path(name).exists() else locate(name))}
 
 
 def _absolute(path: Path | str) -> str:

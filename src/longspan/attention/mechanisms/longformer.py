@@ -16,6 +16,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from longspan.attention.base import Cost, Extras, Shape, Stream, Supports, masked_softmax, readable
 from longspan.attention.devices import host_may_read
 from longspan.attention.kernels.multi_source_softmax import KeySource, joint
+from longspan.attention.kernels.running import stable_sort
 from longspan.attention.layouts import Dense
 from longspan.attention.parts import persistent_memory
 from longspan.attention.parts.sliding_window import SlidingWindow
@@ -166,7 +167,10 @@ def _count_once(mask: Tensor) -> int:
 def _find(marked: Tensor, room: int) -> tuple[Tensor, Tensor]:
     """The indices of the marked positions, in order, and which of the `room` slots are used: both (batch, room)."""
     wider = pad(marked, (0, room))  # there may be more room than positions
-    index = wider.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :room]
+    if torch.compiler.is_exporting():  # ONNX sorts no bytes, and nothing stably
+        index = stable_sort((~wider).long())[1][:, :room]
+    else:
+        index = wider.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :room]
     return index.clamp_max(marked.shape[1] - 1), wider.gather(1, index)
 
 

@@ -269,8 +269,8 @@ class SoftmaxAttention(Attention):
             if q.shape[2] == 1 and extras.key_mask is None:
                 return self._decode_family(q, k, v, state, state.family)
             state = state.apart()
-        seen = append_mask(state.seen, len(state.k), extras.key_mask, q)
-        changed = self._change_keys(k, len(state.k))
+        seen = append_mask(state.seen, state.k.count, extras.key_mask, q)
+        changed = self._change_keys(k, state.k.count)
         # Groups of rows share one call of torch's kernel, which reads no bias and no persistent vectors.
         alone = extras.bias is not None or self.persistent is not None
         positional = alone or not self.plain or self.options.score in ("additive", "location")

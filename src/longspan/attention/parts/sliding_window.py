@@ -132,7 +132,7 @@ class SlidingWindow(Attention):
         self, q: Tensor, k: Tensor, v: Tensor, state: WindowState, extras: Extras, others: tuple[KeySource, ...] = ()
     ) -> tuple[Tensor, WindowState]:
         """The outputs for the next tokens, and the window behind them."""
-        past = len(state.k)
+        past = state.k.count
         seen = append_mask(state.seen, past, extras.key_mask, q, self.reach)
         keys, values = state.k.append(k), state.v.append(v)
         keep = None if seen is None else seen.value[:, 0, :, 0]
