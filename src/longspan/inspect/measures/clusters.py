@@ -37,18 +37,18 @@ def mds(distances: Tensor, steps: int = STEPS) -> Tensor:
     count = len(d)
     centre = torch.eye(count, dtype=d.dtype) - 1 / count
     values, vectors = torch.linalg.eigh(-0.5 * centre @ d.square() @ centre)
-    points = vectors[:, -2:].flip(1) * values[-2:].flip(0).clamp_min(0).sqrt()
+    points: Tensor = vectors[:, -2:].flip(1) * values[-2:].flip(0).clamp_min(0).sqrt()
     for _ in range(steps):
         between = torch.cdist(points, points)
         ratio = torch.where(between > 1e-12, d / between.clamp_min(1e-12), 0.0)
         guttman = torch.diag(ratio.sum(1)) - ratio
-        points = guttman @ points / count
+        points = torch.matmul(guttman, points) / count
     return points
 
 
 def off_diagonal(matrix: Tensor) -> list[float]:
     """The entries above the diagonal."""
-    rows, columns = torch.triu_indices(*matrix.shape, 1)
+    rows, columns = torch.triu_indices(len(matrix), len(matrix), 1)
     return [float(x) for x in matrix[rows, columns]]
 
 

@@ -95,9 +95,7 @@ def _block(block: Block, x: Tensor, inputs: BlockInputs, skips: bool, feedforwar
         skips,
     )
     if cross is not None and block.around_cross is not None:
-        x = _around(
-            block.around_cross, x, lambda y: cross(y, inputs.context, key_mask=inputs.context_mask), skips
-        )
+        x = _around(block.around_cross, x, lambda y: cross(y, inputs.context, key_mask=inputs.context_mask), skips)
     if feedforward and change is not None and block.around_feedforward is not None:
         x = _around(block.around_feedforward, x, change, skips)
     return x
@@ -116,7 +114,14 @@ def _around(residual: Residual, x: Tensor, function: Callable[[Tensor], Tensor],
 
 @torch.no_grad()
 def random_attention(
-    layers: int, *, n: int = 32, width: int = 64, heads: int = 4, skips: bool = False, feedforward: bool = False, seed: int = 0
+    layers: int,
+    *,
+    n: int = 32,
+    width: int = 64,
+    heads: int = 4,
+    skips: bool = False,
+    feedforward: bool = False,
+    seed: int = 0,
 ) -> list[float]:
     """The ratio after each layer of attention with weights N(0, 1/width), without norms, in float64."""
     generator = torch.Generator().manual_seed(seed)
@@ -149,10 +154,11 @@ def measure_collapse(subject: Subject) -> Finding:
     depth = min(layers, 6)
     width, heads = group.layers[0].width, group.heads
     heads = heads if width % heads == 0 else 1
-    random = {
-        "random, attention alone": random_attention(depth, width=width, heads=heads, seed=subject.seed),
-        "random, with skips": random_attention(depth, width=width, heads=heads, skips=True, seed=subject.seed),
-    }
+    alone_random, skipping = (
+        random_attention(depth, width=width, heads=heads, skips=skips, seed=subject.seed) for skips in (False, True)
+    )
+    random = {"random, attention alone": alone_random, "random, with skips": skipping}
+    third = min(3, depth)
     ratios = {name: [residual_ratio(x) for x in xs] for name, xs in found.items()}
     cosines = [mean_cosine(x) for x in found["full"]]
     ranks = [effective_rank(x) for x in found["full"]]
@@ -170,11 +176,11 @@ def measure_collapse(subject: Subject) -> Finding:
         "Rank collapse with depth",
         f"The model {verdict}: after {layers} layers tokens still differ by {last:.3g} of their size, and attention "
         f"without skips and feed-forward layers would leave {alone:.2g}.",
-        f"Random weights of the same width on random input: attention alone falls to {random['random, attention alone'][min(3, depth)]:.1g} "
-        f"at layer {min(3, depth)}, with skips {random['random, with skips'][-1]:.2g} remains at layer {depth}.",
+        f"Random weights of the same width on random input: attention alone falls to {alone_random[third]:.1g} at "
+        f"layer {third}, with skips {skipping[-1]:.2g} remains at layer {depth}.",
         [
             LineChart(
-                f"{group.name}: ‖X − mean‖ / ‖X‖ after each layer (0 is the input; the last one is normed)",
+                f"{group.name}: ‖X − mean‖ / ‖X‖ after each layer (0 is the input, the last is normed; float32)",
                 "layer",
                 "ratio",
                 lines,

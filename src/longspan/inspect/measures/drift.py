@@ -122,8 +122,8 @@ def measure_drift(
         "Drift of approximations",
         "No mechanism could take the place of the model's own."
         if worst is None
-        else f"With the same weights and no training, {worst[1]} leaves the largest error: {worst[0]:.2f} of the size of "
-        f"the last states at {subject.long.length} tokens.",
+        else f"With the same weights and no training, {worst[1]} leaves the largest error: {worst[0]:.2f} of the size "
+        f"of the last states at {subject.long.length} tokens.",
         "The error of nonsense: each token gets the exact attention output of another token.",
         figures,
         values,

@@ -113,7 +113,9 @@ def _sentence(real: Statistics, shuffled: Statistics) -> str:
             f"Layer {layer} head {head} puts {mass:.0%} of its weight on the previous token ({kept:.0%} on shuffled "
             f"text, {follows})"
         )
-    tokens = {name: value for name, value in real.items() if name not in (*MARKS, "entropy")} or {"first": real["first"]}
+    tokens = {name: value for name, value in real.items() if name not in (*MARKS, "entropy")} or {
+        "first": real["first"]
+    }
     name, most = max(tokens.items(), key=lambda item: float(item[1].mean(1).max()))
     layer = int(most.mean(1).argmax())
     shown = "the first token" if name == "first" else name

@@ -107,7 +107,7 @@ def _resumed(group: AttentionGroup, layer: int, states: list[Tensor] | None) -> 
     below = [] if states is None or not isinstance(body, Stack) else list(body.layers())[:layer]
     for index, block in enumerate(below):
         state = None if states is None else states[index + 1]
-        block.forward = lambda x, inputs=None, state=state: state  # type: ignore[method-assign, assignment, misc]
+        block.forward = lambda x, inputs=None, state=state: state  # type: ignore[method-assign, misc]
     try:
         yield
     finally:
@@ -160,7 +160,8 @@ def measure_importance(subject: Subject, tell: Tell = lambda _: None) -> Finding
         "What is lost without a head",
         ". ".join(sentences) + ".",
         f"{losses.name.capitalize()} on {len(subject.passages)} passages. Control: {SLICES} random slices of W_O of a "
-        "head's size for each layer. One head alone: all others of the layer are off; beside it a random head, and none.",
+        "head's size for each layer. One head alone: all others of the layer are off; beside it a random head, and "
+        "none.",
         figures,
         values,
     )
@@ -184,7 +185,16 @@ def _figures(
         ]
         for layer, one in enumerate(alone)
     ]
-    head = ("layer", "head off, mean", "largest", "random slice off", "kept head", "it alone", "random alone", "no head")
+    head = (
+        "layer",
+        "head off, mean",
+        "largest",
+        "random slice off",
+        "kept head",
+        "it alone",
+        "random alone",
+        "no head",
+    )
     return [
         HeatMap(f"{group.name}: loss rise without the head", rows, columns, rises.tolist(), diverging=True),
         HeatMap(f"{group.name}: mean |∂loss/∂gate|", rows, columns, gradients.tolist()),

@@ -132,7 +132,9 @@ def measure_paths(subject: Subject, tell: Callable[[str], None] = lambda _: None
     ]
     head = ("mechanism", "options", *(f"{depth} layer{'s' * (depth > 1)}" for depth in DEPTHS))
     grid = Grid(
-        f"Positions back that random layers read, text of {LENGTH}", (*head, "layers to cross it", "steps in turn"), rows
+        f"Positions back that random layers read, text of {LENGTH}",
+        (*head, "layers to cross it", "steps in turn"),
+        rows,
     )
     figures: list[Any] = [grid]
     sentence = "Self-attention sees every earlier token after one layer"
@@ -164,9 +166,8 @@ def measure_paths(subject: Subject, tell: Callable[[str], None] = lambda _: None
             ),
         )
         crossed = next((layer + 1 for layer, distance in enumerate(far) if distance == last), None)
-        sentence = (
-            f"In this model a change of the first of {last + 1} tokens reaches the last one "
-            + (f"in {crossed} layer{'s' * (crossed > 1)}" if crossed else f"in none of {len(far)} layers")
+        sentence = f"In this model a change of the first of {last + 1} tokens reaches the last one " + (
+            f"in {crossed} layer{'s' * (crossed > 1)}" if crossed else f"in none of {len(far)} layers"
         )
     return Finding(
         "paths",
@@ -179,4 +180,12 @@ def measure_paths(subject: Subject, tell: Callable[[str], None] = lambda _: None
     )
 
 
-__all__ = ["attention_stack", "farthest", "measure_paths", "mechanism_reach", "mechanism_table", "reach", "recurrent_reach"]
+__all__ = [
+    "attention_stack",
+    "farthest",
+    "measure_paths",
+    "mechanism_reach",
+    "mechanism_table",
+    "reach",
+    "recurrent_reach",
+]

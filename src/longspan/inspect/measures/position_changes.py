@@ -79,7 +79,13 @@ def measure_changes(subject: Subject) -> Finding:
         f"{told}; with all positions 0 it changes by {zero[1]:.2g}"
         + (f" and the {values['loss_name']} goes from {table[0][2]:.3g} to {zero[2]:.3g}." if losses else "."),
         "The positions as they are. Rotary positions and relative ones must not care about a shift.",
-        [Grid("Changed positions", ("positions", "relative change of the output", values["loss_name"] or "loss"), table)],
+        [
+            Grid(
+                "Changed positions",
+                ("positions", "relative change of the output", values["loss_name"] or "loss"),
+                table,
+            )
+        ],
         values,
     )
 

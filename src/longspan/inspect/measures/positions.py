@@ -1,7 +1,6 @@
 """What position codes say: how alike two positions are, what a shift does, and what a model does without them."""
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -152,17 +151,28 @@ def measure_rotary(module: Rotary, trained: int, head_dim: int | None = None) ->
 
     shown = [offset for offset in OFFSETS if offset != 2]
     turns = [
-        [index, float(rate), *(float(each * length / (2 * math.pi)) for each in (rate, fast) for length in (trained, 4 * trained))]
+        [
+            index,
+            float(rate),
+            *(float(each * length / (2 * math.pi)) for each in (rate, fast) for length in (trained, 4 * trained)),
+        ]
         for index, (rate, fast) in enumerate(zip(scaled, plain))
     ]
     slow = int((scaled * trained < 2 * math.pi).sum())
-    head = ("pair", "frequency", f"turns in {trained:,}", f"turns in {4 * trained:,}", f"unscaled, {trained:,}", f"unscaled, {4 * trained:,}")
+    head = (
+        "pair",
+        "frequency",
+        f"turns in {trained:,}",
+        f"turns in {4 * trained:,}",
+        f"unscaled, {trained:,}",
+        f"unscaled, {4 * trained:,}",
+    )
     chosen = sorted({0, *torch.linspace(0, len(turns) - 1, min(16, len(turns))).round().int().tolist()})
     return Finding(
         "rotary",
         "Rotary frequencies",
-        f"{slow} of {len(turns)} frequencies make less than one turn in {trained:,} tokens: they tell far from near without "
-        f"repeating; at a distance of 100 the mean cosine is {alike(scaled, 100):.3f}.",
+        f"{slow} of {len(turns)} frequencies make less than one turn in {trained:,} tokens: they tell far from near "
+        f"without repeating; at a distance of 100 the mean cosine is {alike(scaled, 100):.3f}.",
         f"Another base ({other:g})" + (", and the unscaled frequencies." if module.scaling else "; no scaling is set."),
         [
             LineChart(

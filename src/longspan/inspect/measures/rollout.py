@@ -48,7 +48,9 @@ def flow(maps: Tensor, targets: Sequence[int] | None = None, residual: float = 0
     layers, n = len(maps), maps.shape[-1]
     targets = range(n) if targets is None else targets
     if n > FLOW_TOKENS and len(targets) * n > FLOW_TOKENS**2:
-        raise InvalidInput(f"flow of {len(targets)} targets over {n} tokens: at most {FLOW_TOKENS} tokens, or give targets")
+        raise InvalidInput(
+            f"flow of {len(targets)} targets over {n} tokens: at most {FLOW_TOKENS} tokens, or give targets"
+        )
     capacities = [with_residual(layer.double(), residual).tolist() for layer in maps]
     flows = []
     for target in targets:
@@ -93,27 +95,35 @@ def _blocking(
     total, path, node = 0.0, list[int](), source
     while True:
         if node == sink:
-            pushed = min(room[edge] for edge in path)
+            pushed = min(room[used] for used in path)
             total += pushed
-            for edge in path:
-                room[edge] -= pushed
-                room[edge ^ 1] += pushed
-            full = next(index for index, edge in enumerate(path) if room[edge] <= TINY)
+            for used in path:
+                room[used] -= pushed
+                room[used ^ 1] += pushed
+            full = next(index for index, used in enumerate(path) if room[used] <= TINY)
             node, path = ends[path[full] ^ 1], path[:full]
             continue
-        while next_edge[node] < len(heads[node]):
-            edge = heads[node][next_edge[node]]
-            if room[edge] > TINY and level.get(ends[edge]) == level[node] + 1:
-                break
-            next_edge[node] += 1
-        else:
-            if not path:
-                return total
+        edge = _open_edge(heads[node], ends, room, level, next_edge, node)
+        if edge is not None:
+            path.append(edge)
+            node = ends[edge]
+        elif path:
             node = ends[path.pop() ^ 1]
             next_edge[node] += 1
-            continue
-        path.append(edge)
-        node = ends[edge]
+        else:
+            return total
+
+
+def _open_edge(
+    edges: list[int], ends: list[int], room: list[float], level: dict[int, int], next_edge: dict[int, int], node: int
+) -> int | None:
+    """The next edge of a node that leads one level down and is not full."""
+    while next_edge[node] < len(edges):
+        edge = edges[next_edge[node]]
+        if room[edge] > TINY and level.get(ends[edge]) == level[node] + 1:
+            return edge
+        next_edge[node] += 1
+    return None
 
 
 def uniform_maps(layers: int, n: int, causal: bool) -> Tensor:
@@ -123,7 +133,7 @@ def uniform_maps(layers: int, n: int, causal: bool) -> Tensor:
 
 
 def measure_rollout(subject: Subject) -> Finding:
-    """Rollout of a passage, with and without special tokens; flow, gradient and blanking for one token of a short one."""
+    """Rollout of a passage, with and without special tokens; for one token, flow, gradient and blanking beside it."""
     group = subject.groups[0]
     passage = subject.passages.row(0)
     maps = subject.maps(passage)[group.name].mean(1)
@@ -257,8 +267,8 @@ def blanking(subject: Subject, passage: Passages, target: int) -> Tensor:
     whole = model.text_states(passage.ids)[0, target]
     with captured_embeddings(model, blank):
         changed = model.text_states(passage.ids.expand(n, -1))[:, target]
-    moved: Tensor = (changed - whole).norm(dim=-1)
-    return moved.float().cpu()
+    moved: Tensor = (changed - whole).norm(dim=-1).float().cpu()
+    return moved
 
 
 __all__ = ["flow", "measure_rollout", "rollout", "uniform_maps", "with_residual", "without"]

@@ -90,8 +90,8 @@ def measure_spectrum(subject: Subject) -> Finding:
         f"{random:.0%}), and from {min(flat):.0%} to {max(flat):.0%} by head; {below} of {len(flat)} heads have fuller "
         "rank than a normal matrix.",
         "A normal matrix, a Gram matrix of rank n/4, softmax of random queries and keys, a uniform window, a "
-        "permutation (C(n/4) is exactly 1/4: a sharp previous-token head is close to it), and an untrained model. Curves "
-        "are sums of singular values, not of their squares; squares look far more low-rank.",
+        "permutation (C(n/4) is exactly 1/4: a sharp previous-token head is close to it), and an untrained model. "
+        "Curves are sums of singular values, not of their squares; squares look far more low-rank.",
         figures,
         {
             "group": group.name,

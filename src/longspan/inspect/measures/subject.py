@@ -70,7 +70,7 @@ class Subject:
         self.pretrained, self.model, self.seed = pretrained, pretrained.model.eval(), seed
         if not isinstance(self.model, (CausalModel, TextStates)):
             raise Unsupported(
-                f"measures read the text of an encoder, a decoder or an encoder–decoder, and this is {self.model.name!r}"
+                f"measures read texts with an encoder, a decoder or an encoder–decoder, and this is {self.model.name!r}"
             )
         if pair is not None and not isinstance(self.model, EncoderDecoder):
             raise InvalidOption(f"a target text is for an encoder–decoder, and this is {self.model.name!r}")
