@@ -143,7 +143,7 @@ class SoftmaxFactors:
 
 @dataclass(frozen=True)
 class ProductFactors:
-    """weight[i, j] = left[i].right[j] / row_sum[i] * exp(decay[i] - decay[j]) where the rule allows, else 0.
+    """weight[i, j] = left[i].right[j] / row_sum[i] * exp(decay[i] - decay[j]) + added[j - i], 0 outside the rule.
 
     Kernel attention: left = phi(q), right = phi(k). Linformer: left = the softmax over the projected keys, right = the
     projection. Nystrom: left = softmax(q, landmarks) @ pseudo-inverse, right = softmax(landmarks, k), transposed.
@@ -154,6 +154,7 @@ class ProductFactors:
     rule: Rule
     row_sum: Floats | None = None  # (queries,), float32; None: 1
     decay: Floats | None = None  # (positions,), float32: sum of log decays up to each position; None: 0
+    added: Floats | None = None  # (2 * reach - 1,), float32: added[j - i + reach - 1], 0 past its ends (Nystrom)
     kind: Literal["product"] = "product"
 
 
