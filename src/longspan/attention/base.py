@@ -304,6 +304,10 @@ class Attention(nn.Module, ABC):
         """The map as factors (see `map_factors.py`), if the mechanism has such a form; keys are those of each head."""
         return None
 
+    def bucket_ids(self, q: Queries, k: Keys) -> tuple[Tensor, Tensor] | None:
+        """If content decides who meets: the buckets of queries and of keys (batch, heads, rounds, length), -1: none."""
+        return None
+
     def _stand_in(self, k: Tensor) -> Tensor:
         """Values of the right shape, where none were given."""
         value_dim = self.shape.value_dim
