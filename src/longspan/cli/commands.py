@@ -15,6 +15,7 @@ from longspan.cli import (
     embed,
     fill,
     generate,
+    inspect,
     predict,
     profile,
     recipes,
@@ -43,6 +44,7 @@ app.command(profile.profile)
 app.command(generate.generate)
 app.command(chat.chat)
 app.command(fill.fill)
+app.command(inspect.app, name="inspect")
 app.command(embed.embed)
 app.command(predict.predict)
 app.command(convert.convert)
