@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from cyclopts import Parameter
+from cyclopts import Group, Parameter
 from rich.console import Console
 from rich.markup import escape
 
@@ -28,6 +28,10 @@ TextFile = Annotated[Path | None, Parameter(allow_leading_hyphen=True, help="the
 GivenText = Annotated[str | None, Parameter(allow_leading_hyphen=True, help="the text itself")]
 
 
+REPORT = Group("Report", sort_key=5)
+LENGTH, TEXTS = 128, 8
+
+
 @Parameter(name="*")
 @dataclass(frozen=True)
 class ReportFlags:
@@ -36,24 +40,31 @@ class ReportFlags:
     measures: Annotated[
         str | None,
         Parameter(
-            help="with --report: which, separated by commas: heads, clusters, importance, rollout, collapse, spectrum, "
-            "paths, lag, drift (default: all)"
+            group=REPORT,
+            help="which ones, separated by commas: heads, clusters, importance, rollout, collapse, spectrum, paths, "
+            "lag, drift (default: all)",
         ),
     ] = None
     length: Annotated[
-        int, Parameter(help="with --report: tokens of a passage; collapse, spectrum and drift read four times as many")
-    ] = 128
-    texts: Annotated[int, Parameter(help="with --report: most passages, spread over the text")] = 8
+        int | None,
+        Parameter(
+            group=REPORT,
+            help="tokens of a passage (default: 128); collapse, spectrum and drift read four times as many",
+        ),
+    ] = None
+    texts: Annotated[int | None, Parameter(group=REPORT, help="most passages, spread over the text (default: 8)")] = (
+        None
+    )
     swap: Annotated[
         tuple[str, ...],
         Parameter(
+            group=REPORT,
             negative="",
-            help="with --report: attention for the measure drift, such as window:window=16; may be repeated "
-            "(default: window:window=16 and linear)",
+            help="attention for the measure drift; may be repeated (default: window:window=16 and linear)",
         ),
     ] = ()
     beside: Annotated[
-        Path | None, Parameter(help="with --report: a recurrent model for the measure lag, beside this one")
+        Path | None, Parameter(group=REPORT, help="a recurrent model for the measure lag, beside this one")
     ] = None
 
 
@@ -76,15 +87,17 @@ def report(
     attentions = tuple(_attention(each) for each in flags.swap)
     check_outputs(html, json)
     content, source = read_passages(text, file)
-    if flags.length < 16:
-        raise InvalidOption(f"--length must be at least 16 tokens, not {flags.length}")
-    if flags.texts < 2:
-        raise InvalidOption(f"--texts must be at least 2, so that one half can control the other, not {flags.texts}")
+    length = LENGTH if flags.length is None else flags.length
+    texts = TEXTS if flags.texts is None else flags.texts
+    if length < 16:
+        raise InvalidOption(f"--length must be at least 16 tokens, not {length}")
+    if texts < 2:
+        raise InvalidOption(f"--texts must be at least 2, so that one half can control the other, not {texts}")
     pretrained = load_float(model)
-    subject = Subject(pretrained, content, pair=pair, length=flags.length, texts=flags.texts)
+    subject = Subject(pretrained, content, pair=pair, length=length, texts=texts)
     beside = None
     if flags.beside is not None:
-        beside = Subject(load_float(flags.beside), content, length=flags.length, texts=flags.texts)
+        beside = Subject(load_float(flags.beside), content, length=length, texts=texts)
     with telling(len(names or MEASURES)) as tell:
         request = Request(subject, tell, beside=beside, **({"attentions": attentions} if attentions else {}))
         findings = measure(request, names)
@@ -195,6 +208,7 @@ def write_findings(
 
 
 __all__ = [
+    "REPORT",
     "GivenText",
     "Numbers",
     "Page",

@@ -22,6 +22,7 @@ from longspan.report.theme import SCRIPT, STYLE
 
 COLOURS = ("fixed-pattern", "learned-pattern", "low-rank", "kernel", "memory", "recurrent", "dense")
 FEW = 200  # points of a drawn line
+WIDE = ".charts .whole { grid-column: 1 / -1; max-width: none; }\n"
 
 
 def findings_page(title: str, facts: Mapping[str, object], findings: Sequence[Finding]) -> str:
@@ -36,7 +37,7 @@ def findings_page(title: str, facts: Mapping[str, object], findings: Sequence[Fi
             _contents(findings),
         ),
         *(_section(finding) for finding in findings),
-        style=charts.STYLE + palette.style() + plots.STYLE + STYLE,
+        style=charts.STYLE + palette.style() + plots.STYLE + STYLE + WIDE,
         script=SCRIPT,
     )
 
@@ -80,10 +81,16 @@ def _section(finding: Finding) -> Html:
         tag("p", tag("b", "Control: "), finding.control, css="quiet"),
     ]
     if pictures:
-        parts.append(tag("div", *(tag("figure", tag("h3", f.title), draw(f)) for f in pictures), css="charts"))
+        shown = [tag("figure", tag("h3", f.title), draw(f), css="whole" * _is_wide(f)) for f in pictures]
+        parts.append(tag("div", *shown, css="charts"))
     for grid in grids:
         parts += [tag("h3", grid.title), _grid(grid)]
     return tag("section", *parts)
+
+
+def _is_wide(figure: Figure) -> bool:
+    """Whether a figure needs the width of the page: columns with long names."""
+    return isinstance(figure, HeatMap) and len(figure.columns) > 12 and max(map(len, figure.columns)) > 3
 
 
 def draw(figure: Figure) -> Html:
@@ -97,6 +104,7 @@ def draw(figure: Figure) -> Html:
             across=figure.across,
             up=figure.up,
             diverging=figure.diverging,
+            width=940 if _is_wide(figure) else 460,
         )
     if isinstance(figure, Scatter):
         return point_plot(figure.title, figure.points, figure.names, figure.groups)
@@ -124,7 +132,7 @@ def _thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]
 
 
 def _tick(value: float) -> str:
-    return f"{value:g}" if value == 0 or 1e-3 <= abs(value) < 1e5 else f"{value:.0e}"
+    return f"{value:.3g}" if value == 0 or 1e-3 <= abs(value) < 1e5 else f"{value:.0e}"
 
 
 def _grid(grid: Grid) -> Html:
@@ -137,7 +145,7 @@ def _grid(grid: Grid) -> Html:
 
     def numeric(column: int) -> bool:
         values = [row[column] for row in grid.rows if column < len(row) and row[column] not in (None, "")]
-        return bool(values) and all(isinstance(value, (int, float)) for value in values)
+        return 2 * sum(isinstance(value, (int, float)) for value in values) > len(values)
 
     numbers = [column for column in range(len(grid.head)) if numeric(column)]
     return table(grid.head, [[cell(value) for value in row] for row in grid.rows], numbers=numbers)

@@ -30,11 +30,11 @@ def heat_map(
 ) -> Html:
     """Shaded cells with their numbers in tooltips. Zero is the page's ground; negative cells have another hue."""
     largest = max((abs(value) for row in values for value in row), default=0.0) or 1.0
-    left = 14 + 6.4 * max(len(row) for row in _labels(rows))
+    left = 10 + 6.4 * max(len(name) for name in [up, *_labels(rows)])
     slanted = max(len(column) for column in _labels(columns)) > 3
     below = 22 + (5.2 * max(len(column) for column in _labels(columns)) if slanted else 10)
     size = min(CELL, (width - left - 10) / max(len(columns), 1))
-    high = min(CELL, max(size, 4.0)) if len(rows) <= 40 else max(3.0, 300 / len(rows))
+    high = CELL if len(rows) <= 12 else max(size if len(rows) <= 40 else 3.0, 300 / len(rows))
     bottom = 20 + high * len(rows)
     parts = [words(left, 12, up, "quiet end")]
     for y, (name, row) in enumerate(zip(rows, values)):

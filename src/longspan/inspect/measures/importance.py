@@ -159,9 +159,9 @@ def measure_importance(subject: Subject, tell: Tell = lambda _: None) -> Finding
         "importance",
         "What is lost without a head",
         ". ".join(sentences) + ".",
-        f"{losses.name.capitalize()} on {len(subject.passages)} passages. Control: {SLICES} random slices of W_O of a "
-        "head's size for each layer. One head alone: all others of the layer are off; beside it a random head, and "
-        "none.",
+        f"{SLICES} random slices of W_O of a head's size for each layer. The loss is the {losses.name}, {whole:.3g} on "
+        f"{len(subject.passages)} passages (a guess: {losses.chance:.3g}). One head alone: all others of the layer "
+        "are off; beside it a random head, and none.",
         figures,
         values,
     )

@@ -12,6 +12,7 @@ from longspan.models.base import CausalModel, EncoderDecoder, Model
 from longspan.models.registry import build
 
 POSITIONS = 6  # from which lags are counted, in the second half of each passage
+FLOOR = 1e-6  # of what is drawn
 SHOWN = (1, 2, 4, 8, 16, 32, 64, 100)
 
 
@@ -71,7 +72,7 @@ def measure_lag(subject: Subject, beside: Subject | None = None) -> Finding:
     curves["untrained, same shape"] = gradient_by_lag(subject, subject.passages, subject.untrained)
     curves["untrained LSTM"] = gradient_by_lag(subject, subject.passages, random_lstm(subject))
     lines = [
-        Line(name, [(lag, max(float(curve[lag]), 1e-12)) for lag in range(1, len(curve))], name.startswith("untrained"))
+        Line(name, [(lag, max(float(curve[lag]), FLOOR)) for lag in range(1, len(curve))], name.startswith("untrained"))
         for name, curve in curves.items()
     ]
     lags = [lag for lag in SHOWN if all(lag < len(curve) for curve in curves.values())]

@@ -249,7 +249,8 @@ def input_gradient(subject: Subject, passage: Passages, target: int) -> Tensor:
     gradient = taken[0].grad
     assert gradient is not None
     model.zero_grad(set_to_none=True)
-    return gradient[0].norm(dim=-1).float().cpu()
+    norms: Tensor = gradient[0].norm(dim=-1).float().cpu()
+    return norms
 
 
 @torch.no_grad()

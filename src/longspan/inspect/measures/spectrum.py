@@ -10,7 +10,7 @@ from longspan.inspect.measures.subject import Subject
 
 SHARE = 4  # C(n/4): 128 of 512, as in the paper
 WINDOW = 16  # the window of the baseline reaches n/16 to each side
-POINTS = 64  # of a drawn curve
+POINTS = 32  # of a drawn curve
 
 
 def cumulative(values: Tensor) -> Tensor:
@@ -114,7 +114,8 @@ def _figures(
     k: int,
 ) -> list[Any]:
     layers, heads, n = values.shape
-    chosen = sorted({0, *torch.linspace(0, n - 1, POINTS).round().int().tolist()})
+    # Beyond the middle all curves run together towards 1.
+    chosen = sorted({0, *torch.linspace(0, n // 2 - 1, POINTS).round().int().tolist()})
     drawn = sorted({0, layers - 1, *torch.linspace(0, layers - 1, min(layers, 6)).round().int().tolist()})
 
     def line(title: str, curve: Tensor, control: bool = False) -> Line:
