@@ -30,8 +30,6 @@ def relative(changed: Tensor, exact: Tensor) -> float:
 def swapped(subject: Subject, attention: AttentionConfig) -> Model:
     """The model with another attention in every layer and the same weights."""
     model = subject.model
-    if not hasattr(model.options, "attention"):
-        raise Unsupported(f"the attention of {model.name!r} cannot be replaced as a whole: it has no option attention")
     changed, _ = rebuild(model, {"attention": [attention.plain()]}, f"{model.name} with {attention.name}")
     return changed.to(model.device).eval()
 
@@ -74,6 +72,8 @@ def measure_drift(
     subject: Subject, attentions: Sequence[AttentionConfig] = DEFAULT, tell: Callable[[str], None] = lambda _: None
 ) -> Finding:
     """Errors of each mechanism by layer, on the long passage and on its beginnings."""
+    if not hasattr(subject.model.options, "attention"):
+        raise Unsupported(f"{subject.model.name!r} has no single attention that another could replace")
     figures: list[Any] = []
     values: dict[str, Any] = {}
     by_length: list[Line] = []

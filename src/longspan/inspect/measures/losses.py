@@ -12,6 +12,7 @@ from longspan.errors import Unsupported
 from longspan.inspect.measures.subject import Passages, Subject
 from longspan.models.base import CausalModel, EncoderDecoder, TextHeads, TextStates
 from longspan.nn.heads import pool
+from longspan.tasks.masked_metrics import wide
 
 MASKED = 0.15  # of the tokens, as in BERT
 SCALE = 20.0  # of cosines, as sentence-transformers trains
@@ -50,7 +51,7 @@ def row_losses(subject: Subject) -> RowLosses:
 def _next_token(subject: Subject, passages: Passages) -> Tensor:
     ids = passages.ids if passages.targets is None else passages.targets
     logits = subject.run(passages)
-    nats = cross_entropy(logits[:, :-1].transpose(1, 2).float(), ids[:, 1:], reduction="none")
+    nats = cross_entropy(wide(logits[:, :-1]).transpose(1, 2), ids[:, 1:], reduction="none")
     return nats.mean(1)
 
 
@@ -69,7 +70,7 @@ def _masked(subject: Subject, model: TextHeads) -> RowLosses:
 
     def compute() -> Tensor:
         logits = model.outputs(hidden, chosen=chosen)["masked"]
-        return cross_entropy(logits.float(), ids[chosen], reduction="none").view(len(ids), count).mean(1)
+        return cross_entropy(wide(logits), ids[chosen], reduction="none").view(len(ids), count).mean(1)
 
     return RowLosses("loss of masked tokens", compute, math.log(model.token_rows or subject.tokenizer.size))
 
@@ -85,7 +86,7 @@ def _pairs(subject: Subject, model: TextStates) -> RowLosses:
     how, count = sentence.pool, len(ids)
 
     def compute() -> Tensor:
-        vectors = normalize(pool(model.text_states(rows), None, how).float(), dim=-1)
+        vectors = normalize(wide(pool(model.text_states(rows), None, how)), dim=-1)
         scores = SCALE * vectors[:count] @ vectors[count:].T
         own = torch.arange(count, device=scores.device)
         return (cross_entropy(scores, own, reduction="none") + cross_entropy(scores.T, own, reduction="none")) / 2

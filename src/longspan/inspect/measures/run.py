@@ -63,6 +63,8 @@ def measure(asked: Request, names: Sequence[str] | None = None) -> list[Finding]
         title, run = MEASURES[name]
         asked.tell(title.lower())
         try:
+            if name not in WITHOUT_ATTENTION:
+                asked.subject.check_attention()
             findings.append(run(asked))
         except Unsupported as error:
             if names is not None and len(names) == 1:

@@ -154,10 +154,12 @@ class Subject:
     @cached_property
     def groups(self) -> list[AttentionGroup]:
         """Self-attention and cross-attention, bottom up."""
-        groups = attention_groups(self.model)
-        if not groups:
+        return attention_groups(self.model)
+
+    def check_attention(self) -> None:
+        """Refuses a model without attention layers."""
+        if not self.groups:
             raise Unsupported(f"{self.model.name!r} has no attention layers, so there are no heads to measure")
-        return groups
 
     @torch.no_grad()
     def record(
