@@ -136,12 +136,13 @@ class ErrorSums:
 class DifferenceBuilder:
     """One module's map beside the exact one, block by block."""
 
-    def __init__(self, exact: Exact, call: AttentionCall, *, short: bool) -> None:
+    def __init__(self, exact: Exact, call: AttentionCall) -> None:
         heads, queries, keys = call.q.shape[1], call.q.shape[2], call.k.shape[2]
         values = share_heads(call.v, heads)[0].float()
         self.exact, self.permuted, self.queries, self.keys = exact, exact.permuted(), queries, keys
         self.sums, self.control = ErrorSums(heads, queries, values), ErrorSums(heads, queries, values)
         self.pyramids, self.changes = (PyramidBuilder(heads, queries, keys) for _ in range(2))
+        short = max(queries, keys) <= details.MOST_DENSE
         self.dense = torch.zeros(heads, queries, keys) if short else None
 
     def add(self, row: int, key: int, block: Tensor) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from longspan.attention.base import Attention
 from longspan.decode.batch import evaluating
 from longspan.decode.options import GREEDY, Sampling
 from longspan.errors import InvalidOption, Unsupported
@@ -90,7 +91,8 @@ def watch(reading: Reading, name: str, choice: Choice) -> Record:
 def _watch(reading: Reading, name: str, choice: Choice, rows: tuple[int, ...] = ()) -> tuple[Record, Watcher]:
     card, size = model_card(reading.model, name), choice.size
     longest = max(map(len, reading.axes.values()))
-    expected = card.layers * card.heads * min(longest * longest, longest * 2 * 64) * 4
+    widths = [module.shape.head_dim for module in reading.model.modules() if isinstance(module, Attention)]
+    expected = 4 * card.layers * card.heads * longest * min(longest, 2 * max(widths, default=longest))
     watcher = Watcher(
         axes=dict(reading.axes),
         sides=reading.sides,

@@ -6,12 +6,14 @@ import numpy as np
 
 from longspan.errors import InvalidOption
 from longspan.inspect.details import size_of
-from longspan.inspect.records import Budget, HeadRecord, Level, ModuleRecord, Pyramid
+from longspan.inspect.records import Budget, HeadRecord, ModuleRecord, Pyramid
+from longspan.inspect.summary import LIMITS
 
 DEFAULT_SIZE = 25_000_000
 # Of a page's bytes, data before base64: its own text and the report take the rest. Maps hardly shrink by deflate.
 SHARE = 0.68
 OVERVIEW = 128  # cells on the longer side that every head keeps; fewer if there are very many heads
+AGGREGATES = 0.15  # share of the room for means and maxima over heads
 UNITS = {"": 1, "B": 1, "KB": 1000, "MB": 1000**2, "GB": 1000**3}
 
 
@@ -85,9 +87,14 @@ def lighten(record: HeadRecord, most: int = OVERVIEW) -> HeadRecord:
 
 def fit(modules: list[ModuleRecord], size: int) -> tuple[tuple[ModuleRecord, ...], Budget]:
     """The modules with overviews coarse enough for `size`, and what they take."""
-    light = [_lighten_module(module, OVERVIEW) for module in modules]
-    if sum(map(module_bytes, light)) > size * SHARE:
-        light = [_lighten_module(module, 64) for module in modules]
+    room = size * SHARE
+    aggregates = next(
+        (most for most in LIMITS if sum(_aggregate_bytes(module, most) for module in modules) <= AGGREGATES * room),
+        LIMITS[-1],
+    )
+    light = [_lighten_module(module, OVERVIEW, aggregates) for module in modules]
+    if sum(map(module_bytes, light)) > room:
+        light = [_lighten_module(module, 64, aggregates) for module in modules]
     detailed = tuple(
         (number, head.index) for number, module in enumerate(light) for head in module.heads if head.detail is not None
     )
@@ -95,10 +102,14 @@ def fit(modules: list[ModuleRecord], size: int) -> tuple[tuple[ModuleRecord, ...
     return tuple(light), Budget(size, sum(map(module_bytes, light)), detailed, heads - len(detailed))
 
 
-def _lighten_module(module: ModuleRecord, most: int) -> ModuleRecord:
+def _lighten_module(module: ModuleRecord, most: int, aggregates: int) -> ModuleRecord:
     heads = tuple(head if head.detail is not None else lighten(head, most) for head in module.heads)
-    mean, largest = (None if each is None else trim(each, 256) for each in (module.mean, module.max))
+    mean, largest = (None if each is None else trim(each, aggregates) for each in (module.mean, module.max))
     return replace(module, heads=heads, mean=mean, max=largest)
+
+
+def _aggregate_bytes(module: ModuleRecord, most: int) -> int:
+    return sum(pyramid_bytes(trim(each, most)) for each in (module.mean, module.max) if each is not None)
 
 
 def module_bytes(module: ModuleRecord) -> int:
@@ -114,4 +125,4 @@ def module_bytes(module: ModuleRecord) -> int:
     return total
 
 
-__all__ = ["DEFAULT_SIZE", "SHARE", "Level", "Shelf", "fit", "lighten", "module_bytes", "parse_size", "trim"]
+__all__ = ["DEFAULT_SIZE", "SHARE", "Shelf", "fit", "lighten", "module_bytes", "parse_size", "trim"]
