@@ -106,7 +106,7 @@ def _watch(reading: Reading, name: str, choice: Choice, rows: tuple[int, ...] = 
     with evaluating(reading.model), torch.no_grad():
         watcher.watch(reading.model, reading.run)
     _check_choice(watcher, choice.layers, choice.heads)
-    modules, budget = fit(watcher.modules, size)
+    modules, budget = fit(watcher.modules, size, watcher.shelf)
     record = Record(
         model=card,
         text=reading.text,
