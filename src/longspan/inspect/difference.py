@@ -10,6 +10,7 @@ from torch import Tensor
 
 from longspan.attention.base import share_heads
 from longspan.attention.map_factors import MapFactors, SoftmaxMap
+from longspan.attention.mechanisms.reformer import ReformerAttention
 from longspan.attention.registry import build
 from longspan.errors import InvalidOption, Unsupported
 from longspan.inspect import details
@@ -38,8 +39,8 @@ class Exact:
         k = share_heads(call.k, q.shape[1])
         if name == "softmax":
             scale = mechanism.shape.head_dim**-0.5
-            if mechanism.name == "reformer":  # its keys are its queries with length 1, and it does not scale
-                k, scale = torch.nn.functional.normalize(q, dim=-1), 1.0
+            if isinstance(mechanism, ReformerAttention):
+                k, scale = mechanism.unit_keys(q), 1.0
             return cls(SoftmaxMap(q, k, scale, mechanism.causal, call.key_mask, call.bias))
         other = build(
             name,

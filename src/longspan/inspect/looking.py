@@ -217,9 +217,7 @@ def _check_choice(watcher: Watcher, layers: Collection[int] | None, heads: Colle
     mapless = {module.layer: module for module in watcher.modules if module.standing == "none"}
     for layer, head in heads:
         if (layer, head) not in known and layer in mapless:
-            raise Unsupported(
-                f"layer {layer} ({mapless[layer].mechanism}) has no head to show. {mapless[layer].sentence}"
-            )
+            raise Unsupported(f"layer {layer} ({mapless[layer].mechanism}): {mapless[layer].sentence}")
         if (layer, head) not in known:
             raise InvalidOption(f"there is no head {layer}.{head} among those recorded; the last is {_last(known)}")
 
