@@ -45,7 +45,9 @@ def visibility() -> list[Sight]:
         forward, backward = elmo(characters)[0, 1:].chunk(2, dim=-1)
         return [*forward[:, None], *backward[:, None]]
 
-    halves = _gradients(elmo.tokens, of_elmo)
+    tokens = elmo.tokens
+    assert isinstance(tokens, torch.nn.Module)
+    halves = _gradients(tokens, of_elmo)
     forward, backward = halves[:LAYERS], halves[LAYERS:]
     titles = [f"layer {layer}" for layer in range(LAYERS)]
     return [

@@ -39,7 +39,7 @@ class Payload:
     def markup(self, index: Any) -> Html:
         """The blocks as elements of the page, with the index among them."""
         written = json.dumps(index, ensure_ascii=False, allow_nan=False).encode()
-        return Html("\n".join(_element(name, data) for name, data in {"index": written, **self.blocks}.items()))
+        return Html("\n".join([_element("index", written), *(_element(*block) for block in self.blocks.items())]))
 
 
 def _element(name: str, data: bytes | bytearray) -> str:
