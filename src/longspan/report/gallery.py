@@ -149,8 +149,8 @@ def _costs(entries: Sequence[Entry]) -> Html:
         rows.append([name, entry.facts["order"], *cells, state])
     head = ("mechanism", "order", *(f"{length // 1024}k" for length in LENGTHS), "state")
     what = (
-        "Operations of a forward pass with default options, as a share of dense attention's at the same length (softmax: "
-        "in billions). State: bytes of one head of 64 after 1,000 and after 4,000 decoded tokens."
+        "Operations of a forward pass with default options, as a share of dense attention's at the same length "
+        "(softmax: in billions). State: bytes of one head of 64 after 1,000 and after 4,000 decoded tokens."
     )
     rest = tag("h2", "What it costs") + tag("p", what, css="quiet") + table(head, rows, numbers=range(2, len(head)))
     return Html(f'<section id="costs">{rest}</section>')
