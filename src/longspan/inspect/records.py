@@ -143,7 +143,7 @@ class SoftmaxFactors:
 
 @dataclass(frozen=True)
 class ProductFactors:
-    """weight[i, j] = left[i].right[j] / row_sum[i] * exp(decay[i] - decay[j]) where the rule allows, else 0.
+    """weight[i, j] = left[i].right[j] / row_sum[i] * exp(decay[i] - decay[j]) + added[j - i], 0 outside the rule.
 
     Kernel attention: left = phi(q), right = phi(k). Linformer: left = the softmax over the projected keys, right = the
     projection. Nystrom: left = softmax(q, landmarks) @ pseudo-inverse, right = softmax(landmarks, k), transposed.
@@ -154,6 +154,7 @@ class ProductFactors:
     rule: Rule
     row_sum: Floats | None = None  # (queries,), float32; None: 1
     decay: Floats | None = None  # (positions,), float32: sum of log decays up to each position; None: 0
+    added: Floats | None = None  # (2 * reach - 1,), float32: added[j - i + reach - 1], 0 past its ends (Nystrom)
     kind: Literal["product"] = "product"
 
 
@@ -174,18 +175,17 @@ Detail = Dense | SoftmaxFactors | ProductFactors | Rows
 class Pattern:
     """What one head could read, whether it did or not. One of `rule` and `cells` is given, or only `buckets`.
 
-    `cells` are True where at least one key may be read, at the resolution `cell`; `buckets` says which tokens meet:
-    a query reads keys of its own bucket (Reformer: in the same round, and the bucket before; Routing: its cluster;
-    Sinkhorn: its block and the block sorted next to it).
+    `cells` are True where at least one key may be read, at the resolution `cell`. `buckets` says which tokens meet: in
+    each round, a query reads keys with its own number (Reformer: of its chunk and the one before; Routing: the best of
+    the cluster; Sinkhorn: round 0 is the own block, round 1 the block sorted next to it).
     """
 
     sentence: str
     rule: Rule | None = None
     cell: int = 1
     cells: Flags | None = None  # (ceil(queries / cell), ceil(keys / cell))
-    # (rounds, positions), -1: in none. Routing: of queries; `key_buckets` are those of keys where they differ.
-    buckets: Integers | None = None
-    key_buckets: Integers | None = None
+    buckets: Integers | None = None  # (rounds, queries), -1: in none
+    key_buckets: Integers | None = None  # (rounds, keys); None: the same
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ class HeadDifference:
     control: Errors  # exact beside exact with its keys permuted (fixed seed): the error of nonsense
     exact: Pyramid
     exact_detail: Detail | None
-    change: Pyramid  # |ours - exact| pooled; `low` is the part where ours is smaller
+    change: Pyramid  # of ours - exact: `max` where ours is larger, `low` where it is smaller, `mean` of magnitudes
 
 
 @dataclass(frozen=True)
@@ -235,11 +235,12 @@ class ModuleRecord:
     sentence: str  # what the map is, or why there is none, in one sentence for the page
     queries: str  # the name of the axis of rows in `Record.axes`
     keys: str  # and of columns
-    heads: tuple[HeadRecord, ...]  # empty if standing is "none"; only those asked for with --heads
-    mean: Pyramid | None = None  # over all heads of the module, also those not asked for
+    heads: tuple[HeadRecord, ...]  # all of them; empty if standing is "none"
+    mean: Pyramid | None = None  # over the heads
     max: Pyramid | None = None
     signed: bool = False  # some weights are negative
-    normalised: bool = True  # rows sum to 1 (to 1e-3)
+    normalised: bool = True  # rows sum to 1 (to 1e-3), except those that read nothing
+    pattern: "Pattern | None" = None  # standing "none" only: what could be read, if that is known
 
     @property
     def title(self) -> str:
@@ -251,15 +252,14 @@ class ModuleRecord:
 class Rollout:
     """Attention rollout (Abnar and Zuidema 2020) over the self-attention of one side, with its residual streams.
 
-    Up to 1,024 tokens it is exact; above, maps were first summed over key cells and averaged over query cells.
+    Up to 512 tokens it is exact; above, maps were first summed over key cells and averaged over query cells.
     """
 
     side: Literal["encoder", "decoder"]
     axis: str
     cell: int  # 1: exact
-    weights: (
-        Floats  # (layers, cells, cells), float32: row i of layer l is what state i holds of the inputs after layer l
-    )
+    layers: tuple[int, ...]  # which are kept: all of them up to 128 cells, else the last one
+    weights: Floats  # (len(layers), cells, cells), float32: row i is what state i holds of the inputs after that layer
     uniform: Floats  # (cells, cells): the rollout of uniform maps of the same form after all layers, its control
 
 

@@ -9,7 +9,7 @@ from longspan.inspect.records import Dense, Detail, Flags, Integers, ProductFact
 def allowed(rule: Rule, rows: Integers, columns: Integers) -> Flags:
     """Which of these queries may read which of these keys: (rows, columns)."""
     lag = rows[:, None].astype(np.int64) - columns[None, :].astype(np.int64)
-    near = lag % rule.step == 0
+    near: Flags = lag % rule.step == 0
     if rule.before is not None:
         near &= lag <= rule.before
     if rule.after is not None:
@@ -18,13 +18,16 @@ def allowed(rule: Rule, rows: Integers, columns: Integers) -> Flags:
         near = near | rule.everywhere[rows][:, None] | rule.everywhere[columns][None, :]
     if rule.causal:
         near &= lag >= 0
-    return near if rule.readable is None else near & rule.readable[columns][None, :]
+    if rule.readable is not None:
+        near = near & rule.readable[columns][None, :]
+    return near
 
 
 def tile(detail: Detail, rows: Integers, columns: Integers) -> NDArray[np.float32]:
     """The weights of these queries on these keys, (rows, columns)."""
     if isinstance(detail, Dense):
-        return detail.weights[np.ix_(rows, columns)].astype(np.float32)
+        dense: NDArray[np.float32] = detail.weights[np.ix_(rows, columns)].astype(np.float32)
+        return dense
     if isinstance(detail, SoftmaxFactors):
         q, k = detail.q[rows].astype(np.float32), detail.k[columns].astype(np.float32)
         scores = detail.scale * (q @ k.T)
@@ -41,7 +44,13 @@ def tile(detail: Detail, rows: Integers, columns: Integers) -> NDArray[np.float3
         if detail.decay is not None:
             fade = detail.decay[rows][:, None] - detail.decay[columns][None, :]
             weights *= np.exp(np.where(keep, fade, 0.0))
-        return np.where(keep, weights, 0.0).astype(np.float32)
+        weights = np.where(keep, weights, 0.0)
+        if detail.added is not None:
+            lag = columns[None, :].astype(np.int64) - rows[:, None].astype(np.int64)
+            middle = len(detail.added) // 2
+            near = (np.abs(lag) <= middle) & allowed(detail.rule, rows, columns)
+            weights += np.where(near, detail.added[np.clip(lag + middle, 0, 2 * middle)], 0.0)
+        return weights.astype(np.float32)
     weights = np.zeros((len(rows), len(columns)), np.float32)
     for row, query in enumerate(rows):
         begin, end = int(detail.starts[query]), int(detail.starts[query + 1])

@@ -206,6 +206,9 @@ class ReformerAttention(Attention):
         """The bucket of each token in each round, (batch, heads, rounds, length)."""
         return buckets(q, self.rotations, self.factors)
 
+    def bucket_ids(self, q: Queries, k: Keys) -> tuple[Tensor, Tensor]:
+        return self._hash(q), self._hash(q)
+
     def _arrange(self, bucket: Tensor, keep: Tensor | None) -> Sorted:
         """For each round the sorted order and the slots, and which tokens read themselves."""
         length, chunk = bucket.shape[-1], self.options.chunk
