@@ -16,6 +16,7 @@ from longspan.cli import (
     fill,
     gallery,
     generate,
+    inspect,
     predict,
     profile,
     recipes,
@@ -45,6 +46,7 @@ app.command(profile.profile)
 app.command(generate.generate)
 app.command(chat.chat)
 app.command(fill.fill)
+app.command(inspect.app, name="inspect")
 app.command(embed.embed)
 app.command(predict.predict)
 app.command(convert.convert)

@@ -37,11 +37,13 @@ class Watcher:
     half: bool = False  # float16 where that is exact enough
     against: str = ""
     patterns: bool = True
+    rows: tuple[int, ...] = ()  # positions of the decoder whose whole rows are kept
     progress: Callable[[str], None] = lambda what: None
     modules: list[ModuleRecord] = field(default_factory=list)
     rollouts: dict[Side, RolloutBuilder | None] = field(default_factory=dict)
     counts: dict[tuple[Side, Kind], int] = field(default_factory=dict)
     kinds: dict[nn.Module, Kind] = field(default_factory=dict)
+    kept_rows: dict[int, Tensor] = field(default_factory=dict)  # by module: (heads, rows, keys)
 
     def watch(self, model: nn.Module, run: Callable[[], Any]) -> Any:
         """The result of `run`, with a record of each attention that it used."""
@@ -118,7 +120,12 @@ class Watcher:
         difference = None
         if self.against:
             difference = DifferenceBuilder(Exact.beside(maps.call, self.against), maps.call, short=short)
+        wanted = torch.tensor(self.rows if module.side == "decoder" else ())
+        kept = torch.zeros(heads, len(wanted), keys)
         for row, key, block in maps.blocks(pyramids.sizes[0]):
+            here = (wanted >= row) & (wanted < row + block.shape[1])
+            if bool(here.any()):
+                kept[:, here, key : key + block.shape[2]] = block[:, wanted[here] - row].float()
             if rollout is not None:
                 rollout.add(row, key, block.mean(0))
             pyramids.add(row, key, block)
@@ -136,6 +143,8 @@ class Watcher:
                 self.rollouts[module.side] = None  # a product of maps that are no distributions says nothing
             else:
                 rollout.finish(causal=module.causal)
+        if len(wanted):
+            self.kept_rows[len(self.modules)] = kept
         number, special = len(self.modules), np.flatnonzero(self.axes[module.keys].special)
         patterns = head_patterns(maps.call) if self.patterns else {}
         records = []

@@ -82,8 +82,12 @@ def read(
     *,
     pair: Given | None = None,
     image: Path | None = None,
+    write: bool = True,
 ) -> Reading:
-    """The input, checked: it has tokens, and the model has room for them."""
+    """The input, checked: it has tokens, and the model has room for them.
+
+    With `write`, an encoder-decoder without a target (`pair`) writes one itself, greedily.
+    """
     model = pretrained.model
     check_attention(model)
     if isinstance(model, ImageHeads):
@@ -95,7 +99,7 @@ def read(
     if text is None:
         raise InvalidOption("give a text to read by --text or --file")
     if isinstance(model, EncoderDecoder):
-        return _read_source(pretrained, model, text, pair)
+        return _read_source(pretrained, model, text, pair, write=write)
     if isinstance(model, CausalModel):
         if pair is not None:
             raise InvalidOption(f"this {model.name} reads one text: leave out --pair")
@@ -142,7 +146,11 @@ def make_axis(name: str, encoded: Encoded, tokenizer: Tokenizer | None, text: st
 def token_text(tokenizer: Tokenizer, number: int) -> str:
     """A token as text, or as the vocabulary spells it where it is no text of its own."""
     shown = tokenizer.decode([number], special=True)
-    return shown if shown.strip() and "\ufffd" not in shown else tokenizer.token(number)
+    if shown and not shown.strip(" "):
+        return "\u2423" * len(shown)  # an open box for each space
+    if shown and not shown.strip():
+        return shown.encode("unicode_escape").decode()
+    return shown if shown and "\ufffd" not in shown else tokenizer.token(number)
 
 
 def _ids(encoded: Encoded) -> Tensor:
@@ -202,32 +210,71 @@ def without_end(encoded: Encoded, tokenizer: Tokenizer | None) -> Encoded:
     return replace(encoded, **{name: list(value)[:count] for name, value in vars(encoded).items()})
 
 
-def _read_source(pretrained: Pretrained, model: EncoderDecoder, text: Given, pair: Given | None) -> Reading:
+def _read_source(
+    pretrained: Pretrained, model: EncoderDecoder, text: Given, pair: Given | None, *, write: bool
+) -> Reading:
     tokenizer = pretrained.tokenizer
     reads = None if tokenizer is None else source_tokenizer(pretrained, tokenizer)
     encoded = _encode(pretrained, reads, text)
     _check_length(len(encoded), longest_text(pretrained), "the source")
-    source, written = _ids(encoded), pair is None
     if pair is not None and not isinstance(pair, str):
         target = [int(number) for number in pair]
     elif tokenizer is None:
         raise InvalidOption("a model without a tokenizer needs its target as token ids: give pair")
     else:
-        begin = begin_of(pretrained, tokenizer)
-        target = [*begin, *(_write(pretrained, model, source, begin) if pair is None else _own(tokenizer, str(pair)))]
+        target = begin_of(pretrained, tokenizer)
+        if pair is not None:
+            target += _own(tokenizer, str(pair))
+        elif write:
+            target += _write(pretrained, model, _ids(encoded), target)
     _check_length(len(target), model.max_length, "the target")
-    words = list(range(len(target)))
-    wrote = Encoded(target, [0] * len(target), [(0, 0)] * len(target), [False] * len(target), list(words))
-    axes = {
-        "source": make_axis("source", encoded, reads, text if isinstance(text, str) else ""),
-        "target": make_axis("target", wrote, tokenizer),
-    }
-    ids = torch.tensor([target])
-    sides: dict[Side, str] = {"encoder": "source", "decoder": "target"}
+    source = make_axis("source", encoded, reads, text if isinstance(text, str) else "")
     shown = text if isinstance(text, str) else ""
+    return target_reading(model, source, target, shown, tokenizer, written=write and pair is None)
+
+
+def target_reading(
+    model: EncoderDecoder,
+    source: Axis,
+    target: Sequence[int],
+    text: str,
+    tokenizer: Tokenizer | None,
+    *,
+    written: bool = False,
+) -> Reading:
+    """A source with its target, both read in parallel."""
+    axes = {"source": source, "target": extend_axis(None, target, tokenizer, "target")}
+    given, ids = torch.tensor([source.ids.tolist()]), torch.tensor([list(target)])
+    sides: dict[Side, str] = {"encoder": "source", "decoder": "target"}
     return Reading(
-        model, lambda: model(source, ids), axes, sides, shown, target, encoded.ids, written=written, tokenizer=tokenizer
+        model,
+        lambda: model(given, ids),
+        axes,
+        sides,
+        text,
+        list(target),
+        source.ids.tolist(),
+        written=written,
+        tokenizer=tokenizer,
     )
+
+
+def extend_axis(axis: Axis | None, ids: Sequence[int], tokenizer: Tokenizer | None, name: str = "text") -> Axis:
+    """An axis with further tokens; a word begins where the vocabulary marks one."""
+    tokens, words = ([], []) if axis is None else (list(axis.tokens), axis.words.tolist())
+    special, known = ([], []) if axis is None else (axis.special.tolist(), axis.ids.tolist())
+    specials = set() if tokenizer is None else set(tokenizer.specials.values())
+    for number in ids:
+        shown = str(number) if tokenizer is None else token_text(tokenizer, number)
+        spelt = " " if tokenizer is None else tokenizer.token(number)
+        last = max(words, default=-1)
+        marked = spelt[:1] in (" ", "\u0120", "\u2581")  # as BPE and SentencePiece mark the beginning of a word
+        begins = not words or words[-1] < 0 or marked or shown[:1].isalnum() != tokens[-1][-1:].isalnum()
+        words.append(-1 if number in specials else last + 1 if begins else last)
+        tokens.append(shown.strip() or shown)
+        special.append(number in specials)
+        known.append(number)
+    return Axis(name, tuple(tokens), np.array(words, np.int64), np.array(special, bool), np.array(known, np.int64))
 
 
 def _own(tokenizer: Tokenizer, text: str) -> list[int]:
@@ -291,4 +338,15 @@ def _normalisation(pretrained: Pretrained, channels: int) -> tuple[Tensor, Tenso
     return torch.tensor(mean).view(-1, 1, 1), torch.tensor(deviation).view(-1, 1, 1)
 
 
-__all__ = ["Given", "Reading", "causal_reading", "check_attention", "load", "model_card", "read", "token_text"]
+__all__ = [
+    "Given",
+    "Reading",
+    "causal_reading",
+    "check_attention",
+    "extend_axis",
+    "load",
+    "model_card",
+    "read",
+    "target_reading",
+    "token_text",
+]

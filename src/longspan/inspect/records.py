@@ -279,7 +279,7 @@ class Reading:
     """What one module read for the new token."""
 
     module: int  # index into `Record.modules`
-    weights: Floats  # (heads, keys up to this step), float16
+    weights: Floats  # (heads, keys up to this step), float16; one row, the mean over heads, where all would not fit
 
 
 @dataclass(frozen=True)
