@@ -42,7 +42,7 @@ def page(record: Record) -> str:
 
 VIEWER = Html(
     '<main id="viewer"><nav id="heads" aria-label="layers and heads"></nav><div id="stage">'
-    '<div id="tabs" role="tablist"></div><p id="none" hidden></p>'
+    '<div id="tabs" role="tablist"></div><div id="none" hidden></div>'
     '<section id="map-view" role="tabpanel"><div class="bar">'
     '<label>scale <select id="contrast"><option value="log">logarithmic</option><option value="linear">linear</option>'
     '</select></label><label><input type="checkbox" id="fog"> what could be read</label>'

@@ -29,7 +29,6 @@ class Grid {
   }
 
   async open() {
-    await openBlock("grid").catch(() => null);
     this.cards = [];
     for (const [number, module] of this.record.modules.entries()) {
       for (const [place, head] of module.heads.entries()) this.cards.push(await this.card(number, module, place, head));

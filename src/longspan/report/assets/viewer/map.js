@@ -113,7 +113,7 @@ class MapView {
   }
 
   drawTiles(context, x, y, right, bottom) {
-    const { source, shared } = this;
+    const { shared } = this;
     context.imageSmoothingEnabled = shared.size < 1;
     this.wanted = [];
     for (let row = Math.floor(y / TILE); row * TILE < bottom; row++) {
@@ -129,7 +129,6 @@ class MapView {
     const middle = [(y + bottom) / 2 / TILE - 0.5, (x + right) / 2 / TILE - 0.5];
     const far = ([row, column]) => (row - middle[0]) ** 2 + (column - middle[1]) ** 2;
     this.wanted.sort((one, other) => far(other) - far(one)); // the nearest is taken first, from the end
-    void source;
   }
 
   later() {

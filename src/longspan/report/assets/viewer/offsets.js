@@ -33,14 +33,15 @@ class Offsets {
     const [least, most] = [fold(points[0][0]), fold(points.at(-1)[0])];
     const x = (offset) => left + ((width - left - 12) * (fold(offset) - least)) / Math.max(1e-9, most - least);
     const sizes = points.map(([, value]) => Math.abs(value)).filter((value) => value > 0);
-    const high = Math.log10(Math.max(...sizes, 1e-6)) + 0.1, low = Math.max(high - 5, Math.log10(Math.min(...sizes, 1)) - 0.1);
+    const even = module.causal ? range(1, columns + 1).reduce((sum, keys) => sum + 1 / keys, 0) / columns : 1 / columns;
+    const high = Math.log10(Math.max(...sizes, even)) + 0.1;
+    const low = Math.max(high - 5, Math.min(high - 1.5, Math.log10(Math.min(...sizes, even)) - 0.2));
     const y = (value) => height - bottom - ((height - bottom - 10) * Math.max(0, Math.log10(Math.max(Math.abs(value), 1e-12)) - low)) / (high - low);
     const chart = draw("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "mean weight by distance" });
     for (let power = Math.ceil(low); power <= high; power++) {
       chart.append(draw("line", { x1: left, x2: width - 12, y1: y(10 ** power), y2: y(10 ** power), class: "rule" }),
         draw("text", { x: left - 6, y: y(10 ** power) + 4, class: "end quiet" }, spell(10 ** power)));
     }
-    const even = module.causal ? range(1, columns + 1).reduce((sum, keys) => sum + 1 / keys, 0) / columns : 1 / columns;
     chart.append(draw("line", { x1: left, x2: width - 12, y1: y(even), y2: y(even), class: "even" }));
     const ticks = [0, 1, 2, 4, 8, 16, 64, 256, 1024, 4096, 16384].flatMap((size) => (size ? [-size, size] : [0]));
     for (const tick of ticks) {

@@ -18,10 +18,11 @@ class Side {
     this.text = make("div", { class: "text", "aria-label": "the text" });
     this.best = make("ol", { class: "best" });
     this.numbers = make("dl", { class: "numbers" });
-    root.replaceChildren(this.title, this.sentence,
+    this.rest = make("div", {},
       make("div", { class: "bar" }, make("label", {}, "shade ", this.mode),
         make("label", { for: "by-words" }, this.words, " whole words"), make("label", { for: "no-special" }, this.plain, " without special tokens")),
       this.says, this.text, make("h3", {}, "Strongest"), this.best, make("h3", {}, "This head"), this.numbers);
+    root.replaceChildren(this.title, this.sentence, this.rest);
   }
 
   async show(source) {
@@ -30,11 +31,8 @@ class Side {
     this.title.textContent = source ? source.title : module.title;
     this.sentence.textContent = `${module.mechanism}${module.causal ? ", causal" : ""}. ${module.sentence}`;
     this.showNumbers(module, head);
-    if (!source) {
-      for (const part of [this.text, this.best]) part.replaceChildren();
-      this.says.textContent = "";
-      return;
-    }
+    this.rest.hidden = !source;
+    if (!source) return;
     const mode = this.mode.value;
     const { query, key } = state.shared;
     const axis = mode === "readers" ? source.queries : source.keys;
@@ -76,35 +74,54 @@ class Side {
       values.forEach((weight, place) => { if (special.has(place)) values[place] = 0; else left += Math.abs(weight); });
       if (left > 0) values.forEach((weight, place) => { values[place] = weight / left; });
     }
-    const groups = grouped(axis.tokens, words);
+    const groups = this.groupsOf(axis, words);
     for (const group of groups) group.weight = group.places.reduce((sum, place) => sum + values[place], 0);
     const most = groups.reduce((best, group) => Math.max(best, Math.abs(group.weight)), 1e-9);
     const chosen = mode === "readers" ? state.shared.key : state.shared.query;
     let begin = 0, end = groups.length;
     if (groups.length > MOST_TOKENS) {
       const middle = groups.findIndex((group) => group.places.includes(mode === "readers" ? state.shared.query ?? 0 : state.shared.key ?? chosen ?? 0));
-      begin = Math.max(0, Math.min(groups.length - MOST_TOKENS, middle - MOST_TOKENS / 2));
+      begin = Math.max(0, Math.min(groups.length - MOST_TOKENS, 500 * Math.round((middle - MOST_TOKENS / 2) / 500)));
       end = begin + MOST_TOKENS;
     }
+    this.write(groups, begin, end);
     const [up, down] = [colourOf("--up").join(" "), colourOf("--bad").join(" ")];
-    const spans = groups.slice(begin, end).map((group) => {
-      const span = make("span", { "data-place": group.places[0] }, group.text);
-      const share = Math.sqrt(Math.abs(group.weight) / most);
-      if (share > 0.02) span.style.backgroundColor = `rgb(${group.weight < 0 ? down : up} / ${Math.round(68 * share)}%)`;
-      span.title = `${group.places[0]}: ${spell(group.weight)}`;
-      if (axis === (mode === "readers" ? source.keys : source.queries) && group.places.includes(chosen)) span.className = "chosen";
-      return span;
+    const own = axis === (mode === "readers" ? source.keys : source.queries);
+    this.spans.forEach((span, index) => { // only what changes is touched: a hover must not cost a frame
+      const group = groups[begin + index];
+      const share = Math.round(68 * Math.sqrt(Math.abs(group.weight) / most));
+      const colour = share > 1 ? `rgb(${group.weight < 0 ? down : up} / ${share}%)` : "";
+      if (span.colour !== colour) { span.colour = colour; span.style.backgroundColor = colour; }
+      const marked = own && group.places.includes(chosen);
+      if (span.marked !== marked) { span.marked = marked; span.className = marked ? "chosen" : ""; }
     });
-    this.text.replaceChildren(...(begin ? [make("i", {}, `… from token ${groups[begin].places[0]} on: `)] : []), ...spans, ...(end < groups.length ? [make("i", {}, " …")] : []));
+    this.text.onpointermove = (event) => {
+      const group = groups[begin + this.spans.indexOf(event.target)];
+      if (group) event.target.title = `${group.places[0]}: ${spell(group.weight)}`;
+    };
     this.text.onclick = (event) => this.choose(event, source, mode);
     const marks = [special?.size ? "special tokens left out, the rest sums to 1" : "", source.exact ? "" : "approximate", words ? "pieces of words added up" : ""].filter(Boolean);
     this.says.textContent = what + (marks.length ? ` (${marks.join("; ")})` : "") + ".";
-    const ranked = [...groups].sort((one, other) => Math.abs(other.weight) - Math.abs(one.weight)).slice(0, 8).filter((group) => Math.abs(group.weight) > 1e-3 * most);
+    const { places } = strongest(groups.map((group) => group.weight), 8);
+    const ranked = places.map((place) => groups[place]).filter((group) => Math.abs(group.weight) > 1e-3 * most);
     this.best.replaceChildren(...ranked.map((group) => {
       const bar = make("i");
       bar.style.width = `${(100 * Math.abs(group.weight)) / most}%`;
       return make("li", {}, make("b", {}, spell(group.weight)), make("span", {}, `${group.text.trim() || group.text}`), make("small", {}, String(group.places[0])), bar);
     }));
+  }
+
+  groupsOf(axis, words) {
+    if (this.grouping?.axis !== axis || this.grouping.words !== words) this.grouping = { axis, words, groups: grouped(axis.tokens, words) };
+    return this.grouping.groups;
+  }
+
+  // The words of the text; they stay while only weights change.
+  write(groups, begin, end) {
+    if (this.written === groups && this.begin === begin) return;
+    Object.assign(this, { written: groups, begin });
+    this.spans = groups.slice(begin, end).map((group) => make("span", { "data-place": group.places[0] }, group.text));
+    this.text.replaceChildren(...(begin ? [make("i", {}, `… from token ${groups[begin].places[0]} on: `)] : []), ...this.spans, ...(end < groups.length ? [make("i", {}, " …")] : []));
   }
 
   choose(event, source, mode) {

@@ -51,12 +51,31 @@ const state = {
     const source = this.source();
     if (source) await source.open();
     if (turn !== this.turn) return; // another head was chosen meanwhile
-    find("#none").hidden = Boolean(source) || this.view === "steps";
-    find("#none").textContent = source ? "" : this.current().module.sentence;
-    if (source) await this.showView(source);
+    find("#viewer").classList.toggle("wide", ["together", "difference", "steps"].includes(this.view));
+    if (source || this.view === "steps") await this.showView(source);
+    await this.showNone(source);
     if (turn !== this.turn) return;
     await side.show(source);
     this.save();
+  },
+
+  // A mechanism without a map: why, and what it could read, if that is known.
+  async showNone(source) {
+    const { module } = this.current();
+    const box = find("#none");
+    box.hidden = Boolean(source);
+    for (const section of Object.values(this.sections)) section.classList.toggle("empty", !source && this.view !== "steps");
+    if (source) return;
+    box.replaceChildren(make("p", {}, module.sentence));
+    if (!module.pattern?.cells) return;
+    const cells = await openArray(module.pattern.cells);
+    const [rows, columns] = module.pattern.cells[3];
+    const canvas = make("canvas", { width: columns, height: rows, role: "img", "aria-label": "what could be read" });
+    const image = new ImageData(columns, rows);
+    const colour = colourOf("--up");
+    cells.forEach((could, place) => { if (could) image.data.set([...colour, 200], 4 * place); });
+    canvas.getContext("2d").putImageData(image, 0, 0);
+    box.append(make("p", { class: "quiet" }, `Filled: what could be read. Rows: ${rows} queries, columns: ${columns} places.`), canvas);
   },
 
   async showView(source) {
@@ -78,7 +97,7 @@ const state = {
       if (this.shared.locked || this.view !== "map") side.show(this.source());
       else later("side", () => side.show(this.source()));
     }
-    later("save", () => this.save());
+    later("save", () => this.save(), 250); // browsers allow some 200 changes of the address in 30 seconds
   },
 
   readout() {
@@ -137,9 +156,9 @@ const state = {
 
 // Runs the last of several calls, soon.
 const waiting = new Map();
-function later(name, run) {
+function later(name, run, milliseconds = 60) {
   clearTimeout(waiting.get(name));
-  waiting.set(name, setTimeout(run, 60));
+  waiting.set(name, setTimeout(run, milliseconds));
 }
 
 let grid = null, map = null, side = null;
@@ -163,7 +182,6 @@ function buildViews() {
 
 function pressed(event) {
   if (event.target.matches("input, select, textarea") || event.ctrlKey || event.metaKey || event.altKey) return;
-  const { module } = state.current();
   const step = { "]": 1, "[": -1 }[event.key];
   if (step) {
     const cards = grid.cards;
@@ -175,7 +193,6 @@ function pressed(event) {
     map.press(event);
   } else return;
   event.preventDefault();
-  void module;
 }
 
 async function begin() {
