@@ -14,6 +14,7 @@ from longspan.cli import (
     data,
     embed,
     fill,
+    gallery,
     generate,
     inspect,
     predict,
@@ -35,6 +36,7 @@ app = App(
 )
 app.command(attention.list_names, name="list")
 app.command(attention.show)
+app.command(gallery.gallery)
 app.command(data.app, name="data")
 app.command(tokenize.app, name="tokenize")
 app.command(advise.advise)
