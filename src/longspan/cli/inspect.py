@@ -121,7 +121,7 @@ def inspect(
             "--layers": layers,
             "--heads": heads,
         }
-        _refuse(others, "of maps, not of --report; for other attention give --swap")
+        _refuse(others, "for maps, not for --report; to try another attention, give --swap")
         return write_report(path, report_flags or ReportFlags(), text=text, file=file, pair=pair, html=html, json=json)
     _refuse(vars(report_flags or ReportFlags()), "for --report: give it as well")
     from longspan.inspect.looking import look
