@@ -8,12 +8,13 @@ from longspan.report.palette import KINDS
 
 STYLE = """
 .cell { shape-rendering: crispEdges; stroke: none; } .cell:hover { stroke: var(--ink); stroke-width: 1.5; }
-.plain { fill: var(--line); fill-opacity: .35; } .more { fill: #0a66b7; } .less { fill: #c4500a; }
-@media (prefers-color-scheme: dark) { .more { fill: #64b0f4; } .less { fill: #ff9a5a; } }
+.plain { fill: var(--line); fill-opacity: .35; } .shade { fill: var(--k); }
 .point { fill: var(--k); fill-opacity: .75; stroke: var(--paper); stroke-width: 1; }
 """
 LABELS = 34  # most labels along a side
 CELL = 22.0
+NARROW = 0.3
+POSITIVE, NEGATIVE = "fixed-pattern", "learned-pattern"  # whose colours they have: blue and orange
 GROUPS = tuple(kind for kind in KINDS if kind != "other")
 
 
@@ -30,6 +31,8 @@ def heat_map(
 ) -> Html:
     """Shaded cells with their numbers in tooltips. Zero is the page's ground; negative cells have another hue."""
     largest = max((abs(value) for row in values for value in row), default=0.0) or 1.0
+    least = min((value for row in values for value in row), default=0.0)
+    base = least if NARROW * largest < least < largest else 0.0  # all far from 0: show what differs
     left = 10 + 6.4 * max(len(name) for name in [up, *_labels(rows)])
     slanted = max(len(column) for column in _labels(columns)) > 3
     below = 22 + (5.2 * max(len(column) for column in _labels(columns)) if slanted else 10)
@@ -39,12 +42,12 @@ def heat_map(
     parts = [words(left, 12, up, "quiet end")]
     for y, (name, row) in enumerate(zip(rows, values)):
         for x, (column, value) in enumerate(zip(columns, row)):
-            share = min(abs(value) / largest, 1.0)
-            css = "less" if value < 0 else "more"
+            share = min((abs(value) - base) / (largest - base), 1.0)
+            kind = NEGATIVE if value < 0 else POSITIVE
             spot = f'x="{left + 4 + x * size:.1f}" y="{20 + y * high:.1f}" width="{size:.1f}" height="{high:.1f}"'
             tip = text(f"{up} {name}, {across} {column}: {value:.4g}")
-            shade = f'<rect {spot} class="cell {css}" fill-opacity="{share:.3f}"/>'
-            parts.append(Html(f'<g><title>{tip}</title><rect {spot} class="cell plain"/>{shade}</g>'))
+            shade = f'<rect {spot} class="cell shade" fill-opacity="{share:.3f}"/>'
+            parts.append(Html(f'<g class="k-{kind}"><title>{tip}</title><rect {spot} class="cell plain"/>{shade}</g>'))
     for index, name in _chosen(rows):
         parts.append(words(left, 20 + (index + 0.5) * high + 4, name, "quiet end"))
     for index, name in _chosen(columns):
@@ -58,7 +61,7 @@ def heat_map(
             )
         else:
             parts.append(words(middle, bottom + 15, name, "quiet middle"))
-    sign = f"−{largest:.3g} to {largest:.3g}" if diverging else f"0 to {largest:.3g}"
+    sign = f"−{largest:.3g} to {largest:.3g}" if diverging else f"{base:.3g} to {largest:.3g}"
     parts.append(words(left + 4, bottom + below + 8, f"{across}; colours from {sign}", "quiet"))
     return svg(width, bottom + below + 14, title, *parts)
 

@@ -177,10 +177,11 @@ def measure_collapse(subject: Subject) -> Finding:
         f"The model {verdict}: after {layers} layers tokens still differ by {last:.3g} of their size, and attention "
         f"without skips and feed-forward layers would leave {alone:.2g}.",
         f"Random weights of the same width on random input: attention alone falls to {alone_random[third]:.1g} at "
-        f"layer {third}, with skips {skipping[-1]:.2g} remains at layer {depth}.",
+        f"layer {third}, with skips {skipping[-1]:.2g} remains at layer {depth}. "
+        "Layer 0 is the input, the last is normed; below 1e-6 float32 rounds.",
         [
             LineChart(
-                f"{group.name}: ‖X − mean‖ / ‖X‖ after each layer (0 is the input, the last is normed; float32)",
+                f"{group.name}: ‖X − mean‖ / ‖X‖ after each layer",
                 "layer",
                 "ratio",
                 lines,

@@ -230,7 +230,7 @@ def _figures(
             up="occurrence",
         ),
         Scatter(
-            f"The occurrences after layer {best}: two main coordinates, {share:.0%} of the variance",
+            f"“{found.word}” after layer {best}: two coordinates, {share:.0%} of variance",
             [(float(x), float(y)) for x, y in points],
             [f"{sense}: {each.sentence}" for sense, each in zip(senses, found.occurrences)],
             senses,
