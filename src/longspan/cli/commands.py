@@ -15,7 +15,9 @@ from longspan.cli import (
     embed,
     export,
     fill,
+    gallery,
     generate,
+    inspect,
     predict,
     profile,
     recipes,
@@ -36,6 +38,7 @@ app = App(
 )
 app.command(attention.list_names, name="list")
 app.command(attention.show)
+app.command(gallery.gallery)
 app.command(data.app, name="data")
 app.command(tokenize.app, name="tokenize")
 app.command(advise.advise)
@@ -45,6 +48,7 @@ app.command(profile.profile)
 app.command(generate.generate)
 app.command(chat.chat)
 app.command(fill.fill)
+app.command(inspect.app, name="inspect")
 app.command(embed.embed)
 app.command(predict.predict)
 app.command(convert.convert)

@@ -18,6 +18,7 @@ from longspan.attention.devices import host_may_read
 from longspan.attention.kernels.multi_source_softmax import KeySource, joint
 from longspan.attention.kernels.running import stable_sort
 from longspan.attention.layouts import Dense
+from longspan.attention.map_factors import SoftmaxMap
 from longspan.attention.parts import persistent_memory
 from longspan.attention.parts.sliding_window import SlidingWindow
 from longspan.config import option
@@ -92,6 +93,10 @@ class LongformerAttention(SlidingWindow):
         near = super().apply_weights(weights, v, extras)
         far = super().apply_weights(weights, extras.streams["global_v"], extras)
         return torch.where(marked[:, None, :, None], far, near)
+
+    def factorise(self, q: Queries, k: Keys, extras: Extras) -> SoftmaxMap | None:
+        marked = self._global_tokens(extras)
+        return super().factorise(q, k, extras) if marked is None or not bool(marked.any()) else None
 
     def attend(self, q: Queries, k: Keys, v: Values, extras: Extras) -> Output:
         marked = self._global_tokens(extras)

@@ -19,6 +19,7 @@ from longspan.attention.kernels import flash
 from longspan.attention.kernels.multi_source_softmax import KeySource, joint
 from longspan.attention.layouts import Dense
 from longspan.attention.layouts.base import blocked, products, wide
+from longspan.attention.map_factors import ProductMap
 from longspan.attention.parts import value_convolution
 from longspan.config import option
 from longspan.derivatives import twice_differentiable
@@ -142,6 +143,21 @@ class NystromAttention(Attention):
     @property
     def _scale(self) -> float:
         return float(self.shape.head_dim**-0.5)
+
+    def factorise(self, q: Queries, k: Keys, extras: Extras) -> ProductMap | None:
+        """The three factors of the paper, the first two multiplied, and the convolution by its offsets."""
+        most = self.options.landmarks
+        keep = readable(1, q.shape[2], False, extras.key_mask, q.device)[:, 0, 0]
+        if bool((keep.sum(1) <= most).any()):
+            return None  # each token is a landmark: there is nothing thin
+        means = _segment_matrix(keep, most, wide(q.dtype))[:, None]
+        query_landmarks, key_landmarks = means @ q, means @ k
+        left = products(q, key_landmarks, self._scale).softmax(-1)
+        scores = products(query_landmarks, k, self._scale)
+        right = masked_softmax(scores, keep[:, None, None].expand_as(scores))
+        right = carry(query_landmarks, key_landmarks, right, self.options.iterations, self._scale)
+        added = self.filters if self.options.kernel else None
+        return ProductMap(left, right.mT, added=added, key_mask=extras.key_mask)
 
     def cost(self, queries: int, keys: int) -> Cost:
         heads, width, most = self.shape.heads, self.shape.fused_width, self.options.landmarks

@@ -184,6 +184,17 @@ class SinkhornAttention(Attention):
             out = out + joint(q, [source], scale=self._scale, dropout=dropout)
         return out
 
+    def bucket_ids(self, q: Queries, k: Keys) -> tuple[Tensor, Tensor]:
+        """A token's own block, and the block that has the largest share in the one sorted next to it."""
+        length, block = q.shape[2], self.options.block
+        keys = self._split(k, ceil_div(length, block))
+        count = keys.shape[2]
+        allowed = allowed_sources(0, count, count, None, self.causal, q.device)
+        sorting, _ = self.sorting(self.sorting.sums(keys, None), allowed, None)
+        own = (torch.arange(length, device=q.device) // block).expand(*q.shape[:2], -1)
+        other = sorting.argmax(-1).masked_fill(sorting.sum(-1) == 0, -1).gather(2, own)
+        return torch.stack([own, other], 2), torch.stack([own, own], 2)
+
     def _combine(
         self,
         q: Tensor,

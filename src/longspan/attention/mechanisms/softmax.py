@@ -20,6 +20,7 @@ from longspan.attention.kernels import sdpa
 from longspan.attention.kernels.multi_source_softmax import FEW, KeySource, joint
 from longspan.attention.layouts import Dense, check_reach, offset_bias, stream_queries
 from longspan.attention.layouts.base import cap
+from longspan.attention.map_factors import SoftmaxMap
 from longspan.attention.parts import persistent_memory
 from longspan.attention.parts.learned_sink import sink_logits, sink_softmax
 from longspan.attention.parts.shared_prefix_cache import SharedPrefixCache
@@ -226,6 +227,12 @@ class SoftmaxAttention(Attention):
             return weights @ v
 
         return stream_queries(rows, q, rows=32)
+
+    def factorise(self, q: Queries, k: Keys, extras: Extras) -> SoftmaxMap | None:
+        if self.options.score == "additive" or self.persistent is not None or not self.plain:
+            return None
+        queries, keys = self._change_queries(q), self._change_keys(k)
+        return SoftmaxMap(queries, keys, self._scale, self.causal, extras.key_mask, extras.bias)
 
     def cost(self, queries: int, keys: int) -> Cost:
         heads, width, score = self.shape.heads, self.shape.fused_width, self.options.score
