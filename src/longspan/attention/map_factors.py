@@ -15,7 +15,7 @@ from torch import Tensor
 
 from longspan.attention.layouts.base import wide
 
-CELLS = 1 << 22  # numbers of one block of rows, over all heads
+CELLS = 1 << 21  # numbers of one block of rows, over all heads
 
 
 @dataclass(frozen=True)

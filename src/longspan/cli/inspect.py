@@ -12,9 +12,7 @@ from longspan.errors import InvalidOption
 if TYPE_CHECKING:
     from longspan.decode import Sampling
 
-app = App(
-    name="inspect", help="Look inside a model: where each head reads, what it was chosen from, how far it is off."
-)
+app = App(name="inspect")  # the function below has its help
 INPUT = Group("What it reads", sort_key=1)
 GENERATE = Group("Generated text", sort_key=2)
 COMPARE = Group("Compare", sort_key=3)

@@ -1,23 +1,21 @@
 """Watches a model read one input, and keeps a record of each attention without ever holding a whole long map."""
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from longspan import config
-from longspan.attention.map_factors import MapFactors
-from longspan.inspect import details
 from longspan.inspect.difference import DifferenceBuilder, Exact
+from longspan.inspect.module_builder import ModuleBuilder
 from longspan.inspect.patterns import head_patterns, module_pattern
-from longspan.inspect.records import Axis, Detail, HeadRecord, ModuleRecord, Rollout
+from longspan.inspect.records import Axis, HeadRecord, ModuleRecord, Pattern, Rollout
 from longspan.inspect.rollout import RolloutBuilder
 from longspan.inspect.sentences import describe
 from longspan.inspect.shelf import Shelf, lighten
-from longspan.inspect.summary import PyramidBuilder, SumsBuilder
 from longspan.nn.attention_calls import AttentionCall, visiting
 from longspan.nn.block import Block
 
@@ -36,7 +34,6 @@ class Watcher:
     layers: frozenset[int] | None = None  # those wanted; None: all
     half: bool = False  # float16 where that is exact enough
     against: str = ""
-    patterns: bool = True
     rows: tuple[int, ...] = ()  # positions of the decoder whose whole rows are kept
     progress: Callable[[str], None] = lambda what: None
     modules: list[ModuleRecord] = field(default_factory=list)
@@ -47,12 +44,17 @@ class Watcher:
 
     def watch(self, model: nn.Module, run: Callable[[], Any]) -> Any:
         """The result of `run`, with a record of each attention that it used."""
+        from longspan.inspect.recurrent import watch_alignments, watch_memories  # they import this file
+
         for block in model.modules():
             if isinstance(block, Block):
                 self.kinds[block.mixer.mechanism] = "self"
                 if block.cross is not None:
                     self.kinds[block.cross.mechanism] = "cross"
-        with visiting(model, self._visit):
+        with ExitStack() as stack:
+            stack.enter_context(visiting(model, self._visit))
+            stack.enter_context(watch_alignments(model, self))
+            stack.enter_context(watch_memories(model, self))
             return run()
 
     def finished_rollouts(self) -> tuple[Rollout, ...]:
@@ -65,41 +67,79 @@ class Watcher:
         kind = self.kinds.get(call.mechanism, "self" if queries == keys else "cross")
         decodes = call.mechanism.causal or kind == "cross" or call.path.startswith("decoder")
         side: Side = "decoder" if decodes else "encoder"
-        layer = self.counts.get((side, kind), 0)
-        self.counts[side, kind] = layer + 1
-        if self.layers is not None and layer not in self.layers:
-            return
-        self.progress(f"{side} layer {layer}{' to source' if kind == 'cross' else ''}")
         standing, sentence = describe(call.mechanism)
-        module = ModuleRecord(
-            layer=layer,
-            kind=kind,
-            side=side,
+        module = self.begin(
+            side,
+            kind,
+            (queries, keys),
             mechanism=call.mechanism.name,
             options=config.plain(call.mechanism.options),
             causal=call.mechanism.causal,
             standing=standing,
             sentence=sentence,
-            queries=self._axis(side, queries),
-            keys=self._axis("encoder" if kind == "cross" else side, keys),
-            heads=(),
         )
+        if module is None:
+            return
         if standing == "none":
             self.rollouts[side] = None
             self.modules.append(replace(module, pattern=module_pattern(call)))
             return
-        rollout = self._rollout(side, queries) if kind == "self" and self.layers is None else None
-        self._summarise(module, CallMaps(call), rollout)
+        factors = call.factors()
+        shape = (call.q.shape[1], queries, keys)
+        difference = DifferenceBuilder(Exact.beside(call, self.against), call) if self.against else None
+        builder = self.builder(module, shape, factors=factors, difference=difference)
+        if factors is not None:
+            for row, block in factors.row_blocks(builder.multiple):
+                builder.add(row, 0, block[0])
+        else:
+            for key, block in call.columns():
+                builder.add(0, key, block[0])
+        self.finish(builder, head_patterns(call))
+
+    def begin(self, side: Side, kind: Kind, lengths: tuple[int, int], **given: Any) -> ModuleRecord | None:
+        """A module without heads, numbered; None if its layer is not wanted."""
+        layer = self.counts.get((side, kind), 0)
+        self.counts[side, kind] = layer + 1
+        if self.layers is not None and layer not in self.layers:
+            return None
+        self.progress(f"{side} layer {layer}{' to source' if kind == 'cross' else ''}")
+        queries = self._axis(side, lengths[0])
+        keys = self._axis("encoder" if kind == "cross" else side, lengths[1])
+        return ModuleRecord(layer=layer, kind=kind, side=side, queries=queries, keys=keys, heads=(), **given)
+
+    def builder(self, module: ModuleRecord, shape: tuple[int, int, int], **given: Any) -> ModuleBuilder:
+        """What collects the blocks of a module's maps."""
+        rollout = None
+        if module.kind == "self" and self.layers is None:
+            rollout = self._rollout(module.side, shape[1])
+        rows = self.rows if module.side == "decoder" else ()
+        return ModuleBuilder(module, shape, half=self.half, rollout=rollout, rows=rows, **given)
+
+    def finish(self, builder: ModuleBuilder, patterns: Mapping[int, Pattern]) -> None:
+        """The end of a module: all its blocks were added."""
+        module, number = builder.module, len(self.modules)
+        if builder.rollout is not None:
+            if builder.sums.normalised:
+                builder.rollout.finish(causal=module.causal)
+            else:
+                self.rollouts[module.side] = None  # a product of maps that are no distributions says nothing
+        if self.rows and module.side == "decoder":
+            self.kept_rows[number] = builder.rows
+        special = np.flatnonzero(self.axes[module.keys].special)
+        records: list[HeadRecord] = []
+        for head in range(builder.shape[0]):
+            records.append(builder.head(head, special, patterns.get(head)))
+            for evicted in self.shelf.offer(number, module.layer, records[-1]):
+                self._evict(evicted, records)
+        self.modules.append(builder.record(records))
 
     def _axis(self, side: Side, length: int) -> str:
         name: str = self.sides.get(side, "")
         if name in self.axes and len(self.axes[name]) == length:
             return name
-        for other, axis in self.axes.items():
-            if len(axis) == length and other.endswith("positions"):
-                return other
         name = f"{length} positions"
-        self.axes[name] = positions_axis(name, length)
+        if name not in self.axes:
+            self.axes[name] = positions_axis(name, length)
         return name
 
     def _rollout(self, side: Side, length: int) -> RolloutBuilder | None:
@@ -109,81 +149,6 @@ class Watcher:
         if builder is not None and builder.length != length:  # layers of other lengths: no product of maps
             builder = self.rollouts[side] = None
         return builder
-
-    def _summarise(self, module: ModuleRecord, maps: "CallMaps", rollout: RolloutBuilder | None) -> None:
-        heads, queries, keys = maps.shape
-        pyramids, sums = PyramidBuilder(heads, queries, keys), SumsBuilder(heads, queries, keys)
-        means, largest = PyramidBuilder(1, queries, keys), PyramidBuilder(1, queries, keys)
-        short = max(queries, keys) <= details.MOST_DENSE
-        dense = torch.zeros(heads, queries, keys) if short else None
-        rows = details.RowsBuilder(heads, queries, keys) if maps.factors is None and not short else None
-        difference = None
-        if self.against:
-            difference = DifferenceBuilder(Exact.beside(maps.call, self.against), maps.call, short=short)
-        wanted = torch.tensor(self.rows if module.side == "decoder" else ())
-        kept = torch.zeros(heads, len(wanted), keys)
-        for row, key, block in maps.blocks(pyramids.sizes[0]):
-            here = (wanted >= row) & (wanted < row + block.shape[1])
-            if bool(here.any()):
-                kept[:, here, key : key + block.shape[2]] = block[:, wanted[here] - row].float()
-            if rollout is not None:
-                rollout.add(row, key, block.mean(0))
-            pyramids.add(row, key, block)
-            sums.add(row, key, block)
-            means.add(row, key, block.mean(0, keepdim=True))
-            largest.add(row, key, block.amax(0, keepdim=True))
-            if dense is not None:
-                dense[:, row : row + block.shape[1], key : key + block.shape[2]] = block
-            if rows is not None:
-                rows.add(row, key, block)
-            if difference is not None:
-                difference.add(row, key, block)
-        if rollout is not None:
-            if not sums.normalised:
-                self.rollouts[module.side] = None  # a product of maps that are no distributions says nothing
-            else:
-                rollout.finish(causal=module.causal)
-        if len(wanted):
-            self.kept_rows[len(self.modules)] = kept
-        number, special = len(self.modules), np.flatnonzero(self.axes[module.keys].special)
-        patterns = head_patterns(maps.call) if self.patterns else {}
-        records = []
-        for head in range(heads):
-            record = HeadRecord(
-                index=head,
-                pyramid=pyramids.pyramid(head),
-                sums=sums.sums(head, special, own=module.kind == "self" and queries == keys),
-                detail=self._detail(maps.factors, head, dense, rows),
-                pattern=patterns.get(head),
-                difference=None if difference is None else difference.record(head, half=self.half),
-            )
-            records.append(record)
-            for evicted in self.shelf.offer(number, module.layer, record):
-                self._evict(evicted, records)
-        self.modules.append(
-            replace(
-                module,
-                heads=tuple(records),
-                mean=means.pyramid(0),
-                max=largest.pyramid(0),
-                signed=pyramids.lowest is not None,
-                normalised=sums.normalised,
-            )
-        )
-
-    def _detail(
-        self, factors: MapFactors | None, head: int, dense: Tensor | None, rows: "details.RowsBuilder | None"
-    ) -> Detail | None:
-        """The smallest of those that are possible."""
-        possible: list[Detail] = []
-        if factors is not None:
-            possible.append(details.from_factors(factors, head, half=self.half))
-        if dense is not None:
-            possible.append(details.dense(dense[head], half=self.half))
-        if rows is not None:
-            listed = rows.rows(head, half=self.half)
-            possible += [] if listed is None else [listed]
-        return min(possible, key=details.size_of, default=None)
 
     def _evict(self, which: tuple[int, int], current: list[HeadRecord]) -> None:
         number, head = which
@@ -195,22 +160,6 @@ class Watcher:
         self.modules[number] = replace(module, heads=heads)
 
 
-class CallMaps:
-    """The maps of one call, (heads, queries, keys), in blocks: by rows from factors, else by measured columns."""
-
-    def __init__(self, call: AttentionCall) -> None:
-        self.call, self.factors = call, call.factors()
-        self.shape = (call.q.shape[1], call.q.shape[2], call.k.shape[2])
-
-    def blocks(self, multiple: int) -> Blocks:
-        if self.factors is not None:
-            for row, block in self.factors.row_blocks(multiple):
-                yield row, 0, block[0]
-        else:
-            for key, block in self.call.columns():
-                yield 0, key, block[0]
-
-
 def positions_axis(name: str, length: int) -> Axis:
     """An axis of positions that are no tokens of the text: slots, landmarks, sets."""
     tokens = tuple(str(position) for position in range(length))
@@ -218,4 +167,4 @@ def positions_axis(name: str, length: int) -> Axis:
     return Axis(name, tokens, np.arange(length), np.zeros(length, bool), nothing)
 
 
-__all__ = ["CallMaps", "Watcher", "positions_axis"]
+__all__ = ["Kind", "Side", "Watcher", "positions_axis"]

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from longspan.attention.base import share_heads
 from longspan.attention.map_factors import MapFactors, SoftmaxMap
+from longspan.attention.mechanisms.reformer import ReformerAttention
 from longspan.attention.registry import build
 from longspan.errors import InvalidOption, Unsupported
 from longspan.inspect import details
@@ -38,8 +39,8 @@ class Exact:
         k = share_heads(call.k, q.shape[1])
         if name == "softmax":
             scale = mechanism.shape.head_dim**-0.5
-            if mechanism.name == "reformer":  # its keys are its queries with length 1, and it does not scale
-                k, scale = torch.nn.functional.normalize(q, dim=-1), 1.0
+            if isinstance(mechanism, ReformerAttention):
+                k, scale = mechanism.unit_keys(q), 1.0
             return cls(SoftmaxMap(q, k, scale, mechanism.causal, call.key_mask, call.bias))
         other = build(
             name,
@@ -136,12 +137,13 @@ class ErrorSums:
 class DifferenceBuilder:
     """One module's map beside the exact one, block by block."""
 
-    def __init__(self, exact: Exact, call: AttentionCall, *, short: bool) -> None:
+    def __init__(self, exact: Exact, call: AttentionCall) -> None:
         heads, queries, keys = call.q.shape[1], call.q.shape[2], call.k.shape[2]
         values = share_heads(call.v, heads)[0].float()
         self.exact, self.permuted, self.queries, self.keys = exact, exact.permuted(), queries, keys
         self.sums, self.control = ErrorSums(heads, queries, values), ErrorSums(heads, queries, values)
         self.pyramids, self.changes = (PyramidBuilder(heads, queries, keys) for _ in range(2))
+        short = max(queries, keys) <= details.MOST_DENSE
         self.dense = torch.zeros(heads, queries, keys) if short else None
 
     def add(self, row: int, key: int, block: Tensor) -> None:

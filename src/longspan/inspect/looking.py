@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from longspan.attention.base import Attention
 from longspan.decode.batch import evaluating
 from longspan.decode.options import GREEDY, Sampling
 from longspan.errors import InvalidOption, Unsupported
@@ -90,7 +91,8 @@ def watch(reading: Reading, name: str, choice: Choice) -> Record:
 def _watch(reading: Reading, name: str, choice: Choice, rows: tuple[int, ...] = ()) -> tuple[Record, Watcher]:
     card, size = model_card(reading.model, name), choice.size
     longest = max(map(len, reading.axes.values()))
-    expected = card.layers * card.heads * min(longest * longest, longest * 2 * 64) * 4
+    widths = [module.shape.head_dim for module in reading.model.modules() if isinstance(module, Attention)]
+    expected = 4 * card.layers * card.heads * longest * min(longest, 2 * max(widths, default=longest))
     watcher = Watcher(
         axes=dict(reading.axes),
         sides=reading.sides,
@@ -104,7 +106,7 @@ def _watch(reading: Reading, name: str, choice: Choice, rows: tuple[int, ...] = 
     with evaluating(reading.model), torch.no_grad():
         watcher.watch(reading.model, reading.run)
     _check_choice(watcher, choice.layers, choice.heads)
-    modules, budget = fit(watcher.modules, size)
+    modules, budget = fit(watcher.modules, size, watcher.shelf)
     record = Record(
         model=card,
         text=reading.text,
@@ -215,9 +217,7 @@ def _check_choice(watcher: Watcher, layers: Collection[int] | None, heads: Colle
     mapless = {module.layer: module for module in watcher.modules if module.standing == "none"}
     for layer, head in heads:
         if (layer, head) not in known and layer in mapless:
-            raise Unsupported(
-                f"layer {layer} ({mapless[layer].mechanism}) has no head to show. {mapless[layer].sentence}"
-            )
+            raise Unsupported(f"layer {layer} ({mapless[layer].mechanism}): {mapless[layer].sentence}")
         if (layer, head) not in known:
             raise InvalidOption(f"there is no head {layer}.{head} among those recorded; the last is {_last(known)}")
 

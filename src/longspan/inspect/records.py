@@ -84,7 +84,7 @@ class Pyramid:
 
 @dataclass(frozen=True)
 class Sums:
-    """Numbers of one head, from all weights of the map."""
+    """Numbers of one head, from all weights of the map. Arrays are float32, or float16 where a page has little room."""
 
     received: Floats  # (keys,): the sum of each column; the mean weight that a query gives is received / queries
     entropy: (

@@ -6,12 +6,16 @@ import numpy as np
 
 from longspan.errors import InvalidOption
 from longspan.inspect.details import size_of
-from longspan.inspect.records import Budget, HeadRecord, Level, ModuleRecord, Pyramid
+from longspan.inspect.records import Budget, HeadRecord, ModuleRecord, Pyramid, Sums
+from longspan.inspect.summary import LIMITS
 
 DEFAULT_SIZE = 25_000_000
 # Of a page's bytes, data before base64: its own text and the report take the rest. Maps hardly shrink by deflate.
 SHARE = 0.68
 OVERVIEW = 128  # cells on the longer side that every head keeps; fewer if there are very many heads
+# Cells of heads with detail, cells of the others, whether sums are halved: the first that fits is taken.
+STEPS = ((512, OVERVIEW, False), (256, OVERVIEW, False), (256, OVERVIEW, True), (128, 128, True), (64, 64, True))
+AGGREGATES = 0.15  # share of the room for means and maxima over heads
 UNITS = {"": 1, "B": 1, "KB": 1000, "MB": 1000**2, "GB": 1000**3}
 
 
@@ -51,7 +55,7 @@ class Shelf:
 
     def offer(self, module: int, layer: int, record: HeadRecord) -> list[tuple[int, int]]:
         """Puts a head on the shelf, and returns those that have to leave it: perhaps this one."""
-        bytes_needed = size_of(record.detail) + pyramid_bytes(record.pyramid)
+        bytes_needed = size_of(record.detail)
         if record.difference is not None:
             bytes_needed += size_of(record.difference.exact_detail)
         asked = (layer, record.index) in self.first
@@ -74,31 +78,71 @@ def notability(record: HeadRecord) -> float:
     return standing_out + error
 
 
-def lighten(record: HeadRecord, most: int = OVERVIEW) -> HeadRecord:
-    """A head without detail."""
+def lighten(record: HeadRecord, most: int = OVERVIEW, *, detail: bool = False) -> HeadRecord:
+    """A head with levels of at most `most` cells, and without its detail unless `detail`."""
     difference = record.difference
     if difference is not None:
         exact, change = trim(difference.exact, most), trim(difference.change, most)
-        difference = replace(difference, exact_detail=None, exact=exact, change=change)
-    return replace(record, detail=None, pyramid=trim(record.pyramid, most), difference=difference)
+        kept = difference.exact_detail if detail else None
+        difference = replace(difference, exact_detail=kept, exact=exact, change=change)
+    own = record.detail if detail else None
+    return replace(record, detail=own, pyramid=trim(record.pyramid, most), difference=difference)
 
 
-def fit(modules: list[ModuleRecord], size: int) -> tuple[tuple[ModuleRecord, ...], Budget]:
-    """The modules with overviews coarse enough for `size`, and what they take."""
-    light = [_lighten_module(module, OVERVIEW) for module in modules]
-    if sum(map(module_bytes, light)) > size * SHARE:
-        light = [_lighten_module(module, 64) for module in modules]
+def fit(
+    modules: list[ModuleRecord], size: int, shelf: "Shelf | None" = None
+) -> tuple[tuple[ModuleRecord, ...], Budget]:
+    """The modules made small enough for `size`: fewer fine levels, then halved sums, then fewer details."""
+    room = size * SHARE
+    aggregates = next(
+        (most for most in LIMITS if sum(_aggregate_bytes(module, most) for module in modules) <= AGGREGATES * room),
+        LIMITS[-1],
+    )
+    light = modules
+    for fine, coarse, halved in STEPS:
+        light = [_lighten_module(module, fine, coarse, aggregates, halved=halved) for module in modules]
+        if sum(map(module_bytes, light)) <= room:
+            break
+    spent = sum(map(module_bytes, light))
+    leaving = sorted(shelf.heads, key=lambda key: shelf.heads[key][0]) if shelf is not None else []
+    while spent > room and leaving:
+        number, head = leaving.pop(0)
+        before = module_bytes(light[number])
+        heads = tuple(lighten(each, 64) if each.index == head else each for each in light[number].heads)
+        light[number] = replace(light[number], heads=heads)
+        spent += module_bytes(light[number]) - before
     detailed = tuple(
         (number, head.index) for number, module in enumerate(light) for head in module.heads if head.detail is not None
     )
-    heads = sum(len(module.heads) for module in light)
-    return tuple(light), Budget(size, sum(map(module_bytes, light)), detailed, heads - len(detailed))
+    count = sum(len(module.heads) for module in light)
+    return tuple(light), Budget(size, spent, detailed, count - len(detailed))
 
 
-def _lighten_module(module: ModuleRecord, most: int) -> ModuleRecord:
-    heads = tuple(head if head.detail is not None else lighten(head, most) for head in module.heads)
-    mean, largest = (None if each is None else trim(each, 256) for each in (module.mean, module.max))
-    return replace(module, heads=heads, mean=mean, max=largest)
+def _lighten_module(module: ModuleRecord, fine: int, coarse: int, aggregates: int, *, halved: bool) -> ModuleRecord:
+    heads = []
+    for head in module.heads:
+        small = lighten(head, coarse) if head.detail is None else lighten(head, fine, detail=True)
+        heads.append(replace(small, sums=_halve(small.sums)) if halved else small)
+    mean, largest = (None if each is None else trim(each, aggregates) for each in (module.mean, module.max))
+    return replace(module, heads=tuple(heads), mean=mean, max=largest)
+
+
+def _halve(sums: Sums) -> Sums:
+    """The same in half the bytes: three digits."""
+    kind = np.uint16 if len(sums.received) <= 1 << 16 else np.uint32
+    return replace(
+        sums,
+        received=sums.received.astype(np.float16),
+        entropy=sums.entropy.astype(np.float16),
+        offsets=sums.offsets.astype(np.float16),
+        special=sums.special.astype(np.float16),
+        peak=sums.peak.astype(np.float16),
+        peak_key=sums.peak_key.astype(kind),
+    )
+
+
+def _aggregate_bytes(module: ModuleRecord, most: int) -> int:
+    return sum(pyramid_bytes(trim(each, most)) for each in (module.mean, module.max) if each is not None)
 
 
 def module_bytes(module: ModuleRecord) -> int:
@@ -114,4 +158,4 @@ def module_bytes(module: ModuleRecord) -> int:
     return total
 
 
-__all__ = ["DEFAULT_SIZE", "SHARE", "Level", "Shelf", "fit", "lighten", "module_bytes", "parse_size", "trim"]
+__all__ = ["DEFAULT_SIZE", "SHARE", "Shelf", "fit", "lighten", "module_bytes", "parse_size", "trim"]

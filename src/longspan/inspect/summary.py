@@ -153,7 +153,7 @@ class SumsBuilder:
             special=(received[special] / count).astype(np.float32),
             largest=float(self.peak[head].max()),
             peak=self.peak[head].numpy(),
-            peak_key=self.peak_key[head].numpy(),
+            peak_key=self.peak_key[head].numpy().astype(np.int32),
         )
 
 

@@ -155,7 +155,7 @@ class ReformerAttention(Attention):
         if self.options.reads_self == "alone":
             itself = torch.eye(q.shape[2], dtype=torch.bool, device=q.device)
             union = union & ~(itself & (union & ~itself).any(dim=-1, keepdim=True))
-        scores = torch.einsum("bhid,bhjd->bhij", q, self._keys(q))
+        scores = torch.einsum("bhid,bhjd->bhij", q, self.unit_keys(q))
         if self.released or not self.options.count_correction:
             scores = scores + count.clamp_min(1).to(scores.dtype).log()
         return masked_softmax(scores, union)
@@ -166,11 +166,11 @@ class ReformerAttention(Attention):
         if self.released:
             return self._attend_ring(q, v, extras.key_mask)
         layout = remember(lambda: self._arrange(self._hash(q), extras.key_mask))
-        return self._joint(q, self._keys(q), v, layout)
+        return self._joint(q, self.unit_keys(q), v, layout)
 
     def _attend_ring(self, q: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
         ring = remember(lambda: self._ring(self._hash(q), keep))
-        out = self._joint(q, self._keys(q), v, ring, keep)
+        out = self._joint(q, self.unit_keys(q), v, ring, keep)
         return out if keep is None else out.masked_fill(~keep[:, None, :, None], 0.0)
 
     def _ring(self, bucket: Tensor, keep: Tensor | None) -> Ring:
@@ -183,7 +183,8 @@ class ReformerAttention(Attention):
     def _sizes(self) -> tuple[int, int, int]:
         return self.options.chunk, self.options.chunks_before, self.options.chunks_after
 
-    def _keys(self, q: Tensor) -> Tensor:
+    def unit_keys(self, q: Tensor) -> Tensor:
+        """The keys: the queries with length 1."""
         return _unit(q, self.options.eps)
 
     def _joint(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, keep: Tensor | None = None) -> Tensor:
@@ -293,7 +294,7 @@ class ReformerAttention(Attention):
         bucket = remember(lambda: self._hash(q))
         slot, counts = self._continue(bucket, state.counts, extras.key_mask)
         state = ReformerState(
-            state.k.append(self._keys(q)), state.v.append(v), state.slot.append(slot.transpose(2, 3)), counts
+            state.k.append(self.unit_keys(q)), state.v.append(v), state.slot.append(slot.transpose(2, 3)), counts
         )
         keys, values, slots = state.k.value, state.v.value, state.slot.value
         if new < MANY:
