@@ -60,7 +60,7 @@ def _head(record: Record) -> Html:
     sizes = ", ".join(
         f"{len(axis):,} {'patches and tokens' if name == 'image' else 'tokens'} ({name})" for name, axis in axes.items()
     )
-    facts = f"{model.kind}, {model.parameters:,} parameters, {', '.join(model.mechanisms)}. {sizes}."
+    facts = ", ".join([model.kind, f"{model.parameters:,} parameters", *model.mechanisms]) + f". {sizes}."
     facts += " Layers, heads and positions are counted from 0; rows are queries, columns are keys."
     detail = (
         f" {record.budget.omitted} heads are shown without exact weights: they did not fit."
