@@ -1,6 +1,8 @@
 """The gallery's data: pictures are `weights()`, patterns contain them, and mechanisms appear by themselves."""
 
+import re
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -154,6 +156,12 @@ def test_all_pictures_take_little_room(entries):
     payload = Payload()
     index = index_of(payload, list(entries.values()))
     assert len(payload.markup(index)) < 1.5e6
+
+
+def test_the_picture_of_the_docs_has_every_mechanism():
+    """If this fails, run `longspan gallery --svg docs/gallery.svg`."""
+    drawn = (Path(__file__).parents[2] / "docs" / "gallery.svg").read_text(encoding="utf-8")
+    assert re.findall(r"class='name'[^>]*>(\w+)<", drawn) == list(ATTENTION.entries)
 
 
 def test_visibility_of_bert_gpt_and_elmo():

@@ -97,6 +97,7 @@ class MapView {
     context.restore();
     this.drawFrame(context, { left, top, x, y, right, bottom, size });
     if (this.wanted.length) this.later();
+    this.drawnOnce?.();
   }
 
   drawLevel(context, x, y, right, bottom, ratio) {
@@ -224,7 +225,7 @@ class MapView {
       context.textAlign = "right";
       const at = top + (query + (words ? 0.5 : 0) - y) * size;
       if (at > top - 2) context.fillText(words ? clipped(shownToken(source.queries.tokens[query]), left > 40 ? 11
-        : 4) : String(query), left - 5, at);
+        : 4) : placeLabel(query), left - 5, at);
     }
     for (let key = begin(x); key < right; key += step) {
       const at = left + (key + (words ? 0.5 : 0) - x) * size;
@@ -234,7 +235,7 @@ class MapView {
       context.translate(at, top - 5);
       if (words) context.rotate(-Math.PI / 2.6);
       context.textAlign = words ? "left" : "center";
-      context.fillText(words ? clipped(shownToken(source.keys.tokens[key]), top > 40 ? 10 : 4) : String(key), 0,
+      context.fillText(words ? clipped(shownToken(source.keys.tokens[key]), top > 40 ? 10 : 4) : placeLabel(key), 0,
         words ? 0 : -4);
       context.restore();
     }
@@ -370,4 +371,5 @@ function niceStep(least) {
   const power = 10 ** Math.floor(Math.log10(Math.max(1, least)));
   return Math.max(1, [1, 2, 5, 10].map((times) => times * power).find((step) => step >= least) ?? 10 * power);
 }
+const placeLabel = (place) => (place >= 1000 && place % 100 === 0 ? `${place / 1000}k` : String(place));
 const clipped = (text, most) => (text.length > most ? text.slice(0, most - 1) + "…" : text);

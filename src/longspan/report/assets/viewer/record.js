@@ -222,8 +222,9 @@ class Source {
 async function openPattern(pattern) {
   const rule = await openRule(pattern.rule);
   const cells = await openArray(pattern.cells);
-  const buckets = await openArray(pattern.buckets);
-  const rounds = pattern.buckets ? pattern.buckets[3][0] : 0;
+  const stored = pattern.key_buckets ?? pattern.buckets;
+  const buckets = await openArray(stored);
+  const rounds = stored ? stored[3][0] : 0;
   const wide = pattern.cells ? pattern.cells[3][1] : 0;
   const high = pattern.cells ? pattern.cells[3][0] : 0;
   return {

@@ -22,7 +22,7 @@ class Side {
     this.rest = make("div", {},
       make("div", { class: "bar" }, make("label", {}, "shade ", this.mode),
         make("label", { for: "by-words" }, this.words, " whole words"), make("label", { for: "no-special" },
-          this.plain, " without special tokens")),
+          this.plain, " without first and special tokens")),
       this.says, this.text, make("h3", {}, "Strongest"), this.best, make("h3", {}, "This head"), this.numbers);
     root.replaceChildren(this.title, this.sentence, this.rest);
   }
@@ -70,7 +70,7 @@ class Side {
   }
 
   async paint(source, axis, line, what, mode) {
-    const special = this.plain.checked ? new Set(axis.special) : null;
+    const special = this.plain.checked ? new Set([0, ...axis.special]) : null;
     const words = this.words.checked && mode !== "readers" ? await openArray(axis.words) : null;
     const values = Float32Array.from(line);
     if (special?.size) {
@@ -105,7 +105,7 @@ class Side {
       if (group) event.target.title = `${group.places[0]}: ${spell(group.weight)}`;
     };
     this.text.onclick = (event) => this.choose(event, source, mode);
-    const marks = [special?.size ? "special tokens left out, the rest sums to 1" : "", source.exact ? ""
+    const marks = [special?.size ? "first and special tokens left out, the rest sums to 1" : "", source.exact ? ""
       : "approximate", words ? "pieces of words added up" : ""].filter(Boolean);
     this.says.textContent = what + (marks.length ? ` (${marks.join("; ")})` : "") + ".";
     const weights = words ? groups.map((group) => group.weight) : source.byCells(groups.map((group) => group.weight));

@@ -222,6 +222,7 @@ async function begin() {
   grid = new Grid(state.record, find("#heads"), (number, place) => state.choose(number, place));
   side = new Side(find("#side"));
   map = new MapView(find("#map"), state.shared, (what) => { state.shared.zoomed = true; state.changed(what); });
+  new Buckets(find("#buckets"), map);
   buildViews();
   state.restore();
   await grid.open();
