@@ -79,7 +79,7 @@ class Slot {
           make("td", {}, item.default === null ? "none" : String(item.default)), make("td", {}, item.help)))
     );
     find(".options", root).hidden = !mechanism.options.length;
-    find(".costs", root).replaceChildren(costChart(mechanism));
+    find(".costs", root).replaceChildren(mechanism.costs.length ? costChart(mechanism) : "");
     find(".state", root).textContent = stateLine(mechanism);
   }
 
