@@ -66,6 +66,9 @@ def tiny(task: str, folder: Path) -> list[str]:
     if task == "table":
         rows = [f"{number % 7},{'ab'[number % 2]},{number % 2}" for number in range(40)]
         return ["--train", str(csv(folder / "a.csv", "size,kind,label", rows))]
+    if task == "summarize":
+        rows = [f'"Film {number} was good. It was long.",good film' for number in range(20)]
+        return ["--train", str(csv(folder / "a.csv", "article,highlights", rows)), "--beams", "1", "--length", "32"]
     rows = [f"the fox {number},der Fuchs {number}" for number in range(40)]
     return ["--train", str(csv(folder / "a.csv", "en,de", rows)), "--beams", "1"]
 
@@ -82,6 +85,7 @@ TASKS = (
     "tag",
     "answer",
     "translate",
+    "summarize",
 )
 
 

@@ -94,12 +94,13 @@ def _resolve(
     """The files of a path or a named set, the task that reads them, the columns that the set says, and its labels."""
     from longspan.cli.data import data_folder
     from longspan.data.sets import named as named_sets
+    from longspan.data.text.tables import exists
     from longspan.tasks import registry
 
     if task is not None:
         registry.find(task)
     if Path(file).exists() or file not in named_sets.SETS:
-        if not Path(file).exists() and task != "translate":
+        if not exists(Path(file)) and task != "translate":
             from longspan.errors import suggest
 
             hint = suggest(file, named_sets.SETS) if "/" not in file and "." not in file else "check the path"

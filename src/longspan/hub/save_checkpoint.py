@@ -34,8 +34,9 @@ def save(
         raise InvalidInput("say as which family the model is to be written, such as family='bert'")
     model = pretrained.model
     target = families.find(name, name)
-    if target.decoder is not None and target.decoder.model == model.name:
-        target = target.decoder
+    for other in (target.decoder, target.encoder):
+        if other is not None and target.model != model.name == other.model:
+            target = other
     if target.model != model.name:
         raise Unsupported(f"a {target.name} is written from a model {target.model!r}, and this is {model.name!r}")
     before = pretrained.config.get("architectures") or [None]

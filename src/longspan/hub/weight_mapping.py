@@ -65,7 +65,7 @@ def fill_weights(
             values = [file.take(name) for name in present]
             if len(values) == 1:
                 values = [resize_positions(model, pair.ours[0], values[0], changed)]
-            for name, tensor in to_ours(pair, values, sizes).items():
+            for name, tensor in to_ours(pair, values, sizes, model.options).items():
                 set_tensor(model, name, tensor, dtype, " and ".join(present))
     unused = file.unused()
     unknown = file.unknown(unused)
@@ -176,15 +176,19 @@ def _rules_of_other_heads(model: Model, family: Family, record: Mapping[str, Any
     for head in model.options.tasks or ():
         same_labels = head.task not in LABELLED or head.labels == family.count(record, head.task)
         if head.task not in tasks or not same_labels:
-            own = family.rules(head.task, architecture)
-            rules.update(rule for rule in own if not rule.inside and in_file & {*rule.theirs})
+            rules.update(
+                rule
+                for rule in family.rules(head.task, architecture)
+                if not rule.inside and not rule.common and in_file & {*rule.theirs}
+            )
     return rules
 
 
-def _rules(model: nn.Module, family: Family, architecture: str | None = None) -> list[Rule]:
+def _rules(model: Model, family: Family, architecture: str | None = None) -> list[Rule]:
     """The rules for a model's tensors, in files of a class."""
     heads = [rule for task in getattr(model, "heads", {}) for rule in family.rules(task, architecture)]
-    return [*family.body, *family.output, *heads]
+    rules = [*family.body, *family.output, *heads]
+    return [rule for rule in rules if rule.when is None or rule.when(model.options)]
 
 
 def _parameters(model: nn.Module, names: Sequence[str]) -> list[str]:

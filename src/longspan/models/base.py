@@ -150,6 +150,8 @@ class CausalModel(Model):
     # `extend(…, beyond=True)` reads past it.
     fixed_length: bool = True
     left_padding: bool = False
+    # Texts above this length are read otherwise from their first token on (longrope), so a state cannot cross it.
+    switch_length: int | None = None
     reads_source: bool = False  # an encoder–decoder: start() needs a source
 
     def start(

@@ -69,7 +69,7 @@ def describe_preset(name: str, lengths: Sequence[int] = ()) -> dict[str, Any]:
     with blank():
         model = registry.build(name)
     parts = count(model)
-    costs, notes = _costs(model, lengths, row.lengths)
+    costs, notes = costs_by_length(model, lengths, row.lengths)
     return {
         "name": name,
         "model": row.model,
@@ -91,7 +91,9 @@ def describe_preset(name: str, lengths: Sequence[int] = ()) -> dict[str, Any]:
     }
 
 
-def _costs(model: Model, requested: Sequence[int], printed: Sequence[int]) -> tuple[list[dict[str, Any]], list[str]]:
+def costs_by_length(
+    model: Model, requested: Sequence[int] = (), printed: Sequence[int] = ()
+) -> tuple[list[dict[str, Any]], list[str]]:
     """Costs at the requested lengths, or else at the paper's and at `LENGTHS`; and notes."""
     most = longest(model)
     sized = isinstance(model, (ImageHeads, PixelModel, TableModel))  # an image and a row have their own size
@@ -117,4 +119,4 @@ def _summary(model: type[Model]) -> str:
     return (model.__doc__ or import_module(model.__module__).__doc__ or "").strip().splitlines()[0]
 
 
-__all__ = ["describe", "describe_model", "describe_preset", "known", "list_presets"]
+__all__ = ["costs_by_length", "describe", "describe_model", "describe_preset", "known", "list_presets"]

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from longspan import config
 from longspan.data.base import Batch, Data
+from longspan.data.text.hub_datasets import PREFIX, HubName
 from longspan.data.text.word_sentences import Vocabulary
 from longspan.data.tokenizers.tokenizer import Tokenizer
 from longspan.errors import Unsupported
@@ -156,7 +157,7 @@ def located(options: TaskOptions) -> TaskOptions:
     names = (*MODEL_FOLDERS, *(FILES if getattr(options, "set", None) is None else ()))
     paths = {name: getattr(options, name, None) for name in names}
     absolute = {
-        name: os.path.abspath(path)  # noqa: PTH100
+        name: HubName.read(path).absolute() if path.startswith(PREFIX) else os.path.abspath(path)  # noqa: PTH100
         for name, path in paths.items()
         if path is not None and not path.startswith("package:")
     }

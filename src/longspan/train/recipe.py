@@ -28,7 +28,7 @@ from longspan.hub.locate import PACKAGE, locate
 from longspan.models import folder as model_folder
 from longspan.models import presets
 from longspan.models import registry as models
-from longspan.models.base import Model, SentenceHeads, TextHeads
+from longspan.models.base import EncoderDecoder, Model, SentenceHeads, TextHeads
 from longspan.models.image_base import ImageHeads
 from longspan.models.word_base import NamedRows
 from longspan.nn.heads import Head
@@ -88,6 +88,9 @@ class Recipe:
             freeze(model, trained)
         # Refuse examples that are too long now, not at the batch that has one.
         longest, room = getattr(self.build_task().options, "length", None), getattr(model.options, "max_length", None)
+        source = getattr(model.options, "source_length", None)
+        if source is not None:  # heads read the text through the decoder too, other tasks through the encoder alone
+            room = min(source, room or source) if "tasks" in needs else source
         if isinstance(model, TextHeads) and longest is not None and room is not None and longest > room:
             raise InvalidOption(f"{self.source}: [task] length is {longest}, but the model holds only {room} tokens")
         return model
@@ -100,6 +103,9 @@ class Recipe:
         cls = models.find(presets.find(name).model if name in presets.PRESETS else name)
         if issubclass(cls, SentenceHeads) and tokenizer is not None:
             options = {**sentence_options(tokenizer), **options}
+        if "tasks" in needs and issubclass(cls, EncoderDecoder) and tokenizer is not None:
+            first = next((token for token in (tokenizer.bos, tokenizer.cls, tokenizer.pad) if token is not None), None)
+            options = {"start": first, **options}  # its decoder reads the text after it
         if "tasks" in needs:
             heads = [config.plain(default_head(cls, _head(head))) for head in needs["tasks"]]
             needs = {**needs, "tasks": tuple(Head.read({**head, **shape}) for head in heads)}
@@ -344,9 +350,11 @@ def _write_config(run: Run, recipe: Recipe) -> None:
 
 
 def _located_model(table: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The [model] table, with `from` as an absolute path if it is a path."""
+    """The [model] table, with `from` as an absolute path if it is a path or in the local Hugging Face cache."""
     name = str(table.get("from", PACKAGE))
-    return table if name.startswith(PACKAGE) else {**table, "from": _absolute(name)}
+    if name.startswith(PACKAGE):
+        return table
+    return {**table, "from": _absolute(name if Path(name).exists() else locate(name))}
 
 
 def _absolute(path: Path | str) -> str:

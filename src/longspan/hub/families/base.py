@@ -5,10 +5,13 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from torch import Tensor
+
 from longspan import config
 from longspan.attention.config import AttentionConfig
 from longspan.errors import InvalidInput, Unsupported, suggest
 from longspan.hub.tensor_names import Rule
+from longspan.models.attention_positions import RotaryLayer
 from longspan.models.body import spread
 from longspan.nn.heads import Head
 
@@ -59,6 +62,10 @@ class Field:
         raise Unsupported(f"this family's {self.theirs} cannot say {self.ours} = {value!r}")
 
 
+def _as_given(given: Config, _: Mapping[str, Tensor]) -> Config:
+    return given
+
+
 def _same(values: dict[str, Any], _: Any) -> dict[str, Any]:
     return values
 
@@ -99,6 +106,9 @@ class Family:
     adjust: Callable[[dict[str, Any], Config], dict[str, Any]] = _same
     restore: Callable[[dict[str, Any], Any], dict[str, Any]] = _same
     decoder: "Family | None" = None  # the family if `is_decoder` is true
+    encoder: "Family | None" = None  # that of classes, and of heads, that have only the encoder (T5)
+    # What the tensors say and the configuration does not: a configuration from both.
+    complete: Callable[[Config, Mapping[str, Tensor]], Config] = _as_given
 
     def options(self, given: Config, tasks: Sequence[HeadRequest] | None = None) -> dict[str, Any]:
         """Our options for their configuration; `tasks` replaces those of its architecture."""
@@ -257,6 +267,9 @@ UNSAID = {
     "hidden_dropout",
     "drop_path",
     "feedforward_chunk",
+    # What the decoder starts with, and which tokens are global, are arguments there, of `generate` and of the model.
+    "start",
+    "source_global",
 }
 
 
@@ -275,10 +288,18 @@ def _settled(options: Any) -> dict[str, Any]:
         "decoder_layers": values.get("layers"),
         "decoder_heads": heads,
         "decoder_hidden": values.get("hidden"),
+        "shared_embedding": values.get("tied"),
     }
     values |= {name: value for name, value in defaults.items() if name in values and values[name] is None}
     if values.get("groups") == values.get("layers"):
         values.pop("share", None)
+    if "rotary_layers" in values:  # of each layer, in place of what they have in common
+        base, scaling = values.pop("rotary_base"), values.pop("rotary_scaling")
+        layers = values["rotary_layers"] or (RotaryLayer(scaling=scaling),)
+        values["rotary_layers"] = [
+            (layer.base or base, layer.scaling) if layer.rotate else None
+            for layer in (layers[index % len(layers)] for index in range(values["layers"]))
+        ]
     if "attention" in values:  # of each layer, without what it drops
         settings = spread(values["attention"], values["layers"], "attention")
         values["attention"] = tuple(AttentionConfig(item.name, **item.options) for item in settings)

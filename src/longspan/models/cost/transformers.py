@@ -20,6 +20,7 @@ from longspan.nn.axial_blocks import AxialBlocks
 from longspan.nn.block import Block
 from longspan.nn.embedding import TokenEmbedding
 from longspan.nn.heads import Masked
+from longspan.nn.residual import Residual
 from longspan.nn.reversible_body import ReversibleBody
 from longspan.nn.stack import Body, Stack
 from longspan.nn.universal_stack import UniversalStack
@@ -76,13 +77,20 @@ def _(body: UniversalStack, tally: Tally, tokens: int, context: int = 0) -> None
 def _block(block: Block, tally: Tally, tokens: int, context: int, *, again: bool = False) -> None:
     width = block.mixer.width
     tally.mixer(block.mixer, "attention", tokens, tokens)
-    tally.norm(block.around_mixer.norm, tokens, width)
+    _around(block.around_mixer, tally, tokens, width)
     if block.cross is not None and block.around_cross is not None:
         tally.mixer(block.cross, "cross-attention", tokens, context, again=again)
-        tally.norm(block.around_cross.norm, tokens, width)
+        _around(block.around_cross, tally, tokens, width)
     if block.feedforward is not None and block.around_feedforward is not None:
         tally.transition(block.feedforward, tokens)
-        tally.norm(block.around_feedforward.norm, tokens, width)
+        _around(block.around_feedforward, tally, tokens, width)
+
+
+def _around(residual: Residual, tally: Tally, tokens: int, width: int) -> None:
+    """The norms of a residual connection."""
+    tally.norm(residual.norm, tokens, width)
+    if residual.norm_output is not None:
+        tally.norm(residual.norm_output, tokens, width)
 
 
 # Models
@@ -106,13 +114,17 @@ def _(model: Encoder, length: int, tally: Tally) -> None:
 def _(model: Decoder, length: int, tally: Tally) -> None:
     _embed(model.embedding, tally, length)
     pass_through(model.stack, tally, length)
-    width = model.stack.out_width
+    width = model.out_width
+    if model.narrow is not None:
+        tally.add("output", products(model.narrow, length), length * model.stack.out_width)
     if isinstance(model.head, Masked) and model.head.dense is not None:
         before, width = width, model.head.dense.out_features
         kept = before + (activation_width(str(model.options.head_activation)) - 1) * width
         tally.add("output", products(model.head.dense, length), length * kept)
         tally.norm(model.head.norm, length, width)
     tally.output(width, model.vocabulary, length)
+    if model.options.logit_cap is not None:
+        tally.add("output", 0, length * model.vocabulary)
 
 
 @read.register
