@@ -297,6 +297,22 @@ def test_the_difference_is_ours_minus_exact(browser, folder):
     tab.context.close()
 
 
+def test_rollout_by_layer(browser, folder):
+    tab = opened(browser, folder / "encoder.html", "v=together&l=0&h=0")
+    (rollout,) = look(model_of("encoder"), ids(40)).rollouts
+    for layer in (0, 1):
+        tab.locator("#rollout-layer").fill(str(layer))
+        expect(tab.locator("#together-view figcaption").nth(2)).to_have_text(f"rollout after layer {layer}")
+        box = tab.locator("#together-view canvas.map").nth(2).bounding_box()
+        tab.mouse.move(box["x"] + 0.3 * box["width"], box["y"] + 0.3 * box["height"])
+        tab.mouse.move(box["x"] + 0.6 * box["width"], box["y"] + 0.7 * box["height"])
+        says = tab.locator("#together-view .readout").inner_text()
+        found = re.match(r"query (\d+) .*, key (\d+) .*rollout (\S+), even", says)
+        assert found is not None, says
+        assert found[3] == spell(float(rollout.weights[layer, int(found[1]), int(found[2])]))
+    tab.context.close()
+
+
 def test_what_could_be_read_is_offered_where_it_is_known(browser, folder):
     tab = opened(browser, folder / "window.html", "f=1")
     assert tab.locator("#fog").is_enabled() and tab.locator("#fog").is_checked()
