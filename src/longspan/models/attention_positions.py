@@ -54,7 +54,10 @@ def attention_position(options: "BodyOptions", head_dim: int, causal: bool) -> P
         return _rotary(options, head_dim, RotaryLayer(scaling=options.rotary_scaling), axes)
     if options.position == "alibi":
         return Alibi(options.heads)
-    return RelativeBias(options.heads, bidirectional=not causal) if options.position == "relative" else None
+    if options.position not in ("relative", "learned_relative"):
+        return None
+    sizes = options.relative_buckets, options.relative_distance
+    return RelativeBias(options.heads, *sizes, bidirectional=not causal)
 
 
 def _rotary(

@@ -47,7 +47,12 @@ class Decoder(Headed, CausalTextHeads, TextStates):
         self.embedding = self._embed(options, options.vocabulary, options.padding)
         self.stack = self._stack(options, options.attention, stack_name="decoder", causal=True)
         plain = options.head_activation is None
-        if options.tied and plain and self.stack.out_width != table_width(options):
+        narrow = options.narrow_tokens and table_width(options) != self.stack.out_width
+        if narrow and not plain:
+            raise InvalidOption("narrow_tokens is for an output layer without head_activation; leave out one of them")
+        self.narrow = Linear(self.stack.out_width, table_width(options), bias=False) if narrow else None
+        self.out_width = table_width(options) if narrow else self.stack.out_width  # of the states
+        if options.tied and plain and self.out_width != table_width(options):
             raise InvalidOption(
                 f"the embedding is {table_width(options)} wide and the states {self.stack.out_width}: they "
                 "cannot be tied; give tied=False, or merge='mean'"
@@ -55,7 +60,7 @@ class Decoder(Headed, CausalTextHeads, TextStates):
         if options.tied and plain and options.head_bias:
             raise InvalidOption("a tied output layer has no bias; give tied=False, or leave out head_bias")
         self.head = self._build_head(options)
-        self.heads = build_heads(options, self.stack.out_width, options.vocabulary)
+        self.heads = build_heads(options, self.out_width, options.vocabulary)
         self.left_padding = all(mechanism.supports.left_padding for mechanism in mechanisms(self))
         position = self.embedding.position
         self.fixed_length = (position is not None and position.fixed_length) or any(
@@ -68,7 +73,7 @@ class Decoder(Headed, CausalTextHeads, TextStates):
 
     def _build_head(self, options: Options) -> Linear | Masked | None:
         """The output layer; None if it is the embedding alone."""
-        width = self.stack.out_width
+        width = self.out_width
         if options.head_activation is None:
             return None if options.tied else Linear(width, options.vocabulary, bias=options.head_bias)
         head = Head(task="masked", activation=options.head_activation, tied=options.tied, bias=options.head_bias)
@@ -93,7 +98,7 @@ class Decoder(Headed, CausalTextHeads, TextStates):
         self._check_room(ids.shape[1])
         x = self.embedding(ids, positions=positions, segments=segments)
         states: Tensor = self.stack(x, BlockInputs(key_mask=key_mask, streams=streams, positions=positions))
-        return states
+        return states if self.narrow is None else self.narrow(states)
 
     def text_states(self, ids: Ids, *, key_mask: Mask | None = None) -> Hidden:
         return self.hidden(ids, key_mask=key_mask)
@@ -153,7 +158,8 @@ class Decoder(Headed, CausalTextHeads, TextStates):
             )
         start = state.length if positions is None else 0
         x = self.embedding(ids, start=start, positions=positions)
-        return self.stack.extend(x, state, BlockInputs(key_mask=key_mask, positions=positions))
+        states, state = self.stack.extend(x, state, BlockInputs(key_mask=key_mask, positions=positions))
+        return states if self.narrow is None else self.narrow(states), state
 
 
 def _switch_length(model: nn.Module) -> int | None:

@@ -1,4 +1,4 @@
-"""Norms by name: layer norm, RMS norm (also with gains stored as differences from 1) or none, over the features.
+"""Norms by name: layer norm (also without bias), RMS norm (also with gains stored as 1 + weight), or none.
 
 They compute as torch's: LayerNorm has the biased variance with epsilon inside the root (Ba et al. 2016), and both sum
 in float32 if the input is in half precision.
@@ -36,6 +36,7 @@ class OffsetRMSNorm(RMSNorm):
 
 NORMS: dict[str, Callable[[int, float], nn.Module]] = {
     "layer": lambda width, eps: LayerNorm(width, eps=eps),
+    "layer_no_bias": lambda width, eps: LayerNorm(width, eps=eps, bias=False),
     "rms": lambda width, eps: RMSNorm(width, eps=eps),
     "rms_offset": lambda width, eps: OffsetRMSNorm(width, eps=eps),
     "none": lambda width, eps: nn.Identity(),

@@ -44,13 +44,17 @@ class Residual(nn.Module):
 
     def forward(self, x: Hidden, function: Callable[[Hidden], Hidden]) -> Hidden:
         if self.norm_position == "pre":
-            return x + self._drop(function(self.norm(x)))
+            return x + self.branch(x, function)
         if self.norm_output is not None:
             return x + self._drop(self.norm_output(function(self.norm(x))))
         if self.norm_position == "output":
             return x + self._drop(self.norm(function(x)))
         out: Hidden = self.norm(x + self._drop(function(x)))
         return out
+
+    def branch(self, x: Hidden, function: Callable[[Hidden], Hidden]) -> Hidden:
+        """What `pre` adds to x."""
+        return self._drop(function(self.norm(x)))
 
     def _drop(self, x: Hidden) -> Hidden:
         if not self.training:

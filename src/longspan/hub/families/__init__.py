@@ -1,12 +1,13 @@
 """Architectures of Hugging Face whose checkpoints are read and written. To add one: a file, and its line here."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from longspan.errors import UnknownName, nearest
-from longspan.hub.families.base import Family
+from longspan.hub.families.base import Family, HeadRequest
+from longspan.nn.heads import Head
 
 FAMILIES: dict[str, str] = {
     "bert": "longspan.hub.families.bert:BERT",
@@ -16,8 +17,16 @@ FAMILIES: dict[str, str] = {
     "distilbert": "longspan.hub.families.distilbert:DISTILBERT",
     "longformer": "longspan.hub.families.longformer:LONGFORMER",
     "big_bird": "longspan.hub.families.big_bird:BIG_BIRD",
+    "t5": "longspan.hub.families.t5:T5",
+    "longt5": "longspan.hub.families.longt5:LONGT5",
     "vit": "longspan.hub.families.vit:VIT",
+    "deit": "longspan.hub.families.deit:DEIT",
     "reformer": "longspan.hub.families.reformer:REFORMER",
+    "modernbert": "longspan.hub.families.modernbert:MODERNBERT",
+    "mpnet": "longspan.hub.families.mpnet:MPNET",
+    "opt": "longspan.hub.families.opt:OPT",
+    "gpt_neox": "longspan.hub.families.gpt_neox:GPT_NEOX",
+    "nystromformer": "longspan.hub.families.nystromformer:NYSTROMFORMER",
     "openai-gpt": "longspan.hub.families.gpt:GPT",
     "gpt2": "longspan.hub.families.gpt:GPT2",
     "llama": "longspan.hub.families.llama:LLAMA",
@@ -56,10 +65,21 @@ def find(name: str, where: Path | str) -> Family:
     return family
 
 
-def of_config(record: Mapping[str, Any], where: Path | str) -> Family:
-    """The family of a config.json: its `model_type`, and `is_decoder` for families that have both kinds."""
+def of_config(record: Mapping[str, Any], where: Path | str, tasks: Sequence[HeadRequest] | None = None) -> Family:
+    """The family of a config.json: its `model_type`, and `is_decoder` for families that have both kinds.
+
+    An encoder alone is meant by some classes (T5EncoderModel) and, unless the class has them too, by some `tasks`.
+    """
     family = find(str(record["model_type"]), where)
-    return family.decoder if record.get("is_decoder") and family.decoder is not None else family
+    if record.get("is_decoder") and family.decoder is not None:
+        return family.decoder
+    encoder = family.encoder
+    if encoder is None:
+        return family
+    if not tasks:
+        return encoder if family.named(record) in encoder.architectures else family
+    named = {task if isinstance(task, str) else Head.read(task).task for task in tasks}
+    return encoder if named <= {*encoder.heads} and not named <= {*family.heads} else family
 
 
 __all__ = ["FAMILIES", "find", "names", "of_config"]

@@ -29,6 +29,11 @@ from longspan.parsing import refusing
 
 IDS = {"bos_token_id": "bos_token_id", "eos_token_id": "eos_token_id", "pad_token_id": "padding_token_id"}
 TOKENIZER = "tokenizer."
+# By whether norms are RMS norms: the key in config.json and here.
+EPSILON = {
+    True: ("rms_norm_eps", "attention.layer_norm_rms_epsilon"),
+    False: ("layer_norm_eps", "attention.layer_norm_epsilon"),
+}
 # Of gpt-oss: the tensors there that one of Hugging Face's consists of.
 PARTS = {
     "mlp.experts.gate_up_proj": ("ffn_gate_exps.weight", "ffn_up_exps.weight"),
@@ -66,6 +71,8 @@ class GgufModel(Mapping[str, Tensor]):
         (tensor,) = tensors
         if self.architecture.offset and name.endswith("norm.weight"):
             return tensor - 1
+        if self.architecture.alternates is not None and self.architecture.alternates in name:
+            return _by_head(tensor, self.config["num_attention_heads"], f"{self.file.path}: {self.names[name][0]}")
         heads = _paired(name, self.config["num_attention_heads"], self.config["num_key_value_heads"])
         if heads is None or not self.architecture.paired:
             return tensor
@@ -153,6 +160,8 @@ def _tensors(theirs: Mapping[str, Tensor], options: Any, architecture: Architect
             continue
         if architecture.offset and name.endswith("norm.weight"):
             tensor = tensor + 1
+        if architecture.alternates is not None and architecture.alternates in name:
+            tensor = tensor.unflatten(0, (options.heads, 3, -1)).transpose(0, 1).flatten(0, 2)
         heads = _paired(name, options.heads, options.kv_heads or options.heads) if architecture.paired else None
         tensors[_renamed(name, names)] = tensor if heads is None else to_pairs(tensor, heads)
     return tensors
@@ -178,6 +187,13 @@ def _renamed(name: str, names: Mapping[re.Pattern[str], str]) -> str:
 def _paired(name: str, heads: int, kv_heads: int) -> int | None:
     """The number of heads whose rows must be reordered, or None."""
     return heads if ".q_proj." in name else kv_heads if ".k_proj." in name else None
+
+
+def _by_head(tensor: Tensor, heads: int, where: str) -> Tensor:
+    """The rows of all queries, keys and values as those of the first head, then of the second, and so on."""
+    if not tensor.dim() or tensor.shape[0] % (3 * heads):
+        raise InvalidInput(f"{where} has no rows for queries, keys and values of {heads} heads")
+    return tensor.unflatten(0, (3, heads, -1)).transpose(0, 1).flatten(0, 2)
 
 
 # Experts
@@ -256,7 +272,7 @@ def _config(file: GgufFile, architecture: Architecture) -> dict[str, Any]:
         "num_key_value_heads": number("attention.head_count_kv", default=heads),
         "head_dim": head_dim,
         "max_position_embeddings": number("context_length"),
-        "rms_norm_eps": number("attention.layer_norm_rms_epsilon", int | float),
+        EPSILON[architecture.rms][0]: number(EPSILON[architecture.rms][1], int | float),
         "tie_word_embeddings": "output.weight" not in file,
         "pad_token_id": None,
         "rope_theta": base,
@@ -275,7 +291,7 @@ def _write_metadata(writer: Any, record: Mapping[str, Any], options: Any, archit
     writer.add_feed_forward_length(options.hidden)
     writer.add_head_count(options.heads)
     writer.add_head_count_kv(options.kv_heads or options.heads)
-    writer.add_layer_norm_rms_eps(options.eps)
+    _add(writer, f"{architecture.name}.{EPSILON[architecture.rms][1]}", options.eps)
     writer.add_vocab_size(options.vocabulary)
     head_dim = options.head_dim or options.width // options.heads
     writer.add_rope_dimension_count(options.rotary_dim or head_dim)

@@ -48,6 +48,8 @@ class Architecture:
     paired: bool = False  # rotary pairs of queries and keys are adjacent
     offset: bool = False  # gains of norms are stored with 1 added
     partial: bool = False  # a part of each head's features may be rotated
+    rms: bool = True  # norms are RMS norms, not layer norms
+    alternates: str | None = None  # a matrix of queries, keys and values that alternate by head there, and not here
 
 
 def _biased(file: GgufFile) -> dict[str, Any]:
@@ -148,6 +150,31 @@ def _write_gpt_oss(record: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _gpt_neox(file: GgufFile, number: Number) -> dict[str, Any]:
+    width, heads = number("embedding_length"), number("attention.head_count")
+    rotated, size = number("rope.dimension_count", default=width // heads), max(1, width // heads)
+    return {
+        "attention_bias": "blk.0.attn_qkv.bias" in file,
+        "partial_rotary_factor": min(1.0, (rotated + 0.5) / size),
+        "use_parallel_residual": bool(file.metadata.get("gptneox.use_parallel_residual", True)),
+    }
+
+
+def _write_gpt_neox(record: Mapping[str, Any]) -> dict[str, Any]:
+    return {"use_parallel_residual": bool(record["use_parallel_residual"])}
+
+
+_GPT_NEOX_NAMES = {
+    "gpt_neox.embed_in": "token_embd",
+    "gpt_neox.final_layer_norm": "output_norm",
+    "embed_out": "output",
+    "gpt_neox.layers.*.input_layernorm": "blk.*.attn_norm",
+    "gpt_neox.layers.*.attention.query_key_value": "blk.*.attn_qkv",
+    "gpt_neox.layers.*.attention.dense": "blk.*.attn_output",
+    "gpt_neox.layers.*.post_attention_layernorm": "blk.*.ffn_norm",
+    "gpt_neox.layers.*.mlp.dense_h_to_4h": "blk.*.ffn_up",
+    "gpt_neox.layers.*.mlp.dense_4h_to_h": "blk.*.ffn_down",
+}
 _PHI3_NAMES = {
     "model.layers.*.self_attn.qkv_proj": "blk.*.attn_qkv",
     "model.layers.*.self_attn.o_proj": "blk.*.attn_output",
@@ -212,6 +239,17 @@ _KNOWN = (
         {**_EMBEDDINGS, **_ATTENTION, **_GPT_OSS_NAMES},
         _gpt_oss,
         _write_gpt_oss,
+    ),
+    Architecture(
+        "gptneox",
+        "gpt_neox",
+        "GPTNeoXForCausalLM",
+        _GPT_NEOX_NAMES,
+        _gpt_neox,
+        _write_gpt_neox,
+        partial=True,
+        rms=False,
+        alternates="query_key_value",
     ),
 )
 ARCHITECTURES = {architecture.name: architecture for architecture in _KNOWN}
