@@ -298,7 +298,7 @@ def _write_metadata(writer: Any, record: Mapping[str, Any], options: Any, archit
     writer.add_key_length(head_dim)
     writer.add_value_length(head_dim)
     writer.add_rope_freq_base(float(record["rope_theta"]))
-    scaling = gguf_rope.write_scaling(options.rotary_scaling or _full_scaling(options), options.max_length)
+    scaling = gguf_rope.write_scaling(options.rotary_scaling or _full_scaling(options))
     entries = {f"rope.scaling.{key}": value for key, value in scaling.items()}
     for key, value in {**entries, **architecture.write(record)}.items():
         _add(writer, f"{architecture.name}.{key}", value)
