@@ -145,7 +145,7 @@ def _choose(implementation: Implementation, module: nn.Module, heads: Heads, cro
         chosen = Implementation("window", {**_dilation(implementation), "window": reach}) if reach else None
     if chosen is None or extra.names:
         return None
-    if chosen.mechanism == "softmax" and not chosen.options and not _plain(heads):
+    if _is_plain_softmax(chosen) and not _plain(heads):
         return None
     if extra.bias is not None and not chosen.kind.supports.bias:
         raise Unsupported(
@@ -165,6 +165,10 @@ def _dilation(implementation: Implementation) -> dict[str, Any]:
     return {key: value for key, value in options.items() if key == "dilation"}
 
 
+def _is_plain_softmax(implementation: Implementation) -> bool:
+    return implementation.mechanism == "softmax" and not implementation.options
+
+
 def _plain(heads: Heads) -> bool:
     """Whether `softmax` computes it without queries × keys: no bias or dropout, and a whole text or a single step."""
     whole = not heads.past or heads.queries == 1
@@ -177,7 +181,7 @@ class _Run:
     def __init__(self, implementation: Implementation, module: nn.Module, heads: Heads, cross: bool) -> None:
         self.name, self.heads, self.cross = implementation.name, heads, cross
         # A single step of exact attention reads every key: nothing is in its future.
-        one_step = implementation.mechanism == "softmax" and bool(heads.past) and heads.queries == 1
+        one_step = _is_plain_softmax(implementation) and bool(heads.past) and heads.queries == 1
         self.causal = heads.seen.causal and not one_step
         self.past = heads.past if self.causal else 0
         self.mechanism: Attention = mechanism_of(
