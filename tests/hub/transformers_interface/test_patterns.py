@@ -81,6 +81,10 @@ def test_the_smaller_of_two_windows_counts() -> None:
     assert largest(run(model, "longspan:window?window=100", ids).logits, theirs) < 1e-5
     assert largest(run(model, f"longspan:window?window={WINDOW - 1}", ids).logits, theirs) < 1e-5
     assert largest(run(model, f"longspan:window?window={WINDOW - 2}", ids).logits, theirs) > 0.05
+    model.set_attn_implementation("longspan:window?dilation=2&window=9")  # reads one key, two tokens back
+    assert {tuple(row.nonzero()[:, 0].tolist()) for row in weights(model, ids)[0][0, 0]} == {
+        (0,), (1,), *((i - 2, i) for i in range(2, LENGTH))
+    }  # fmt: skip
 
 
 def test_a_bias_by_distance() -> None:
