@@ -6,7 +6,8 @@ pretrained         `Pretrained`: a model with its tokenizer and settings
 conversion         `convert`: one checkpoint format to another
 lift               a BERT-like encoder becomes an ETC
 describe           what `longspan show FOLDER` prints
-locate             find a model by its name: folder, run, file or package
+locate             find a model by its name: folder, run, file, package, or a name in
+local_cache        the local cache of Hugging Face, which is only read
 finetune           new heads on a pretrained model; frozen parameters
 
 weight_mapping     move tensors between a checkpoint and a model
@@ -23,7 +24,7 @@ families/                architectures of Hugging Face
 formats/                 file formats
 transformers_interface/  our attention in their models
 transformers_models/     our models as theirs, for Trainer, pipeline, generate, PEFT
-use/                     generate, chat, translate, fill, embed, words
+use/                     generate, chat, translate, summarize, fill, embed, words
 """
 
 from longspan.hub.conversion import convert
@@ -37,6 +38,7 @@ from longspan.hub.use.chat import Chat
 from longspan.hub.use.embed import TokenVectors, embed, embed_tokens
 from longspan.hub.use.fill import MaskGuess, fill
 from longspan.hub.use.generate import GeneratedText, generate, stream
+from longspan.hub.use.summarize import summarize
 from longspan.hub.use.translate import translate
 from longspan.hub.use.words import load_words
 
@@ -58,6 +60,7 @@ __all__ = [
     "register",
     "save",
     "stream",
+    "summarize",
     "to_transformers",
     "translate",
     "use_attention",

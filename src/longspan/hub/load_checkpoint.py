@@ -128,11 +128,12 @@ def _build_and_fill(
     changed: Mapping[str, Any],
 ) -> Pretrained:
     """The model that a configuration describes, filled with the tensors; `changed` options override the record's."""
-    family = families.of_config(record, path)
+    family = families.of_config(record, path, tasks)
     wrong = f"has a {CONFIG}, or weights, that cannot be read"
     with _naming(path, family):
         with refusing(path, wrong):
             _check_supported(record, family, tensors)
+            record = {**family.complete(record, tensors)}
             heads = _tasks_in_file(family, record, tensors) if tasks is None else tasks
             changed = config.current_names(registry.find(family.model).Options, changed, family.name)
             options = {**family.options(record, heads), **changed}
