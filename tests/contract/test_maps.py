@@ -28,11 +28,11 @@ def test_columns_and_factors_give_the_measured_map(subject: MechanismSubject):
     assert [begin for begin, _ in blocks] == list(range(0, LENGTH, attention.shape.value_dim))
     assert torch.equal(torch.cat([block for _, block in blocks], -1), weights)  # bit for bit
     factors = attention.map_factors(q, k, **given)
-    additive = getattr(attention.options, "score", None) == "additive"  # a tanh between query and key
+    options = vars(attention.options)
+    # a tanh between query and key, or of their product; two sets of keys
+    other = options.get("score") == "additive" or options.get("softcap") is not None or bool(options.get("sinks"))
     windowed = attention.name == "longformer" and not inputs.streams  # a sample without global tokens
-    # Sinks and soft caps are more than products of queries and keys.
-    factored = attention.name in FACTORED and not additive and getattr(attention, "plain", True)
-    assert (factors is not None) == (windowed or factored)
+    assert (factors is not None) == (windowed or (attention.name in FACTORED and not other))
     if factors is not None:
         check_factors(factors, weights)
 

@@ -77,6 +77,21 @@ def test_shared_layers_are_counted_by_their_calls():
     assert layers == list(range(len(layers))) and len(layers) > 1
 
 
+def test_global_tokens_stand_before_the_text():
+    record = look(of_kind("etc_model").eval(), IDS)
+    axis = record.axes[record.modules[0].queries]
+    assert axis.tokens[:4] == ("[global 0]", "[global 1]", "[global 2]", str(IDS[0])) and len(axis) == 24
+    assert axis.special.tolist() == [True] * 3 + [False] * 21
+
+
+def test_of_electra_the_discriminator_is_shown():
+    model = of_kind("electra").eval()
+    seen = maps(model, IDS)
+    with recording(model.discriminator.stack) as recorded, torch.no_grad():
+        model.discriminator(torch.tensor([IDS]))
+    np.testing.assert_allclose(seen.maps[1], recorded.maps[1][0].numpy(), atol=1e-6)
+
+
 def test_an_image_and_its_patches(tmp_path: Path):
     model = of_kind("vit").eval()
     pixels = np.arange(8 * 12 * 3, dtype=np.uint8).reshape(8, 12, 3)
@@ -141,6 +156,8 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], type[LongspanError], st
     ("encoder", {}, {}, InvalidOption, "give a text to read by --text or --file"),
     ("encoder", {}, {"text": "words"}, InvalidInput, "the model has no tokenizer"),
     ("recurrent", {}, {"text": IDS}, Unsupported, "this recurrent has no attention, so there is no map of it"),
+    ("set_transformer", {}, {"text": IDS}, Unsupported, "inspect cannot read the input of a set_transformer"),
+    ("perceiver", {}, {"image": Path("x.png")}, Unsupported, "this perceiver has no patches to show"),
     ("seq2seq", {"decoder": "plain"}, {"text": IDS, "pair": IDS}, Unsupported, "this seq2seq has no attention"),
     ("vit", {}, {"text": IDS}, InvalidOption, "this vit reads images, not text: give --image FILE and no --text"),
     ("encoder", {}, {"image": Path("x.png")}, InvalidOption, "this encoder reads text, not images: give --text"),

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from longspan.attention.layouts.base import wide
 
-CELLS = 1 << 21  # numbers of one block of rows, over all heads
+CELLS = 1 << 20  # numbers of one block of rows, over all heads
 PASSING = 1 << 18  # numbers of a block that is summed and forgotten: small, so that memory does not fragment
 
 
@@ -37,9 +37,13 @@ class MapFactors(ABC):
         return self.tile(rows, torch.arange(self.shape[3]))
 
     def row_blocks(self, multiple: int = 1, cells: int = CELLS) -> Iterator[tuple[int, Tensor]]:
-        """(first row, weights of some rows), from the top; blocks start at multiples of `multiple`."""
+        """(first row, weights of some rows), from the top.
+
+        No block crosses a multiple of `multiple`, a power of 2, unless it begins and ends at one.
+        """
         batch, heads, queries, keys = self.shape
-        size = max(1, cells // (batch * heads * keys * multiple)) * multiple
+        size = max(1, cells // (batch * heads * keys))
+        size = size // multiple * multiple if size >= multiple else 1 << (size.bit_length() - 1)
         for begin in range(0, queries, size):
             yield begin, self.rows(torch.arange(begin, min(queries, begin + size)))
 
@@ -57,6 +61,7 @@ class SoftmaxMap(MapFactors):
     before: tuple[int, ...] | None = None  # of each head: how far back it reads
     after: tuple[int, ...] | None = None
     steps: tuple[int, ...] | None = None  # of each head: only every step-th neighbour
+    sink: Tensor | None = None  # (heads,): a logit that joins each row's softmax and has no value
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -87,17 +92,24 @@ class SoftmaxMap(MapFactors):
         return hidden
 
     def rows(self, rows: Tensor) -> Tensor:
-        weights = self.scores(rows, torch.arange(self.shape[3])).softmax(-1)
-        return weights.nan_to_num_(0.0) if bool(weights[..., 0].isnan().any()) else weights  # rows with nothing to read
+        scores = self.scores(rows, torch.arange(self.shape[3]))
+        return scores.sub_(self._sum(scores)[..., None]).exp_()
+
+    def _sum(self, scores: Tensor) -> Tensor:
+        """The logarithm of each row's sum of exponentials; inf in rows that read nothing, which have no sink either."""
+        sums = scores.logsumexp(-1)
+        empty = sums == float("-inf")
+        if self.sink is not None:
+            sums = torch.logaddexp(sums, self.sink.to(sums.dtype)[:, None])
+        return sums.masked_fill(empty, float("inf"))
 
     @cached_property
     def log_sums(self) -> Tensor:
-        """The logarithm of each row's sum of exponentials (batch, heads, queries); inf in rows that read nothing."""
+        """`_sum` of all rows (batch, heads, queries)."""
         batch, heads, queries, keys = self.shape
         everything, size = torch.arange(keys), max(1, PASSING // (batch * heads * keys))
-        rows = [self.scores(part, everything).logsumexp(-1) for part in torch.arange(queries).split(size)]
-        sums = torch.cat(rows, -1)
-        return sums.masked_fill(sums == float("-inf"), float("inf"))
+        rows = [self._sum(self.scores(part, everything)) for part in torch.arange(queries).split(size)]
+        return torch.cat(rows, -1)
 
     def tile(self, rows: Tensor, keys: Tensor) -> Tensor:
         return self.scores(rows, keys).sub_(self.log_sums[:, :, rows, None]).exp_()

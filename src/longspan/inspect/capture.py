@@ -72,6 +72,7 @@ class Watcher:
             side,
             kind,
             (queries, keys),
+            front=int(getattr(call.mechanism.options, "global_tokens", 0)),
             mechanism=call.mechanism.name,
             options=config.plain(call.mechanism.options),
             causal=call.mechanism.causal,
@@ -96,22 +97,27 @@ class Watcher:
                 builder.add(0, key, block[0])
         self.finish(builder, head_patterns(call))
 
-    def begin(self, side: Side, kind: Kind, lengths: tuple[int, int], **given: Any) -> ModuleRecord | None:
-        """A module without heads, numbered; None if its layer is not wanted."""
+    def begin(
+        self, side: Side, kind: Kind, lengths: tuple[int, int], *, front: int = 0, **given: Any
+    ) -> ModuleRecord | None:
+        """A module without heads, numbered; None if its layer is not wanted.
+
+        `front` is how many global tokens its positions may have before those of the text.
+        """
         layer = self.counts.get((side, kind), 0)
         self.counts[side, kind] = layer + 1
         if self.layers is not None and layer not in self.layers:
             return None
         self.progress(f"{side} layer {layer}{' to source' if kind == 'cross' else ''}")
-        queries = self._axis(side, lengths[0])
-        keys = self._axis("encoder" if kind == "cross" else side, lengths[1])
+        queries = self._axis(side, lengths[0], front)
+        keys = self._axis("encoder" if kind == "cross" else side, lengths[1], front)
         return ModuleRecord(layer=layer, kind=kind, side=side, queries=queries, keys=keys, heads=(), **given)
 
     def builder(self, module: ModuleRecord, shape: tuple[int, int, int], **given: Any) -> ModuleBuilder:
         """What collects the blocks of a module's maps."""
         rollout = None
         if module.kind == "self" and self.layers is None:
-            rollout = self._rollout(module.side, shape[1])
+            rollout = self._rollout(module.side, module.queries, shape[1])
         rows = self.rows if module.side == "decoder" else ()
         return ModuleBuilder(module, shape, half=self.half, rollout=rollout, rows=rows, **given)
 
@@ -137,18 +143,22 @@ class Watcher:
                     self._evict(evicted, records)
         self.modules.append(builder.record(records))
 
-    def _axis(self, side: Side, length: int) -> str:
+    def _axis(self, side: Side, length: int, front: int = 0) -> str:
         name: str = self.sides.get(side, "")
         if name in self.axes and len(self.axes[name]) == length:
             return name
+        if name in self.axes and front and len(self.axes[name]) + front == length:
+            joined = f"{name} after {front} global tokens"
+            self.axes.setdefault(joined, with_global_tokens(joined, self.axes[name], front))
+            return joined
         name = f"{length} positions"
         if name not in self.axes:
             self.axes[name] = positions_axis(name, length)
         return name
 
-    def _rollout(self, side: Side, length: int) -> RolloutBuilder | None:
+    def _rollout(self, side: Side, axis: str, length: int) -> RolloutBuilder | None:
         if side not in self.rollouts:
-            self.rollouts[side] = RolloutBuilder(side, self._axis(side, length), length)
+            self.rollouts[side] = RolloutBuilder(side, axis, length)
         builder = self.rollouts[side]
         if builder is not None and builder.length != length:  # layers of other lengths: no product of maps
             builder = self.rollouts[side] = None
@@ -162,6 +172,18 @@ class Watcher:
         module = self.modules[number]
         heads = tuple(lighten(record) if record.index == head else record for record in module.heads)
         self.modules[number] = replace(module, heads=heads)
+
+
+def with_global_tokens(name: str, axis: Axis, count: int) -> Axis:
+    """The axis after global tokens, which stand for the whole text or for its sentences (ETC)."""
+    nothing = np.full(count, -1, np.int64)
+    return Axis(
+        name,
+        (*(f"[global {number}]" for number in range(count)), *axis.tokens),
+        np.concatenate([nothing, axis.words]),
+        np.concatenate([np.ones(count, bool), axis.special]),
+        np.concatenate([nothing, axis.ids]),
+    )
 
 
 def positions_axis(name: str, length: int) -> Axis:

@@ -58,6 +58,7 @@ def _softmax(factors: SoftmaxMap, head: int, *, half: bool) -> SoftmaxFactors:
         before=of_head(factors.before),
         after=of_head(factors.after),
         steps=of_head(factors.steps),
+        sink=None if factors.sink is None else factors.sink[one].float(),
     )
     if half:
         rounded = replace(own, q=own.q.half().float(), k=own.k.half().float())

@@ -21,7 +21,15 @@ from longspan.hub.use.texts import longest_text, tokenizer_of
 from longspan.hub.use.translate import source_tokenizer
 from longspan.inspect.capture import Side
 from longspan.inspect.records import Axis, ModelCard, Picture
-from longspan.models.base import CausalModel, EncoderDecoder, Model, TextHeads, TextStates
+from longspan.models.base import (
+    CausalModel,
+    EncoderDecoder,
+    Model,
+    ReplacedTokenPair,
+    SentenceHeads,
+    TextHeads,
+    TextStates,
+)
 from longspan.models.image_base import ImageHeads
 from longspan.nn.alignment import Alignment
 from longspan.nn.relative_multihead import RelativeAttention
@@ -90,6 +98,11 @@ def read(
     """
     model = pretrained.model
     check_attention(model)
+    if isinstance(model, ReplacedTokenPair):  # ELECTRA: the discriminator is what one uses afterwards
+        pretrained = replace(pretrained, model=model.discriminator)
+        model = pretrained.model
+    if not isinstance(model, (ImageHeads, CausalModel, TextHeads, TextStates)):
+        raise Unsupported(f"inspect cannot read the input of a {model.name}; it reads models of text, and vit")
     if isinstance(model, ImageHeads):
         if image is None or text is not None or pair is not None:
             raise InvalidOption(f"this {model.name} reads images, not text: give --image FILE and no --text")
@@ -164,7 +177,11 @@ def _read_text(pretrained: Pretrained, text: Given, pair: Given | None) -> Readi
     ids, mask = _ids(encoded), torch.ones(1, len(encoded), dtype=torch.bool)
     kinds = model.segment_kinds if isinstance(model, TextHeads) else 0
     segments = torch.tensor([encoded.segments]) if kinds > 1 and pair is not None else None
-    if isinstance(model, TextHeads) and len(model.heads):
+    if isinstance(model, SentenceHeads) and not len(model.heads):
+
+        def run() -> Any:
+            return model.read_sentences(ids, key_mask=mask, segments=segments)
+    elif isinstance(model, TextHeads) and len(model.heads):
 
         def run() -> Any:
             return model.outputs(ids, key_mask=mask, segments=segments)
@@ -173,7 +190,7 @@ def _read_text(pretrained: Pretrained, text: Given, pair: Given | None) -> Readi
         def run() -> Any:
             return model(ids, segments=segments) if segments is not None else model.text_states(ids)
     else:
-        raise Unsupported(f"this {model.name} reads neither texts nor images; there is nothing to give it")
+        raise Unsupported(f"this {model.name} has neither heads nor states of a text to compute; give it a task head")
     first, second = (each if isinstance(each, str) else "" for each in (text, pair))
     axis = make_axis("text", encoded, tokenizer, first, second)
     shown = f"{first}\n{second}" if second else first

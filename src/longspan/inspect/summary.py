@@ -77,10 +77,12 @@ def _pool(block: Tensor, top: int, left: int, cell: int) -> tuple[Tensor, Tensor
     block = block.float()
     least = float(block.amin()) if block.numel() else 0.0
     if cell > 1:
+        within = top + block.shape[1] <= cell  # all its rows are of one row of cells
         bottom, right = -(top + block.shape[1]) % cell, -(left + block.shape[2]) % cell
-        if top or left or bottom or right:
-            block = pad(block, (left, right, top, bottom))
-        block = block.unflatten(2, (-1, cell)).unflatten(1, (-1, cell))  # (maps, rows, cell, keys, cell)
+        if left or right or (not within and (top or bottom)):
+            block = pad(block, (left, right, *((0, 0) if within else (top, bottom))))
+        rows = (1, -1) if within else (-1, cell)
+        block = block.unflatten(2, (-1, cell)).unflatten(1, rows)  # (maps, rows, cell, keys, cell)
         sums = block if least >= 0 else block.abs()
         lowest = None if least >= 0 else block.neg().amax(4).amax(2)
         return block.amax(4).amax(2), sums.sum(4).sum(2), lowest

@@ -229,10 +229,10 @@ class SoftmaxAttention(Attention):
         return stream_queries(rows, q, rows=32)
 
     def factorise(self, q: Queries, k: Keys, extras: Extras) -> SoftmaxMap | None:
-        if self.options.score == "additive" or self.persistent is not None or not self.plain:
+        if self.options.score == "additive" or self.persistent is not None or self.options.softcap is not None:
             return None
-        queries, keys = self._change_queries(q), self._change_keys(k)
-        return SoftmaxMap(queries, keys, self._scale, self.causal, extras.key_mask, extras.bias)
+        queries, keys, sink = self._change_queries(q), self._change_keys(k), self.sink_logits
+        return SoftmaxMap(queries, keys, self._scale, self.causal, extras.key_mask, extras.bias, sink=sink)
 
     def cost(self, queries: int, keys: int) -> Cost:
         heads, width, score = self.shape.heads, self.shape.fused_width, self.options.score

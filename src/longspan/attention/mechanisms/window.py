@@ -95,9 +95,10 @@ class WindowAttention(SlidingWindow):
         return (KeySource(FirstKeys(first.at, self.options.window, start), first.k, first.v),)
 
     def factorise(self, q: Queries, k: Keys, extras: Extras) -> SoftmaxMap | None:
-        options = self.options
-        further = options.sinks or options.softcap is not None or options.learned_sink
-        return None if further else super().factorise(q, k, extras)
+        factors = super().factorise(q, k, extras)
+        if factors is None or self.options.sinks or self.options.softcap is not None:
+            return None
+        return replace(factors, sink=self.sink_logits)
 
     def softmax_over(self, q: Tensor, sources: list[KeySource]) -> Tensor:
         return joint(
