@@ -80,6 +80,13 @@ def test_hostile_text_stays_data(capsys, folders):
     assert "".join(read["axes"]["text"]["tokens"]).replace("\u2423", " ") == HOSTILE and read["text"] == HOSTILE
 
 
+def test_a_page_within_its_size(capsys, folders, tmp_path):
+    page = tmp_path / "x.html"
+    code, out, err = run(capsys, folders / "decoder", "--text", HOSTILE, "--html", page, "--size", "2MB")
+    assert (code, err) == (0, "") and out.endswith(f"wrote {page}\n")
+    assert page.stat().st_size < 2_000_000 and "<img src=x" not in page.read_text(encoding="utf-8")
+
+
 def test_a_file_and_standard_input(capsys, folders, tmp_path, monkeypatch):
     (tmp_path / "text.txt").write_text("the cat\nthe dog\n")
     tokens = numbers(capsys, folders / "bert", "--file", tmp_path / "text.txt")["axes"]["text"]["tokens"]

@@ -31,13 +31,16 @@ class MapFactors(ABC):
     def tile(self, rows: Tensor, keys: Tensor) -> Tensor:
         """The weights of these queries on these keys: (batch, heads, rows, keys)."""
 
+    def rows(self, rows: Tensor) -> Tensor:
+        """The weights of these queries on all keys."""
+        return self.tile(rows, torch.arange(self.shape[3]))
+
     def row_blocks(self, multiple: int = 1, cells: int = CELLS) -> Iterator[tuple[int, Tensor]]:
         """(first row, weights of some rows), from the top; blocks start at multiples of `multiple`."""
         batch, heads, queries, keys = self.shape
         size = max(1, cells // (batch * heads * keys * multiple)) * multiple
-        everything = torch.arange(keys)
         for begin in range(0, queries, size):
-            yield begin, self.tile(torch.arange(begin, min(queries, begin + size)), everything)
+            yield begin, self.rows(torch.arange(begin, min(queries, begin + size)))
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,10 @@ class SoftmaxMap(MapFactors):
             masked = ~self.key_mask[:, keys][:, None, None, :]
             hidden = masked if hidden is None else hidden | masked
         return hidden
+
+    def rows(self, rows: Tensor) -> Tensor:
+        weights = self.scores(rows, torch.arange(self.shape[3])).softmax(-1)
+        return weights.nan_to_num_(0.0) if bool(weights[..., 0].isnan().any()) else weights  # rows with nothing to read
 
     @cached_property
     def log_sums(self) -> Tensor:

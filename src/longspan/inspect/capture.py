@@ -128,9 +128,13 @@ class Watcher:
         special = np.flatnonzero(self.axes[module.keys].special)
         records: list[HeadRecord] = []
         for head in range(builder.shape[0]):
-            records.append(builder.head(head, special, patterns.get(head)))
-            for evicted in self.shelf.offer(number, module.layer, records[-1]):
-                self._evict(evicted, records)
+            record = builder.head(head, special, patterns.get(head))
+            leaving = self.shelf.offer(number, module.layer, record, builder.detail_bytes(head))
+            stays = (number, head) not in leaving
+            records.append(builder.add_detail(record) if stays else lighten(record))
+            for evicted in leaving:
+                if evicted != (number, head):
+                    self._evict(evicted, records)
         self.modules.append(builder.record(records))
 
     def _axis(self, side: Side, length: int) -> str:

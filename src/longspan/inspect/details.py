@@ -20,6 +20,11 @@ def size_of(detail: Detail | None) -> int:
     return sum(array.nbytes for array in arrays)
 
 
+def width_of(factors: MapFactors) -> int:
+    """The numbers of a position in the factors."""
+    return int(factors.q.shape[3]) if isinstance(factors, SoftmaxMap) else int(vars(factors)["left"].shape[3])
+
+
 def from_factors(factors: MapFactors, head: int, *, half: bool) -> Detail:
     """The factors of one head; with `half`, in float16 where that is exact enough."""
     if isinstance(factors, SoftmaxMap):
@@ -129,4 +134,4 @@ def _mask(key_mask: Tensor | None) -> np.ndarray | None:
     return None if key_mask is None or bool(key_mask[0].all()) else key_mask[0].numpy()
 
 
-__all__ = ["MOST_DENSE", "RowsBuilder", "dense", "from_factors", "size_of"]
+__all__ = ["MOST_DENSE", "RowsBuilder", "dense", "from_factors", "size_of", "width_of"]

@@ -156,22 +156,27 @@ class DifferenceBuilder:
         if self.dense is not None:
             self.dense[:, row : row + block.shape[1], key : key + block.shape[2]] = exact
 
-    def record(self, head: int, *, half: bool) -> HeadDifference:
+    def record(self, head: int) -> HeadDifference:
+        """The numbers of one head, without the exact map's detail."""
         size = -(-self.queries // min(BLOCKS, self.queries))
         starts = range(0, self.queries, size)
-        possible: list[Detail] = []
-        if self.dense is not None:
-            possible.append(details.dense(self.dense[head], half=half))
-        if self.exact.factors is not None:
-            possible.append(details.from_factors(self.exact.factors, head, half=half))
         return HeadDifference(
             errors=self.sums.errors(head),
             blocks=tuple(self.sums.errors(head, slice(begin, begin + size)) for begin in starts),
             control=self.control.errors(head),
             exact=self.pyramids.pyramid(head),
-            exact_detail=min(possible, key=details.size_of, default=None),
+            exact_detail=None,
             change=self.changes.pyramid(head),
         )
+
+    def detail(self, head: int, *, half: bool) -> Detail | None:
+        """What cells of the exact map can be computed from."""
+        possible: list[Detail] = []
+        if self.dense is not None:
+            possible.append(details.dense(self.dense[head], half=half))
+        if self.exact.factors is not None:
+            possible.append(details.from_factors(self.exact.factors, head, half=half))
+        return min(possible, key=details.size_of, default=None)
 
 
 __all__ = ["DifferenceBuilder", "ErrorSums", "Exact"]

@@ -67,10 +67,28 @@ class ModuleBuilder:
             index=head,
             pyramid=self.pyramids.pyramid(head),
             sums=self.sums.sums(head, special, own=self.module.kind == "self" and queries == keys),
-            detail=self._detail(head),
             pattern=pattern,
-            difference=None if self.difference is None else self.difference.record(head, half=self.half),
+            difference=None if self.difference is None else self.difference.record(head),
         )
+
+    def add_detail(self, record: HeadRecord) -> HeadRecord:
+        """The head with what its cells can be computed from; this takes another pass over its scores."""
+        difference = record.difference
+        if difference is not None and self.difference is not None:
+            difference = replace(difference, exact_detail=self.difference.detail(record.index, half=self.half))
+        return replace(record, detail=self._detail(record.index), difference=difference)
+
+    def detail_bytes(self, head: int) -> int:
+        """About how large the detail of a head will be."""
+        _, queries, keys = self.shape
+        item, possible = 2 if self.half else 4, []
+        if self.factors is not None:
+            possible.append((queries + keys) * details.width_of(self.factors) * item)
+        if self.dense is not None:
+            possible.append(queries * keys * item)
+        if self.listed is not None and self.listed.counts[head] <= self.listed.most:
+            possible.append(self.listed.counts[head] * (item + 2))
+        return min(possible, default=0) * (1 if self.difference is None else 2)
 
     def record(self, heads: list[HeadRecord]) -> ModuleRecord:
         return replace(

@@ -19,6 +19,11 @@ MEANINGS = {
     "sinkhorn": "Outlined: the own block and the blocks sorted next to it. Buckets: the own block, then the one with "
     "the largest share.",
 }
+# Mechanisms that read something else than keys: then columns of the pattern are these.
+SLOTS = {
+    "memory_compressed": "Outlined: the slots of the compressed memory that could be read. Columns are slots.",
+    "inducing": "Outlined: the summaries that could be read. Columns are summaries.",
+}
 BY_RULE = "Outlined: the keys that its rule allows."
 BY_DEFINITION = "Outlined: the keys that its definition allows."
 TOO_LONG = f"The outline needs n² memory and is drawn up to {MOST:,} tokens; buckets are shown at any length."
@@ -53,7 +58,8 @@ def module_pattern(call: AttentionCall) -> Pattern | None:
     cells, cell = _cells(call)
     if cells is None:
         return None
-    return Pattern("Outlined: what could be read.", cell=cell, cells=np.asarray(cells.any(0)))
+    sentence = SLOTS.get(call.mechanism.name, BY_DEFINITION)
+    return Pattern(sentence, cell=cell, cells=np.asarray(cells.any(0)))
 
 
 def _rule(factors: SoftmaxMap, head: int) -> Rule:
@@ -75,7 +81,7 @@ def _cells(call: AttentionCall) -> tuple[np.ndarray | None, int]:
         return None, 1
     with torch.no_grad():
         weights = call.mechanism.oracle(_flat(call), call.k, call.v, **call.extras)
-    keys = call.k.shape[2] if call.mechanism.supports.map else weights.shape[-1]
+    keys = weights.shape[-1] if call.mechanism.name in SLOTS else call.k.shape[2]
     could: Tensor = weights[0, :, :, :keys] != 0
     cell = cell_sizes(length)[0]
     if cell > 1:

@@ -240,7 +240,8 @@ class ModuleRecord:
     max: Pyramid | None = None
     signed: bool = False  # some weights are negative
     normalised: bool = True  # rows sum to 1 (to 1e-3), except those that read nothing
-    pattern: "Pattern | None" = None  # standing "none" only: what could be read, if that is known
+    # standing "none" only: what could be read, if that is known; columns may be slots instead of keys (its sentence)
+    pattern: "Pattern | None" = None
 
     @property
     def title(self) -> str:

@@ -18,7 +18,7 @@ NONE = {
     "memory_compressed": "a convolution shortens keys and values and mixes their channels, so no single weight belongs "
     "to a key; shown instead: which slots of the compressed memory could be read",
     "inducing": "queries are compared with summaries that depend on the values, so no single matrix turns values into "
-    "outputs; nothing is drawn for it",
+    "outputs; shown instead: which summaries could be read",
     "linformer": "with projection max, the value of a window comes from another key in each channel, so no single "
     "matrix describes it; shown instead: the windows that could be read",
     "routing": "with relative positions, outputs have terms besides the values, so no single matrix describes them; "

@@ -53,11 +53,8 @@ class Shelf:
     heads: dict[tuple[int, int], tuple[float, int]] = field(default_factory=dict)  # (module, head): notability, bytes
     spent: int = 0
 
-    def offer(self, module: int, layer: int, record: HeadRecord) -> list[tuple[int, int]]:
+    def offer(self, module: int, layer: int, record: HeadRecord, bytes_needed: int) -> list[tuple[int, int]]:
         """Puts a head on the shelf, and returns those that have to leave it: perhaps this one."""
-        bytes_needed = size_of(record.detail)
-        if record.difference is not None:
-            bytes_needed += size_of(record.difference.exact_detail)
         asked = (layer, record.index) in self.first
         self.heads[module, record.index] = (np.inf if asked else notability(record), bytes_needed)
         self.spent += bytes_needed

@@ -80,7 +80,8 @@ def _head(record: Record) -> Html:
 
 def _without_script(modules: Sequence[ModuleRecord]) -> Html:
     """All heads as pictures and numbers, for readers without JavaScript."""
-    pictures, rows = [], []
+    pictures: list[str] = []
+    rows: list[list[object]] = []
     for module in modules:
         for head in module.heads:
             if len(pictures) < MOST_PICTURES:

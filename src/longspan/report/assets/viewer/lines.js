@@ -25,12 +25,13 @@ class HeadLines {
     if (chosen === null && short) links = this.everything(source);
     else {
       const middle = chosen ?? 0;
-      const line = way === "key" ? source.column(middle) : source.row(middle);
+      const line = source.byCells(way === "key" ? source.column(middle) : source.row(middle));
       const best = strongest(line, MOST_LINES);
       links = best.places.map((place) => (way === "key" ? [place, middle, line[place]] : [middle, place, line[place]]));
       const tokens = way === "key" ? source.keys.tokens : source.queries.tokens;
       const verb = way === "key" ? "is read most by" : "reads most from";
-      shown = `${middle} “${shownToken(tokens[middle])}” ${verb} ${best.places.length} tokens: ${percent(best.share)} of the weight is shown.`;
+      const what = source.coarse > 1 ? `places, each of ${source.coarse} tokens` : "tokens";
+      shown = `${middle} “${shownToken(tokens[middle])}” ${verb} ${best.places.length} ${what}: ${percent(best.share)} of the weight is shown.`;
     }
     if (!shown) {
       const all = links.reduce((sum, link) => sum + Math.abs(link[2]), 0);
@@ -131,16 +132,19 @@ class ModelLines {
     const { cell } = head.pyramid.levels.at(-1);
     const [up, down] = [colourOf("--up"), colourOf("--bad")].map((colour) => colour.join(" "));
     const only = query === null || query >= state.record.axes[module.queries].tokens.length ? null : Math.floor(query / cell);
-    const most = Math.max(...level.max.map((code) => DECODED[code]), 1e-9);
     const place = (index, count) => 3 + ((index + 0.5) / count) * (canvas.height - 6);
     for (let row = 0; row < level.rows; row++) {
       if (only !== null && row !== only) continue;
-      for (let column = 0; column < level.columns; column++) {
-        const code = level.max[row * level.columns + column], low = level.low?.[row * level.columns + column] ?? 0;
+      const line = level.max.subarray(row * level.columns, (row + 1) * level.columns);
+      const lows = level.low?.subarray(row * level.columns, (row + 1) * level.columns);
+      const most = DECODED[Math.max(...line, ...(lows ?? []))];
+      const sharp = only === null ? 0.12 + 0.88 * Math.min(1, 4 * most) : 1; // rows that read evenly stay pale
+      for (let column = 0; most > 0 && column < level.columns; column++) {
+        const code = line[column], low = lows?.[column] ?? 0;
         const share = DECODED[Math.max(code, low)] / most;
-        if (share < (only === null ? 0.12 : 0.02)) continue;
-        context.strokeStyle = `rgb(${low > code ? down : up} / ${Math.round(100 * (only === null ? share ** 1.5 : Math.sqrt(share)))}%)`;
-        context.lineWidth = 0.5 + 2 * share;
+        if (share < (only === null ? 0.3 : 0.02)) continue;
+        context.strokeStyle = `rgb(${low > code ? down : up} / ${Math.round(100 * sharp * (only === null ? share ** 2 : Math.sqrt(share)))}%)`;
+        context.lineWidth = 0.5 + 1.5 * share * sharp;
         context.beginPath();
         context.moveTo(3, place(row, level.rows));
         context.lineTo(canvas.width - 3, place(column, level.columns));

@@ -159,6 +159,18 @@ class Source {
 
   get exact() { return Boolean(this.detail || this.pair); }
 
+  // Tokens that share one number, where exact ones are missing.
+  get coarse() { return this.exact ? 1 : this.levels[0].cell; }
+
+  // A line in which cells stand for their tokens: the sum of each at its first token.
+  byCells(line) {
+    const size = this.coarse;
+    if (size === 1) return line;
+    const sums = new Float32Array(line.length);
+    line.forEach((weight, place) => { sums[place - (place % size)] += weight; });
+    return sums;
+  }
+
   tile(top, bottom, left, right) {
     if (!this.pair) return this.detail.tile(top, bottom, left, right);
     const [ours, exact] = this.pair.map((detail) => detail.tile(top, bottom, left, right));

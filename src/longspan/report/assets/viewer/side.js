@@ -102,12 +102,16 @@ class Side {
     this.text.onclick = (event) => this.choose(event, source, mode);
     const marks = [special?.size ? "special tokens left out, the rest sums to 1" : "", source.exact ? "" : "approximate", words ? "pieces of words added up" : ""].filter(Boolean);
     this.says.textContent = what + (marks.length ? ` (${marks.join("; ")})` : "") + ".";
-    const { places } = strongest(groups.map((group) => group.weight), 8);
-    const ranked = places.map((place) => groups[place]).filter((group) => Math.abs(group.weight) > 1e-3 * most);
-    this.best.replaceChildren(...ranked.map((group) => {
+    const weights = words ? groups.map((group) => group.weight) : source.byCells(groups.map((group) => group.weight));
+    const { places } = strongest(weights, 8);
+    const largest = Math.abs(weights[places[0]] ?? 0);
+    const ranked = places.filter((place) => Math.abs(weights[place]) > 1e-3 * largest);
+    this.best.replaceChildren(...ranked.map((place) => {
+      const group = groups[place];
       const bar = make("i");
-      bar.style.width = `${(100 * Math.abs(group.weight)) / most}%`;
-      return make("li", {}, make("b", {}, spell(group.weight)), make("span", {}, `${group.text.trim() || group.text}`), make("small", {}, String(group.places[0])), bar);
+      bar.style.width = `${(100 * Math.abs(weights[place])) / largest}%`;
+      const rest = !words && source.coarse > 1 ? ` and ${source.coarse - 1} more` : "";
+      return make("li", {}, make("b", {}, spell(weights[place])), make("span", {}, (group.text.trim() || group.text) + rest), make("small", {}, String(group.places[0])), bar);
     }));
   }
 

@@ -136,9 +136,11 @@ const state = {
   restore() {
     const found = readAddress();
     const whole = (text, most) => (/^\d+$/.test(text ?? "") && Number(text) <= most ? Number(text) : null);
-    this.number = whole(found.l, this.record.modules.length - 1) ?? Math.max(0, this.record.modules.findIndex((module) => module.heads.length));
+    const { modules } = this.record;
+    const detailed = modules.findIndex((module) => module.heads.some((head) => head.detail)); // the first that can be shown exactly
+    this.number = whole(found.l, modules.length - 1) ?? Math.max(0, detailed >= 0 ? detailed : modules.findIndex((module) => module.heads.length));
     const { module } = this.current();
-    this.place = whole(found.h, module.heads.length - 1) ?? 0;
+    this.place = whole(found.h, module.heads.length - 1) ?? Math.max(0, module.heads.findIndex((head) => head.detail));
     if (found.v in VIEWS && VIEWS[found.v][1](this.record)) this.view = found.v;
     this.step = whole(found.s, 1e9) ?? 0;
     const query = whole(found.q, this.record.axes[module.queries].tokens.length - 1);
