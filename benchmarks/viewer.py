@@ -46,10 +46,14 @@ def launch(playwright: Any) -> Any:
     )
 
 
-RECORD = """() => { window.frames_ = []; window.moving_ = true;
+# Before the page's own script: how long each of its callbacks for a frame takes.
+COUNT = """(() => { const ask = window.requestAnimationFrame.bind(window); window.spent_ = [];
+  window.requestAnimationFrame = (run) => ask((now) => {
+    const begin = performance.now(); run(now); window.spent_.push(performance.now() - begin); }); })();"""
+RECORD = """() => { window.frames_ = []; window.spent_ = []; window.moving_ = true;
   const tick = (now) => { window.frames_.push(now); if (window.moving_) requestAnimationFrame(tick); };
   requestAnimationFrame(tick); }"""
-STOP = "() => { window.moving_ = false; return window.frames_; }"
+STOP = "() => { window.moving_ = false; return [window.frames_, window.spent_.filter(time => time > 0.05)]; }"
 
 
 def first_detailed(tab: Any) -> str:
@@ -62,6 +66,7 @@ def moved(browser: Any, path: Path, moves: int) -> dict[str, Any]:
     """Opens the page and moves over it; milliseconds between frames by window."""
     found: dict[str, Any] = {}
     tab = browser.new_context(viewport={"width": 1400, "height": 900}).new_page()
+    tab.add_init_script(COUNT)
     begin = time.perf_counter()
     tab.goto(path.as_uri())
     tab.wait_for_selector("html[data-ready]", timeout=120_000)
@@ -95,9 +100,15 @@ def frames(tab: Any, moves: int) -> dict[str, float]:
         tab.mouse.move(middle[0] + chosen.uniform(-150, 150), middle[1] + chosen.uniform(-150, 150), steps=5)
         tab.mouse.up()
         tab.mouse.move(*middle)
-    times = tab.evaluate(STOP)
+    times, spent = tab.evaluate(STOP)
     gaps = [after - before for before, after in pairwise(times)]
-    return {"median ms": round(statistics.median(gaps), 1), "worst ms": round(max(gaps), 1), "frames": len(gaps)}
+    return {
+        "median ms": round(statistics.median(gaps), 1),
+        "worst ms": round(max(gaps), 1),
+        "frames": len(gaps),
+        "script median ms": round(statistics.median(spent), 2),
+        "script worst ms": round(max(spent), 1),
+    }
 
 
 def bertviz(browser: Any, folder: Path) -> dict[str, Any]:

@@ -1,6 +1,8 @@
 """The gallery's data: pictures are `weights()`, patterns contain them, and mechanisms appear by themselves."""
 
+import re
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from longspan.attention import build, names
 from longspan.attention.base import Attention, Cost, Supports
 from longspan.attention.registry import ATTENTION, find
 from longspan.config import option
+from longspan.errors import InvalidOption, Notice
 from longspan.inspect import gallery
 from longspan.inspect.gallery_options import MARKED, SETUPS, setup
 from longspan.inspect.visibility import LAYERS, POSITIONS, visibility
@@ -139,6 +142,21 @@ def test_a_plugin_appears_with_dials_from_its_options(monkeypatch):
     assert torch.equal(first(entry, "bidirectional").could.nonzero()[:, 1].unique(), torch.arange(0, 64, 16))
 
 
+def test_a_plugin_that_cannot_be_drawn_is_left_out(monkeypatch):
+    class Picky(EveryFew):
+        name = "picky"
+
+        def __init__(self, shape, options=None, **rest):
+            raise InvalidOption("picky needs more")
+
+    monkeypatch.setattr(gallery, "names", lambda: ["linear", "picky"])
+    monkeypatch.setitem(ATTENTION.registered, "picky", Picky)
+    with pytest.warns(Notice, match="picky is left out of the gallery: picky needs more"):
+        assert [entry.name for entry in gallery.collect()] == ["linear"]
+    with pytest.raises(InvalidOption, match="picky needs more"):
+        gallery.collect(["picky"])
+
+
 def test_bytes_of_a_picture_are_its_weights_to_one_step(entries):
     for entry in entries.values():
         read = first(entry, next(iter(entry.pictures))).read.numpy()
@@ -154,6 +172,12 @@ def test_all_pictures_take_little_room(entries):
     payload = Payload()
     index = index_of(payload, list(entries.values()))
     assert len(payload.markup(index)) < 1.5e6
+
+
+def test_the_picture_of_the_docs_has_every_mechanism():
+    """If this fails, run `longspan gallery --svg docs/gallery.svg`."""
+    drawn = (Path(__file__).parents[2] / "docs" / "gallery.svg").read_text(encoding="utf-8")
+    assert re.findall(r"class='name'[^>]*>(\w+)<", drawn) == list(ATTENTION.entries)
 
 
 def test_visibility_of_bert_gpt_and_elmo():

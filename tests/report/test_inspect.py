@@ -75,6 +75,7 @@ def folder(tmp_path_factory) -> Path:
         ),
         "none": look(model_of("decoder", attention={"name": "memory_compressed"}), ids(30)),
         "window": look(model_of("decoder", attention={"name": "window", "window": 3}), ids(30)),
+        "reformer": look(model_of("encoder", attention={"name": "reformer", "chunk": 4, "buckets": 4}), ids(30)),
     }
     for name, record in records.items():
         write(folder / f"{name}.html", record)
@@ -311,6 +312,20 @@ def test_what_could_be_read_is_offered_where_it_is_known(browser, folder):
     tab.context.close()
     tab = opened(browser, folder / "encoder.html")
     assert tab.locator("#fog").is_disabled()
+    tab.context.close()
+
+
+def test_buckets_of_tokens(browser, folder):
+    tab = opened(browser, folder / "reformer.html")
+    pattern = look(model_of("encoder", attention={"name": "reformer", "chunk": 4, "buckets": 4}), ids(30)).modules[0]
+    found = pattern.heads[0].pattern
+    assert found is not None and found.buckets is not None
+    box = tab.locator(".buckets").bounding_box()
+    size = tab.evaluate("document.querySelector('#map').clientWidth - 80") / 30
+    tab.mouse.move(box["x"] + 7.5 * min(size, box["width"] / 30), box["y"] + 3)
+    bucket = int(found.buckets[0, 7])
+    others = int((found.buckets[0] == bucket).sum()) - 1
+    expect(tab.locator("#buckets p")).to_contain_text(f"round 0: in bucket {bucket} with {others} others")
     tab.context.close()
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from longspan import files
-from longspan.cli.inputs import AsJson, check_writable, comma_separated, print_json
+from longspan.cli.inputs import AsJson, check_writable, comma_separated, notices, print_json
 from longspan.cli.measuring import progress
 from longspan.errors import InvalidOption
 
@@ -52,8 +52,8 @@ def gallery(
     from longspan.inspect.gallery import collect
     from longspan.inspect.visibility import visibility
 
-    with progress(f"drawing {len(chosen)} mechanisms") as tell:
-        entries = collect(chosen, tell)
+    with notices(), progress(f"drawing {len(chosen)} mechanisms") as tell:
+        entries = collect(None if mechanisms is None else chosen, tell)
     if html is not None or json:
         sights = visibility()
         if html is not None:

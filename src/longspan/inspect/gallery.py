@@ -5,6 +5,7 @@ the weights that the fast path applies (`weights`). Mechanisms that transform th
 the picture shows how strongly each output depends on each value: the norm of the derivative.
 """
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,8 +14,8 @@ import torch
 from torch import Tensor
 
 from longspan.attention.base import Attention
-from longspan.attention.registry import build, describe, find, names, survey_class
-from longspan.errors import LongspanError, Unsupported
+from longspan.attention.registry import ATTENTION, build, describe, find, names, survey_class
+from longspan.errors import LongspanError, Notice
 from longspan.inspect.gallery_options import MARKED, Setup, settings, setup
 from longspan.measure.case import Case
 from longspan.measure.subject import ready
@@ -65,7 +66,7 @@ class Entry:
     dials: tuple[Dial, ...]
     pictures: Mapping[str, Mapping[tuple[int, ...], tuple[Picture, ...]]]  # form: setting: one picture per input
     moves: bool  # whether the pattern depends on the input
-    costs: Mapping[int, tuple[int, int]]  # length: FLOPs, numbers kept for the backward pass
+    costs: Mapping[int, tuple[int, int]]  # length: FLOPs, numbers kept for the backward pass; empty if not known
     state: Mapping[int, int] | None  # length: bytes of the decoding state; None without one
 
     @property
@@ -78,12 +79,20 @@ class Entry:
 
 
 def collect(chosen: Sequence[str] | None = None, tell: Tell = lambda done, total, now: None) -> list[Entry]:
-    """The gallery's entries: every registered mechanism, plugins included, unless some are `chosen`."""
-    chosen = names() if chosen is None else chosen
+    """The gallery's entries: every registered mechanism, plugins included, unless some are `chosen`.
+
+    A plugin that cannot be drawn is left out with a notice, unless it was chosen: one of them must not cost the others.
+    """
+    wanted = names() if chosen is None else chosen
     entries = []
-    for done, name in enumerate(chosen):
-        tell(done, len(chosen), name)
-        entries.append(entry(name))
+    for done, name in enumerate(wanted):
+        tell(done, len(wanted), name)
+        try:
+            entries.append(entry(name))
+        except Exception as error:
+            if chosen is not None or ATTENTION.source(name) is None:
+                raise
+            warnings.warn(f"{name} is left out of the gallery: {error}", Notice, stacklevel=2)
     return entries
 
 
@@ -117,7 +126,7 @@ def entry(name: str) -> Entry:
         dials=tuple(dials),
         pictures=pictures,
         moves=moves,
-        costs={length: cost(name, length) for length in LENGTHS},
+        costs=_costs(name),
         state=state(name) if mechanism.supports.streaming else None,
     )
 
@@ -189,6 +198,15 @@ def cost(name: str, length: int) -> tuple[int, int]:
     return counted.flops, counted.floats
 
 
+def _costs(name: str) -> dict[int, tuple[int, int]]:
+    try:
+        return {length: cost(name, length) for length in LENGTHS}
+    except Exception:
+        if ATTENTION.source(name) is None:
+            raise
+        return {}  # a plugin that needs options, or cannot be built without memory for its weights
+
+
 def state(name: str) -> dict[int, int] | None:
     """Bytes of the decoding state after texts of some lengths: one head of 64, float32, default options."""
     sizes: dict[int, int] = {}
@@ -199,7 +217,7 @@ def state(name: str) -> dict[int, int] | None:
         )  # fmt: skip
         try:
             size = ready(case).state
-        except Unsupported:
+        except LongspanError:  # a form that cannot decode, or a plugin that needs options
             return None
         assert size is not None
         sizes[length] = size

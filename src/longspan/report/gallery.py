@@ -138,12 +138,7 @@ def _costs(entries: Sequence[Entry]) -> Html:
     dense = next((entry for entry in entries if entry.name == "softmax"), None)
     rows = []
     for entry in entries:
-        cells = []
-        for length in LENGTHS:
-            flops = entry.costs[length][0]
-            cells.append(
-                _billions(flops) if dense is None or entry is dense else _relative(flops / dense.costs[length][0])
-            )
+        cells = [_operations(entry, dense, length) for length in LENGTHS]
         state = "–" if entry.state is None else " → ".join(f"{size / 1000:,.0f} kB" for size in entry.state.values())
         name = tag("span", Html("<i></i>"), entry.name, css=f"named k-{kind_of(entry.name)}")
         rows.append([name, entry.facts["order"], *cells, state])
@@ -156,11 +151,14 @@ def _costs(entries: Sequence[Entry]) -> Html:
     return Html(f'<section id="costs">{rest}</section>')
 
 
-def _billions(flops: int) -> str:
-    return f"{flops / 1e9:,.0f} G" if flops >= 1e11 else f"{flops / 1e9:.3g} G"
-
-
-def _relative(share: float) -> str:
+def _operations(entry: Entry, dense: Entry | None, length: int) -> str:
+    """Billions of operations, or a share of dense attention's."""
+    if length not in entry.costs:
+        return "–"
+    flops = entry.costs[length][0]
+    if dense is None or entry is dense:
+        return f"{flops / 1e9:,.0f} G" if flops >= 1e11 else f"{flops / 1e9:.3g} G"
+    share = flops / dense.costs[length][0]
     return f"{share:.2g}×" if share < 10 else f"{share:,.0f}×"
 
 

@@ -77,7 +77,7 @@ def _row(entry: Entry) -> dict[str, Any]:
         "options": [
             {key: config.plain(item[key]) for key in ("name", "type", "default", "help")} for item in facts["options"]
         ],
-        "set": config.plain(dict(entry.options)),
+        "other_options": config.plain(dict(entry.options)),
         "dials": [
             {
                 "name": dial.name,

@@ -14,7 +14,20 @@ from longspan.report.payload import Payload
 from longspan.report.png import data_address
 from longspan.report.strict_page import script_of, strict_page, style_of
 
-SCRIPTS = ("record", "colours", "map", "several", "grid", "lines", "side", "offsets", "picture", "steps", "viewer")
+SCRIPTS = (
+    "record",
+    "colours",
+    "map",
+    "several",
+    "grid",
+    "lines",
+    "side",
+    "offsets",
+    "picture",
+    "steps",
+    "buckets",
+    "viewer",
+)
 BLUE = (31, 111, 184)  # of the pictures that need no script
 MOST_TEXT = 2000  # letters of the text in the heading
 MOST_PICTURES = 200  # without a script
@@ -49,7 +62,7 @@ VIEWER = Html(
     '<button type="button" id="fit">whole map</button></div>'
     '<canvas id="map" class="map" role="img" aria-label="the map: rows are queries, columns are keys; arrow keys move '
     'over its cells, + and - zoom"></canvas>'
-    '<p id="readout" class="readout" role="status"></p>'
+    '<div id="buckets" hidden></div><p id="readout" class="readout" role="status"></p>'
     '<div class="under"><div id="legend"></div><p id="pattern-says" class="quiet"></p></div></section></div>'
     '<aside id="side"></aside></main>'
 )
@@ -60,7 +73,7 @@ def _head(record: Record) -> Html:
     sizes = ", ".join(
         f"{len(axis):,} {'patches and tokens' if name == 'image' else 'tokens'} ({name})" for name, axis in axes.items()
     )
-    facts = f"{model.kind}, {model.parameters:,} parameters, {', '.join(model.mechanisms)}. {sizes}."
+    facts = ", ".join([model.kind, f"{model.parameters:,} parameters", *model.mechanisms]) + f". {sizes}."
     facts += " Layers, heads and positions are counted from 0; rows are queries, columns are keys."
     detail = (
         f" {record.budget.omitted} heads are shown without exact weights: they did not fit."

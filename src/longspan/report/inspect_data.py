@@ -14,7 +14,6 @@ import numpy as np
 from longspan.inspect.records import HeadRecord, ModuleRecord, Pyramid, Record
 from longspan.report.payload import Payload, finite
 
-LONG = 8192  # positions from which on sums are stored as float16
 SHOWN_SUMS = ("received", "entropy", "offsets")  # sums by position; the page has no use for the others
 
 
@@ -59,8 +58,7 @@ def _head(payload: Payload, name: str, head: HeadRecord) -> dict[str, Any]:
     for item in fields(head.sums):
         value = getattr(head.sums, item.name)
         if item.name in SHOWN_SUMS:
-            half = len(value) > LONG  # 1e-3 is enough for charts
-            sums[item.name] = payload.array(f"map{name}", value.astype(np.float16 if half else np.float32))
+            sums[item.name] = payload.array(f"map{name}", value)
         elif item.name == "special":
             sums[item.name] = [finite(number) for number in value]
         elif np.ndim(value) == 0:

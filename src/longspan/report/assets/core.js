@@ -110,4 +110,6 @@ function spellCount(value) {
   while (value >= 1000 && unit < units.length - 1) { value /= 1000; unit++; }
   return `${Number(value.toPrecision(3))}${units[unit]}`;
 }
-const percent = (share) => `${share > 0 && share < 0.1 ? Number((100 * share).toPrecision(2)) : Math.round(100 * share)} %`;
+function percent(share) {
+  return `${share > 0 && share < 0.1 ? Number((100 * share).toPrecision(2)) : Math.round(100 * share)} %`;
+}

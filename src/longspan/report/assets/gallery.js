@@ -16,7 +16,8 @@ class Slot {
     this.map.addEventListener("pointerleave", () => point(null));
     this.map.addEventListener("keydown", (event) => this.press(event));
     find("select", root).addEventListener("change", (event) => choose(this.index, event.target.value));
-    find(".another", root).addEventListener("click", () => { this.input = (this.input + 1) % this.inputs(); refresh(); });
+    find(".another", root).addEventListener("click", () => { this.input = (this.input + 1) % this.inputs();
+      refresh(); });
   }
 
   show(mechanism, state = {}) {
@@ -69,7 +70,8 @@ class Slot {
     find(".dials", root).replaceChildren(...mechanism.dials.map((dial, index) => this.dial(dial, index)));
     const able = Object.entries(mechanism.supports);
     find(".abilities", root).replaceChildren(
-      ...able.map(([name, yes]) => make("li", { class: yes ? "yes" : "no" }, (yes ? "✓ " : "– ") + name.replaceAll("_", " ")))
+      ...able.map(([name, yes]) => make("li", { class: yes ? "yes" : "no" }, (yes ? "✓ " : "– ")
+        + name.replaceAll("_", " ")))
     );
     find(".options tbody", root).replaceChildren(
       ...mechanism.options.map((item) =>
@@ -77,7 +79,7 @@ class Slot {
           make("td", {}, item.default === null ? "none" : String(item.default)), make("td", {}, item.help)))
     );
     find(".options", root).hidden = !mechanism.options.length;
-    find(".costs", root).replaceChildren(costChart(mechanism));
+    find(".costs", root).replaceChildren(mechanism.costs.length ? costChart(mechanism) : "");
     find(".state", root).textContent = stateLine(mechanism);
   }
 
@@ -249,7 +251,8 @@ function stateLine(mechanism) {
   if (!mechanism.state) return "The size of its decoding state was not measured.";
   const [[short, small], [long, large]] = mechanism.state;
   const size = `Decoding state of one head of 64: ${spellBytes(small)} after ${short.toLocaleString("en")} tokens`;
-  return large <= 1.05 * small ? `${size}, and it does not grow.` : `${size}, ${spellBytes(large)} after ${long.toLocaleString("en")}.`;
+  return large <= 1.05 * small ? `${size}, and it does not grow.`
+    : `${size}, ${spellBytes(large)} after ${long.toLocaleString("en")}.`;
 }
 
 function pythonLine(slot) {
@@ -265,7 +268,7 @@ function pythonLine(slot) {
       return `${dial.name}=${option.type.startsWith("a tuple") ? `(${value},)` : value}`;
     });
   const causal = slot.form === "causal" ? ["causal=True"] : [];
-  return `longspan.MultiHead(512, heads=8, attention="${mechanism.name}"${[...causal, ...options].map((word) => `, ${word}`).join("")})`;
+  return `longspan.MultiHead(${["512", "heads=8", `attention="${mechanism.name}"`, ...causal, ...options].join(", ")})`;
 }
 
 // Floating-point operations over the length, on two log axes, with dense attention beside.
@@ -275,19 +278,23 @@ function costChart(mechanism) {
   const all = [...dense.costs, ...mechanism.costs].map((row) => row[1]);
   const low = Math.log10(Math.min(...all)), high = Math.log10(Math.max(...all)) + 0.1;
   const lengths = mechanism.costs.map((row) => row[0]);
-  const x = (length) => left + ((width - left - 10) * Math.log(length / lengths[0])) / Math.log(lengths.at(-1) / lengths[0]);
+  const span = Math.log(lengths.at(-1) / lengths[0]);
+  const x = (length) => left + ((width - left - 10) * Math.log(length / lengths[0])) / span;
   const y = (value) => height - bottom - ((height - bottom - 8) * (Math.log10(value) - low)) / (high - low);
   const chart = draw("svg", { viewBox: `0 0 ${width} ${height}`, role: "img",
     "aria-label": `operations of ${mechanism.name} from ${lengths[0]} to ${lengths.at(-1)} tokens` });
   for (let power = Math.ceil(low); power <= high; power++) {
     chart.append(draw("line", { x1: left, x2: width - 10, y1: y(10 ** power), y2: y(10 ** power), class: "rule" }));
-    const unit = { 6: "1 M", 7: "10 M", 8: "100 M", 9: "1 G", 10: "10 G", 11: "100 G", 12: "1 T", 13: "10 T", 14: "100 T" }[power] ?? `1e${power}`;
+    const unit = { 6: "1 M", 7: "10 M", 8: "100 M", 9: "1 G", 10: "10 G", 11: "100 G", 12: "1 T", 13: "10 T",
+      14: "100 T" }[power] ?? `1e${power}`;
     chart.append(draw("text", { x: left - 5, y: y(10 ** power) + 4, class: "end" }, unit));
   }
   lengths.forEach((length, index) => {
-    if (index % 2 === 0) chart.append(draw("text", { x: x(length), y: height - 6, class: "middle" }, `${length / 1024}k`));
+    if (index % 2 === 0) chart.append(draw("text", { x: x(length), y: height - 6, class: "middle" },
+      `${length / 1024}k`));
   });
-  const path = (rows) => rows.map(([length, flops], index) => `${index ? "L" : "M"}${x(length).toFixed(1)},${y(flops).toFixed(1)}`).join("");
+  const path = (rows) => rows.map(([length, flops], index) =>
+    `${index ? "L" : "M"}${x(length).toFixed(1)},${y(flops).toFixed(1)}`).join("");
   if (dense !== mechanism) chart.append(draw("path", { d: path(dense.costs), class: "other" }));
   chart.append(draw("path", { d: path(mechanism.costs), class: "own" }));
   for (const [length, flops] of mechanism.costs) {
@@ -323,7 +330,8 @@ function refresh() {
   slots.forEach((slot, index) => {
     if (!slot.mechanism) return;
     const letter = "ab"[index];
-    Object.assign(state, { [letter]: slot.mechanism.name, [letter + "f"]: slot.form, [letter + "d"]: slot.dials.join(".") });
+    Object.assign(state, { [letter]: slot.mechanism.name, [letter + "f"]: slot.form,
+      [letter + "d"]: slot.dials.join(".") });
     if (slot.input) state[letter + "i"] = slot.input;
   });
   writeAddress(state);
@@ -339,7 +347,8 @@ function thumbnails() {
 }
 
 function filter(kind) {
-  for (const button of findAll("#kinds button")) button.setAttribute("aria-pressed", String(button.dataset.kind === kind));
+  for (const button of findAll("#kinds button")) button.setAttribute("aria-pressed",
+    String(button.dataset.kind === kind));
   for (const card of findAll(".card")) card.hidden = Boolean(kind) && card.dataset.kind !== kind;
 }
 

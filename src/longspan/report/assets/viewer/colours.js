@@ -1,8 +1,10 @@
 // Colour of weights: one hue for weights, blue and red for both signs; even steps of lightness.
 
 const RAMPS = {
-  light: { up: ["#fdfdfc", "#c6dcf0", "#7fb2dc", "#3181c4", "#0d5199", "#08285c"], down: ["#fdfdfc", "#f4cdc4", "#e89a8a", "#d25f4f", "#a8281f", "#5f0d0b"] },
-  dark: { up: ["#15171a", "#17314c", "#1f5688", "#3a86c8", "#82bdf0", "#eef7ff"], down: ["#15171a", "#4a211d", "#87352c", "#c65848", "#f0a193", "#fff1ee"] },
+  light: { up: ["#fdfdfc", "#c6dcf0", "#7fb2dc", "#3181c4", "#0d5199", "#08285c"],
+    down: ["#fdfdfc", "#f4cdc4", "#e89a8a", "#d25f4f", "#a8281f", "#5f0d0b"] },
+  dark: { up: ["#15171a", "#17314c", "#1f5688", "#3a86c8", "#82bdf0", "#eef7ff"],
+    down: ["#15171a", "#4a211d", "#87352c", "#c65848", "#f0a193", "#fff1ee"] },
 };
 const bytesOf = (hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
 
@@ -17,7 +19,9 @@ function ramp(stops, share) {
 class Palette {
   constructor(source, contrast) {
     const { up, down } = RAMPS[isDark() ? "dark" : "light"];
-    const high = Math.max(1e-9, source.largest / source.scale);
+    const even = source.signed || source.minus ? 0 : Math.min(1, 3 / source.columns);
+      // a map that is even should look pale
+    const high = Math.max(1e-9, source.largest / source.scale, even / source.scale);
     let low = 0.5 / source.columns / source.scale;
     if (low > high / 8) low = high / 30;
     this.low = low * source.scale;

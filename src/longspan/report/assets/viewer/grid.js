@@ -17,7 +17,8 @@ class Grid {
   constructor(record, root, choose) {
     Object.assign(this, { record, root, choose, sheets: new Map() });
     const measures = Object.entries(MEASURES).filter(([name, [, read]]) =>
-      !read || record.modules.some((module) => module.heads.some((head) => Number.isFinite(read(head)) && (name !== "special" || head.sums.special.length))));
+      !read || record.modules.some((module) => module.heads.some((head) => Number.isFinite(read(head))
+        && (name !== "special" || head.sums.special.length))));
     this.order = make("select", { "aria-label": "order of the heads" },
       ...measures.map(([name, [title]]) => make("option", { value: name }, title)));
     this.order.addEventListener("change", () => { this.arrange(); state.save(); });
@@ -25,7 +26,8 @@ class Grid {
       make("option", { value: "max" }, "largest of a cell"), make("option", { value: "mean" }, "mean of a cell"));
     this.pooling.addEventListener("change", () => state.restyle());
     this.box = make("div", { class: "thumbs" });
-    root.replaceChildren(make("div", { class: "bar" }, make("label", {}, "sort by ", this.order), make("label", {}, "show ", this.pooling)), this.box);
+    root.replaceChildren(make("div", { class: "bar" }, make("label", {}, "sort by ", this.order),
+      make("label", {}, "show ", this.pooling)), this.box);
   }
 
   async open() {
@@ -39,10 +41,12 @@ class Grid {
 
   async card(number, module, place, head) {
     const level = head.pyramid.levels.at(-1);
-    const opened = { rows: level.shape[0], columns: level.shape[1], max: await openArray(level.max), mean: await openArray(level.mean), low: await openArray(level.low) };
+    const opened = { rows: level.shape[0], columns: level.shape[1], max: await openArray(level.max),
+      mean: await openArray(level.mean), low: await openArray(level.low) };
     const canvas = make("canvas", { width: level.shape[1], height: level.shape[0] });
     const note = make("small");
-    const button = make("button", { type: "button", class: "thumb" + (head.detail ? "" : " rough"), "data-module": number, "data-head": place },
+    const button = make("button", { type: "button", class: "thumb" + (head.detail ? "" : " rough"),
+      "data-module": number, "data-head": place },
       canvas, make("b", {}, `${module.layer}.${head.index}`), note);
     button.addEventListener("click", () => this.choose(number, place));
     return { number, module, place, head, level: opened, canvas, note, button };
@@ -52,7 +56,8 @@ class Grid {
     for (const { canvas, level, head, module } of this.cards) {
       const columns = this.record.axes[module.keys].tokens.length;
       const scale = head.pyramid.scale;
-      const palette = new Palette({ largest: Math.min(head.sums.largest ?? 1, scale), scale, columns }, state.shared.contrast);
+      const palette = new Palette({ largest: Math.min(head.sums.largest ?? 1, scale), scale, columns },
+        state.shared.contrast);
       canvas.getContext("2d").drawImage(levelSheet(level, palette, this.pooling.value), 0, 0);
     }
   }
@@ -65,7 +70,8 @@ class Grid {
       for (const [number, module] of this.record.modules.entries()) {
         const own = this.cards.filter((card) => card.number === number);
         const label = make("h3", {}, module.title, " ", make("small", {}, module.mechanism));
-        parts.push(label, own.length ? make("div", { class: "row" }, ...own.map((card) => card.button)) : make("p", { class: "quiet" }, module.sentence));
+        parts.push(label, own.length ? make("div", { class: "row" }, ...own.map((card) => card.button))
+          : make("p", { class: "quiet" }, module.sentence));
       }
     } else {
       const sorted = [...this.cards].sort((one, other) => (read(other.head) ?? -1) - (read(one.head) ?? -1));
@@ -75,7 +81,8 @@ class Grid {
       const value = read ? spell(read(head), 3) : "";
       note.textContent = value;
       button.setAttribute("aria-label", `${module.title}, head ${head.index}${read ? `, ${title} ${value}` : ""}`);
-      button.title = `${module.title}, head ${head.index}` + (head.detail ? "" : ": without exact weights, which did not fit");
+      button.title = `${module.title}, head ${head.index}`
+        + (head.detail ? "" : ": without exact weights, which did not fit");
     }
     this.box.replaceChildren(...parts);
   }

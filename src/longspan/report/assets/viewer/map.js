@@ -91,11 +91,13 @@ class MapView {
     context.clip();
     context.translate(left - x * size, top - y * size);
     this.drawLevel(context, x, y, right, bottom, ratio);
-    if (source.exact && size >= DETAIL_FROM && (source.levels[0].cell > 1 || size >= 2)) this.drawTiles(context, x, y, right, bottom);
+    if (source.exact && size >= DETAIL_FROM && (source.levels[0].cell > 1 || size >= 2)) this.drawTiles(context, x,
+      y, right, bottom);
     if (shared.fog && source.pattern?.known) this.drawFog(context, x, y, right, bottom);
     context.restore();
     this.drawFrame(context, { left, top, x, y, right, bottom, size });
     if (this.wanted.length) this.later();
+    this.drawnOnce?.();
   }
 
   drawLevel(context, x, y, right, bottom, ratio) {
@@ -123,7 +125,8 @@ class MapView {
         if (!tile) { this.wanted.push([row, column]); continue; }
         this.tiles.delete(name); // the last used is the last to leave
         this.tiles.set(name, tile);
-        context.drawImage(tile, column * TILE * shared.size, row * TILE * shared.size, tile.width * shared.size, tile.height * shared.size);
+        context.drawImage(tile, column * TILE * shared.size, row * TILE * shared.size, tile.width * shared.size,
+          tile.height * shared.size);
       }
     }
     const middle = [(y + bottom) / 2 / TILE - 0.5, (x + right) / 2 / TILE - 0.5];
@@ -176,8 +179,10 @@ class MapView {
           run = null;
         }
         if (inside && wide >= 2) {
-          if (key > 0 && pattern.could(query, key - step, step) !== could) { context.moveTo(key * shared.size, query * shared.size); context.lineTo(key * shared.size, query * shared.size + wide); }
-          if (query > 0 && pattern.could(query - step, key, step) !== could) { context.moveTo(key * shared.size, query * shared.size); context.lineTo(key * shared.size + wide, query * shared.size); }
+          if (key > 0 && pattern.could(query, key - step, step) !== could) { context.moveTo(key * shared.size,
+            query * shared.size); context.lineTo(key * shared.size, query * shared.size + wide); }
+          if (query > 0 && pattern.could(query - step, key, step) !== could) { context.moveTo(key * shared.size,
+            query * shared.size); context.lineTo(key * shared.size + wide, query * shared.size); }
         }
         if (inside && !could && step === 1 && Math.abs(source.weight(query, key)) > 1e-6) {
           context.fillStyle = `rgb(${colourOf("--bad").join(" ")})`;
@@ -219,7 +224,8 @@ class MapView {
       context.fillStyle = `rgb(${chosen ? ink : quiet})`;
       context.textAlign = "right";
       const at = top + (query + (words ? 0.5 : 0) - y) * size;
-      if (at > top - 2) context.fillText(words ? clipped(shownToken(source.queries.tokens[query]), left > 40 ? 11 : 4) : String(query), left - 5, at);
+      if (at > top - 2) context.fillText(words ? clipped(shownToken(source.queries.tokens[query]), left > 40 ? 11
+        : 4) : placeLabel(query), left - 5, at);
     }
     for (let key = begin(x); key < right; key += step) {
       const at = left + (key + (words ? 0.5 : 0) - x) * size;
@@ -229,7 +235,8 @@ class MapView {
       context.translate(at, top - 5);
       if (words) context.rotate(-Math.PI / 2.6);
       context.textAlign = words ? "left" : "center";
-      context.fillText(words ? clipped(shownToken(source.keys.tokens[key]), top > 40 ? 10 : 4) : String(key), 0, words ? 0 : -4);
+      context.fillText(words ? clipped(shownToken(source.keys.tokens[key]), top > 40 ? 10 : 4) : placeLabel(key), 0,
+        words ? 0 : -4);
       context.restore();
     }
     context.fillStyle = `rgb(${quiet})`;
@@ -278,7 +285,8 @@ class MapView {
     const other = [...this.pointers.values()].find((pointer) => pointer.pointerId !== event.pointerId);
     const apart = (one) => Math.hypot(one.offsetX - other.offsetX, one.offsetY - other.offsetY);
     this.dragged += 10;
-    this.zoomAt((event.offsetX + other.offsetX) / 2, (event.offsetY + other.offsetY) / 2, apart(event) / Math.max(1, apart(before)));
+    this.zoomAt((event.offsetX + other.offsetX) / 2, (event.offsetY + other.offsetY) / 2,
+      apart(event) / Math.max(1, apart(before)));
   }
 
   up(event) {
@@ -363,4 +371,5 @@ function niceStep(least) {
   const power = 10 ** Math.floor(Math.log10(Math.max(1, least)));
   return Math.max(1, [1, 2, 5, 10].map((times) => times * power).find((step) => step >= least) ?? 10 * power);
 }
+const placeLabel = (place) => (place >= 1000 && place % 100 === 0 ? `${place / 1000}k` : String(place));
 const clipped = (text, most) => (text.length > most ? text.slice(0, most - 1) + "…" : text);

@@ -14,7 +14,8 @@ function allowed(rule, query, key) {
   if ((rule.causal && key > query) || (rule.readable && !rule.readable[key])) return false;
   if (rule.everywhere && (rule.everywhere[query] || rule.everywhere[key])) return true;
   const lag = query - key;
-  return (rule.before === null || lag <= rule.before) && (rule.after === null || -lag <= rule.after) && lag % rule.step === 0;
+  return (rule.before === null || lag <= rule.before) && (rule.after === null || -lag <= rule.after)
+    && lag % rule.step === 0;
 }
 
 // Whether any key of a block may be read by any query of it; exact for plain windows, which is all that is drawn so.
@@ -22,7 +23,8 @@ function allowedSomewhere(rule, query, key, size) {
   if (size === 1) return allowed(rule, query, key);
   if (rule.causal && key > query + size - 1) return false;
   if (rule.everywhere) {
-    for (let step = 0; step < size; step++) if (rule.everywhere[query + step] || rule.everywhere[key + step]) return true;
+    for (let step = 0; step < size; step++) if (rule.everywhere[query + step]
+      || rule.everywhere[key + step]) return true;
   }
   const most = query + size - 1 - key, least = query - (key + size - 1); // lags of the block
   if ((rule.before !== null && least > rule.before) || (rule.after !== null && -most > rule.after)) return false;
@@ -59,7 +61,8 @@ class Detail {
   }
 
   line(query, left, right, out, at) {
-    if (this.kind === "dense") out.set(this.weights.subarray(query * this.width + left, query * this.width + right), at);
+    if (this.kind === "dense") out.set(this.weights.subarray(query * this.width + left, query * this.width + right),
+      at);
     else if (this.kind === "softmax") this.softmaxLine(query, left, right, out, at);
     else if (this.kind === "product") this.productLine(query, left, right, out, at);
     else this.sparseLine(query, left, right, out, at);
@@ -96,7 +99,8 @@ class Detail {
     for (let key = left; key < right; key++, at++) {
       if (!allowed(rule, query, key)) continue;
       let sum = 0;
-      for (let index = 0, a = query * width, b = key * width; index < width; index++) sum += rows[a + index] * columns[b + index];
+      for (let index = 0, a = query * width, b = key * width; index < width; index++) sum += rows[a
+        + index] * columns[b + index];
       sum *= share;
       if (decay) sum *= Math.exp(decay[query] - decay[key]);
       if (added && Math.abs(key - query) <= middle) sum += added[key - query + middle];
@@ -124,7 +128,8 @@ class Detail {
 
 // A map that views can show: one head, a mean or a maximum over heads, a rollout, an exact map or a difference.
 class Source {
-  constructor({ title, queries, keys, pyramid, detail = null, pattern = null, signed = false, largest = null, minus = null }) {
+  constructor({ title, queries, keys, pyramid, detail = null, pattern = null, signed = false, largest = null,
+    minus = null }) {
     Object.assign(this, { title, queries, keys, stored: { pyramid, detail, pattern }, signed, minus });
     this.rows = queries.tokens.length;
     this.columns = keys.tokens.length;
@@ -197,6 +202,11 @@ class Source {
     return cell === 1 ? `about ${value}` : `about ${value} on average in cells of ${cell} × ${cell}`;
   }
 
+  // "query 3 “bank” reads key 1 “river”: 0.25"
+  sentence(query, key) {
+    return `query ${named(this.queries, query)} reads key ${named(this.keys, key)}: ${this.spelledWeight(query, key)}`;
+  }
+
   row(query) {
     if (this.exact) return this.tile(query, query + 1, 0, this.columns);
     return Float32Array.from({ length: this.columns }, (_, key) => this.rough(query, key));
@@ -212,8 +222,9 @@ class Source {
 async function openPattern(pattern) {
   const rule = await openRule(pattern.rule);
   const cells = await openArray(pattern.cells);
-  const buckets = await openArray(pattern.buckets);
-  const rounds = pattern.buckets ? pattern.buckets[3][0] : 0;
+  const stored = pattern.key_buckets ?? pattern.buckets;
+  const buckets = await openArray(stored);
+  const rounds = stored ? stored[3][0] : 0;
   const wide = pattern.cells ? pattern.cells[3][1] : 0;
   const high = pattern.cells ? pattern.cells[3][0] : 0;
   return {
@@ -224,7 +235,8 @@ async function openPattern(pattern) {
       const last = Math.min(high - 1, Math.floor((query + size - 1) / pattern.cell));
       const end = Math.min(wide - 1, Math.floor((key + size - 1) / pattern.cell));
       for (let row = Math.floor(query / pattern.cell); row <= last; row++) {
-        for (let column = Math.floor(key / pattern.cell); column <= end; column++) if (cells[row * wide + column]) return true;
+        for (let column = Math.floor(key / pattern.cell); column <= end;
+          column++) if (cells[row * wide + column]) return true;
       }
       return false;
     },
@@ -249,6 +261,9 @@ function strongest(line, count, skip = null) {
   const shown = kept.reduce((sum, place) => sum + Math.abs(line[place]), 0);
   return { places: kept, mass, share: mass ? shown / mass : 0 };
 }
+
+// A token by its position and text.
+const named = (axis, place) => `${place} “${shownToken(axis.tokens[place])}”`;
 
 // A token as text to show: what would not be seen is spelled.
 function shownToken(token) {

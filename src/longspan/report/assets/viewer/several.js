@@ -5,7 +5,8 @@ class Several {
     this.box = make("div", { class: "several" });
     this.says = make("p", { class: "readout", role: "status" });
     root.append(this.says, this.box);
-    this.shared = { x: 0, y: 0, size: null, query: null, key: null, locked: false, fog: false, pooling: "max", contrast: "log" };
+    this.shared = { x: 0, y: 0, size: null, query: null, key: null, locked: false, fog: false, pooling: "max",
+      contrast: "log" };
     this.maps = [];
   }
 
@@ -25,7 +26,8 @@ class Several {
         return make("figure", {}, make("figcaption", {}, source.title), canvas, legend);
       }));
     }
-    await Promise.all(this.maps.map(async (map, index) => { await map.show(sources[index]); drawLegend(map.legend, map); }));
+    await Promise.all(this.maps.map((map, index) => map.show(sources[index])));
+    for (const map of this.maps) drawLegend(map.legend, map);
     this.changed("cell");
   }
 
@@ -38,7 +40,7 @@ class Several {
       return;
     }
     const { queries, keys } = first.source;
-    this.says.textContent = `query ${query} “${shownToken(queries.tokens[query])}”, key ${key} “${shownToken(keys.tokens[key])}”: ` +
+    this.says.textContent = `query ${named(queries, query)}, key ${named(keys, key)}: ` +
       this.maps.map((map) => `${map.source.short} ${map.source.spelledWeight(query, key)}`).join(", ");
   }
 
@@ -50,7 +52,8 @@ class Difference {
   constructor(root) {
     this.table = make("div", { class: "scroll" });
     this.lengths = make("div");
-    root.append(make("p", { class: "quiet" }, "The same queries, keys and values under both. Red: less weight than exact, blue: more."));
+    root.append(make("p", { class: "quiet" },
+      "The same queries, keys and values under both. Red: less weight than exact, blue: more."));
     this.several = new Several(root);
     root.append(this.table, this.lengths);
   }
@@ -64,10 +67,15 @@ class Difference {
       return;
     }
     const axes = { queries: state.record.axes[module.queries], keys: state.record.axes[module.keys] };
-    const exact = new Source({ ...axes, title: `exact: ${state.record.against}`, pyramid: found.exact, detail: found.exact_detail });
-    const ours = new Source({ ...axes, title: `this: ${module.mechanism}`, pyramid: head.pyramid, detail: head.detail, signed: module.signed });
-    const change = new Source({ ...axes, title: "this − exact", pyramid: found.change, minus: [head.detail, found.exact_detail], signed: true });
-    Object.assign(exact, { short: "exact" }); Object.assign(ours, { short: "this" }); Object.assign(change, { short: "difference" });
+    const exact = new Source({ ...axes, title: `exact: ${state.record.against}`, pyramid: found.exact,
+      detail: found.exact_detail });
+    const ours = new Source({ ...axes, title: `this: ${module.mechanism}`, pyramid: head.pyramid,
+      detail: head.detail, signed: module.signed });
+    const change = new Source({ ...axes, title: "this − exact", pyramid: found.change,
+      minus: [head.detail, found.exact_detail], signed: true });
+    exact.short = "exact";
+    ours.short = "this";
+    change.short = "difference";
     this.several.known = this.several.head === `${number} ${place}` ? this.several.known : null;
     this.several.head = `${number} ${place}`;
     await this.several.show([exact, ours, change]);
@@ -82,18 +90,25 @@ class Difference {
     const [, modules, heads, kinds] = stored.errors[3];
     const names = ["row KL", "total variation", "output", "same largest key", "where exact has none"];
     const rows = stored.lengths.map((length, index) => make("tr", {}, make("td", {}, length.toLocaleString("en")),
-      ...names.map((_, kind) => make("td", { class: "number" }, spell(errors[((index * modules + number) * heads + place) * kinds + kind])))));
-    this.lengths.replaceChildren(make("h3", {}, "By length of the text"), make("div", { class: "scroll" }, make("table", {},
-      make("thead", {}, make("tr", {}, make("th", {}, "tokens"), ...names.map((name) => make("th", { class: "number" }, name)))), make("tbody", {}, ...rows))));
+      ...names.map((_, kind) => make("td", { class: "number" },
+        spell(errors[((index * modules + number) * heads + place) * kinds + kind])))));
+    this.lengths.replaceChildren(make("h3", {}, "By length of the text"),
+      make("div", { class: "scroll" }, make("table", {},
+      make("thead", {}, make("tr", {}, make("th", {}, "tokens"),
+        ...names.map((name) => make("th", { class: "number" }, name)))), make("tbody", {}, ...rows))));
   }
 }
 
 function errorTable(found) {
-  const kinds = [["kl", "row KL, nats"], ["variation", "total variation"], ["output", "error of the output"], ["top1", "same largest key"], ["nowhere", "weight where exact has none"]];
-  const line = (name, errors) => make("tr", {}, make("td", {}, name), ...kinds.map(([kind]) => make("td", { class: "number" }, spell(errors[kind]))));
+  const kinds = [["kl", "row KL, nats"], ["variation", "total variation"], ["output", "error of the output"],
+    ["top1", "same largest key"], ["nowhere", "weight where exact has none"]];
+  const line = (name, errors) => make("tr", {}, make("td", {}, name),
+    ...kinds.map(([kind]) => make("td", { class: "number" }, spell(errors[kind]))));
   const count = found.blocks.length;
-  return make("table", {}, make("thead", {}, make("tr", {}, make("th", {}, "rows"), ...kinds.map(([, title]) => make("th", { class: "number" }, title)))),
-    make("tbody", {}, line("all", found.errors), ...(count > 1 ? found.blocks.map((errors, index) => line(`part ${index + 1} of ${count}`, errors)) : []),
+  return make("table", {}, make("thead", {}, make("tr", {}, make("th", {}, "rows"),
+    ...kinds.map(([, title]) => make("th", { class: "number" }, title)))),
+    make("tbody", {}, line("all", found.errors),
+      ...(count > 1 ? found.blocks.map((errors, index) => line(`part ${index + 1} of ${count}`, errors)) : []),
       line("control: exact with its keys permuted", found.control)));
 }
 
@@ -102,7 +117,8 @@ class Together {
   constructor(root) {
     this.layer = make("input", { type: "range", min: 0, step: 1, id: "rollout-layer" });
     this.label = make("output");
-    this.bar = make("div", { class: "bar" }, make("label", { for: "rollout-layer" }, "rollout after layer "), this.layer, this.label);
+    this.bar = make("div", { class: "bar" }, make("label", { for: "rollout-layer" }, "rollout after layer "),
+      this.layer, this.label);
     this.note = make("p", { class: "quiet" });
     root.append(this.bar, this.note);
     this.several = new Several(root);
@@ -116,18 +132,21 @@ class Together {
     const sources = [];
     for (const [name, title] of [["mean", "mean over heads"], ["max", "largest over heads"]]) {
       if (!module[name]) continue;
-      const source = new Source({ ...axes, title: `${title}, ${module.title}`, pyramid: module[name], signed: module.signed });
+      const source = new Source({ ...axes, title: `${title}, ${module.title}`, pyramid: module[name],
+        signed: module.signed });
       source.short = name;
       sources.push(source);
     }
     const rollout = module.kind === "self" ? state.record.rollouts.find((found) => found.side === module.side) : null;
     this.bar.hidden = !rollout;
     this.note.textContent = rollout
-      ? "Rollout multiplies the mean maps of all layers, with the residual stream: what a state holds of the inputs. Its control is the rollout of even maps. It follows weights only; it does not say what decides the answer."
+      ? "Rollout multiplies the mean maps of all layers, with the residual stream: what a state holds of the inputs. " +
+        "Its control is the rollout of even maps. It follows weights only; it does not say what decides the answer."
       : "No rollout: maps of this side do not multiply to one.";
     if (rollout) {
       const layers = rollout.weights[3][0];
-      if (this.side !== module.side) { this.layer.max = layers - 1; this.layer.value = module.layer; this.side = module.side; }
+      if (this.side !== module.side) { this.layer.max = layers - 1; this.layer.value = module.layer;
+        this.side = module.side; }
       this.label.textContent = this.layer.value;
       const axis = state.record.axes[rollout.axis];
       sources.push(await matrixSource(rollout, axis, Number(this.layer.value), "rollout"));
@@ -148,7 +167,8 @@ async function matrixSource(rollout, axis, layer, title) {
   const [rows, columns] = shape;
   const weights = layer === null ? all : all.subarray(layer * rows * columns, (layer + 1) * rows * columns);
   const codes = Uint8Array.from(weights, codeOf);
-  const source = new Source({ title: layer === null ? title : `${title} after layer ${layer}`, queries: axis, keys: axis, pyramid: { scale: 1, levels: [] } });
+  const source = new Source({ title: layer === null ? title : `${title} after layer ${layer}`, queries: axis,
+    keys: axis, pyramid: { scale: 1, levels: [] } });
   source.short = layer === null ? "even" : "rollout";
   source.levels = [{ cell: rollout.cell, rows, columns, max: codes, mean: codes, low: null }];
   source.largest = weights.reduce((most, weight) => Math.max(most, weight), 0);
@@ -171,6 +191,8 @@ function drawLegend(root, map) {
     context.fillRect(x, 0, 1, 12);
   }
   const middle = palette.contrast === "linear" ? palette.high / 2 : Math.sqrt(palette.low * palette.high);
-  const marks = both ? [`−${spell(palette.high, 2)}`, "0", spell(palette.high, 2)] : [palette.contrast === "linear" ? "0" : `≤ ${spell(palette.low, 2)}`, spell(middle, 2), spell(palette.high, 2)];
-  root.replaceChildren(make("div", { class: "scale" }, canvas, make("div", { class: "marks" }, ...marks.map((mark) => make("span", {}, mark)))));
+  const marks = both ? [`−${spell(palette.high, 2)}`, "0", spell(palette.high, 2)]
+    : [palette.contrast === "linear" ? "0" : `≤ ${spell(palette.low, 2)}`, spell(middle, 2), spell(palette.high, 2)];
+  root.replaceChildren(make("div", { class: "scale" }, canvas,
+    make("div", { class: "marks" }, ...marks.map((mark) => make("span", {}, mark)))));
 }

@@ -13,14 +13,16 @@ class Side {
       make("option", { value: "received" }, "what all tokens read, on average"));
     this.words = make("input", { type: "checkbox", id: "by-words" });
     this.plain = make("input", { type: "checkbox", id: "no-special" });
-    for (const control of [this.mode, this.words, this.plain]) control.addEventListener("change", () => this.show(this.source));
+    for (const control of [this.mode, this.words, this.plain]) control.addEventListener("change",
+      () => this.show(this.source));
     this.says = make("p", { class: "says", role: "status" });
     this.text = make("div", { class: "text", "aria-label": "the text" });
     this.best = make("ol", { class: "best" });
     this.numbers = make("dl", { class: "numbers" });
     this.rest = make("div", {},
       make("div", { class: "bar" }, make("label", {}, "shade ", this.mode),
-        make("label", { for: "by-words" }, this.words, " whole words"), make("label", { for: "no-special" }, this.plain, " without special tokens")),
+        make("label", { for: "by-words" }, this.words, " whole words"), make("label", { for: "no-special" },
+          this.plain, " without first and special tokens")),
       this.says, this.text, make("h3", {}, "Strongest"), this.best, make("h3", {}, "This head"), this.numbers);
     root.replaceChildren(this.title, this.sentence, this.rest);
   }
@@ -59,14 +61,16 @@ class Side {
   async queryLine(source, query) {
     if (!this.words.checked) return source.row(query);
     const words = await openArray(source.queries.words);
-    const pieces = words[query] < 0 ? [query] : range(Math.max(0, query - 24), Math.min(source.rows, query + 25)).filter((place) => words[place] === words[query]);
+    const pieces = words[query] < 0 ? [query]
+      : range(Math.max(0, query - 24), Math.min(source.rows, query + 25)).filter((place) =>
+      words[place] === words[query]);
     const sum = new Float32Array(source.columns);
     for (const piece of pieces) source.row(piece).forEach((weight, key) => { sum[key] += weight / pieces.length; });
     return sum;
   }
 
   async paint(source, axis, line, what, mode) {
-    const special = this.plain.checked ? new Set(axis.special) : null;
+    const special = this.plain.checked ? new Set([0, ...axis.special]) : null;
     const words = this.words.checked && mode !== "readers" ? await openArray(axis.words) : null;
     const values = Float32Array.from(line);
     if (special?.size) {
@@ -80,7 +84,8 @@ class Side {
     const chosen = mode === "readers" ? state.shared.key : state.shared.query;
     let begin = 0, end = groups.length;
     if (groups.length > MOST_TOKENS) {
-      const middle = groups.findIndex((group) => group.places.includes(mode === "readers" ? state.shared.query ?? 0 : state.shared.key ?? chosen ?? 0));
+      const middle = groups.findIndex((group) => group.places.includes(mode === "readers" ? state.shared.query ?? 0
+        : state.shared.key ?? chosen ?? 0));
       begin = Math.max(0, Math.min(groups.length - MOST_TOKENS, 500 * Math.round((middle - MOST_TOKENS / 2) / 500)));
       end = begin + MOST_TOKENS;
     }
@@ -100,7 +105,8 @@ class Side {
       if (group) event.target.title = `${group.places[0]}: ${spell(group.weight)}`;
     };
     this.text.onclick = (event) => this.choose(event, source, mode);
-    const marks = [special?.size ? "special tokens left out, the rest sums to 1" : "", source.exact ? "" : "approximate", words ? "pieces of words added up" : ""].filter(Boolean);
+    const marks = [special?.size ? "first and special tokens left out, the rest sums to 1" : "", source.exact ? ""
+      : "approximate", words ? "pieces of words added up" : ""].filter(Boolean);
     this.says.textContent = what + (marks.length ? ` (${marks.join("; ")})` : "") + ".";
     const weights = words ? groups.map((group) => group.weight) : source.byCells(groups.map((group) => group.weight));
     const { places } = strongest(weights, 8);
@@ -111,12 +117,14 @@ class Side {
       const bar = make("i");
       bar.style.width = `${(100 * Math.abs(weights[place])) / largest}%`;
       const rest = !words && source.coarse > 1 ? ` and ${source.coarse - 1} more` : "";
-      return make("li", {}, make("b", {}, spell(weights[place])), make("span", {}, (group.text.trim() || group.text) + rest), make("small", {}, String(group.places[0])), bar);
+      return make("li", {}, make("b", {}, spell(weights[place])), make("span", {}, (group.text.trim() || group.text)
+        + rest), make("small", {}, String(group.places[0])), bar);
     }));
   }
 
   groupsOf(axis, words) {
-    if (this.grouping?.axis !== axis || this.grouping.words !== words) this.grouping = { axis, words, groups: grouped(axis.tokens, words) };
+    if (this.grouping?.axis !== axis || this.grouping.words !== words) this.grouping =
+      { axis, words, groups: grouped(axis.tokens, words) };
     return this.grouping.groups;
   }
 
@@ -125,7 +133,8 @@ class Side {
     if (this.written === groups && this.begin === begin) return;
     Object.assign(this, { written: groups, begin });
     this.spans = groups.slice(begin, end).map((group) => make("span", { "data-place": group.places[0] }, group.text));
-    this.text.replaceChildren(...(begin ? [make("i", {}, `… from token ${groups[begin].places[0]} on: `)] : []), ...this.spans, ...(end < groups.length ? [make("i", {}, " …")] : []));
+    this.text.replaceChildren(...(begin ? [make("i", {}, `… from token ${groups[begin].places[0]} on: `)] : []),
+      ...this.spans, ...(end < groups.length ? [make("i", {}, " …")] : []));
   }
 
   choose(event, source, mode) {
@@ -146,13 +155,17 @@ class Side {
     if (head) {
       const { sums } = head;
       const self = module.kind === "self";
-      if (self) rows.push(["on the previous token", spell(sums.previous)], ["on the token itself", spell(sums.self)], ["on the next token", spell(sums.next)]);
+      if (self) rows.push(["on the previous token", spell(sums.previous)], ["on the token itself", spell(sums.self)],
+        ["on the next token", spell(sums.next)]);
       rows.push(["on the first token", spell(sums.first)]);
       const axis = state.record.axes[module.keys];
-      sums.special.slice(0, 6).forEach((share, index) => rows.push([`on ${shownToken(axis.tokens[axis.special[index]])} (${axis.special[index]})`, spell(share)]));
+      sums.special.slice(0, 6).forEach((share, index) =>
+        rows.push([`on ${shownToken(axis.tokens[axis.special[index]])} (${axis.special[index]})`, spell(share)]));
       const count = axis.tokens.length;
-      const even = module.causal ? range(1, count + 1).reduce((sum, keys) => sum + Math.log(keys), 0) / count : Math.log(count);
-      rows.push(["entropy, mean of rows", `${spell(sums.mean_entropy)} of ${spell(even)} if even`], ["largest weight", spell(sums.largest)]);
+      const even = module.causal ? range(1, count + 1).reduce((sum, keys) => sum + Math.log(keys), 0) / count
+        : Math.log(count);
+      rows.push(["entropy, mean of rows", `${spell(sums.mean_entropy)} of ${spell(even)} if even`],
+        ["largest weight", spell(sums.largest)]);
       rows.push(["exact weights in the page", head.detail ? "yes" : "no, they did not fit"]);
     }
     this.numbers.replaceChildren(...rows.flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)]));
@@ -162,7 +175,8 @@ class Side {
 function meanRow(source) {
   const level = source.levels.at(-1);
   const sums = new Float32Array(level.columns);
-  for (let place = 0; place < level.mean.length; place++) sums[place % level.columns] += (source.scale * DECODED[level.mean[place]]) / level.rows;
+  for (let place = 0; place < level.mean.length;
+    place++) sums[place % level.columns] += (source.scale * DECODED[level.mean[place]]) / level.rows;
   return Float32Array.from({ length: source.columns }, (_, key) => sums[Math.floor(key / level.cell)]);
 }
 

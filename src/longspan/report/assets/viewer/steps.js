@@ -3,20 +3,27 @@
 class Steps {
   constructor(root) {
     const { generated } = state.record;
-    this.slider = make("input", { type: "range", min: 0, max: Math.max(0, generated.steps.length - 1), step: 1, value: 0, id: "step" });
+    this.slider = make("input", { type: "range", min: 0, max: Math.max(0, generated.steps.length - 1), step: 1,
+      value: 0, id: "step" });
     this.label = make("output");
-    this.who = make("select", { "aria-label": "which heads" }, make("option", { value: "head" }, "the chosen head"), make("option", { value: "mean" }, "mean over the heads of its layer"));
+    this.who = make("select", { "aria-label": "which heads" }, make("option", { value: "head" }, "the chosen head"),
+      make("option", { value: "mean" }, "mean over the heads of its layer"));
     this.text = make("div", { class: "text" });
     this.says = make("p", { class: "readout", role: "status" });
     this.choices = make("div", { class: "scroll" });
     this.lens = make("div", { class: "scroll" });
     this.cache = make("p", { class: "quiet" });
-    const settings = Object.entries(generated.settings).filter(([, value]) => value !== null).map(([name, value]) => `${name} ${value}`).join(", ");
+    const settings = Object.entries(generated.settings).filter(([, value]) => value !== null).map(([name, value]) =>
+      `${name} ${value}`).join(", ");
     root.append(
-      make("p", { class: "quiet" }, `${generated.prompt} tokens were given, ${generated.steps.length} written${settings ? ` (${settings})` : ""}. Ended by: ${generated.stopped}.`),
-      make("div", { class: "bar" }, make("label", { for: "step" }, "step "), this.slider, this.label, make("label", {}, "read by ", this.who)),
+      make("p", { class: "quiet" },
+        `${generated.prompt} tokens were given, ${generated.steps.length} written${settings ? ` (${settings})` : ""}. ` +
+          `Ended by: ${generated.stopped}.`),
+      make("div", { class: "bar" }, make("label", { for: "step" }, "step "), this.slider, this.label,
+        make("label", {}, "read by ", this.who)),
       this.says, this.text, make("div", { class: "halves" },
-        make("section", {}, make("h3", {}, "What could have come"), this.choices), make("section", {}, make("h3", {}, "Logit lens: what each layer would say"), this.lens)), this.cache);
+        make("section", {}, make("h3", {}, "What could have come"), this.choices),
+          make("section", {}, make("h3", {}, "Logit lens: what each layer would say"), this.lens)), this.cache);
     this.slider.addEventListener("input", () => { state.step = Number(this.slider.value); this.show(); state.save(); });
     this.who.addEventListener("change", () => this.show());
   }
@@ -34,14 +41,18 @@ class Steps {
     const reading = step.readings.find((found) => found.module === number);
     const line = reading ? await this.weights(reading, head, module) : null;
     const shown = line ? line.length : step.position;
-    this.says.textContent = `“${shownToken(step.token)}” was written at position ${step.position}` +
-      (reading ? `. Shaded: what ${this.who.value === "mean" || !head ? "the heads of" : `head ${head.index} of`} ${module.title} read to write it.` : `. ${module.title} kept no reading of it.`);
+    const readers = this.who.value === "mean" || !head ? "the heads of" : `head ${head.index} of`;
+    const read = reading ? `Shaded: what ${readers} ${module.title} read to write it.`
+      : `${module.title} kept no reading of it.`;
+    this.says.textContent = `“${shownToken(step.token)}” was written at position ${step.position}. ${read}`;
     this.paint(module.kind === "cross" ? keys : axis, line, step, shown, module.kind === "cross");
     this.showChoices(step);
     this.showLens(step);
     const cached = step.cached ? await openArray(step.cached) : null;
-    this.cache.textContent = step.cache_bytes === null ? "" : `State after this step: ${spellBytes(step.cache_bytes)}` +
-      (cached ? `, keys of ${cached.length} positions${cached.length && cached[0] > 0 ? ` from ${cached[0]} on: earlier ones have left it` : ""}.` : ", of fixed size.");
+    const left = cached?.length && cached[0] > 0 ? ` from ${cached[0]} on: earlier ones have left it` : "";
+    const held = cached ? `keys of ${cached.length} positions${left}` : "of fixed size";
+    this.cache.textContent = step.cache_bytes === null ? ""
+      : `State after this step: ${spellBytes(step.cache_bytes)}, ${held}.`;
   }
 
   async weights(reading, head, module) {
@@ -79,24 +90,34 @@ class Steps {
       const bar = make("i");
       bar.style.width = `${100 * choice.probability}%`;
       return make("tr", { class: choice.id === step.id ? "chosen" : "" }, make("td", {}, shownToken(choice.token)),
-        make("td", { class: "barred" }, bar, spell(choice.probability)), make("td", { class: "number" }, choice.cut ? `cut by ${choice.cut}` : spell(choice.chance)));
+        make("td", { class: "barred" }, bar, spell(choice.probability)), make("td", { class: "number" }, choice.cut
+          ? `cut by ${choice.cut}` : spell(choice.chance)));
     });
-    const how = step.draw === null ? "The most probable token was taken." : `The draw was ${spell(step.draw, 4)}, among ${step.kept} tokens.`;
-    this.choices.replaceChildren(make("table", {}, make("thead", {}, make("tr", {}, make("th", {}, "token"), make("th", {}, "probability"), make("th", { class: "number" }, "chance after filters"))),
+    const how = step.draw === null ? "The most probable token was taken."
+      : `The draw was ${spell(step.draw, 4)}, among ${step.kept} tokens.`;
+    this.choices.replaceChildren(make("table", {},
+      make("thead", {}, make("tr", {}, make("th", {}, "token"), make("th", {}, "probability"),
+      make("th", { class: "number" }, "chance after filters"))),
       make("tbody", {}, ...rows)), make("p", { class: "quiet" }, how));
   }
 
   showLens(step) {
-    if (!step.lens.length) { this.lens.replaceChildren(make("p", { class: "quiet" }, "There is no logit lens for this model.")); return; }
+    if (!step.lens.length) { this.lens.replaceChildren(make("p", { class: "quiet" },
+      "There is no logit lens for this model.")); return; }
     const rows = step.lens.map((line) => {
       const [first] = line.top;
       const bar = make("i");
       bar.style.width = `${100 * (first?.probability ?? 0)}%`;
-      return make("tr", { class: line.rank === 0 ? "chosen" : "" }, make("td", {}, line.state ? `after layer ${line.state - 1}` : "embeddings"),
-        make("td", {}, first ? shownToken(first.token) : "–"), make("td", { class: "barred" }, bar, spell(first?.probability)), make("td", { class: "number" }, String(line.rank + 1)));
+      return make("tr", { class: line.rank === 0 ? "chosen" : "" },
+        make("td", {}, line.state ? `after layer ${line.state - 1}` : "embeddings"),
+        make("td", {}, first ? shownToken(first.token) : "–"), make("td", { class: "barred" }, bar,
+          spell(first?.probability)), make("td", { class: "number" }, String(line.rank + 1)));
     });
-    const led = step.first_led === null ? "The written token never led." : step.first_led === 0 ? "The written token led from the embeddings on." : `The written token led from layer ${step.first_led - 1} on.`;
-    this.lens.replaceChildren(make("table", {}, make("thead", {}, make("tr", {}, make("th", {}, "state"), make("th", {}, "would say"), make("th", {}, "probability"), make("th", { class: "number" }, "rank of the written one"))),
+    const led = step.first_led === null ? "The written token never led." : step.first_led === 0
+      ? "The written token led from the embeddings on." : `The written token led from layer ${step.first_led - 1} on.`;
+    this.lens.replaceChildren(make("table", {},
+      make("thead", {}, make("tr", {}, make("th", {}, "state"), make("th", {}, "would say"),
+      make("th", {}, "probability"), make("th", { class: "number" }, "rank of the written one"))),
       make("tbody", {}, ...rows)), make("p", { class: "quiet" }, led));
   }
 }

@@ -5,7 +5,8 @@ const VIEWS = {
   lines: ["Lines", () => true],
   model: ["All heads' lines", () => true],
   offsets: ["Distances", () => true],
-  together: ["Together", (record) => record.modules.some((module) => module.mean || module.max) || record.rollouts.length > 0],
+  together: ["Together", (record) => record.modules.some((module) => module.mean || module.max)
+    || record.rollouts.length > 0],
   difference: ["Difference", (record) => record.modules.some((module) => module.heads.some((head) => head.difference))],
   image: ["Image", (record) => Boolean(record.picture)],
   steps: ["Written text", (record) => Boolean(record.generated)],
@@ -14,7 +15,8 @@ const MOST_SOURCES = 8; // heads whose numbers stay open
 
 const state = {
   record: null, number: 0, place: 0, view: "map", step: 0, sources: new Map(),
-  shared: { x: 0, y: 0, size: null, query: null, key: null, locked: false, fog: false, pooling: "max", contrast: "log" },
+  shared: { x: 0, y: 0, size: null, query: null, key: null, locked: false, fog: false, pooling: "max",
+    contrast: "log" },
 
   current() {
     const module = this.record.modules[this.number];
@@ -27,7 +29,8 @@ const state = {
     const name = `${this.number} ${this.place}`;
     if (!this.sources.has(name)) {
       this.sources.set(name, new Source({
-        title: `${module.title}, head ${head.index}`, queries: this.record.axes[module.queries], keys: this.record.axes[module.keys],
+        title: `${module.title}, head ${head.index}`, queries: this.record.axes[module.queries],
+          keys: this.record.axes[module.keys],
         pyramid: head.pyramid, detail: head.detail, pattern: head.pattern, signed: module.signed, largest: null,
       }));
       if (this.sources.size > MOST_SOURCES) this.sources.delete(this.sources.keys().next().value);
@@ -39,14 +42,16 @@ const state = {
     const before = this.current().module;
     Object.assign(this, { number, place, view });
     const after = this.current().module;
-    if (before.queries !== after.queries || before.keys !== after.keys) Object.assign(this.shared, { x: 0, y: 0, size: null, query: null, key: null, locked: false });
+    if (before.queries !== after.queries || before.keys !== after.keys) Object.assign(this.shared,
+      { x: 0, y: 0, size: null, query: null, key: null, locked: false });
     await this.show();
   },
 
   async show() {
     const turn = (this.turn = (this.turn ?? 0) + 1);
     for (const [name, section] of Object.entries(this.sections)) section.hidden = name !== this.view;
-    for (const tab of findAll("#tabs button")) tab.setAttribute("aria-selected", String(tab.dataset.view === this.view));
+    for (const tab of findAll("#tabs button")) tab.setAttribute("aria-selected",
+      String(tab.dataset.view === this.view));
     grid.mark(this.number, this.place);
     const source = this.source();
     if (source) await source.open();
@@ -64,7 +69,8 @@ const state = {
     const { module } = this.current();
     const box = find("#none");
     box.hidden = Boolean(source);
-    for (const section of Object.values(this.sections)) section.classList.toggle("empty", !source && this.view !== "steps");
+    for (const section of Object.values(this.sections)) section.classList.toggle("empty", !source
+      && this.view !== "steps");
     if (source) return;
     box.replaceChildren(make("p", {}, module.sentence));
     if (!module.pattern?.cells) return;
@@ -75,7 +81,8 @@ const state = {
     const colour = colourOf("--up");
     cells.forEach((could, place) => { if (could) image.data.set([...colour, 200], 4 * place); });
     canvas.getContext("2d").putImageData(image, 0, 0);
-    box.append(make("p", { class: "quiet" }, `Filled: what could be read. Rows: ${rows} queries, columns: ${columns} places.`), canvas);
+    box.append(make("p", { class: "quiet" },
+      `Filled: what could be read. Rows: ${rows} queries, columns: ${columns} places.`), canvas);
   },
 
   async showView(source) {
@@ -106,16 +113,18 @@ const state = {
     const out = find("#readout");
     if (!source?.levels) return;
     if (query === null || key === null) {
-      out.textContent = "Point at a cell. Click keeps it, Esc lets it go. Drag to move, wheel or + and − to zoom, 0 for all.";
+      out.textContent = "Point at a cell. Click keeps it, Esc lets it go. Drag to move, wheel or + and − to zoom, " +
+        "0 for all.";
       out.className = "readout idle";
       return;
     }
     out.className = "readout";
-    out.textContent = `query ${query} “${shownToken(source.queries.tokens[query])}” reads key ${key} “${shownToken(source.keys.tokens[key])}”: ${source.spelledWeight(query, key)}${locked ? " (kept)" : ""}`;
+    out.textContent = source.sentence(query, key) + (locked ? " (kept)" : "");
   },
 
   async restyle() {
-    Object.assign(this.shared, { pooling: grid.pooling.value, contrast: find("#contrast").value, fog: find("#fog").checked });
+    Object.assign(this.shared, { pooling: grid.pooling.value, contrast: find("#contrast").value,
+      fog: find("#fog").checked });
     grid.restyle();
     if (this.source()) map.restyle();
     parts.together?.restyle();
@@ -125,11 +134,14 @@ const state = {
 
   save() {
     const { shared } = this;
-    const window = shared.size && (shared.x || shared.y || shared.zoomed) ? [shared.x, shared.y, shared.size].map((value) => value.toFixed(3)).join("_") : "";
+    const window = shared.size && (shared.x || shared.y || shared.zoomed)
+      ? [shared.x, shared.y, shared.size].map((value) => value.toFixed(3)).join("_") : "";
     writeAddress({
-      l: this.number, h: this.place, v: this.view === "map" ? "" : this.view, q: shared.locked ? shared.query : "", k: shared.locked ? shared.key : "",
+      l: this.number, h: this.place, v: this.view === "map" ? "" : this.view, q: shared.locked ? shared.query : "",
+        k: shared.locked ? shared.key : "",
       w: window, s: this.view === "steps" ? this.step : "", o: grid.order.value === "layer" ? "" : grid.order.value,
-      p: grid.pooling.value === "max" ? "" : grid.pooling.value, c: shared.contrast === "log" ? "" : shared.contrast, f: shared.fog ? 1 : "",
+      p: grid.pooling.value === "max" ? "" : grid.pooling.value, c: shared.contrast === "log" ? "" : shared.contrast,
+        f: shared.fog ? 1 : "",
     });
   },
 
@@ -137,8 +149,10 @@ const state = {
     const found = readAddress();
     const whole = (text, most) => (/^\d+$/.test(text ?? "") && Number(text) <= most ? Number(text) : null);
     const { modules } = this.record;
-    const detailed = modules.findIndex((module) => module.heads.some((head) => head.detail)); // the first that can be shown exactly
-    this.number = whole(found.l, modules.length - 1) ?? Math.max(0, detailed >= 0 ? detailed : modules.findIndex((module) => module.heads.length));
+    const detailed = modules.findIndex((module) => module.heads.some((head) => head.detail));
+      // the first that can be shown exactly
+    this.number = whole(found.l, modules.length - 1) ?? Math.max(0, detailed >= 0 ? detailed
+      : modules.findIndex((module) => module.heads.length));
     const { module } = this.current();
     this.place = whole(found.h, module.heads.length - 1) ?? Math.max(0, module.heads.findIndex((head) => head.detail));
     if (found.v in VIEWS && VIEWS[found.v][1](this.record)) this.view = found.v;
@@ -147,12 +161,14 @@ const state = {
     const key = whole(found.k, this.record.axes[module.keys].tokens.length - 1);
     if (query !== null && key !== null) Object.assign(this.shared, { query, key, locked: true });
     const window = (found.w ?? "").split("_").map(Number);
-    if (window.length === 3 && window.every(Number.isFinite)) Object.assign(this.shared, { x: window[0], y: window[1], size: window[2] });
+    if (window.length === 3 && window.every(Number.isFinite)) Object.assign(this.shared,
+      { x: window[0], y: window[1], size: window[2] });
     if (found.o in MEASURES) grid.order.value = found.o;
     if (found.p === "mean") grid.pooling.value = "mean";
     if (found.c === "linear") find("#contrast").value = "linear";
     find("#fog").checked = found.f === "1";
-    Object.assign(this.shared, { pooling: grid.pooling.value, contrast: find("#contrast").value, fog: find("#fog").checked });
+    Object.assign(this.shared, { pooling: grid.pooling.value, contrast: find("#contrast").value,
+      fog: find("#fog").checked });
   },
 };
 
@@ -174,11 +190,14 @@ function buildViews() {
     const tab = make("button", { type: "button", role: "tab", "data-view": name }, title);
     tab.addEventListener("click", () => { state.view = name; state.show(); });
     tabs.append(tab);
-    state.sections[name] = name === "map" ? find("#map-view") : make("section", { id: `${name}-view`, role: "tabpanel" });
+    state.sections[name] = name === "map" ? find("#map-view")
+      : make("section", { id: `${name}-view`, role: "tabpanel" });
     if (name !== "map") stage.append(state.sections[name]);
   }
-  const built = { lines: HeadLines, offsets: Offsets, together: Together, difference: Difference, image: PictureView, steps: Steps };
-  for (const [name, View] of Object.entries(built)) if (state.sections[name]) parts[name] = new View(state.sections[name]);
+  const built = { lines: HeadLines, offsets: Offsets, together: Together, difference: Difference, image: PictureView,
+    steps: Steps };
+  for (const [name, View] of Object.entries(built)) if (state.sections[name]) parts[name] =
+    new View(state.sections[name]);
   parts.model = new ModelLines(state.sections.model, grid);
 }
 
@@ -191,7 +210,8 @@ function pressed(event) {
     const next = cards[(now + step + cards.length) % cards.length];
     state.choose(next.number, next.place);
   } else if (["+", "=", "-", "0", "Escape"].includes(event.key) || event.key.startsWith("Arrow")) {
-    if (state.view !== "map" || event.target.matches("button, a, summary, [role=button]") && event.key !== "Escape") return;
+    if (state.view !== "map" || event.target.matches("button, a, summary, [role=button]")
+      && event.key !== "Escape") return;
     map.press(event);
   } else return;
   event.preventDefault();
@@ -202,6 +222,7 @@ async function begin() {
   grid = new Grid(state.record, find("#heads"), (number, place) => state.choose(number, place));
   side = new Side(find("#side"));
   map = new MapView(find("#map"), state.shared, (what) => { state.shared.zoomed = true; state.changed(what); });
+  new Buckets(find("#buckets"), map);
   buildViews();
   state.restore();
   await grid.open();
